@@ -12,12 +12,15 @@
 PYTHON ?= python3
 VENV ?= .venv
 RUN := $(VENV)/bin/python
+# Copies the scores of an evaluation, and fails if they are too low.
+REQUIRE_EXACT := import json, sys; text = sys.stdin.read(); print(text, end=""); \
+	sys.exit("exact_match must be at least 0.995" if json.loads(text)["exact_match"] < 0.995 else 0)
 
 .PHONY: quickstart test slow hostile lint mtdata bench interop
 
 quickstart: $(VENV)/installed
 	$(RUN) -m transformer.train --config=configs/quickstart.py --workdir=runs/quickstart
-	$(RUN) -m transformer.evaluate --workdir=runs/quickstart --split=test | $(RUN) -m scripts.require_score exact_match 0.995
+	$(RUN) -m transformer.evaluate --workdir=runs/quickstart --split=test | $(RUN) -c '$(REQUIRE_EXACT)'
 	printf '%s\n' 'On the third of May at half past four Anna will buy two old books for fifty-three euros.' \
 		'I think that my brother hid the red lamp in the garden.' 'Must we sell the twelve small clocks on Monday?' \
 		| $(RUN) -m transformer.translate --workdir=runs/quickstart

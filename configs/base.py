@@ -70,8 +70,9 @@ def get_keys() -> ml_collections.ConfigDict:
     model.layer_norm_epsilon = Key(1e-6, above(0))  # added to the variance in LayerNorm
     # dot_product: q . k / sqrt(d_k); dot_product_unscaled: q . k; additive: v . tanh(q + k)
     model.attention = Key("dot_product", listed_in("transformer.model.attention:ATTENTION_SCORES"))
-    # Kernel of dot-product attention in bfloat16, in training and validation. cudnn: NVIDIA GPUs; splash: packed rows
-    # on TPUs; auto: splash for packed rows on TPUs, cudnn for other rows of 64 positions or more, otherwise plain
+    # Kernels of dot-product attention in bfloat16, in training and validation. plain: none; auto: cuDNN's on NVIDIA
+    # GPUs for rows of 64 positions or more that are not packed, JAX's splash attention on TPUs for packed rows; cudnn:
+    # cuDNN's for rows of any length, to compare
     model.attention_implementation = Key(
         "auto", listed_in("transformer.model.fused_attention:ATTENTION_IMPLEMENTATIONS"), MESH
     )

@@ -25,8 +25,8 @@ SIZES = ("small", "base")
 PEERS = ".venv-bench/bin/python"
 FLAGS = {"size": "base", "peers": None, "threads": None, "pairs": 2_000_000}  # with their defaults
 BENCHMARKS = {  # the function of each, which is imported when needed, and its flags
-    "train": ("scripts.benchmarking.tasks:measure_training", ("size", "peers", "threads")),
-    "decode": ("scripts.benchmarking.tasks:measure_decoding", ("size", "peers", "threads")),
+    "train": ("scripts.benchmarking.tasks:measure", ("size", "peers", "threads")),
+    "decode": ("scripts.benchmarking.tasks:measure", ("size", "peers", "threads")),
     "data": ("scripts.benchmarking.data:measure", ("pairs",)),
     "layers": ("scripts.benchmarking.layers:measure", ()),
 }

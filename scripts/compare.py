@@ -7,9 +7,8 @@
 Runs that differ only in their seed are seeds of one system, and every other system is compared with the first. A
 sweep's folder is replaced by its complete trials. Each workdir needs an evaluation of the split by
 transformer.evaluate; --evaluate makes those that are missing. If a workdir has several, the flags that made one select
-it. An evaluation's .json file can replace a workdir, for example to compare two evaluations of the same run. A folder
-of transformer.evaluate --output=FOLDER is replaced by its evaluations. For a single system, the sentences of the lowest
-chrF are shown.
+it. An evaluation's .json file can replace a workdir, for example to compare two evaluations of the same run, or those
+of transformer.evaluate --output=FOLDER. For a single system, the sentences of the lowest chrF are shown.
 
 `scripts/comparison/significance.py` documents intervals and p-values, `make_result` in `scripts/comparison/result.py`
 the keys of the JSON object.
@@ -50,9 +49,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.compare", __doc__, overrides="decoding")
-    parser.add_argument(
-        "workdirs", nargs="+", metavar="WORKDIR", help="workdir of a run or sweep, an evaluation, or a folder of them"
-    )
+    parser.add_argument("workdirs", nargs="+", metavar="WORKDIR", help="workdir of a run or sweep, or an evaluation")
     # Not test by default: test data are not for choosing among systems.
     parser.add_argument("--split", choices=SPLITS, default="valid", help="the split to compare on (valid)")
     parser.add_argument("--data", metavar="WORKDIR", help="another run, whose split is compared on instead")

@@ -23,6 +23,7 @@ from transformer.workdir import Workdir, open_existing
 
 NEUTRAL = (LOG, PATH, MESH, HOST)  # scopes of keys that do not change what a run computes
 RESULT_TYPES = {"split": str | None, "step": int, "averaged": int, "sentences": int, "models": list, "decoding": dict}
+RESULT_TYPES |= {"shortlist": str | None}
 FIRST_METRICS = ("bleu_lowercase_tokenized", "bleu", "chrf")  # those that the oldest evaluations have too
 RESULT_TYPES |= {name: float | int for name in FIRST_METRICS} | {f"{name}_signature": str for name in FIRST_METRICS}
 ENVIRONMENT_TYPES = {"commit": str | None, "uncommitted_changes": bool | None, "cpu_count": int | None, "devices": list}
@@ -62,7 +63,7 @@ class Evaluation:
         """The settings that evaluations of one system share: `run_settings` and the search."""
         decoding = {f"decoding.{key}": value for key, value in self.decoding.items()}
         search = {"split": self.split, "averaged": self.result["averaged"], "models": len(self.result["models"])}
-        search["shortlist"] = self.result.get("shortlist")  # a digest; old evaluations have none
+        search["shortlist"] = self.result["shortlist"]  # a digest
         return run_settings(self.config) | decoding | search
 
     @property
@@ -95,12 +96,8 @@ class Evaluation:
         return seconds[-1]
 
     @cached_property
-    def sources(self) -> list[str] | None:
-        """The sentences that were translated; None if they were not kept."""
-        try:
-            return self._read_lines("sources.txt")
-        except UserError:
-            return None
+    def sources(self) -> list[str]:
+        return self._read_lines("sources.txt")
 
     @cached_property
     def hypotheses(self) -> list[str]:
@@ -111,15 +108,12 @@ class Evaluation:
         return self._read_lines("references.txt")
 
     @cached_property
-    def model_scores(self) -> list[float] | None:
-        """The search's score of each sentence; None if the evaluation is too old to have it."""
-        path = self.path.with_name(f"{self.path.stem}.sentences.jsonl")
-        if not path.exists():
-            return None
+    def model_scores(self) -> list[float]:
+        """The search's score of each sentence."""
         try:
             return [float(json.loads(line)["score"]) for line in self._read_lines("sentences.jsonl")]
         except MALFORMED as error:
-            reason = f"{type(error).__name__}: {error}"
+            path, reason = self.path.with_name(f"{self.path.stem}.sentences.jsonl"), f"{type(error).__name__}: {error}"
             raise UserError(f"{path}: damaged ({reason}); run transformer.evaluate again") from error
 
     def _read_lines(self, ending: str) -> list[str]:

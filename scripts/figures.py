@@ -1,7 +1,7 @@
 """Draws figures for papers as PDF, SVG or PNG, without a browser or a network.
 
     python -m scripts.figures positions --output=positions.pdf [--length=N] [--d_model=N] [--panels=heat_map,products]
-    python -m scripts.figures schedule --output=schedule.pdf [--curves=512:4000,...] [--workdir DIR ...] [--steps=N]
+    python -m scripts.figures schedule --output=schedule.pdf [--curves=512:4000,...] [--steps=N]
     python -m scripts.figures smoothing --output=smoothing.pdf [--smoothing=0.4]
     python -m scripts.figures masks --output=masks.pdf
     python -m scripts.figures attention --workdir=DIR --source=TEXT --output=FILE [--part=cross] [--layers=2,4]
@@ -23,20 +23,16 @@ from transformer.errors import UserError
 PARTS = ("encoder", "decoder", "cross")
 PANELS = ("heat_map", "products")
 SPLITS = ("valid", "train")
-# The flags of each figure, and of each that draws runs.
-FLAGS = {
+FLAGS = {  # of each figure
+    "attention": ("workdir", "checkpoint", "average", "source", "target", "part", "layers", "heads"),
+    "curves": ("workdir", "metrics", "split"),
+    "masks": (),
     "positions": ("kind", "length", "d_model", "panels"),
     "schedule": ("curves", "steps"),
     "smoothing": ("smoothing",),
-    "masks": (),
+    "table3": ("workdir",),
 }
-RUN_FLAGS = {
-    "attention": ("checkpoint", "average", "source", "target", "part", "layers", "heads"),
-    "positions": ("checkpoint", "average", "length", "panels"),
-    "schedule": ("steps",),
-    "curves": ("metrics", "split"),
-    "table3": (),
-}
+REQUIRED = ("workdir", "source")  # by the figures that have them
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -51,34 +47,26 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 def check_flags(name: str, given: dict[str, Any]) -> None:
-    """Raises UserError for flags that the figure lacks or does not have, with runs or without."""
-    if "workdir" not in given and name not in FLAGS:
-        raise UserError(f"--workdir: the figure {name} needs it")
-    own = RUN_FLAGS.get(name, ()) if "workdir" in given else FLAGS[name]
-    general = ("columns", "workdir") if name in RUN_FLAGS else ("columns",)
+    """Raises UserError for flags that the figure does not have, and for missing ones."""
+    own = ("columns", *FLAGS[name])
     for flag in given:
-        if flag not in (*own, *general):
-            flags = ", ".join(f"--{own_flag}" for own_flag in (*own, *general))
-            runs = " of runs" if "workdir" in given else ""
-            raise UserError(f"--{flag}: the figure {name}{runs} has no such flag; it has {flags}")
-    if name == "attention" and "source" not in given:
-        raise UserError("--source: the figure attention needs it")
+        if flag not in own:
+            raise UserError(f"--{flag}: the figure {name} has no such flag; it has {', '.join(f'--{x}' for x in own)}")
+    for flag in REQUIRED:
+        if flag in own and flag not in given:
+            raise UserError(f"--{flag}: the figure {name} needs it")
 
 
-def draw(name: str, workdir: Sequence[str] | None = None, **options: Any) -> Any:
-    """Returns the chart of that name, of the runs in `workdir` if they are given."""
+def draw(name: str, workdir: Sequence[str] = (), **options: Any) -> Any:
+    """Returns the chart of that name, of the runs in `workdir` if it shows runs."""
     from scripts import charts
-    from transformer.workdir import split_names
 
+    if name == "curves":
+        return charts.curves.draw(workdir, **options)
+    if len(workdir) > 1:
+        raise UserError(f"--workdir={' '.join(workdir)}: the figure {name} shows one run; name one folder")
     module = getattr(charts, name)
-    if workdir is None:
-        return module.draw(**options)
-    folders = [folder for names in workdir for folder in split_names(names)]
-    if name in ("schedule", "curves"):
-        return getattr(module, "draw_runs", module.draw)(folders, **options)
-    if len(folders) > 1:
-        raise UserError(f"--workdir={','.join(folders)}: the figure shows one run; name one folder")
-    return getattr(module, "draw_run", module.draw)(folders[0], **options)
+    return getattr(module, "draw_run", module.draw)(*workdir, **options)
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -101,17 +89,16 @@ def _pairs(text: str) -> tuple[tuple[int, ...], ...]:
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.figures", __doc__)
-    parser.add_argument("figure", choices=sorted({*FLAGS, *RUN_FLAGS}), help="the figure to draw")
+    parser.add_argument("figure", choices=tuple(FLAGS), help="the figure to draw")
     parser.add_argument("--output", metavar="FILE", required=True, help="the file to write: .pdf, .svg or .png")
     parser.add_argument(
         "--columns", type=int, choices=(1, 2), help="how many columns of a paper it is wide (2; schedule: 1)"
     )
-    add = parser.add_argument_group("runs").add_argument
-    add("--workdir", nargs="+", action="extend", metavar="DIR", help="folder of a run, or of several")
-    add = parser.add_argument_group("attention, and positions of a run").add_argument
+    add = parser.add_argument_group("attention, curves and table3").add_argument
+    add("--workdir", nargs="+", action="extend", metavar="DIR", help="folder of a run; curves: of several")
+    add = parser.add_argument_group("attention").add_argument
     add("--checkpoint", metavar="best|last|STEP", help="the checkpoint to load (best)")
     add("--average", type=int, metavar="N", help="mean of N checkpoints up to that one (1)")
-    add = parser.add_argument_group("attention").add_argument
     add("--source", metavar="TEXT", help="the source sentence")
     add("--target", metavar="TEXT", help="the target sentence (the run's translation)")
     add("--part", choices=PARTS, help="the attention to draw (encoder)")

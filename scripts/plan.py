@@ -33,7 +33,6 @@ MIB, GIB = 2**20, 2**30
 def main(arguments: argparse.Namespace) -> None:
     config = load_file(arguments.config, arguments.overrides)
     from scripts.planning import devices, estimate, lengths
-    from scripts.planning.memory import explain
 
     target = devices.parse_target(arguments.device)
     available = devices.find_devices(target)
@@ -50,8 +49,7 @@ def main(arguments: argparse.Namespace) -> None:
     memory = estimated.largest.memory
     if not memory.fits:
         needs = f"{memory.used / GIB:.1f} of {memory.available / GIB:.1f} GiB per device: {memory}"
-        is_state = sum(memory.state.values()) > memory.temporaries
-        raise UserError(explain(config, target, str(estimated.largest.bucket), needs, is_state))
+        raise UserError(estimate.explain(config, target, str(estimated.largest.bucket), needs))
 
 
 def to_json(config: Config, target: "Target", lengths: str, estimated: "Estimate") -> dict[str, Any]:

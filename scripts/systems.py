@@ -4,12 +4,13 @@ import statistics
 import string
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from scripts.evaluations import Evaluation, differing_keys
 from transformer.config.keys import show
 from transformer.errors import UserError
 
+T = TypeVar("T")
 MAX_NAMED = 2  # settings in the name of a system; one that differs in more is named otherwise
 
 # Settings that separate evaluations with the same configuration and seed, tried in this order.
@@ -50,15 +51,21 @@ def show_setting(key: str, value: Any) -> str:
 
 def group_systems(evaluations: Sequence[Evaluation]) -> list[System]:
     """Returns systems in the order of their first evaluations. Raises UserError if an evaluation is given twice."""
-    all_settings = [evaluation.settings | _break_tie(evaluation, evaluations) for evaluation in evaluations]
-    keys = differing_keys(all_settings)
+    settings = [evaluation.settings | _break_tie(evaluation, evaluations) for evaluation in evaluations]
     systems = []
-    for number, settings in enumerate(all_settings):
-        if settings not in all_settings[:number]:
-            members = [evaluation for evaluation, own in zip(evaluations, all_settings, strict=True) if own == settings]
-            label = string.ascii_uppercase[len(systems)] if len(systems) < 26 else f"S{len(systems) + 1}"
-            systems.append(System(label, {key: settings.get(key) for key in keys}, tuple(members)))
+    for differences, members in grouped(evaluations, settings):
+        label = string.ascii_uppercase[len(systems)] if len(systems) < 26 else f"S{len(systems) + 1}"
+        systems.append(System(label, differences, tuple(members)))
     return systems
+
+
+def grouped(items: Sequence[T], settings: Sequence[Mapping[str, Any]]) -> list[tuple[dict[str, Any], list[T]]]:
+    """Returns the items with equal settings together, and the settings in which the groups differ."""
+    groups: dict[int, list[T]] = {}  # by the number of their first item
+    for item, own in zip(items, settings, strict=True):
+        groups.setdefault(settings.index(own), []).append(item)
+    keys = differing_keys(settings)
+    return [({key: settings[first].get(key) for key in keys}, members) for first, members in groups.items()]
 
 
 def _break_tie(evaluation: Evaluation, evaluations: Sequence[Evaluation]) -> dict[str, Any]:
@@ -73,9 +80,9 @@ def _break_tie(evaluation: Evaluation, evaluations: Sequence[Evaluation]) -> dic
 def describe_search(decoding: Mapping[str, Any]) -> str:
     """Returns the search in words. A CTC search with a beam of 1 takes the most likely label of each frame."""
     beam = f"beam {decoding['beam_size']}, alpha {decoding['length_penalty']}"
-    if (form := decoding.get("length_penalty_form", "gnmt")) != "gnmt":  # the oldest evaluations do not have it
+    if (form := decoding["length_penalty_form"]) != "gnmt":
         beam += f", form {form}"
-    if size := decoding.get("shortlist"):  # validation has none, and neither have old evaluations
+    if size := decoding.get("shortlist"):  # validation has none
         beam += f", shortlist {size}"
     ctc = "ctc greedy" if decoding["beam_size"] == 1 else f"ctc {beam}"
     return {"beam": beam, "ctc": ctc}.get(decoding["strategy"], f"strategy {decoding['strategy']}")

@@ -1,7 +1,6 @@
 """Flags, log lines, errors and exit codes of the commands."""
 
 import errno
-import json
 import os
 import pkgutil
 import signal
@@ -276,14 +275,3 @@ def test_python_warnings_are_log_lines(capsys):
         warnings.simplefilter("always")
         _, _, errors = ends_with(PLAIN, [], capsys, lambda arguments: warnings.warn("old", UserWarning, stacklevel=1))
     assert "warning: " in errors and "UserWarning: old" in errors
-
-
-@pytest.mark.parametrize(
-    ("text", "code"), [('{"exact_match": 0.99}', 0), ('{"exact_match": 0.98}', 2), ('{"bleu": 1}', 2), ("", 2)]
-)
-def test_require_score(text, code):
-    argv = [sys.executable, "-m", "scripts.require_score", "exact_match", "0.99"]
-    done = subprocess.run(argv, input=text, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (code, text)
-    assert done.stderr.count("\n") == (code != 0)
-    assert not text or json.loads(done.stdout) == json.loads(text)

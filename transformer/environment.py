@@ -2,7 +2,6 @@
 
 import datetime
 import importlib.metadata
-import json
 import os
 import platform
 import subprocess
@@ -11,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer.errors import MALFORMED, UNREADABLE, UserError
+from transformer import files
+from transformer.errors import UserError
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 MAX_DIFF = 100_000  # characters
@@ -21,12 +21,7 @@ PACKAGES = (  # those that results depend on; tests compare them with requiremen
 )
 CONTENTS = "contents.json"  # fingerprints of vocabulary and corpora, so that a run resumes with the same ones
 VOCABULARY, TRAINING_CORPUS, VALIDATION_CORPUS = "the vocabulary", "the training corpus", "the validation corpus"
-CHANGED_DATA = "the data or the code that reads it has changed since: restore it, or name another --workdir"
-ADVICE = {
-    VOCABULARY: "restore tokenizer*.model, or delete it and run the training command, which makes the same again",
-    TRAINING_CORPUS: CHANGED_DATA,
-    VALIDATION_CORPUS: CHANGED_DATA,
-}
+FINGERPRINTS = (VOCABULARY, TRAINING_CORPUS, VALIDATION_CORPUS)
 
 
 def describe_environment() -> dict[str, Any]:
@@ -57,17 +52,15 @@ def describe_environment() -> dict[str, Any]:
 
 def read_environment(path: Path) -> dict[str, Any] | None:
     """Returns the `environment.json` of a run; None if it was deleted. Raises UserError if it is damaged."""
-    if not path.exists():
-        return None
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+
+    def check(record: dict[str, Any]) -> dict[str, Any]:
         if any(len(values) != 2 for start in record["resumed"] for values in start["changes"].values()):
             raise ValueError("a change must have two values")
         if not all("commit" in start for start in (record, *record["resumed"])):
             raise ValueError("a start must have a commit")
-    except MALFORMED as error:
-        raise UserError(f"{path}: damaged ({error}); delete it to continue without it") from error
-    return record
+        return record
+
+    return files.read_json(path, check, "delete it to continue without it") if path.exists() else None
 
 
 def check_fingerprints(workdir: Path, fingerprints: Mapping[str, str]) -> None:
@@ -75,13 +68,14 @@ def check_fingerprints(workdir: Path, fingerprints: Mapping[str, str]) -> None:
     path = workdir / CONTENTS
     if not path.exists():
         return
-    try:
-        recorded = json.loads(path.read_bytes())
-        differing = [name for name, digest in fingerprints.items() if recorded[name] != digest]
-    except UNREADABLE as error:
-        raise UserError(f"{path}: damaged ({type(error).__name__}); delete it to continue without it") from error
-    if differing:
-        raise UserError(f"{path}: {differing[0]} is not the one that this run began with; {ADVICE[differing[0]]}")
+    recorded = files.read_json(
+        path, lambda record: {name: record[name] for name in fingerprints}, "delete it to continue"
+    )
+    if differing := [name for name, digest in fingerprints.items() if recorded[name] != digest]:
+        raise UserError(
+            f"{path}: {differing[0]} is not the one that this run began with; restore the data and tokenizer*.model "
+            "(training makes a deleted one again), or name another --workdir"
+        )
 
 
 def now() -> str:

@@ -66,7 +66,7 @@ def evaluate(arguments: argparse.Namespace) -> Any:
     texts, references = read_texts(arguments, workdir, config.data)
     folder = evaluation_files.make_folder(arguments, models)
     if models.config.tokenizer.kind != "ids":  # the decoder names a line that is not of integers
-        losses = count_losses(models.tokenizer.source, texts, models.tokenizer.source.encode(texts)), ({}, {})
+        losses = count_losses(models.tokenizer.source, texts), ({}, {})
         name = arguments.source or arguments.split
         for warning in find_losses(models.config, models.tokenizer, name, losses, is_train=False):
             logging.warning("%s", warning)

@@ -7,12 +7,13 @@ import os
 import platform
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from transformer.errors import UserError
+from transformer.errors import UNREADABLE, UserError
 
+Parsed = TypeVar("Parsed")
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -57,6 +58,14 @@ def write_json(path: Path, value: object) -> None:
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     # Python represents invalid UTF-8 in file names by surrogates, which can only be encoded as escapes.
     write_bytes(path, text.encode(errors="backslashreplace"))
+
+
+def read_json(path: Path, parse: Callable[[Any], Parsed], advice: str) -> Parsed:
+    """Returns what `parse` makes of a JSON file. Raises UserError, which ends with the advice, if it cannot be read."""
+    try:
+        return parse(json.loads(path.read_bytes()))
+    except UNREADABLE as error:
+        raise UserError(f"{path}: damaged ({type(error).__name__}: {error}); {advice}") from error
 
 
 def make_folder(path: Path, flag: str) -> None:

@@ -14,7 +14,7 @@ from transformer.config import loading
 from transformer.config.keys import nearest
 from transformer.config_types import Config
 from transformer.environment import CONTENTS, describe_environment, now
-from transformer.errors import MALFORMED, UNREADABLE, UserError
+from transformer.errors import UNREADABLE, UserError
 
 TOKENIZERS = ("tokenizer.model", "tokenizer.target.model")  # the second only if the vocabulary is not shared
 
@@ -93,10 +93,9 @@ class Workdir:
         """Returns the steps whose mean the workdir holds; None for a run. Raises UserError if the record is damaged."""
         if not self.averaged.exists():
             return None
-        try:
-            return [int(step) for step in json.loads(self.averaged.read_bytes())["steps"]]
-        except MALFORMED as error:
-            raise UserError(f"{self.averaged}: damaged ({type(error).__name__}); run scripts.average again") from error
+        return files.read_json(
+            self.averaged, lambda record: list(map(int, record["steps"])), "run scripts.average again"
+        )
 
     def has_begun(self) -> bool:
         """Tells whether a run has left results here. A plan, or a start that failed over its data, leaves none."""

@@ -29,30 +29,33 @@ SIZES = (8, 16, 32, 64)  # values of decoding.shortlist that are reported; the f
 FREQUENT = 100  # most frequent target tokens, the default of Marian
 
 
-class Chunk(NamedTuple):
-    """Sentence pairs: their concatenated tokens, and the number of tokens of each sentence."""
+class Links(NamedTuple):
+    """All links of some sentence pairs: each has a source token, a target token, and the position of the latter."""
 
-    sources: Int[np.ndarray, "P"]
-    source_lengths: Int[np.ndarray, "N"]
-    targets: Int[np.ndarray, "Q"]
-    target_lengths: Int[np.ndarray, "N"]
+    sources: Int[np.ndarray, "L"]
+    targets: Int[np.ndarray, "L"]
+    positions: Int[np.ndarray, "L"]
 
 
-def read_chunks(corpus: Corpus, pairs: Int[np.ndarray, "N"]) -> Iterator[Chunk]:
-    """Yields these pairs of a corpus."""
+def read_links(corpus: Corpus, pairs: Int[np.ndarray, "N"]) -> Iterator[Links]:
+    """Yields the links of these pairs of a corpus, a chunk of pairs at a time."""
     links = np.cumsum(corpus.lengths[pairs].astype(np.int64).prod(axis=1))
     for chunk in np.split(pairs, np.flatnonzero(np.diff(links // CHUNK)) + 1):
         source_lengths, target_lengths = corpus.lengths[chunk].astype(np.int64).T
-        yield Chunk(corpus.tokens(0, chunk), source_lengths, corpus.tokens(1, chunk), target_lengths)
+        counts = np.repeat(source_lengths, target_lengths)  # of the links of each target token
+        starts = np.repeat(np.cumsum(source_lengths) - source_lengths, target_lengths)
+        positions = np.repeat(np.arange(len(counts)), counts)
+        sources = corpus.tokens(0, chunk)[starts[positions] + ragged_arange(counts)]
+        yield Links(sources, corpus.tokens(1, chunk)[positions], positions)
 
 
-def iterate(read: Callable[[], Iterable[Chunk]], sizes: tuple[int, int]) -> Iterator[tuple[csr_array, float]]:
+def iterate(read: Callable[[], Iterable[Links]], sizes: tuple[int, int]) -> Iterator[tuple[csr_array, float]]:
     """Yields the probabilities after each iteration of EM, and the mean log-likelihood before it, indefinitely.
 
     The memory that it takes is proportional to the number of pairs of tokens that occur together.
 
     Args:
-      read: returns the training pairs, once an iteration.
+      read: returns the links of the training pairs, once an iteration.
       sizes: VS and VT, the vocabulary sizes of source and target.
 
     Yields:
@@ -62,28 +65,15 @@ def iterate(read: Callable[[], Iterable[Chunk]], sizes: tuple[int, int]) -> Iter
     probabilities = None
     while True:
         expected, log_likelihood, count = csr_array(sizes), 0.0, 0
-        for chunk in read():
-            sources, targets, target_positions = links_of(chunk)
-            uniform = np.full(len(target_positions), 1 / sizes[1])
+        for sources, targets, positions in read():
+            uniform = np.full(len(positions), 1 / sizes[1])
             p = uniform if probabilities is None else probabilities[sources, targets]
-            sums = np.maximum(np.bincount(target_positions, p), SMALLEST)  # 0 if all p of a token have become 0
-            expected += csr_array((p / sums[target_positions], (sources, targets)), sizes)
-            log_likelihood += np.log(sums / np.bincount(target_positions)).sum()
+            sums = np.maximum(np.bincount(positions, p), SMALLEST)  # 0 if all p of a token have become 0
+            expected += csr_array((p / sums[positions], (sources, targets)), sizes)
+            log_likelihood += np.log(sums / np.bincount(positions)).sum()
             count += len(sums)
         probabilities = normalized(expected)
         yield probabilities, log_likelihood / count
-
-
-def links_of(chunk: Chunk) -> tuple[Int[np.ndarray, "L"], Int[np.ndarray, "L"], Int[np.ndarray, "L"]]:
-    """Returns all links: their source tokens, their target tokens, and the positions of the latter in the chunk."""
-    counts = np.repeat(chunk.source_lengths, chunk.target_lengths)
-    starts = np.repeat(np.cumsum(chunk.source_lengths) - chunk.source_lengths, chunk.target_lengths)
-    target_positions = np.repeat(np.arange(len(counts)), counts)
-    return (
-        chunk.sources[starts[target_positions] + ragged_arange(counts)],
-        chunk.targets[target_positions],
-        target_positions,
-    )
 
 
 def normalized(expected: csr_array) -> csr_array:
@@ -100,7 +90,7 @@ def learn(train: Corpus, most: int, tokenizer: Tokenizer) -> Shortlist:
     count = min(most, len(train))
     pairs = np.arange(count) * len(train) // count
     logging.info("Learning from %d of %s.", count, counted(len(train), "pair"))
-    iterations = iterate(lambda: read_chunks(train, pairs), tokenizer.vocab_sizes)
+    iterations = iterate(lambda: read_links(train, pairs), tokenizer.vocab_sizes)
     for number in range(1, ITERATIONS + 1):
         probabilities, log_likelihood = next(iterations)
         logging.info("Iteration %d of %d: %.3f nats per target token.", number, ITERATIONS, -log_likelihood)

@@ -6,6 +6,7 @@
 import contextlib
 import json
 import os
+import statistics
 import subprocess
 import tempfile
 import time
@@ -52,6 +53,11 @@ class Worker:
         if "error" in ready:
             raise Failed(ready["error"])
         self.tokens, self.version = ready["tokens"], ready["version"]
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second, by the median."""
+        return self.tokens / statistics.median(self.seconds)
 
     def repeat(self) -> None:
         """Adds the seconds of one more repetition. Raises Failed if the process ends instead."""

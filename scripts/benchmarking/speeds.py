@@ -1,7 +1,6 @@
 """The speeds of several systems on one task, in interleaved repetitions, since a machine's speed may drift."""
 
 import contextlib
-import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
@@ -20,25 +19,11 @@ by_rate = attrgetter("rate")
 HEADER = ("batch", "system", "tokens/s", "slowest", "fastest", "relative to the fastest peer", "our fastest / this")
 
 
-class Speed(NamedTuple):
-    """The measurements of one system: tokens of a repetition, seconds of each, and the version of its library."""
-
-    contender: Contender
-    tokens: int
-    seconds: Sequence[float]
-    version: str
-
-    @property
-    def rate(self) -> float:
-        """Tokens per second, by the median."""
-        return self.tokens / statistics.median(self.seconds)
-
-
 class Comparison(NamedTuple):
-    """The speeds of the systems that ran, and the reason of each peer that did not. `batch` names the task's shape."""
+    """The systems that ran, and the reason of each peer that did not. `batch` names the task's shape."""
 
     batch: str
-    speeds: Sequence[Speed]
+    workers: Sequence[Worker]
     left_out: Mapping[str, str]
 
 
@@ -83,26 +68,25 @@ def compare(batch: str, task: Mapping[str, Any], contenders: Sequence[Contender]
                 if worker.contender.name not in left_out:
                     with leaving_out(worker.contender):
                         worker.repeat()
-    speeds = [Speed(worker.contender, worker.tokens, worker.seconds, worker.version) for worker in workers]
-    return Comparison(batch, [speed for speed in speeds if speed.contender.name not in left_out], left_out)
+    return Comparison(batch, [worker for worker in workers if worker.contender.name not in left_out], left_out)
 
 
 def tabulate(comparisons: Sequence[Comparison], threads: int) -> Measurement:
     """Returns the table of all comparisons, with notes on systems that are left out."""
     rows = [HEADER]
-    versions = sorted({speed.version for comparison in comparisons for speed in comparison.speeds})
+    versions = sorted({worker.version for comparison in comparisons for worker in comparison.workers})
     notes = [f"Medians of {REPETITIONS} repetitions in turns; {describe_machine(threads)}."]
     notes.append(f"Versions: {', '.join(versions)}.")
-    for batch, speeds, left_out in comparisons:
-        peers = [speed for speed in speeds if speed.contender.is_peer]
-        ours = [speed for speed in speeds if not speed.contender.is_peer and speed.contender.is_exact]
+    for batch, workers, left_out in comparisons:
+        peers = [worker for worker in workers if worker.contender.is_peer]
+        ours = [worker for worker in workers if not worker.contender.is_peer and worker.contender.is_exact]
         best_peer, best_ours = max(peers, key=by_rate, default=None), max(ours, key=by_rate)
-        for speed in speeds:
-            slowest, fastest = speed.tokens / max(speed.seconds), speed.tokens / min(speed.seconds)
-            rates = [f"{rate:,.0f}" for rate in (speed.rate, slowest, fastest)]
-            ratio = f"{speed.rate / best_peer.rate:.2f}" if best_peer else "-"
-            advantage = f"{best_ours.rate / speed.rate:.2f}" if speed.contender.is_peer else ""
-            rows.append((batch, speed.contender.name, *rates, ratio, advantage))
+        for worker in workers:
+            slowest, fastest = worker.tokens / max(worker.seconds), worker.tokens / min(worker.seconds)
+            rates = [f"{rate:,.0f}" for rate in (worker.rate, slowest, fastest)]
+            ratio = f"{worker.rate / best_peer.rate:.2f}" if best_peer else "-"
+            advantage = f"{best_ours.rate / worker.rate:.2f}" if worker.contender.is_peer else ""
+            rows.append((batch, worker.contender.name, *rates, ratio, advantage))
         for reason in dict.fromkeys(left_out.values()):
             names = "; ".join(system for system, its_reason in left_out.items() if its_reason == reason)
             notes.append(f"Left out of {batch}: {names} ({reason}).")

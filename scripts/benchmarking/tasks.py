@@ -56,25 +56,17 @@ SIZES = {
 }
 
 
-def measure_training(arguments: argparse.Namespace) -> Measurement:
+def measure(arguments: argparse.Namespace) -> Measurement:
+    """Returns the speeds of all systems in the tasks of `train` or `decode`."""
     size = SIZES[arguments.size]
-    tasks = {f"{arguments.size}, {size.pairs} x {size.length}": training_task(size)}
-    return measure(arguments, tasks, TRAINING)
-
-
-def measure_decoding(arguments: argparse.Namespace) -> Measurement:
-    size = SIZES[arguments.size]
-    tasks = {f"{arguments.size}, {rows} x {TOKENS}": decoding_task(size, rows) for rows in SENTENCES}
-    return measure(arguments, tasks, DECODING)
-
-
-def measure(
-    arguments: argparse.Namespace, tasks: dict[str, dict[str, Any]], contenders: Sequence[Contender]
-) -> Measurement:
-    """Returns the speeds in the tasks, whose keys name their batches."""
+    if arguments.what == "train":
+        tasks, contenders = {f"{size.pairs} x {size.length}": training_task(size)}, TRAINING
+    else:
+        tasks, contenders = {f"{rows} x {TOKENS}": decoding_task(size, rows) for rows in SENTENCES}, DECODING
     python, threads = find_interpreter(arguments.peers), count_threads(arguments.threads)
     comparisons = [
-        speeds.compare(batch, task | {"threads": threads}, contenders, python) for batch, task in tasks.items()
+        speeds.compare(f"{arguments.size}, {batch}", task | {"threads": threads}, contenders, python)
+        for batch, task in tasks.items()
     ]
     return speeds.tabulate(comparisons, threads)
 

@@ -10,9 +10,9 @@ from typing import Any
 import altair as alt
 
 from scripts.charts import theme
-from scripts.evaluations import differing_keys, run_settings
+from scripts.evaluations import run_settings
 from scripts.runs import RecordedRun, read_runs
-from scripts.systems import describe_settings
+from scripts.systems import describe_settings, grouped
 from transformer.decoding.bleu import METRICS
 from transformer.errors import UserError
 
@@ -63,18 +63,13 @@ def draw(
 
 def group(runs: Sequence[RecordedRun]) -> dict[str, list[RecordedRun]]:
     """Returns the runs of each system, by a label: the settings in which the systems differ, or the runs' names."""
-    settings = [run_settings(run.config) for run in runs]
-    keys = differing_keys(settings)
-    systems: dict[int, list[RecordedRun]] = {}  # by the number of their first run
-    for run, own in zip(runs, settings, strict=True):
-        systems.setdefault(settings.index(own), []).append(run)
-    grouped: dict[str, list[RecordedRun]] = {}
-    for first, members in systems.items():
-        label = describe_settings({key: settings[first].get(key) for key in keys})
+    systems: dict[str, list[RecordedRun]] = {}
+    for differences, members in grouped(runs, [run_settings(run.config) for run in runs]):
+        label = describe_settings(differences)
         label = label or os.path.commonprefix([run.label for run in members]).rstrip("-_./ ") or members[0].label
         label = theme.visible(label + (f" ({len(members)} seeds)" if len(members) > 1 else ""))
-        grouped[label if label not in grouped else f"{label} [{len(grouped) + 1}]"] = members
-    return grouped
+        systems[label if label not in systems else f"{label} [{len(systems) + 1}]"] = members
+    return systems
 
 
 def panel(

@@ -1,8 +1,6 @@
 """Positional encodings (section 3.5): the vectors as a heat map, and dot products between them."""
 
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import altair as alt
@@ -12,12 +10,8 @@ import numpy as np
 from configs import base
 from scripts.charts import theme
 from scripts.charts.heat_map import Axis, gradient, heat_map
-from transformer.checkpoints import trained
-from transformer.config_types import head_widths
-from transformer.decoding.ensemble import build_models
 from transformer.errors import UserError
 from transformer.model.positions import POSITIONS, rotate
-from transformer.workdir import open_existing
 
 LENGTH, WIDTH = 50, 128  # positions and dimensions
 HEIGHT = 150  # of a panel, in points
@@ -31,7 +25,6 @@ def draw(
     kind: str = "sinusoidal",
     panels: Sequence[str] = ("heat_map", "products"),
     columns: int = 2,
-    vectors: np.ndarray | None = None,
 ) -> Any:
     """Returns the positional encodings as one or more panels.
 
@@ -41,7 +34,6 @@ def draw(
       kind: a value of `config.model.positions`.
       panels: of "heat_map" and "products" (dot products of some positions with all).
       columns: 1 or 2 columns of a paper. Two panels stand beside each other in 2, one above the other in 1.
-      vectors: vectors (length, D) to draw instead, such as those that `of_run` returns.
 
     Raises:
       UserError: an argument is not allowed.
@@ -51,19 +43,12 @@ def draw(
             raise UserError(f"panels={name}: must be of {', '.join(PANELS)}")
     if not 2 <= length <= MAX_LENGTH:
         raise UserError(f"length={length}: must be in 2 ... {MAX_LENGTH}")
-    vectors = encodings(length, d_model, kind) if vectors is None else vectors
+    vectors = encodings(length, d_model, kind)
     in_row = min(columns, len(panels))
     width = theme.COLUMN_WIDTHS[columns] / in_row - LABELS
     charts = [PANELS[name](vectors, width, HEIGHT) for name in panels]
     own = {"color": "independent", "stroke": "independent", "strokeDash": "independent"}
     return theme.themed(alt.concat(*charts, columns=in_row, spacing=16).resolve_scale(**own))
-
-
-def draw_run(
-    workdir: str | os.PathLike, checkpoint: str = "best", average: int = 1, length: int = LENGTH, **options: Any
-) -> Any:
-    """Returns the positions of a run. `options`: see `draw`."""
-    return draw(length, vectors=of_run(workdir, checkpoint, average, length), **options)
 
 
 def encodings(length: int, d_model: int, kind: str) -> np.ndarray:
@@ -73,10 +58,9 @@ def encodings(length: int, d_model: int, kind: str) -> np.ndarray:
     as queries and keys are. `d_model` is then the width of a head. Raises UserError if `kind` has no formula, or the
     width is odd.
     """
-    if kind == "learned":
-        raise UserError("kind=learned: has no formula; name a run whose positions were trained")
-    if kind not in POSITIONS:
-        raise UserError(f"kind={kind}: must be one of {', '.join(name for name in POSITIONS if name != 'learned')}")
+    formulas = [name for name in POSITIONS if name != "learned"]
+    if kind not in formulas:
+        raise UserError(f"kind={kind}: must be one of {', '.join(formulas)}")
     if not 2 <= d_model <= MAX_WIDTH or d_model % 2:
         raise UserError(f"d_model={d_model}: must be even, in 2 ... {MAX_WIDTH}")
     positions = jnp.arange(length)[None]
@@ -88,30 +72,10 @@ def encodings(length: int, d_model: int, kind: str) -> np.ndarray:
     return np.asarray(POSITIONS[kind](config, None)(positions)[0])
 
 
-def of_run(workdir: str | os.PathLike, checkpoint: str = "best", average: int = 1, length: int = LENGTH) -> np.ndarray:
-    """Returns the vectors (length, D) of a run's positions: of its encoder, if it has one.
-
-    Trained positions are read from a checkpoint, or the mean of `average` checkpoints up to it. Raises UserError if the
-    folder is not a run's, or its positions were not trained up to `length`.
-    """
-    _, config = open_existing(Path(workdir))
-    model = config.model
-    if model.positions != "learned":
-        width = head_widths(model)[0] if model.positions == "rotary" else model.d_model
-        return encodings(length, width, model.positions)
-    if length > model.max_positions:
-        raise UserError(f"length={length}: {workdir} has learned only {model.max_positions} positions")
-    loaded = trained.load([str(workdir)], checkpoint, average, [])
-    (module,) = build_models(loaded.graphs, loaded.parameters)
-    stack = module.encoder if hasattr(module, "encoder") else module.decoder
-    return np.asarray(stack.positions(jnp.arange(length)[None])[0])
-
-
 def heat_map_of(vectors: np.ndarray, width: float, height: float) -> alt.Chart:
     """Returns the vectors (L, D) as a heat map with a row for each position."""
-    bound = 1.0 if np.abs(vectors).max() <= 1.0 + 1e-6 else float(np.abs(vectors).max())
     cell = (width / vectors.shape[1], height / vectors.shape[0])
-    look = {"cell": cell, "value": "value", "domain": (-bound, bound), "legend": gradient(height * 0.6)}
+    look = {"cell": cell, "value": "value", "domain": (-1, 1), "legend": gradient(height * 0.6)}
     return heat_map([({}, vectors)], Axis("position"), Axis("dimension"), **look)
 
 

@@ -1,8 +1,6 @@
 """Learning-rate schedules (section 5.3): the rate of each update."""
 
-import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
@@ -12,7 +10,6 @@ from configs import base
 from scripts.charts import theme
 from transformer.errors import UserError
 from transformer.training.optimizer import make_schedule
-from transformer.workdir import open_existing
 
 CURVES = ((512, 4000), (512, 8000), (256, 4000))  # d_model and warm-up of the Annotated Transformer's figure
 STEPS = 20_000
@@ -32,17 +29,6 @@ def draw(curves: Sequence[tuple[int, int]] = CURVES, steps: int = STEPS, columns
         config.update(schedule="inverse_sqrt", learning_rate=1.0, warmup_steps=warmup)
         named[f"d_model {d_model}, warm-up {warmup:,}"] = make_schedule(config, d_model, STEPS)
     return draw_schedules(named, steps, columns)
-
-
-def draw_runs(workdirs: Sequence[str | os.PathLike], steps: int | None = None, columns: int = 1) -> Any:
-    """Returns the schedules of runs over `steps` updates; None: as many as the longest run has."""
-    configs = {theme.visible(str(path)): open_existing(Path(path))[1] for path in workdirs}
-    named = {
-        name: make_schedule(config.optimizer, config.model.d_model, config.training.steps)
-        for name, config in configs.items()
-    }
-    longest = max(config.training.steps for config in configs.values())
-    return draw_schedules(named, longest if steps is None else steps, columns)
 
 
 def draw_schedules(schedules: Mapping[str, Callable[[Any], Any]], steps: int, columns: int) -> Any:

@@ -11,7 +11,7 @@ from transformer.checkpoints import restore
 from transformer.config import loading
 from transformer.errors import UserError
 from transformer.evaluate import evaluate, make_parser
-from transformer.workdir import Workdir, open_existing
+from transformer.workdir import open_existing
 
 
 def choose(arguments: argparse.Namespace) -> list[Evaluation]:
@@ -21,7 +21,7 @@ def choose(arguments: argparse.Namespace) -> list[Evaluation]:
     transformer.evaluate makes with the same flags. `arguments.evaluate` makes those that are missing, at the end.
     Raises UserError if a path does not exist, or not exactly one evaluation of a workdir qualifies.
     """
-    paths = [path for given in expand_sweeps(arguments.workdirs) for path in _evaluations_in(given)]
+    paths = expand_sweeps(arguments.workdirs)
     evaluations = [_find(path, arguments) for path in paths]
     for number, path in enumerate(paths):
         if evaluations[number] is None:
@@ -29,13 +29,6 @@ def choose(arguments: argparse.Namespace) -> list[Evaluation]:
             made.save()
             evaluations[number] = read_evaluation(made.folder / f"{made.name}.json")
     return evaluations
-
-
-def _evaluations_in(path: Path) -> list[Path]:
-    """Returns the .json files of a folder that `transformer.evaluate --output` made; of another path, the path."""
-    if Workdir(path).config.exists():
-        return [path]
-    return sorted(path.glob("*.json")) or [path]
 
 
 def _find(path: Path, arguments: argparse.Namespace) -> Evaluation | None:

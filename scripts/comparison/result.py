@@ -40,7 +40,7 @@ def make_result(systems: Sequence[System], references: Sequence[str], samples: i
         `sentences` whose chrF differs most. Their line numbers start at 1, their chrF is the mean over seeds, and they
         have one hypothesis for each seed.
       worst: with a single system, the `sentences` of the lowest chrF, the mean over seeds; and by seed the
-        hypothesis, its model score (None: not kept) and its length in characters.
+        hypothesis, its model score and its length in characters.
       bleu_by_length: for each range of reference lengths in tokens, the number of sentences and the mean BLEU over
         seeds, by label.
       signatures: by metric. For bleu and chrf they include the number of resamples and their seed.
@@ -133,17 +133,16 @@ def _compare(
 def _worst(scored: ScoredSystem, chrf: AdditiveMetric, references: Sequence[str], count: int) -> list[dict[str, Any]]:
     scores = chrf.score(scored.statistics["chrf"]).mean(0)
     runs = scored.system.evaluations
-    sources, model_scores = runs[0].sources, [run.model_scores for run in runs]
     return [
         {
             "line": int(i) + 1,
             "chrf": float(scores[i]),
-            "source": sources[i] if sources else None,
+            "source": runs[0].sources[i],
             "reference": references[i],
             "reference_length": len(references[i]),
             "hypotheses": [run.hypotheses[i] for run in runs],
             "hypothesis_lengths": [len(run.hypotheses[i]) for run in runs],
-            "model_scores": [values[i] if values else None for values in model_scores],
+            "model_scores": [run.model_scores[i] for run in runs],
         }
         for i in np.argsort(scores, kind="stable")[:count]
     ]

@@ -124,13 +124,12 @@ def _worst(result: dict[str, Any]) -> list[str]:
     lines = ["Worst sentences, by chrF"] if result["worst"] else []
     for sentence in result["worst"]:
         lines.append(f"line {sentence['line']}: chrF {sentence['chrf']:.1f}")
-        rows = [["  source", "", "", sentence["source"]]] if sentence["source"] is not None else []
+        rows = [["  source", "", "", sentence["source"]]]
         rows.append(["  reference", "", f"{sentence['reference_length']} characters", sentence["reference"]])
         seeds = (run["seed"] for run in result["systems"][0]["runs"])
         values = (sentence["model_scores"], sentence["hypothesis_lengths"], sentence["hypotheses"])
         for seed, score, length, hypothesis in zip(seeds, *values, strict=True):
-            shown = "" if score is None else f"model score {score:.2f}"
-            rows.append([f"  seed {seed}", shown, f"{length} characters", hypothesis])
+            rows.append([f"  seed {seed}", f"model score {score:.2f}", f"{length} characters", hypothesis])
         lines += _aligned(rows)
     return lines
 

@@ -6,17 +6,14 @@ CTranslate2 stores the transpose of a kernel, and one matrix for the projections
 from collections.abc import Iterator
 from pathlib import Path
 
-import jax.numpy as jnp
-import ml_collections
 import numpy as np
 
 from scripts.interop import runtimes, vocabularies
-from scripts.interop.portable import PortableModel
+from scripts.interop.portable import PortableModel, sinusoids
 from transformer import files
 from transformer.config.keys import freeze
 from transformer.config_types import Config, head_widths
 from transformer.errors import UserError
-from transformer.model.positions import POSITIONS
 from transformer.special_tokens import SPECIAL
 
 STACKS = ("encoder", "decoder")
@@ -138,9 +135,3 @@ def vocabulary_map(model: PortableModel) -> str:
         if token >= SPECIAL and candidates:
             lines.append(f"{source[token]}\t{' '.join(candidates)}")
     return "".join(f"{line}\n" for line in lines)
-
-
-def sinusoids(name: str, d_model: int, positions: np.ndarray) -> np.ndarray:
-    """Returns the encodings of these positions, one a row."""
-    module = POSITIONS[name](ml_collections.ConfigDict({"d_model": d_model}), None)
-    return np.asarray(module(jnp.asarray(positions)[None])[0])

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from scripts.interop import untrusted, vocabularies
-from scripts.interop.ctranslate2 import ACTIVATIONS, SETTINGS, SINUSOIDS, STACKS, names, sinusoids
-from scripts.interop.portable import ABSENT, NEVER, PortableModel, rows_in_order
+from scripts.interop.ctranslate2 import ACTIVATIONS, SETTINGS, SINUSOIDS, STACKS, names
+from scripts.interop.portable import ABSENT, NEVER, PortableModel, fitting_positions, rows_in_order, sinusoids
 from transformer.config.keys import show
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.errors import UserError
@@ -148,14 +148,8 @@ class _Importer:
         d_model, is_rotary = self.config["model.d_model"], self.config.get("model.positions") == "rotary"
         if tables[0] is None:  # CTranslate2 then computes encodings, of which the first is that of position 1
             tables = [sinusoids("sinusoidal_marian", d_model, np.arange(1, 1025))] * 2
-        encodings = {name: sinusoids(name, d_model, np.arange(max(map(len, tables)))) for name in SINUSOIDS}
-        kinds = [
-            name
-            for name, sines in encodings.items()
-            if all(np.allclose(table, sines[: len(table)], rtol=0, atol=5e-3) for table in tables)
-        ]
-        if kinds or is_rotary:
-            self.config["model.positions"] = "rotary" if is_rotary else kinds[0]
+        if kind := "rotary" if is_rotary else fitting_positions(SINUSOIDS, tables):
+            self.config["model.positions"] = kind
             return
         longest = min(len(tables[0]) - 50, 256)
         self.config |= {"model.positions": "learned", "model.max_positions": len(tables[0])}

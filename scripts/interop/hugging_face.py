@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from scripts.interop import untrusted
-from scripts.interop.portable import NEVER, PortableModel, rows_in_order
+from scripts.interop import untrusted, vocabularies
+from scripts.interop.portable import NEVER, PortableModel, fitting_positions, rows_in_order
+from scripts.interop.vocabularies import Side
 from transformer.config.keys import checked
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.data.tokenizers.vocabulary import PieceVocabulary
 from transformer.errors import UserError
-from transformer.special_tokens import BOS, SPECIAL_PIECES
+from transformer.special_tokens import BOS
 
 CONFIG, GENERATION, TOKENIZER = "config.json", "generation_config.json", "tokenizer_config.json"
-WEIGHTS, INDEX, PICKLE = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
+WEIGHTS, PICKLE = "model.safetensors", "pytorch_model.bin"
 VOCABULARIES, MODELS = ("vocab.json", "target_vocab.json"), ("source.spm", "target.spm")
 CLASSES = {"post": ("marian", "MarianMTModel"), "pre": ("pegasus", "PegasusForConditionalGeneration")}
 NORM_POSITIONS = {model_type: norm_position for norm_position, (model_type, _) in CLASSES.items()}
@@ -43,7 +43,7 @@ POSITION_TABLES = ("model.encoder.embed_positions.weight", "model.decoder.embed_
 
 
 def recognises(path: Path) -> bool:
-    return (path / CONFIG).is_file() and any((path / name).is_file() for name in (WEIGHTS, INDEX, PICKLE))
+    return (path / CONFIG).is_file() and any((path / name).is_file() for name in (WEIGHTS, PICKLE))
 
 
 def read(folder: Path) -> PortableModel:
@@ -54,10 +54,14 @@ def read(folder: Path) -> PortableModel:
     )
     with untrusted.reading(folder / CONFIG):
         config = _read_settings(settings, search or settings, texts)
-    tokenizer, ids = _read_tokenizer(folder, config["tokenizer.shared"], settings.get("decoder_start_token_id"))
-    arrays = _read_arrays(folder)
+    is_shared = not texts.get("separate_vocabs", False)
+    source, target = _read_vocabularies(folder, is_shared, settings.get("decoder_start_token_id"))
+    tokenizer = Tokenizer(source.vocabulary, target.vocabulary)
+    if not (folder / WEIGHTS).exists():
+        raise untrusted.pickle_error(folder / PICKLE)
+    arrays = untrusted.read_safetensors(folder / WEIGHTS)
     with untrusted.reading(folder):
-        parameters = _read_tables(arrays, settings, ids, config)
+        parameters = _read_tables(arrays, settings, (source, target), config)
         for module, foreign in modules(config):
             weight, bias = (np.asarray(arrays[f"{foreign}.{leaf}"], np.float32) for leaf in ("weight", "bias"))
             parameters |= {f"{module}.scale": weight} if module.endswith("norm") else {f"{module}.kernel": weight.T}
@@ -84,13 +88,6 @@ def modules(settings: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield f"{stack}.final_norm", f"model.{stack}.layer_norm"
 
 
-def position_table(name: str, length: int, d_model: int) -> np.ndarray:
-    """Returns the sines and cosines of one of POSITIONS."""
-    wavelengths = 10_000.0 ** (np.arange(d_model // 2) / (d_model / 2 - (name == "sinusoidal_marian")))
-    angles = np.arange(length)[:, None] / wavelengths
-    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
-
-
 def _read_settings(settings: dict[str, Any], search: dict[str, Any], texts: dict[str, Any]) -> dict[str, Any]:
     """Returns the configuration that the three files of settings describe."""
     if (model_type := settings.get("model_type")) not in NORM_POSITIONS:
@@ -107,7 +104,6 @@ def _read_settings(settings: dict[str, Any], search: dict[str, Any], texts: dict
         "model.layer_norm_epsilon": EPSILON,
         "model.share_embeddings": "none",  # until the tables are read
         "tokenizer.kind": "pieces",
-        "tokenizer.shared": not texts.get("separate_vocabs", False),
         "decoding.beam_size": search.get("num_beams", 1),
         "decoding.length_penalty": search.get("length_penalty", 1.0),
         "decoding.length_penalty_form": "power",
@@ -118,48 +114,29 @@ def _read_settings(settings: dict[str, Any], search: dict[str, Any], texts: dict
     return config
 
 
-def _read_tokenizer(folder: Path, is_shared: bool, start: Any) -> tuple[Tokenizer, list[list[int]]]:
-    """Returns the vocabularies, and the foreign ids of the tokens of the source and of the target.
+def _read_vocabularies(folder: Path, is_shared: bool, start: Any) -> tuple[Side, Side]:
+    """Reads the vocabularies of source and target.
 
     BOS has the id of the piece <s>, or else of the token from which decoding starts.
     """
-    models, ids, pieces = [], [], []
+    models, lists = [], []
     for name in MODELS:
         with untrusted.reading(folder / name):
             models.append((folder / name).read_bytes())
     for name in VOCABULARIES[: 1 if is_shared else 2]:
         vocabulary = untrusted.read_json(folder / name)
         with untrusted.reading(folder / name):
-            piece_of = {foreign_id: piece for piece, foreign_id in vocabulary.items()}
-            if sorted(piece_of) != list(range(len(vocabulary))):
+            if sorted(vocabulary.values()) != list(range(len(vocabulary))):
                 raise UserError(f"the ids of its {len(vocabulary)} pieces must be 0 to {len(vocabulary) - 1}")
             pad, unk, eos = (vocabulary[piece] for piece in ("<pad>", "<unk>", "</s>"))
-            bos = vocabulary.get("<s>", start if start in piece_of else pad)
-            others = [foreign_id for foreign_id in range(len(piece_of)) if foreign_id not in (pad, unk, bos, eos)]
-            ids.append([pad, unk, bos, eos, *others])  # in our order
-            pieces.append([*SPECIAL_PIECES, *map(piece_of.get, others)])
+            bos = vocabulary.get("<s>", start if start in vocabulary.values() else pad)
+            lists.append((sorted(vocabulary, key=vocabulary.__getitem__), (pad, unk, bos, eos)))
     with untrusted.reading(folder):
-        if is_shared:
-            source = PieceVocabulary(pieces[0], models)
-            return Tokenizer(source, source.target_view), ids * 2
-        return Tokenizer(
-            *(PieceVocabulary(side, (model, model)) for side, model in zip(pieces, models, strict=True))
-        ), ids
-
-
-def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
-    names = [WEIGHTS]
-    if not (folder / WEIGHTS).exists():
-        if not (folder / INDEX).exists():
-            raise untrusted.pickle_error(folder / PICKLE)
-        index = untrusted.read_json(folder / INDEX)
-        with untrusted.reading(folder / INDEX):
-            names = sorted({untrusted.checked_name(name) for name in index["weight_map"].values()})
-    return {key: array for name in names for key, array in untrusted.read_safetensors(folder / name).items()}
+        return vocabularies.pair(*(vocabularies.piece_side(*lists[side], models) for side in (0, -1)))
 
 
 def _read_tables(
-    arrays: dict[str, np.ndarray], settings: dict[str, Any], ids: list[list[int]], config: dict[str, Any]
+    arrays: dict[str, np.ndarray], settings: dict[str, Any], sides: tuple[Side, Side], config: dict[str, Any]
 ) -> dict[str, np.ndarray]:
     """Returns the embeddings and the parameters of the logits, and adds to `config` what they decide.
 
@@ -168,17 +145,18 @@ def _read_tables(
 
     def rows(name: str, side: int, width: int = settings["d_model"]) -> np.ndarray:
         table = arrays[name].T if name == BIAS else arrays[name]
-        if table.shape != (max(ids[side]) + 1, width):
-            raise UserError(f"{name} has shape {arrays[name].shape}, but there are {max(ids[side]) + 1} pieces")
-        return rows_in_order(table, ids[side])
+        if table.shape != (sides[side].size, width):
+            raise UserError(f"{name} has shape {arrays[name].shape}, but there are {sides[side].size} pieces")
+        return rows_in_order(table, sides[side].ids)
 
     source, target = (rows(name if name in arrays else SHARED, side) for side, name in enumerate(EMBEDDINGS))
     head = target if HEAD not in arrays and settings.get("tie_word_embeddings", True) else rows(HEAD, 1)
     bias = rows(BIAS, 1, width=1)[:, 0] if BIAS in arrays else np.zeros(len(target), np.float32)
-    start, bos = settings["decoder_start_token_id"], ids[1][BOS]
-    if ids[1].count(bos) > 1:
+    start, ids = settings["decoder_start_token_id"], sides[1].ids
+    bos = ids[BOS]
+    if ids.count(bos) > 1:
         bias[BOS] = NEVER  # its row is a copy of another token's
-    starts_from_zero = start in ids[1] and not target[ids[1].index(start)].any()
+    starts_from_zero = start in ids and not target[ids.index(start)].any()
     if start != bos and not starts_from_zero:
         raise UserError(f"decoder_start_token_id={start}: must be <s>, or a token whose vector is zero")
     if not settings.get("scale_embedding", False):
@@ -186,14 +164,10 @@ def _read_tables(
     if starts_from_zero and start == bos:
         target[BOS] = head[BOS]  # the decoder does not read this vector, and the logits may be tied to it
     is_tied = np.array_equal(target, head)
-    is_one_table = is_tied and config["tokenizer.shared"] and np.array_equal(source, target)
-    positions = [arrays[name] for name in POSITION_TABLES if name in arrays]
-    fitting = [
-        name for name in POSITIONS if all(np.allclose(x, position_table(name, *x.shape), atol=2e-3) for x in positions)
-    ]
-    if not fitting:
+    is_one_table = is_tied and sides[0].ids == ids and np.array_equal(source, target)
+    config["model.positions"] = fitting_positions(POSITIONS, [arrays[x] for x in POSITION_TABLES if x in arrays])
+    if config["model.positions"] is None:
         raise UserError(f"{POSITION_TABLES[0]}: only positions that are sines and cosines can be imported")
-    config["model.positions"] = fitting[0]
     config["model.share_embeddings"] = "all" if is_one_table else "target" if is_tied else "none"
     config["model.decoder_start"] = "zero" if starts_from_zero else "bos"
     config["model.output_bias"] = bool(bias.any())

@@ -7,7 +7,7 @@ import numpy as np
 from absl import logging
 
 from scripts.interop import hugging_face as names
-from scripts.interop.portable import NEVER, PortableModel
+from scripts.interop.portable import NEVER, PortableModel, sinusoids
 from transformer import files
 from transformer.data.tokenizers.vocabulary import PieceVocabulary
 from transformer.errors import UserError
@@ -145,6 +145,6 @@ def _tables(parameters: dict[str, np.ndarray], settings: dict[str, Any], positio
     arrays = {name: table[:, _order(settings)] for name, table in arrays.items()} | {names.BIAS: bias[None]}
     if is_pegasus or settings["model.positions"] == names.POSITIONS[1]:
         name = names.POSITIONS[settings["model.positions"] == names.POSITIONS[1]]
-        table = names.position_table(name, positions, settings["model.d_model"])
+        table = sinusoids(name, settings["model.d_model"], np.arange(positions))
         arrays |= dict.fromkeys(names.POSITION_TABLES, table)
     return arrays

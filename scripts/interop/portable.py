@@ -4,6 +4,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import jax.numpy as jnp
+import ml_collections
 import numpy as np
 from jaxtyping import Float
 
@@ -11,6 +13,7 @@ from transformer.config.keys import coerce_types, show
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.shortlist import Shortlist
 from transformer.errors import UserError
+from transformer.model.positions import POSITIONS
 
 ABSENT = -1  # the id of a special token that the other toolkit lacks
 NEVER = -100.0  # the output bias of an absent token: far below every logit, and finite, so that losses stay finite
@@ -41,6 +44,21 @@ class PortableModel:
             if (value := self.settings[key]) not in values:
                 listed = ", ".join(map(show, values))
                 raise UserError(f"--format={format}: cannot express {key}={show(value)}, only {listed}")
+
+
+def sinusoids(name: str, d_model: int, positions: np.ndarray) -> np.ndarray:
+    """Returns the encodings of these positions, one a row."""
+    module = POSITIONS[name](ml_collections.ConfigDict({"d_model": d_model}), None)
+    return np.asarray(module(jnp.asarray(positions)[None])[0])
+
+
+def fitting_positions(names: Collection[str], tables: Collection[Float[np.ndarray, "_ D"]]) -> str | None:
+    """Returns the first kind of positions whose encodings all tables have; None if there is none."""
+    for name in names:
+        encodings = [sinusoids(name, width, np.arange(length)) for length, width in (table.shape for table in tables)]
+        if all(np.allclose(*pair, rtol=0, atol=5e-3) for pair in zip(tables, encodings, strict=True)):
+            return name
+    return None
 
 
 def rows_in_order(table: Float[np.ndarray, "V *D"], ids: list[int], absent: float = 0.0) -> Float[np.ndarray, "W *D"]:

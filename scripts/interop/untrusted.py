@@ -72,13 +72,6 @@ class Cursor:
         return np.frombuffer(self.take(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)
 
 
-def checked_name(name: str) -> str:
-    """Returns the name of a file. Raises UserError if it could name a file in another folder."""
-    if not name or name in (".", "..") or any(character in name for character in "/\\\0"):
-        raise UserError(f"damaged (the name {name!r:.60})")
-    return name
-
-
 def check_finite(path: Path, arrays: dict[str, np.ndarray]) -> None:
     """Raises UserError, with its name, for an array that has a NaN or an infinity."""
     for name, array in arrays.items():

@@ -57,7 +57,7 @@ def read_marian(folder: Path, names: Any) -> tuple[Side, Side]:
                 sides.append(_read_list(path, models))
             else:
                 sides.append(marian_side(SentencePieceVocabulary(path.read_bytes())))
-    return _pair(*sides)
+    return pair(*sides)
 
 
 def marian_side(vocabulary: SentencePieceVocabulary) -> Side:
@@ -74,11 +74,10 @@ def _read_list(path: Path, models: Sequence[bytes | None]) -> Side:
     ids = {piece: int(id_) for piece, id_ in loaded.items()}
     if sorted(ids.values()) != list(range(len(ids))):
         raise UserError("must map pieces to the ids 0, 1, 2, ...")
-    special = [ids.pop(piece, ABSENT) for piece in SPECIAL_PIECES]
+    special = [ids.get(piece, ABSENT) for piece in SPECIAL_PIECES]
     if ABSENT in (special[UNK], special[EOS]):
         raise UserError(f"must have the pieces {SPECIAL_PIECES[UNK]} and {SPECIAL_PIECES[EOS]}")
-    pieces = sorted(ids, key=ids.__getitem__)
-    return Side(PieceVocabulary([*SPECIAL_PIECES, *pieces], models), [*special, *map(ids.get, pieces)], len(loaded))
+    return piece_side(sorted(ids, key=ids.__getitem__), special, models)
 
 
 def read_ctranslate2(folders: Sequence[Path], settings: dict[str, Any], rows: Sequence[int]) -> tuple[Side, Side]:
@@ -88,7 +87,7 @@ def read_ctranslate2(folders: Sequence[Path], settings: dict[str, Any], rows: Se
     these are damaged, or longer than a table.
     """
     models = [_read_segmenter(folders, side) for side in SIDES]
-    return _pair(*(_read_tokens(folders[0], *side, settings, models) for side in zip(SIDES, rows, strict=True)))
+    return pair(*(_read_tokens(folders[0], *side, settings, models) for side in zip(SIDES, rows, strict=True)))
 
 
 def _read_segmenter(folders: Sequence[Path], side: str) -> bytes | None:
@@ -114,14 +113,18 @@ def _read_tokens(folder: Path, side: str, rows: int, settings: dict[str, Any], m
         start = settings["decoder_start_token"]
         pad = next((token for token in PADDING if token in row_of and token != start), None)
         special = [row_of.get(token, ABSENT) for token in (pad, settings["unk_token"], start, settings["eos_token"])]
-        others = [row for row in range(rows) if row not in special]
-        ordinary = [tokens[row] for row in others]
-        # An ordinary token with the string of a special one gets another.
-        pieces = [*SPECIAL_PIECES, *(f"<{token}>" if token in SPECIAL_PIECES else token for token in ordinary)]
-        return Side(PieceVocabulary(pieces, models), [*special, *others], rows)
+        return piece_side(tokens, special, models)
 
 
-def _pair(source: Side, target: Side) -> tuple[Side, Side]:
+def piece_side(pieces: Sequence[str], special: Sequence[int], models: Sequence[bytes | None]) -> Side:
+    """Returns the vocabulary of pieces in the order of their ids. `special` has the ids of PAD, UNK, BOS and EOS."""
+    ordinary = [id_ for id_ in range(len(pieces)) if id_ not in special]
+    # An ordinary piece with the string of a special one gets another.
+    named = [f"<{pieces[id_]}>" if pieces[id_] in SPECIAL_PIECES else pieces[id_] for id_ in ordinary]
+    return Side(PieceVocabulary([*SPECIAL_PIECES, *named], models), [*special, *ordinary], len(pieces))
+
+
+def pair(source: Side, target: Side) -> tuple[Side, Side]:
     """Returns both sides as a tokenizer has them: equal vocabularies are shared."""
     is_shared = source.vocabulary.serialized == target.vocabulary.serialized
     vocabulary = source.vocabulary if is_shared else target.vocabulary

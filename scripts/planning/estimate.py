@@ -1,6 +1,7 @@
 """Estimates a run on absent devices: compiles its step for them and computes the roofline of the programs."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import jax
@@ -10,7 +11,6 @@ from absl import logging
 from scripts.planning import hlo, roofline
 from scripts.planning.devices import Target
 from scripts.planning.lengths import Data
-from scripts.planning.memory import Memory, explain, measure
 from transformer.config_types import Config
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.data.batches.loader import PLANS
@@ -23,6 +23,26 @@ from transformer.training.state import Initializer, TrainState
 from transformer.training.step import TrainStep
 
 TRITON_FAILURE = "Couldn't find output tile sizes"
+GIB = 2**30
+PARTS = {"parameters": "parameters", "optimizer_state": "optimizer state", "ema_parameters": "averaged parameters"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Bytes on a device while a step runs, by kind."""
+
+    used: int
+    available: int
+    state: dict[str, int]  # of the parts of the state of training
+    temporaries: int
+
+    @property
+    def fits(self) -> bool:
+        return self.used <= self.available
+
+    def __str__(self) -> str:
+        state = ", ".join(f"{name} {size / GIB:.2f} GiB" for name, size in self.state.items())
+        return f"{state}; activations, gradients and other temporaries {self.temporaries / GIB:.2f} GiB"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +89,7 @@ def estimate(config: Config, target: Target, devices: Sequence[jax.Device], data
     planner, lengths = PLANS[config.batch.plan], data.corpus.epoch(0, config.seed).lengths
     buckets = planner.choose_shapes(lengths, config.batch)
     stats = planner.plan_epoch(lengths, buckets, np.random.default_rng(config.seed)).stats
-    largest = by_memory(config, buckets, mesh.abstract_mesh)[0]
+    largest = by_memory(config, buckets)[0]
     typical = max(stats, key=lambda shape: shape.positions).bucket
     compiled = [compile_shape(step, state, bucket, target) for bucket in dict.fromkeys([largest, typical])]
     points = sorted((shape.bucket.width, shape.cost.seconds / shape.bucket.positions) for shape in compiled)
@@ -92,10 +112,10 @@ def compile_shape(step: TrainStep, state: TrainState, bucket: Bucket, target: Ta
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         reason = str(error).splitlines()[0].removeprefix("RESOURCE_EXHAUSTED: ").removesuffix(".")
-        raise UserError(explain(step.config, target, str(bucket), reason, is_state=False)) from None
+        raise UserError(explain(step.config, target, str(bucket), reason)) from None
     cost = roofline.cost([(hlo.parse(compiled.as_text()), times) for compiled, times in programs], target)
     largest = max((compiled for compiled, _ in programs), key=lambda compiled: bytes_used(compiled.memory_analysis()))
-    return CompiledShape(bucket, cost, measure(largest, state, target.kind.usable))
+    return CompiledShape(bucket, cost, measure_memory(largest, state, target.kind.usable))
 
 
 def compile_program(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
@@ -111,3 +131,26 @@ def compile_program(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
             raise
     logging.warning("Triton has no tiles for these shapes: cuBLAS computes all products of the program.")
     return lowered.compile(compiler_options={"xla_gpu_enable_triton_gemm": False})
+
+
+def measure_memory(compiled: jax.stages.Compiled, state: TrainState, available: int) -> Memory:
+    """Returns the memory of a compiled step from an abstract state."""
+    analysis = compiled.memory_analysis()
+    used = max(bytes_used(analysis), analysis.peak_memory_in_bytes)
+    trees = {title: jax.tree.leaves(getattr(state, name)) for name, title in PARTS.items()}
+    parts = {title: sum(map(_shard_bytes, leaves)) for title, leaves in trees.items() if leaves}
+    return Memory(used, available, parts, used - sum(parts.values()))
+
+
+def _shard_bytes(leaf: jax.ShapeDtypeStruct) -> int:
+    return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+
+
+def explain(config: Config, target: Target, shape: str, reason: str) -> str:
+    """Returns the message for a step that does not fit, with keys that reduce its batch or its state."""
+    return (
+        f"--device={target.text}: a step of {shape} does not fit ({reason}); lower config.batch.tokens="
+        f"{config.batch.tokens} and raise config.training.accumulation in return, lower config.data.max_length, set "
+        "config.model.remat=layers, raise config.mesh.fsdp (with more devices), or use config.optimizer.name=adafactor "
+        "or a smaller model"
+    )

@@ -71,7 +71,7 @@ def read(config: Config, workdir: Path) -> Data:
     source, target = train.lengths.mean(axis=0)
     means = f"{source:.1f} source and {target:.1f} target tokens"
     sizes = " and ".join(f"{size:,}" for size in sorted(set(vocabulary.vocab_sizes)))
-    description = f"{len(train):,} {train.unit} with means of {means}; vocabulary of {sizes}"
+    description = f"{len(train):,} sentences with means of {means}; vocabulary of {sizes}"
     return Data(train, vocabulary.vocab_sizes, f"of {workdir}: {description}")
 
 

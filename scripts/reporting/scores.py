@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scripts.charts import bars
+import altair as alt
+
+from scripts.charts import theme
 from scripts.comparison import text
 from scripts.comparison.choice import check_comparable
 from scripts.comparison.result import make_result
@@ -98,7 +100,16 @@ def section(compared: Comparison) -> Section:
         for evaluation in system.evaluations
         for group in f1_by_frequency(evaluation.hypotheses, compared.first.references)
     ]
-    charts = {"lengths": bars.by_length(result, names), "frequencies": bars.by_frequency(words)}
+    lengths = [
+        {"group": span(group["shortest"], group["longest"]), "count": group["sentences"]}
+        | {"system": names[label], "score": score}
+        for group in result["bleu_by_length"]
+        for label, score in group["bleu"].items()
+    ]
+    charts = {
+        "lengths": grouped_bars(lengths, "tokens of the reference", "BLEU", "sentences"),
+        "frequencies": grouped_bars(words, "occurrences of the word in the references", "F1 (%)", "words"),
+    }
     descriptions = {
         "lengths": "BLEU by the length of the reference in tokens, the mean over seeds",
         "frequencies": "F1 of words by how often the references have the word, the mean over seeds",
@@ -133,7 +144,7 @@ def f1_by_frequency(hypotheses: Sequence[str], references: Sequence[str]) -> lis
     most = [*(least - 1 for least in FREQUENCIES[1:]), None]
     return [
         {
-            "group": bars.span(FREQUENCIES[i], most[i]),
+            "group": span(FREQUENCIES[i], most[i]),
             "count": wanted[i],
             "score": 200 * matched[i] / (wanted[i] + produced[i]),
         }
@@ -145,3 +156,34 @@ def f1_by_frequency(hypotheses: Sequence[str], references: Sequence[str]) -> lis
 def _as_content(table: text.Table) -> dict[str, Any]:
     header, *rows = table.rows or [[]]
     return {"caption": table.title, "header": header, "rows": rows}
+
+
+def grouped_bars(rows: Sequence[Mapping[str, Any]], x: str, y: str, count: str) -> alt.Chart:
+    """Returns a bar for each system in each group, the mean over its rows.
+
+    Args:
+      rows: records with the fields `group`, `system`, `score` and `count`.
+      x, y, count: the titles of groups, scores and counts.
+    """
+    groups = list(dict.fromkeys(row["group"] for row in rows))
+    systems = list(dict.fromkeys(row["system"] for row in rows))
+    legend = alt.Legend(title=None, orient="top") if len(systems) > 1 else None
+    tips = ["system:N", alt.Tooltip("group:N", title=x), alt.Tooltip("mean(score):Q", title=y, format=".2f")]
+    return (
+        alt.Chart(alt.InlineData(values=list(rows)))
+        .mark_bar()
+        .encode(
+            x=alt.X("group:N", sort=groups, title=x, axis=alt.Axis(labelAngle=0)),
+            xOffset=alt.XOffset("system:N", sort=systems),
+            y=alt.Y("mean(score):Q", title=y),
+            color=theme.color("system", systems, legend),
+            tooltip=[*tips, alt.Tooltip("count:Q", title=count)],
+        )
+    )
+
+
+def span(least: int, most: int | None) -> str:
+    """Returns the name of a group; `most` of None has no limit."""
+    if most is None:
+        return f"{least}+"
+    return str(least) if least == most else f"{least}\N{EN DASH}{most}"

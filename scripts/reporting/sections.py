@@ -14,7 +14,7 @@ from scripts.runs import RecordedRun
 from scripts.systems import System
 from transformer.config.keys import flatten, keys_of, show
 from transformer.decoding.bleu import metrics_in
-from transformer.environment import ADVICE, read_environment
+from transformer.environment import FINGERPRINTS, read_environment
 from transformer.errors import UNREADABLE
 
 HEADER = (
@@ -73,7 +73,7 @@ def _row(run: RecordedRun, system: str) -> tuple[str, ...]:
     return (
         *(run.label, system, "complete" if run.workdir.is_complete() else steps, f"{config.data.name}, {languages}"),
         *(str(config.seed), short_commit(environment), f"{len(devices)} {devices[0]}", f"{seconds / 60:.0f} min"),
-        *(digests.get(name, "unknown")[:8] for name in ADVICE),
+        *(digests.get(name, "unknown")[:8] for name in FINGERPRINTS),
     )
 
 

@@ -28,15 +28,14 @@ def section(compared: Comparison) -> Section:
     return Section("sentences", "Sentences", content, data={"translations": translations})
 
 
-def _pair(difference: dict[str, Any], sources: Sequence[str] | None) -> dict[str, Any]:
+def _pair(difference: dict[str, Any], sources: Sequence[str]) -> dict[str, Any]:
     """Returns a pair of systems with the sentences in which they differ, of the first seed of each."""
     labels = difference["baseline"], difference["system"]
     sentences = []
     for sentence in difference["sentences"]:
         first, second = (sentence["hypotheses"][label][0] for label in labels)
         marks = mark_differences(first, second), mark_differences(second, first)
-        source = sources[sentence["line"] - 1] if sources else None
-        sentences.append({**sentence, "marks": marks, "source": source})
+        sentences.append({**sentence, "marks": marks, "source": sources[sentence["line"] - 1]})
     return {"baseline": labels[0], "system": labels[1], "sentences": sentences}
 
 
@@ -52,8 +51,7 @@ def mark_differences(text: str, other: str) -> list[Mark]:
 
 def _translations(compared: Comparison) -> dict[str, Any]:
     """Returns the names of all texts, and for each line the texts."""
-    columns = {} if compared.first.sources is None else {"source": compared.first.sources}
-    columns["reference"] = compared.first.references
+    columns = {"source": compared.first.sources, "reference": compared.first.references}
     for system in compared.systems:
         for evaluation in system.evaluations:
             columns[f"{system.label} seed {evaluation.config.seed}"] = evaluation.hypotheses
@@ -70,9 +68,9 @@ def _orders(compared: Comparison) -> list[dict[str, Any]]:
     chrf = metric.score(metric.statistics(evaluation.hypotheses, references))
     pairs = zip(evaluation.hypotheses, references, strict=True)
     longer = np.array([len(hypothesis) - len(reference) for hypothesis, reference in pairs])
-    orders = [("chrF", chrf, chrf), ("characters more than the reference", longer, -np.abs(longer))]
-    if (scores := evaluation.model_scores) is not None:
-        orders.insert(1, ("model score", np.array(scores), np.array(scores)))
+    scores = np.array(evaluation.model_scores)
+    orders = [("chrF", chrf, chrf), ("model score", scores, scores)]
+    orders.append(("characters more than the reference", longer, -np.abs(longer)))
     return [
         {"name": name, "values": np.round(values, 2).tolist(), "order": np.argsort(key, kind="stable").tolist()}
         for name, values, key in orders
@@ -81,7 +79,7 @@ def _orders(compared: Comparison) -> list[dict[str, Any]]:
 
 def most_different_sources(compared: Comparison, count: int) -> list[str]:
     """Returns sources of the split: of the lines in which the first two systems differ most, or the worst lines."""
-    if compared.result is None or compared.first.sources is None:
+    if compared.result is None:
         return []
     differing = [sentence["line"] for pair in compared.result["differences"][:1] for sentence in pair["sentences"]]
     worst = [sentence["line"] for sentence in compared.result["worst"]]

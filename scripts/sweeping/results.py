@@ -111,8 +111,7 @@ def describe_decoding(folder: Folder, sweep: Sweep, trial: int) -> str:
         config = task | varied
         strategy = validation_strategy(config["decoding.strategy"])
         search = {"strategy": strategy, "beam_size": config["training.eval_beam_size"]}
-        search["length_penalty"] = config["decoding.length_penalty"]
-        search["length_penalty_form"] = config.get("decoding.length_penalty_form", "gnmt")  # old sweeps have none
+        search |= {key: config[f"decoding.{key}"] for key in ("length_penalty", "length_penalty_form")}
         first = config["training.eval_sentences"]
         sentences, checkpoint = f"the first {first}" if first else "all", "best validation of each trial"
     else:

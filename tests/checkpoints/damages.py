@@ -43,7 +43,7 @@ DAMAGES = {
     "no parameters": lambda path: shutil.rmtree(path / "parameters"),
     "truncated": truncate,
     "truncated arrays": lambda path: truncate(path / "parameters" / "d"),
-    "a flipped bit": lambda path: flip_a_bit(max(path.rglob("d/*"), key=lambda file: file.stat().st_size)),
+    "a flipped bit": lambda path: flip_a_bit(max(path.glob("parameters/d/*"), key=lambda file: file.stat().st_size)),
     "malformed metadata": lambda path: (path / "parameters" / "_METADATA").write_text("{"),
     "empty": lambda path: (shutil.rmtree(path), path.mkdir()),
     "no record": lambda path: (path / checksums.NAME).unlink(),

@@ -120,7 +120,7 @@ def test_optional_keys_can_be_set_and_unset():
     ("key", "text", "says"),
     [
         ("model.d_model", "512.5", "--config.model.d_model=512.5: must be an integer"),
-        ("model.d_model", "1e999", "--config.model.d_model=1e999: must be an integer"),
+        ("model.d_model", "1e999", "--config.model.d_model=inf: must be an integer"),
         ("model.d_model", "None", "--config.model.d_model=None: must be an integer"),
         ("model.d_k", "x", "--config.model.d_k=x: must be an integer or None"),
         ("model.dropout", "a tenth", "--config.model.dropout=a tenth: must be a number"),
@@ -130,7 +130,7 @@ def test_optional_keys_can_be_set_and_unset():
         ("model.dropuot", "0", "did you mean model.dropout, "),
         ("model", "0", "--config.model=0: there is no key model"),
         ("seed.x", "0", "--config.seed.x=0: there is no key seed.x"),
-        ("model.dropout", "nan", "config.model.dropout=nan: must be at least 0 and below 1"),
+        ("model.dropout", "nan", "--config.model.dropout=nan: must be a number"),
         ("decoding.shortlist", "8", "config.decoding.shortlist=8: must be 0 in training, whose validation searches"),
     ],
 )

@@ -15,7 +15,6 @@ KEYS = declared_keys()
 # Values of the right type that no key can use.
 UNUSABLE = {int: (-2, 2**32), float: (-0.1, math.inf, math.nan), str: ("a\nb",), tuple: (("a.en",), (("a.en", "url"),))}
 
-IMPLEMENTATION = "model.attention_implementation"
 # Changes to the base config that one combination rejects, and the keys and values that its message names.
 MASKED = {"training.objective": "masked_lm", "data.target_language": ""}
 MASKED |= {"training.eval_bleu": False, "checkpoint.best_metric": "loss"}
@@ -52,24 +51,6 @@ IMPOSSIBLE_COMBINATIONS = (
     (CTC | {"decoding.shortlist": 8}, ("objective=ctc", "shortlist=8")),
     (CTC | {"model.decoder_self_attention": "ssru"}, ("objective=ctc", "decoder_self_attention=ssru")),
     (MASKED | {"model.decoder_start": "zero"}, ("objective=masked_lm", "decoder_start=zero")),
-    *(
-        ({IMPLEMENTATION: name, key: value}, (f"attention_implementation={name}", f"{key.split('.')[1]}={value}"))
-        for name in ("cudnn", "splash")
-        for key, value in [
-            ("model.attention", "additive"),
-            ("model.attention_dropout", 0.1),
-            ("model.dtype", "float32"),
-            ("model.d_k", 32),
-            ("model.d_v", 128),
-        ]
-    ),
-    ({IMPLEMENTATION: "cudnn", "model.num_heads": 128}, ("attention_implementation=cudnn", "num_heads=128")),
-    ({IMPLEMENTATION: "cudnn", "model.num_heads": 2}, ("attention_implementation=cudnn", "num_heads=2")),
-    ({IMPLEMENTATION: "splash"}, ("attention_implementation=splash", "plan=buckets")),
-    (
-        {IMPLEMENTATION: "splash", "batch.plan": "packed", "batch.packed_length": 320},
-        ("attention_implementation=splash", "packed_length=320"),
-    ),
     ({"tokenizer.shared": False}, ("share_embeddings=all", "shared=False")),
     ({"data.source": "ids"}, ("source=ids", "kind=bpe")),
     ({"tokenizer.kind": "ids"}, ("source=tfds", "kind=ids")),
@@ -106,9 +87,6 @@ POSSIBLE_COMBINATIONS = (
     {"model.d_model": 513, "model.num_heads": 1, "model.positions": "learned"},
     {"model.positions": "learned", "model.max_positions": 306, "data.max_length": 306},
     {"model.positions": "rotary", "model.d_model": 513, "model.num_heads": 1, "model.d_k": 32, "model.d_v": 513},
-    {IMPLEMENTATION: "cudnn", "model.num_heads": 4},
-    {IMPLEMENTATION: "cudnn", "model.num_heads": 64},
-    {IMPLEMENTATION: "splash", "batch.plan": "packed", "batch.packed_length": 384},
     {"tokenizer.shared": False, "model.share_embeddings": "target"},
     {"data.source": "ids", "tokenizer.kind": "ids"},
     {"data.source": "synthetic"},

@@ -35,7 +35,7 @@ def options(kind: str, vocab_size: int, **changes):
 def check_use(vocabulary: SentencePieceVocabulary, given: list[str], seeds: list[int], rate: float) -> None:
     """Checks that the tokens of every segmentation are in range and have a text."""
     encoded = vocabulary.encode(given)
-    sampled = vocabulary.sample(given, seeds, rate)
+    sampled = vocabulary.sample(encoded, seeds, rate)
     for tokens in (*encoded, *sampled):
         assert all(token == UNK or 4 <= token < vocabulary.size for token in tokens)
     assert [not tokens for tokens in encoded] == [not tokens for tokens in sampled]

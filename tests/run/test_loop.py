@@ -84,7 +84,7 @@ def test_a_run_refuses_another_vocabulary_or_data_than_it_began_with(straight, t
     model.write_bytes(kept.replace(b"z", b"q", 1))
     assert run(tmp_path / "run", **settings) == 2
     errors = capsys.readouterr().err
-    assert f"error: {contents}: the vocabulary is not the one that this run began with; restore tokenizer" in errors
+    assert f"error: {contents}: the vocabulary is not the one that this run began with; restore the data" in errors
     assert errors.count("\n") == 1  # nothing was encoded with it
     # As the message says, a deleted tokenizer is made again.
     model.unlink()
@@ -93,7 +93,7 @@ def test_a_run_refuses_another_vocabulary_or_data_than_it_began_with(straight, t
     recorded = json.loads(contents.read_text())
     contents.write_text(json.dumps(recorded | {"the training corpus": "another"}))
     assert run(tmp_path / "run", **settings) == 2
-    assert "the training corpus is not the one that this run began with; the data or" in capsys.readouterr().err
+    assert "the training corpus is not the one that this run began with; restore the data" in capsys.readouterr().err
     contents.unlink()  # as in runs older than this record
     assert run(tmp_path / "run", **settings) == 0
     assert json.loads(contents.read_text()) == recorded

@@ -2,7 +2,6 @@
 
 import jax
 import ml_collections
-import pytest
 
 from tests.data.files import text_config, write_pairs
 from tests.training.tiny import flags, tiny_config
@@ -12,9 +11,7 @@ from transformer.data.corpus import corpus
 from transformer.data.tokenizers import tokenizer
 from transformer.distributed import coordination
 from transformer.environment import describe_environment
-from transformer.errors import UserError
 from transformer.run import checks, preparation
-from transformer.workdir import Workdir
 
 
 def test_processes_compare_configuration_code_versions_and_data(tmp_path, monkeypatch):
@@ -72,13 +69,3 @@ def test_mistakes_in_the_data_and_a_missing_test_split_are_warnings(tmp_path, ca
         missing.startswith("data.test_split=test: no test.de or test.de.gz in ") and "evaluate --split=test" in missing
     )
     assert all(record.levelname == "WARNING" for record in caplog.records)
-
-
-@pytest.mark.skipif(jax.default_backend() != "cpu", reason="the device has one of the kernels")
-@pytest.mark.parametrize(("name", "needed"), [("cudnn", "NVIDIA GPUs"), ("splash", "TPUs")])
-def test_an_attention_kernel_that_the_devices_cannot_run_is_an_error(tmp_path, name, needed):
-    options = {"model.attention_implementation": name, "batch.plan": "packed", "data.cache_dir": str(tmp_path)}
-    config = loading.load_file("configs/base.py", list(options.items()))
-    expected = f"config.model.attention_implementation={name}: needs {needed}.*, and this device is cpu.*; use auto or"
-    with pytest.raises(UserError, match=expected):
-        preparation.prepare(config, Workdir(tmp_path))

@@ -47,12 +47,16 @@ def add_evaluation(path: Path, name: str, hypotheses: Sequence[str], references:
         "averaged": 1,
         "models": [{"workdir": str(path), "step": 9, "averaged": [9]}],
         "sentences": len(references),
+        "shortlist": None,
     }
     decoding = config.decoding.to_dict() | saved.pop("decoding", {})
     file = path / "evaluations" / f"{name}.json"
     file.write_text(json.dumps(result | {"decoding": decoding} | saved))
-    for kind, lines in (("hypotheses", hypotheses), ("references", references)):
+    texts = {"sources": references[::-1], "hypotheses": hypotheses, "references": references}
+    for kind, lines in texts.items():
         file.with_name(f"{name}.{kind}.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    scores = "".join(f'{{"score": {-number / 4}}}\n' for number in range(len(references)))
+    file.with_name(f"{name}.sentences.jsonl").write_text(scores)
     return file
 
 

@@ -137,9 +137,7 @@ def test_one_run_is_shown_with_its_worst_sentences(evaluated, capsys):
     path = evaluated("a", 0.3)
     comparison = result(capsys, path, "--sentences=3")
     assert comparison["differences"] == []
-    assert [sentence["model_scores"] for sentence in comparison["worst"]] == [[None]] * 3
-    scores = path / "evaluations" / "valid-step9.sentences.jsonl"
-    scores.write_text("".join(f'{{"score": {-number / 4}}}\n' for number in range(20)))
+    assert len(comparison["worst"]) == 3
     worst = result(capsys, path, "--sentences=20")["worst"]
     hypotheses = file(path).with_name("valid-step9.hypotheses.txt").read_text(encoding="utf-8").splitlines()
     pairs = zip(hypotheses, ([text] for text in SENTENCES), strict=True)
@@ -149,11 +147,12 @@ def test_one_run_is_shown_with_its_worst_sentences(evaluated, capsys):
         text = hypotheses[sentence["line"] - 1]
         assert sentence["hypotheses"] == [text] and sentence["hypothesis_lengths"] == [len(text)]
         assert sentence["model_scores"] == [-(sentence["line"] - 1) / 4]
+        assert sentence["source"] == SENTENCES[-sentence["line"]]
     assert run(compare, str(path), "--samples=40", "--sentences=1") == 0
     lines = capsys.readouterr().out.splitlines()
     assert f"line {worst[0]['line']}: chrF {worst[0]['chrf']:.1f}" in lines
     assert any("There is only one system" in line for line in lines)
-    scores.write_text("{}\n" * 20)
+    (path / "evaluations" / "valid-step9.sentences.jsonl").write_text("{}\n" * 20)
     assert "valid-step9.sentences.jsonl: damaged (KeyError: 'score')" in error(capsys, path)
 
 

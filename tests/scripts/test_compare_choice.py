@@ -68,14 +68,14 @@ def test_a_file_names_its_evaluation(evaluated, capsys):
     assert compared(result(capsys, file(path, GREEDY), path, "--decoding.beam_size=4")) == [GREEDY, "valid-step9"]
 
 
-def test_a_folder_outside_the_workdirs_stands_for_its_evaluations(evaluated, tmp_path, capsys):
+def test_an_evaluation_outside_the_workdirs_names_its_run(evaluated, tmp_path, capsys):
     folder = tmp_path / "kept"
     folder.mkdir()
     for name, dropout in (("a", "0.1"), ("bb", "0.3")):
         path = evaluated(name, model__dropout=dropout)
         for written in (path / "evaluations").iterdir():
             written.rename(folder / f"{name}.{written.name.partition('.')[2]}")
-    comparison = result(capsys, folder)
+    comparison = result(capsys, *sorted(folder.glob("*.json")))
     assert compared(comparison) == ["a", "bb"]
     assert comparison["settings"] == {"model.dropout": {"A": 0.1, "B": 0.3}}
     assert [run["workdir"] for system in comparison["systems"] for run in system["runs"]] == [
@@ -85,9 +85,9 @@ def test_a_folder_outside_the_workdirs_stands_for_its_evaluations(evaluated, tmp
     assert compared(result(capsys, folder / "bb.json")) == ["bb"]
     saved = json.loads((folder / "a.json").read_text())
     (folder / "a.json").write_text(json.dumps(saved | {"models": [{"workdir": str(tmp_path / "moved")}]}))
-    assert f"{folder / 'a.json'}: its run={tmp_path / 'moved'}: no such folder" in error(capsys, folder)
+    assert f"{folder / 'a.json'}: its run={tmp_path / 'moved'}: no such folder" in error(capsys, folder / "a.json")
     (folder / "a.json").write_text(json.dumps(saved | {"models": [{}]}))
-    assert "a.json: is in no workdir, and names none" in error(capsys, folder)
+    assert "a.json: is in no workdir, and names none" in error(capsys, folder / "a.json")
 
 
 def test_missing_and_ambiguous_evaluations_are_refused(evaluated, capsys):

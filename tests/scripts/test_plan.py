@@ -135,7 +135,7 @@ def test_a_run_gives_its_own_lengths_and_vocabularies(print_plan, monkeypatch, t
     create_workdir(tmp_path / "run", with_values(load_file("configs/base.py", []), settings))
     flags = [f"--config.{key}={value}" for key, value in settings.items()]
     report = print_plan(*flags, f"--workdir={tmp_path / 'run'}", flags=WITHOUT_LENGTHS)
-    means = "2 pairs with means of 4.5 source and 4.5 target tokens"  # with the marks of beginning and end
+    means = "2 sentences with means of 4.5 source and 4.5 target tokens"  # with the marks of beginning and end
     assert f"lengths     of {tmp_path / 'run'}: {means}; vocabulary of 9" in report
 
 

@@ -22,6 +22,7 @@ EVALUATION = {
     "averaged": 1,
     "models": [{}],
     "sentences": 3,
+    "shortlist": None,
     "decoding": {"strategy": "beam", "beam_size": 5, "length_penalty": 0.6},
 }
 
@@ -92,23 +93,18 @@ def test_a_sweep_stands_for_its_complete_trials(finished, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("strategy", "beam_size", "text"),
-    [("ctc", 1, "ctc greedy"), ("ctc", 4, "ctc beam 4, alpha 0.6"), ("beam", 1, "beam 1, alpha 0.6")],
+    ("decoding", "text"),
+    [
+        ({}, "beam 4, alpha 0.6"),
+        ({"shortlist": 32}, "beam 4, alpha 0.6, shortlist 32"),
+        ({"length_penalty_form": "power"}, "beam 4, alpha 0.6, form power"),
+        ({"strategy": "ctc"}, "ctc beam 4, alpha 0.6"),
+        ({"strategy": "ctc", "beam_size": 1}, "ctc greedy"),
+        ({"strategy": "sample"}, "strategy sample"),
+    ],
 )
-def test_the_search_is_named(strategy, beam_size, text):
-    assert describe_search({"strategy": strategy, "beam_size": beam_size, "length_penalty": 0.6}) == text
-
-
-@pytest.mark.parametrize(("size", "text"), [(0, "beam 4, alpha 0.6"), (32, "beam 4, alpha 0.6, shortlist 32")])
-def test_a_search_with_a_shortlist_says_so(size, text):
-    decoding = {"strategy": "beam", "beam_size": 4, "length_penalty": 0.6, "shortlist": size}
-    assert describe_search(decoding) == text
-
-
-def test_a_length_penalty_of_another_form_says_so():
-    decoding = {"strategy": "beam", "beam_size": 4, "length_penalty": 1.0}
-    assert describe_search(decoding | {"length_penalty_form": "gnmt"}) == "beam 4, alpha 1.0"
-    assert describe_search(decoding | {"length_penalty_form": "power"}) == "beam 4, alpha 1.0, form power"
+def test_the_search_is_named(decoding, text):
+    assert describe_search(base.get_config().decoding.to_dict() | decoding) == text
 
 
 def test_an_imported_model_has_no_training(finished, capsys):

@@ -142,12 +142,12 @@ def test_long_pairs_are_counted(prepared, caplog):
     longer = sum(length > config.data.max_length for length in needed)
     check_lengths(config, corpus, "valid")
     (line,) = caplog.messages
-    assert f"data.valid_split=validation: the loss leaves out {longer} of {len(needed)} pairs, longer than" in line
+    assert f"data.valid_split=validation: the loss leaves out {longer} of {len(needed)} sentences, longer than" in line
     caplog.clear()
     check_lengths(prepared.config, corpus, "valid")
     assert not caplog.messages
     config.data.max_length = min(needed) - 1
-    with pytest.raises(UserError, match=f"config.data.max_length={min(needed) - 1}: all pairs of data.valid_split="):
+    with pytest.raises(UserError, match=f"max_length={min(needed) - 1}: all sentences of data.valid_split="):
         check_lengths(config, corpus, "valid")
 
 

@@ -1,6 +1,5 @@
 """The record of a checkpoint: its progress and configuration, and a checksum of every file."""
 
-import contextlib
 import hashlib
 import json
 import shutil
@@ -12,6 +11,7 @@ from transformer import files
 from transformer.errors import UNREADABLE
 
 NAME = "checkpoint.json"
+OPTIMIZER = "optimizer"  # the item that only training reads
 
 
 def write(folder: Path, contents: Mapping[str, Any], checksums: Mapping[str, Any] | None = None) -> None:
@@ -32,38 +32,39 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def digest(folder: Path) -> str:
-    """Returns a digest of all files that a checkpoint was saved with, without reading them. Raises as `read` does."""
+    """Returns a digest of the files that a checkpoint is decoded with, without reading them. Raises as `read` does."""
+    return _digest(_without_optimizer(read(folder)))
+
+
+def has_optimizer(folder: Path) -> bool:
+    """Tells whether a checkpoint still has the optimizer's state. Raises as `read` does."""
     record = read(folder)
-    return record.get("digest") or _digest(record["files"])
+    return record["files"] != _without_optimizer(record)
 
 
-def has_item(folder: Path, item: str) -> bool:
-    """Tells whether a checkpoint still has this item. Raises as `read` does."""
-    return any(name.startswith(f"{item}/") for name in read(folder)["files"])
+def remove_optimizer(folder: Path) -> None:
+    """Deletes the optimizer's state of a checkpoint, which stays valid if the process is killed."""
+    record = read(folder)
+    write(folder, record, _without_optimizer(record))
+    shutil.rmtree(folder / OPTIMIZER)
 
 
-def remove_item(folder: Path, item: str) -> None:
-    """Deletes an item of a checkpoint, which keeps its digest and stays valid if the process is killed."""
-    if has_item(folder, item):
-        record = read(folder) | {"digest": digest(folder)}
-        rest = {name: checksum for name, checksum in record["files"].items() if not name.startswith(f"{item}/")}
-        write(folder, record, rest)
-    shutil.rmtree(folder / item, ignore_errors=True)
-
-
-def damage(folder: Path) -> str | None:
-    """Describes the first damaged file of a checkpoint. None if all files match their checksums."""
+def damage(folder: Path, for_training: bool = False) -> str | None:
+    """Describes the first damaged file of a checkpoint, of its optimizer only `for_training`. None if none is."""
     try:
-        for name, checksum in read(folder)["files"].items():
-            with contextlib.suppress(FileNotFoundError):
-                if _checksum(folder / name) == checksum:
-                    continue
-            if name in read(folder)["files"]:  # else the run has removed this item since
-                fault = "does not match its checksum" if (folder / name).exists() else "is missing"
-                return f"damaged: {name} {fault}"
+        record = read(folder)
+        for name, checksum in (record["files"] if for_training else _without_optimizer(record)).items():
+            if not (folder / name).exists():
+                return f"damaged: {name} is missing"
+            if _checksum(folder / name) != checksum:
+                return f"damaged: {name} does not match its checksum"
     except UNREADABLE as error:
         return f"damaged: its checksums cannot be read ({type(error).__name__}: {error})"
     return None
+
+
+def _without_optimizer(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: checksum for name, checksum in record["files"].items() if not name.startswith(f"{OPTIMIZER}/")}
 
 
 def _checksum(path: Path) -> list[int | str]:

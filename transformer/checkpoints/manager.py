@@ -10,7 +10,8 @@ import orbax.checkpoint as ocp
 from absl import logging
 
 from transformer.checkpoints import checksums, restore, retention
-from transformer.checkpoints.restore import OPTIMIZER, SCHEMA_VERSION, read_progress, readable
+from transformer.checkpoints.checksums import OPTIMIZER
+from transformer.checkpoints.restore import SCHEMA_VERSION, read_progress, readable
 from transformer.config.keys import flatten
 from transformer.config_types import Config
 from transformer.distributed import coordination

@@ -22,7 +22,6 @@ from transformer.training.progress import Progress
 from transformer.workdir import Workdir
 
 SCHEMA_VERSION = 3
-OPTIMIZER = "optimizer"  # the item of a checkpoint that only training reads
 
 
 def load_parameters(workdir: Path, steps: Sequence[int], expected: Any, config: Config) -> dict:

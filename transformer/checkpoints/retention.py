@@ -8,7 +8,7 @@ from typing import Any
 from absl import logging
 
 from transformer.checkpoints import checksums
-from transformer.checkpoints.restore import OPTIMIZER, read_progress, steps_in
+from transformer.checkpoints.restore import read_progress, steps_in
 from transformer.config_types import Config
 from transformer.errors import UNREADABLE, UserError
 from transformer.workdir import Workdir
@@ -58,8 +58,8 @@ def remove_optimizer_states(folder: Path, best: int | None) -> None:
         with contextlib.suppress(*UNREADABLE):
             if len(without_skips) < 2 and read_progress(folder / str(step)).skipped == 0:
                 without_skips.append(step)
-            elif step not in kept:
-                checksums.remove_item(folder / str(step), OPTIMIZER)
+            elif step not in kept and (folder / str(step) / checksums.OPTIMIZER).exists():
+                checksums.remove_optimizer(folder / str(step))
 
 
 def newest_resumable(workdir: Workdir, without_skips: bool = False) -> int | None:
@@ -70,19 +70,15 @@ def newest_resumable(workdir: Workdir, without_skips: bool = False) -> int | Non
     folder = workdir.checkpoints
     for step in reversed(steps_in(folder)):
         checkpoint = folder / str(step)
-        if damage := checksums.damage(checkpoint):
+        if damage := checksums.damage(checkpoint, for_training=True):
             number = sum(1 for _ in folder.glob(f"damaged-{step}-*"))
             renamed = checkpoint.rename(folder / f"damaged-{step}-{number}")
             logging.warning("%s: %s; renamed to %s, using the previous checkpoint.", checkpoint, damage, renamed.name)
-        elif checksums.has_item(checkpoint, OPTIMIZER) and not (without_skips and read_progress(checkpoint).skipped):
+        elif checksums.has_optimizer(checkpoint) and not (without_skips and read_progress(checkpoint).skipped):
             return step
-    if without_skips:
-        return None
-    if steps_in(folder):
+    if not without_skips and (steps_in(folder) or any(folder.glob("damaged-*"))):
         raise UserError(
-            f"{folder}: no undamaged checkpoint has the optimizer's state; start another --workdir from these "
-            f"parameters with --config.training.init_from={workdir.path}, or delete this folder to start over"
+            f"{folder}: no undamaged checkpoint has the optimizer's state; delete this folder to start over, or start "
+            f"another --workdir from undamaged parameters with --config.training.init_from={workdir.path}"
         )
-    if damaged := sorted(folder.glob("damaged-*")):
-        raise UserError(f"{folder}: all checkpoints are damaged; to start over, delete {damaged[0].name} etc.")
     return None

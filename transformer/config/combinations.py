@@ -10,10 +10,6 @@ from transformer.config_types import Config, head_widths
 OBJECTIVES = "transformer.training.objectives:OBJECTIVES"
 
 
-def _implementation(c: Config) -> str:
-    return c.model.attention_implementation
-
-
 def _objective(c: Config) -> Any:
     return implementations(OBJECTIVES)[c.training.objective]
 
@@ -28,15 +24,10 @@ def _is_wrong_strategy(c: Config) -> bool:
     return c.decoding.strategy in reserved if needed is None else c.decoding.strategy != needed
 
 
-def _longest_output(c: Config) -> int:
-    return (
-        math.ceil(c.decoding.max_length_factor * (c.decoding.max_source_length - 1)) + c.decoding.max_extra_length + 1
-    )
-
-
-def _longest_stack(c: Config) -> int:
-    longest = max(c.data.max_length, c.decoding.max_source_length)
-    return max(_objective(c).stack_lengths(c.model, longest, longest))
+def _longest_sequence(c: Config) -> int:
+    source, longest = c.decoding.max_source_length, max(c.data.max_length, c.decoding.max_source_length)
+    output = math.ceil(c.decoding.max_length_factor * (source - 1)) + c.decoding.max_extra_length + 1
+    return max(output, *_objective(c).stack_lengths(c.model, longest, longest))
 
 
 def _longest_bucket(c: Config) -> int:
@@ -57,23 +48,6 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
     "rotary positions need an even head width; make d_k, or d_model / num_heads, even": (
         lambda c: c.model.positions == "rotary" and head_widths(c.model)[0] % 2 != 0
     ),
-    "cudnn and splash compute dot-product attention in bfloat16 without attention dropout; use auto or plain": (
-        lambda c: (
-            _implementation(c) in ("cudnn", "splash")
-            and ((c.model.attention, c.model.attention_dropout) != ("dot_product", 0.0) or c.model.dtype == "float32")
-        )
-    ),
-    "cudnn and splash need queries, keys and values of one width; make d_k and d_v equal, or use auto or plain": (
-        lambda c: _implementation(c) in ("cudnn", "splash") and len(set(head_widths(c.model))) > 1
-    ),
-    "cudnn needs heads of a multiple of 8 and at most 128 dimensions; change num_heads or d_k, or use auto": (
-        lambda c: _implementation(c) == "cudnn" and (head_widths(c.model)[0] % 8 != 0 or head_widths(c.model)[0] > 128)
-    ),
-    "splash needs packed rows of a multiple of 128 positions; use auto or plain, or plan=packed and such a length": (
-        lambda c: _implementation(c) == "splash" and (c.batch.plan != "packed" or c.batch.packed_length % 128 != 0)
-    ),
-    "learned positions must cover max_source_length x max_length_factor + max_extra_length; raise max_positions or "
-    "lower the others": lambda c: c.model.positions == "learned" and _longest_output(c) > c.model.max_positions,
     "shared embeddings need a shared vocabulary; use share_embeddings=target or shared=true": (
         lambda c: c.model.share_embeddings == "all" and not c.tokenizer.shared
     ),
@@ -87,9 +61,9 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
         lambda c: not _objective(c).translates and c.training.eval_bleu
     ),
     "an objective and a strategy of the same name need each other; set both or neither": _is_wrong_strategy,
-    "learned positions must cover max_length and max_source_length, with CTC ctc_frames for each of their tokens; "
-    "raise max_positions or lower the others": (
-        lambda c: c.model.positions == "learned" and _longest_stack(c) > c.model.max_positions
+    "learned positions must cover max_length, max_source_length (ctc_frames times with CTC) and max_source_length x "
+    "max_length_factor + max_extra_length; raise max_positions or lower the others": (
+        lambda c: c.model.positions == "learned" and _longest_sequence(c) > c.model.max_positions
     ),
     "only translation models read word vectors; leave source_vectors and target_vectors empty": (
         lambda c: _lacks(c, "word_vectors") and bool(c.model.source_vectors or c.model.target_vectors)

@@ -56,21 +56,6 @@ def unknown_key(given: str, key: str) -> UserError:
     return UserError(f"{given}: there is no key {key}{advice}")
 
 
-def whole_number(text: str) -> int:
-    """Returns the integer that 10000 or 1e4 denotes. Raises ValueError for other numbers and other text."""
-    try:
-        return int(text)
-    except ValueError:
-        value = float(text)
-        if not value.is_integer():
-            raise
-        return int(value)
-
-
-def type_name(key: Key) -> str:
-    return TYPE_NAMES[key.type] + (" or None" if key.is_optional else "")
-
-
 def nearest(name: str, candidates: Iterable[str], count: int = 1) -> str:
     """Returns "; did you mean ...?" with the candidates most like `name`, or "" if none is like it."""
     close = difflib.get_close_matches(name, candidates, n=count)
@@ -128,10 +113,11 @@ def coerce_types(flat: dict[str, Any]) -> dict[str, Any]:
     for name, value in flat.items():
         if name not in keys:
             raise unknown_key(f"config.{name}={show(value)}", name)
-    return {name: _coerce(name, flat.get(name, key.default), key) for name, key in keys.items()}
+    return {name: coerce(f"config.{name}", flat.get(name, key.default), key) for name, key in keys.items()}
 
 
-def _coerce(name: str, value: Any, key: Key) -> Any:
+def coerce(name: str, value: Any, key: Key) -> Any:
+    """Returns the value of a key in its type. Raises UserError, with the `name` of the key, if it has another."""
     if key.type is float and type(value) is int and abs(value) < LARGEST:
         return float(value)
     if key.type is int and type(value) is float and value.is_integer():
@@ -139,7 +125,8 @@ def _coerce(name: str, value: Any, key: Key) -> Any:
     if key.type is tuple and type(value) is list:
         return tuple(tuple(item) if isinstance(item, list) else item for item in value)
     if type(value) is not key.type and not (key.is_optional and value is None):
-        raise UserError(f"config.{name}={show(value)}: must be {type_name(key)}")
+        required = TYPE_NAMES[key.type] + (" or None" if key.is_optional else "")
+        raise UserError(f"{name}={show(value)}: must be {required}")
     return value
 
 

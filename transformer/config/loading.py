@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import traceback
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import ml_collections
 
 from configs import base
-from configs.rules import Key, UnknownName
+from configs.rules import UnknownName
 from transformer import files
 from transformer.config import keys
 from transformer.config_types import Config
@@ -81,7 +82,8 @@ def parse_overrides(overrides: Overrides, flag: str) -> dict[str, Any]:
     for name, text in overrides:
         if name not in declared:
             raise keys.unknown_key(f"{flag}{name}={text}", name)
-        values[name] = _parse(name, text, declared[name], flag)
+        key = declared[name]
+        values[name] = keys.coerce(f"{flag}{name}", text if key.type is str else _literal(text), key)
     return values
 
 
@@ -123,14 +125,10 @@ def difference(old: Config, new: Config) -> dict[str, str]:
     return {key: f"{keys.show(before[key])} -> {keys.show(after[key])}" for key in before if before[key] != after[key]}
 
 
-def _parse(name: str, text: str, key: Key, flag: str) -> Any:
-    if key.is_optional and text.lower() == "none":
-        return None
+def _literal(text: str) -> Any:
+    """Returns the value of a literal of Python, also true, false and none, and all other text unchanged."""
     try:
-        if key.type is bool:
-            return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
-        if key.type is int:
-            return keys.whole_number(text)
-        return ast.literal_eval(text) if key.type is tuple else key.type(text)
-    except (ValueError, KeyError, SyntaxError, TypeError, RecursionError, MemoryError):
-        raise UserError(f"{flag}{name}={text}: must be {keys.type_name(key)}") from None
+        with warnings.catch_warnings(action="ignore"):  # of text such as 1if
+            return ast.literal_eval(text.title() if text.lower() in ("true", "false", "none") else text)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        return text

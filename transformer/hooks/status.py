@@ -85,9 +85,10 @@ class Status(Hook):
 
     @property
     def time_left(self) -> str:
-        """The estimated time to the last step, at the mean speed since the first one, validations included."""
+        """The estimated time to the last step, as 3h07m, at the mean speed since the first one with validations."""
         seconds = time.perf_counter() - self.started
-        return format_duration(seconds / (self.step - self.first_step) * (self.steps - self.step))
+        minutes = round(seconds / (self.step - self.first_step) * (self.steps - self.step) / 60)
+        return f"{minutes // 60}h{minutes % 60:02}m"
 
     def _extend(self, name: str, value: float) -> None:
         if math.isfinite(value):
@@ -116,13 +117,3 @@ def sparkline(values: Sequence[float], width: int) -> str:
     means = np.array([group.mean() for group in groups])
     heights = (means - means.min()) / (np.ptp(means) or 1.0)
     return "".join(BLOCKS[round(height * (len(BLOCKS) - 1))] for height in heights)
-
-
-def format_duration(seconds: float) -> str:
-    """Returns a duration in its two largest units: "2d04h", "3h07m" or "5m20s"."""
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days}d{hours:02}h"
-    return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{seconds:02}s"

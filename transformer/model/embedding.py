@@ -33,9 +33,12 @@ class Embedding(nnx.Module):
 class TokenModel(nnx.Module):
     """Base class of models that predict tokens: logits are the products of `hidden` and a table's rows, plus a bias."""
 
-    output_embedding: Embedding
-    projection: Linear | None
-    output_bias: nnx.Param | None = None
+    def set_output(self, config: Config, embedding: Embedding, vocab_size: int, is_tied: bool, rngs: nnx.Rngs) -> None:
+        """Makes the output layer: the table of the embedding if it `is_tied`, else a projection, and perhaps a bias."""
+        options = {"use_bias": False, "dtype": config.dtype, "output_dtype": FLOAT32, "rngs": rngs}
+        self.output_embedding = embedding
+        self.projection = None if is_tied else Linear(config.d_model, vocab_size, **options)
+        self.output_bias = nnx.Param(jnp.zeros(vocab_size)) if config.output_bias else None
 
     def __call__(self, *inputs: Array, **options: Any) -> Float[Array, "*B V"]:
         """Returns the logits of the tokens that the model predicts. The arguments are those of `hidden`."""
@@ -56,13 +59,3 @@ class TokenModel(nnx.Module):
     def output_table_and_bias(self) -> tuple[Float[Array, "V D"], Float[Array, " V"] | None]:
         table = self.output_embedding.table[...] if self.projection is None else self.projection.transposed_kernel
         return table, None if self.output_bias is None else self.output_bias[...]
-
-
-def make_projection(config: Config, vocab_size: int, rngs: nnx.Rngs) -> Linear:
-    """Returns the projection to logits of a model that shares no embedding with it. `config` is `config.model`."""
-    return Linear(config.d_model, vocab_size, use_bias=False, dtype=config.dtype, output_dtype=FLOAT32, rngs=rngs)
-
-
-def make_output_bias(config: Config, vocab_size: int) -> nnx.Param | None:
-    """Returns the bias of the logits, initially zeros, or None without `config.output_bias`."""
-    return nnx.Param(jnp.zeros(vocab_size)) if config.output_bias else None

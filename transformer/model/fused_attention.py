@@ -1,10 +1,11 @@
 """Fused dot-product attention: kernels that never store the (B, H, T, S) scores. `model.attention_implementation`.
 
-Each kernel runs on some devices and computes some masks. Attention that no kernel of the configuration's choice can
-compute takes the plain form of `MultiHeadAttention`.
+Each kernel runs on some devices and computes some masks. Attention that no kernel can compute takes the plain form of
+`MultiHeadAttention`.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -21,7 +22,6 @@ TPU_LANES = 128  # splash attention computes blocks of multiples of this many qu
 MAX_BLOCK = 512
 CUDNN_LENGTH = 64  # positions from which cuDNN is faster than the plain form on an H200 (docs/devices.md)
 Queries, Keys, Values = Float[Array, "B T H d"], Float[Array, "B S H d"], Float[Array, "B S H d"]
-ArrayOrShape = jax.Array | jax.ShapeDtypeStruct
 
 
 class FusedAttention(NamedTuple):
@@ -32,16 +32,26 @@ class FusedAttention(NamedTuple):
     """
 
     attend: Callable[[Queries, Keys, Values, Mask], Queries]
-    runs_on: Callable[[AbstractDevice | jax.Device], bool]
-    devices: str  # those that `runs_on` accepts, in words
-    accepts: Callable[[ArrayOrShape, ArrayOrShape, bool], bool]  # a function of (queries, keys, is_packed)
+    runs_on: Callable[[AbstractDevice], bool]
+    accepts: Callable[[Queries, Keys, bool], bool]  # a function of (queries, keys, is_packed)
 
 
 def fused_attention(
     kernels: Sequence[FusedAttention], queries: Queries, keys: Keys, values: Float[Array, "B S H dv"], mask: Mask
 ) -> Float[Array, "B T H d"] | None:
-    """Returns the heads, or None if no kernel can compute them here. Each device computes its own rows and heads."""
-    kernel = choose_kernel(kernels, queries, keys, values, mask.is_packed)
+    """Returns the heads by the first kernel that can compute them on the active mesh, or None if none can.
+
+    Each device computes its own rows and heads. Without a mesh there is no kernel.
+    """
+    mesh, (rows, _, heads, width) = jax.sharding.get_abstract_mesh(), queries.shape
+    if mesh.empty or mesh.abstract_device is None or queries.dtype != jnp.bfloat16:
+        return None
+    if not keys.shape[2:] == values.shape[2:] == (heads, width):
+        return None
+    if rows % row_shards(mesh) or heads % mesh.shape["tensor"]:
+        return None
+    usable = (kernel for kernel in kernels if kernel.runs_on(mesh.abstract_device))
+    kernel = next((kernel for kernel in usable if kernel.accepts(queries, keys, mask.is_packed)), None)
     if kernel is None:
         return None
     by_rows, by_heads = PartitionSpec(ROW_AXES), PartitionSpec(ROW_AXES, None, "tensor")
@@ -52,31 +62,13 @@ def fused_attention(
     return attend(queries, keys, values, mask)
 
 
-def choose_kernel(
-    kernels: Sequence[FusedAttention], queries: ArrayOrShape, keys: ArrayOrShape, values: ArrayOrShape, is_packed: bool
-) -> FusedAttention | None:
-    """Returns the first kernel for arrays of these shapes on the active mesh, or None; without a mesh there is none."""
-    mesh, (rows, _, heads, width) = jax.sharding.get_abstract_mesh(), queries.shape
-    if mesh.empty or mesh.abstract_device is None or queries.dtype != jnp.bfloat16:
-        return None
-    if not keys.shape[2:] == values.shape[2:] == (heads, width):
-        return None
-    if rows % row_shards(mesh) or heads % mesh.shape["tensor"]:
-        return None
-    usable = (kernel for kernel in kernels if kernel.runs_on(mesh.abstract_device))
-    return next((kernel for kernel in usable if kernel.accepts(queries, keys, is_packed)), None)
-
-
 def cudnn_attention(
     queries: Queries, keys: Keys, values: Values, mask: Mask, implementation: str = "cudnn"
 ) -> Float[Array, "B T H d"]:
-    """Attends over rows of one sentence each by their lengths, and over packed rows by the dense mask.
+    """Attends over rows of one sentence each, by their lengths.
 
-    The mask becomes a bias (B, 1, T, S), whose gradient cuDNN computes too. `implementation` is an argument of
-    `jax.nn.dot_product_attention`; "xla" computes the same on every device.
+    `implementation` is an argument of `jax.nn.dot_product_attention`; "xla" computes the same on every device.
     """
-    if mask.is_packed:
-        return jax.nn.dot_product_attention(queries, keys, values, mask=mask.dense, implementation=implementation)
 
     def lengths(segments: jax.Array) -> jax.Array:
         # Rows without tokens count as one token long: a softmax over no keys would be 0 / 0.
@@ -115,32 +107,30 @@ def splash_attention(
     return jnp.swapaxes(heads, 1, 2)
 
 
-def _runs_cudnn(device: AbstractDevice | jax.Device) -> bool:
+def _runs_cudnn(device: AbstractDevice) -> bool:
     # The mesh does not tell the compute capability. Absent GPUs are targets of `scripts.plan`, which are all recent.
     present = jax.local_devices() if jax.default_backend() == "gpu" else []
     is_nvidia = device.platform == "gpu" and device.device_kind.startswith("NVIDIA")
     return is_nvidia and all(float(gpu.compute_capability) >= 8.0 for gpu in present)
 
 
-def _fits_cudnn(queries: ArrayOrShape, keys: ArrayOrShape, is_packed: bool) -> bool:
-    # JAX 0.10 refuses to differentiate attention over odd lengths.
-    is_even = queries.shape[1] % 2 == 0 and keys.shape[1] % 2 == 0
-    return is_even and queries.shape[-1] % 8 == 0 and queries.shape[-1] <= 128
+def _fits_cudnn(queries: Queries, keys: Keys, is_packed: bool, least: int = CUDNN_LENGTH) -> bool:
+    # For packed rows JAX also computes the gradient of the bias, which nothing needs (jax-ml/jax#39512), and it refuses
+    # to differentiate attention over odd lengths (JAX 0.10).
+    lengths, width = (queries.shape[1], keys.shape[1]), queries.shape[-1]
+    suits = all(length % 2 == 0 and length >= least for length in lengths)
+    return suits and not is_packed and width % 8 == 0 and width <= 128
 
 
-def _is_long(queries: ArrayOrShape, keys: ArrayOrShape) -> bool:
-    return queries.shape[1] >= CUDNN_LENGTH and keys.shape[1] >= CUDNN_LENGTH
-
-
-def _fits_splash(queries: ArrayOrShape, keys: ArrayOrShape, is_packed: bool) -> bool:
+def _fits_splash(queries: Queries, keys: Keys, is_packed: bool) -> bool:
     return is_packed and queries.shape[1] % TPU_LANES == 0 and keys.shape[1] % TPU_LANES == 0
 
 
-AMPERE = "NVIDIA GPUs of compute capability 8.0 (Ampere) or later"
-CUDNN = FusedAttention(cudnn_attention, _runs_cudnn, AMPERE, _fits_cudnn)
-# Short rows are faster in the plain form. For packed ones JAX also computes the gradient of the bias, which nothing
-# needs (jax-ml/jax#39512).
-AUTO_CUDNN = CUDNN._replace(accepts=lambda q, k, packed: not packed and _is_long(q, k) and _fits_cudnn(q, k, packed))
-SPLASH = FusedAttention(splash_attention, lambda device: device.platform == "tpu", "TPUs", _fits_splash)
+CUDNN = FusedAttention(cudnn_attention, _runs_cudnn, _fits_cudnn)
+SPLASH = FusedAttention(splash_attention, lambda device: device.platform == "tpu", _fits_splash)
 # The kernels to try; attention that none of them can compute is plain.
-ATTENTION_IMPLEMENTATIONS = {"auto": (AUTO_CUDNN, SPLASH), "plain": (), "cudnn": (CUDNN,), "splash": (SPLASH,)}
+ATTENTION_IMPLEMENTATIONS = {
+    "auto": (CUDNN, SPLASH),
+    "cudnn": (CUDNN._replace(accepts=functools.partial(_fits_cudnn, least=2)),),  # also where it is slower
+    "plain": (),
+}

@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config_types import Config
 from transformer.model.cache import DecodingCache
-from transformer.model.embedding import Embedding, TokenModel, make_output_bias, make_projection
+from transformer.model.embedding import Embedding, TokenModel
 from transformer.model.stacks import Decoder, Encoder
 from transformer.model.transformer import SHARE_EMBEDDINGS
 from transformer.special_tokens import PAD, UNK
@@ -20,9 +20,9 @@ class MaskedLanguageModel(TokenModel):
 
     def __init__(self, config: Config, vocab_size: int, *, rngs: nnx.Rngs):
         """`config` is the group `config.model`."""
-        self.output_embedding = Embedding(vocab_size, config.d_model, dtype=config.dtype, rngs=rngs)
-        self.encoder, self.projection = Encoder(config, self.output_embedding, rngs=rngs), None
-        self.output_bias = make_output_bias(config, vocab_size)
+        embedding = Embedding(vocab_size, config.d_model, dtype=config.dtype, rngs=rngs)
+        self.encoder = Encoder(config, embedding, rngs=rngs)
+        self.set_output(config, embedding, vocab_size, True, rngs)
 
     def hidden(
         self,
@@ -40,9 +40,9 @@ class LanguageModel(TokenModel):
 
     def __init__(self, config: Config, vocab_size: int, *, rngs: nnx.Rngs):
         """`config` is the group `config.model`."""
-        self.output_embedding = Embedding(vocab_size, config.d_model, dtype=config.dtype, rngs=rngs)
-        self.decoder = Decoder(config, self.output_embedding, cross_attention=False, rngs=rngs)
-        self.projection, self.output_bias = None, make_output_bias(config, vocab_size)
+        embedding = Embedding(vocab_size, config.d_model, dtype=config.dtype, rngs=rngs)
+        self.decoder = Decoder(config, embedding, cross_attention=False, rngs=rngs)
+        self.set_output(config, embedding, vocab_size, True, rngs)
 
     def hidden(
         self,
@@ -84,11 +84,10 @@ class CtcTransformer(TokenModel):
 
     def __init__(self, config: Config, source_vocab_size: int, target_vocab_size: int, *, rngs: nnx.Rngs):
         """`config` is the group `config.model`."""
-        self.output_embedding = Embedding(source_vocab_size, config.d_model, dtype=config.dtype, rngs=rngs)
-        self.encoder = Encoder(config, self.output_embedding, rngs=rngs)
+        embedding = Embedding(source_vocab_size, config.d_model, dtype=config.dtype, rngs=rngs)
+        self.encoder = Encoder(config, embedding, rngs=rngs)
         is_shared = SHARE_EMBEDDINGS[config.share_embeddings].source_and_target
-        self.projection = None if is_shared else make_projection(config, target_vocab_size, rngs)
-        self.output_bias = make_output_bias(config, target_vocab_size)
+        self.set_output(config, embedding, target_vocab_size, is_shared, rngs)
         self.frames_per_token = config.ctc_frames
 
     def hidden(self, source: Int[Array, "B S"], rngs: nnx.Rngs | None = None) -> Float[Array, "B F D"]:

@@ -30,6 +30,7 @@ DECODER_STARTS = {"bos": None, "zero": BOS}
 class Stack(nnx.Module):
     """Base class of the encoder and the decoder: embeddings and positions, N layers, and a norm after them."""
 
+    is_causal = False
     zero_token: int | None = None  # see `DECODER_STARTS`
 
     def __init__(self, config: Config, embedding: Embedding, num_layers: int, *, rngs: nnx.Rngs, **layer_options: Any):
@@ -45,19 +46,17 @@ class Stack(nnx.Module):
     def apply(
         self,
         tokens: Int[Array, "B T"],
-        segments: Int[Array, "B T"] | None,
-        positions: Int[Array, "#B T"] | None,
-        rngs: nnx.Rngs | None,
-        *,
-        is_causal: bool,
         memory: Float[Array, "B S D"] | None = None,
         memory_segments: Int[Array, "B S"] | None = None,
+        segments: Int[Array, "B T"] | None = None,
+        positions: Int[Array, "#B T"] | None = None,
+        rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "B T D"]:
         """Applies all layers. Without `segments`, each row is one sentence, and so is each row of the memory."""
         is_packed = segments is not None
         segments = segments if is_packed else segments_of(tokens)
         positions = jnp.arange(tokens.shape[1])[None] if positions is None else positions
-        mask = Mask(segments, segments, is_causal, is_packed)
+        mask = Mask(segments, segments, self.is_causal, is_packed)
         memory_mask = None if memory is None else Mask(segments, memory_segments, False, is_packed)
 
         def apply_layer(layer: Layer, x: jax.Array, rngs: nnx.Rngs | None) -> jax.Array:
@@ -116,11 +115,14 @@ class Encoder(Stack):
         rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "B S D"]:
         segments = self.visible_segments(tokens, segments) if self.hides_eos else segments
-        return self.apply(tokens, segments, positions, rngs, is_causal=False)
+        return self.apply(tokens, segments=segments, positions=positions, rngs=rngs)
 
 
 class Decoder(Stack):
     """Maps token ids, and an encoder's output if there is one, to vectors, which depend on no later token."""
+
+    is_causal = True
+    __call__ = Stack.apply
 
     def __init__(self, config: Config, embedding: Embedding, *, cross_attention: bool, rngs: nnx.Rngs):
         num_layers = config.num_decoder_layers or config.num_layers
@@ -128,18 +130,6 @@ class Decoder(Stack):
         options = {"self_attention": self_attention, "cross_attention": cross_attention}
         super().__init__(config, embedding, num_layers, rngs=rngs, **options)
         self.zero_token = DECODER_STARTS[config.decoder_start]
-
-    def __call__(
-        self,
-        tokens: Int[Array, "B T"],
-        memory: Float[Array, "B S D"] | None = None,
-        memory_segments: Int[Array, "B S"] | None = None,
-        segments: Int[Array, "B T"] | None = None,
-        positions: Int[Array, "#B T"] | None = None,
-        rngs: nnx.Rngs | None = None,
-    ) -> Float[Array, "B T D"]:
-        options = {"is_causal": True, "memory": memory, "memory_segments": memory_segments}
-        return self.apply(tokens, segments, positions, rngs, **options)
 
     def start_cache(
         self,

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer.config_types import Config
 from transformer.model.cache import DecodingCache
-from transformer.model.embedding import Embedding, TokenModel, make_output_bias, make_projection
+from transformer.model.embedding import Embedding, TokenModel
 from transformer.model.stacks import Decoder, Encoder, Stack
 
 
@@ -43,9 +43,7 @@ class Transformer(TokenModel):
             source_embedding = Embedding(source_vocab_size, config.d_model, dtype=config.dtype, rngs=rngs)
         self.encoder = Encoder(config, source_embedding, rngs=rngs)
         self.decoder = Decoder(config, target_embedding, cross_attention=True, rngs=rngs)
-        self.output_embedding = target_embedding
-        self.projection = None if sharing.target_and_logits else make_projection(config, target_vocab_size, rngs)
-        self.output_bias = make_output_bias(config, target_vocab_size)
+        self.set_output(config, target_embedding, target_vocab_size, sharing.target_and_logits, rngs)
 
     def hidden(
         self,

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import jax
 from absl import logging
 
 from configs.rules import HOST, RESULT
@@ -16,12 +15,11 @@ from transformer.config.keys import flatten, keys_of
 from transformer.config_types import Config
 from transformer.data.corpus import sanity_checks
 from transformer.data.corpus.corpus import Corpus
-from transformer.data.corpus.encoding import count_losses
+from transformer.data.corpus.encoding import losses_of_pairs
 from transformer.data.sources.source import decoded, open_source
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.environment import describe_environment, read_environment
 from transformer.errors import UserError, first_of
-from transformer.model.fused_attention import ATTENTION_IMPLEMENTATIONS
 from transformer.training.progress import Progress
 from transformer.workdir import Workdir
 
@@ -37,16 +35,6 @@ def process_facts(config: Config) -> dict[str, Any]:
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
     code = {"the commit": environment["commit"], "the code": digest, "Python": environment["python"]}
     return settings | code | {f"the version of {name}": value for name, value in environment["packages"].items()}
-
-
-def check_attention(config: Config, device: jax.Device) -> None:
-    """Raises UserError if these devices cannot run the implementation of attention that `config.model` names."""
-    name, kernels = config.attention_implementation, ATTENTION_IMPLEMENTATIONS[config.attention_implementation]
-    if name != "auto" and kernels and not any(kernel.runs_on(device) for kernel in kernels):
-        raise UserError(
-            f"config.model.attention_implementation={name}: needs {kernels[0].devices}, "
-            f"and this device is {device.device_kind} ({device.platform}); use auto or plain"
-        )
 
 
 def warn_about_data(config: Config, vocabulary: Tokenizer, train: Corpus, valid: Corpus) -> None:
@@ -75,10 +63,7 @@ def warn_about_data(config: Config, vocabulary: Tokenizer, train: Corpus, valid:
         if texts:
             warn(sanity_checks.find_shared(train, source, texts))
         if texts and split == "test" and config.data.source != "ids":
-            losses = []
-            for encoder, column in zip(vocabulary.sides, zip(*texts, strict=True), strict=True):
-                sentences = [text.strip() for text in column]
-                losses.append(count_losses(encoder, sentences, encoder.encode(sentences)))
+            losses = losses_of_pairs(vocabulary, texts)
             warn(sanity_checks.find_losses(config, vocabulary, source.name, losses, is_train=False))
 
 

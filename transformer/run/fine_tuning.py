@@ -1,6 +1,5 @@
 """Fine-tuning: a run that starts from the parameters of another run, its parent (`training.init_from`)."""
 
-import json
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +16,7 @@ from transformer.config.loading import difference
 from transformer.config_types import Config
 from transformer.data.tokenizers import tokenizer
 from transformer.environment import VOCABULARY, check_fingerprints, read_environment
-from transformer.errors import MALFORMED, UserError, first_of
+from transformer.errors import UserError, first_of
 from transformer.special_tokens import SPECIAL
 from transformer.training.objectives import OBJECTIVES
 from transformer.training.state import abstract_init
@@ -205,12 +204,8 @@ def _read_record(workdir: Workdir) -> dict[str, Any] | None:
     """Returns step and checksum in the `parent.json` of a run that has begun; None if it has not."""
     if not (workdir.has_begun() and workdir.parent.exists()):
         return None
-    try:
-        facts = json.loads(workdir.parent.read_bytes())
-        return {key: facts[key] for key in ("step", "checksum")}
-    except MALFORMED as error:
-        advice = "start again in another --workdir"
-        raise UserError(f"{workdir.parent}: damaged ({type(error).__name__}); {advice}") from error
+    keys, advice = ("step", "checksum"), "start again in another --workdir"
+    return files.read_json(workdir.parent, lambda facts: {key: facts[key] for key in keys}, advice)
 
 
 def parameter_names(config: Config, objective: str) -> tuple[str, ...]:

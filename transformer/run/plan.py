@@ -44,7 +44,7 @@ def batch_lines(run: Run, loader: Loader) -> Iterator[str]:
     source_tokens, target_tokens = run.corpus.lengths.sum(axis=0, dtype=np.int64).tolist()
     tokens = f"{target_tokens:,} target" if target_tokens else f"{source_tokens:,} source"
     yield f"batches     padding in all: {100 * loader.plan.padding_fraction:.1f} %{run.padding_note}"
-    yield f"epoch       {len(run.corpus):,} {run.corpus.unit}, {tokens} tokens, {per_epoch:,.1f} steps"
+    yield f"epoch       {len(run.corpus):,} sentences, {tokens} tokens, {per_epoch:,.1f} steps"
     yield f"run         {run.config.training.steps:,} steps, {run.config.training.steps / per_epoch:.1f} epochs"
 
 

@@ -114,7 +114,6 @@ def prepare(config: Config, workdir: Workdir) -> Run:
     check_files(config.model)
     enable_compilation_cache(config.data.cache_dir)
     mesh = make_mesh(config, jax.devices())
-    checks.check_attention(config.model, jax.devices()[0])
     with coordination.process_zero_first("tokenizer and corpus", config.data.wait_seconds):
         parent = fine_tuning.prepare(config, workdir)
         vocabulary = tokenizer.prepare(config, workdir.path)

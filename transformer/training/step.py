@@ -69,7 +69,7 @@ class TrainStep:
 
     def compilations(self, state: TrainState, buckets: Sequence[Bucket]) -> list[Callable[[], jax.stages.Compiled]]:
         """Returns functions that each compile a program for these buckets, the one that needs most memory first."""
-        largest_first = by_memory(self.config, buckets, self.mesh.abstract_mesh)
+        largest_first = by_memory(self.config, buckets)
         of_batches, once = zip(*(self.calls(state, bucket) for bucket in largest_first), strict=True)
         calls = [*of_batches, *once[0], (self.learning_rate, count_updates(state.optimizer_state))]
         return [functools.partial(self.programs.compile, *call) for call in calls]

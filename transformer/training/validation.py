@@ -45,10 +45,10 @@ def check_lengths(config: Config, corpus: Corpus, split: str) -> None:
     longest, name = config.data.max_length, f"data.{split}_split={config.data[f'{split}_split']}"
     count = np.count_nonzero(corpus.lengths.max(axis=1) > longest)
     if count == len(corpus):
-        raise UserError(f"config.data.max_length={longest}: all {corpus.unit} of {name} are longer; raise it")
+        raise UserError(f"config.data.max_length={longest}: all sentences of {name} are longer; raise it")
     if count:
-        message = "%s: the loss leaves out %d of %d %s, longer than config.data.max_length=%d tokens."
-        logging.warning(message, name, count, len(corpus), corpus.unit, longest)
+        message = "%s: the loss leaves out %d of %d sentences, longer than config.data.max_length=%d tokens."
+        logging.warning(message, name, count, len(corpus), longest)
 
 
 class EvalStep:
@@ -150,7 +150,7 @@ class Validation:
         """Returns the shapes of the batches, the one that needs most memory first."""
         stats = loader.plan_in_order(self.corpus, self.config).stats
         used = [shape.bucket for shape in stats if shape.batches]
-        return by_memory(self.config, used, self.mesh.abstract_mesh)
+        return by_memory(self.config, used)
 
     def warm_up(self, parameters: dict) -> None:
         """Runs the largest batch and the longest text, so that what does not fit in memory fails early.

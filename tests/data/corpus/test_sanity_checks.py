@@ -71,7 +71,7 @@ def test_two_pairs_are_shown_within_the_columns(config, prepare, captions):
 
 
 def losses(config, made, texts):
-    sides = [count_losses(side, list(texts), side.encode(list(texts))) for side in made.sides]
+    sides = [count_losses(side, list(texts)) for side in made.sides]
     return list(sanity_checks.find_losses(config, made, "data", sides, is_train=True))
 
 

@@ -140,16 +140,17 @@ def test_a_given_model_keeps_its_pieces_under_our_numbers(config, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_sampling_is_a_pure_function_of_text_and_seed(config, tmp_path, kind):
+def test_sampling_is_a_pure_function_of_tokens_and_seed(config, tmp_path, kind):
     made = make(config, tmp_path, kind=kind, vocab_size=40)
     texts, seeds = ENGLISH * 5, list(range(20))
-    drawn = made.source.sample(texts, seeds, 0.3)
-    by_workers = list(workers.map_ordered(_Sampled(made, seeds), [texts] * 2, 2))
+    best = made.source.encode(texts)
+    drawn = made.source.sample(best, seeds, 0.3)
+    by_workers = list(workers.map_ordered(_Sampled(made, seeds), [best] * 2, 2))
     assert by_workers == [drawn, drawn]
-    assert made.source.sample(texts[::-1], seeds[::-1], 0.3) == drawn[::-1]
+    assert made.source.sample(best[::-1], seeds[::-1], 0.3) == drawn[::-1]
     assert made.target.decode(drawn) == texts
     assert len({tuple(tokens) for tokens in drawn[::4]}) > 1  # one text with five seeds
-    assert drawn != made.source.encode(texts)
+    assert drawn != best
 
 
 @dataclass
@@ -157,8 +158,8 @@ class _Sampled:
     tokenizer: Tokenizer
     seeds: list[int]
 
-    def __call__(self, texts):
-        return self.tokenizer.source.sample(texts, self.seeds, 0.3)
+    def __call__(self, sequences):
+        return self.tokenizer.source.sample(sequences, self.seeds, 0.3)
 
 
 def test_the_sample_of_training_text_is_bounded_and_spread_evenly(tmp_path):

@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 
 from scripts.alignment import translations
-from scripts.alignment.translations import Chunk
+from scripts.alignment.translations import Links
 
 
-def chunk_of(pairs) -> Chunk:
-    sides = zip(*pairs, strict=True)
-    return Chunk(
-        *(array for side in sides for array in (np.concatenate(side), np.array([len(tokens) for tokens in side])))
-    )
+def links_of(pairs) -> Links:
+    targets = [(source, target) for source, side in pairs for target in side]
+    links = [(token, target, i) for i, (source, target) in enumerate(targets) for token in source]
+    return Links(*map(np.array, zip(*links, strict=True)))
 
 
 def learned(chunks, sizes, iterations):
@@ -44,13 +43,13 @@ def test_the_probabilities_are_those_of_the_textbook():
         (2, 2): (0.5, 0.5714, 0.6534),
         (3, 3): (0.5, 0.5714, 0.6534),
     }
-    for number, (probabilities, _) in enumerate(learned([chunk_of(pairs)], (4, 4), 3)):
+    for number, (probabilities, _) in enumerate(learned([links_of(pairs)], (4, 4), 3)):
         for link, values in expected.items():
             assert probabilities[link] == pytest.approx(values[number], abs=5e-5)
 
 
 def test_the_likelihood_grows_and_the_dictionary_is_found():
-    results = learned([chunk_of(random_pairs(300, seed=0))], (30, 30), 10)
+    results = learned([links_of(random_pairs(300, seed=0))], (30, 30), 10)
     likelihoods = [log_likelihood for _, log_likelihood in results]
     assert likelihoods[0] == pytest.approx(np.log(1 / 30))
     assert (np.diff(likelihoods) > -1e-6).all() and likelihoods[-1] > likelihoods[0] + 1
@@ -61,8 +60,8 @@ def test_the_likelihood_grows_and_the_dictionary_is_found():
 
 def test_chunks_change_nothing():
     pairs = random_pairs(40, seed=1)
-    whole = learned([chunk_of(pairs)], (30, 30), 4)
-    parts = learned([chunk_of(pairs[:1]), chunk_of(pairs[1:25]), chunk_of(pairs[25:])], (30, 30), 4)
+    whole = learned([links_of(pairs)], (30, 30), 4)
+    parts = learned([links_of(pairs[:1]), links_of(pairs[1:25]), links_of(pairs[25:])], (30, 30), 4)
     for (mine, likelihood), (its, its_likelihood) in zip(whole, parts, strict=True):
         np.testing.assert_allclose(mine, its, atol=1e-12)
         assert likelihood == pytest.approx(its_likelihood)
@@ -71,13 +70,13 @@ def test_chunks_change_nothing():
 def test_a_token_whose_probabilities_have_all_become_zero_is_ignored(monkeypatch):
     monkeypatch.setattr(translations, "SMALLEST", 0.3)
     pairs = [([0], [0]), ([0], [0]), ([0], [0]), ([0], [1]), ([1], [1])]
-    (first, _), (second, log_likelihood) = learned([chunk_of(pairs)], (2, 2), 2)
+    (first, _), (second, log_likelihood) = learned([links_of(pairs)], (2, 2), 2)
     np.testing.assert_allclose(first, [[0.75, 0], [0, 1]])
     np.testing.assert_allclose(second, [[1, 0], [0, 1]])
     assert log_likelihood == pytest.approx((3 * np.log(0.75) + np.log(0.3)) / 5)
 
 
-def test_chunks_hold_every_pair_once_and_few_links(monkeypatch):
+def test_chunks_hold_every_link_once_and_few_of_them(monkeypatch):
     pairs = random_pairs(50, seed=2)
     sides = list(zip(*pairs, strict=True))
     corpus = SimpleNamespace(
@@ -86,11 +85,12 @@ def test_chunks_hold_every_pair_once_and_few_links(monkeypatch):
     )
     monkeypatch.setattr(translations, "CHUNK", 100)
     chosen = np.arange(50)[::-2]
-    chunks = list(translations.read_chunks(corpus, chosen))
-    expected = chunk_of([pairs[i] for i in chosen])
-    for name in Chunk._fields:
-        np.testing.assert_array_equal(
-            np.concatenate([getattr(chunk, name) for chunk in chunks]), getattr(expected, name)
-        )
-    links = [int((chunk.source_lengths * chunk.target_lengths).sum()) for chunk in chunks]
-    assert len(chunks) > 5 and max(links) < 100 + 64
+    chunks = list(translations.read_links(corpus, chosen))
+    expected = links_of([pairs[i] for i in chosen])
+    for name in ("sources", "targets"):
+        read = np.concatenate([getattr(chunk, name) for chunk in chunks])
+        np.testing.assert_array_equal(read, getattr(expected, name))
+    for chunk in chunks:  # each counts its own target tokens
+        assert np.unique(chunk.positions).tolist() == list(range(chunk.positions[-1] + 1))
+    assert sum(chunk.positions[-1] + 1 for chunk in chunks) == expected.positions[-1] + 1
+    assert len(chunks) > 5 and max(len(chunk.sources) for chunk in chunks) < 100 + 64

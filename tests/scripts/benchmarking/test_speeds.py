@@ -6,8 +6,8 @@ import pytest
 
 from scripts.benchmarking import speeds
 from scripts.benchmarking.measurement import processor_kind
-from scripts.benchmarking.processes import Contender, count_threads, find_interpreter
-from scripts.benchmarking.speeds import Comparison, Speed
+from scripts.benchmarking.processes import Contender, Worker, count_threads, find_interpreter
+from scripts.benchmarking.speeds import Comparison
 from scripts.benchmarking.worker import WARM_UPS
 from transformer.errors import UserError
 from transformer.model import kernels
@@ -31,9 +31,13 @@ def compare(trace, contenders) -> Comparison:
 def test_systems_take_turns_after_their_warm_up(tmp_path):
     comparison = compare(tmp_path / "trace", [fake("a"), fake("b"), fake("c", True)])
     assert (tmp_path / "trace").read_text() == "".join(letter * WARM_UPS for letter in "abc") + "aabbcc" * 3
-    assert [(speed.contender.name, speed.tokens) for speed in comparison.speeds] == [("a", 10), ("b", 10), ("c", 10)]
-    assert all(len(speed.seconds) == 3 and min(speed.seconds) >= 0.001 for speed in comparison.speeds)
-    assert {speed.version for speed in comparison.speeds} == {"Fake 1"}  # cores that the process may use
+    assert [(worker.contender.name, worker.tokens) for worker in comparison.workers] == [
+        ("a", 10),
+        ("b", 10),
+        ("c", 10),
+    ]
+    assert all(len(worker.seconds) == 3 and min(worker.seconds) >= 0.001 for worker in comparison.workers)
+    assert {worker.version for worker in comparison.workers} == {"Fake 1"}  # cores that the process may use
 
 
 def test_a_peer_that_fails_is_left_out_with_its_reason_in_one_line(tmp_path):
@@ -41,7 +45,7 @@ def test_a_peer_that_fails_is_left_out_with_its_reason_in_one_line(tmp_path):
     peers = [fake("b", True, fails=True), fake("c", True, tokens=11), missing]
     peers.append(fake("e", True, dies_after=WARM_UPS * 4 + 4))
     comparison = compare(tmp_path / "trace", [fake("a"), *peers])
-    assert [speed.contender.name for speed in comparison.speeds] == ["a"]
+    assert [worker.contender.name for worker in comparison.workers] == ["a"]
     assert comparison.left_out["b"] == "ValueError: cannot be"
     assert comparison.left_out["c"] == "counts 11 tokens, not 10"
     assert comparison.left_out["d"].startswith("exit code 1: ") and "No module named" in comparison.left_out["d"]
@@ -62,18 +66,25 @@ def test_a_dtype_that_the_processor_emulates_is_left_out_with_the_reason(tmp_pat
     for is_computed, names in ((False, "ad"), (True, "abcd")):
         monkeypatch.setattr(speeds, "computes_bfloat16", lambda is_computed=is_computed: is_computed)
         comparison = compare(tmp_path / "trace", contenders)
-        assert [speed.contender.name for speed in comparison.speeds] == list(names)
+        assert [worker.contender.name for worker in comparison.workers] == list(names)
         assert comparison.left_out == {name: speeds.EMULATED for name in "bc" if name not in names}
         note = "Left out of 2 x 5: b; c (this processor has no instructions for bfloat16)."
         assert (note in speeds.tabulate([comparison], 1).notes) is not is_computed
 
 
+def measured_worker(contender: Contender, version: str, *seconds: float) -> Worker:
+    """Returns the worker of a process that has ended, with 100 tokens a repetition."""
+    worker = object.__new__(Worker)
+    worker.contender, worker.version, worker.seconds, worker.tokens = contender, version, list(seconds), 100
+    return worker
+
+
 def test_speeds_are_medians_and_relative_to_the_fastest_peer_of_the_batch():
     measured = [
-        Speed(Contender("ours", FAKE), 100, [4.0, 1.0, 2.0], "JAX 1"),
-        Speed(Contender("inexact", FAKE, is_exact=False), 100, [1.0, 1.0, 1.0], "JAX 1"),
-        Speed(Contender("slow", FAKE, is_peer=True), 100, [5.0, 5.0, 9.0], "P 2"),
-        Speed(Contender("fast", FAKE, is_peer=True), 100, [4.0, 4.0, 4.0], "P 2"),
+        measured_worker(Contender("ours", FAKE), "JAX 1", 4.0, 1.0, 2.0),
+        measured_worker(Contender("inexact", FAKE, is_exact=False), "JAX 1", 1.0, 1.0, 1.0),
+        measured_worker(Contender("slow", FAKE, is_peer=True), "P 2", 5.0, 5.0, 9.0),
+        measured_worker(Contender("fast", FAKE, is_peer=True), "P 2", 4.0, 4.0, 4.0),
     ]
     report = speeds.tabulate(
         [Comparison("2 x 50", measured, {"e": "why", "f": speeds.EMULATED}), Comparison("1 x 50", measured[:1], {})],

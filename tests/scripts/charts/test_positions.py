@@ -1,13 +1,11 @@
-"""Positional encodings in figures: the formula of section 3.5, dot products, and the table of a run."""
+"""Positional encodings in figures: the formula of section 3.5, and dot products."""
 
 import numpy as np
 import pytest
 
 from scripts.charts import positions
-from scripts.charts.positions import draw, encodings, of_run
-from tests.checkpoints.workdirs import make_workdir
+from scripts.charts.positions import draw, encodings
 from tests.scripts.charts.drawn import data
-from transformer.checkpoints import trained
 from transformer.errors import UserError
 
 
@@ -37,31 +35,13 @@ def test_other_kinds_have_the_same_planes():
     np.testing.assert_allclose(rotated @ rotated.T, expected @ expected.T, atol=1e-5)
 
 
-def test_a_run_has_its_learned_table(tmp_path):
-    run = make_workdir(
-        tmp_path / "run",
-        steps=(10,),
-        **{"model.positions": "learned", "model.max_positions": "40", "data.max_length": "40"},
-    )
-    table = trained.load([str(run)], "10", 1, []).parameters[0]["encoder"]["positions"]["table"]
-    np.testing.assert_array_equal(of_run(run, length=9), table[:9])
-    with pytest.raises(UserError, match="length=41: .* has learned only 40 positions"):
-        of_run(run, length=41)
-
-
-def test_a_run_that_rotates_has_the_width_of_its_heads(tmp_path):
-    run = make_workdir(tmp_path / "run", steps=(10,), **{"model.positions": "rotary", "model.d_k": "6"})
-    np.testing.assert_array_equal(of_run(run, length=5), encodings(5, 6, "rotary"))
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"panels": ("heat",)}, "panels=heat: must be of heat_map, products"),
         ({"length": 1}, "length=1: must be in 2 ... 512"),
         ({"d_model": 7}, "d_model=7: must be even"),
-        ({"kind": "learned"}, "kind=learned: has no formula"),
-        ({"kind": "cosine"}, "kind=cosine: must be one of sinusoidal, .*, sinusoidal_marian, rotary$"),
+        ({"kind": "learned"}, "kind=learned: must be one of sinusoidal, .*, sinusoidal_marian, rotary$"),
     ],
 )
 def test_impossible_arguments_are_refused(options, message):

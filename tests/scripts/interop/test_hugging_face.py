@@ -99,20 +99,6 @@ def test_embeddings_that_are_not_scaled(tmp_path):
         np.testing.assert_allclose(plain.parameters[name], array, rtol=1e-6)
 
 
-def test_shards_are_read_as_one_file(folder):
-    whole = hugging_face.read(folder)
-    arrays = dict(whole_arrays(folder))
-    half = len(arrays) // 2
-    shards = {"a.safetensors": dict(list(arrays.items())[:half]), "b.safetensors": dict(list(arrays.items())[half:])}
-    for name, part in shards.items():
-        folders.write_safetensors(folder / name, part)
-    weight_map = {array: name for name, part in shards.items() for array in part}
-    folders.write_json(folder / "model.safetensors.index.json", {"weight_map": weight_map})
-    (folder / "model.safetensors").unlink()
-    for name, array in hugging_face.read(folder).parameters.items():
-        np.testing.assert_array_equal(array, whole.parameters[name])
-
-
 def whole_arrays(folder):
     from safetensors.numpy import load_file
 
@@ -258,11 +244,6 @@ def truncate(name):
     return change
 
 
-def shard_elsewhere(folder):
-    (folder / "model.safetensors").unlink()
-    folders.write_json(folder / "model.safetensors.index.json", {"weight_map": {"x": "../secret.safetensors"}})
-
-
 DAMAGES = {
     "another architecture": (change_json("config.json", model_type="m2m_100"), "config.json: model_type=m2m_100: only"),
     "no architecture": (change_json("config.json", model_type="absent"), "config.json: model_type=None: only"),
@@ -299,7 +280,6 @@ DAMAGES = {
         "model.encoder.embed_positions.weight: only positions",
     ),
     "only a pickle": (only_a_pickle, "pytorch_model.bin: .*pickle.*safetensors"),
-    "a shard in another folder": (shard_elsewhere, "index.json: damaged"),
 }
 
 

@@ -16,15 +16,16 @@ from jaxtyping import Bool, Int, Int32
 from transformer import cache, files, progress_bar, workers
 from transformer.config_types import Config
 from transformer.data.corpus import encoding
-from transformer.data.corpus.encoding import Losses, open_array
+from transformer.data.corpus.encoding import open_array
 from transformer.data.corpus.sampling import SampledEpoch, Sampler, Sequences
 from transformer.data.sources.source import Source, open_source, read_pairs
-from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.data.tokenizers.tokenizer import Tokenizer, select_pairs
 from transformer.errors import UNREADABLE, UserError
 
-_FORMAT = 7  # part of every key: raise it when the same inputs would give other files
+_FORMAT = 8  # part of every key: raise it when the same inputs would give other files
 _REPORT = "corpus.json"
 _CHUNK = 8192  # pairs encoded at once
+_SAMPLE = 10_000  # pairs, spread over the source, whose losses are counted
 _SMALL = 50_000  # pairs that one process encodes in about the time it takes to start others
 _MAX_DROPPED = 0.05  # fraction of the pairs that may be dropped without a warning
 
@@ -36,7 +37,7 @@ class Corpus:
 
     Attributes:
       lengths: tokens of each source and target, end-of-sentence included; 0 for a side that the pairs do not have.
-      report: `kept`, `dropped` by reason, the `digest` of all pairs, `losses` of each side (`encoding.count_losses`).
+      report: `kept`, `dropped` by reason, the `digest` of all pairs, `losses` of a sample (`losses_of_pairs`).
       sampler: samples the sentences of each epoch; None without subword sampling.
     """
 
@@ -44,8 +45,8 @@ class Corpus:
     report: dict[str, Any]
     sampler: Sampler | None = None
 
-    def __init__(self, folder: Path, sampler: Sampler | None = None) -> None:
-        self.sampler, self._folder = sampler, folder
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         path = folder / _REPORT
         try:
             self.report = json.loads(path.read_text(encoding="utf-8"))
@@ -60,13 +61,11 @@ class Corpus:
         self._offsets = open_array(folder, "offsets")
         self._tokens = open_array(folder, "tokens", self.report["dtype"])
 
+    def __reduce__(self):
+        return Corpus, (self._folder,)  # without the sampler, which other processes get
+
     def __len__(self) -> int:
         return len(self._offsets)
-
-    @property
-    def unit(self) -> str:
-        """The word for what the corpus counts."""
-        return "pairs" if self.lengths.any(axis=0).all() else "sentences"
 
     def tokens(self, side: int, pairs: Int[np.ndarray, "N"]) -> Int32[np.ndarray, "P"]:
         """Returns the concatenated sources (side 0) or targets (side 1) of these pairs."""
@@ -85,6 +84,11 @@ class Corpus:
         """Returns the concatenated tokens of these sources or targets, and their lengths."""
         return self.tokens(side, pairs), self.lengths[pairs, side]
 
+    def sentences(self, side: int, pairs: Int[np.ndarray, "N"]) -> list[list[int]]:
+        """Returns the tokens of each of these sources or targets, without end-of-sentence."""
+        tokens, lengths = self.sequences(side, pairs)
+        return [sentence[:-1].tolist() for sentence in np.split(tokens, np.cumsum(lengths)[:-1])]
+
     def epoch(self, epoch: int, seed: int, draw: Callable[..., Sequences] | None = None) -> "EpochPairs":
         """Returns the pairs as this epoch sees them: sampled by `draw` or `sampler` with subword sampling."""
         if self.sampler is None:
@@ -98,16 +102,14 @@ EpochPairs = Corpus | SampledEpoch  # what an epoch is planned for and its batch
 def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
     """Loads the corpus of a split from the cache, or encodes it. Raises UserError if the data leaves no pair."""
     data, source = config.data, open_source(config.data, split)
-    rules, rate = encoding.NO_LIMITS, 0.0
+    rules = encoding.NO_LIMITS
     if split == "train":
         rules = encoding.Rules(data.max_length, data.max_length_ratio, data.deduplicate)
-        rate = config.tokenizer.subword_sampling
     identity = {  # everything that the files depend on
         "format": _FORMAT,
         "source": source.identity,
         "tokenizer": tokenizer.fingerprint,
         "rules": dataclasses.asdict(rules),
-        "text": rate > 0,
     }
     name = f"{data.name.replace('/', '-')}-{split}-{cache.key(identity)}"
     folder = cache.folder(data.cache_dir) / "corpora" / name
@@ -116,10 +118,12 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
         if split != "train":
             read_pairs(data, split)  # raises UserError with the line that is not UTF-8
         sides = tuple(side for side, key in enumerate(("source_language", "target_language")) if data[key])
-        _encode(unfinished, source, encoding.PairEncoder(tokenizer, rules, rate > 0, sides), data.workers)
+        _encode(unfinished, source, encoding.PairEncoder(tokenizer, rules, sides), data.workers)
 
     cache.make_once(folder, fill, data.wait_seconds)
-    corpus = Corpus(folder, Sampler(folder, tokenizer, rate, data.max_length) if rate else None)
+    corpus = Corpus(folder)
+    if split == "train" and (rate := config.tokenizer.subword_sampling):
+        corpus.sampler = Sampler(corpus, tokenizer, rate, data.max_length)
     kept, dropped = corpus.report["kept"], corpus.report["dropped"]
     total = sum(dropped.values())
     level = logging.WARNING if total > _MAX_DROPPED * (total + kept) else logging.INFO
@@ -129,16 +133,15 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
 
 def _encode(folder: Path, source: Source, encoder: encoding.PairEncoder, wanted_workers: int) -> None:
     """Fills `folder` with the pairs of the source that satisfy the encoder's rules."""
-    dropped, losses = _write(folder, source, encoder, wanted_workers)
+    dropped = _write(folder, source, encoder, wanted_workers)
     kept = len(source) - dropped.total()
     if not kept:
         raise UserError(f"{source.name}: no pair is left of {len(source)}; {encoding.summary(0, dropped)}")
     if encoder.rules.deduplicate:
         _, first = np.unique(open_array(folder, "hashes"), return_index=True)
         first.sort()
-        # The tokens and the text of repeated pairs stay in their files, unused.
-        for path in (*folder.glob("*offsets"), *folder.glob("*lengths")):
-            path.write_bytes(open_array(folder, path.name)[first].tobytes())
+        for name in ("offsets", "lengths"):  # the tokens of repeated pairs stay in their file, unused
+            (folder / name).write_bytes(open_array(folder, name)[first].tobytes())
         dropped["duplicate"] = kept - len(first)
     for name in encoding.HASHES:
         open_array(folder, name, mode="r+").sort()
@@ -147,7 +150,7 @@ def _encode(folder: Path, source: Source, encoder: encoding.PairEncoder, wanted_
         "dropped": {reason: dropped[reason] for reason in encoding.REASONS},
         "digest": _digest(folder),
         "dtype": str(encoding.token_dtype(encoder.tokenizer.vocab_sizes)),
-        "losses": losses,
+        "losses": encoding.losses_of_pairs(encoder.tokenizer, select_pairs(source, _SAMPLE)),
         "sizes": {path.name: path.stat().st_size for path in sorted(folder.iterdir())},
     }
     files.write_json(folder / _REPORT, report)
@@ -162,26 +165,20 @@ def _digest(folder: Path) -> str:
     return total.hexdigest()
 
 
-def _write(
-    folder: Path, source: Source, encoder: encoding.PairEncoder, wanted_workers: int
-) -> tuple[Counter, tuple[Losses, Losses]]:
-    """Writes the encoded pairs to files in `folder`. Returns the numbers of dropped pairs, and the losses."""
+def _write(folder: Path, source: Source, encoder: encoding.PairEncoder, wanted_workers: int) -> Counter:
+    """Writes the encoded pairs to files in `folder`. Returns the numbers of dropped pairs by reason."""
     total, pairs = len(source), iter(source)
     chunks = iter(lambda: list(itertools.islice(pairs, _CHUNK)), [])
     processes = 1 if total <= _SMALL and not wanted_workers else workers.num_workers(wanted_workers)
-    dropped, losses, ends = Counter(), ((Counter(), {}), (Counter(), {})), Counter()
+    dropped, end = Counter(), 0
     with progress_bar.bar(f"Encoding {source.name}", total) as advance:
-        for arrays, more_dropped, more_losses in workers.map_ordered(encoder, chunks, processes):
-            for prefix in ("", "text_") if encoder.keep_text else ("",):
-                sizes = arrays[f"{prefix}lengths"].sum(axis=1, dtype=np.int64)
-                arrays[f"{prefix}offsets"] = ends[prefix] + np.cumsum(sizes) - sizes
-                ends[prefix] += int(sizes.sum())
+        for arrays, more_dropped in workers.map_ordered(encoder, chunks, processes):
+            sizes = arrays["lengths"].sum(axis=1, dtype=np.int64)
+            arrays["offsets"] = end + np.cumsum(sizes) - sizes
+            end += int(sizes.sum())
             for name, array in arrays.items():
                 with (folder / name).open("ab") as file:
                     file.write(array.tobytes())
             dropped += more_dropped
-            for (counts, examples), (more_counts, more_examples) in zip(losses, more_losses, strict=True):
-                counts.update(more_counts)
-                examples |= more_examples | examples
             advance(len(arrays["lengths"]) + more_dropped.total())
-    return dropped, losses
+    return dropped

@@ -21,11 +21,8 @@ _LAYOUT = {
     "tokens": (None, 1),  # source, EOS, target, EOS, source, EOS, ...
     "offsets": (np.int64, 1),  # the index of a pair's first token
     "lengths": (np.int32, 2),  # tokens of source and target, EOS included
-    "text": (np.uint8, 1),  # UTF-8, in the order of the tokens
-    "text_offsets": (np.int64, 1),
-    "text_lengths": (np.int32, 2),  # bytes of source and target
     "hashes": (np.uint64, 1),  # of the pairs, sorted, to find them in other splits
-    "source_hashes": (np.uint64, 1),
+    "source_hashes": (np.uint64, 1),  # of the sources, or of the only side
 }
 HASHES = ("hashes", "source_hashes")
 
@@ -97,11 +94,10 @@ class PairEncoder:
 
     tokenizer: Tokenizer
     rules: Rules
-    keep_text: bool
     sides: tuple[int, ...]
 
-    def __call__(self, pairs: list[tuple[bytes, bytes]]) -> tuple[dict[str, np.ndarray], Counter, list[Losses]]:
-        """Returns arrays by their names, pairs dropped by reason, and losses by side."""
+    def __call__(self, pairs: list[tuple[bytes, bytes]]) -> tuple[dict[str, np.ndarray], Counter]:
+        """Returns arrays by their names, and the numbers of dropped pairs by reason."""
         texts, dropped = [], Counter()
         for pair in pairs:
             try:
@@ -124,17 +120,9 @@ class PairEncoder:
             "tokens": tokens,
             "lengths": lengths.reshape(-1, 2),
             "hashes": np.array([content_hash(*text) for text in kept_texts], np.uint64),
-            "source_hashes": np.array([content_hash(source, "") for source, _ in kept_texts], np.uint64),
+            "source_hashes": np.array([content_hash(source or target, "") for source, target in kept_texts], np.uint64),
         }
-        if self.keep_text:
-            encoded = [side.encode() for text in kept_texts for side in text]
-            arrays["text"] = np.frombuffer(b"".join(encoded), np.uint8)
-            arrays["text_lengths"] = np.array([len(side) for side in encoded], np.int32).reshape(-1, 2)
-        losses = [
-            count_losses(vocabulary, [text[side] for text in kept_texts], [pair[side] for pair in kept_tokens])
-            for side, vocabulary in enumerate(self.tokenizer.sides)
-        ]
-        return arrays, dropped, losses
+        return arrays, dropped
 
 
 def end_sentences(
@@ -145,13 +133,19 @@ def end_sentences(
     return np.fromiter(chain.from_iterable(ended), dtype), np.array([len(sentence) for sentence in ended], np.int32)
 
 
-def count_losses(vocabulary: Vocabulary, texts: Sequence[str], tokens: Sequence[list[int]]) -> Losses:
+def losses_of_pairs(tokenizer: Tokenizer, pairs: Iterable[tuple[str, str]]) -> list[Losses]:
+    """Returns `count_losses` of sources and targets."""
+    sides = zip(tokenizer.sides, zip(*pairs, strict=True), strict=True)
+    return [count_losses(vocabulary, [text.strip() for text in texts]) for vocabulary, texts in sides]
+
+
+def count_losses(vocabulary: Vocabulary, texts: Sequence[str]) -> Losses:
     """Counts characters and lines that decoding does not restore, without regard to spaces.
 
     The counts are of `characters`, of those `unknown`, of `lines`, and of the lines without unknown characters that
     `changed`. The examples are the first lines with an `unknown` character and that `changed`.
     """
-    counts, examples = Counter(lines=len(texts)), {}
+    counts, examples, tokens = Counter(lines=len(texts)), {}, vocabulary.encode(texts)
     for text, sequence, decoded in zip(texts, tokens, vocabulary.decode(tokens), strict=True):
         characters = "".join(text.split())
         counts["characters"] += len(characters)

@@ -6,14 +6,15 @@ The result is a function of (seed, epoch, side, sentence), whatever the batch, t
 """
 
 import functools
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int, Int32, Integer, UInt64
 
-from transformer.data.corpus.encoding import end_sentences, open_array
+from transformer.data.corpus.encoding import end_sentences
 from transformer.data.tokenizers.tokenizer import Tokenizer
 
 MARGIN = 1.0  # standard deviations above the expected length
@@ -27,9 +28,9 @@ Sequences = tuple[Int32[np.ndarray, " P"], Int32[np.ndarray, " N"]]  # concatena
 
 @dataclass(frozen=True)
 class Sampler:
-    """Samples sentences of a corpus that keeps its text."""
+    """Samples sentences of a corpus."""
 
-    folder: Path  # of the corpus
+    corpus: Any  # a Corpus, whose module imports this one
     tokenizer: Tokenizer
     rate: float  # BPE-dropout's rate or unigram's alpha
     longest: int  # the greatest length that a plan reserves for a sentence, end-of-sentence included
@@ -38,18 +39,13 @@ class Sampler:
         self, side: int, pairs: Int[np.ndarray, " N"], limits: Int[np.ndarray, " N"], seed: int, epoch: int
     ) -> Sequences:
         """Samples sentences of one side for an epoch, with at most `limits` tokens, end-of-sentence included."""
-        texts = self._texts(side, pairs)
-        samples = [[] for _ in texts]
-        for attempt in range(ATTEMPTS + 1):
-            left = [index for index, tokens in enumerate(samples) if not tokens]
-            remaining = [texts[index] for index in left]
-            if attempt < ATTEMPTS:
-                drawn = self._draw(side, pairs[left], remaining, (seed, epoch, attempt))
-            else:
-                drawn = self.tokenizer.sides[side].encode(remaining)
-            for index, tokens in zip(left, drawn, strict=True):
-                if len(tokens) < limits[index]:
-                    samples[index] = tokens
+        samples, left = self.corpus.sentences(side, pairs), np.arange(len(pairs))
+        for attempt in range(ATTEMPTS):
+            drawn = self._draw(side, pairs[left], [samples[index] for index in left], (seed, epoch, attempt))
+            fits = np.array([len(tokens) for tokens in drawn], int) < limits[left]
+            for index, tokens in itertools.compress(zip(left, drawn, strict=True), fits):
+                samples[index] = tokens
+            left = left[~fits]
         return end_sentences(samples, np.dtype(np.int32))
 
     @functools.cached_property
@@ -62,13 +58,13 @@ class Sampler:
         return self._estimate(0), self._estimate(1)
 
     def _estimate(self, side: int) -> Int32[np.ndarray, " _"]:
-        lengths = open_array(self.folder, "lengths")[:, side]
+        lengths = self.corpus.lengths[:, side]
         if not lengths[0]:  # the pairs do not have this side
             return np.zeros(1, np.int32)
         count = min(_SAMPLE, len(lengths))
         pairs = np.arange(count) * len(lengths) // count
         best = lengths[pairs] - 1.0
-        drawn = self._draw(side, pairs, self._texts(side, pairs), (0, _NO_EPOCH, 0))
+        drawn = self._draw(side, pairs, self.corpus.sentences(side, pairs), (0, _NO_EPOCH, 0))
         sampled = np.array([len(tokens) for tokens in drawn])
         growth = sampled.sum() / best.sum()
         deviation = np.sqrt(np.mean((sampled - growth * best) ** 2 / best))
@@ -78,22 +74,10 @@ class Sampler:
         return np.maximum(np.minimum(reserved, self.longest), with_end).astype(np.int32)
 
     def _draw(
-        self, side: int, pairs: Int[np.ndarray, " N"], texts: list[str], seeds: tuple[int, ...]
+        self, side: int, pairs: Int[np.ndarray, " N"], sentences: list[list[int]], seeds: tuple[int, ...]
     ) -> list[list[int]]:
         numbers = mix(*seeds, side, pairs) >> np.uint64(32)
-        return self.tokenizer.sides[side].sample(texts, numbers.tolist(), self.rate)
-
-    def _texts(self, side: int, pairs: Int[np.ndarray, " N"]) -> list[str]:
-        text, offsets, text_lengths = _open_text(self.folder)
-        lengths = text_lengths[pairs]
-        starts = offsets[pairs] + (lengths[:, 0] if side == 1 else 0)
-        spans = zip(starts.tolist(), (starts + lengths[:, side]).tolist(), strict=True)
-        return [text[start:stop].tobytes().decode() for start, stop in spans]
-
-
-@functools.lru_cache(maxsize=1)
-def _open_text(folder: Path) -> list[np.ndarray]:
-    return [open_array(folder, name) for name in ("text", "text_offsets", "text_lengths")]
+        return self.tokenizer.sides[side].sample(sentences, numbers.tolist(), self.rate)
 
 
 @dataclass(frozen=True)

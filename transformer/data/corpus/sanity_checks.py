@@ -47,8 +47,8 @@ def find_untranslated(config: Config, tokenizer: Tokenizer, corpus: Corpus) -> I
 def find_losses(config: Config, tokenizer: Tokenizer, name: str, losses: Sequence, is_train: bool) -> Iterator[str]:
     """Yields a line for each side of a split with unknown characters, and for training targets that cannot be produced.
 
-    `losses` are those of source and target, from `count_losses` or the report of a corpus. Raises UserError if most
-    characters of a side of the training split are unknown.
+    `losses` are those of `losses_of_pairs`. Raises UserError if most characters of a side of the training split are
+    unknown.
     """
     kind = config.tokenizer.kind
     for side, vocabulary, (counts, examples) in zip(("source", "target"), tokenizer.sides, losses, strict=True):
@@ -78,9 +78,9 @@ def find_shared(corpus: Corpus, source: Source, texts: Sequence[tuple[str, str]]
     """Yields a line if pairs of a held-out split occur in the training corpus, or many of their sources do."""
     texts = [tuple(side.strip() for side in pair) for pair in texts]
     pairs = corpus.find_hashes("hashes", [content_hash(*pair) for pair in texts])
-    sources = corpus.find_hashes("source_hashes", [content_hash(text, "") for text, _ in texts])
-    if not all(len(pair[0]) for pair in texts):
-        sources = pairs  # monolingual, or with empty lines
+    sources = corpus.find_hashes(
+        "source_hashes", [content_hash(text or translation, "") for text, translation in texts]
+    )
     if pairs.any() or sources.mean() > _MAX_SHARED:
         index = int(np.argmax(pairs if pairs.any() else sources))
         example = f"{source.where(index, int(not texts[index][0]))}: '{_shorten(' '.join(texts[index]))}'"
@@ -100,8 +100,7 @@ def _sample(corpus: Corpus, side: int, count: int) -> list[list[int]]:
     """Returns one side of at most `count` pairs, spread evenly over the corpus, without end-of-sentence."""
     count = min(count, len(corpus))
     pairs = np.arange(count) * len(corpus) // count
-    ends = np.cumsum(corpus.lengths[pairs, side])
-    return [tokens[:-1].tolist() for tokens in np.split(corpus.tokens(side, pairs), ends[:-1])]
+    return corpus.sentences(side, pairs)
 
 
 def _shorten(text: str, columns: int = 60) -> str:

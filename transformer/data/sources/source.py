@@ -3,7 +3,6 @@
 import functools
 import hashlib
 import itertools
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -17,7 +16,7 @@ from transformer.data.sources.lines import decode, is_natural_number, read_text_
 from transformer.data.sources.synthetic import SyntheticSource
 from transformer.data.sources.text import IdsSource, TextSource
 from transformer.data.sources.tfds import TfdsSource
-from transformer.errors import UNREADABLE, UserError
+from transformer.errors import UserError
 
 SPLITS = ("train", "valid", "test")
 ORIGIN = "data.json"  # the record of how a folder of data was made, which `scripts.get_data` writes
@@ -115,7 +114,4 @@ def read_origin(data: Config) -> dict[str, Any] | None:
     path = files.expanded(data.path) / ORIGIN
     if not data.path or not path.is_file():
         return None
-    try:
-        return {**json.loads(path.read_text(encoding="utf-8"))}
-    except UNREADABLE as error:
-        raise UserError(f"{path}: damaged ({type(error).__name__}); restore it or delete it") from error
+    return files.read_json(path, lambda record: {**record}, "restore it or delete it")

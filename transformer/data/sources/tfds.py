@@ -30,9 +30,6 @@ class TfdsSource:
 
         try:
             builder = tfds.builder(data.name, data_dir=data.path or None)
-        except tfds.core.DatasetNotFoundError as error:
-            folder = f" or in {data.path}" if data.path else ""
-            raise UserError(f"data.name={data.name}: not found in TFDS{folder}") from error
         except (ValueError, TypeError, AttributeError) as error:
             raise UserError(f"data.name={data.name}: {' '.join(str(error).split())[:200]}") from error
         output, file_format = data.path or tfds.core.constants.DATA_DIR, builder.info.file_format

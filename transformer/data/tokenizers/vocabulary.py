@@ -16,6 +16,7 @@ from transformer.special_tokens import BOS, EOS, PAD, SPECIAL, SPECIAL_PIECES, U
 
 _INVISIBLE = (PAD, BOS, EOS)  # decoding skips these
 _WORDS = re.compile("\u2581?[^\u2581]+|\u2581")  # in normalized text
+_UNKNOWN = "\uffff"  # no character of any text, so no piece has it
 
 QUIET = 2  # SentencePiece's log level: only errors
 sentencepiece.set_min_log_level(QUIET)
@@ -63,15 +64,26 @@ class SentencePieceVocabulary:
             return sequences
         return [[self._tokens[model_id] for model_id in sequence] for sequence in sequences]
 
-    def sample(self, texts: Sequence[str], seeds: Iterable[int], rate: float) -> list[list[int]]:
-        """Returns the tokens of each text by BPE-dropout or unigram sampling, a pure function of (text, seed, rate)."""
-        sampler = self._sampler(rate)
-        sequences = []
-        for text, seed in zip(self._processor.normalize(list(texts)), seeds, strict=True):
+    def sample(self, sequences: Iterable[Sequence[int]], seeds: Iterable[int], rate: float) -> list[list[int]]:
+        """Segments the text of each sequence of tokens again, by BPE-dropout or unigram sampling.
+
+        The result is a pure function of (sequence, seed, rate).
+        """
+        sampler, samples = self._sampler(rate), []
+        for tokens, seed in zip(sequences, seeds, strict=True):
+            text = b"".join([self._normalized[token] for token in tokens]).decode()
             generator = random.Random(seed)
             pieces = (piece for word in _WORDS.findall(text) for piece in sampler.segment(word, generator))
-            sequences.append(self._tokens_of(pieces))
-        return sequences
+            samples.append(self._tokens_of(pieces))
+        return samples
+
+    @functools.cached_property
+    def _normalized(self) -> list[bytes]:
+        """The part of a normalized text for which each token stands: with byte fallback, a part of a character."""
+        is_byte = self._processor.is_byte
+        named = zip(self.model_ids[SPECIAL:], self.pieces[SPECIAL:], strict=True)
+        ordinary = [bytes.fromhex(piece[3:5]) if is_byte(model_id) else piece.encode() for model_id, piece in named]
+        return [b"", _UNKNOWN.encode(), b"", b"", *ordinary]
 
     def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         """Returns the text of each sequence, without PAD, BOS and EOS."""
