@@ -23,19 +23,15 @@ from transformer.errors import UserError
 def main(arguments: argparse.Namespace) -> None:
     from configs import base
     from scripts.datasets.folder import write_record
-    from transformer.config import loading
     from transformer.data.sources.text import TextSource
 
     pair = parse_pair(arguments.pair)
     if arguments.ratio is not None and not arguments.ratio > 0:
         raise UserError(f"--ratio={arguments.ratio}: must be above 0")
     folder, split = files.expanded(arguments.real), arguments.split
-    languages = dict(zip(("data.source_language", "data.target_language"), pair, strict=True))
-    config = loading.override(
-        base.get_config(),
-        {"data.source": "text", "data.path": str(folder), "data.train_split": split, **languages}.items(),
-    )
-    real = TextSource.open(config.data, "train")
+    data = base.get_config().data
+    data.update(path=str(folder), train_split=split, source_language=pair[0], target_language=pair[1])
+    real = TextSource.open(data, "train")
     most = None if arguments.ratio is None else round(arguments.ratio * len(real))
     translated = itertools.islice(translated_pairs(files.expanded(arguments.translated), arguments.tag), most)
     with files.new_folder(files.expanded(arguments.output)) as output:

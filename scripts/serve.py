@@ -26,8 +26,6 @@ GRACE = 10  # seconds to read the answer of a request that took as long as it ma
 
 
 def main(arguments: argparse.Namespace) -> None:
-    if not arguments.workdir:
-        raise UserError("--workdir=DIR is needed: the folder of a run")
     keys = [] if arguments.api_keys is None else read_keys(Path(arguments.api_keys))
     with contextlib.closing(bind(arguments.host, arguments.port)) as listener:
         # These imports take seconds, which --help should not.
@@ -44,13 +42,7 @@ def main(arguments: argparse.Namespace) -> None:
             *(arguments.workdir, arguments.checkpoint, arguments.average, decoding),
             *(arguments.wait_ms / 1000, arguments.max_queue, metrics),
         )
-        limits = Limits(
-            body_bytes=arguments.max_body_bytes,
-            characters=arguments.max_characters,
-            items=arguments.max_items,
-            requests=arguments.max_requests,
-            seconds=arguments.max_seconds,
-        )
+        limits = Limits(*(getattr(arguments, f"max_{name}") for name in Limits._fields))
         server = make_server(make_app(models, limits, keys, metrics), limits.seconds + GRACE)
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # open files, of which each connection is one
         resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES if most < 0 else min(most, OPEN_FILES), most))
@@ -99,11 +91,7 @@ def bind(host: str, port: int) -> socket.socket:
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.serve", __doc__, overrides="decoding")
     number = cli.at_least(1)
-    parser.add_argument(
-        "--workdir", metavar="DIR", action="append", default=[], help="the folder of a run; DIR,DIR,... for an ensemble"
-    )
-    parser.add_argument("--checkpoint", metavar="best|last|STEP", default="best", help="checkpoint to load (best)")
-    parser.add_argument("--average", metavar="N", type=int, default=1, help="mean of N checkpoints up to it (1)")
+    parser.add_model_flags(several=True)
     parser.add_argument("--host", metavar="ADDRESS", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", metavar="PORT", type=cli.at_least(0), default=5000, help="0: any free one (5000)")
     parser.add_argument("--api_keys", metavar="FILE", help="a key a line; requests must have one as api_key")

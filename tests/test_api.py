@@ -62,7 +62,7 @@ def test_translations_begin_with_their_prefixes(model):
     prefixes = iter(["7 6 7"] + [""] * (len(TEXTS) - 1))
     first, *others = model.translate(TEXTS, prefixes=prefixes)
     assert first[0].text.startswith("7 6 7") and others == model.translate(TEXTS)[1:]
-    with pytest.raises(UserError, match=r"prefix\[0\]=3: must be a str"):
+    with pytest.raises(UserError, match="line 1: prefix=3: must be a str"):
         model.translate(["1"], prefixes=[3])
 
 
@@ -72,12 +72,12 @@ def test_translations_have_their_required_phrases(model):
     assert "7 7" in first.text and "4 4 4" in second.text and {"5", "6"} & set(second.text.split())
     assert others == model.translate(TEXTS)[2:]
     assert {"7"}.isdisjoint(model.translate(["1"], required=[["5"]], banned=[["7"]])[0][0].text.split())
-    with pytest.raises(UserError, match=r"banned\[0\]\[1\]=None: must be a str"):
+    with pytest.raises(UserError, match=r"line 1: banned\[1\]=None: must be a str"):
         model.translate(["1"], banned=[["1", None]])
     for phrases, message in (
-        ("7", r"required\[0\]='7': must be a list of phrases; put"),
-        ([3], r"required\[0\]\[0\]=3: must be a list"),
-        ([[]], r"required\[0\]=\[\[\]\]: has a phrase without alternatives"),
+        ("7", "line 1: required='7': must be a list of phrases; put"),
+        ([3], r"line 1: required\[0\]=3: must be a list"),
+        ([[]], r"line 1: required=\[\[\]\]: has a phrase without alternatives"),
         (["1 1 1 1 1 1"], "line 1: prefix and required phrases have 6 tokens, an output may have 4"),
     ):
         with pytest.raises(UserError, match=message):

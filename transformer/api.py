@@ -1,18 +1,19 @@
 """The Python interface: a model that translates, scores, and shows its attention, encoder states and searches."""
 
+import contextlib
 import copy
 import dataclasses
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from transformer.arguments import check_constraints, check_items, check_text, check_texts
+from transformer.arguments import check_controls, check_glossary, check_items, check_text, check_texts
 from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
 from transformer.config.loading import override
 from transformer.decoding import forced_decoding
-from transformer.decoding.alternatives import alternatives
-from transformer.decoding.beam_tree import BeamTree, trace
+from transformer.decoding.beam_tree import BeamTree, alternatives, trace
+from transformer.decoding.control import Control
 from transformer.decoding.forced_decoding import Attention, Encoding, is_scorable, longest_text
 from transformer.decoding.translation import Translation, encode
 from transformer.errors import UserError
@@ -86,17 +87,16 @@ class Model:
 
         Raises UserError if an argument is not allowed. A line in its message is the text's number, from 1.
         """
-        texts = check_texts(texts, "texts")
-        constraints = check_constraints(texts, glossary, prefix=prefixes, required=required, banned=banned)
+        texts, known = check_texts(texts, "texts"), None if glossary is None else check_glossary(glossary)
+        controls = check_controls(texts, {"prefix": prefixes, "required": required, "banned": banned}, known)
         if type(n_best) is not int or n_best < 1:
             raise UserError(f"n_best={n_best!r:.60}: must be an integer of at least 1")
-        self._check("translate")
-        with self._lock:
-            return self._decoder.translate(self._parameters, texts, n_best, constraints=constraints)
+        with self._ready("translate"):
+            return self._decoder.translate(self._parameters, texts, n_best, controls=controls)
 
-    def check_constraints(self, texts: Sequence[str], constraints: Mapping[str, Sequence]) -> None:
-        """Raises UserError if no translation can obey the constraints, which `OutputControl.with_texts` explains."""
-        self._decoder.control.with_texts(tuple, constraints, self._decoder.source_tokens(texts, 1), first_line=1)
+    def check_controls(self, texts: Sequence[str], controls: Sequence[Control]) -> None:
+        """Raises UserError if no translation of a text can obey its control."""
+        self._decoder.control.encode(controls, self._decoder.source_tokens(texts, 1), first_line=1)
 
     def score(self, pairs: Iterable[tuple[str, str]]) -> list[Translation]:
         """Returns the target of each (source, target) pair with its log-probabilities in nats, in total and per token.
@@ -112,8 +112,7 @@ class Model:
             if not isinstance(pair, list | tuple) or len(pair) != 2:
                 raise UserError(f"pairs[{i}]={pair!r:.60}: must be a pair of texts, (source, target)")
             checked.append(tuple(check_text(text, f"pairs[{i}][{side}]") for side, text in enumerate(pair)))
-        self._check("score")
-        with self._lock:
+        with self._ready("score"):
             return forced_decoding.score_pairs(self._decoder, self._parameters, checked)
 
     def can_score(self, pair: tuple[str, str]) -> bool:
@@ -126,8 +125,7 @@ class Model:
         Raises UserError if an argument is not a text or too long (see `score`), or the model is an ensemble.
         """
         source, target = check_text(source, "source"), check_text(target, "target")
-        self._check("attention", allows_ensemble=False)
-        with self._lock:
+        with self._ready("attention", allows_ensemble=False):
             return forced_decoding.read_pair(self._decoder, self._parameters, source, target)
 
     def alternatives(self, text: str, prefix: str, count: int) -> list[Translation]:
@@ -140,8 +138,7 @@ class Model:
         text, prefix = check_text(text, "text"), check_text(prefix, "prefix")
         if type(count) is not int or count < 1:
             raise UserError(f"count={count!r:.60}: must be an integer of at least 1")
-        self._check("alternatives")
-        with self._lock:
+        with self._ready("alternatives"):
             return alternatives(self._decoder, self._parameters, text, prefix, count)
 
     def beam_tree(self, text: str) -> BeamTree:
@@ -150,8 +147,7 @@ class Model:
         A long text is cut, with a warning, as in `translate`. Raises UserError if the strategy is not a beam search.
         """
         text = check_text(text, "text")
-        self._check("beam_tree")
-        with self._lock:
+        with self._ready("beam_tree"):
             return trace(self._decoder, self._parameters, text)
 
     def encode(self, texts: Iterable[str]) -> list[Encoding]:
@@ -161,8 +157,7 @@ class Model:
         not a text or too long (see `score`), or the model is an ensemble or one of CTC, whose encoder repeats tokens.
         """
         texts = check_texts(texts, "texts")
-        self._check("encode", allows_ensemble=False)
-        with self._lock:
+        with self._ready("encode", allows_ensemble=False):
             return forced_decoding.encode_texts(self._decoder, self._parameters, texts)
 
     def with_decoding(self, **decoding: object) -> "Model":
@@ -179,8 +174,7 @@ class Model:
 
     def compile(self, n_best: int = 1) -> None:
         """Compiles all batch shapes of `translate` with this `n_best`, so that no later call waits for a compiler."""
-        self._check("translate")
-        with self._lock:
+        with self._ready("translate"):
             parameters = self._parameters[self._decoder.devices[0]]
             lengths = range(2, self.config.decoding.max_source_length + 1)
             call_all(self._decoder.compilations(parameters, lengths, n_best))
@@ -189,8 +183,9 @@ class Model:
         """Returns the number of tokens of a source text, end-of-sentence included. Raises UserError as `translate`."""
         return len(encode(self._decoder.tokenizer.source, "text", check_text(text, "text")))
 
-    def _check(self, method: str, allows_ensemble: bool = True) -> None:
-        """Raises UserError unless this process can run the method, and a model of this objective has it."""
+    @contextlib.contextmanager
+    def _ready(self, method: str, allows_ensemble: bool = True) -> Iterator[None]:
+        """Holds the lock. Raises UserError unless this process can run the method, and a model of this kind has it."""
         _refuse_fork(method)
         if len(self.checkpoints) > 1 and not allows_ensemble:
             raise UserError(f"{method}: is not defined for an ensemble of {len(self.checkpoints)}; load one workdir")
@@ -199,6 +194,8 @@ class Model:
             raise UserError(f"{method}: is not defined for a model of training.objective={objective}")
         if (strategy := self.config.decoding.strategy) != "beam" and method in ("beam_tree", "alternatives"):
             raise UserError(f"{method}: is not defined for decoding.strategy={strategy}")
+        with self._lock:
+            yield
 
 
 def _refuse_fork(method: str) -> None:

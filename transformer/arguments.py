@@ -1,10 +1,10 @@
 """Arguments of the Python interface, columns of lines and fields of requests: texts, phrases and glossaries."""
 
-import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from transformer.decoding.control import Control
 from transformer.decoding.glossary import Glossary
 from transformer.errors import UserError
 
@@ -42,19 +42,19 @@ def check_required(phrases: Any, name: str) -> list[list[str]]:
     return checked
 
 
-def check_glossary(glossary: Any, name: str = "glossary") -> Glossary:
+def check_glossary(glossary: Any) -> Glossary:
     """Returns the glossary of a dict from terms to translations, or lists of alternative ones."""
     if not isinstance(glossary, Mapping):
-        raise UserError(f"{name}={glossary!r:.60}: must be a dict from terms to their translations")
+        raise UserError(f"glossary={glossary!r:.60}: must be a dict from terms to their translations")
     entries = []
     for term, translations in glossary.items():
-        where = f"{name}[{term!r:.60}]"
+        where = f"glossary[{term!r:.60}]"
         alternatives = [translations] if isinstance(translations, str) else translations
         entries.append((where, check_text(term, where), check_texts(alternatives, where, "translations")))
     return Glossary(entries)
 
 
-# The texts that control the translation of a source, and their checks.
+# The fields of `Control`, and their checks.
 CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "prefix": check_text,
     "required": check_required,
@@ -62,30 +62,41 @@ CHECKS: dict[str, Callable[[Any, str], Any]] = {
 }
 
 
-def check_constraints(texts: Sequence[str], glossary: Any, **columns: Any) -> dict[str, list]:
-    """Returns what `OutputControl.with_texts` takes. Columns of `CHECKS` are None or have an item for each text."""
-    constraints = {
-        name: [CHECKS[name](row, f"{name}[{i}]") for i, row in enumerate(check_items(rows, name, "one item a text"))]
-        for name, rows in columns.items()
-        if rows is not None
-    }
-    return constraints if glossary is None else _with_terms(constraints, texts, check_glossary(glossary))
+def check_controls(
+    texts: Sequence[str], columns: Mapping[str, Any], glossary: Glossary | None = None, first_line: int = 1
+) -> list[Control]:
+    """Returns the control of each text. Columns, by the names of `CHECKS`, are None or have an item for each text."""
+    rows: list[dict[str, Any]] = [{} for _ in texts]
+    for name, items in columns.items():
+        if items is None:
+            continue
+        items = check_items(items, name, "one item a text")
+        if len(items) != len(rows):
+            raise UserError(f"{name}: has {len(items)} items, must have {len(rows)}, one for each text")
+        for i, item in enumerate(items):
+            rows[i][name] = CHECKS[name](item, f"line {first_line + i}: {name}")
+    controls = [Control(**row) for row in rows]
+    if glossary:
+        known = zip(controls, texts, strict=True)
+        controls = [control._replace(required=glossary.required(text, control.required)) for control, text in known]
+    return controls
 
 
 def read_columns(
     lines: Iterable[str], names: Sequence[str], glossary: Glossary | None, first_line: int
-) -> tuple[list[str], dict[str, list]]:
-    """Returns the sources of lines and their constraints, from the columns with these names after the source.
+) -> tuple[list[str], list[Control]]:
+    """Returns the sources of lines and their controls, from the columns with these names after the source.
 
     A missing column is empty. Columns of phrases are JSON, as the arguments of `Model.translate`. Raises UserError,
     which names the line, if one is not.
     """
     rows = [[*line.split("\t", len(names)), *[""] * len(names)] for line in lines]
-    texts, constraints = [text for text, *_ in rows], {}
-    for column, name in enumerate(names, start=1):
-        cells = enumerate((row[column] for row in rows), start=first_line)
-        constraints[name] = [CHECKS[name](_parse(cell, name, line), f"line {line}: {name}") for line, cell in cells]
-    return texts, constraints if glossary is None else _with_terms(constraints, texts, glossary)
+    columns = {
+        name: [_parse(row[column], name, line) for line, row in enumerate(rows, start=first_line)]
+        for column, name in enumerate(names, start=1)
+    }
+    texts = [text for text, *_ in rows]
+    return texts, check_controls(texts, columns, glossary, first_line)
 
 
 def _parse(cell: str, name: str, line: int) -> Any:
@@ -94,10 +105,3 @@ def _parse(cell: str, name: str, line: int) -> Any:
     except (ValueError, RecursionError):
         advice = 'must be a list of phrases in JSON, such as ["a phrase"]'
         raise UserError(f"line {line}: {name}={cell!r:.60}: {advice}") from None
-
-
-def _with_terms(constraints: dict[str, list], texts: Sequence[str], glossary: Glossary) -> dict[str, list]:
-    """Returns the constraints with the translations of each text's terms among its required phrases."""
-    rows = constraints.get("required", [[]] * len(texts))
-    pairs = itertools.zip_longest(rows, texts[: len(rows)], fillvalue="")  # as many as rows, which may be wrong
-    return constraints | {"required": [glossary.required(text, phrases) for phrases, text in pairs]}

@@ -86,13 +86,14 @@ class Parser(argparse.ArgumentParser):
         arguments.overrides = overrides
         return arguments
 
-    def add_model_flags(self, ensemble: bool = True, rerank: bool = False) -> None:
+    def add_model_flags(self, ensemble: bool = True, rerank: bool = False, several: bool = False) -> None:
         """Adds the flags that select the models to decode with, or the one model unless it may be an `ensemble`.
 
-        `rerank` adds the flag --rerank, another form of --decoding.rerank.
+        `rerank` adds the flag --rerank, another form of --decoding.rerank. `several` makes a list of --workdir.
         """
         workdir = "the folder of a run" + ("; DIR,DIR,... for an ensemble" if ensemble else "")
-        self.add_argument("--workdir", metavar="DIR", required=True, help=workdir)
+        options = {"action": "append", "default": []} if several else {}
+        self.add_argument("--workdir", metavar="DIR", required=True, help=workdir, **options)
         self.add_argument("--checkpoint", metavar="best|last|STEP", default="best", help="checkpoint to load (best)")
         self.add_argument("--average", metavar="N", type=int, default=1, help="mean of N checkpoints up to it (1)")
         if rerank:

@@ -47,8 +47,8 @@ def main(arguments: argparse.Namespace) -> None:
         logging.info("Type one sentence a line; end with Ctrl-D.")
     first_line = 1
     for chunk in read_chunks(sys.stdin.buffer, 1 if interactive else CHUNK_LINES * len(decoder.devices)):
-        texts, constraints = read_columns(decode_lines(chunk, first_line), arguments.columns, glossary, first_line)
-        translations = decoder.translate(parameters, texts, arguments.n_best, first_line, constraints=constraints)
+        texts, controls = read_columns(decode_lines(chunk, first_line), arguments.columns, glossary, first_line)
+        translations = decoder.translate(parameters, texts, arguments.n_best, first_line, controls=controls)
         for text, best in zip(texts, translations, strict=True):
             output = as_jsonl(text, best) if arguments.format == "jsonl" else as_text(best, arguments.n_best)
             sys.stdout.buffer.write(output.encode())

@@ -23,9 +23,9 @@ from transformer.checkpoints.restore import named_leaves
 from transformer.config.keys import checked
 from transformer.decoding import ensemble
 from transformer.decoding.batches import convert_kernels
+from transformer.decoding.beam_search import Sentences
 from transformer.decoding.lengths import output_limits
 from transformer.decoding.required_phrases import search_with_phrases
-from transformer.decoding.strategies import STRATEGIES
 from transformer.model.transformer import Transformer
 from transformer.special_tokens import PAD
 from transformer.training.state import abstract_init
@@ -67,7 +67,6 @@ def write_stablehlo(model: PortableModel, folder: Path, quantization: str | None
     graph, shapes = abstract_init(config, *model.tokenizer.vocab_sizes)
     structure, names = jax.tree.structure(shapes), list(named_leaves(shapes))
     decoding = config.decoding
-    options = {key: decoding[key] for key in STRATEGIES["beam"].arguments if key in decoding}
     limits = output_limits(decoding.max_source_length, decoding)
 
     def build(parameters: Parameters) -> list[Transformer]:
@@ -82,8 +81,8 @@ def write_stablehlo(model: PortableModel, folder: Path, quantization: str | None
         output_lengths = jnp.where(lengths < 0, -1, jnp.array(limits)[lengths])
         # The largest limit of sources of this length, which may be a symbol, or a little more.
         max_length = math.ceil(decoding.max_length_factor) * (source.shape[1] - 1) + decoding.max_extra_length + 1
-        models, fixed = build(parameters), {"n_best": 1, "max_length": max_length}
-        best, _ = search_with_phrases(models, source, output_lengths, **fixed, **options)
+        sentences = Sentences(source, output_lengths, max_length)
+        best, _ = search_with_phrases(build(parameters), sentences, decoding, n_best=1)
         return best.tokens[:, 0], best.scores[:, 0]
 
     write_safetensors(model, folder, quantization)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
@@ -13,7 +14,8 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from scripts.serving import explore, languages
@@ -61,7 +63,7 @@ def make_app(models: Sequence[ServedModel], limits: Limits, keys: Sequence[str],
             Route("/health", routes.health),
             Route("/metrics", routes.metrics),
             Route("/", routes.page),
-            Route("/static/{name}", routes.static),
+            Mount("/static", StaticFiles(directory=PAGE)),
         ],
         exception_handlers={HTTPException: _error, Exception: _error},
     )
@@ -115,13 +117,13 @@ class Routes:
         detected = [self.detector(text)[0] for text in texts] if source == "auto" else []
         sources = [found["language"] for found in detected] or [source] * len(texts)
         models, alternatives = [self._model(code, target) for code in sources], _alternatives(fields)
-        controls = read_controls(fields, len(texts), is_list, self.limits)
+        controls, glossary = read_controls(fields, texts, is_list, self.limits)
         found: list[list[str]] = [[] for _ in texts]
         for model in dict.fromkeys(models):
             chosen = [i for i, other in enumerate(models) if other is model]
             n_best = min(1 + alternatives, model.max_n_best)
-            chosen_controls = [controls[i] for i in chosen if controls]
-            translations = await model.translate([texts[i] for i in chosen], form, n_best, chosen_controls)
+            known = [texts[i] for i in chosen], form, n_best, [controls[i] for i in chosen], glossary
+            translations = await model.translate(*known)
             for i, translation in zip(chosen, translations, strict=True):
                 found[i] = translation
         answer: dict[str, Any] = {"translatedText": [best for best, *_ in found]}
@@ -140,7 +142,7 @@ class Routes:
 
         async def route(fields: dict[str, Any]) -> Any:
             model = self._model(read_name(fields, "source"), read_name(fields, "target"))
-            call = function(model.explorer, fields, self.limits)
+            call = functools.partial(function, model.explorer, fields, self.limits)
             return (await model.queue.compute("explore", [call]))[0]
 
         return route
@@ -177,12 +179,6 @@ class Routes:
 
     async def page(self, request: Request) -> Response:
         return FileResponse(PAGE / "index.html")
-
-    async def static(self, request: Request) -> Response:
-        files = {path.name: path for path in PAGE.glob("*.*")}  # no name leads out of the folder
-        if request.path_params["name"] not in files:
-            raise HTTPException(404, "Not found")
-        return FileResponse(files[request.path_params["name"]])
 
     def _model(self, source: str, target: str) -> ServedModel:
         """Returns the model of a pair. Raises HTTPException if a language is not served."""

@@ -1,10 +1,10 @@
 """Explanations of one sentence: the model's attention, the scores of translations, the beam search.
 
-Each function checks the fields of a request, and returns a function that computes the answer. Pieces are those of the
-Python interface: U+2581 begins a word, "</s>" is end-of-sentence.
+Each function returns the answer to a request with these fields. Pieces are those of the Python interface: U+2581
+begins a word, "</s>" is end-of-sentence.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -15,35 +15,30 @@ from transformer.api import Model
 from transformer.decoding.translation import Translation
 
 
-def attention(model: Model, fields: dict[str, Any], limits: Limits) -> Callable[[], dict[str, Any]]:
+def attention(model: Model, fields: dict[str, Any], limits: Limits) -> dict[str, Any]:
     """Explains `translation` by cross-attention: weights (T, S), the mean of the heads of the last decoder layer."""
     source, target = _sentence(fields, "q", limits), _sentence(fields, "translation", limits)
-
-    def call() -> dict[str, Any]:
-        read = model.attention(source, target)
-        weights = read.cross[-1].mean(axis=0).astype(float).round(4).tolist()
-        return {"source": read.source_pieces, "target": read.target_output_pieces, "weights": weights}
-
-    return call
+    read = model.attention(source, target)
+    weights = read.cross[-1].mean(axis=0).astype(float).round(4).tolist()
+    return {"source": read.source_pieces, "target": read.target_output_pieces, "weights": weights}
 
 
-def score(model: Model, fields: dict[str, Any], limits: Limits) -> Callable[[], dict[str, Any]]:
+def score(model: Model, fields: dict[str, Any], limits: Limits) -> dict[str, Any]:
     """Scores each of `translations`, a list of texts, in total and by tokens."""
     source, (targets, _) = _sentence(fields, "q", limits), read_texts(fields, "translations", limits)
-    return lambda: {"scores": _as_json(model.score([(source, target) for target in targets]))}
+    return {"scores": _as_json(model.score([(source, target) for target in targets]))}
 
 
-def alternatives(model: Model, fields: dict[str, Any], limits: Limits) -> Callable[[], dict[str, Any]]:
+def alternatives(model: Model, fields: dict[str, Any], limits: Limits) -> dict[str, Any]:
     """Completes `prefix` with each of the likeliest next tokens, twice as many as the beam has hypotheses."""
     source, prefix = _whole(model, fields, limits), _sentence({"prefix": "", **fields}, "prefix", limits)
     count = 2 * model.config.decoding.beam_size
-    return lambda: {"alternatives": _as_json(model.alternatives(source, prefix, count))}
+    return {"alternatives": _as_json(model.alternatives(source, prefix, count))}
 
 
-def beam(model: Model, fields: dict[str, Any], limits: Limits) -> Callable[[], dict[str, Any]]:
+def beam(model: Model, fields: dict[str, Any], limits: Limits) -> dict[str, Any]:
     """Shows the hypotheses of the beam search: a chart of Vega-Lite, as the report has it."""
-    source = _whole(model, fields, limits)
-    return lambda: beam_chart.tree(model.beam_tree(source)).to_dict()
+    return beam_chart.tree(model.beam_tree(_whole(model, fields, limits))).to_dict()
 
 
 def _as_json(translations: Sequence[Translation]) -> list[dict[str, Any]]:

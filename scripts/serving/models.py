@@ -15,11 +15,12 @@ import transformer
 from scripts.serving import texts
 from scripts.serving.batching import Batcher, Work
 from scripts.serving.metrics import Metrics
-from scripts.serving.requests import Control
 from transformer.api import Model
 from transformer.checkpoints.trained import check_translates
 from transformer.decoding.batches import SHORTEST, padded_lengths
+from transformer.decoding.control import Control
 from transformer.decoding.forced_decoding import longest_text
+from transformer.decoding.glossary import Glossary
 from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.text_decoder import FIRST_EXTRA_LENGTH
 from transformer.decoding.translation import Translation
@@ -40,8 +41,7 @@ class ServedModel:
       source, target: the codes of the languages.
       model: the model as loaded, with full batches. explorer: the same with the smallest batches.
       queue: the queue of its work: the kinds "translate" and "alternatives", which finds `beam_size` translations of a
-        sentence, "controlled", which does so for tuples of a sentence, prefix, required and banned phrases, and
-        "explore", functions without arguments.
+        sentence, and "explore", functions without arguments.
     """
 
     def __init__(self, model: Model, wait_seconds: float, max_jobs: int, metrics: Metrics) -> None:
@@ -58,8 +58,6 @@ class ServedModel:
         kinds = {
             "translate": Work(self._translate, self.capacity),
             "alternatives": Work(lambda sentences: self.explorer.translate(sentences, self.max_n_best), self.capacity),
-            # One at a time, since the shapes of a program depend on all phrases of a batch.
-            "controlled": Work(self._translate_controlled, 1),
             "explore": Work(lambda calls: [call() for call in calls], 1),
         }
         pair = f"{self.source}-{self.target}"
@@ -85,21 +83,29 @@ class ServedModel:
                     getattr(self.explorer, method)(*arguments)
 
     async def translate(
-        self, sources: Sequence[str], form: str, n_best: int, controls: Sequence[Control] = ()
+        self,
+        sources: Sequence[str],
+        form: str,
+        n_best: int,
+        controls: Sequence[Control] = (),
+        glossary: Glossary | None = None,
     ) -> list[list[str]]:
         """Returns the `n_best` translations of each text, best first; fewer if its searches do not find so many.
 
         `form`: "text" or "html". Number N joins the N-th best translation of each sentence, or its last one.
-        `controls` are empty or have one for each text. Raises UserError if no output can obey one.
+        `controls` are empty or have one for each text, whose first sentence has its prefix. Raises UserError if no
+        output can obey one.
         """
         is_long = sum(map(len, sources)) > LONG
         split = await asyncio.to_thread(self._split, sources, form) if is_long else self._split(sources, form)
         sentences = [[piece for is_sentence, piece in pieces if is_sentence] for pieces in split]
         jobs, kind = list(itertools.chain(*sentences)), "translate" if n_best == 1 else "alternatives"
-        if controls:
-            kind = "controlled"
-            jobs = list(itertools.chain(*map(_control, sentences, controls)))
-            await asyncio.to_thread(self.model.check_constraints, *_constraints(jobs))
+        if glossary or any(map(any, controls)):
+            controls = list(itertools.chain(*map(_controls, sentences, controls, itertools.repeat(glossary))))
+            await asyncio.to_thread(self.model.check_controls, jobs, controls)
+            # One at a time, since the shapes of a program depend on all phrases of a batch.
+            jobs = [functools.partial(self._translate_controlled, *job) for job in zip(jobs, controls, strict=True)]
+            kind = "explore"
         found = await self.queue.compute(kind, jobs)
         self._tokens.inc(sum(len(best[0].tokens) for best in found))
         remaining, translations = iter(found), []
@@ -127,10 +133,12 @@ class ServedModel:
                 found[i] = best
         return found
 
-    def _translate_controlled(self, jobs: list[tuple]) -> list[list[Translation]]:
-        sentences, constraints = _constraints(jobs)
-        prefixes = constraints.pop("prefix")
-        return self.explorer.translate(sentences, self.max_n_best, prefixes=prefixes, **constraints)
+    def _translate_controlled(self, sentence: str, control: Control) -> list[Translation]:
+        prefixes, required, banned = ([value] for value in control)
+        found = self.explorer.translate(
+            [sentence], self.max_n_best, prefixes=prefixes, required=required, banned=banned
+        )
+        return found[0]
 
     def _choose_rows(self, lengths: Sequence[int]) -> list[int]:
         """Returns each sentence's number of rows: the most that the sentences of its padded length fill by half."""
@@ -143,19 +151,13 @@ class ServedModel:
         return self._num_tokens(sentence) <= self.model.config.decoding.max_source_length
 
 
-def _control(sentences: Sequence[str], control: Control) -> list[tuple]:
-    """Returns the jobs of a text's sentences, of which the first has its prefix."""
+def _controls(sentences: Sequence[str], control: Control, glossary: Glossary) -> list[Control]:
+    """Returns the controls of a text's sentences, of which the first has its prefix."""
     if control.required and len(sentences) != 1:
         raise UserError("required: the text must be one sentence; send each sentence as a text, or a glossary")
-    required = [control.glossary.required(sentence, control.required) for sentence in sentences]
-    prefixes = [control.prefix if i == 0 else "" for i in range(len(sentences))]
-    return [(*job, control.banned) for job in zip(sentences, prefixes, required, strict=True)]
-
-
-def _constraints(jobs: Sequence[tuple]) -> tuple[list[str], dict[str, list]]:
-    """Returns the sentences of jobs of the kind "controlled", and their constraints."""
-    sentences, *columns = ([job[i] for job in jobs] for i in range(4))
-    return sentences, dict(zip(("prefix", "required", "banned"), columns, strict=True))
+    prefixes = itertools.chain([control.prefix], itertools.repeat(""))
+    required = [glossary.required(sentence, control.required) for sentence in sentences]
+    return [Control(*known, control.banned) for known in zip(prefixes, required, strict=False)]
 
 
 def load_models(

@@ -5,20 +5,19 @@ import hmac
 import itertools
 import json
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
-from transformer.arguments import CHECKS, check_glossary, check_items
+from transformer.arguments import CHECKS, check_controls, check_glossary
+from transformer.decoding.control import Control
 from transformer.decoding.glossary import Glossary
 
 CLIENT_CLOSED = 499  # nginx's status for a client that went away; nobody receives it
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """The most that clients may ask for.
 
     body_bytes: of a request. characters, items: of all texts of a request. requests: at a time. seconds: of a request,
@@ -30,15 +29,6 @@ class Limits:
     items: int
     requests: int
     seconds: float
-
-
-class Control(NamedTuple):
-    """The fields that control the translation of a text, as `Model.translate` takes them."""
-
-    prefix: str
-    required: list[list[str]]
-    banned: list[str]
-    glossary: Glossary
 
 
 async def read_fields(request: Request, limits: Limits) -> dict[str, Any]:
@@ -94,26 +84,21 @@ def read_texts(fields: dict[str, Any], name: str, limits: Limits) -> tuple[list[
     return texts, isinstance(value, list)
 
 
-def read_controls(fields: dict[str, Any], count: int, is_list: bool, limits: Limits) -> list[Control]:
-    """Returns the control of each of `count` texts; [] if no field has any.
+def read_controls(
+    fields: dict[str, Any], texts: Sequence[str], is_list: bool, limits: Limits
+) -> tuple[list[Control], Glossary]:
+    """Returns the control of each text, and the glossary of all, whose terms are not among the required phrases yet.
 
     If the texts are a list, `prefix`, `required` and `banned` are lists with an item for each. Raises HTTPException or
     UserError if a field is wrong or too large.
     """
-    given = {name: fields[name] for name in ("prefix", "required", "banned", "glossary") if fields.get(name)}
-    glossary = check_glossary(given.pop("glossary", {}))
-    columns = {"prefix": [""] * count, "required": [[]] * count, "banned": [[]] * count}
-    for name, value in given.items():
-        items = check_items(value, name, "items") if is_list else [value]
-        if len(items) != count:
-            raise HTTPException(400, f"Invalid request: {name} has {len(items)} items, must have {count}")
-        columns[name] = [CHECKS[name](item, name) for item in items]
-    prefixes, required, banned = columns.values()
-    terms = itertools.chain(*((term, *translations) for term, translations in glossary.terms))
-    phrases = itertools.chain(*banned, *itertools.chain(*required), terms)
-    _check_size([*filter(None, prefixes), *phrases], limits)
-    controls = [Control(*control, glossary) for control in zip(prefixes, required, banned, strict=True)]
-    return controls if given or glossary else []
+    given = {name: fields[name] for name in CHECKS if fields.get(name)}
+    glossary = check_glossary(fields.get("glossary") or {})
+    controls = check_controls(texts, given if is_list else {name: [value] for name, value in given.items()})
+    phrases = [[control.prefix, *control.banned, *itertools.chain(*control.required)] for control in controls]
+    phrases += [[term, *translations] for term, translations in glossary.terms]
+    _check_size([*filter(None, itertools.chain(*phrases))], limits)
+    return controls, glossary
 
 
 def _check_size(texts: Sequence[str], limits: Limits) -> None:

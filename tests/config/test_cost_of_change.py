@@ -190,12 +190,13 @@ def test_an_objective_takes_one_table_entry(monkeypatch, tmp_path, capsys):
 
 
 def test_a_decoding_strategy_takes_one_table_entry(add):
-    def copy(models, source, limits, n_best):
+    def copy(models, sentences, config, n_best):
+        source = sentences.source
         log_p = jnp.zeros((len(source), n_best, source.shape[1]))
         hypotheses = Hypotheses(source[:, None].repeat(n_best, axis=1), log_p[:, :, 0], log_p)
         return hypotheses, jnp.ones(len(source), bool)
 
-    config = add("decoding.strategy", Strategy(copy, ("n_best",)))
+    config = add("decoding.strategy", Strategy(copy))
     model, vocabulary = tiny_model(12, seed=0), IdsVocabulary(12)
     decoder = TextDecoder([model.graph], Tokenizer(vocabulary, vocabulary), config.decoding, jax.local_devices())
     translations = decoder.translate(decoder.place([model.parameters]), ["1 2", "", "3"])

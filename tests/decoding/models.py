@@ -9,6 +9,7 @@ import numpy as np
 from flax import nnx
 
 from configs import base
+from transformer.config_types import Config
 from transformer.decoding import ensemble
 from transformer.decoding.batches import pad
 from transformer.model.transformer import Transformer
@@ -23,6 +24,13 @@ class Model(NamedTuple):
 
     graph: nnx.GraphDef
     parameters: dict
+
+
+def decoding_config(**changes) -> Config:
+    """Returns the group `config.decoding` of configs/base.py with other values."""
+    config = base.get_config().decoding
+    config.update(changes)
+    return config
 
 
 def tiny_model(vocab_size: int, seed: int, **changes) -> Model:

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import base
 from tests.decoding.models import (
     FORBIDDEN,
     TOLERANCE,
+    decoding_config,
     greedy,
     log_probabilities,
     random_sources,
@@ -19,7 +19,7 @@ from tests.decoding.models import (
     tiny_model,
 )
 from transformer.decoding import ensemble
-from transformer.decoding.beam_search import BeamSearch, beam_search
+from transformer.decoding.beam_search import BeamSearch, Sentences
 from transformer.decoding.ensemble import Prediction
 from transformer.decoding.lengths import LENGTH_PENALTIES, output_limits
 from transformer.special_tokens import BOS, EOS, PAD, UNK
@@ -28,17 +28,17 @@ VOCAB_SIZE = 12
 PENALTIES = {"gnmt": lambda length, alpha: ((5 + length) / 6) ** alpha, "power": lambda length, alpha: length**alpha}
 
 
-def search(models, source, limits, **settings):
+def search(models, source, limits, *, n_best, max_length=16, **settings):
     graphs, parameters = zip(*models, strict=True)
-    defaults = {"length_penalty": 0.6, "length_penalty_form": "gnmt", "max_length": 16, "forbid_unk": True}
-    settings = defaults | settings
-    return jax.device_get(_search(graphs, parameters, source, np.array(limits, np.int32), tuple(settings.items())))
+    settings, limits = (n_best, max_length, *settings.items()), np.array(limits, np.int32)
+    return jax.device_get(_search(graphs, settings, parameters, source, limits))
 
 
-@functools.partial(jax.jit, static_argnums=(0, 4))
-def _search(graphs, parameters, source, limits, settings):
-    hypotheses, done = beam_search(ensemble.build_models(graphs, parameters), source, limits, **dict(settings))
-    return hypotheses
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _search(graphs, settings, parameters, source, limits):
+    (n_best, max_length, *changes), models = settings, ensemble.build_models(graphs, parameters)
+    sentences = Sentences(source, limits, max_length)
+    return BeamSearch(models, sentences, decoding_config(**dict(changes)), n_best).run()[0]
 
 
 def output(row: np.ndarray) -> list[int]:
@@ -190,8 +190,9 @@ def test_an_empty_slot_has_score_minus_infinity():
 def test_best_extensions_by_hand():
     log_p = jnp.array([[[-9.0, -9.0, -9.0, -0.1, -1.0, -2.0], [-9.0, -9.0, -9.0, -0.1, -1.5, -1.0]]])
     live = jnp.array([[-1.0, -2.0]])
-    searcher = BeamSearch([], jnp.array([9]), 3, 3, 0.6, "gnmt", 9, forbid_unk=True)
-    state = searcher.start(jnp.zeros((1, 1), int))._replace(live_log_p=live)
+    sentences = Sentences(jnp.zeros((1, 1), int), jnp.array([9]), max_length=9)
+    searcher = BeamSearch([], sentences, decoding_config(beam_size=3), n_best=3)
+    state = searcher.start()._replace(live_log_p=live)
     best, parents, tokens, gained = searcher.best_extensions(state, Prediction(log_p + 7.0, jnp.full((1, 2), 7.0)), 3)
     # Totals: -2 (hypothesis 0, token 4), -3 (0, 5), -3 (1, 5). EOS is no extension; the first wins a tie.
     np.testing.assert_allclose(best, [[-2.0, -3.0, -3.0]])
@@ -207,9 +208,7 @@ def test_length_penalty_by_hand():
 
 def test_output_limits_are_rounded_up_once():
     def limits(length: int, factor: float, extra: int) -> list[int]:
-        config = base.get_config().decoding
-        config.update(max_length_factor=factor, max_extra_length=extra)
-        return output_limits(length, config).tolist()
+        return output_limits(length, decoding_config(max_length_factor=factor, max_extra_length=extra)).tolist()
 
     assert limits(5, 1.0, 50) == [50, 51, 52, 53, 54]
     assert limits(11, 1.1, 0)[-2:] == [10, 11]  # in floating point 1.1 x 10 is above 11

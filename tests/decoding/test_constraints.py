@@ -8,16 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.decoding.models import log_probabilities, random_sources, tiny_model
+from tests.decoding.models import decoding_config, log_probabilities, random_sources, tiny_model
 from tests.decoding.test_text_decoder import MODEL as MODEL_OF_TEXTS
 from tests.decoding.test_text_decoder import make_decoder, random_texts, translate
-from transformer.decoding import ensemble
+from transformer.decoding import beam_search, ensemble
 from transformer.decoding.batches import DecodingBatch
-from transformer.decoding.beam_search import beam_search
-from transformer.decoding.constraints import constrain
-from transformer.decoding.control import OutputControl
+from transformer.decoding.beam_search import BeamSearch, Sentences
+from transformer.decoding.control import Control
 from transformer.decoding.required_phrases import search_with_phrases
-from transformer.decoding.strategies import STRATEGIES
 from transformer.errors import UserError
 from transformer.special_tokens import EOS, PAD, UNK
 
@@ -31,11 +29,9 @@ SCORES = LOG_P / np.array([((5 + len(body) + 1) / 6) ** 0.6 for body in SPACE])
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def search(beam_size, numbers, parameters, source, arrays):
-    limits = jnp.array([LIMIT])
-    options = {"length_penalty": 0.6, "length_penalty_form": "gnmt", "max_length": LIMIT + 1, "forbid_unk": False}
-    options["constrain"] = functools.partial(constrain, dict(numbers) | arrays, limits)
-    models = ensemble.build_models([MODEL.graph], parameters)
-    return beam_search(models, source, limits, beam_size=beam_size, n_best=beam_size, **options)[0]
+    sentences = Sentences(source, jnp.array([LIMIT]), LIMIT + 1, constraints=dict(numbers) | arrays)
+    config = decoding_config(forbid_unk=False, beam_size=beam_size)
+    return BeamSearch(ensemble.build_models([MODEL.graph], parameters), sentences, config, beam_size).run()[0]
 
 
 def begins(prefix):
@@ -85,37 +81,36 @@ PREFIXES = ["", "1", "2 3 4", "7 7 7 7"] * 3
 @pytest.mark.parametrize("strategy", ["beam", "sample"])
 def test_a_prefix_holds_whatever_its_neighbours_and_without_one_nothing_changes(strategy):
     decoder = make_decoder(strategy=strategy, max_extra_length=20)
-    together = translate(decoder, TEXTS, n_best=2, constraints={"prefix": PREFIXES})
+    together = translate(decoder, TEXTS, n_best=2, controls=[Control(prefix) for prefix in PREFIXES])
     plain = translate(decoder, TEXTS, n_best=2)
     for line, (text, prefix, translations) in enumerate(zip(TEXTS, PREFIXES, together, strict=True), start=1):
         assert all(f"{best.text} ".startswith(f"{prefix} ") for best in translations if text and prefix)
         if not prefix:
             assert [best.tokens for best in translations] == [best.tokens for best in plain[line - 1]]
         if line % 4 == 3:
-            alone = translate(decoder, [text], n_best=2, first_line=line, constraints={"prefix": [prefix]})
+            alone = translate(decoder, [text], n_best=2, first_line=line, controls=[Control(prefix)])
             assert [best.tokens for best in alone[0]] == [best.tokens for best in translations]
     assert together != plain
 
 
 def test_the_first_pass_may_be_shorter_than_the_prefix():
     prefix = " ".join("6" * 20)
-    ((best,),) = translate(make_decoder(max_extra_length=30), ["1 2"], constraints={"prefix": [prefix]})
+    ((best,),) = translate(make_decoder(max_extra_length=30), ["1 2"], controls=[Control(prefix)])
     assert best.text.startswith(prefix)
 
 
 @pytest.mark.parametrize(
     ("prefixes", "changes", "message"),
     [
-        (["1"], {}, "^prefix: has 1 items, must have 2"),
         (["1", "2 99"], {}, "^prefix of line 2: '2 99' has characters that the vocabulary lacks"),
         (["1", "1 1 1 1 1 1"], {}, "^line 2: prefix and required phrases have 6 tokens, an output may have 5; shorten"),
         (["1", "x"], {}, "^prefix of line 2: 'x'"),
-        (["1", "2"], {"strategy": "ctc"}, "^prefix: needs a search by steps"),
+        (["1", "2"], {"strategy": "ctc"}, "^prefixes, phrases and glossaries need a search by steps"),
     ],
 )
 def test_a_prefix_that_no_output_can_have_is_refused(prefixes, changes, message):
     with pytest.raises(UserError, match=message):
-        translate(make_decoder(**changes), ["1 2", "3"], constraints={"prefix": prefixes})
+        translate(make_decoder(**changes), ["1 2", "3"], controls=[Control(prefix) for prefix in prefixes])
 
 
 @pytest.mark.first_case
@@ -135,15 +130,15 @@ def test_the_keys_hold_in_every_search(strategy, tmp_path):
 
 
 def test_without_constraints_the_program_is_that_of_the_plain_search(monkeypatch):
-    decoders = [make_decoder(), make_decoder(), make_decoder(min_length=1)]
-    arguments = tuple(decoders[0].abstract([MODEL_OF_TEXTS.parameters])), *decoders[0].arrays(BATCH, [[4, EOS]], 1)
-    known = {"n_best": 1, "extra_length": None}
-    texts = [decoders[0].jit(decoders[0].search, method=search_with_phrases, **known).lower(*arguments).as_text()]
-    texts += [decoders[2].jit(decoders[2].search, method=search_with_phrases, **known).lower(*arguments).as_text()]
-    monkeypatch.setattr(OutputControl, "options", lambda *_: {"constrain": lambda prediction, *_: prediction})
-    names = [name for name in STRATEGIES["beam"].arguments if name not in ("phrases", "coverage_penalty")]
-    decoders[1].strategy = STRATEGIES["beam"]._replace(arguments=tuple(names))
-    texts += [decoders[1].jit(decoders[1].search, method=beam_search, **known).lower(*arguments).as_text()]
+    arrays = make_decoder().arrays_of([[4, EOS]], first_line=1)(BATCH)
+
+    def program(decoder, method):
+        search = decoder.jit(decoder.search, method=method, n_best=1, extra_length=None)
+        return search.lower(decoder.abstract([MODEL_OF_TEXTS.parameters]), *arrays).as_text()
+
+    texts = [program(make_decoder(**changes), search_with_phrases) for changes in ({}, {"min_length": 1})]
+    monkeypatch.setattr(beam_search, "constrain", lambda values, limits, prediction, *_: prediction)
+    texts.append(program(make_decoder(), lambda *arguments: beam_search.BeamSearch(*arguments).run()))
     assert texts[0] == texts[2] != texts[1]
 
 

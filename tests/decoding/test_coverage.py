@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.decoding.models import tiny_model
+from tests.decoding.models import decoding_config, tiny_model
 from tests.decoding.test_constraints import LIMIT, MODEL, SCORES, SOURCE, SPACE, VOCAB_SIZE
 from tests.decoding.test_text_decoder import make_decoder, random_texts, translate
 from transformer.decoding import ensemble
 from transformer.decoding.batches import pad
+from transformer.decoding.beam_search import Sentences
 from transformer.decoding.coverage import log_coverage
 from transformer.decoding.required_phrases import search_with_phrases
 from transformer.model.transformer import attention_weights
@@ -57,10 +58,9 @@ def test_the_penalty_by_hand(graphs):
 
 @functools.partial(jax.jit, static_argnums=0)
 def search(beta, parameters, source):
-    options = {"length_penalty": 0.6, "length_penalty_form": "gnmt", "max_length": LIMIT + 1, "forbid_unk": False}
     models = ensemble.build_models([MODEL.graph], parameters)
-    options |= {"beam_size": len(SPACE), "n_best": 50, "coverage_penalty": beta}
-    return search_with_phrases(models, source, jnp.array([LIMIT]), **options)[0]
+    config = decoding_config(forbid_unk=False, beam_size=len(SPACE), coverage_penalty=beta)
+    return search_with_phrases(models, Sentences(source, jnp.array([LIMIT]), LIMIT + 1), config, n_best=50)[0]
 
 
 @pytest.mark.slow

@@ -9,7 +9,9 @@ import pytest
 from flax import nnx
 
 from configs import quickstart
+from tests.decoding.models import decoding_config
 from transformer.decoding import ctc_search
+from transformer.decoding.beam_search import Sentences
 from transformer.distributed.mesh import one_device
 from transformer.model.single_stack import BLANK, CtcTransformer, compact, is_kept
 from transformer.special_tokens import EOS, PAD
@@ -60,11 +62,9 @@ LENGTHS = [5, 5, 5, 4, 5]
 
 
 def search(logits: np.ndarray, beam_size: int, n_best: int, length_penalty: float = 0.0, form: str = "gnmt"):
-    options = {"length_penalty": length_penalty, "length_penalty_form": form, "forbid_unk": True}
-    limits = jnp.array([1, 1, 1, 1, -1])
-    hypotheses, done = ctc_search.ctc_search(
-        [model_of(logits)], SOURCE, limits, beam_size=beam_size, n_best=n_best, **options
-    )
+    config = decoding_config(beam_size=beam_size, length_penalty=length_penalty, length_penalty_form=form)
+    sentences = Sentences(SOURCE, jnp.array([1, 1, 1, 1, -1]), max_length=FRAMES)
+    hypotheses, done = ctc_search.ctc_search([model_of(logits)], sentences, config, n_best)
     assert done.all()
     return jax.device_get(hypotheses)
 
@@ -122,9 +122,8 @@ def test_the_logits_of_all_frames_never_exist_at_once(monkeypatch):
     graph, state = nnx.split(model)
 
     def search(state: nnx.State, source: jax.Array) -> jax.Array:
-        options = {"beam_size": 1, "n_best": 1, "length_penalty": 0.0, "forbid_unk": True}
-        options["length_penalty_form"] = "gnmt"
-        return ctc_search.ctc_search([nnx.merge(graph, state)], source, jnp.ones(rows, int), **options)
+        sentences = Sentences(source, jnp.ones(rows, int), max_length=frames)
+        return ctc_search.ctc_search([nnx.merge(graph, state)], sentences, decoding_config(beam_size=1), n_best=1)
 
     def memory() -> int:
         source = jax.ShapeDtypeStruct((rows, frames // model.frames_per_token), jnp.int32)

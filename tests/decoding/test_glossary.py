@@ -28,18 +28,18 @@ def make(**entries) -> Glossary:
 def test_terms_are_found_at_the_boundaries_of_words_the_longest_first(source, found):
     entries = {"horse": "Pferd", "horse_race": "Rennen", "race": "Lauf", "Café": "Kaffee", "東京": "Tokio"}
     glossary = make(**entries, **{"C++": "C plus"})
-    assert glossary.required(source) == [[translation] for translation in found]
+    assert glossary.required(source, []) == [[translation] for translation in found]
     assert glossary.required(source, [["x"], ["Pferd"]])[:2] == [["x"], ["Pferd"]]
 
 
 def test_a_longer_term_later_in_the_text_comes_first():
-    assert make(a_b="short", b_c_d="long").required("a b c d") == [["long"]]
+    assert make(a_b="short", b_c_d="long").required("a b c d", []) == [["long"]]
 
 
 def test_a_file_has_alternatives_in_further_columns(tmp_path):
     path = tmp_path / "terms.tsv"
     path.write_text("horse\tPferd\tPferde\n\nhorse  race\tRennen\nhorse\tPferd\tPferde\n")
-    assert Glossary.read(str(path)).required("horse, horse race") == [["Rennen"], ["Pferd", "Pferde"]]
+    assert Glossary.read(str(path)).required("horse, horse race", []) == [["Rennen"], ["Pferd", "Pferde"]]
 
 
 @pytest.mark.parametrize(

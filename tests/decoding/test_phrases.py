@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from configs import base
-from tests.decoding.models import log_probabilities, random_sources, tiny_model
+from tests.decoding.models import decoding_config, log_probabilities, random_sources, tiny_model
 from tests.decoding.test_text_decoder import DEVICES
 from transformer.data.tokenizers.piece_vocabulary import PieceVocabulary
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary, SentencePieceVocabulary
 from transformer.decoding import ensemble
-from transformer.decoding.beam_search import beam_search
-from transformer.decoding.constraints import constrain
+from transformer.decoding.beam_search import BeamSearch, Sentences
+from transformer.decoding.constraints import History, ends_banned
+from transformer.decoding.control import Control
 from transformer.decoding.phrases import Spelling, is_boundary
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.errors import UserError
@@ -55,11 +55,10 @@ SCORES = log_probabilities([MODEL], SOURCE[0], [[*body, EOS] for body in SPACE])
 
 @functools.partial(jax.jit, static_argnums=0)
 def search(numbers, parameters, source, arrays):
-    options = {"length_penalty": 0.0, "length_penalty_form": "gnmt", "max_length": LIMIT + 1, "forbid_unk": True}
     values = {"spelling": jnp.array(SPELLING.table)} | dict(numbers) | arrays
-    options["constrain"] = functools.partial(constrain, values, limits := jnp.array([LIMIT]))
-    models = ensemble.build_models([MODEL.graph], parameters)
-    return beam_search(models, source, limits, beam_size=len(SPACE), n_best=len(SPACE), **options)[0]
+    sentences = Sentences(source, jnp.array([LIMIT]), LIMIT + 1, constraints=values)
+    config = decoding_config(length_penalty=0.0, beam_size=len(SPACE))
+    return BeamSearch(ensemble.build_models([MODEL.graph], parameters), sentences, config, len(SPACE)).run()[0]
 
 
 def text_of(tokens: list[int]) -> str:
@@ -109,9 +108,22 @@ def test_a_longer_word_stays_possible_in_a_token_that_goes_past_the_phrase():
     assert "a" not in words and {"ab", "bab", "aba"} <= words
 
 
+def test_a_token_that_has_the_phrase_between_boundaries_needs_no_text_before_it():
+    tokens = ["<pad>", "<unk>", "<s>", "</s>", "(art,", "artist", "art", "日本"]
+    spelling = Spelling(PieceVocabulary(tokens, [None, None]))
+    assert [{tokens[rule[0]] for rule in spelling.rules([phrase])} for phrase in ("art", "本", "t")] == [
+        {"(art,", "art"},
+        {"日本"},
+        set(),
+    ]
+    history = History(jnp.full((1, 1, 3), PAD), jnp.array(0), jnp.array([2]), jnp.array(spelling.table))
+    forbidden = ends_banned(jnp.array([spelling.rules(["本"])]), history, jnp.zeros((1, 1, 8), bool))
+    assert forbidden[0, 0].tolist() == [token == "日本" for token in tokens]
+
+
 def make_decoder(**changes) -> TextDecoder:
-    config = base.get_config().decoding
-    config.update({"beam_size": 4, "max_extra_length": 4, "max_source_length": 20, "batch_tokens": 256, **changes})
+    known = {"beam_size": 4, "max_extra_length": 4, "max_source_length": 20, "batch_tokens": 256}
+    config = decoding_config(**known | changes)
     return TextDecoder([MODEL.graph], Tokenizer(VOCABULARY, VOCABULARY), config, DEVICES)
 
 
@@ -125,14 +137,14 @@ def test_bans_of_a_file_and_of_a_text_hold_whatever_the_neighbours(strategy, tmp
     here = [["b"], [], ["ab", "a"], [" "], ["a"]]
     decoder = make_decoder(strategy=strategy, banned=str(tmp_path / "banned"))
     parameters = decoder.place([MODEL.parameters])
-    together = decoder.translate(parameters, TEXTS, constraints={"banned": here})
+    together = decoder.translate(parameters, TEXTS, controls=[Control(banned=phrases) for phrases in here])
     free = make_decoder(strategy=strategy).translate(parameters, TEXTS)
     ended = 0
     for i, phrases in enumerate(here):
         banned = [phrase for phrase in ("a b", ".", *phrases) if phrase.strip()]
         assert not any(is_ended(phrase, list(together[i][0].tokens[:-1])) for phrase in banned)
         ended += any(is_ended(phrase, list(free[i][0].tokens[:-1])) for phrase in banned)
-        one = decoder.translate(parameters, [TEXTS[i]], 1, 1 + i, constraints={"banned": [phrases]})
+        one = decoder.translate(parameters, [TEXTS[i]], 1, 1 + i, controls=[Control(banned=phrases)])
         assert one[0][0].tokens == together[i][0].tokens
     assert ended > 1, "the phrases are too weak"
 
@@ -148,13 +160,13 @@ def test_bans_of_a_file_and_of_a_text_hold_whatever_the_neighbours(strategy, tmp
 def test_a_required_phrase_with_a_banned_one_is_refused(banned, required, message, tmp_path):
     (tmp_path / "banned").write_text("b\n")
     decoder = make_decoder(banned=str(tmp_path / "banned"))
-    constraints = {"banned": [banned], "required": [[[required]]]}
+    controls = [Control(banned=banned, required=[[required]])]
     translate = functools.partial(decoder.translate, decoder.place([MODEL.parameters]), ["ab a b"])
     if message is None:
-        assert required in translate(constraints=constraints)[0][0].text
+        assert required in translate(controls=controls)[0][0].text
         return
     with pytest.raises(UserError) as caught:
-        translate(constraints=constraints)
+        translate(controls=controls)
     assert str(caught.value) == message
 
 
@@ -182,9 +194,8 @@ def test_phrases_that_no_token_ends_and_too_many_required_ones(tmp_path):
     decoder = make_decoder(banned=str(tmp_path / "banned"), max_extra_length=500)
     assert "banned" not in decoder.control.values
     with pytest.raises(UserError, match="line 1: 128 required phrases of 2 alternatives of 2 tokens are more than 256"):
-        decoder.translate(
-            decoder.place([MODEL.parameters]), ["a"], constraints={"required": [[["ab a", "b"], ["a"]] * 60]}
-        )
+        controls = [Control(required=[["ab a", "b"], ["a"]] * 60)]
+        decoder.translate(decoder.place([MODEL.parameters]), ["a"], controls=controls)
 
 
 def test_scripts_without_spaces_begin_words_everywhere():

@@ -7,26 +7,24 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.decoding.models import random_sources
+from tests.decoding.models import decoding_config, random_sources
 from tests.decoding.test_constraints import LIMIT, LOG_P, MODEL, SCORES, SOURCE, SPACE, has
 from tests.decoding.test_text_decoder import make_decoder, random_texts, translate
 from transformer.decoding import ensemble
-from transformer.decoding.beam_search import beam_search
-from transformer.decoding.constraints import constrain
-from transformer.decoding.required_phrases import PhraseSearch, needed
+from transformer.decoding.beam_search import BeamSearch, Sentences
+from transformer.decoding.constraints import needed
+from transformer.decoding.control import Control
+from transformer.decoding.required_phrases import PhraseSearch
 from transformer.errors import UserError
 from transformer.special_tokens import EOS, PAD, UNK
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def search(allocates, beam_size, limit, parameters, source, phrases):
-    limits, models = jnp.full(len(source), limit), ensemble.build_models([MODEL.graph], parameters)
-    options = {"length_penalty": 0.6, "length_penalty_form": "gnmt", "max_length": limit + 1, "forbid_unk": False}
-    options |= {"beam_size": beam_size, "n_best": beam_size}
-    options["constrain"] = functools.partial(constrain, {"required": phrases}, limits)
-    if allocates:
-        return PhraseSearch(models, limits, phrases=phrases, **options).run(source)[0]
-    return beam_search(models, source, limits, **options)[0]
+    models = ensemble.build_models([MODEL.graph], parameters)
+    sentences = Sentences(source, jnp.full(len(source), limit), limit + 1, constraints={"required": phrases})
+    config = decoding_config(forbid_unk=False, beam_size=beam_size)
+    return (PhraseSearch if allocates else BeamSearch)(models, sentences, config, beam_size).run()[0]
 
 
 @pytest.mark.first_case
@@ -83,12 +81,13 @@ def test_outputs_have_their_phrases_whatever_their_neighbours(strategy):
     texts = [text or "1" for text in random_texts(8, longest=15, seed=0)]
     required = [[], [["3 2"]], [["6", "5 5"], ["2"]], [["4 4 3"]]] * 2
     decoder = make_decoder(strategy=strategy, max_extra_length=8)
-    together = translate(decoder, texts, constraints={"required": required, "prefix": ["7"] * 8})
+    controls = [Control("7", phrases) for phrases in required]
+    together = translate(decoder, texts, controls=controls)
     for phrases, (best,) in zip(required, together, strict=True):
         body = best.text.split()
         assert body[0] == "7"
         assert all(any(has(body, phrase.split()) for phrase in alternatives) for alternatives in phrases)
-    (alone,) = translate(decoder, texts[2:3], first_line=3, constraints={"required": required[2:3], "prefix": ["7"]})
+    (alone,) = translate(decoder, texts[2:3], first_line=3, controls=controls[2:3])
     assert alone[0].tokens == together[2][0].tokens
 
 
@@ -103,16 +102,17 @@ def test_outputs_have_their_phrases_whatever_their_neighbours(strategy):
 )
 def test_phrases_that_no_output_can_have_are_refused(required, message):
     with pytest.raises(UserError, match=message):
-        translate(make_decoder(), ["1"], constraints={"required": [required]})
+        translate(make_decoder(), ["1"], controls=[Control(required=required)])
 
 
 def test_phrases_of_one_sentence_are_banned_there_and_a_contradiction_is_refused():
     texts = [text for text in random_texts(12, longest=15, seed=0) if text]
     plain = translate(make_decoder(), texts)
     banned = [["1 1", " ", "7"] if i % 2 else [] for i in range(len(texts))]
-    constrained = translate(make_decoder(), texts, constraints={"banned": banned})
+    constrained = translate(make_decoder(), texts, controls=[Control(banned=phrases) for phrases in banned])
     assert constrained[::2] == plain[::2]
     for (before,), (after,) in zip(plain[1::2], constrained[1::2], strict=True):
         assert "1 1" in before.text and "1 1" not in after.text and "7" not in after.text
     with pytest.raises(UserError, match="^line 2: '3 1 1' is required, but '1 1' is banned; remove one of them"):
-        translate(make_decoder(), texts, constraints={"banned": banned, "required": [[["3 1 1"]]] * len(texts)})
+        controls = [Control(required=[["3 1 1"]], banned=phrases) for phrases in banned]
+        translate(make_decoder(), texts, controls=controls)

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.decoding.models import TOLERANCE, log_probabilities, random_sources, tiny_model
+from tests.decoding.models import TOLERANCE, decoding_config, log_probabilities, random_sources, tiny_model
 from transformer.decoding import ensemble
+from transformer.decoding.beam_search import Sentences
 from transformer.decoding.sampling import draw, sample, sample_keys
 from transformer.special_tokens import EOS, PAD, UNK
 
@@ -58,8 +59,8 @@ def test_tokens_are_drawn_with_their_probabilities(temperature, top_k, top_p, ep
 
 @functools.partial(jax.jit, static_argnums=(0, 4))
 def run(graph, parameters, source, limits, settings, lines):
-    models = ensemble.build_models([graph], [parameters])
-    return sample(models, source, limits, lines=lines, n_best=5, seed=3, **dict(settings))[0]
+    sentences, config = Sentences(source, limits, 10, lines), decoding_config(seed=3, **dict(settings))
+    return sample(ensemble.build_models([graph], [parameters]), sentences, config, n_best=5)[0]
 
 
 @pytest.mark.first_case
@@ -71,8 +72,7 @@ def test_samples_end_and_have_the_model_s_scores_and_fillers_stay_empty(dtype, f
     sources = random_sources(4, 6, 12, seed=0)
     sources[1] = PAD
     limits = np.array([3, -1, 0, 9])
-    settings = {"temperature": 2.0, "top_k": 6, "top_p": 0.9, "epsilon": 0.0, "length_penalty": 0.6, "max_length": 10}
-    settings |= {"forbid_unk": forbid_unk, "length_penalty_form": form}
+    settings = {"temperature": 2.0, "top_k": 6, "top_p": 0.9, "forbid_unk": forbid_unk, "length_penalty_form": form}
     samples = run(model.graph, model.parameters, sources, limits, tuple(settings.items()), np.arange(4, dtype=np.int32))
     samples = jax.device_get(samples)
     assert (samples.tokens[1] == PAD).all()

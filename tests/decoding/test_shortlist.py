@@ -9,14 +9,14 @@ import pytest
 from scipy.special import logsumexp
 
 from tests.checkpoints.saved_runs import refusal
-from tests.decoding.models import random_sources, teacher_forced, tiny_model
+from tests.decoding.models import decoding_config, random_sources, teacher_forced, tiny_model
 from tests.decoding.test_forced_decoding import REPLICAS, SOURCES, TOKENIZER, VOCABULARY, make_decoder
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
 from transformer.decoding import ensemble
-from transformer.decoding.beam_search import beam_search
+from transformer.decoding.beam_search import BeamSearch, Sentences
 from transformer.decoding.beam_tree import trace
-from transformer.decoding.shortlist import Shortlist, with_candidates
+from transformer.decoding.shortlist import CandidateModel, Shortlist
 from transformer.special_tokens import BOS, EOS, PAD, SPECIAL
 
 VOCAB_SIZE = 12
@@ -50,18 +50,18 @@ def test_candidates_are_complete_distinct_and_those_of_their_row(size, vocab_siz
         np.testing.assert_array_equal(shortlist.candidates(source[None]), row[None])
 
 
-def search(models, source, candidates, limits, **settings):
+def search(models, source, candidates, limits, width, max_length=16, **changes):
     graphs, parameters = zip(*models, strict=True)
-    defaults = {"length_penalty": 0.6, "length_penalty_form": "gnmt", "max_length": 16, "forbid_unk": True}
-    settings = defaults | settings
-    limits = np.array(limits, np.int32)
-    return jax.device_get(_search(graphs, parameters, source, candidates, limits, tuple(settings.items())))
+    limits, settings = np.array(limits, np.int32), (width, max_length, *changes.items())
+    return jax.device_get(_search(graphs, settings, parameters, source, candidates, limits))
 
 
-@functools.partial(jax.jit, static_argnums=(0, 5))
-def _search(graphs, parameters, source, candidates, limits, settings):
-    models = with_candidates(ensemble.build_models(graphs, parameters), candidates)
-    return beam_search(models, source, limits, **dict(settings))[0]
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _search(graphs, settings, parameters, source, candidates, limits):
+    (width, max_length, *changes), models = settings, ensemble.build_models(graphs, parameters)
+    models = models if candidates is None else [CandidateModel(model, candidates) for model in models]
+    config = decoding_config(beam_size=width, **dict(changes))
+    return BeamSearch(models, Sentences(source, limits, max_length), config, n_best=width).run()[0]
 
 
 @pytest.mark.first_case
@@ -73,8 +73,7 @@ def test_with_the_whole_vocabulary_as_candidates_the_search_is_the_plain_one(sha
     sources = random_sources(16, 6, VOCAB_SIZE, seed=1)
     limits = (sources != PAD).sum(axis=1) + 4
     candidates = np.tile(np.arange(VOCAB_SIZE, dtype=np.int32), (16, 1))
-    settings = {"beam_size": beam_size, "n_best": beam_size}
-    plain, listed = (search(models, sources, tokens, limits, **settings) for tokens in (None, candidates))
+    plain, listed = (search(models, sources, tokens, limits, beam_size) for tokens in (None, candidates))
     np.testing.assert_array_equal(listed.tokens, plain.tokens)
     np.testing.assert_allclose(listed.scores, plain.scores, atol=1e-5)
     np.testing.assert_allclose(listed.token_log_probabilities, plain.token_log_probabilities, atol=1e-5)
@@ -88,8 +87,8 @@ def test_the_search_is_exhaustive_over_the_renormalized_candidates_of_each_row(c
     sources = random_sources(2, 5, 9, seed=4)
     candidates = np.array([[0, 1, 2, 3, 5, 8, -1], [0, 1, 2, 3, 4, 6, 7]], np.int32)
     width = sum(4**length for length in range(limit + 1))
-    settings = {"beam_size": width, "n_best": width, "length_penalty": alpha, "max_length": limit + 1}
-    hypotheses = search(models, sources, candidates, [limit] * 2, forbid_unk=False, **settings)
+    settings = {"length_penalty": alpha, "forbid_unk": False}
+    hypotheses = search(models, sources, candidates, [limit] * 2, width, limit + 1, **settings)
     for row, source in enumerate(sources):
         allowed = candidates[row][candidates[row] >= 0]
         words = [token for token in allowed.tolist() if token not in (PAD, BOS, EOS)]

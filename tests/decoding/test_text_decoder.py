@@ -258,15 +258,15 @@ def test_unk_is_generated_only_if_allowed(strategy):
 
 
 def test_a_strategy_in_the_table_is_used_and_another_is_an_error(monkeypatch):
-    beam, used = STRATEGIES["beam"], []
+    used = []
 
-    def search(*arguments, **settings):
-        used.append(settings)
-        return beam.search(*arguments, **settings)
+    def search(*arguments):
+        used.append(arguments)
+        return STRATEGIES["beam"].search(*arguments)
 
-    monkeypatch.setitem(STRATEGIES, "new", Strategy(search, beam.arguments))
+    monkeypatch.setitem(STRATEGIES, "new", Strategy(search))
     texts = random_texts(5, 12, seed=5)
     assert translate(make_decoder(strategy="new"), texts) == translate(make_decoder(), texts)
-    assert all(tuple(settings) == beam.arguments for settings in used) and used
+    assert used
     with pytest.raises(KeyError):
         make_decoder(strategy="unknown")

@@ -1,6 +1,8 @@
 """Attention against loops that follow the equations, what it gives rows that may see nothing, and its weights."""
 
 import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -114,6 +116,28 @@ def test_attention_weights_of_a_stack_alone_are_those_it_has_in_the_whole():
     assert alone.keys() == whole.keys()
     for name in whole:
         np.testing.assert_array_equal(alone[name], whole[name])
+
+
+def test_other_threads_may_run_models_while_attention_weights_are_read():
+    tokens, reads, free = jnp.asarray([[5, 6, 7]]), threading.Event(), threading.Event()
+
+    class Slow(nnx.Module):
+        def __init__(self, encoder):
+            self.encoder = encoder
+
+        def __call__(self, tokens):
+            reads.set()
+            free.wait(30)
+            return self.encoder(tokens)
+
+    slow, other = Slow(tiny_transformer().module.encoder), tiny_transformer().module.encoder
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(attention_weights, slow, tokens)
+        reads.wait(30)
+        states = nnx.state(other, nnx.Intermediate), other(tokens), nnx.state(other, nnx.Intermediate)
+        free.set()
+    assert not states[0] and not states[2]  # the results of its methods are not kept
+    np.testing.assert_array_equal(future.result()["encoder"], attention_weights(other, tokens)["encoder"])
 
 
 def test_attention_weights_of_a_language_model():

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.decoding.models import decoding_config
 from tests.model.models import random_model
 from tests.training.tiny import run, setup, tiny_config
 from transformer import cli, evaluate, translate
 from transformer.checkpoints.trained import load
 from transformer.config.loading import with_values
 from transformer.data.batches.loader import Loader, Position
-from transformer.decoding.beam_search import beam_search
+from transformer.decoding.beam_search import BeamSearch, Sentences
 from transformer.errors import UserError
 from transformer.model.single_stack import LanguageModel, MaskedLanguageModel
 from transformer.special_tokens import BOS, EOS, PAD, SPECIAL, UNK
@@ -135,17 +136,8 @@ def test_greedy_continuations_are_those_of_forward_passes(language_model):
     for row, prompt in zip(source, prompts, strict=True):
         row[: len(prompt) + 1] = [*prompt, EOS]
     limits = np.array([len(prompt) + 6 for prompt in prompts])
-    hypotheses, done = beam_search(
-        [language_model],
-        jnp.asarray(source),
-        jnp.asarray(limits),
-        beam_size=1,
-        n_best=1,
-        length_penalty=0.0,
-        length_penalty_form="gnmt",
-        max_length=16,
-        forbid_unk=True,
-    )
+    sentences = Sentences(jnp.asarray(source), jnp.asarray(limits), max_length=16)
+    hypotheses, done = BeamSearch([language_model], sentences, decoding_config(beam_size=1), n_best=1).run()
     assert done.all()
     forward = jax.jit(lambda inputs: language_model(inputs))
     for tokens, prompt in zip(np.asarray(hypotheses.tokens[:, 0]), prompts, strict=True):
@@ -155,18 +147,8 @@ def test_greedy_continuations_are_those_of_forward_passes(language_model):
 
 
 def test_beams_keep_the_prompt(language_model):
-    prompt = jnp.array([[7, 30, UNK, 41, EOS, PAD]])
-    hypotheses, _ = beam_search(
-        [language_model],
-        prompt,
-        jnp.array([9]),
-        beam_size=4,
-        n_best=4,
-        length_penalty=0.6,
-        length_penalty_form="gnmt",
-        max_length=12,
-        forbid_unk=True,
-    )
+    sentences = Sentences(jnp.array([[7, 30, UNK, 41, EOS, PAD]]), jnp.array([9]), max_length=12)
+    hypotheses, _ = BeamSearch([language_model], sentences, decoding_config(), n_best=4).run()
     tokens = np.asarray(hypotheses.tokens[0])
     assert np.isfinite(hypotheses.scores).all() and len(np.unique(tokens, axis=0)) == 4
     np.testing.assert_array_equal(tokens[:, [0, 1, 3]], [[7, 30, 41]] * 4)

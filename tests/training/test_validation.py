@@ -6,7 +6,6 @@ import jax
 import ml_collections
 import numpy as np
 import pytest
-from flax import nnx
 
 from tests.data.files import pair_tokens
 from tests.model.models import logits_of
@@ -16,7 +15,6 @@ from transformer.data.batches.epoch_plan import Bucket, BucketStats, EpochPlan
 from transformer.data.sources import source as sources
 from transformer.decoding.batches import convert_kernels
 from transformer.decoding.forced_decoding import read_pair
-from transformer.decoding.text_decoder import TextDecoder
 from transformer.errors import UserError
 from transformer.run import preparation as runs
 from transformer.special_tokens import BOS, EOS, PAD
@@ -97,18 +95,6 @@ def test_validation_runs_only_programs_that_were_compiled_ahead(prepared):
     # Random parameters do not end sentences, so that the second pass runs as well.
     prepared.validation(parameters, lambda: None)
     assert (loss, decoding) == before
-
-
-def test_attention_is_traced_before_other_threads_compile(prepared, monkeypatch):
-    # nnx.capture replaces methods of the modules' classes while it traces.
-    validation = prepared.validation
-    fresh = TextDecoder([validation.graph], prepared.tokenizer, validation.decoder.config, jax.local_devices())
-    monkeypatch.setattr(validation, "decoder", fresh)
-    jobs = validation.compilations(prepared.initializer().parameters)
-    monkeypatch.setattr(nnx, "capture", lambda *_, **__: pytest.fail("traced by a job"))
-    for job in jobs:
-        job()
-    assert fresh.programs.compiled
 
 
 def test_the_warm_up_on_accelerators_translates_the_longest_text_with_its_line_number(prepared, monkeypatch):

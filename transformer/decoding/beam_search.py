@@ -6,18 +6,40 @@ A sentence is done when K hypotheses have ended, or earlier if no live hypothesi
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from transformer.config_types import Config
 from transformer.decoding import ensemble
+from transformer.decoding.constraints import constrain
 from transformer.decoding.lengths import LENGTH_PENALTIES
 from transformer.decoding.top_k import gather, top_k
 from transformer.special_tokens import BOS, EOS, PAD
+
+
+class Sentences(NamedTuple):
+    """The sentences of a batch, and the limits of their outputs.
+
+    source: rows of tokens and EOS, padded with PAD.
+    limits: the most tokens an output may have before EOS, which is then forced. Negative for a filler row, which gets
+      no hypotheses.
+    max_length: L, the static length of the outputs, EOS included. A row with a limit of L or more may be returned
+      before it is done.
+    lines: the number of each row's line, which only samples depend on.
+    constraints: see `constrain`.
+    """
+
+    source: Int[Array, "B S"]
+    limits: Int[Array, "B"]
+    max_length: int
+    lines: Int[Array, "B"] | None = None
+    constraints: Mapping[str, Any] = MappingProxyType({})
 
 
 class Hypotheses(NamedTuple):
@@ -57,31 +79,19 @@ class Extensions(NamedTuple):
 class BeamSearch:
     """A search of several sentences by an ensemble, step by step.
 
-    limits: the most tokens an output may have before EOS, which is then forced. Negative for a filler row, which gets
-      no hypotheses.
-    beam_size: K, the number of live hypotheses. n_best: how many are returned, at most K.
-    length_penalty: alpha, at least 0. length_penalty_form: see `LENGTH_PENALTIES`. forbid_unk: whether UNK is never
-      generated.
-    shrinking_beam: whether a hypothesis that ends keeps its place among the K, as in Marian, so that fewer stay live.
-    max_length: L, the static length of the outputs, EOS included. A row with a limit of L or more may be returned
-      before it is done.
-    constrain: returns the prediction without the tokens that may not come next, given it, the tokens and the position.
+    config: the group `config.decoding`; its beam_size is K, the number of live hypotheses.
+    n_best: how many are returned, at most K.
     """
 
     models: Sequence[ensemble.AutoregressiveModel]
-    limits: Int[Array, "B"]
-    beam_size: int
+    sentences: Sentences
+    config: Config
     n_best: int
-    length_penalty: float
-    length_penalty_form: str
-    max_length: int
-    forbid_unk: bool
-    shrinking_beam: bool = False
-    constrain: Callable[..., ensemble.Prediction] = lambda prediction, *_: prediction
 
-    def start(self, source: Int[Array, "B S"]) -> State:
+    def start(self) -> State:
         """Returns the state before the first step: a sentence has one live hypothesis, without tokens."""
-        shape = source.shape[0], self.beam_size, self.max_length
+        source, length = self.sentences.source, self.sentences.max_length
+        shape = source.shape[0], self.config.beam_size, length
         tokens, token_log_p, no_scores = jnp.full(shape, PAD), jnp.zeros(shape), jnp.full(shape[:2], -jnp.inf)
         return State(
             position=jnp.array(0),
@@ -89,24 +99,25 @@ class BeamSearch:
             live_token_log_p=token_log_p,
             live_log_p=no_scores.at[:, 0].set(0.0),
             ended=Hypotheses(tokens, no_scores, token_log_p),
-            done=self.limits < 0,
-            caches=tuple(model.start_cache(source, self.beam_size, self.max_length) for model in self.models),
+            done=self.sentences.limits < 0,
+            caches=tuple(model.start_cache(source, self.config.beam_size, length) for model in self.models),
         )
 
     def extend(self, state: State) -> Extensions:
+        (_, limits, *_, constraints), beam_size = self.sentences, self.config.beam_size
         tokens = jnp.where(state.position == 0, BOS, state.live_tokens[:, :, state.position - 1])
         prediction, caches = ensemble.decode_step(self.models, tokens, state.position, state.caches)
-        prediction = self.constrain(prediction, state.live_tokens, state.position)
+        prediction = constrain(constraints, limits, prediction, state.live_tokens, state.position)
         end_log_p = state.live_log_p + prediction.log_p_of(EOS)
-        live_log_p, *extensions = self.best_extensions(state, prediction, self.beam_size)
-        live_log_p = jnp.where((state.position < self.limits)[:, None], live_log_p, -jnp.inf)
-        _, best = jax.lax.top_k(jnp.concatenate([end_log_p, live_log_p], axis=1), self.beam_size)
-        if self.shrinking_beam:
-            is_free = jnp.arange(self.beam_size)[None] < jnp.isneginf(state.ended.scores).sum(axis=1, keepdims=True)
+        live_log_p, *extensions = self.best_extensions(state, prediction, beam_size)
+        live_log_p = jnp.where((state.position < limits)[:, None], live_log_p, -jnp.inf)
+        _, best = jax.lax.top_k(jnp.concatenate([end_log_p, live_log_p], axis=1), beam_size)
+        if self.config.shrinking_beam:
+            is_free = jnp.arange(beam_size)[None] < jnp.isneginf(state.ended.scores).sum(axis=1, keepdims=True)
             best = jnp.where(is_free, best, -1)
-            stays = (best[:, :, None] == self.beam_size + jnp.arange(self.beam_size)[None, None]).any(axis=1)
+            stays = (best[:, :, None] == beam_size + jnp.arange(beam_size)[None, None]).any(axis=1)
             live_log_p = jnp.where(stays, live_log_p, -jnp.inf)
-        ends = (best[:, :, None] == jnp.arange(self.beam_size)[None, None]).any(axis=1) & ~state.done[:, None]
+        ends = (best[:, :, None] == jnp.arange(beam_size)[None, None]).any(axis=1) & ~state.done[:, None]
         return Extensions(prediction, end_log_p, ends, live_log_p, *extensions, caches)
 
     def best_extensions(
@@ -116,7 +127,7 @@ class BeamSearch:
 
         Of each extension: the log-probability, the parent, the last token and that token's log-probability.
         """
-        excluded = (EOS, *ensemble.forbidden_tokens(self.forbid_unk))  # which may all be among the likeliest
+        excluded = (EOS, *ensemble.forbidden_tokens(self.config.forbid_unk))  # which may all be among the likeliest
         per_parent = min(count + len(excluded), prediction.logits.shape[-1])
         logits, tokens = top_k(prediction.logits, per_parent)
         logits = jnp.where(jnp.isin(tokens, jnp.array(excluded)), -jnp.inf, logits)
@@ -127,18 +138,18 @@ class BeamSearch:
         return best, index // per_parent, prediction.tokens_at(tokens), token_log_p
 
     def advance(self, state: State, extensions: Extensions) -> State:
-        step, parents = state.position, extensions.parents
-        penalty = functools.partial(LENGTH_PENALTIES[self.length_penalty_form], alpha=self.length_penalty)
+        step, parents, config = state.position, extensions.parents, self.config
+        penalty = functools.partial(LENGTH_PENALTIES[config.length_penalty_form], alpha=config.length_penalty)
         ending = Hypotheses(
             state.live_tokens.at[:, :, step].set(EOS),
             jnp.where(extensions.ends, extensions.end_log_p, -jnp.inf) / penalty(step + 1),
             state.live_token_log_p.at[:, :, step].set(extensions.prediction.log_p_of(EOS)),
         )
         candidates = Hypotheses(*(jnp.concatenate(pair, axis=1) for pair in zip(state.ended, ending, strict=True)))
-        _, best = jax.lax.top_k(candidates.scores, self.beam_size)
+        _, best = jax.lax.top_k(candidates.scores, config.beam_size)
         ended = Hypotheses(*(gather(x, best) for x in candidates))
         # The best score a live hypothesis can reach: all further tokens certain, and the largest length penalty.
-        bound = extensions.live_log_p[:, 0] / penalty(self.limits + 1)
+        bound = extensions.live_log_p[:, 0] / penalty(self.sentences.limits + 1)
         caches = extensions.caches
         return State(
             position=step + 1,
@@ -147,24 +158,13 @@ class BeamSearch:
             live_log_p=extensions.live_log_p,
             ended=ended,
             done=state.done | jnp.isfinite(ended.scores[:, -1]) | (bound <= ended.scores[:, self.n_best - 1]),
-            caches=caches if self.beam_size == 1 else tuple(cache.reorder(parents) for cache in caches),
+            caches=caches if config.beam_size == 1 else tuple(cache.reorder(parents) for cache in caches),
         )
 
     def is_unfinished(self, state: State) -> Bool[Array, ""]:
-        return (state.position < self.max_length) & ~state.done.all()
+        return (state.position < self.sentences.max_length) & ~state.done.all()
 
-    def run(self, source: Int[Array, "B S"]) -> tuple[Hypotheses, Bool[Array, "B"]]:
-        """Returns the `n_best` translations of each row of `source`, and which rows are done."""
-        step, start = (lambda state: self.advance(state, self.extend(state))), self.start(source)
-        final = jax.lax.while_loop(self.is_unfinished, step, start)
+    def run(self) -> tuple[Hypotheses, Bool[Array, "B"]]:
+        """Returns the `n_best` translations of each row, and which rows are done."""
+        final = jax.lax.while_loop(self.is_unfinished, lambda x: self.advance(x, self.extend(x)), self.start())
         return Hypotheses(*(x[:, : self.n_best] for x in final.ended)), final.done
-
-
-def beam_search(
-    models: Sequence[ensemble.AutoregressiveModel], source: Int[Array, "B S"], limits: Int[Array, "B"], **options: Any
-) -> tuple[Hypotheses, Bool[Array, "B"]]:
-    """Returns the `n_best` translations of each row of `source`, and which rows are done.
-
-    A row is a sentence, tokens and EOS, padded with PAD. The other arguments are the attributes of `BeamSearch`.
-    """
-    return BeamSearch(models, limits, **options).run(source)

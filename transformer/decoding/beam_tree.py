@@ -1,10 +1,10 @@
-"""The tree of a beam search: every hypothesis that the search considered for one sentence, and its outcome."""
+"""The hypotheses that a beam search considers for one sentence: all of them as a tree, or those after a prefix."""
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +12,14 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config_types import Config
 from transformer.decoding import ensemble
-from transformer.decoding.batches import DecodingBatch, Replicas, make_batches
-from transformer.decoding.beam_search import State
+from transformer.decoding.batches import Replicas, make_batches
+from transformer.decoding.beam_search import Sentences, State
+from transformer.decoding.control import Control
 from transformer.decoding.lengths import LENGTH_PENALTIES
 from transformer.decoding.required_phrases import make_search
 from transformer.decoding.text_decoder import TextDecoder
+from transformer.decoding.translation import EMPTY, Translation
+from transformer.errors import UserError
 from transformer.special_tokens import BOS, EOS
 
 KEPT, DROPPED, ENDED = "kept", "dropped", "ended"
@@ -68,7 +71,7 @@ def trace(decoder: TextDecoder, parameters: Replicas, text: str) -> BeamTree:
     """Returns the beam search for the translation of a text."""
     (source,) = decoder.source_tokens([text], first_line=1)
     source = source or [EOS]
-    steps = search_steps(decoder, parameters, source, lambda batch: decoder.arrays(batch, [source], 1))
+    steps = _search_steps(decoder, parameters, source, Control())
     nodes = _make_nodes(steps, decoder.target_pieces, decoder.config)
     best = [max((i for i, node in enumerate(nodes) if node.outcome == ENDED), key=lambda i: nodes[i].score)]
     while (parent := nodes[best[0]].parent) is not None:
@@ -76,31 +79,46 @@ def trace(decoder: TextDecoder, parameters: Replicas, text: str) -> BeamTree:
     return BeamTree(tuple(decoder.source_pieces[token] for token in source), tuple(nodes), tuple(best))
 
 
-def search_steps(
-    decoder: TextDecoder, parameters: Replicas, source: Sequence[int], arrays_of: Callable[[DecodingBatch], tuple]
-) -> Step:
-    """Returns the steps of the search for the translation of a source, which has the arrays of `TextDecoder.search`."""
+def alternatives(decoder: TextDecoder, parameters: Replicas, text: str, prefix: str, count: int) -> list[Translation]:
+    """Returns a translation for each of the `count` likeliest tokens after the prefix, the likeliest token first.
+
+    Raises UserError if the beam search does not consider so many tokens, or no output has the prefix.
+    """
+    if count > (most := 2 * decoder.config.beam_size):
+        raise UserError(f"count={count}: must be at most {most}, twice decoding.beam_size; raise that")
+    (source,) = decoder.source_tokens([text], first_line=1)
+    if not source:
+        return [EMPTY]
+    tokens = decoder.control.encode_text("prefix", prefix)
+    steps = _search_steps(decoder, parameters, source, Control(tokens))
+    _, _, (end_log_p, *_), _, following, log_p = (array[len(tokens)].tolist() for array in steps)
+    following = sorted([(end_log_p, EOS), *zip(log_p, following, strict=True)], key=lambda pair: -pair[0])
+    controls = [Control([*tokens, token]) for value, token in following[:count] if math.isfinite(value)]
+    return [best for (best,) in decoder.translate(parameters, [text] * len(controls), controls=controls)]
+
+
+def _search_steps(decoder: TextDecoder, parameters: Replicas, source: Sequence[int], control: Control) -> Step:
+    """Returns the steps of the search for the translation of a source."""
+    arrays_of = decoder.arrays_of([source], first_line=1, controls=[control])
     (batch,) = make_batches({0: len(source)}, decoder.config.max_source_length, 1)
     search = decoder.jit(decoder.search, method=record, n_best=1, extra_length=None)
     ((_, steps),) = decoder.map(search, parameters, [batch], arrays_of)
     return steps
 
 
-def record(
-    models: Sequence[ensemble.AutoregressiveModel], source: Int[Array, "1 S"], limits: Int[Array, "1"], **options: Any
-) -> Step:
-    """Returns the steps of the search, as many as the longest output has tokens. `options`: see `make_search`."""
-    search = make_search(models, limits, **options)
+def record(models: Sequence[ensemble.AutoregressiveModel], sentences: Sentences, config: Config, n_best: int) -> Step:
+    """Returns the steps of the search for the one sentence, as many as the longest output has tokens."""
+    search = make_search(models, sentences, config, n_best)
 
     def step(state: State, _) -> tuple[State, Step]:
         is_taken, extensions = search.is_unfinished(state), search.extend(state)
-        count = 2 * search.beam_size
+        count = 2 * config.beam_size
         log_p, parents, tokens, _ = search.best_extensions(state, extensions.prediction, count)
-        log_p = jnp.where(state.position < search.limits[0], log_p, -jnp.inf)
+        log_p = jnp.where(state.position < sentences.limits[0], log_p, -jnp.inf)
         considered = Step(is_taken, extensions.ends[0], extensions.end_log_p[0], parents[0], tokens[0], log_p[0])
         return jax.lax.cond(is_taken, lambda: search.advance(state, extensions), lambda: state), considered
 
-    return jax.lax.scan(step, search.start(source), length=search.max_length)[1]
+    return jax.lax.scan(step, search.start(), length=sentences.max_length)[1]
 
 
 def _make_nodes(steps: Step, pieces: Sequence[str], config: Config) -> list[Node]:

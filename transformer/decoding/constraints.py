@@ -8,11 +8,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from transformer.decoding.ensemble import Prediction
-from transformer.decoding.required_phrases import needed_after
 from transformer.special_tokens import EOS, PAD
+
+BOUNDARY = np.iinfo(np.int32).max  # in a rule of a banned phrase: a character that is no part of a word, or none
+NEVER = 1 << 16  # tokens that an absent alternative of a required phrase needs
 
 
 class History(NamedTuple):
@@ -24,7 +27,7 @@ class History(NamedTuple):
     tokens: Int[Array, "B K L"]
     position: Int[Array, ""]
     limits: Int[Array, "B"]
-    spelling: Int[Array, "V 8"] | None
+    spelling: Int[Array, "V W"] | None
 
     def last(self, i: int) -> Int[Array, "B K"]:
         """Returns the i-th last token of each hypothesis; PAD if it is shorter."""
@@ -49,23 +52,19 @@ def repeats_ngram(size: int, history: History, forbidden: Forbidden) -> Forbidde
     return _forbid(history.tokens, is_repeated, forbidden)
 
 
-def ends_banned(rules: Int[Array, "#B N 4"], history: History, forbidden: Forbidden) -> Forbidden:
-    """Forbids the tokens that end a banned phrase after the text of a hypothesis. Rules are those of `Spelling`.
+def ends_banned(rules: Int[Array, "#B N C"], history: History, forbidden: Forbidden) -> Forbidden:
+    """Forbids the tokens that end a banned phrase after the text of a hypothesis.
 
-    The hash of a text is the sum over its tokens of hash times the factors of all later tokens. The space of its first
-    token does not count. Texts of the last 0, 1, ... L tokens are compared.
+    A rule is a token and the characters before it, the last one first: a code of `Spelling`, `BOUNDARY`, or 0 for any.
     """
-    tokens, *before, is_inside = (rules[:, None, :, i] for i in range(4))
-    table = jnp.flip(history.spelling[history.tokens], axis=2)
-    *columns, in_word, has_space = (table[:, :, :, i] for i in range(8))
-    none, first = ((0, 0), (0, 0), (1, 0)), ((0, 0), (0, 0), (0, 1))  # before the last token, and the first one
-    begins_word = jnp.pad(in_word == 0, first, constant_values=True) | jnp.pad(has_space == 1, none)
-    agrees = (is_inside == 0)[:, :, None] | begins_word[:, :, :, None]
-    for value, hashes, first_hashes, factors in zip(before, columns[:2], columns[2:4], columns[4:], strict=True):
-        later = jnp.pad(jnp.cumprod(factors, axis=2), none, constant_values=1)[:, :, :-1]
-        sums = jnp.pad(jnp.cumsum(hashes * later, axis=2), none)[:, :, :-1]  # of the tokens after each
-        agrees &= jnp.pad(sums + first_hashes * later, none)[:, :, :, None] == value[:, :, None]
-    return _forbid(tokens, agrees.any(axis=2), forbidden)
+    tokens, before = rules[:, None, :, 0], rules[:, None, :, 1:]
+    length = before.shape[3]  # of the text to compare, which the last `length` tokens have
+    recent = jnp.flip(jnp.roll(history.tokens, -history.position, axis=2), axis=2)[:, :, :length]
+    codes = history.spelling[recent].reshape(*recent.shape[:2], -1)
+    places = jnp.where(codes == 0, length, jnp.cumsum(codes != 0, axis=2) - 1)
+    text = jax.vmap(jax.vmap(lambda row, at: jnp.zeros(length, int).at[at].set(row, mode="drop")))(codes, places)
+    agrees = (before == 0) | (before == text[:, :, None]) | ((before == BOUNDARY) & (text[:, :, None] <= 0))
+    return _forbid(tokens, agrees.all(axis=3), forbidden)
 
 
 def lacks_phrases(phrases: Int[Array, "B C A M"], history: History, forbidden: Forbidden) -> Forbidden:
@@ -104,7 +103,10 @@ def constrain(
     tokens: Int[Array, "B K L"],
     position: Int[Array, ""],
 ) -> Prediction:
-    """Returns the prediction without the tokens that the constraints with these values forbid."""
+    """Returns the prediction without the tokens that the constraints forbid.
+
+    values: those of entries of `CONSTRAINTS`, and with banned phrases `spelling`, the table of `Spelling`.
+    """
     if not values:
         return prediction
     forbidden = jnp.zeros(prediction.logits.shape, bool)
@@ -119,3 +121,30 @@ def _forbid(tokens: Int[Array, "#B #K N"], which: Bool[Array, "#B #K N"], forbid
     index = jnp.where(which, tokens, forbidden.shape[2])  # beyond the vocabulary: dropped
     index = jnp.broadcast_to(index, (*forbidden.shape[:2], index.shape[2]))
     return jax.vmap(jax.vmap(lambda row, marked: row.at[marked].set(True, mode="drop")))(forbidden, index)
+
+
+def needed_after(
+    tokens: Int[Array, "B K L"],
+    position: Int[Array, ""],
+    following: Int[Array, "B K N"],
+    phrases: Int[Array, "B C A M"],
+) -> Int[Array, "B K N"]:
+    """Returns how many more tokens each hypothesis needs for its phrases after each of the N following tokens."""
+    extended = jnp.broadcast_to(tokens[:, :, None], (*following.shape, tokens.shape[2]))
+    extended = extended.at[:, :, :, position].set(following)
+    return jax.vmap(jax.vmap(jax.vmap(needed, (0, None, None)), (0, None, None)), (0, None, 0))(
+        extended, position + 1, phrases
+    )
+
+
+def needed(tokens: Int[Array, "L"], length: Int[Array, ""], phrases: Int[Array, "C A M"]) -> Int[Array, ""]:
+    """Returns the fewest tokens after which a hypothesis has all phrases, if it finishes the one that it has begun."""
+    L, M = len(tokens), phrases.shape[2]
+    starts = jnp.arange(L)
+    windows = jnp.pad(tokens, (0, M))[starts[:, None] + jnp.arange(M)[None]]
+    agrees = jnp.cumprod(windows[None, None] == phrases[:, :, None], axis=3).sum(axis=3)  # first tokens: (C, A, L)
+    sizes = (phrases != PAD).sum(axis=2)
+    is_met = ((agrees >= sizes[:, :, None]).any(axis=2) & (sizes > 0)).any(axis=1) | (sizes == 0).all(axis=1)
+    begun = jnp.where(agrees == (length - starts)[None, None], agrees, 0).max(axis=2)
+    whole, rest = (jnp.where(sizes > 0, count, NEVER).min(axis=1) for count in (sizes, sizes - begun))
+    return jnp.where(is_met, 0, whole).sum() - jnp.where(is_met, 0, whole - rest).max()

@@ -1,10 +1,9 @@
 """Control of the output: the constraints of a configuration, and those that come with each source as texts."""
 
-import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,8 +12,6 @@ from jaxtyping import Array, Int
 from transformer.config_types import Config
 from transformer.data.sources.lines import read_text_file
 from transformer.data.tokenizers.vocabulary import Vocabulary
-from transformer.decoding.batches import DecodingBatch
-from transformer.decoding.constraints import constrain
 from transformer.decoding.lengths import output_limits
 from transformer.decoding.phrases import Spelling, spelling_of
 from transformer.decoding.strategies import STRATEGIES
@@ -24,6 +21,19 @@ from transformer.special_tokens import EOS, PAD, UNK
 
 MAX_REQUIRED = 256  # tokens; a search compares each with each, and with all tokens of each hypothesis
 DEPTHS = {"prefix": 1, "required": 3, "banned_here": 2}  # of the lists that are a sentence's values
+
+
+class Control(NamedTuple):
+    """The texts that control the translations of one source.
+
+    prefix: the text that they begin with, or its tokens.
+    required: phrases that they have. A phrase is a list of alternatives, of which one suffices.
+    banned: phrases that they do not have.
+    """
+
+    prefix: str | Sequence[int] = ""
+    required: Sequence[Sequence[str]] = ()
+    banned: Sequence[str] = ()
 
 
 class OutputControl:
@@ -45,63 +55,42 @@ class OutputControl:
     def spelling(self) -> Spelling:
         return spelling_of(self.vocabulary)
 
-    def options(self, limits: Int[Array, "B"], arrays: Mapping[str, Array]) -> dict[str, Any]:
-        """Returns the arguments `constrain` and `phrases` of a search; `arrays` are the constraints of its rows."""
+    def values_with(self, arrays: Mapping[str, Array]) -> dict[str, Any]:
+        """Returns the values that `constrain` takes; `arrays` are those of the rows of a batch."""
         values = self.values | arrays
         if not {"banned", "banned_here"}.isdisjoint(values):
             values["spelling"] = jnp.array(self.spelling.table)
-        return {"constrain": functools.partial(constrain, values, limits), "phrases": values.get("required")}
+        return values
 
-    def with_texts(
-        self,
-        arrays_of: Callable[[DecodingBatch], tuple],
-        texts: Mapping[str, Sequence],
-        sources: Sequence[Sequence[int]],
-        first_line: int,
-    ) -> Callable[[DecodingBatch], tuple]:
-        """Returns the function of a batch that adds the constraints of its sentences, if there are any, to its arrays.
+    def encode(
+        self, controls: Sequence[Control], sources: Sequence[Sequence[int]], first_line: int
+    ) -> dict[str, Int[np.ndarray, "N ..."]]:
+        """Returns the arrays of the sources' controls, by the names of `CONSTRAINTS`; {} if there are none.
 
-        texts: for each source
-          prefix: the text that its outputs begin with, or its tokens; "" for none.
-          required: a list of phrases that its outputs have; a phrase is a list of alternatives, of which one suffices.
-          banned: a list of phrases that its outputs do not have.
-
-        Raises UserError if their number is wrong, or no output can have a text, since it has unknown characters, too
-        many tokens together, or banned phrases.
+        The last row is that of a source without control. Raises UserError if no output can have a text, since it has
+        unknown characters, too many tokens together, or banned phrases.
         """
-        if not texts:
-            return arrays_of
+        if not any(map(any, controls)):
+            return {}
         if not STRATEGIES[self.config.strategy].takes_steps or self.config.shortlist:
-            advice = "needs a search by steps without decoding.shortlist; change the decoding keys"
-            raise UserError(f"{', '.join(texts)}: {advice}")
-        for name, items in texts.items():
-            if len(items) != len(sources):
-                raise UserError(f"{name}: has {len(items)} items, must have {len(sources)}, one for each source")
-        columns: dict[str, list] = {name: [] for name in DEPTHS}
-        for i, source in enumerate(sources):
+            raise UserError(
+                "prefixes, phrases and glossaries need a search by steps without decoding.shortlist; change the "
+                "decoding keys"
+            )
+        rows = []
+        for line, (control, source) in enumerate(zip(controls, sources, strict=True), start=first_line):
             limit = int(output_limits(max(len(source), 1), self.config)[-1])
-            row = self._encode_row(f"line {first_line + i}", limit, **{name: items[i] for name, items in texts.items()})
-            for column, values in zip(columns.values(), row, strict=True):
-                column.append(values)
-        columns = {name: column for name, column in columns.items() if any(column)}
-        sizes = {name: _sizes(column, DEPTHS[name]) for name, column in columns.items()}
+            rows.append(self._encode_row(f"line {line}", limit, control))
+        columns = {name: [*column, []] for name, column in zip(DEPTHS, zip(*rows, strict=True), strict=True)}
+        return {
+            name: _array(column, (len(column), *_sizes(column, DEPTHS[name])))
+            for name, column in columns.items()
+            if any(column)
+        }
 
-        def arrays_with_constraints(batch: DecodingBatch) -> tuple:
-            rows = {name: [column[i] for i in batch.indices] for name, column in columns.items()}
-            values = {name: _array(rows[name], (batch.rows, *sizes[name])) for name in rows}
-            return *arrays_of(batch), None, values
-
-        return arrays_with_constraints if columns else arrays_of
-
-    def _encode_row(
-        self,
-        line: str,
-        limit: int,
-        prefix: str | Sequence[int] = "",
-        required: Sequence[Sequence[str]] = (),
-        banned: Sequence[str] = (),
-    ) -> tuple[list, list, list]:
+    def _encode_row(self, line: str, limit: int, control: Control) -> tuple[Sequence, list, list]:
         """Returns the values of `DEPTHS` for a sentence. Raises UserError if no output of `limit` tokens obeys them."""
+        prefix, required, banned = control
         tokens = self.encode_text(f"prefix of {line}", prefix) if isinstance(prefix, str) else prefix
         banned = self.spelling.normalize(line, banned) if banned else []
         known = [*banned, *self.banned]

@@ -11,10 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer.decoding.beam_search import Hypotheses
 from transformer.decoding.top_k import gather
-from transformer.model.attention import MultiHeadAttention
-from transformer.model.layers import Layer
-from transformer.model.masks import Mask, segments_of
-from transformer.model.transformer import Transformer
+from transformer.model.transformer import Transformer, attention_weights
 from transformer.special_tokens import BOS, EOS, PAD
 
 
@@ -47,26 +44,8 @@ def log_coverage(
 def last_cross_attention(
     model: Transformer, source: Int[Array, "B S"], target: Int[Array, "N T"], beams: int
 ) -> Float[Array, "N T S"]:
-    """Returns the attention weights of the last decoder layer, the mean of its heads, in forced decoding.
-
-    `attention_weights` is not thread-safe, but decoding traces its programs in threads.
-    """
-    decoder, memory = model.decoder, jnp.repeat(model.encoder(source), beams, axis=0)
-    visible = jnp.repeat(model.encoder.visible_segments(source), beams, axis=0)
+    """Returns the attention weights of the last decoder layer, the mean of its heads, in forced decoding."""
+    memory, visible = model.encoder(source), model.encoder.visible_segments(source)
+    memory, visible = (jnp.repeat(x, beams, axis=0) for x in (memory, visible))
     target_input = jnp.pad(target, ((0, 0), (1, 0)), constant_values=BOS)[:, :-1]
-    segments, positions = segments_of(target_input), jnp.arange(target.shape[1])[None]
-    mask = Mask(segments, segments, is_causal=True, is_packed=False)
-    memory_mask = Mask(segments, visible, is_causal=False, is_packed=False)
-    x, weights = decoder.embed(target_input, positions, None), []
-    for layer in decoder.layers:
-
-        def attend_self(x: jax.Array, layer: Layer = layer) -> jax.Array:
-            return layer.self_attention(x, x, mask, None, decoder.rotary_positions(positions))
-
-        def attend_memory(x: jax.Array, attention: MultiHeadAttention = layer.cross_attention) -> jax.Array:
-            keys, _ = attention.project_keys_values(memory)
-            weights.append(attention.weights(attention.project_queries(x), keys, memory_mask.dense))
-            return attention(x, memory, memory_mask)
-
-        x = layer(x, attend_self, attend_memory, None)
-    return weights[-1].mean(axis=1)
+    return attention_weights(model.decoder, target_input, memory, visible)["cross"][-1].mean(axis=1)

@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from transformer.config_types import Config
 from transformer.decoding import ensemble
-from transformer.decoding.beam_search import Hypotheses
+from transformer.decoding.beam_search import Hypotheses, Sentences
 from transformer.decoding.lengths import LENGTH_PENALTIES
 from transformer.decoding.top_k import gather
 from transformer.model.kernels import FLOAT32
@@ -36,28 +37,21 @@ class Prefixes(NamedTuple):
 
 
 def ctc_search(
-    models: Sequence[CtcTransformer],
-    source: Int[Array, "B S"],
-    limits: Int[Array, "B"],
-    *,
-    beam_size: int,
-    n_best: int,
-    length_penalty: float,
-    length_penalty_form: str,
-    forbid_unk: bool,
+    models: Sequence[CtcTransformer], sentences: Sentences, config: Config, n_best: int
 ) -> tuple[Hypotheses, Bool[Array, "B"]]:
-    """Returns the `n_best` translations of each row of `source`, and True for each row: all are done.
+    """Returns the `n_best` translations of each row, and True for each row: all are done.
 
     A beam of 1 takes the most likely label of each frame. The probabilities of tokens are not known:
     `token_log_probabilities` has the whole log-probability at the end of a hypothesis. All models have the same number
-    of frames. `limits` only mark filler rows, as negative. The other arguments are those of `beam_search`.
+    of frames. The limits of `sentences` only mark filler rows. `config` is the group `config.decoding`.
     """
+    source, beam_size = sentences.source, config.beam_size
     is_frame = models[0].frames(source) != PAD
     hidden = tuple(model.hidden(source) for model in models)
 
     def search_row(hidden: tuple[Float[Array, "F D"], ...], is_frame: Bool[Array, "F"]) -> Prefixes:
         log_p = ensemble.log_probabilities([model.logits(x) for model, x in zip(models, hidden, strict=True)])
-        log_p = log_p.at[:, jnp.array((BOS, EOS, UNK) if forbid_unk else (BOS, EOS))].set(-jnp.inf)
+        log_p = log_p.at[:, jnp.array((BOS, EOS, UNK) if config.forbid_unk else (BOS, EOS))].set(-jnp.inf)
         return _greedy(log_p, is_frame) if beam_size == 1 else _search(log_p, is_frame, beam_size)
 
     vocab_size = len(models[0].output_table_and_bias[0])
@@ -65,8 +59,8 @@ def ctc_search(
     divisors = [size for size in range(1, len(source) + 1) if len(source) % size == 0]
     rows = max(size for size in divisors if size == 1 or size * row_bytes <= CHUNK_BYTES)
     prefixes = jax.lax.map(lambda row: search_row(*row), (hidden, is_frame), batch_size=rows)
-    scores = prefixes.log_p / LENGTH_PENALTIES[length_penalty_form](prefixes.lengths + 1, length_penalty)
-    scores = jnp.where((limits < 0)[:, None], -jnp.inf, scores)
+    penalty = LENGTH_PENALTIES[config.length_penalty_form](prefixes.lengths + 1, config.length_penalty)
+    scores = jnp.where((sentences.limits < 0)[:, None], -jnp.inf, prefixes.log_p / penalty)
     scores, best = jax.lax.top_k(scores, n_best)
     tokens, lengths, totals = (gather(x, best) for x in (prefixes.tokens, prefixes.lengths, prefixes.log_p))
     is_end = jnp.arange(tokens.shape[2])[None, None] == lengths[:, :, None]

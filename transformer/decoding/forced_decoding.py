@@ -89,12 +89,8 @@ def read_pair(models: DeviceModels, parameters: Replicas, source: str, target: s
 
 
 def attention_compilation(models: DeviceModels, parameters: tuple[dict, ...], *pair: str) -> Callable[[], object]:
-    """Returns a function that compiles the program of `read_pair` for a pair. The parameters may be abstract.
-
-    The program is traced here: `attention_weights` captures what modules return, which would disturb other threads.
-    """
+    """Returns a function that compiles the program of `read_pair` for a pair. The parameters may be abstract."""
     arguments = models.jit(attend), parameters, *_encode_pair(models, *pair)[1]
-    models.programs.lower(*arguments)
     return functools.partial(models.programs.compile, *arguments, device=models.devices[0])
 
 

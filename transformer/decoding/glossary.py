@@ -42,7 +42,7 @@ class Glossary:
         columns = [(f"{name}: line {number}", line.split("\t")) for number, line in lines if line.strip()]
         return cls((where, term, translations) for where, (term, *translations) in columns)
 
-    def required(self, source: str, phrases: Sequence[list[str]] = ()) -> list[list[str]]:
+    def required(self, source: str, phrases: Sequence[list[str]]) -> list[list[str]]:
         """Returns the required phrases of a source, and the translations of the terms that it has."""
         text, phrases = _normalize(source), list(phrases)
         for term, translations in self.terms:

@@ -8,29 +8,23 @@ search are weighted by their probabilities (Kumar and Byrne 2004).
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Num
+from jaxtyping import Array, Bool, Float, Num
 
 from transformer.config_types import Config
-from transformer.decoding.beam_search import Hypotheses
+from transformer.decoding.beam_search import Hypotheses, Sentences
 from transformer.decoding.ensemble import AutoregressiveModel
 from transformer.decoding.sampling import sample
 from transformer.decoding.translation import Translation
 
-Models = Sequence[AutoregressiveModel]
-
 
 def draw(
-    models: Models, source: Int[Array, "B S"], limits: Int[Array, "B"], **options: Any
+    models: Sequence[AutoregressiveModel], sentences: Sentences, config: Config, n_best: int
 ) -> tuple[Hypotheses, Bool[Array, "B"]]:
-    """Returns samples with the same random numbers on all lines, so that only the source matters.
-
-    `options` are those of `sample`.
-    """
-    return sample(models, source, limits, lines=jnp.zeros(len(source), jnp.int32), **options)
+    """Returns samples with the same random numbers on all lines, so that only the source matters."""
+    return sample(models, sentences._replace(lines=jnp.zeros_like(sentences.lines)), config, n_best)
 
 
 def best_sample(translations: list[Translation], config: Config) -> list[Translation]:
@@ -110,11 +104,7 @@ def count_ngrams(
         distinct, ngrams[row, column] = np.unique(pairs, return_inverse=True)
         occurrences = np.zeros((len(rows), len(distinct)))
         np.add.at(occurrences, (row, ngrams[row, column]), 1)
-        shared = np.zeros((len(rows), len(rows)))
-        for times in range(1, int(occurrences.max(initial=0)) + 1):  # sums the smaller of two counts
-            is_in = (occurrences >= times).astype(np.float32)
-            shared += is_in @ is_in.T
-        yield occurrences.sum(axis=1), shared
+        yield occurrences.sum(axis=1), np.array([np.minimum(row, occurrences).sum(axis=1) for row in occurrences])
 
 
 # The utilities that `decoding.mbr_utility` can name: from N texts to the scores of each by each.

@@ -4,7 +4,9 @@ A phrase begins a word at the start of a text and after a character that is no l
 to a script without spaces between words.
 """
 
+import collections
 import functools
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 
@@ -12,13 +14,13 @@ import numpy as np
 from jaxtyping import Int
 
 from transformer.data.tokenizers.vocabulary import Vocabulary
+from transformer.decoding.constraints import BOUNDARY
 from transformer.decoding.translation import encode
-from transformer.special_tokens import PAD, SPECIAL, UNK
+from transformer.special_tokens import SPECIAL, UNK
 
 # Thai and Lao, Burmese, Khmer, Chinese and Japanese.
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
 WORD = re.compile(rf"[^\W{_UNSPACED}]")  # belongs to the word of a neighbour of this kind
-_MULTIPLIERS = (0x9E3779B1, 0x85EBCA77)  # of two polynomial hashes modulo 2^32
 
 
 def is_boundary(text: str, i: int) -> bool:
@@ -27,16 +29,14 @@ def is_boundary(text: str, i: int) -> bool:
 
 
 class Spelling:
-    """The texts of a vocabulary's tokens, from which the search computes hashes of the ends of its hypotheses.
+    """The texts of a vocabulary's tokens, from which the search knows the characters of its hypotheses.
 
     texts: those that the tokens add to an output.
-    table: for each token: two hashes of its text; two without its first character if that is a space; the factors by
-      which it multiplies the hashes of a text before it; whether a phrase after it does not begin a word; whether its
-      first character is a space.
+    table: the characters of each token, the last one first, filled up with 0: see `_codes`.
     """
 
     texts: Sequence[str]
-    table: Int[np.ndarray, "V 8"]
+    table: Int[np.ndarray, "V W"]
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -46,16 +46,14 @@ class Spelling:
         one, two = vocabulary.decode([[other], [other, other]])
         between = vocabulary.decode([[other, token, other] for token in range(vocabulary.size)])
         self.texts = [text[len(one) : len(one) - len(two)] for text in between]
-        self._tokens: dict[str, list[int]] = {}
+        self._parts = collections.defaultdict(list)  # by the text between two boundaries, the token and its start there
         for token, text in enumerate(self.texts):
-            self._tokens.setdefault(text, []).append(token)
-        self._longest = max(map(len, self._tokens))
-        factors = [[pow(multiplier, len(text), 1 << 32) for multiplier in _MULTIPLIERS] for text in self.texts]
-        has_space = [text.startswith(" ") for text in self.texts]
-        in_word = [token == PAD or bool(WORD.match(text[-1:])) for token, text in enumerate(self.texts)]
-        hashes = [[*_hashes(text), *_hashes(text.removeprefix(" "))] for text in self.texts]
-        self._rules_of = functools.lru_cache(maxsize=1024)(self._find_rules)
-        self.table = np.column_stack([hashes, _as_int32(factors), in_word, has_space]).astype(np.int32)
+            boundaries = [i for i in range(len(text) + 1) if is_boundary(text, i)]
+            for start, end in itertools.combinations(boundaries, 2):
+                self._parts[text[start:end]].append((token, start))
+        self.table = np.zeros((vocabulary.size, max(map(len, self.texts))), np.int32)
+        for row, text in zip(self.table, self.texts, strict=True):
+            row[: len(text)] = _codes(text)
 
     def normalize(self, name: str, phrases: Iterable[str]) -> list[str]:
         """Returns the phrases as outputs would have them, without those that no output can have."""
@@ -64,18 +62,19 @@ class Spelling:
         return [text for text in map(str.strip, texts) if text]
 
     def rules(self, phrases: Iterable[str]) -> list[list[int]]:
-        """Returns the tokens that end a phrase, with the hashes of the rest before, and whether that must begin a word.
-
-        A token that has the whole phrase after a space needs nothing before it.
-        """
-        return [rule for phrase in phrases for rule in self._rules_of(phrase)]
+        """Returns the tokens that end a phrase, each with the characters before it, as `ends_banned` takes them."""
+        rules = [rule for phrase in phrases for rule in self._find_rules(phrase)]
+        longest = max(map(len, rules), default=0)
+        return [rule + [0] * (longest - len(rule)) for rule in rules]
 
     def _find_rules(self, phrase: str) -> list[list[int]]:
-        needs_start = int(bool(WORD.match(phrase)))
-        rules = [[token, *_hashes(""), 0] for token in self._tokens.get(f" {phrase}", ())]
-        for i in range(max(len(phrase) - self._longest, 0), len(phrase)):
-            rules += [[token, *_hashes(phrase[:i]), needs_start] for token in self._tokens.get(phrase[i:], ())]
-        return rules
+        before = [BOUNDARY] if WORD.match(phrase) else []
+        return [
+            [token] if start else [token, *_codes(phrase[:i]), *before]
+            for i in range(len(phrase))
+            for token, start in self._parts.get(phrase[i:], ())
+            if i == 0 or start == 0
+        ]
 
     def ended(self, tokens: Sequence[int], phrases: Sequence[str]) -> str | None:
         """Returns a phrase that one of the tokens ends, after those before it, or None."""
@@ -87,12 +86,6 @@ class Spelling:
 spelling_of = functools.lru_cache(maxsize=8)(Spelling)
 
 
-def _hashes(text: str) -> list[int]:
-    hashes = [0, 0]
-    for character in text:
-        hashes = [value * multiplier + ord(character) for value, multiplier in zip(hashes, _MULTIPLIERS, strict=True)]
-    return _as_int32([value % (1 << 32) for value in hashes]).tolist()
-
-
-def _as_int32(values: Sequence) -> Int[np.ndarray, "..."]:
-    return np.array(values, np.uint32).view(np.int32)
+def _codes(text: str) -> list[int]:
+    """Returns the code points of the characters, the last one first, negative for those that are no part of a word."""
+    return [ord(character) if WORD.match(character) else -ord(character) for character in reversed(text)]

@@ -1,15 +1,17 @@
 """Ancestral sampling. The random numbers depend only on decoding.seed, line number, sample number and position."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from transformer.config_types import Config
 from transformer.decoding import ensemble
-from transformer.decoding.beam_search import Hypotheses
+from transformer.decoding.beam_search import Hypotheses, Sentences
+from transformer.decoding.constraints import constrain
 from transformer.decoding.lengths import LENGTH_PENALTIES
 from transformer.special_tokens import BOS, EOS, PAD
 
@@ -27,38 +29,24 @@ class State(NamedTuple):
 
 
 def sample(
-    models: Sequence[ensemble.AutoregressiveModel],
-    source: Int[Array, "B S"],
-    limits: Int[Array, "B"],
-    *,
-    lines: Int[Array, "B"],
-    n_best: int,
-    seed: int,
-    temperature: float,
-    top_k: int,
-    top_p: float,
-    epsilon: float,
-    length_penalty: float,
-    length_penalty_form: str,
-    max_length: int,
-    forbid_unk: bool,
-    constrain: Callable[..., ensemble.Prediction] = lambda prediction, *_: prediction,
+    models: Sequence[ensemble.AutoregressiveModel], sentences: Sentences, config: Config, n_best: int
 ) -> tuple[Hypotheses, Bool[Array, "B"]]:
-    """Returns `n_best` samples of each row of `source`, in the order drawn, and which rows are done.
+    """Returns `n_best` samples of each row, in the order drawn, and which rows are done.
 
-    The arguments are those of `Strategy` and `beam_search`. Temperature, top_k, top_p and epsilon change which tokens
-    are drawn, not the log-probabilities and scores returned.
+    Temperature, top_k, top_p and epsilon of `config`, the group `config.decoding`, change which tokens are drawn, not
+    the log-probabilities and scores returned.
     """
-    rows, keys = len(source), sample_keys(seed, lines, n_best)
-    forbidden = jnp.array(ensemble.forbidden_tokens(forbid_unk))
+    source, limits, max_length, lines, constraints = sentences
+    rows, keys = len(source), sample_keys(config.seed, lines, n_best)
+    forbidden = jnp.array(ensemble.forbidden_tokens(config.forbid_unk))
 
     def advance(state: State) -> State:
         previous = jnp.where(state.position == 0, BOS, state.tokens[:, :, state.position - 1])
         prediction, caches = ensemble.decode_step(models, previous, state.position, state.caches)
-        prediction = constrain(prediction, state.tokens, state.position)
+        prediction = constrain(constraints, limits, prediction, state.tokens, state.position)
         log_p = (prediction.logits - prediction.log_normalizer[:, :, None]).at[:, :, forbidden].set(-jnp.inf)
         step_keys = jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, state.position)))(keys)
-        drawn = draw(step_keys, log_p, temperature, top_k, top_p, epsilon)
+        drawn = draw(step_keys, log_p, config.temperature, config.top_k, config.top_p, config.epsilon)
         drawn = jnp.where((state.position < limits)[:, None], drawn, EOS)
         gained = jnp.take_along_axis(log_p, drawn[:, :, None], axis=2)[:, :, 0]
         return State(
@@ -78,7 +66,8 @@ def sample(
     )
     final = jax.lax.while_loop(lambda state: (state.position < max_length) & ~state.done.all(), advance, start)
     lengths = (final.tokens != PAD).sum(axis=2)
-    scores = final.token_log_p.sum(axis=2) / LENGTH_PENALTIES[length_penalty_form](lengths, length_penalty)
+    penalty = LENGTH_PENALTIES[config.length_penalty_form](lengths, config.length_penalty)
+    scores = final.token_log_p.sum(axis=2) / penalty
     return Hypotheses(final.tokens, scores, final.token_log_p), final.done.all(axis=1)
 
 

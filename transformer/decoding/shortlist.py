@@ -7,10 +7,8 @@ import hashlib
 import io
 import zipfile
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -109,8 +107,3 @@ class CandidateModel:
         logits = jnp.einsum("bkd,bdc->bkc", x, self.weights, preferred_element_type=FLOAT32)
         logits = logits if self.bias is None else logits + self.bias[:, None]
         return jnp.where((self.candidates >= 0)[:, None], logits, -jnp.inf), cache
-
-
-def with_candidates(models: Sequence[Any], candidates: Int[Array, "B C"] | None) -> Sequence[Any]:
-    """Returns the models with predictions of these tokens of each row only; unchanged if there are no candidates."""
-    return models if candidates is None else [CandidateModel(model, candidates) for model in models]

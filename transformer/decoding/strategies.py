@@ -17,10 +17,8 @@ from transformer.decoding.translation import Translation
 class Strategy(NamedTuple):
     """A way to find hypotheses of sentences.
 
-    search(models, source, limits, **arguments): the hypotheses, and which rows are done; see `beam_search`.
-    arguments: the names of its other arguments: keys of the group `config.decoding`; `n_best`, the number of hypotheses
-      to return; `max_length`, of an output; `lines`, a (B,) array with the number of each row's line; `constrain` and
-      `phrases`, as `make_search` takes them.
+    search(models, sentences, config.decoding, n_best): `n_best` hypotheses of each of the `Sentences`, and which rows
+      are done.
     samples: whether hypotheses are drawn. They are no measure of a model, so validation takes the beam search instead.
     takes_steps: whether it extends its outputs step by step, up to `max_length`. Otherwise all rows are done.
     size: the key with the number of hypotheses of a sentence; None: `n_best`.
@@ -29,7 +27,6 @@ class Strategy(NamedTuple):
     """
 
     search: Callable[..., tuple[Hypotheses, Bool[Array, "B"]]]
-    arguments: tuple[str, ...]
     samples: bool = False
     takes_steps: bool = True
     size: str | None = "beam_size"
@@ -37,15 +34,10 @@ class Strategy(NamedTuple):
     ranks_all: bool = False
 
 
-COMMON = ("n_best", "length_penalty", "length_penalty_form", "forbid_unk")
-STEPS = (*COMMON, "max_length", "constrain")
-BEAM = (*STEPS, "phrases", "beam_size", "shrinking_beam", "coverage_penalty")
-SAMPLE = (*STEPS, "seed", "temperature", "top_k", "top_p", "epsilon")
-
 STRATEGIES = {
-    "beam": Strategy(search_with_phrases, BEAM),
-    "sample": Strategy(sample, (*SAMPLE, "lines"), samples=True, size=None, select=lambda drawn, _: drawn),
-    "mbr": Strategy(mbr.draw, SAMPLE, samples=True, size="mbr_samples", select=mbr.best_sample, ranks_all=True),
-    "mbr_beam": Strategy(search_with_phrases, BEAM, select=mbr.best_hypothesis, ranks_all=True),
-    "ctc": Strategy(ctc_search, (*COMMON, "beam_size"), takes_steps=False),
+    "beam": Strategy(search_with_phrases),
+    "sample": Strategy(sample, samples=True, size=None, select=lambda drawn, _: drawn),
+    "mbr": Strategy(mbr.draw, samples=True, size="mbr_samples", select=mbr.best_sample, ranks_all=True),
+    "mbr_beam": Strategy(search_with_phrases, select=mbr.best_hypothesis, ranks_all=True),
+    "ctc": Strategy(ctc_search, takes_steps=False),
 }

@@ -4,7 +4,6 @@ import contextlib
 import functools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,10 +13,10 @@ from flax import nnx
 from jaxtyping import Array, Int
 
 from transformer.decoding.batches import SHORTEST, DecodingBatch, DeviceModels, Replicas, make_batches, pad
-from transformer.decoding.beam_search import Hypotheses
-from transformer.decoding.control import OutputControl
+from transformer.decoding.beam_search import Hypotheses, Sentences
+from transformer.decoding.control import Control, OutputControl
 from transformer.decoding.lengths import output_limits
-from transformer.decoding.shortlist import with_candidates
+from transformer.decoding.shortlist import CandidateModel
 from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.translation import EMPTY, Translation, encode, read_hypotheses
 from transformer.errors import UserError
@@ -51,20 +50,19 @@ class TextDecoder(DeviceModels):
         n_best: int = 1,
         first_line: int = 1,
         report: Callable[[int], None] = lambda count: None,
-        constraints: Mapping[str, Sequence] = MappingProxyType({}),
+        controls: Sequence[Control] = (),
     ) -> list[list[Translation]]:
         """Returns the translations of each text, at most `n_best`, best first (samples: in the order drawn).
 
         A text without tokens has `n_best` empty translations. `first_line` is the line number of the first text, for
         warnings and for the samples' random numbers. `report` is called with the number of texts just finished.
-        `constraints` are the texts that `OutputControl.with_texts` takes.
+        `controls` are empty or have one for each text.
 
-        Raises UserError if `check_n_best` or `with_texts` does, or the vocabulary cannot encode a text.
+        Raises UserError if `check_n_best` or `OutputControl.encode` does, or the vocabulary cannot encode a text.
         """
         self.check_n_best(n_best)
         sources = self.source_tokens(texts, first_line)
-        arrays_of = functools.partial(self.arrays, sources=sources, first_line=first_line)
-        arrays_of = self.control.with_texts(arrays_of, constraints, sources, first_line)
+        arrays_of = self.arrays_of(sources, first_line, controls)
         translations = [[EMPTY] * n_best for _ in texts]
         pending = [i for i, source in enumerate(sources) if source]
         report(len(texts) - len(pending))
@@ -100,7 +98,7 @@ class TextDecoder(DeviceModels):
         """Returns functions that each compile a program of `translate` for such sources; arrays may be abstract."""
         lengths = dict(enumerate(lengths))
         passes = [self._pass(lengths, n_best, extra_length) for extra_length in self.extra_lengths]
-        arrays_of = functools.partial(self.arrays, sources=[], first_line=0)
+        arrays_of = self.arrays_of([], first_line=0)
         return [job for search, batches in passes for job in self._jobs(search, parameters, batches, arrays_of)]
 
     def _pass(
@@ -143,33 +141,44 @@ class TextDecoder(DeviceModels):
             self._warn_once(warning + (f" {len(cut)} of {len(texts)} lines are cut." if len(cut) > 1 else ""))
         return [[*tokens[:-1][: longest - 1], EOS] if len(tokens) > 1 else [] for tokens in sources]
 
-    def arrays(self, batch: DecodingBatch, sources: list[list[int]], first_line: int) -> tuple[np.ndarray, ...]:
-        """Returns the sources of a batch, the numbers of their lines, and with a shortlist their candidates."""
-        source = pad([sources[i] for i in batch.indices], batch.rows, batch.length)
-        lines = np.zeros(batch.rows, np.int32)
-        lines[: len(batch.indices)] = np.array(batch.indices) + first_line
-        return (source, lines) if self.shortlist is None else (source, lines, self.shortlist.candidates(source))
+    def arrays_of(
+        self, sources: list[list[int]], first_line: int, controls: Sequence[Control] = ()
+    ) -> Callable[[DecodingBatch], tuple]:
+        """Returns the function from a batch to the arrays that `search` takes.
+
+        Raises UserError as `OutputControl.encode` does.
+        """
+        constraints = self.control.encode(controls, sources, first_line)
+
+        def arrays(batch: DecodingBatch) -> tuple:
+            source = pad([sources[i] for i in batch.indices], batch.rows, batch.length)
+            rows = [*batch.indices, *[-1] * (batch.rows - len(batch.indices))]  # the last one for filler rows
+            lines = np.array(rows, np.int32) + first_line
+            candidates = None if self.shortlist is None else self.shortlist.candidates(source)
+            return source, lines, candidates, {name: array[rows] for name, array in constraints.items()}
+
+        return arrays
 
     def search(
         self,
         models: Sequence[nnx.Module],
         source: Int[Array, "B S"],
         lines: Int[Array, "B"],
-        candidates: Int[Array, "B C"] | None = None,
-        constraints: Mapping[str, Array] | None = None,
+        candidates: Int[Array, "B C"] | None,
+        constraints: Mapping[str, Array],
         *,
         method: Callable[..., Any],
         n_best: int,
         extra_length: int | None,
     ) -> Any:
         """Returns the result of `method`, which has the arguments of `Strategy.search`."""
+        models = models if candidates is None else [CandidateModel(model, candidates) for model in models]
         lengths, length = (source != PAD).sum(axis=1) - 1, source.shape[1]
         # A filler row has not even EOS; its negative limit marks it as done.
         limits = jnp.where(lengths < 0, -1, jnp.array(output_limits(length, self.config))[lengths])
-        known = {"lines": lines, "n_best": n_best, "max_length": self._max_length(length, extra_length)}
-        known |= self.control.options(limits, constraints or {})
-        options = {key: known[key] if key in known else getattr(self.config, key) for key in self.strategy.arguments}
-        return method(with_candidates(models, candidates), source, limits, **options)
+        values = self.control.values_with(constraints)
+        sentences = Sentences(source, limits, self._max_length(length, extra_length), lines, values)
+        return method(models, sentences, self.config, n_best)
 
     def _max_length(self, length: int, extra_length: int | None) -> int:
         """Returns the length of the outputs of a pass, EOS included, for sources that are padded to `length`."""

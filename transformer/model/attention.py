@@ -19,7 +19,7 @@ class MultiHeadAttention(nnx.Module):
     """MultiHead(Q, K, V) = Concat(head_1 ... head_H) W^O with head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V) (3.2.2).
 
     The H matrices W_i are columns of one (D, H d) matrix, so Xavier's bound has that matrix's fans.
-    `transformer.attention_weights` collects the results of the method `weights`, which fused attention does not call.
+    `transformer.attention_weights` collects the weights, which fused attention does not compute.
     """
 
     def __init__(self, config: Config, *, rngs: nnx.Rngs):
@@ -79,7 +79,10 @@ class MultiHeadAttention(nnx.Module):
     def weights(
         self, queries: Float[Array, "B T H dk"], keys: Float[Array, "B S H dk"], mask: Bool[Array, "#B 1 #T S"]
     ) -> Float[Array, "B H T S"]:
-        return masked_softmax(self.score(queries, keys), mask)
+        weights = masked_softmax(self.score(queries, keys), mask)
+        if hasattr(self, "__captures__"):  # within `nnx.capture`
+            self.sow(nnx.Intermediate, "weights", weights)
+        return weights
 
     def _merge_heads(self, heads: Float[Array, "B T H dv"]) -> Float[Array, "B T D"]:
         return self.output(heads.reshape(*heads.shape[:2], -1))

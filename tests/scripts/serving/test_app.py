@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import copy
-import dataclasses
 import html
 import json
 import shutil
@@ -96,8 +95,8 @@ def test_controlled_and_plain_requests_share_a_server_and_keep_their_translation
     async def ask():
         async def one(i):
             try:
-                controls = read_controls(requests[i], 1, False, LIMITS)
-                answers[i] = (await served[0].translate(["1 2 3"], "text", 1, controls))[0][0]
+                controls = read_controls(requests[i], ["1 2 3"], False, LIMITS)
+                answers[i] = (await served[0].translate(["1 2 3"], "text", 1, *controls))[0][0]
             except UserError as error:
                 answers[i] = str(error)
 
@@ -169,7 +168,7 @@ def test_what_is_served_is_listed(client):
         ({"banned": ["7" * 401]}, "request (401) exceeds text limit (400)"),
         ({"banned": [3]}, "banned[0]=3: must be a str"),
         ({"q": "1. 2.", "required": ["7"]}, "required: the text must be one sentence"),
-        ({"q": ["1", "2"], "required": ["7"]}, "required has 1 items, must have 2"),
+        ({"q": ["1", "2"], "required": ["7"]}, "required: has 1 items, must have 2"),
         ({"required": ["5 6 7"], "banned": ["6 7"]}, "line 1: '5 6 7' is required, but '6 7' is banned; remove"),
         ({"glossary": {"1": "7"}, "banned": ["7"]}, "line 1: '7' is required, but '7' is banned; remove"),
         ({"glossary": {"1 2": "7", "1  2": "8"}}, "glossary['1  2']: '1 2' has other translations already, '7'"),
@@ -313,7 +312,7 @@ def hold(model):
 
 def test_requests_beyond_the_limits_are_refused_and_others_are_answered(make_client, served, expected):
     free = hold(served[0])
-    clients = [make_client(dataclasses.replace(LIMITS, characters=10**6, body_bytes=10**6)) for _ in range(2)]
+    clients = [make_client(LIMITS._replace(characters=10**6, body_bytes=10**6)) for _ in range(2)]
     assert "at most 40" in post(clients[0], q="1\n" * 41).json()["error"]
     answers = []
     threads = [threading.Thread(target=lambda: answers.append(post(clients[0]))) for _ in range(LIMITS.requests)]
@@ -334,7 +333,7 @@ def test_requests_beyond_the_limits_are_refused_and_others_are_answered(make_cli
 def test_a_request_that_takes_too_long_ends_and_leaves_the_queue(make_client, served):
     free = hold(served[0])
     try:
-        answer = post(make_client(dataclasses.replace(LIMITS, seconds=0.2)))
+        answer = post(make_client(LIMITS._replace(seconds=0.2)))
     finally:
         free()
     assert answer.status_code == 503 and "0.2 seconds" in answer.json()["error"]
@@ -367,7 +366,7 @@ def test_a_client_that_goes_away_leaves_the_queue(served, metrics):
 
 
 def test_a_translation_does_not_depend_on_its_neighbours(make_client, expected):
-    client = make_client(dataclasses.replace(LIMITS, requests=99))
+    client = make_client(LIMITS._replace(requests=99))
     texts = [" ".join(map(str, range(n % 7, n % 7 + n % 5 + 1))) for n in range(40)]
     answers = {}
 

@@ -48,7 +48,7 @@ def test_keys_are_the_lines_of_the_file(tmp_path):
 
 def test_a_workdir_is_needed(capsys):
     assert run(serve) == 2
-    assert "--workdir=DIR is needed" in capsys.readouterr().err
+    assert "the following arguments are required: --workdir" in capsys.readouterr().err
 
 
 @pytest.mark.slow
