@@ -42,7 +42,7 @@ def test_the_time_left_includes_validation_and_excludes_what_precedes_the_first_
     assert shown.time_left == "3m00s"  # 90 steps of 2 seconds
     with shown.during("validating"):
         clock[0] += 80.0
-    assert shown.time_left == "0h15m"  # 90 steps of 10 seconds
+    assert shown.time_left == "15m00s"  # 90 steps of 10 seconds
 
 
 @pytest.mark.parametrize(
@@ -83,6 +83,6 @@ def test_log_lines_fit_in_80_columns(clock, caplog):
     lines = [entry.getMessage() for entry in caplog.records]
     assert max(len("12:34:56 " + line) for line in lines) <= 80
     assert lines == [
-        "step 99999  loss 12.345  ppl 8103  lr 2.0e-03  98.8k tok/s  24h00m left",
+        "step 99999  loss 12.345  ppl 8103  lr 2.0e-03  98.8k tok/s  23h59m left",
         "step 99999  validation  loss 12.345  ppl 8103  BLEU 41.67  (best)",
     ]
