@@ -29,6 +29,7 @@ def test_scores_and_states_do_not_depend_on_the_devices(report):
     assert report["states"]["one"] == report["states"]["several"]
 
 
+@pytest.mark.slow
 def test_each_shape_is_lowered_once_and_single_texts_compile_on_the_first_device_only(report):
     assert report["beam"]["several"]["lowered"] == report["beam"]["several"]["shapes"] > 1
     assert report["single_texts"] == [0]

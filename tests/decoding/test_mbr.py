@@ -96,7 +96,7 @@ def test_hypotheses_of_a_beam_are_ranked_by_their_expected_utility(utility):
     assert [found[:1] for found in ranked] == translate(make_mbr(utility, strategy="mbr_beam", beam_size=8), texts)
 
 
-@pytest.mark.first_case
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["mbr", "mbr_beam"])
 def test_neighbours_lines_and_batch_size_change_nothing(strategy):
     texts = random_texts(24, longest=15, seed=4)

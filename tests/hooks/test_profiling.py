@@ -42,6 +42,7 @@ def error(capsys, workdir: Path, profile: str, **changes) -> str:
     return errors.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_the_trace_has_the_steps_that_were_named(workdir):
     assert traces(workdir) == [[2, 3]]
 

@@ -113,7 +113,7 @@ def test_every_word_of_an_rbg_key_counts():
     assert np.abs(streams.mean(axis=1)).max() < SIGMAS / np.sqrt(12 * 4096)
 
 
-@pytest.mark.first_case
+@pytest.mark.slow
 @pytest.mark.parametrize("site", ["dropout", "attention_dropout", "activation_dropout"])
 def test_each_rate_acts_only_in_training(site):
     rates = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0, site: 0.5}

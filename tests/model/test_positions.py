@@ -97,6 +97,7 @@ def test_rotation_keeps_the_dtype():
     assert rotate(x, jnp.arange(3)[None]).dtype == jnp.bfloat16
 
 
+@pytest.mark.slow
 def test_rotary_positions_are_not_added_and_only_self_attention_is_told_of_them():
     """A sentence shifted in its row has the same logits; one whose words change places does not."""
     # Through a second layer a causal decoder would know the order without being told.

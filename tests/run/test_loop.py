@@ -198,7 +198,7 @@ def test_a_signal_before_the_first_step_loses_nothing(straight, tmp_path):
     assert not list((tmp_path / "run" / "checkpoints").glob("*"))
 
 
-@pytest.mark.first_case
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_a_signal_saves_and_says_how_to_resume(straight, tmp_path, number, code):
     settings = straight[1] | {"data__cache_dir": straight[0].parent / "cache"}

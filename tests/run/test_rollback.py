@@ -71,7 +71,7 @@ def test_an_update_is_skipped_if_only_its_gradient_is_not_finite(monkeypatch):
 
 
 # With log_every=1 the skipped update has no line, and the next one counts it.
-@pytest.mark.first_case
+@pytest.mark.slow
 @pytest.mark.parametrize(("every", "skipped"), [(2, [0, 0, 1, 0, 0, 0]), (1, [0] * 4 + [1] + [0] * 6)])
 def test_a_skipped_update_is_counted_in_the_record(tmp_path, monkeypatch, capsys, every, skipped):
     poison(monkeypatch, lambda step, batch: step == 4)

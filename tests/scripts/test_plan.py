@@ -62,6 +62,7 @@ def print_plan(estimated, monkeypatch, capsys):
     return print_plan
 
 
+@pytest.mark.slow
 def test_the_report_in_words(print_plan):
     report = print_plan()
     attention, feed_forward, norm = 4 * 16**2, 2 * 16 * 32 + 32 + 16, 2 * 16

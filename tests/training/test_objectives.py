@@ -180,6 +180,7 @@ def test_a_run_on_one_side_learns_and_is_evaluated_as_validation_does(trained, c
     assert json.loads((workdir / "evaluations" / "valid-step24.json").read_text()) == result
 
 
+@pytest.mark.slow
 def test_decoding_flags_are_refused_where_nothing_is_decoded(trained, capsys):
     objective, workdir = trained
     flags = [f"--workdir={workdir}", "--split=valid", "--decoding.beam_size=2"]

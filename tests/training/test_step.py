@@ -265,6 +265,7 @@ def test_runs_that_differ_in_seed_and_schedule_share_the_program_of_a_step():
     assert len(texts) == 1
 
 
+@pytest.mark.slow
 def test_the_shape_that_needs_most_memory_and_not_the_one_with_most_positions_is_compiled_first():
     # Attention scores are the largest arrays here, and there is one for each pair of positions.
     many_rows, long = Bucket(64, 16, 16), Bucket(8, 96, 96)

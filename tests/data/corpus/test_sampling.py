@@ -88,7 +88,7 @@ def test_a_sample_that_does_not_fit_is_drawn_again(config, made):
     assert 0.9 < np.mean(lengths[~fit] / train.lengths[~fit, 0]) < np.mean(free[~fit] / train.lengths[~fit, 0])
 
 
-@pytest.mark.first_case
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", ["buckets", "packed"])
 def test_a_resumed_loader_continues_with_the_same_samples(config, made, plan):
     config.batch.plan, processes = plan, iter((1, 2, 3))

@@ -163,7 +163,7 @@ def test_what_is_written_is_read_bit_for_bit(name, tmp_path, tokenizers):
     assert [side.pieces for side in again.tokenizer.sides] == [side.pieces for side in tokenizer.sides]
 
 
-@pytest.mark.first_case
+@pytest.mark.slow
 @pytest.mark.parametrize("norm_position", ["post", "pre"])
 def test_alternating_positions_and_absent_biases_keep_the_logits(norm_position, tmp_path, tokenizers):
     model = random_model(tokenizers[0], model__layer_norm_epsilon=1e-5, model__norm_position=norm_position)

@@ -77,6 +77,7 @@ def test_the_translation_comes_at_a_pause_within_the_width_of_the_window(opened,
     assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == f"rgb{paper}"
 
 
+@pytest.mark.slow
 def test_typing_asks_once_and_an_empty_text_nothing(opened):
     tab, asked = opened(), []
     tab.on("request", lambda request: asked.append(request.post_data_json["q"]) if "translate" in request.url else None)

@@ -78,6 +78,7 @@ def test_a_sweep_is_extended_only_with_values_of_the_same_kind(tmp_path, key, va
             folder.describe(longer, {})
 
 
+@pytest.mark.slow
 def test_a_report_needs_neither_config_nor_sweep_file(fakes, tmp_path, capsys):
     folder = Folder(tmp_path / "sweep")
     report = (f"--workdir={folder.path}", "--report")

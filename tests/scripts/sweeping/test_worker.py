@@ -77,6 +77,7 @@ def test_a_trial_without_a_finite_value_fails(tmp_path):
     assert (states(study), error(study, 0)) == (["fail"], "nll was never finite")
 
 
+@pytest.mark.slow
 def test_a_pruned_trial_is_stopped(tmp_path):
     study = make_study(tmp_path, slopes([1.0, -1.0], PRUNER))
     run(study, fake(tmp_path, seconds=0.2, steps=8))
