@@ -1,6 +1,5 @@
 """How the result of each kind of stage is made: by commands in child processes, and by the functions of `texts`."""
 
-import contextlib
 import json
 import subprocess
 import sys
@@ -106,15 +105,14 @@ def command(
     argv = [sys.executable, "-m", "scripts.sweeping.child", module, *overrides]
     log = folder.log(stage)
     start = log.stat().st_size if log.exists() else 0  # the output of earlier attempts ends here
-    with log.open("ab") as errors:
-        process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}  # `child` ends when its standard input does
+    with log.open("ab") as errors, subprocess.Popen(argv, stderr=errors, **pipes) as process:
         try:
             output = process.stdout.read()
-        finally:
-            process.terminate()  # if this process is interrupted, the command saves and ends
             process.wait()
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.close()
+        except BaseException:
+            process.terminate()  # it saves before it ends
+            raise
     if process.returncode:
         lines = log.read_bytes()[start:].decode(errors="replace").splitlines()[-LAST_LINES:]
         raise UserError(f"{stage.name}: {module} failed; the end of {log}: {' '.join(lines)}")
