@@ -1,4 +1,4 @@
-"""How the result of each kind of stage is made: by commands in child processes, and by the functions of `texts`."""
+"""The work of each kind of stage: commands in child processes, and the functions of `texts`."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""What models translate, the choice among their hypotheses, and the training pairs that are made of them."""
+"""The sentences that models translate, the choice among their hypotheses, and training pairs made of them."""
 
 import itertools
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Plans from end to end, with random models that exist: what is translated, chosen, mixed and measured."""
+"""Plans from end to end, with random models: their translations are chosen, mixed and measured."""
 
 import json
 import os

@@ -1,8 +1,11 @@
 """Plan files: the order of their stages, and errors."""
 
+from pathlib import Path
+
 import pytest
 
 from scripts.distillation import plan
+from scripts.distillation.folder import Folder
 from transformer.errors import UserError
 
 CONFIG = "configs/multi30k.py"
@@ -55,3 +58,12 @@ def test_a_file_that_is_no_plan_is_refused(tmp_path, content, message):
         path.write_text(content)
     with pytest.raises(UserError, match=message):
         plan.load(str(path))
+
+
+@pytest.mark.parametrize("path", sorted(map(str, Path("configs/distillation").glob("[a-z]*.py"))))
+def test_a_shipped_plan_has_allowed_configs(path, tmp_path, multi30k):
+    stages = plan.load(path)
+    described = Folder(tmp_path, [("data.path", str(multi30k))]).check(stages)
+    trained = [described[stage.name]["is"] for stage in stages if isinstance(stage, plan.Training)]
+    assert {entry["optimizer.name"] for entry in trained} == {"muon"}
+    assert f"--plan={path} " in Path(path).read_text()
