@@ -1,7 +1,7 @@
 """Translates a corpus in shards, on one machine or many. A killed job continues with the shards that are missing.
 
     python -m scripts.translate_corpus --workdir=DIR --source=FILES_OR_FOLDER --output=FOLDER [--format=parquet|text]
-        [--shards=N] [--shard=I/N | [--ray=ADDRESS] [--workers=N]] [--decoding.KEY=VALUE ...]
+        [--n_best=N] [--shards=N] [--shard=I/N | [--ray=ADDRESS] [--workers=N]] [--decoding.KEY=VALUE ...]
 
 Files are text, .gz or .parquet. The translations of a shard, with scores and line numbers, are a file of --output,
 whose bytes do not depend on the number of workers. A line that cannot be translated is reported; all others are
@@ -40,6 +40,7 @@ def main(arguments: argparse.Namespace) -> None:
         "files": [(str(path), path.stat().st_size) for path in paths],
         "format": arguments.format,
         "column": arguments.column,
+        "n_best": arguments.n_best,
         "shards": arguments.shards,
     }
     opened = plan.open_plan(files.expanded(arguments.output).absolute(), request)
@@ -76,6 +77,7 @@ def make_parser() -> cli.Parser:
     parser.add_argument("--source", required=True, metavar="FILE,FILE,...|FOLDER", help="text, .gz or .parquet files")
     parser.add_argument("--column", metavar="NAME", default="text", help="column of Parquet to translate (text)")
     parser.add_argument("--output", required=True, metavar="FOLDER", help="folder of the shards, new or to continue")
+    parser.add_argument("--n_best", type=cli.at_least(1), default=1, metavar="N", help="translations of each line (1)")
     parser.add_argument("--format", choices=("parquet", "text"), default="parquet", help="output format (parquet)")
     parser.add_argument("--shards", type=cli.at_least(1), metavar="N", help="number of shards (one per 10,000 lines)")
     parser.add_argument("--shard", type=part_of, metavar="I/N", help="translate part I of N here, without Ray")

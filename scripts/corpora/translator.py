@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import itertools
 import json
 import time
 from collections.abc import Sequence
@@ -24,17 +25,18 @@ from transformer.decoding.translation import Translation
 from transformer.errors import UserError
 from transformer.workdir import split_names
 
-Rows = dict[str, Sequence[Any]]  # the columns of SCHEMA
+Rows = list[tuple[Any, ...]]  # with the columns of SCHEMA
 
 CHUNK_LINES = 4096  # translated together, on any number of devices: batches must not depend on the machine
 SCHEMA = pyarrow.schema(
     {
         "file": pyarrow.dictionary(pyarrow.int32(), pyarrow.string()),
         "line": pyarrow.int64(),  # in the file, from 1
+        "rank": pyarrow.int32(),  # of the translation among the n_best of the line, each of which has a row
         "source": pyarrow.string(),
         "translation": pyarrow.string(),
         "score": pyarrow.float64(),
-        "error": pyarrow.string(),  # null if the line was translated; else translation and score are null
+        "error": pyarrow.string(),  # null if the line was translated; else rank, translation and score are null
     }
 )
 
@@ -90,16 +92,12 @@ class Translator:
         first_line, translations = shard.start + 1, []
         for start in range(0, len(texts), CHUNK_LINES):
             translations += self._translate(texts[start : start + CHUNK_LINES], first_line + start, errors)
-        lines = range(first_line, first_line + len(texts))
-        found = [None if line in errors else best for line, best in zip(lines, translations, strict=True)]
-        rows = {
-            "file": pyarrow.array([shard.file] * len(texts)).dictionary_encode(),
-            "line": lines,
-            "source": texts,
-            "translation": [best and best.text for best in found],
-            "score": [best and round(best.score, 4) for best in found],
-            "error": [errors.get(line) for line in lines],
-        }
+        rows: Rows = []
+        for line, text, best in zip(itertools.count(first_line), texts, translations):
+            if line in errors:
+                rows.append((shard.file, line, None, text, None, None, errors[line]))
+            for rank, found in enumerate(() if line in errors else best, start=1):
+                rows.append((shard.file, line, rank, text, found.text, round(found.score, 4), None))
         files.write_bytes(self.plan.path(shard), FORMATS[self.plan.request["format"]](rows, self.plan.request))
         messages = [f"{shard.file}, line {line} {error}" for line, error in sorted(errors.items())]
         cut = self.decoder.cut_texts - cut
@@ -120,10 +118,10 @@ class Translator:
             texts.append(text)
         return texts, errors
 
-    def _translate(self, texts: list[str], first_line: int, errors: dict[int, str]) -> list[Translation]:
-        """Returns the best translation of each text, and that of "" for those which the vocabulary cannot encode."""
+    def _translate(self, texts: list[str], first_line: int, errors: dict[int, str]) -> list[list[Translation]]:
+        """Returns the best translations of each text, and those of "" for what the vocabulary cannot encode."""
         try:
-            return [best for best, *_ in self.decoder.translate(self.parameters, texts, first_line=first_line)]
+            return self.decoder.translate(self.parameters, texts, self.plan.request["n_best"], first_line)
         except UserError:
             unknown = {i: error for i, text in enumerate(texts) if (error := self._error(text))}
             if not unknown:
@@ -142,17 +140,17 @@ class Translator:
 
 def as_text(rows: Rows, request: dict[str, Any]) -> bytes:
     """Returns lines of LINE, SCORE and TRANSLATION, separated by tabs. The last two are empty after an error."""
-    columns = zip(rows["line"], rows["score"], rows["translation"], strict=True)
     return "".join(
-        f"{line}\t\t\n" if text is None else f"{line}\t{score:.4f}\t{text}\n" for line, score, text in columns
+        f"{line}\t\t\n" if text is None else f"{line}\t{score:.4f}\t{text}\n" for _, line, _, _, text, score, _ in rows
     ).encode()
 
 
 def as_parquet(rows: Rows, request: dict[str, Any]) -> bytes:
     """Returns a Parquet file with the columns of SCHEMA, and the request, which names the model, as metadata."""
-    sink = io.BytesIO()
-    table = pyarrow.table(rows, schema=SCHEMA.with_metadata({"request": json.dumps(request)}))
-    parquet.write_table(table, sink, compression="zstd")
+    sink, schema = io.BytesIO(), SCHEMA.with_metadata({"request": json.dumps(request)})
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+    arrays = [pyarrow.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    parquet.write_table(pyarrow.table(arrays, schema=schema), sink, compression="zstd")
     return sink.getvalue()
 
 

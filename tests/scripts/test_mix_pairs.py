@@ -27,12 +27,9 @@ def flags(tmp_path) -> list[str]:
     request = {"files": [(str(mono), mono.stat().st_size)], "format": "parquet", "column": "text", "shards": 3}
     plan = open_plan(tmp_path / "translated", request)
     for shard in plan.shards:
-        rows = MONO[shard.start : shard.start + shard.count]
-        columns = {"line": range(shard.start + 1, shard.start + 1 + len(rows)), "file": ["mono.de"] * len(rows)}
-        columns |= {"source": [text for text, _ in rows], "translation": [found for _, found in rows]}
-        columns |= {"score": [0.0] * len(rows), "error": [None] * len(rows)}
-        columns = {name: columns[name] for name in translator.SCHEMA.names}
-        files.write_bytes(plan.path(shard), translator.as_parquet(columns, request))
+        lines = enumerate(MONO[shard.start : shard.start + shard.count], start=shard.start + 1)
+        rows = [("mono.de", line, 1, text, found, 0.0, None) for line, (text, found) in lines]
+        files.write_bytes(plan.path(shard), translator.as_parquet(rows, request))
     return ["--pair=en-de", f"--real={tmp_path / 'real'}", f"--translated={tmp_path / 'translated'}"]
 
 

@@ -1,0 +1,195 @@
+"""Plans of distillation: models, what they translate, and what other models learn from it. Plan files get this module.
+
+A plan file defines `get_plan(plan)` and returns the measurements that it is for. Their stages follow from them:
+
+    def get_plan(plan):
+        teacher = plan.train("teacher", "configs/multi30k.py")
+        outputs = plan.translate("outputs", teacher, "configs/multi30k.py")
+        pairs = plan.mix("pairs", "configs/multi30k.py", outputs)
+        student = plan.train("student", "configs/multi30k.py", {"model.d_model": 64}, data=pairs)
+        return [plan.measure(model, average=10) for model in (teacher, student)]
+"""
+
+import dataclasses
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from transformer.config import loading
+from transformer.config.keys import nearest
+from transformer.errors import UserError
+
+CHOICES = ("score", "chrf", "bleu")  # what `Translation.choose` may name, beside a model
+TEXTS = (".py", ".json")  # endings of a config, whose training split is translated; others are files of text
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """A run of `transformer.train`, or, if it has a `workdir`, one that exists.
+
+    values: keys of the configuration with their values. data: replaces the training pairs of the config.
+    """
+
+    name: str
+    config: str
+    values: Mapping[str, Any]
+    data: "Mixture | None"
+    workdir: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Translation:
+    """Translations of a text, by one model or an ensemble.
+
+    Attributes:
+      text: a config, whose training sentences are translated, or a file of text, of the language that the models read.
+      n_best: hypotheses of each sentence, among which `choose` takes one: that of the best "score" of the search, of
+        the best sentence "chrf" or "bleu" by the other side of the config's pairs, or of the lowest loss of a model of
+        the other direction.
+      checkpoint, average: the mean of `average` checkpoints up to this one, as in `transformer.evaluate`.
+      decoding: keys of the group `decoding` with their values.
+    """
+
+    name: str
+    models: tuple[Training, ...]
+    text: str
+    n_best: int
+    choose: "str | Training"
+    checkpoint: str
+    average: int
+    decoding: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """Training pairs: those of a config, `copies` times each, and translations, whose sources begin with a tag.
+
+    Equal pairs are kept once, but for the copies. The other splits are those of the config.
+    """
+
+    name: str
+    config: str
+    translations: tuple[Translation, ...]
+    copies: int
+    tag: str
+
+
+@dataclass(frozen=True, eq=False)
+class Measurement:
+    """An evaluation of a model or an ensemble by `transformer.evaluate` on a split."""
+
+    name: str
+    models: tuple[Training, ...]
+    split: str
+    checkpoint: str
+    average: int
+    decoding: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Export:
+    """A model as `scripts.export` writes it, measured on the validation split by the other toolkit."""
+
+    name: str
+    model: Training
+    format: str
+    quantization: str | None
+    checkpoint: str
+    average: int
+
+
+Stage = Training | Translation | Mixture | Measurement | Export
+
+
+def train(name: str, config: str, values: Mapping[str, Any] | None = None, *, data: Mixture | None = None) -> Training:
+    """Returns a model to train: a config, with other values for some keys."""
+    return Training(name, config, dict(values or {}), data)
+
+
+def existing(name: str, workdir: str) -> Training:
+    """Returns the model of a workdir that exists, also an imported one."""
+    return Training(name, "", {}, None, workdir)
+
+
+def translate(
+    name: str,
+    models: Training | Sequence[Training],
+    text: str,
+    *,
+    n_best: int = 1,
+    choose: str | Training = "score",
+    checkpoint: str = "best",
+    average: int = 1,
+    decoding: Mapping[str, Any] | None = None,
+) -> Translation:
+    if not isinstance(choose, Training) and choose not in CHOICES:
+        raise UserError(f"{name}: choose={choose}: must be a model or one of {', '.join(CHOICES)}")
+    if choose in CHOICES[1:] and not text.endswith(TEXTS):
+        raise UserError(f"{name}: choose={choose}: needs references, which {text} has not; translate a config's text")
+    return Translation(name, _several(models), text, n_best, choose, checkpoint, average, dict(decoding or {}))
+
+
+def mix(name: str, config: str, *translations: Translation, copies: int = 1, tag: str = "") -> Mixture:
+    return Mixture(name, config, translations, copies, tag)
+
+
+def measure(
+    models: Training | Sequence[Training],
+    *,
+    split: str = "valid",
+    checkpoint: str = "best",
+    average: int = 1,
+    decoding: Mapping[str, Any] | None = None,
+    name: str = "",
+) -> Measurement:
+    models = _several(models)
+    name = name or "+".join(model.name for model in models) + f"-{split}"
+    return Measurement(name, models, split, checkpoint, average, dict(decoding or {}))
+
+
+def export(
+    model: Training, format: str, *, quantization: str | None = None, checkpoint: str = "best", average: int = 1
+) -> Export:
+    name = "-".join(filter(None, (model.name, format, quantization)))
+    return Export(name, model, format, quantization, checkpoint, average)
+
+
+def _several(models: Training | Sequence[Training]) -> tuple[Training, ...]:
+    return (models,) if isinstance(models, Training) else tuple(models)
+
+
+def inputs(stage: Stage) -> Iterator[Stage]:
+    """Yields the stages whose results a stage reads."""
+    for field in dataclasses.fields(stage):
+        value = getattr(stage, field.name)
+        yield from (item for item in (value if isinstance(value, tuple) else (value,)) if isinstance(item, Stage))
+
+
+def in_order(measurements: Sequence[Stage]) -> list[Stage]:
+    """Returns all stages, each after its inputs. Raises UserError if two have the same name."""
+    ordered: dict[str, Stage] = {}
+
+    def add(stage: Stage) -> None:
+        if ordered.get(stage.name, stage) is not stage:
+            raise UserError(f"two stages have the name {stage.name}; name them differently")
+        for needed in inputs(stage):
+            add(needed)
+        ordered[stage.name] = stage
+
+    for measurement in measurements:
+        add(measurement)
+    return list(ordered.values())
+
+
+def load(name: str) -> list[Stage]:
+    """Returns the stages of a plan file in order. Raises UserError if the file is missing or invalid."""
+    path = loading.present_or_installed(name)
+    if not path.is_file():
+        raise UserError(f"--plan={path}: no such file{nearest(name, map(str, path.parent.glob('*.py')))}")
+    measurements = loading.call_function(path, "get_plan", sys.modules[__name__])
+    if not isinstance(measurements, list) or not all(isinstance(x, Measurement | Export) for x in measurements):
+        raise UserError(f"--plan={path}: get_plan() must return a list of plan.measure(...) and plan.export(...)")
+    if not measurements:
+        raise UserError(f"--plan={path}: measures nothing; return at least one plan.measure(...)")
+    return in_order(measurements)

@@ -1,0 +1,69 @@
+"""Plan files: the order of their stages, and errors."""
+
+from pathlib import Path
+
+import pytest
+
+from scripts.distillation import plan
+from scripts.distillation.folder import Folder
+from transformer.errors import UserError
+
+CONFIG = "configs/multi30k.py"
+
+
+def test_stages_come_after_all_that_they_read_and_once():
+    forward, backward = plan.train("forward", CONFIG), plan.train("backward", CONFIG)
+    outputs = plan.translate("outputs", [forward, forward], CONFIG, choose=backward)
+    student = plan.train("student", CONFIG, data=plan.mix("pairs", CONFIG, outputs))
+    plan.train("unused", CONFIG)
+    stages = plan.in_order([plan.measure(student), plan.export(student, "ctranslate2"), plan.measure(forward)])
+    names = [stage.name for stage in stages]
+    assert sorted(names) == sorted(
+        ["forward", "backward", "outputs", "pairs", "student", "student-valid", "student-ctranslate2", "forward-valid"]
+    )
+    for number, stage in enumerate(stages):
+        assert {needed.name for needed in plan.inputs(stage)} <= set(names[:number])
+
+
+def test_two_stages_with_a_name_are_refused():
+    models = [plan.train("model", CONFIG, {"seed": seed}) for seed in range(2)]
+    with pytest.raises(UserError, match="two stages have the name model"):
+        plan.in_order([plan.measure(models[0], name="a"), plan.measure(models[1], name="b")])
+
+
+@pytest.mark.parametrize(
+    ("choose", "text", "message"),
+    [("ter", CONFIG, "choose=ter: must be a model or one of score, chrf, bleu")]
+    + [("bleu", "mono.de", "choose=bleu: needs references, which mono.de has not")],
+)
+def test_a_choice_that_cannot_be_made_is_refused(choose, text, message):
+    with pytest.raises(UserError, match=message):
+        plan.translate("outputs", plan.train("model", CONFIG), text, choose=choose)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "no such file"),
+        ("def get_plan(plan): return []", "measures nothing"),
+        ("def get_plan(plan): return plan.train('a', 'configs/base.py')", "must return a list of plan.measure"),
+        ("def get_plan(plan): return [plan.train('a', 'configs/base.py')]", "must return a list of plan.measure"),
+        ("def get_plan(plan):\n    return plan.trian('a')", "line 2: AttributeError"),
+        ("plan = 1", "does not define get_plan"),
+    ],
+)
+def test_a_file_that_is_no_plan_is_refused(tmp_path, content, message):
+    path = tmp_path / "plan.py"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(UserError, match=message):
+        plan.load(str(path))
+
+
+@pytest.mark.parametrize("path", sorted(map(str, Path("configs/distillation").glob("[a-z]*.py"))))
+def test_a_shipped_plan_has_allowed_configs(path, tmp_path, multi30k):
+    stages = plan.load(path)
+    described = Folder(tmp_path, [("data.path", str(multi30k))]).check(stages)
+    trained = [described[stage.name]["is"] for stage in stages if isinstance(stage, plan.Training)]
+    assert {entry["optimizer.name"] for entry in trained} == {"muon"}
+    assert f"--plan={path} " in Path(path).read_text()
