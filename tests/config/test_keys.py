@@ -140,7 +140,6 @@ def objectives(folder: Path) -> None:
 CTC = "training.objective=ctc decoding.strategy=ctc training.label_smoothing=0.0"
 
 
-@pytest.mark.slow
 def test_every_key_is_read(reads, tmp_path):
     for branch in (synthetic, text_by_download, ids, objectives, diverging_tfds):
         (tmp_path / branch.__name__).mkdir()
