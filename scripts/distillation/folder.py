@@ -70,6 +70,8 @@ class Folder:
             if (path := fields.get(name, "")).endswith(plan.TEXTS):
                 fields[name] = {key: value for key, value in self.load_config(path).data.items() if key != "cache_dir"}
             elif name in fields:
+                if not Path(path).is_file():
+                    raise UserError(f"{stage.name}: {path} is no file; name a text, or a config with its ending")
                 fields[name] = [str(Path(path).resolve()), Path(path).stat().st_size]
         if isinstance(fields.get("choose"), plan.Training):
             fields["choose"] = "model"

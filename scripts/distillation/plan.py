@@ -11,6 +11,7 @@ A plan file defines `get_plan(plan)` and returns the measurements that it is for
 """
 
 import dataclasses
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from transformer.config.keys import nearest
 from transformer.errors import UserError
 
 CHOICES = ("score", "chrf", "bleu")  # what `Translation.choose` may name, beside a model
+RESERVED = ("logs", "configs")  # folders of the workdir that are no stage's
 TEXTS = (".py", ".json")  # endings of a config, whose training split is translated; others are files of text
 
 
@@ -167,12 +169,14 @@ def inputs(stage: Stage) -> Iterator[Stage]:
 
 
 def in_order(measurements: Sequence[Stage]) -> list[Stage]:
-    """Returns all stages, each after its inputs. Raises UserError if two have the same name."""
+    """Returns all stages, each after its inputs. Raises UserError if two have the same name, or one is no file name."""
     ordered: dict[str, Stage] = {}
 
     def add(stage: Stage) -> None:
         if ordered.get(stage.name, stage) is not stage:
             raise UserError(f"two stages have the name {stage.name}; name them differently")
+        if not re.fullmatch(r"\w[\w.+-]*", stage.name) or stage.name in RESERVED:
+            raise UserError(f"name={stage.name}: must be letters, digits and . _ + -, and not {' or '.join(RESERVED)}")
         for needed in inputs(stage):
             add(needed)
         ordered[stage.name] = stage

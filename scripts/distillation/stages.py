@@ -68,7 +68,6 @@ def mix(mixture: plan.Mixture, folder: Folder) -> None:
 
 def measure(measurement: plan.Measurement, folder: Folder) -> None:
     flags = _model_flags(measurement, folder) | {"split": measurement.split}
-    flags["output"] = folder.path / "evaluations" / measurement.name
     output = command(folder, measurement, "transformer.evaluate", flags, measurement.decoding)
     files.write_json(folder.of(measurement), json.loads(output))
 

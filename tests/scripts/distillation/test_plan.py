@@ -31,6 +31,19 @@ def test_two_stages_with_a_name_are_refused():
         plan.in_order([plan.measure(models[0], name="a"), plan.measure(models[1], name="b")])
 
 
+@pytest.mark.parametrize("name", ["a/b", "", "logs", "..", "-a"])
+def test_a_name_that_is_no_file_name_is_refused(name):
+    with pytest.raises(UserError, match="must be letters"):
+        plan.in_order([plan.measure(plan.train(name, CONFIG), name="measured")])
+
+
+def test_a_missing_text_is_refused(tmp_path):
+    stages = plan.in_order([plan.measure(plan.existing("model", str(tmp_path)))])
+    translation = plan.translate("outputs", stages[0], str(tmp_path / "mono.de"))
+    with pytest.raises(UserError, match="mono.de is no file"):
+        Folder(tmp_path).identity(translation)
+
+
 @pytest.mark.parametrize(
     ("choose", "text", "message"),
     [("ter", CONFIG, "choose=ter: must be a model or one of score, chrf, bleu")]
