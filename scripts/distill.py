@@ -8,16 +8,15 @@ end, and at any time with --report, it prints a table of what the plan measures,
 """
 
 import argparse
-from pathlib import Path
 
-from transformer import cli
+from transformer import cli, files
 
 
 def main(arguments: argparse.Namespace) -> None:
     from scripts.distillation import plan, report, stages
     from scripts.distillation.folder import Folder
 
-    folder = Folder(Path(arguments.workdir), arguments.overrides)
+    folder = Folder(files.expanded(arguments.workdir), arguments.overrides)
     planned = plan.load(arguments.plan)
     if not arguments.report:
         with folder.locked():

@@ -49,7 +49,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 def translated_pairs(folder: Path, tag: str) -> Iterator[tuple[bytes, bytes]]:
-    """Yields (tag and translation, text) of an output of translate_corpus. Raises UserError if it is incomplete."""
+    """Yields (tag and best translation, text) of an output of translate_corpus. Raises UserError for a partial one."""
     from pyarrow import parquet
 
     from scripts.corpora.plan import FILE_NAME, open_plan
@@ -63,7 +63,7 @@ def translated_pairs(folder: Path, tag: str) -> Iterator[tuple[bytes, bytes]]:
             "scripts.translate_corpus again, which makes them"
         )
     for shard in plan.shards:
-        table = parquet.read_table(plan.path(shard), columns=["translation", "source"])
+        table = parquet.read_table(plan.path(shard), columns=["translation", "source"], filters=[("rank", "==", 1)])
         for translation, text in zip(*(column.to_pylist() for column in table.columns), strict=True):
             if translation:
                 yield f"{tag} {translation}".lstrip().encode(), text.encode()

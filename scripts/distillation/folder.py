@@ -15,8 +15,11 @@ from transformer import files, locks
 from transformer.config import loading
 from transformer.config.keys import flatten, keys_of
 from transformer.config_types import Config
+from transformer.data.sources import source
+from transformer.data.sources.source import open_source
 from transformer.errors import MALFORMED, UserError
 
+SHOWN = 100  # characters of a value in an error
 NEUTRAL = (LOG, PATH, MESH, HOST)  # scopes of keys that do not change what a run computes
 
 
@@ -48,34 +51,73 @@ class Folder:
         if model.data is None:
             return config
         splits = dict(zip(("data.train_split", "data.valid_split", "data.test_split"), SPLITS, strict=True))
-        replaced = {"data.source": "text", "data.path": str(self.of(model.data).resolve()), "data.downloads": ()}
-        return loading.with_values(config, splits | replaced)
+        replaced = {"data.source": "ids" if config.data.source == "ids" else "text"}
+        replaced |= {"data.path": str(self.of(model.data).resolve()), "data.downloads": ()}
+        # The mixture has been made of what these keys select.
+        selected = {"data.train_pairs": 0, "data.exclude": "", "data.deduplicate": False}
+        return loading.with_values(config, splits | replaced | selected)
 
     def languages(self, model: plan.Training) -> tuple[str, str]:
         data = self.config(model).data
         return data.source_language, data.target_language
 
     def identity(self, stage: plan.Stage) -> dict[str, Any]:
-        """Returns all that a stage's result depends on, but for its inputs, as JSON types."""
+        """Returns all that a stage's result depends on, but for its inputs, as JSON types.
+
+        Raises UserError for a key, a file or a language with which the stage would fail.
+        """
         fields = {
             field.name: getattr(stage, field.name)
             for field in dataclasses.fields(stage)
             if field.name not in ("name", "values", "data", "models", "model", "translations")
         }
         if isinstance(stage, plan.Training):
-            neutral = keys_of(*NEUTRAL)
-            fields = {"workdir": stage.workdir}
-            fields |= {key: value for key, value in flatten(self.config(stage)).items() if key not in neutral}
-        for name in ("text", "config"):
-            if (path := fields.get(name, "")).endswith(plan.TEXTS):
-                fields[name] = {key: value for key, value in self.load_config(path).data.items() if key != "cache_dir"}
-            elif name in fields:
-                if not Path(path).is_file():
-                    raise UserError(f"{stage.name}: {path} is no file; name a text, or a config with its ending")
-                fields[name] = [str(Path(path).resolve()), Path(path).stat().st_size]
+            config, neutral = self.config(stage), keys_of(*NEUTRAL)
+            fields = {key: value for key, value in flatten(config).items() if key not in neutral}
+            fields |= {"workdir": stage.workdir}
+            if not stage.workdir and stage.data is None:
+                fields["data"] = open_source(config.data, "train").identity
+        else:
+            fields |= {name: self._text(stage, fields[name]) for name in ("text", "config") if name in fields}
         if isinstance(fields.get("choose"), plan.Training):
-            fields["choose"] = "model"
+            fields["choose"] = f"the loss of {fields['choose'].name}"
+        self._check(stage)
         return json.loads(json.dumps({"kind": type(stage).__name__} | fields))
+
+    def _text(self, stage: plan.Stage, text: str) -> Any:
+        """Returns what identifies a text: paths, sizes and times of change. Raises UserError if it is missing."""
+        if plan.is_config(text):
+            return open_source(self.load_config(text).data, "train").identity
+        if not Path(text).is_file():
+            raise UserError(f"{stage.name}: {text} is no file; name a text, or a config with its ending")
+        return [str(Path(text).resolve()), Path(text).stat().st_size]
+
+    def _check(self, stage: plan.Stage) -> None:
+        """Raises UserError for what would fail only once the stage begins."""
+        decoding = getattr(stage, "decoding", {})
+        loading.parse_overrides([(f"decoding.{key}", str(value)) for key, value in decoding.items()], f"{stage.name}: ")
+        if isinstance(stage, plan.Measurement) and stage.split not in source.SPLITS:
+            raise UserError(f"{stage.name}: split={stage.split} must be one of {', '.join(source.SPLITS)}")
+        if isinstance(stage, plan.Mixture):
+            self._check_languages(stage.config, stage.translations)
+        if isinstance(stage, plan.Translation):
+            first, *others = map(self.languages, stage.models)
+            if isinstance(stage.choose, plan.Training):
+                others.append(self.languages(stage.choose)[::-1])
+            if any(other != first for other in others):
+                direction = " to ".join(first)
+                raise UserError(
+                    f"{stage.name}: all models must translate {direction}, and one that chooses the reverse"
+                )
+            if plan.is_config(stage.text):
+                self._check_languages(stage.text, [stage])
+
+    def _check_languages(self, config: str, translations: Sequence[plan.Translation]) -> None:
+        data = self.load_config(config).data
+        for translation in translations:
+            languages = self.languages(translation.models[0])
+            if sorted(languages) != sorted((data.source_language, data.target_language)):
+                raise UserError(f"{translation.name}: is {' to '.join(languages)}, which is not the pair of {config}")
 
     def describe(self, stages: Sequence[plan.Stage]) -> dict[str, dict[str, Any]]:
         """Returns the identity of each stage by name, and the digest of it and of its inputs."""
@@ -136,5 +178,6 @@ def _difference(old: dict[str, Any], new: dict[str, Any]) -> str:
         for key in {**old[facts], **new[facts]}:
             before, after = old[facts].get(key), new[facts].get(key)
             if before != after:
-                return f"another {key}" if facts == "from" else f"{key}={before!s:.100}, not {after!s:.100}"
+                is_short = facts == "is" and max(len(str(before)), len(str(after))) <= SHOWN
+                return f"{key}={before}, not {after}" if is_short else f"another {key}"
     return "other settings"

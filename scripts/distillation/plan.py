@@ -22,8 +22,7 @@ from transformer.config.keys import nearest
 from transformer.errors import UserError
 
 CHOICES = ("score", "chrf", "bleu")  # what `Translation.choose` may name, beside a model
-RESERVED = ("logs", "configs")  # folders of the workdir that are no stage's
-TEXTS = (".py", ".json")  # endings of a config, whose training split is translated; others are files of text
+RESERVED = ("logs", "configs", "distill", "report.svg")  # names in the workdir that are no stage's
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +48,7 @@ class Translation:
       n_best: hypotheses of each sentence, among which `choose` takes one: that of the best "score" of the search, of
         the best sentence "chrf" or "bleu" by the other side of the config's pairs, or of the lowest loss of a model of
         the other direction.
-      checkpoint, average: the mean of `average` checkpoints up to this one, as in `transformer.evaluate`.
+      checkpoint, average: the mean of `average` checkpoints of each model up to this one, as in `transformer.evaluate`.
       decoding: keys of the group `decoding` with their values.
     """
 
@@ -67,7 +66,8 @@ class Translation:
 class Mixture:
     """Training pairs: those of a config, `copies` times each, and translations, whose sources begin with a tag.
 
-    Equal pairs are kept once, but for the copies. The other splits are those of the config.
+    Equal pairs are kept once, but for the copies. The other splits are those of the config. Without copies only
+    translations are left.
     """
 
     name: str
@@ -104,6 +104,11 @@ class Export:
 Stage = Training | Translation | Mixture | Measurement | Export
 
 
+def is_config(text: str) -> bool:
+    """Tells whether a text is that of a config, FILE.py[:ARG] or FILE.json. All others are files of text."""
+    return text.partition(":")[0].endswith((".py", ".json"))
+
+
 def train(name: str, config: str, values: Mapping[str, Any] | None = None, *, data: Mixture | None = None) -> Training:
     """Returns a model to train: a config, with other values for some keys."""
     return Training(name, config, dict(values or {}), data)
@@ -127,12 +132,14 @@ def translate(
 ) -> Translation:
     if not isinstance(choose, Training) and choose not in CHOICES:
         raise UserError(f"{name}: choose={choose}: must be a model or one of {', '.join(CHOICES)}")
-    if choose in CHOICES[1:] and not text.endswith(TEXTS):
+    if choose in CHOICES[1:] and not is_config(text):
         raise UserError(f"{name}: choose={choose}: needs references, which {text} has not; translate a config's text")
-    return Translation(name, _several(models), text, n_best, choose, checkpoint, average, dict(decoding or {}))
+    return Translation(name, _several(name, models), text, n_best, choose, checkpoint, average, dict(decoding or {}))
 
 
 def mix(name: str, config: str, *translations: Translation, copies: int = 1, tag: str = "") -> Mixture:
+    if not all(isinstance(translation, Translation) for translation in translations):
+        raise UserError(f"{name}: give the results of plan.translate one by one, without a list")
     return Mixture(name, config, translations, copies, tag)
 
 
@@ -145,7 +152,7 @@ def measure(
     decoding: Mapping[str, Any] | None = None,
     name: str = "",
 ) -> Measurement:
-    models = _several(models)
+    models = _several(name or "plan.measure", models)
     name = name or "+".join(model.name for model in models) + f"-{split}"
     return Measurement(name, models, split, checkpoint, average, dict(decoding or {}))
 
@@ -157,8 +164,11 @@ def export(
     return Export(name, model, format, quantization, checkpoint, average)
 
 
-def _several(models: Training | Sequence[Training]) -> tuple[Training, ...]:
-    return (models,) if isinstance(models, Training) else tuple(models)
+def _several(name: str, models: Training | Sequence[Training]) -> tuple[Training, ...]:
+    models = (models,) if isinstance(models, Training) else tuple(models)
+    if not models or not all(isinstance(model, Training) for model in models):
+        raise UserError(f"{name}: needs a model, or a list of them, from plan.train or plan.existing")
+    return models
 
 
 def inputs(stage: Stage) -> Iterator[Stage]:
@@ -175,8 +185,9 @@ def in_order(measurements: Sequence[Stage]) -> list[Stage]:
     def add(stage: Stage) -> None:
         if ordered.get(stage.name, stage) is not stage:
             raise UserError(f"two stages have the name {stage.name}; name them differently")
-        if not re.fullmatch(r"\w[\w.+-]*", stage.name) or stage.name in RESERVED:
-            raise UserError(f"name={stage.name}: must be letters, digits and . _ + -, and not {' or '.join(RESERVED)}")
+        if not re.fullmatch(r"\w[\w.+-]*", str(stage.name)) or stage.name in RESERVED or stage.name.endswith(".json"):
+            listed = ", ".join(RESERVED)
+            raise UserError(f"name={stage.name}: must be of letters, digits and . _ + -, and not {listed} or a .json")
         for needed in inputs(stage):
             add(needed)
         ordered[stage.name] = stage

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import altair as alt
@@ -12,6 +13,9 @@ from scripts.distillation import plan
 from scripts.distillation.folder import Folder
 from scripts.interop.certificate import FILE_NAME as CERTIFICATE
 from transformer import files
+from transformer.errors import UserError
+from transformer.run.record import read_record
+from transformer.workdir import Workdir
 
 CHART = "report.svg"
 HEIGHT, LABELS = 180, 60  # of the chart, and the width of its axis
@@ -27,7 +31,7 @@ class Row(NamedTuple):
     chrf: float | None
     sentences: int
     seconds: float
-    training_minutes: float | None  # of all its models, without what their data took
+    training_minutes: float  # of all its models, without what their data took
 
     @property
     def speed(self) -> float:
@@ -38,13 +42,16 @@ class Row(NamedTuple):
 def read_rows(stages: Sequence[plan.Stage], folder: Folder) -> list[Row]:
     """Returns the measurements that are finished, in the order of the plan."""
     record, rows = folder.read(), []
+    if not record:
+        raise UserError(f"--workdir={folder.path}: no stage has begun; leave out --report")
+    folder.check(stages)
     for stage in stages:
-        if "seconds" not in record.get(stage.name, {}) or not isinstance(stage, plan.Measurement | plan.Export):
+        path = folder.of(stage)
+        is_finished = "seconds" in record.get(stage.name, {}) and path.exists()
+        if not is_finished or not isinstance(stage, plan.Measurement | plan.Export):
             continue
         models = stage.models if isinstance(stage, plan.Measurement) else (stage.model,)
-        times = [record[model.name]["seconds"] for model in models if not model.workdir]
-        minutes = sum(times) / 60 if times else None
-        path = folder.of(stage)
+        minutes = sum(_training_seconds(folder.of(model)) for model in models) / 60
         if isinstance(stage, plan.Measurement):
             result = json.loads(path.read_bytes())
             names = ("bleu", "bleu_lowercase_tokenized", "chrf", "sentences", "seconds")
@@ -54,6 +61,11 @@ def read_rows(stages: Sequence[plan.Stage], folder: Folder) -> list[Row]:
             seconds = result["seconds"]["theirs"]
             rows.append(Row(stage.name, theirs["bleu"], None, None, result["sentences"], seconds, minutes))
     return rows
+
+
+def _training_seconds(workdir: Path) -> float:
+    """Returns the time of a run, over all its starts; 0 for an imported model."""
+    return max((line.get("seconds", 0.0) for line in read_record(Workdir(workdir).metrics)), default=0.0)
 
 
 def publish(stages: Sequence[plan.Stage], folder: Folder, readme: str | None) -> None:

@@ -1,6 +1,7 @@
 """The work of each kind of stage: commands in child processes, and the functions of `texts`."""
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -24,7 +25,7 @@ def run(stages: Sequence[plan.Stage], folder: Folder) -> None:
     record = folder.check(stages)
     for number, stage in enumerate(stages, start=1):
         entry = record[stage.name]
-        if "seconds" in entry:
+        if "seconds" in entry and folder.of(stage).exists():
             continue
         logging.info("Stage %d of %d: %s; %s has its output.", number, len(stages), stage.name, folder.log(stage))
         _save(folder, record, stage)
@@ -63,6 +64,7 @@ def translate(translation: plan.Translation, folder: Folder) -> None:
 
 
 def mix(mixture: plan.Mixture, folder: Folder) -> None:
+    shutil.rmtree(folder.of(mixture), ignore_errors=True)  # of a process that was killed before it recorded the end
     texts.mix(mixture, folder, folder.of(mixture))
 
 
@@ -73,6 +75,7 @@ def measure(measurement: plan.Measurement, folder: Folder) -> None:
 
 
 def export(stage: plan.Export, folder: Folder) -> None:
+    shutil.rmtree(folder.of(stage), ignore_errors=True)  # as above, or below the bars
     flags = {"workdir": folder.of(stage.model), "checkpoint": stage.checkpoint, "average": stage.average}
     flags |= {"format": stage.format, "output": folder.of(stage)}
     command(folder, stage, "scripts.export", flags | ({"quantization": q} if (q := stage.quantization) else {}))
@@ -104,13 +107,15 @@ def command(
     argv = [sys.executable, "-m", "scripts.sweeping.child", module, *overrides]
     log = folder.log(stage)
     start = log.stat().st_size if log.exists() else 0  # the output of earlier attempts ends here
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}  # `child` ends when its standard input does
-    with log.open("ab") as errors, subprocess.Popen(argv, stderr=errors, **pipes) as process:
+    options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}  # `child` ends when its standard input does
+    options["start_new_session"] = True  # Ctrl-C in a terminal reaches only this process
+    with log.open("ab") as errors, subprocess.Popen(argv, stderr=errors, **options) as process:
         try:
             output = process.stdout.read()
             process.wait()
         except BaseException:
-            process.terminate()  # it saves before it ends
+            process.terminate()
+            process.wait()  # it saves before it ends
             raise
     if process.returncode:
         lines = log.read_bytes()[start:].decode(errors="replace").splitlines()[-LAST_LINES:]

@@ -1,11 +1,16 @@
 """The sentences that models translate, the choice among their hypotheses, and training pairs made of them."""
 
+import concurrent.futures
+import functools
 import itertools
-from collections.abc import Iterator, Sequence
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from absl import logging
 from pyarrow import parquet
+from sacrebleu.metrics import CHRF
+from sacrebleu.metrics.base import Metric
 
 import transformer
 from scripts.corpora.plan import open_plan
@@ -13,41 +18,39 @@ from scripts.datasets.folder import SPLITS, write_record
 from scripts.distillation import plan
 from scripts.distillation.folder import Folder
 from transformer import files
+from transformer.arguments import LINE_BREAKS
 from transformer.data.sources import source
 from transformer.data.sources.lines import read_text_file
-from transformer.errors import UserError
+from transformer.decoding.bleu import bleu_language, make_bleu
 
 SHARDS = "shards"  # the output of scripts.translate_corpus in the folder of a translation
-CHUNK = 2048  # sentences whose hypotheses are scored together
 
+Pairs = Sequence[tuple[str, str]]
 Chosen = Iterator[tuple[str, str]]  # sentences and their translations
 
 
 def write_sources(translation: plan.Translation, folder: Folder, output: Path) -> Path:
     """Returns the file with the sentences to translate, which it writes if they are a config's."""
-    language, _ = folder.languages(translation.models[0])
-    if not translation.text.endswith(plan.TEXTS):
+    if not plan.is_config(translation.text):
         return Path(translation.text)
+    side, _ = _sides(translation, folder)
+    language, _ = folder.languages(translation.models[0])
     path = output / f"text.{language}"
-    if not path.exists():
-        side = _sides(translation, folder).index(language)
-        files.write_text(path, "".join(f"{pair[side]}\n" for pair in _pairs(translation.text, folder)))
+    files.write_text(path, "".join(f"{pair[side]}\n" for pair in _pairs(translation.text, folder)))
     return path
 
 
-def _sides(translation: plan.Translation, folder: Folder) -> tuple[str, str]:
-    """Returns the languages of the config's pairs. Raises UserError if they are not those of the models."""
+def _sides(translation: plan.Translation, folder: Folder) -> tuple[int, int]:
+    """Returns the sides of the config's pairs that the models read and write."""
     data = folder.load_config(translation.text).data
-    languages = data.source_language, data.target_language
-    for model in translation.models:
-        if sorted(folder.languages(model)) != sorted(languages):
-            raise UserError(f"{translation.name}: {model.name} does not translate the languages of {translation.text}")
-    return languages
+    language, _ = folder.languages(translation.models[0])
+    return (0, 1) if language == data.source_language else (1, 0)
 
 
-def _pairs(config: str, folder: Folder) -> Iterator[tuple[str, str]]:
-    """Yields the training pairs of a config. Raises UserError if they cannot be read."""
-    return source.decoded(source.open_source(folder.load_config(config).data, "train"))
+def _pairs(config: str, folder: Folder, split: str = "train") -> Iterator[tuple[str, str]]:
+    """Yields the pairs of a config, each text in one line. Raises UserError if they cannot be read."""
+    pairs = source.decoded(source.open_source(folder.load_config(config).data, split))
+    return (tuple(text.translate(LINE_BREAKS) for text in pair) for pair in pairs)
 
 
 def choose(translation: plan.Translation, folder: Folder, output: Path) -> None:
@@ -55,13 +58,14 @@ def choose(translation: plan.Translation, folder: Folder, output: Path) -> None:
     languages = folder.languages(translation.models[0])
     rows = _hypotheses(output / SHARDS)
     if isinstance(translation.choose, plan.Training):
-        chosen = _by_loss(rows, folder.of(translation.choose))
+        model = (folder.of(translation.choose), translation.checkpoint, translation.average)
+        chosen = _by_loss(rows, functools.partial(_losses, *model))
     elif translation.choose == "score":
         chosen = ((text, hypotheses[0]) for text, hypotheses in rows)
     else:
-        side = _sides(translation, folder).index(languages[1])
+        _, side = _sides(translation, folder)
         references = (pair[side] for pair in _pairs(translation.text, folder))
-        chosen = _by_reference(rows, references, translation.choose)
+        chosen = _by_reference(rows, references, _metric(translation, folder))
     sides = list(zip(*((text, best) for text, best in chosen if best), strict=True)) or [(), ()]
     for language, lines in zip(languages, sides, strict=True):
         files.write_text(output / f"chosen.{language}", "".join(f"{line}\n" for line in lines))
@@ -78,42 +82,53 @@ def _hypotheses(shards: Path) -> Iterator[tuple[str, list[str]]]:
             yield text, [translation or "" for *_, translation in group]
 
 
-def _by_reference(rows: Iterator[tuple[str, list[str]]], references: Iterator[str], metric: str) -> Chosen:
+def _metric(translation: plan.Translation, folder: Folder) -> Metric:
+    if translation.choose == "chrf":
+        return CHRF()
+    metric = make_bleu(bleu_language(folder.config(translation.models[0]).data).tokenizer)
+    metric.effective_order = True  # else the score of a short sentence is 0
+    return metric
+
+
+def _by_reference(rows: Iterator[tuple[str, list[str]]], references: Iterator[str], metric: Metric) -> Chosen:
     """Yields the hypothesis of the highest sentence score; the first of equal ones."""
-    from sacrebleu.metrics import BLEU, CHRF
-
-    scorer = CHRF() if metric == "chrf" else BLEU(effective_order=True)
     for (text, hypotheses), reference in zip(rows, references, strict=True):
-        yield text, max(hypotheses, key=lambda hypothesis: scorer.sentence_score(hypothesis, [reference]).score)
+        yield text, max(hypotheses, key=lambda hypothesis: metric.sentence_score(hypothesis, [reference]).score)
 
 
-def _by_loss(rows: Iterator[tuple[str, list[str]]], workdir: Path) -> Chosen:
+def _by_loss(rows: Iterator[tuple[str, list[str]]], losses_of: Callable[[Pairs], list[float]]) -> Chosen:
     """Yields the hypothesis from which a model of the other direction finds the sentence with the lowest loss."""
-    model = transformer.load(workdir)
-    for chunk in iter(lambda: list(itertools.islice(rows, CHUNK)), []):
-        pairs = [(hypothesis, text) for text, hypotheses in chunk for hypothesis in hypotheses]
-        can_score = [model.can_score(pair) for pair in pairs]
-        known = iter(model.score([pair for pair, can in zip(pairs, can_score, strict=True) if can]))
-        losses = iter([-next(known).log_probability if can else float("inf") for can in can_score])
-        for text, hypotheses in chunk:
-            own = list(itertools.islice(losses, len(hypotheses)))
-            yield text, hypotheses[own.index(min(own))]
+    known = list(rows)
+    pairs = [(hypothesis, text) for text, hypotheses in known for hypothesis in hypotheses]
+    # In a process of its own: this one must not hold the device that later stages need.
+    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as executor:
+        losses = iter(executor.submit(losses_of, pairs).result())
+    for text, hypotheses in known:
+        own = list(itertools.islice(losses, len(hypotheses)))
+        yield text, hypotheses[own.index(min(own))]
+
+
+def _losses(workdir: Path, checkpoint: str, average: int, pairs: Pairs) -> list[float]:
+    """Returns the loss of the target of each pair by a model; infinite if it is too long."""
+    model = transformer.load(workdir, checkpoint, average)
+    can_score = [model.can_score(pair) for pair in pairs]
+    known = iter(model.score([pair for pair, can in zip(pairs, can_score, strict=True) if can]))
+    return [-next(known).log_probability if can else float("inf") for can in can_score]
 
 
 def mix(mixture: plan.Mixture, folder: Folder, output: Path) -> None:
-    """Writes a folder of training pairs, with the other splits of the config. Raises UserError for other languages."""
+    """Writes a folder of training pairs, with the other splits of the config."""
     data = folder.load_config(mixture.config).data
     languages = data.source_language, data.target_language
     pairs = list(_pairs(mixture.config, folder))
-    translated = dict.fromkeys(itertools.chain(*(_oriented(x, folder, languages) for x in mixture.translations)))
+    translated = itertools.chain(*(_oriented(translation, folder, languages) for translation in mixture.translations))
     tag = f"{mixture.tag} " if mixture.tag else ""
-    known = set(pairs)
-    added = [(tag + text, other) for text, other in translated if (text, other) not in known]
+    known = set(pairs if mixture.copies else ())
+    added = [pair for pair in dict.fromkeys((tag + text, other) for text, other in translated) if pair not in known]
     with files.new_folder(output) as unfinished:
         _write(unfinished, SPLITS[0], languages, [*pairs * mixture.copies, *added])
         for name, split in zip(("valid", "test"), SPLITS[1:], strict=True):
-            held_out = source.open_source(data, name)
-            _write(unfinished, split, languages, list(source.decoded(held_out)))
+            _write(unfinished, split, languages, list(_pairs(mixture.config, folder, name)))
         facts = {"by": "distill", "real": len(pairs), "copies": mixture.copies, "added": len(added), "tag": mixture.tag}
         write_record(unfinished, languages, facts)
     logging.info("%s: %d pairs, %d times each, and %d others.", mixture.name, len(pairs), mixture.copies, len(added))
@@ -121,9 +136,6 @@ def mix(mixture: plan.Mixture, folder: Folder, output: Path) -> None:
 
 def _oriented(translation: plan.Translation, folder: Folder, languages: tuple[str, str]) -> Iterator[tuple[str, str]]:
     """Yields the chosen pairs of a translation in the direction of the mixture."""
-    own = folder.languages(translation.models[0])
-    if sorted(own) != sorted(languages):
-        raise UserError(f"{translation.name}: translates {own[0]} to {own[1]}, not between {' and '.join(languages)}")
     sides = (read_text_file(folder.of(translation) / f"chosen.{language}") for language in languages)
     return zip(*sides, strict=True)
 

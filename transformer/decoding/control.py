@@ -1,7 +1,7 @@
 """Control of the output: the constraints of a configuration, and those that come with each source as texts."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,14 +64,14 @@ class OutputControl:
 
     def encode(
         self, controls: Sequence[Control], sources: Sequence[Sequence[int]], first_line: int
-    ) -> dict[str, Int[np.ndarray, "N ..."]]:
-        """Returns the arrays of the sources' controls, by the names of `CONSTRAINTS`; {} if there are none.
+    ) -> Callable[[Sequence[int]], dict[str, Int[np.ndarray, "B ..."]]]:
+        """Returns a function from numbers of sources (-1: none) to their arrays, by the names of `CONSTRAINTS`.
 
-        The last row is that of a source without control. Raises UserError if no output can have a text, since it has
-        unknown characters, too many tokens together, or banned phrases.
+        Without controls there are no arrays. Raises UserError if no output can have a text, since it has unknown
+        characters, too many tokens together, or banned phrases.
         """
         if not any(map(any, controls)):
-            return {}
+            return lambda rows: {}
         if not STRATEGIES[self.config.strategy].takes_steps or self.config.shortlist:
             raise UserError(
                 "prefixes, phrases and glossaries need a search by steps without decoding.shortlist; change the "
@@ -82,10 +82,9 @@ class OutputControl:
             limit = int(output_limits(max(len(source), 1), self.config)[-1])
             rows.append(self._encode_row(f"line {line}", limit, control))
         columns = {name: [*column, []] for name, column in zip(DEPTHS, zip(*rows, strict=True), strict=True)}
-        return {
-            name: _array(column, (len(column), *_sizes(column, DEPTHS[name])))
-            for name, column in columns.items()
-            if any(column)
+        sizes = {name: _sizes(column, DEPTHS[name]) for name, column in columns.items() if any(column)}
+        return lambda rows: {
+            name: _array([columns[name][row] for row in rows], (len(rows), *size)) for name, size in sizes.items()
         }
 
     def _encode_row(self, line: str, limit: int, control: Control) -> tuple[Sequence, list, list]:

@@ -155,7 +155,7 @@ class TextDecoder(DeviceModels):
             rows = [*batch.indices, *[-1] * (batch.rows - len(batch.indices))]  # the last one for filler rows
             lines = np.array(rows, np.int32) + first_line
             candidates = None if self.shortlist is None else self.shortlist.candidates(source)
-            return source, lines, candidates, {name: array[rows] for name, array in constraints.items()}
+            return source, lines, candidates, constraints(rows)
 
         return arrays
 

@@ -72,7 +72,7 @@ def test_pairs_are_chosen_and_mixed(folder, tmp_path):
     assert lines(tmp_path / "distilled/other/chosen.in") == [text for text in by_loss if text]
     real = list(zip(SOURCES, REFERENCES, strict=True))
     added = dict.fromkeys([*zip(SOURCES, by_chrf, strict=True), *zip(by_loss, REFERENCES, strict=True)])
-    expected = real * 2 + [(f"9 {pair[0]}", pair[1]) for pair in added if all(pair) and pair not in real]
+    expected = real * 2 + [(f"9 {pair[0]}", pair[1]) for pair in added if all(pair)]
     mixed = [lines(tmp_path / f"distilled/pairs/train.{language}") for language in ("in", "out")]
     assert list(zip(*mixed, strict=True)) == expected
     assert lines(tmp_path / "distilled/pairs/validation.in") == SOURCES
@@ -89,7 +89,12 @@ def test_a_plan_is_measured_and_nothing_is_done_twice(folder, tmp_path, capsys):
     made = {path: path.stat().st_mtime_ns for path in (tmp_path / "distilled").rglob("*.json")}
     assert run(distill, *flags) == 0 and capsys.readouterr().out == table
     assert run(distill, *flags, "--report") == 0 and capsys.readouterr().out == table
-    assert {path: path.stat().st_mtime_ns for path in made} == made
+    (tmp_path / "distilled/both.json").unlink()
+    assert run(distill, *flags) == 0 and "| both |" in capsys.readouterr().out
+    again = {path: path.stat().st_mtime_ns for path in made if path.name not in ("both.json", "distill.json")}
+    assert again.items() <= made.items()
+    assert run(distill, flags[0], f"--workdir={tmp_path / 'typo'}", "--report") == 2
+    assert "typo: no stage has begun" in error(capsys)
 
 
 def test_another_plan_or_process_and_foreign_files_are_refused(folder, tmp_path, capsys):

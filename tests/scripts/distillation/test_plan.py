@@ -31,9 +31,9 @@ def test_two_stages_with_a_name_are_refused():
         plan.in_order([plan.measure(models[0], name="a"), plan.measure(models[1], name="b")])
 
 
-@pytest.mark.parametrize("name", ["a/b", "", "logs", "..", "-a"])
+@pytest.mark.parametrize("name", ["a/b", "", "logs", "..", "-a", "a.json"])
 def test_a_name_that_is_no_file_name_is_refused(name):
-    with pytest.raises(UserError, match="must be letters"):
+    with pytest.raises(UserError, match="must be of letters"):
         plan.in_order([plan.measure(plan.train(name, CONFIG), name="measured")])
 
 
@@ -80,3 +80,28 @@ def test_a_shipped_plan_has_allowed_configs(path, tmp_path, multi30k):
     trained = [described[stage.name]["is"] for stage in stages if isinstance(stage, plan.Training)]
     assert {entry["optimizer.name"] for entry in trained} == {"muon"}
     assert f"--plan={path} " in Path(path).read_text()
+
+
+def test_a_student_learns_from_the_whole_mixture(tmp_path, multi30k):
+    values = {"data.train_pairs": 100, "data.deduplicate": True, "data.path": str(multi30k)}
+    pairs = plan.mix("pairs", CONFIG, copies=2)
+    data = Folder(tmp_path).config(plan.train("student", CONFIG, values, data=pairs)).data
+    assert (data.train_pairs, data.deduplicate, data.path) == (0, False, str(tmp_path / "pairs"))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda here, back: plan.translate("x", [here, back], CONFIG), "all models must translate en to de"),
+        (lambda here, back: plan.translate("x", here, CONFIG, choose=here), "one that chooses the reverse"),
+        (lambda here, back: plan.translate("x", here, CONFIG, decoding={"beam": 2}), "there is no key decoding.beam"),
+        (lambda here, back: plan.measure(here, split="dev"), "split=dev must be one of train, valid, test"),
+        (lambda here, back: plan.translate("x", "here", CONFIG), "needs a model, or a list of them"),
+        (lambda here, back: plan.mix("x", CONFIG, [plan.translate("y", here, CONFIG)]), "one by one"),
+    ],
+)
+def test_mistakes_are_found_before_anything_runs(tmp_path, multi30k, make, message):
+    here = plan.train("here", CONFIG)
+    back = plan.train("back", CONFIG, {"data.source_language": "de", "data.target_language": "en"})
+    with pytest.raises(UserError, match=message):
+        Folder(tmp_path, [("data.path", str(multi30k))]).identity(make(here, back))
