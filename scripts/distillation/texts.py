@@ -100,7 +100,7 @@ def _by_loss(rows: Iterator[tuple[str, list[str]]], losses_of: Callable[[Pairs],
     """Yields the hypothesis from which a model of the other direction finds the sentence with the lowest loss."""
     known = list(rows)
     pairs = [(hypothesis, text) for text, hypotheses in known for hypothesis in hypotheses]
-    # In a process of its own: this one must not hold the device that later stages need.
+    # Another process computes them, so that this one does not hold the device that later stages need.
     with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as executor:
         losses = iter(executor.submit(losses_of, pairs).result())
     for text, hypotheses in known:

@@ -83,18 +83,13 @@ class ServedModel:
                     getattr(self.explorer, method)(*arguments)
 
     async def translate(
-        self,
-        sources: Sequence[str],
-        form: str,
-        n_best: int,
-        controls: Sequence[Control] = (),
-        glossary: Glossary | None = None,
+        self, sources: Sequence[str], form: str, n_best: int, controls: Sequence[Control], glossary: Glossary
     ) -> list[list[str]]:
         """Returns the `n_best` translations of each text, best first; fewer if its searches do not find so many.
 
         `form`: "text" or "html". Number N joins the N-th best translation of each sentence, or its last one.
-        `controls` are empty or have one for each text, whose first sentence has its prefix. Raises UserError if no
-        output can obey one.
+        `controls` has one for each text, whose first sentence has its prefix. Raises UserError if no output can obey
+        one.
         """
         is_long = sum(map(len, sources)) > LONG
         split = await asyncio.to_thread(self._split, sources, form) if is_long else self._split(sources, form)
