@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
@@ -29,6 +30,7 @@ class Folder:
     def __init__(self, path: Path, overrides: loading.Overrides = ()) -> None:
         self.path, self.overrides = path, list(overrides)
         self.record = path / "distill.json"
+        self._load = functools.cache(loading.load_file)  # its warnings appear once
 
     def of(self, stage: plan.Stage) -> Path:
         """Returns the workdir, folder or file of a stage's result."""
@@ -41,7 +43,7 @@ class Folder:
 
     def load_config(self, name: str, values: Sequence[tuple[str, Any]] = ()) -> Config:
         """Returns a config with the values of a stage and the overrides of the command, which come last."""
-        return loading.load_file(name, [*((key, str(value)) for key, value in values), *self.overrides])
+        return self._load(name, (*((key, str(value)) for key, value in values), *self.overrides))
 
     def config(self, model: plan.Training) -> Config:
         """Returns the configuration of a model. Raises UserError if it is not allowed, or the workdir is no run's."""
