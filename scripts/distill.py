@@ -18,7 +18,9 @@ def main(arguments: argparse.Namespace) -> None:
 
     folder = Folder(files.expanded(arguments.workdir), arguments.overrides)
     planned = plan.load(arguments.plan)
-    if not arguments.report:
+    if arguments.report:
+        folder.check(planned)
+    else:
         with folder.locked():
             stages.run(planned, folder)
     report.publish(planned, folder, arguments.readme)

@@ -9,19 +9,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from configs.rules import HOST, LOG, MESH, PATH
 from scripts.datasets.folder import SPLITS
 from scripts.distillation import plan
+from scripts.evaluations import run_settings
 from transformer import files, locks
 from transformer.config import loading
-from transformer.config.keys import flatten, keys_of
 from transformer.config_types import Config
 from transformer.data.sources import source
 from transformer.data.sources.source import open_source
-from transformer.errors import MALFORMED, UserError
+from transformer.errors import UserError
 
 SHOWN = 100  # characters of a value in an error
-NEUTRAL = (LOG, PATH, MESH, HOST)  # scopes of keys that do not change what a run computes
 
 
 class Folder:
@@ -29,7 +27,7 @@ class Folder:
 
     def __init__(self, path: Path, overrides: loading.Overrides = ()) -> None:
         self.path, self.overrides = path, list(overrides)
-        self.record = path / "distill.json"
+        self.record, self.logs = path / "distill.json", path / "logs"
         self._load = functools.cache(loading.load_file)  # its warnings appear once
 
     def of(self, stage: plan.Stage) -> Path:
@@ -39,7 +37,7 @@ class Folder:
         return self.path / (f"{stage.name}.json" if isinstance(stage, plan.Measurement) else stage.name)
 
     def log(self, stage: plan.Stage) -> Path:
-        return self.path / "logs" / f"{stage.name}.txt"
+        return self.logs / f"{stage.name}.txt"
 
     def load_config(self, name: str, values: Sequence[tuple[str, Any]] = ()) -> Config:
         """Returns a config with the values of a stage and the overrides of the command, which come last."""
@@ -74,9 +72,8 @@ class Folder:
             if field.name not in ("name", "values", "data", "models", "model", "translations")
         }
         if isinstance(stage, plan.Training):
-            config, neutral = self.config(stage), keys_of(*NEUTRAL)
-            fields = {key: value for key, value in flatten(config).items() if key not in neutral}
-            fields |= {"workdir": stage.workdir}
+            config = self.config(stage)
+            fields = run_settings(config) | {"seed": config.seed, "workdir": stage.workdir}
             if not stage.workdir and stage.data is None:
                 fields["data"] = open_source(config.data, "train").identity
         else:
@@ -137,15 +134,16 @@ class Folder:
         """Returns the record of the stages that have begun. Raises UserError if it is damaged."""
         if not self.record.exists():
             return {}
-        try:
-            return {name: {**entry} for name, entry in json.loads(self.record.read_bytes())["stages"].items()}
-        except MALFORMED as error:
-            raise UserError(f"{self.record}: damaged ({type(error).__name__}); name another --workdir") from error
+        return files.read_json(
+            self.record,
+            lambda record: {name: {**entry} for name, entry in record["stages"].items()},
+            "name another --workdir",
+        )
 
     def check(self, stages: Sequence[plan.Stage]) -> dict[str, dict[str, Any]]:
-        """Returns the record of the stages that have begun, and that of the plan for all others.
+        """Returns the description of the stages.
 
-        Raises UserError if a stage has another meaning now, or its place in the folder is taken.
+        Raises UserError if one has another meaning than when it was made, or its place in the folder is taken.
         """
         recorded, planned = self.read(), self.describe(stages)
         for stage in stages:
@@ -157,21 +155,17 @@ class Folder:
                     f"--workdir={self.path}: {stage.name} was made with {_difference(entry, new)}; give the stage "
                     "another name, or name another --workdir"
                 )
-        return planned | recorded
+        return planned
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Excludes other processes of the plan during the block. Raises UserError if there is one."""
         files.make_folder(self.path, "--workdir")
-        self.log_folder.mkdir(exist_ok=True)
+        self.logs.mkdir(exist_ok=True)
         with (self.path / ".distill.lock").open("a") as file:
             if not locks.try_lock(file):
                 raise UserError(f"--workdir={self.path}: is in use by another scripts.distill; wait for it")
             yield
-
-    @property
-    def log_folder(self) -> Path:
-        return self.path / "logs"
 
 
 def _difference(old: dict[str, Any], new: dict[str, Any]) -> str:

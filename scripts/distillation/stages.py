@@ -22,23 +22,17 @@ LAST_LINES = 3  # of a failed command's output, in the error
 
 def run(stages: Sequence[plan.Stage], folder: Folder) -> None:
     """Makes the results that are missing. Raises UserError if the folder has another plan's, or a command fails."""
-    record = folder.check(stages)
+    planned, begun = folder.check(stages), folder.read()
     for number, stage in enumerate(stages, start=1):
-        entry = record[stage.name]
+        entry = begun.setdefault(stage.name, planned[stage.name])
         if "seconds" in entry and folder.of(stage).exists():
             continue
         logging.info("Stage %d of %d: %s; %s has its output.", number, len(stages), stage.name, folder.log(stage))
-        _save(folder, record, stage)
+        files.write_json(folder.record, {"stages": begun})
         began = time.perf_counter()
         MAKERS[type(stage)](stage, folder)
         entry["seconds"] = round(time.perf_counter() - began, 1)
-        _save(folder, record, stage)
-
-
-def _save(folder: Folder, record: Mapping[str, dict[str, Any]], last: plan.Stage) -> None:
-    """Writes the record of the stages that have begun, `last` being the newest."""
-    begun = {name: entry for name, entry in record.items() if "seconds" in entry or name in (*folder.read(), last.name)}
-    files.write_json(folder.record, {"stages": begun})
+        files.write_json(folder.record, {"stages": begun})
 
 
 def train(model: plan.Training, folder: Folder) -> None:

@@ -4,7 +4,7 @@ import concurrent.futures
 import functools
 import itertools
 import multiprocessing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from absl import logging
@@ -36,7 +36,7 @@ def write_sources(translation: plan.Translation, folder: Folder, output: Path) -
     side, _ = _sides(translation, folder)
     language, _ = folder.languages(translation.models[0])
     path = output / f"text.{language}"
-    files.write_text(path, "".join(f"{pair[side]}\n" for pair in _pairs(translation.text, folder)))
+    _write_lines(path, (pair[side] for pair in _pairs(translation.text, folder)))
     return path
 
 
@@ -68,7 +68,7 @@ def choose(translation: plan.Translation, folder: Folder, output: Path) -> None:
         chosen = _by_reference(rows, references, _metric(translation, folder))
     sides = list(zip(*((text, best) for text, best in chosen if best), strict=True)) or [(), ()]
     for language, lines in zip(languages, sides, strict=True):
-        files.write_text(output / f"chosen.{language}", "".join(f"{line}\n" for line in lines))
+        _write_lines(output / f"chosen.{language}", lines)
     logging.info("%s: %d sentences have a translation.", translation.name, len(sides[0]))
 
 
@@ -142,4 +142,8 @@ def _oriented(translation: plan.Translation, folder: Folder, languages: tuple[st
 
 def _write(folder: Path, stem: str, languages: tuple[str, str], pairs: Sequence[tuple[str, str]]) -> None:
     for side, language in enumerate(languages):
-        files.write_text(folder / f"{stem}.{language}", "".join(f"{pair[side]}\n" for pair in pairs))
+        _write_lines(folder / f"{stem}.{language}", (pair[side] for pair in pairs))
+
+
+def _write_lines(path: Path, lines: Iterable[str]) -> None:
+    files.write_text(path, "".join(f"{line}\n" for line in lines))
