@@ -12,11 +12,12 @@ import ml_collections
 from sacrebleu.metrics import BLEU
 
 from configs.rules import HOST, LOG, MESH, PATH
+from transformer import files
 from transformer.config.keys import flatten, keys_of
 from transformer.config_types import Config
 from transformer.data.sources.lines import read_text_file
 from transformer.decoding.bleu import METRICS, Language, bleu_language, metrics_in
-from transformer.errors import MALFORMED, UNREADABLE, UserError
+from transformer.errors import MALFORMED, UserError
 from transformer.run.record import read_record
 from transformer.training.objectives import OBJECTIVES
 from transformer.workdir import Workdir, open_existing
@@ -173,15 +174,14 @@ def read_evaluations(workdir: Workdir) -> list[Evaluation]:
 
 def _read_object(path: Path, types: Mapping[str, Any]) -> dict[str, Any]:
     """Reads a JSON object. Raises UserError if it cannot be read or lacks values of these types."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+
+    def check(content: dict[str, Any]) -> dict[str, Any]:
         for key, expected in types.items():
             if not isinstance(content[key], expected):
                 raise TypeError(f"{key}={content[key]}")
-    except UNREADABLE as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise UserError(f"{path}: cannot be read ({reason}); run transformer.evaluate again or restore it") from error
-    return content
+        return content
+
+    return files.read_json(path, check, "run transformer.evaluate again or restore it")
 
 
 def short_commit(environment: Mapping[str, Any]) -> str:

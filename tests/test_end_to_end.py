@@ -168,7 +168,7 @@ def test_configs_that_cannot_be_trained(tmp_path, capsys):
     (tmp_path / "broken.py").write_text("def get_config(:\n")
     assert "broken.py: SyntaxError" in says(f"--config={tmp_path / 'broken.py'}")
     (tmp_path / "config.json").write_text("{")
-    assert "not a saved configuration" in says(f"--config={tmp_path / 'config.json'}")
+    assert "damaged (" in says(f"--config={tmp_path / 'config.json'}")
     assert "did you mean" in says("--config=configs/base.py", "--config.model.dmodel=64")
     assert "model.d_model=large: must be" in says("--config=configs/base.py", "--config.model.d_model=large")
     assert "d_model must be divisible" in says("--config=configs/base.py", "--config.model.d_model=100")

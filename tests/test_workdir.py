@@ -111,7 +111,7 @@ def test_unusable_workdirs_are_refused(begun, tmp_path):
     assert "no such folder; did you mean" in refusal(open_existing, begun.path.with_name("fist"))
     assert "config.json: No such file or directory; name the workdir of a run" in refusal(open_existing, tmp_path)
     begun.config.write_text("{")
-    assert "config.json: not a saved configuration" in refusal(open_existing, begun.path)
+    assert "config.json: damaged (" in refusal(open_existing, begun.path)
 
 
 def test_a_file_is_refused_as_a_workdir(tmp_path):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from transformer.errors import UNREADABLE, UserError
+from transformer.errors import MALFORMED, UserError
 
 Parsed = TypeVar("Parsed")
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
@@ -61,10 +61,14 @@ def write_json(path: Path, value: object) -> None:
 
 
 def read_json(path: Path, parse: Callable[[Any], Parsed], advice: str) -> Parsed:
-    """Returns what `parse` makes of a JSON file. Raises UserError, which ends with the advice, if it cannot be read."""
+    """Returns what `parse` makes of a JSON file. Raises UserError, with the path, if it or `parse` fails."""
     try:
         return parse(json.loads(path.read_bytes()))
-    except UNREADABLE as error:
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    except OSError as error:
+        raise UserError(f"{error.filename}: {error.strerror}; {advice}") from error
+    except MALFORMED as error:
         raise UserError(f"{path}: damaged ({type(error).__name__}: {error}); {advice}") from error
 
 

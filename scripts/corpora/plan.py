@@ -16,7 +16,7 @@ from pyarrow import parquet
 
 from transformer import files
 from transformer.data.sources.lines import read_lines, strip_line_end
-from transformer.errors import MALFORMED, UserError
+from transformer.errors import UserError
 
 FILE_NAME = "plan.json"
 SHARD_LINES = 10_000  # without --shards: a few minutes of one CPU core, and what a killed worker does again at most
@@ -78,11 +78,11 @@ def open_plan(output: Path, request: dict[str, Any]) -> Plan:
     path = output / FILE_NAME
     request = json.loads(json.dumps(request))
     if path.exists():
-        try:
-            record = json.loads(path.read_bytes())
-            plan = Plan(output, record["request"], [Shard(*values) for values in record["shards"]])
-        except MALFORMED as error:
-            raise UserError(f"{path}: damaged ({type(error).__name__}); name another --output") from error
+
+        def parse(record: dict[str, Any]) -> Plan:
+            return Plan(output, record["request"], [Shard(*values) for values in record["shards"]])
+
+        plan = files.read_json(path, parse, "name another --output")
         for key, value in request.items():
             if (planned := plan.request.get(key)) != value:
                 raise UserError(

@@ -15,8 +15,8 @@ from optuna.distributions import check_distribution_compatibility, distribution_
 from optuna.samplers import RandomSampler
 
 from scripts.sweeping.description import Sweep
-from transformer import locks
-from transformer.errors import MALFORMED, UserError
+from transformer import files, locks
+from transformer.errors import UserError
 from transformer.workdir import Workdir
 
 SCHEMA_VERSION = 2  # of sweep.json
@@ -82,15 +82,14 @@ class Folder:
         """Returns the sweep's record. Raises UserError if there is none, or it is invalid or of another version."""
         if not self.record.exists():
             raise UserError(f"{self.record}: no such file, so {self.path} is not the folder of a sweep")
-        try:
-            record = json.loads(self.record.read_text(encoding="utf-8"))
+
+        def check(record: dict[str, Any]) -> dict[str, Any]:
             version, _ = record["schema_version"], record["task"]
-        except MALFORMED as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise UserError(f"{self.record}: not the record of a sweep ({reason}); name another folder") from error
-        if version != SCHEMA_VERSION:
-            raise UserError(f"{self.record}: schema_version={version}, must be {SCHEMA_VERSION}; name another folder")
-        return record
+            if version != SCHEMA_VERSION:
+                raise UserError(f"schema_version={version}, must be {SCHEMA_VERSION}; name another folder")
+            return record
+
+        return files.read_json(self.record, check, "name another folder")
 
     def _check_extension(self, recorded: Sweep, sweep: Sweep) -> None:
         for key in recorded.keys:

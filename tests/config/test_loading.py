@@ -51,14 +51,14 @@ def test_a_saved_configuration_can_be_edited_by_hand(tmp_path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "not a saved configuration"),
-        ("{", "not a saved configuration"),
-        ("[]", "not a saved configuration"),
-        ("{}", "not a saved configuration"),
+        ("", "damaged ("),
+        ("{", "damaged ("),
+        ("[]", "damaged ("),
+        ("{}", "damaged ("),
         ('{"schema_version": 0}', "schema_version=0, must be 2"),
         ('{"schema_version": 1}', "schema_version=1, must be 2; use the commit that made the run"),
         ('{"schema_version": 2, "seeds": 3}', "config.seeds=3: there is no key seeds; did you mean seed?"),
-        ("\xff", "not a saved configuration"),
+        ("\xff", "damaged ("),
     ],
 )
 def test_invalid_saved_configurations_are_rejected(tmp_path, text, says):

@@ -209,14 +209,14 @@ def test_evaluations_of_other_text_are_refused(pair, evaluated, tmp_path, capsys
     ("name", "content", "message"),
     [
         ("evaluations/valid-step9.json", "{", "valid-step9.json: cannot be read"),
-        ("evaluations/valid-step9.json", "[]", "valid-step9.json: cannot be read (TypeError"),
-        ("evaluations/valid-step9.json", "{}", "valid-step9.json: cannot be read (KeyError: 'split')"),
-        ("evaluations/valid-step9.json", '{"split": 3}', "valid-step9.json: cannot be read (TypeError: split=3)"),
+        ("evaluations/valid-step9.json", "[]", "valid-step9.json: damaged (TypeError"),
+        ("evaluations/valid-step9.json", "{}", "valid-step9.json: damaged (KeyError: 'split')"),
+        ("evaluations/valid-step9.json", '{"split": 3}', "valid-step9.json: damaged (TypeError: split=3)"),
         ("evaluations/valid-step9.references.txt", None, "valid-step9.references.txt: No such file"),
         ("evaluations/valid-step9.hypotheses.txt", "ein\n", "valid-step9.hypotheses.txt: has 1 lines, must have 20"),
         ("environment.json", "", "environment.json: cannot be read"),
         ("environment.json", "[]", "environment.json: cannot be read"),
-        ("config.json", "{", "config.json: not a saved configuration"),
+        ("config.json", "{", "config.json: damaged ("),
     ],
 )
 def test_damaged_records_are_refused(pair, capsys, name, content, message):

@@ -2,7 +2,6 @@
 
 import ast
 import importlib.util
-import json
 import os
 import traceback
 import warnings
@@ -17,7 +16,7 @@ from configs.rules import UnknownName
 from transformer import files
 from transformer.config import keys
 from transformer.config_types import Config
-from transformer.errors import MALFORMED, UserError
+from transformer.errors import UserError
 
 FILE_NAME = "config.json"
 SCHEMA_VERSION = 2  # of config.json; raised when a key is renamed or changes its meaning
@@ -104,19 +103,14 @@ def save(config: Config, workdir: Path) -> None:
 
 def load(path: Path) -> ml_collections.FrozenConfigDict:
     """Returns the configuration of a workdir or of its `config.json`. Raises UserError if it is not allowed."""
-    path = path / FILE_NAME if path.is_dir() else path
-    try:
-        nested = json.loads(path.read_text(encoding="utf-8"))
-        version = nested.pop("schema_version")
-        if version != SCHEMA_VERSION:
-            raise UserError(f"schema_version={version}, must be {SCHEMA_VERSION}; use the commit that made the run")
-        return keys.checked(keys.flatten(ml_collections.ConfigDict(nested)))
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; name the workdir of a run") from None
-    except MALFORMED as error:
-        raise UserError(f"{path}: not a saved configuration ({type(error).__name__}: {error})") from None
+    return files.read_json(path / FILE_NAME if path.is_dir() else path, _parse, "name the workdir of a run")
+
+
+def _parse(nested: dict[str, Any]) -> ml_collections.FrozenConfigDict:
+    version = nested.pop("schema_version")
+    if version != SCHEMA_VERSION:
+        raise UserError(f"schema_version={version}, must be {SCHEMA_VERSION}; use the commit that made the run")
+    return keys.checked(keys.flatten(ml_collections.ConfigDict(nested)))
 
 
 def difference(old: Config, new: Config) -> dict[str, str]:

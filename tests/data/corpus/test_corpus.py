@@ -231,7 +231,7 @@ def test_a_truncated_file_of_a_corpus_is_refused(prepared, tmp_path):
     prepared()
     (folder,) = folders(tmp_path)
     (folder / "tokens").write_bytes((folder / "tokens").read_bytes()[:-1])
-    with pytest.raises(UserError, match=r"tokens: damaged \(\d+ bytes of \d+\); delete .*/test-train-"):
+    with pytest.raises(UserError, match=r"damaged \(ValueError: tokens has \d+ bytes of \d+\); delete .*/test-train-"):
         prepared()
     (folder / "corpus.json").write_text("{")
     with pytest.raises(UserError, match=r"corpus\.json: damaged .*; delete .*/test-train-"):

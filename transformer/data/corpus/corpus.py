@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import itertools
-import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from transformer.data.corpus.encoding import open_array
 from transformer.data.corpus.sampling import SampledEpoch, Sampler, Sequences
 from transformer.data.sources.source import Source, open_source, read_pairs
 from transformer.data.tokenizers.tokenizer import Tokenizer, select_pairs
-from transformer.errors import UNREADABLE, UserError
+from transformer.errors import UserError
 
 _FORMAT = 8  # part of every key: raise it when the same inputs would give other files
 _REPORT = "corpus.json"
@@ -47,16 +46,14 @@ class Corpus:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        path = folder / _REPORT
-        try:
-            self.report = json.loads(path.read_text(encoding="utf-8"))
-            for name, size in self.report["sizes"].items():  # to verify checksums at every start would take too long
-                path = folder / name
-                if (actual := path.stat().st_size) != size:
-                    raise ValueError(f"{actual} bytes of {size}")
-        except UNREADABLE as error:
-            advice = f"delete {folder}, and the next run prepares it again"
-            raise UserError(f"{path}: damaged ({error}); {advice}") from error
+
+        def check(report: dict[str, Any]) -> dict[str, Any]:
+            for name, size in report["sizes"].items():  # to verify checksums at every start would take too long
+                if (actual := (folder / name).stat().st_size) != size:
+                    raise ValueError(f"{name} has {actual} bytes of {size}")
+            return report
+
+        self.report = files.read_json(folder / _REPORT, check, f"delete {folder}, and the next run prepares it again")
         self.lengths = open_array(folder, "lengths")
         self._offsets = open_array(folder, "offsets")
         self._tokens = open_array(folder, "tokens", self.report["dtype"])
