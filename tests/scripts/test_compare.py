@@ -183,7 +183,7 @@ def pair(evaluated):
         (["--decoding.beam_sise=1"], "did you mean decoding.beam_size"),
         (["--decoding.beam_size=0"], "config.decoding.beam_size=0: must be"),
         (["nowhere"], "WORKDIR=nowhere: no such folder"),
-        (["nowhere.json"], "nowhere.json: cannot be read"),
+        (["nowhere.json"], "nowhere.json: No such file"),
     ],
 )
 def test_bad_flags_are_refused(pair, capsys, flags, message):
@@ -208,14 +208,14 @@ def test_evaluations_of_other_text_are_refused(pair, evaluated, tmp_path, capsys
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("evaluations/valid-step9.json", "{", "valid-step9.json: cannot be read"),
+        ("evaluations/valid-step9.json", "{", "valid-step9.json: damaged"),
         ("evaluations/valid-step9.json", "[]", "valid-step9.json: damaged (TypeError"),
         ("evaluations/valid-step9.json", "{}", "valid-step9.json: damaged (KeyError: 'split')"),
         ("evaluations/valid-step9.json", '{"split": 3}', "valid-step9.json: damaged (TypeError: split=3)"),
         ("evaluations/valid-step9.references.txt", None, "valid-step9.references.txt: No such file"),
         ("evaluations/valid-step9.hypotheses.txt", "ein\n", "valid-step9.hypotheses.txt: has 1 lines, must have 20"),
-        ("environment.json", "", "environment.json: cannot be read"),
-        ("environment.json", "[]", "environment.json: cannot be read"),
+        ("environment.json", "", "environment.json: damaged"),
+        ("environment.json", "[]", "environment.json: damaged"),
         ("config.json", "{", "config.json: damaged ("),
     ],
 )
