@@ -97,7 +97,6 @@ class ServedModel:
         jobs, kind = list(itertools.chain(*sentences)), "translate" if n_best == 1 else "alternatives"
         if glossary or any(map(any, controls)):
             controls = list(itertools.chain(*map(_controls, sentences, controls, itertools.repeat(glossary))))
-            await asyncio.to_thread(self.model.check_controls, jobs, controls)
             # One at a time, since the shapes of a program depend on all phrases of a batch.
             jobs = [functools.partial(self._translate_controlled, *job) for job in zip(jobs, controls, strict=True)]
             kind = "explore"

@@ -148,4 +148,5 @@ def test_word_vectors_are_read_or_refused(folder, content):
     if isinstance(rows, Refusal):
         assert str(path) in rows.message
     else:
-        assert rows.table.shape == (4, 2) and rows.found.any()
+        table, has_vector = rows
+        assert table.shape == (4, 2) and has_vector.any()

@@ -2,6 +2,7 @@
 
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ import pytest
 
 from tests.training.tiny import tiny_config
 from transformer.errors import UserError
-from transformer.training.pretrained_embeddings import PretrainedRows, check_files, read_rows, replace_rows
+from transformer.training.pretrained_embeddings import check_files, load_pretrained_embeddings, read_rows
 
 PIECES = ["<pad>", "<unk>", "<s>", "</s>", "\u2581the", "the", "\u2581Haus", "ing"]
 
@@ -28,16 +29,16 @@ def write(tmp_path):
 def test_pieces_match_without_their_word_mark_and_are_divided_by_sqrt_d_model(write, caplog):
     path = write("3 4\nthe 1 2 3 4\nHaus -1 0 0.5 2\nthe 9 9 9 9\n\u00fcber 0 0 0 0\n")
     with caplog.at_level(logging.INFO, logger="absl"):
-        rows = read_rows(path, PIECES, 4)
-    np.testing.assert_array_equal(rows.has_vector, [False] * 4 + [True, True, True, False])
+        rows, has_vector = read_rows(path, PIECES, 4)
+    np.testing.assert_array_equal(has_vector, [False] * 4 + [True, True, True, False])
     # Divided by sqrt(4), by which the model multiplies; the first of two lines for a word is used.
-    np.testing.assert_array_equal(rows.table[4:7], [[0.5, 1, 1.5, 2], [0.5, 1, 1.5, 2], [-0.5, 0, 0.25, 1]])
+    np.testing.assert_array_equal(rows[4:7], [[0.5, 1, 1.5, 2], [0.5, 1, 1.5, 2], [-0.5, 0, 0.25, 1]])
     assert f"{path} has vectors for 3 of 8 pieces." in caplog.text
 
 
 def test_the_header_is_optional(write):
-    without = read_rows(write("the 1 2 3 4\nHaus 1 1 1 1"), PIECES, 4)
-    assert without.has_vector.sum() == 3 and without.table[4, 0] == 0.5
+    rows, has_vector = read_rows(write("the 1 2 3 4\nHaus 1 1 1 1"), PIECES, 4)
+    assert has_vector.sum() == 3 and rows[4, 0] == 0.5
 
 
 @pytest.mark.parametrize(
@@ -75,16 +76,18 @@ def test_a_missing_file_or_a_wrong_first_line_is_found_without_reading_the_file(
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_found_rows_replace_random_ones_in_their_table(shared):
+def test_found_rows_replace_random_ones_in_their_table(shared, tmp_path):
     def stack(value: float) -> dict:
-        return {"embedding": {"table": jnp.full((3, 2), value)}}
+        return {"embedding": {"table": jnp.full((3, 4), value)}}
 
+    source, target = tmp_path / "source.txt", tmp_path / "target.txt"
+    source.write_text("a 14 14 14 14\nb 14 14 14 14\n")
+    target.write_text("y 16 16 16 16\n")
+    model = tiny_config(model__source_vectors=str(source), model__target_vectors=str(target), model__d_model=4).model
+    tokenizer = SimpleNamespace(sides=[SimpleNamespace(pieces=pieces) for pieces in (["a", "b", "c"], ["x", "y", "z"])])
     parameters = {"decoder": stack(1.0), "encoder": {} if shared else stack(2.0)}
-    rows = {
-        "encoder": PretrainedRows(np.full((3, 2), 7, np.float32), np.array([True, True, False])),
-        "decoder": PretrainedRows(np.full((3, 2), 8, np.float32), np.array([False, True, False])),
-    }
-    tables = jax.tree.map(lambda table: table[:, 0].tolist(), replace_rows(parameters, rows))
+    replaced = load_pretrained_embeddings(parameters, model, tokenizer)
+    tables = jax.tree.map(lambda table: table[:, 0].tolist(), replaced)
     if shared:
         assert tables["decoder"]["embedding"]["table"] == [7, 8, 1]
     else:

@@ -125,7 +125,7 @@ def test_the_warm_up_runs_the_batch_that_needs_most_memory_and_not_the_one_with_
     plan = EpochPlan(
         np.arange(2), np.array([[0, 1], [1, 2]]), np.arange(2, dtype=np.uint16), np.ones((2, 2), np.int64), stats
     )
-    monkeypatch.setattr(validation.loader, "plan_in_order", lambda *_: plan)
+    monkeypatch.setattr(prepared.validation, "plan", plan)
     monkeypatch.setattr(validation, "place", lambda corpus, batch, mesh: batch.bucket)
     monkeypatch.setattr(prepared.validation, "eval_step", lambda parameters, arrays: ran.append(arrays))
     monkeypatch.setattr(prepared.validation, "decoder", None)

@@ -6,7 +6,7 @@ A sentence is done when K hypotheses have ended, or earlier if no live hypothesi
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -50,6 +50,9 @@ class Hypotheses(NamedTuple):
     token_log_probabilities: Float[Array, "B N L"]  # nats, 0 at PAD
 
 
+SearchResult = tuple[Hypotheses, Bool[Array, "B"]]  # and which rows are done
+
+
 class State(NamedTuple):
     """The state of the loop. `position` is both the step and the length of every live hypothesis."""
 
@@ -83,7 +86,7 @@ class BeamSearch:
     n_best: how many are returned, at most K.
     """
 
-    models: Sequence[ensemble.AutoregressiveModel]
+    models: ensemble.Models
     sentences: Sentences
     config: Config
     n_best: int
@@ -164,7 +167,7 @@ class BeamSearch:
     def is_unfinished(self, state: State) -> Bool[Array, ""]:
         return (state.position < self.sentences.max_length) & ~state.done.all()
 
-    def run(self) -> tuple[Hypotheses, Bool[Array, "B"]]:
+    def run(self) -> SearchResult:
         """Returns the `n_best` translations of each row, and which rows are done."""
         final = jax.lax.while_loop(self.is_unfinished, lambda x: self.advance(x, self.extend(x)), self.start())
         return Hypotheses(*(x[:, : self.n_best] for x in final.ended)), final.done

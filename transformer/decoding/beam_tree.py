@@ -106,7 +106,7 @@ def _search_steps(decoder: TextDecoder, parameters: Replicas, source: Sequence[i
     return steps
 
 
-def record(models: Sequence[ensemble.AutoregressiveModel], sentences: Sentences, config: Config, n_best: int) -> Step:
+def record(models: ensemble.Models, sentences: Sentences, config: Config, n_best: int) -> Step:
     """Returns the steps of the search for the one sentence, as many as the longest output has tokens."""
     search = make_search(models, sentences, config, n_best)
 

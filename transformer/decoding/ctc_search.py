@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config_types import Config
 from transformer.decoding import ensemble
-from transformer.decoding.beam_search import Hypotheses, Sentences
+from transformer.decoding.beam_search import Hypotheses, SearchResult, Sentences
 from transformer.decoding.lengths import LENGTH_PENALTIES
 from transformer.decoding.top_k import gather
 from transformer.model.kernels import FLOAT32
@@ -36,9 +36,7 @@ class Prefixes(NamedTuple):
         return jnp.logaddexp(self.ends_blank, self.ends_token)
 
 
-def ctc_search(
-    models: Sequence[CtcTransformer], sentences: Sentences, config: Config, n_best: int
-) -> tuple[Hypotheses, Bool[Array, "B"]]:
+def ctc_search(models: Sequence[CtcTransformer], sentences: Sentences, config: Config, n_best: int) -> SearchResult:
     """Returns the `n_best` translations of each row, and True for each row: all are done.
 
     A beam of 1 takes the most likely label of each frame. The probabilities of tokens are not known:

@@ -11,18 +11,16 @@ from collections.abc import Iterator, Sequence
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Num
+from jaxtyping import Float, Num
 
 from transformer.config_types import Config
-from transformer.decoding.beam_search import Hypotheses, Sentences
-from transformer.decoding.ensemble import AutoregressiveModel
+from transformer.decoding.beam_search import SearchResult, Sentences
+from transformer.decoding.ensemble import Models
 from transformer.decoding.sampling import sample
 from transformer.decoding.translation import Translation
 
 
-def draw(
-    models: Sequence[AutoregressiveModel], sentences: Sentences, config: Config, n_best: int
-) -> tuple[Hypotheses, Bool[Array, "B"]]:
+def draw(models: Models, sentences: Sentences, config: Config, n_best: int) -> SearchResult:
     """Returns samples with the same random numbers on all lines, so that only the source matters."""
     return sample(models, sentences._replace(lines=jnp.zeros_like(sentences.lines)), config, n_best)
 

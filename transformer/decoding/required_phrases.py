@@ -4,15 +4,13 @@ A required phrase has alternatives, of which an output needs one. The hypotheses
 their phrases form a bank. The beam takes the best of each bank in turn, so those that follow a phrase survive.
 """
 
-from collections.abc import Sequence
-
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from transformer.config_types import Config
 from transformer.decoding import ensemble
-from transformer.decoding.beam_search import BeamSearch, Hypotheses, Sentences, State
+from transformer.decoding.beam_search import BeamSearch, SearchResult, Sentences, State
 from transformer.decoding.constraints import NEVER, needed_after
 from transformer.decoding.coverage import rank_by_coverage
 from transformer.decoding.top_k import gather, top_k
@@ -50,17 +48,13 @@ class PhraseSearch(BeamSearch):
         return gather(values, chosen), index // per_parent, tokens, token_log_p
 
 
-def make_search(
-    models: Sequence[ensemble.AutoregressiveModel], sentences: Sentences, config: Config, n_best: int
-) -> BeamSearch:
+def make_search(models: ensemble.Models, sentences: Sentences, config: Config, n_best: int) -> BeamSearch:
     """Returns the search, for outputs with required phrases if there are any. It knows no coverage penalty."""
     kind = PhraseSearch if "required" in sentences.constraints else BeamSearch
     return kind(models, sentences, config, n_best)
 
 
-def search_with_phrases(
-    models: Sequence[ensemble.AutoregressiveModel], sentences: Sentences, config: Config, n_best: int
-) -> tuple[Hypotheses, Bool[Array, "B"]]:
+def search_with_phrases(models: ensemble.Models, sentences: Sentences, config: Config, n_best: int) -> SearchResult:
     """Returns the best hypotheses by their scores, coverage penalty included, and which rows are done."""
     if not config.coverage_penalty:
         return make_search(models, sentences, config, n_best).run()

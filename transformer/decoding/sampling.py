@@ -1,7 +1,6 @@
 """Ancestral sampling. The random numbers depend only on decoding.seed, line number, sample number and position."""
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -10,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.config_types import Config
 from transformer.decoding import ensemble
-from transformer.decoding.beam_search import Hypotheses, Sentences
+from transformer.decoding.beam_search import Hypotheses, SearchResult, Sentences
 from transformer.decoding.constraints import constrain
 from transformer.decoding.lengths import LENGTH_PENALTIES
 from transformer.special_tokens import BOS, EOS, PAD
@@ -28,9 +27,7 @@ class State(NamedTuple):
     caches: ensemble.Caches
 
 
-def sample(
-    models: Sequence[ensemble.AutoregressiveModel], sentences: Sentences, config: Config, n_best: int
-) -> tuple[Hypotheses, Bool[Array, "B"]]:
+def sample(models: ensemble.Models, sentences: Sentences, config: Config, n_best: int) -> SearchResult:
     """Returns `n_best` samples of each row, in the order drawn, and which rows are done.
 
     Temperature, top_k, top_p and epsilon of `config`, the group `config.decoding`, change which tokens are drawn, not

@@ -3,11 +3,9 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from jaxtyping import Array, Bool
-
 from transformer.config_types import Config
 from transformer.decoding import mbr
-from transformer.decoding.beam_search import Hypotheses
+from transformer.decoding.beam_search import SearchResult
 from transformer.decoding.ctc_search import ctc_search
 from transformer.decoding.required_phrases import search_with_phrases
 from transformer.decoding.sampling import sample
@@ -26,7 +24,7 @@ class Strategy(NamedTuple):
     ranks_all: whether `select` needs all hypotheses, also to return one.
     """
 
-    search: Callable[..., tuple[Hypotheses, Bool[Array, "B"]]]
+    search: Callable[..., SearchResult]
     samples: bool = False
     takes_steps: bool = True
     size: str | None = "beam_size"

@@ -24,7 +24,7 @@ from transformer.model.kernels import product_dtype
 from transformer.run import checks, fine_tuning
 from transformer.training.objectives import inputs_of
 from transformer.training.optimizer import make_optimizer, make_schedule
-from transformer.training.pretrained_embeddings import check_files, load_pretrained_embeddings, replace_rows
+from transformer.training.pretrained_embeddings import check_files, load_pretrained_embeddings
 from transformer.training.progress import Progress
 from transformer.training.state import Initializer, TrainState
 from transformer.training.step import TrainStep
@@ -60,9 +60,10 @@ class Run:
             parent = self.parent or fine_tuning.open_parent(self.config, self.workdir)
             # Of the random state only the parameters stay in memory.
             return self.initializer.start_from(parent.initial_parameters(self.initializer().parameters))
-        state = self.initializer()
-        rows = load_pretrained_embeddings(self.config.model, self.tokenizer)
-        return self.initializer.start_from(replace_rows(state.parameters, rows)) if rows else state
+        state, model = self.initializer(), self.config.model
+        if not (model.source_vectors or model.target_vectors):
+            return state
+        return self.initializer.start_from(load_pretrained_embeddings(state.parameters, model, self.tokenizer))
 
 
 @contextlib.contextmanager

@@ -1,9 +1,8 @@
 """Embedding tables initialized from pretrained word vectors in word2vec's text format."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,31 +16,34 @@ from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.errors import UserError
 
 
-class PretrainedRows(NamedTuple):
-    """Rows of an embedding table, divided by sqrt(D) because the model multiplies embeddings by it (section 3.4)."""
-
-    table: Float[np.ndarray, "V D"]
-    has_vector: Bool[np.ndarray, " V"]
-
-
 def check_files(config: Config) -> None:
     """Raises UserError if a file is missing or its first line cannot be used. `config` is `config.model`."""
     for name in filter(None, (config.source_vectors, config.target_vectors)):
         next(_read_vectors(files.expanded(name), config.d_model), None)
 
 
-def load_pretrained_embeddings(config: Config, tokenizer: Tokenizer) -> dict[str, PretrainedRows]:
-    """Loads `source_vectors` for "encoder" and `target_vectors` for "decoder", if set; `config` is `config.model`."""
+def load_pretrained_embeddings(parameters: dict, config: Config, tokenizer: Tokenizer) -> dict:
+    """Returns the parameters with the vectors in the embedding tables, where a piece has one.
+
+    `config` is `config.model`. A table that both stacks share has those of the target last.
+    """
     names = {"encoder": config.source_vectors, "decoder": config.target_vectors}
-    return {
-        stack: read_rows(files.expanded(name), vocabulary.pieces, config.d_model)
-        for (stack, name), vocabulary in zip(names.items(), tokenizer.sides, strict=True)
-        if name
-    }
+    for (stack, name), vocabulary in zip(names.items(), tokenizer.sides, strict=True):
+        if name:
+            # A shared table is a parameter of the first stack in alphabetical order: the decoder.
+            variable = parameters[stack if "embedding" in parameters[stack] else "decoder"]["embedding"]
+            rows, has_vector = read_rows(files.expanded(name), vocabulary.pieces, config.d_model)
+            table = jnp.where(has_vector[:, None], rows, variable["table"])
+            variable["table"] = jax.device_put(table, variable["table"].sharding)
+    return parameters
 
 
-def read_rows(path: Path, pieces: list[str], d_model: int) -> PretrainedRows:
-    """Reads the vectors of pieces, without word marks, that are words in the file. Raises UserError if none is."""
+def read_rows(path: Path, pieces: list[str], d_model: int) -> tuple[Float[np.ndarray, "V D"], Bool[np.ndarray, " V"]]:
+    """Returns the rows of an embedding table for pieces that are words of the file, and which pieces these are.
+
+    Marks of words do not count. The rows are vectors divided by sqrt(D), by which the model multiplies embeddings
+    (section 3.4). Raises UserError if no piece is a word of the file.
+    """
     wanted: dict[str, list[int]] = {}
     for index, piece in enumerate(pieces):
         wanted.setdefault(piece.removeprefix("\u2581"), []).append(index)
@@ -52,18 +54,7 @@ def read_rows(path: Path, pieces: list[str], d_model: int) -> PretrainedRows:
     logging.info("%s has vectors for %d of %d pieces.", path, has_vector.sum(), len(pieces))
     if not has_vector.any():
         raise UserError(f"{path}: has a vector for none of the {len(pieces)} pieces; is it for this language?")
-    return PretrainedRows(table / math.sqrt(d_model), has_vector)
-
-
-def replace_rows(parameters: dict, rows: Mapping[str, PretrainedRows]) -> dict:
-    """Returns the parameters with pretrained rows in the embedding tables; a shared table has the decoder's last."""
-    for stack, pretrained in rows.items():
-        # A shared table is a parameter of the first stack in alphabetical order: the decoder.
-        owner = stack if "embedding" in parameters[stack] else "decoder"
-        variable = parameters[owner]["embedding"]
-        table = jnp.where(pretrained.has_vector[:, None], pretrained.table, variable["table"])
-        variable["table"] = jax.device_put(table, variable["table"].sharding)
-    return parameters
+    return table / math.sqrt(d_model), has_vector
 
 
 def _read_vectors(path: Path, d_model: int) -> Iterator[tuple[str, Float[np.ndarray, " D"]]]:

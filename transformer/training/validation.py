@@ -117,6 +117,7 @@ class Validation:
     ):
         check_lengths(config, corpus, "valid")
         self.config, self.graph, self.mesh, self.corpus = config, graph, mesh, corpus
+        self.plan = loader.plan_in_order(corpus, config)
         self.eval_step = EvalStep(config, graph, mesh, inputs)
         self.decoder = None
         if config.training.eval_bleu:
@@ -136,7 +137,7 @@ class Validation:
     def compilations(self, parameters: dict) -> list[Callable[[], object]]:
         """Returns functions that each compile a program of the validation; arrays may be abstract."""
         sharding, eval_step = NamedSharding(self.mesh, BATCH), self.eval_step
-        batches = [abstract_batch(bucket, False, sharding) for bucket in self._buckets()]
+        batches = [abstract_batch(bucket, False, sharding) for bucket in self.buckets]
         jobs = [functools.partial(eval_step.programs.compile, eval_step.sums, parameters, batch) for batch in batches]
         if self.decoder is not None:
             abstract, sources = self.decoder.abstract([parameters]), self.decoder.source_tokens(self.texts, 1)
@@ -146,19 +147,17 @@ class Validation:
                 jobs += [attention_compilation(self.decoder, abstract, *texts) for _, *texts in self.samples]
         return jobs
 
-    def _buckets(self) -> list[Bucket]:
-        """Returns the shapes of the batches, the one that needs most memory first."""
-        stats = loader.plan_in_order(self.corpus, self.config).stats
-        used = [shape.bucket for shape in stats if shape.batches]
-        return by_memory(self.config, used)
+    @property
+    def buckets(self) -> list[Bucket]:
+        """The shapes of the batches, the one that needs most memory first."""
+        return by_memory(self.config, [shape.bucket for shape in self.plan.stats if shape.batches])
 
     def warm_up(self, parameters: dict) -> None:
         """Runs the largest batch and the longest text, so that what does not fit in memory fails early.
 
         On CPUs, runs only the batch: an untrained model ends no sentence, so its search takes as long as many steps.
         """
-        largest = self._buckets()[0]
-        batch = next(batch for batch in loader.plan_in_order(self.corpus, self.config) if batch.bucket == largest)
+        batch = next(batch for batch in self.plan if batch.bucket == self.buckets[0])
         self.eval_step(parameters, place(self.corpus, batch, self.mesh))
         if self.decoder is not None and self.mesh.devices.flat[0].platform != "cpu":
             index = max(range(len(self.texts)), key=lambda i: len(self.texts[i]))
