@@ -14,7 +14,6 @@ from pathlib import Path
 from absl import logging
 
 from transformer import cli
-from transformer.environment import VOCABULARY, check_fingerprints
 from transformer.errors import UserError
 from transformer.workdir import open_existing
 
@@ -32,7 +31,6 @@ def main(arguments: argparse.Namespace) -> None:
             "models that translate token by token"
         )
     tokenizer = Tokenizer.load(workdir.path, config)
-    check_fingerprints(workdir.path, {VOCABULARY: tokenizer.fingerprint})
     train, valid = (corpus.prepare(config, tokenizer, split) for split in ("train", "valid"))
     shortlist = translations.learn(train, arguments.pairs, tokenizer)
     shortlist.save(workdir.shortlist, tokenizer)

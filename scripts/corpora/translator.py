@@ -21,7 +21,6 @@ from transformer.arguments import LINE_BREAKS
 from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
 from transformer.data.sources.lines import read_text_file
-from transformer.decoding.translation import Translation
 from transformer.errors import UserError
 from transformer.workdir import split_names
 
@@ -89,9 +88,11 @@ class Translator:
         """
         began, cut = time.perf_counter(), self.decoder.cut_texts
         texts, errors = self._read(shard)
-        first_line, translations = shard.start + 1, []
+        first_line, n_best, translations = shard.start + 1, self.plan.request["n_best"], []
+        usable = ["" if line in errors else text for line, text in enumerate(texts, start=first_line)]
         for start in range(0, len(texts), CHUNK_LINES):
-            translations += self._translate(texts[start : start + CHUNK_LINES], first_line + start, errors)
+            chunk = usable[start : start + CHUNK_LINES]
+            translations += self.decoder.translate(self.parameters, chunk, n_best, first_line + start)
         rows: Rows = []
         for line, text, best in zip(itertools.count(first_line), texts, translations):
             if line in errors:
@@ -104,7 +105,7 @@ class Translator:
         return Report(shard.number, len(texts), cut, messages, time.perf_counter() - began)
 
     def _read(self, shard: Shard) -> tuple[list[str], dict[int, str]]:
-        """Returns the texts of a shard, "" for those that cannot be read, and the errors of these by their lines."""
+        """Returns the texts of a shard, "" for those that cannot be decoded, and errors by their lines."""
         texts, errors = [], {}
         for line, content in enumerate(self.plan.read(shard), start=shard.start + 1):
             text = ""
@@ -113,29 +114,13 @@ class Translator:
             else:
                 try:
                     text = content.decode().translate(LINE_BREAKS)
+                    self.decoder.tokenizer.source.encode([text])
                 except UnicodeDecodeError as error:
                     errors[line] = f"is not UTF-8 (byte {error.start + 1})"
+                except UserError as error:
+                    errors[line] = f"cannot be encoded: {error}"
             texts.append(text)
         return texts, errors
-
-    def _translate(self, texts: list[str], first_line: int, errors: dict[int, str]) -> list[list[Translation]]:
-        """Returns the best translations of each text, and those of "" for what the vocabulary cannot encode."""
-        try:
-            return self.decoder.translate(self.parameters, texts, self.plan.request["n_best"], first_line)
-        except UserError:
-            unknown = {i: error for i, text in enumerate(texts) if (error := self._error(text))}
-            if not unknown:
-                raise
-        errors.update({first_line + i: f"cannot be encoded: {error}" for i, error in unknown.items()})
-        return self._translate(["" if i in unknown else text for i, text in enumerate(texts)], first_line, errors)
-
-    def _error(self, text: str) -> str | None:
-        """Returns why the vocabulary cannot encode the text."""
-        try:
-            self.decoder.tokenizer.source.encode([text])
-        except UserError as error:
-            return str(error)
-        return None
 
 
 def as_text(rows: Rows, request: dict[str, Any]) -> bytes:

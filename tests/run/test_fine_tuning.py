@@ -303,12 +303,12 @@ def test_a_parent_without_a_record_of_its_environment_has_an_unknown_commit(copi
         ),
         (
             {"training__init_skip": "encodr"},
-            "config.training.init_skip=encodr: no parameter's name is or begins with encodr; did you mean encoder?",
+            "config.training.init_skip=encodr: no parameter's name is or begins with encodr; they begin with decoder.",
         ),
         (
             {"training__init_skip": "lm_head"},
-            "no parameter's name is or begins with lm_head; they begin with decoder, decoder.embedding, "
-            "decoder.layers, encoder, encoder.layers",
+            "no parameter's name is or begins with lm_head; they begin with decoder.embedding, "
+            "decoder.layers, encoder.layers",
         ),
         (
             {"model__d_ff": "24"},

@@ -17,7 +17,6 @@ from transformer.decoding.batches import Replicas
 from transformer.decoding.reranking import RerankingDecoder, Scorer
 from transformer.decoding.shortlist import Shortlist
 from transformer.decoding.text_decoder import TextDecoder
-from transformer.environment import VOCABULARY, check_fingerprints
 from transformer.errors import UserError
 from transformer.training.objectives import OBJECTIVES
 from transformer.training.state import abstract_init
@@ -72,7 +71,6 @@ def load(workdirs: Sequence[str], which: str, average: int, overrides: Sequence[
     tokenizers = [Tokenizer.load(workdir.path, run_config) for workdir, run_config in opened]
     decoding = {f"decoding.{key}": value for key, value in config.decoding.items()}
     for (workdir, run_config), tokenizer in zip(opened, tokenizers, strict=True):
-        check_fingerprints(workdir.path, {VOCABULARY: tokenizer.fingerprint})
         if tokenizer.fingerprint != tokenizers[0].fingerprint:
             raise UserError(
                 f"--workdir={','.join(workdirs)}: {first.path} and {workdir.path} have different tokenizers; models "

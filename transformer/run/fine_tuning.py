@@ -11,11 +11,11 @@ from absl import logging
 
 from transformer import files
 from transformer.checkpoints import checksums, restore
-from transformer.config.keys import nearest, show
+from transformer.config.keys import show
 from transformer.config.loading import difference
 from transformer.config_types import Config
 from transformer.data.tokenizers import tokenizer
-from transformer.environment import VOCABULARY, check_fingerprints, read_environment
+from transformer.environment import read_environment
 from transformer.errors import UserError, first_of
 from transformer.special_tokens import SPECIAL
 from transformer.training.objectives import OBJECTIVES
@@ -126,7 +126,6 @@ def open_parent(config: Config, workdir: Workdir) -> Parent:
     try:
         opened, parent_config = open_existing(path)
         vocabularies = tokenizer.Tokenizer.load(path, parent_config)
-        check_fingerprints(path, {VOCABULARY: vocabularies.fingerprint})
         # A restart takes the same step, although another one may be the best by then.
         step = restore.choose_step(path, str(recorded["step"]) if recorded else which)
         checkpoint = opened.checkpoints / str(step)
@@ -171,11 +170,10 @@ def _check_parameters(parent: Parent) -> None:
     names = own | differing
     for prefix in parent.skipped:
         if not any(f"{name}.".startswith(f"{prefix}.") for name in names):
-            modules = {name[: dot.start()] for name in names for dot in re.finditer(r"\.", name)}
-            parts = ", ".join(sorted(module for module in modules if module.count(".") < 2))
+            modules = sorted({".".join(name.split(".")[:2]) for name in names})
             raise UserError(
-                f"config.training.init_skip={training.init_skip}: no parameter's name is or begins with {prefix}"
-                f"{nearest(prefix, modules) or f'; they begin with {parts}'}"
+                f"config.training.init_skip={training.init_skip}: no parameter's name is or begins with {prefix}; they "
+                f"begin with {', '.join(modules)}"
             )
     # A parent of another objective may have more parameters than the run.
     is_alike = parent.config.training.objective == training.objective

@@ -118,7 +118,6 @@ def prepare(config: Config, workdir: Workdir) -> Run:
     with coordination.process_zero_first("tokenizer and corpus", config.data.wait_seconds):
         parent = fine_tuning.prepare(config, workdir)
         vocabulary = tokenizer.prepare(config, workdir.path)
-        check_fingerprints(workdir.path, {VOCABULARY: vocabulary.fingerprint})  # encoding may take hours
         train, valid = (corpus.prepare(config, vocabulary, split) for split in ("train", "valid"))
     contents = {
         VOCABULARY: vocabulary.fingerprint,

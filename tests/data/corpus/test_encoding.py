@@ -42,5 +42,5 @@ def test_summary_names_reasons_by_frequency():
 
 
 def test_without_limits_only_pairs_with_an_empty_side_are_dropped():
-    assert encoding.drop_reason([1000, 1], encoding.NO_LIMITS) is None
-    assert encoding.drop_reason([0, 1], encoding.NO_LIMITS) == "empty"
+    assert encoding.drop_reason([1000, 1], encoding.Rules()) is None
+    assert encoding.drop_reason([0, 1], encoding.Rules()) == "empty"

@@ -99,7 +99,7 @@ EpochPairs = Corpus | SampledEpoch  # what an epoch is planned for and its batch
 def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
     """Loads the corpus of a split from the cache, or encodes it. Raises UserError if the data leaves no pair."""
     data, source = config.data, open_source(config.data, split)
-    rules = encoding.NO_LIMITS
+    rules = encoding.Rules()
     if split == "train":
         rules = encoding.Rules(data.max_length, data.max_length_ratio, data.deduplicate)
     identity = {  # everything that the files depend on

@@ -52,14 +52,11 @@ def open_array(folder: Path, name: str, dtype: str | None = None, mode: str = "r
 
 @dataclass(frozen=True)
 class Rules:
-    """The limits for training pairs, from the group `config.data`."""
+    """The limits for training pairs, from the group `config.data`. By default there are none, as for held-out pairs."""
 
-    max_length: int
-    max_length_ratio: float
-    deduplicate: bool
-
-
-NO_LIMITS = Rules(max_length=sys.maxsize, max_length_ratio=0.0, deduplicate=False)  # for held-out pairs
+    max_length: int = sys.maxsize
+    max_length_ratio: float = 0.0
+    deduplicate: bool = False
 
 
 def drop_reason(lengths: Sequence[int], rules: Rules) -> str | None:

@@ -18,6 +18,7 @@ from transformer.config_types import Config
 from transformer.data.sources.source import Source, decoded, open_source
 from transformer.data.tokenizers import vocabulary
 from transformer.data.tokenizers.vocabulary import IdsVocabulary, PieceVocabulary, SentencePieceVocabulary, Vocabulary
+from transformer.environment import VOCABULARY, check_fingerprints
 from transformer.errors import UserError
 from transformer.special_tokens import BOS, EOS, PAD, SPECIAL, UNK
 
@@ -39,8 +40,10 @@ class Tokenizer:
 
     @staticmethod
     def load(workdir: Path, config: Config) -> "Tokenizer":
-        """Reads the tokenizer saved in `workdir`. Raises UserError if it is missing or damaged."""
-        return _read([workdir / name for name in model_names(config)])
+        """Reads the tokenizer saved in `workdir`. Raises UserError if it is missing, damaged or not that of its run."""
+        tokenizer = _read([workdir / name for name in model_names(config)])
+        check_fingerprints(workdir, {VOCABULARY: tokenizer.fingerprint})
+        return tokenizer
 
     def save(self, workdir: Path) -> None:
         """Writes each file atomically, except those that exist."""
