@@ -22,6 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from transformer import cli
 from transformer.config import loading
@@ -109,7 +110,6 @@ class Training:
         import numpy as np
 
         from transformer.checkpoints.restore import named_leaves, read_arrays, read_progress, steps_in
-        from transformer.run.record import read_untimed
 
         checkpoint = self.workdir.checkpoints / str(steps_in(self.workdir.checkpoints)[-1])
         items = [path.name for path in sorted(checkpoint.iterdir()) if (path / "_METADATA").exists()]
@@ -122,6 +122,13 @@ class Training:
         for name, value in (("progress", progress), ("record", read_untimed(self.workdir.metrics))):
             parts[name] = [json.dumps(value).encode()]
         return {name: hashlib.sha256(b"".join(chunks)).hexdigest()[:16] for name, chunks in parts.items()}
+
+
+def read_untimed(path: Path) -> list[dict[str, Any]]:
+    """Returns the lines of a `metrics.jsonl` without their timings: what every repetition of the run reproduces."""
+    from transformer.run.record import TIMINGS, read_record
+
+    return [{key: value for key, value in line.items() if key not in TIMINGS} for line in read_record(path)]
 
 
 def is_preparing(training: Training) -> bool:
@@ -139,7 +146,6 @@ def is_writing(training: Training) -> bool:
 
 def is_validating(training: Training) -> bool:
     """Returns whether a validation is running: the last line of the record is then the training line of its step."""
-    from transformer.run.record import read_untimed
     from transformer.training.progress import due
 
     lines, settings = read_untimed(training.workdir.metrics), training.config.training

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import ml_collections
 import numpy as np
 
@@ -32,7 +33,7 @@ from transformer.data.batches.loader import Loader, Position
 from transformer.data.corpus import corpus
 from transformer.data.sources.source import open_source
 from transformer.data.tokenizers import tokenizer
-from transformer.distributed.mesh import one_device
+from transformer.distributed.mesh import make_mesh
 from transformer.special_tokens import PAD
 
 WORDS = 20_000  # of each language
@@ -125,7 +126,7 @@ def _sentencepiece(config: ml_collections.ConfigDict) -> dict[str, float]:
 
 
 def _load(config: ml_collections.ConfigDict) -> dict[str, float]:
-    with Loader(_prepared(config), config, Position(0, 0), one_device()) as batches:
+    with Loader(_prepared(config), config, Position(0, 0), make_mesh(config, jax.local_devices()[:1])) as batches:
         next(batches)
         began = time.perf_counter()
         loaded = itertools.islice(batches, BATCHES)
@@ -151,7 +152,7 @@ def _resume(config: ml_collections.ConfigDict, batches: int) -> dict[str, float]
         # The numbers of batches differ a little among epochs, so the position stays away from the end.
         position = Position(step // batches, step % batches * 9 // 10)
         began = time.perf_counter()
-        with Loader(prepared, config, position, one_device()) as loader:
+        with Loader(prepared, config, position, make_mesh(config, jax.local_devices()[:1])) as loader:
             next(loader)
             seconds[step].append(time.perf_counter() - began)
     return {f"first_batch_seconds_at_step_{step}": round(statistics.median(seconds[step]), 3) for step in STEPS}

@@ -24,6 +24,7 @@ from scripts.sweeping.tasks import Decoding, Training
 from tests.checkpoints import workdirs
 from tests.data.sentences import random_sentences
 from tests.decoding.models import tiny_model
+from tests.meshes import one_device
 from tests.model.models import cross_entropy
 from tests.training import tiny
 from transformer import cli, evaluate
@@ -38,7 +39,6 @@ from transformer.decoding import bleu
 from transformer.decoding.beam_search import Hypotheses
 from transformer.decoding.strategies import Strategy
 from transformer.decoding.text_decoder import TextDecoder
-from transformer.distributed.mesh import one_device
 from transformer.errors import UserError
 from transformer.model import layers
 from transformer.model.attention import MultiHeadAttention

@@ -10,9 +10,9 @@ from flax import nnx
 
 from configs import quickstart
 from tests.decoding.models import decoding_config
+from tests.meshes import one_device
 from transformer.decoding import ctc_search
 from transformer.decoding.beam_search import Sentences
-from transformer.distributed.mesh import one_device
 from transformer.model.single_stack import BLANK, CtcTransformer, compact, is_kept
 from transformer.special_tokens import EOS, PAD
 from transformer.training.encoders import ctc_loss, needed_frames

@@ -16,9 +16,9 @@ from flax import nnx
 
 from configs import base
 from tests.data.sentences import MemorySentences
+from tests.meshes import one_device
 from transformer.data.batches.collation import assemble
 from transformer.data.batches.epoch_plan import Bucket, PlannedBatch
-from transformer.distributed.mesh import one_device
 from transformer.model.transformer import Transformer
 from transformer.special_tokens import EOS
 from transformer.training import projected_loss

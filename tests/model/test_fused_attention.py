@@ -9,6 +9,7 @@ import pytest
 from flax import nnx
 from jax.sharding import AbstractDevice, AbstractMesh
 
+from tests.meshes import one_device
 from tests.model.models import (
     LARGE,
     batch_of,
@@ -16,7 +17,7 @@ from tests.model.models import (
     tiny_config,
     tiny_transformer,
 )
-from transformer.distributed.mesh import AXES, AXIS_TYPES, one_device
+from transformer.distributed.mesh import AXES, AXIS_TYPES
 from transformer.model import attention
 from transformer.model.attention import dot_product_score, masked_softmax
 from transformer.model.fused_attention import (

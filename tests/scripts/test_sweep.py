@@ -13,6 +13,7 @@ import pytest
 
 from scripts import sweep
 from scripts.sweeping.folder import Folder
+from scripts.verify_resume import read_untimed
 from tests.checkpoints.workdirs import make_workdir, run
 from tests.run.full_disk import ALONE, may_mount
 from tests.scripts.tiny_sweep import LISTED, error, sweep_file, tiny_flags
@@ -21,7 +22,7 @@ from transformer import train
 from transformer.checkpoints.restore import steps_in
 from transformer.config import loading
 from transformer.data.tokenizers import tokenizer
-from transformer.run.record import read_record, read_untimed
+from transformer.run.record import read_record
 
 
 def read_csv(folder: Path) -> list[dict[str, str]]:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.meshes import one_device
 from tests.training.tiny import make_batch, tiny_config
-from transformer.distributed.mesh import one_device
 from transformer.model import kernels
 from transformer.model.single_stack import CtcTransformer
 from transformer.training.encoders import chunk_sums, ctc_loss

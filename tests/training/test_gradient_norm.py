@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import optax
 import pytest
 
-from transformer.distributed.mesh import one_device
+from tests.meshes import one_device
 from transformer.training.step import global_norm
 
 TREE = {

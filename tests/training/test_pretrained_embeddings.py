@@ -2,7 +2,6 @@
 
 import logging
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +9,10 @@ import numpy as np
 import pytest
 
 from tests.training.tiny import tiny_config
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.data.tokenizers.vocabulary import PieceVocabulary
 from transformer.errors import UserError
+from transformer.special_tokens import SPECIAL_PIECES
 from transformer.training.pretrained_embeddings import check_files, load_pretrained_embeddings, read_rows
 
 PIECES = ["<pad>", "<unk>", "<s>", "</s>", "\u2581the", "the", "\u2581Haus", "ing"]
@@ -78,16 +80,16 @@ def test_a_missing_file_or_a_wrong_first_line_is_found_without_reading_the_file(
 @pytest.mark.parametrize("shared", [True, False])
 def test_found_rows_replace_random_ones_in_their_table(shared, tmp_path):
     def stack(value: float) -> dict:
-        return {"embedding": {"table": jnp.full((3, 4), value)}}
+        return {"embedding": {"table": jnp.full((7, 4), value)}}
 
     source, target = tmp_path / "source.txt", tmp_path / "target.txt"
     source.write_text("a 14 14 14 14\nb 14 14 14 14\n")
     target.write_text("y 16 16 16 16\n")
     model = tiny_config(model__source_vectors=str(source), model__target_vectors=str(target), model__d_model=4).model
-    tokenizer = SimpleNamespace(sides=[SimpleNamespace(pieces=pieces) for pieces in (["a", "b", "c"], ["x", "y", "z"])])
+    tokenizer = Tokenizer(*(PieceVocabulary([*SPECIAL_PIECES, *words], [None, None]) for words in ("abc", "xyz")))
     parameters = {"decoder": stack(1.0), "encoder": {} if shared else stack(2.0)}
     replaced = load_pretrained_embeddings(parameters, model, tokenizer)
-    tables = jax.tree.map(lambda table: table[:, 0].tolist(), replaced)
+    tables = jax.tree.map(lambda table: table[4:, 0].tolist(), replaced)
     if shared:
         assert tables["decoder"]["embedding"]["table"] == [7, 8, 1]
     else:

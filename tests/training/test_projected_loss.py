@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.meshes import one_device
 from tests.model.models import (
     LARGE,
     assert_gradients_close,
@@ -16,7 +17,6 @@ from tests.model.models import (
     sentences,
     tiny_transformer,
 )
-from transformer.distributed.mesh import one_device
 from transformer.model import kernels
 from transformer.special_tokens import EOS, PAD
 from transformer.training.loss import Criterion

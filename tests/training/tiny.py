@@ -12,11 +12,11 @@ import pytest
 from jax.sharding import Mesh
 
 from configs import base
+from scripts.verify_resume import read_untimed
 from transformer import cli, train
 from transformer.distributed.mesh import make_mesh
 from transformer.model.dropout import dropout
 from transformer.model.transformer import Transformer
-from transformer.run.record import read_untimed
 from transformer.special_tokens import BOS, EOS, PAD
 from transformer.training.state import Initializer, TrainState
 from transformer.training.step import TrainStep

@@ -40,11 +40,6 @@ def make_mesh(config: Config, devices: Sequence[jax.Device]) -> Mesh:
     return jax.make_mesh((data, requested.fsdp, requested.tensor), AXES, AXIS_TYPES, devices=devices)
 
 
-def one_device() -> Mesh:
-    """Returns a mesh of the first device of this process."""
-    return Mesh(np.reshape(jax.local_devices()[:1], (1, 1, 1)), AXES, AXIS_TYPES)
-
-
 def held_rows(num_rows: int, mesh: Mesh, devices: Iterable) -> Bool[np.ndarray, " B"]:
     """Returns which rows of a batch these devices of the mesh hold; the mesh divides the rows evenly."""
     indices = NamedSharding(mesh, BATCH).devices_indices_map((num_rows,))

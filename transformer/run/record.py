@@ -114,8 +114,3 @@ def read_record(path: Path) -> list[Record]:
             if type(values["step"]) is int and values["split"] in ("train", "valid"):
                 record.append(values)
     return record
-
-
-def read_untimed(path: Path) -> list[Record]:
-    """Returns the lines of a `metrics.jsonl` without their timings: what every repetition of the run reproduces."""
-    return [{key: value for key, value in line.items() if key not in TIMINGS} for line in read_record(path)]

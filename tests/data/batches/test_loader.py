@@ -9,10 +9,10 @@ import pytest
 
 from configs import base
 from tests.data.sentences import MemorySentences, random_sentences
+from tests.meshes import one_device
 from transformer.data.batches import loader
 from transformer.data.batches.collation import place
 from transformer.data.batches.loader import Loader, Position
-from transformer.distributed.mesh import one_device
 from transformer.errors import UserError
 
 

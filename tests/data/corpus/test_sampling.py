@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from tests.data.files import text_config, write_pairs
+from tests.meshes import one_device
 from transformer.data.batches.loader import Loader, Position
 from transformer.data.corpus import corpus, sampling
 from transformer.data.corpus.sampling import mix
 from transformer.data.tokenizers import tokenizer
-from transformer.distributed.mesh import one_device
 from transformer.special_tokens import EOS
 
 PAIRS = [(f"number {number} of a few", f"Zahl {number} von einigen wenigen") for number in range(300)]
