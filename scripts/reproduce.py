@@ -17,15 +17,14 @@ from transformer import cli
 
 def main(arguments: argparse.Namespace) -> None:
     from scripts import markdown
-    from scripts.reproduction.rows import SCALES, make_trials, read_results, read_rows
+    from scripts.reproduction.rows import make_trials, read_results, read_rows
     from scripts.reproduction.tables import make_text
     from scripts.sweeping import description, running
     from scripts.sweeping.folder import Folder
     from scripts.sweeping.study import storage_errors
     from scripts.sweeping.tasks import Training
 
-    scale = SCALES[arguments.scale]
-    configs = read_rows(scale, arguments.data or scale.data, arguments.rows, arguments.overrides)
+    configs = read_rows(arguments.scale, arguments.data, arguments.rows, arguments.overrides)
     folder = Folder(Path(arguments.output or f"runs/{arguments.table}-{arguments.scale}"))
     trials = make_trials(configs, arguments.seeds)
     if not arguments.report:

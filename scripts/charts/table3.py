@@ -51,8 +51,8 @@ def read(path: Path) -> dict[str, Scores]:
     """Returns the scores of the complete runs in a folder of `scripts.reproduce`. Raises UserError if it has none."""
     folder = Folder(path)
     record = folder.read()
-    for scale in SCALES.values():
-        configs = read_rows(scale, scale.data, None, [])
+    for scale in SCALES:
+        configs = read_rows(scale, None, None, [])
         if record["task"].get("model.d_model") == configs["base"].model.d_model:
             break
     else:

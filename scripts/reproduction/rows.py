@@ -21,13 +21,6 @@ from transformer.workdir import Workdir
 EFFECT = 0.5  # BLEU; the base row and rows that differ by more from it have several seeds
 
 
-class Scale(NamedTuple):
-    """The config whose argument is a row, and the name of the data that it has without a folder."""
-
-    config: str
-    data: str
-
-
 class RowResult(NamedTuple):
     """The validation of a complete run of a row at its last step."""
 
@@ -37,20 +30,22 @@ class RowResult(NamedTuple):
     seconds: float
 
 
-SCALES = {"mini": Scale("configs/table3_mini.py", "multi30k"), "paper": Scale("configs/table3.py", "wmt14")}
+# The config whose argument is a row, and the name of the data that it has without a folder.
+SCALES = {"mini": ("configs/table3_mini.py", "multi30k"), "paper": ("configs/table3.py", "wmt14")}
 
 
-def read_rows(scale: Scale, data: str, names: str | None, overrides: loading.Overrides) -> dict[str, Config]:
+def read_rows(scale: str, data: str | None, names: str | None, overrides: loading.Overrides) -> dict[str, Config]:
     """Returns the configurations of the rows in `names` (None: all), the base first. Raises UserError for others."""
+    config, known_data = SCALES[scale]
     rows = list(ROWS) if names is None else list(dict.fromkeys(["base", *names.split(",")]))
     for row in rows:
         if row not in ROWS:
             raise UserError(f"--rows: there is no row {row}{nearest(row, ROWS)}; the rows are {', '.join(ROWS)}")
-    if data != scale.data:
+    if data not in (None, known_data):
         if not Path(data).is_dir():
-            raise UserError(f"--data={data}: no such folder; name the folder of the data, or {scale.data} to fetch it")
+            raise UserError(f"--data={data}: no such folder; name the folder of the data, or {known_data} to fetch it")
         overrides = [*overrides, ("data.path", data)]
-    return {row: loading.load_file(f"{scale.config}:{row}", overrides) for row in rows}
+    return {row: loading.load_file(f"{config}:{row}", overrides) for row in rows}
 
 
 def needs_seeds(row: str) -> bool:

@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,23 +14,17 @@ from transformer.model.dropout import dropout
 from transformer.model.kernels import materialize, product_dtype
 from transformer.model.linear import Linear
 
-
-class Gated(NamedTuple):
-    """An activation whose result is multiplied with a second linear map of the input."""
-
-    function: Callable[[jax.Array], jax.Array]
-
-
 # jax.nn.gelu is the tanh approximation by default, unlike PyTorch's, which is exact.
 ACTIVATIONS = {
     "relu": jax.nn.relu,
     "gelu": jax.nn.gelu,
     "gelu_exact": functools.partial(jax.nn.gelu, approximate=False),
     "swish": jax.nn.silu,
-    "glu": Gated(jax.nn.sigmoid),
-    "geglu": Gated(jax.nn.gelu),
-    "swiglu": Gated(jax.nn.silu),
+    "glu": jax.nn.sigmoid,
+    "geglu": jax.nn.gelu,
+    "swiglu": jax.nn.silu,
 }
+GATED = ("glu", "geglu", "swiglu")  # the result is multiplied with a second linear map of the input
 
 
 class FeedForward(nnx.Module):
@@ -41,10 +34,8 @@ class FeedForward(nnx.Module):
         options = {"dtype": config.dtype, "rngs": rngs}
         self.inner = Linear(config.d_model, config.d_ff, **options)
         self.outer = Linear(config.d_ff, config.d_model, **options)
-        function = ACTIVATIONS[config.activation]
-        is_gated = isinstance(function, Gated)
-        self.gate = Linear(config.d_model, config.d_ff, **options) if is_gated else None
-        self.activation = function.function if is_gated else function
+        self.gate = Linear(config.d_model, config.d_ff, **options) if config.activation in GATED else None
+        self.activation = ACTIVATIONS[config.activation]
         self.dropout_rate = config.activation_dropout
 
     def __call__(self, x: Float[Array, "B T D"], rngs: nnx.Rngs | None = None) -> Float[Array, "B T D"]:

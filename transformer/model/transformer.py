@@ -1,7 +1,5 @@
 """The whole model (Figure 1): encoder, decoder, shared embeddings, logits."""
 
-from typing import NamedTuple
-
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
@@ -11,15 +9,8 @@ from transformer.model.cache import DecodingCache
 from transformer.model.embedding import Embedding, TokenModel
 from transformer.model.stacks import Decoder, Encoder, Stack
 
-
-class Sharing(NamedTuple):
-    """The weights that share one matrix."""
-
-    source_and_target: bool  # the embeddings of both languages
-    target_and_logits: bool  # the target embeddings and the projection to logits (section 3.4)
-
-
-SHARE_EMBEDDINGS = {"all": Sharing(True, True), "target": Sharing(False, True), "none": Sharing(False, False)}
+# Whether both languages have one table of embeddings, and whether that of the target is the projection to logits too.
+SHARE_EMBEDDINGS = {"all": (True, True), "target": (False, True), "none": (False, False)}
 
 
 class Transformer(TokenModel):
@@ -31,19 +22,19 @@ class Transformer(TokenModel):
 
     def __init__(self, config: Config, source_vocab_size: int, target_vocab_size: int, *, rngs: nnx.Rngs):
         """`config` is the group `config.model`. Raises ValueError if a shared table would need two sizes."""
-        sharing = SHARE_EMBEDDINGS[config.share_embeddings]
-        if sharing.source_and_target and source_vocab_size != target_vocab_size:
+        is_shared, is_tied = SHARE_EMBEDDINGS[config.share_embeddings]
+        if is_shared and source_vocab_size != target_vocab_size:
             raise ValueError(
                 f"model.share_embeddings=all needs one vocabulary, "
                 f"not {source_vocab_size} source and {target_vocab_size} target tokens"
             )
         target_embedding = Embedding(target_vocab_size, config.d_model, dtype=config.dtype, rngs=rngs)
         source_embedding = target_embedding
-        if not sharing.source_and_target:
+        if not is_shared:
             source_embedding = Embedding(source_vocab_size, config.d_model, dtype=config.dtype, rngs=rngs)
         self.encoder = Encoder(config, source_embedding, rngs=rngs)
         self.decoder = Decoder(config, target_embedding, cross_attention=True, rngs=rngs)
-        self.set_output(config, target_embedding, target_vocab_size, sharing.target_and_logits, rngs)
+        self.set_output(config, target_embedding, target_vocab_size, is_tied, rngs)
 
     def hidden(
         self,
