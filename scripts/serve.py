@@ -17,6 +17,7 @@ from pathlib import Path
 from absl import logging
 
 from transformer import cli
+from transformer.data.sources.lines import read_text_file
 from transformer.errors import UserError
 
 SHORTEST_KEY = 16  # characters
@@ -30,8 +31,7 @@ def main(arguments: argparse.Namespace) -> None:
     with contextlib.closing(bind(arguments.host, arguments.port)) as listener:
         # These imports take seconds, which --help should not.
         from scripts.serving.app import make_app
-        from scripts.serving.metrics import Metrics
-        from scripts.serving.middleware import make_server
+        from scripts.serving.middleware import Metrics, make_server
         from scripts.serving.models import load_models
         from scripts.serving.requests import Limits
         from transformer.cache import enable_compilation_cache
@@ -57,10 +57,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 def read_keys(path: Path) -> list[str]:
     """Returns the keys of a file, one a line. Raises UserError if it has none, or one that is easily guessed."""
-    try:
-        keys = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--api_keys={path}: cannot be read: {error}") from None
+    keys = [line.strip() for line in read_text_file(path) if line.strip()]
     if not keys or min(map(len, keys)) < SHORTEST_KEY:
         raise UserError(f"--api_keys={path}: must have a key a line, each of at least {SHORTEST_KEY} characters")
     return keys

@@ -45,7 +45,7 @@ def make_step(task: dict[str, Any]) -> tuple[TrainStep, TrainState]:
     schedule = make_schedule(config.optimizer, config.model.d_model, config.training.steps)
     optimizer = make_optimizer(config.optimizer, schedule)
     initializer = Initializer(config, optimizer, mesh, sizes)
-    return TrainStep(config, initializer.graph, optimizer, schedule, mesh), initializer()
+    return TrainStep(config, initializer.graph, optimizer, schedule, mesh), initializer.create()
 
 
 def make_batch(task: dict[str, Any]) -> dict[str, Int[np.ndarray, "B _"]]:

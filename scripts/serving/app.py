@@ -20,8 +20,7 @@ from starlette.types import ASGIApp
 
 from scripts.serving import explore, languages
 from scripts.serving.batching import QueueFull
-from scripts.serving.metrics import Metrics
-from scripts.serving.middleware import Measured
+from scripts.serving.middleware import Measured, Metrics
 from scripts.serving.models import ServedModel
 from scripts.serving.requests import (
     CLIENT_CLOSED,

@@ -14,7 +14,7 @@ from absl import logging
 import transformer
 from scripts.serving import texts
 from scripts.serving.batching import Batcher, Work
-from scripts.serving.metrics import Metrics
+from scripts.serving.middleware import Metrics
 from transformer.api import Model
 from transformer.checkpoints.trained import check_translates
 from transformer.decoding.batches import SHORTEST, padded_lengths

@@ -45,7 +45,7 @@ def open_run(folder: Path, **changes) -> Checkpoints:
 
 def test_restoring_returns_the_saved_state(tmp_path):
     tiny = setup(tiny_config(training__ema_decay=0.5), OPTIMIZER)
-    state = tiny.initializer()
+    state = tiny.initializer.create()
     state = jax.tree.map(lambda x: x + 1, state).replace(skipped=np.int32(PROGRESS.skipped))
     state = state.replace(ema_parameters=jax.tree.map(lambda x: x + 1, state.ema_parameters))
     with open_run(tmp_path) as checkpoints:

@@ -110,10 +110,10 @@ def differences(update: Callable[[Shape], TrainState], shapes: list[Shape]) -> d
 
 def main(folder: Path, shapes: list[Shape]) -> None:
     setups = {shape: setup_on(shape) for shape in shapes}
-    start = jax.device_get(setups[shapes[0]].initializer().parameters)
+    start = jax.device_get(setups[shapes[0]].initializer.create().parameters)
     report = {}
     for shape, here in setups.items():
-        state = here.initializer()
+        state = here.initializer.create()
         report[str(shape)] = {
             "start": distance(start, jax.device_get(state.parameters)),
             "matrices_held": held(state.parameters),
@@ -123,7 +123,7 @@ def main(folder: Path, shapes: list[Shape]) -> None:
             **updates(here, state, 0, STEPS)[1],
         }
     last = setups[shapes[-1]]
-    state, _ = updates(last, last.initializer(), 0, SAVED)
+    state, _ = updates(last, last.initializer.create(), 0, SAVED)
     whole = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state) if leaf.ndim == 2)
     vectors = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state) if leaf.ndim < 2)
     batch = sum(array.nbytes for array in BATCHES[0].values())

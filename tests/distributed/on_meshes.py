@@ -41,7 +41,7 @@ def bfloat16_update(shape: Shape) -> tuple[float, dict[str, np.ndarray]]:
     """Returns the loss per token of a batch, and its gradient by path."""
     config = tiny_config(model__dropout=0.2, model__dtype="bfloat16")
     here = setup(config, mesh=mesh_of(shape, config))
-    start = dict(flat(here.initializer().parameters))
+    start = dict(flat(here.initializer.create().parameters))
     state, metrics = here.after([make_batch(LENGTHS, 8, 8, seed=0)])
     # The update subtracts the gradient.
     gradient = {path: start[path] - array for path, array in flat(state.parameters)}

@@ -102,7 +102,7 @@ def test_a_run_starts_from_its_parent_with_a_fresh_optimizer_and_its_own_record(
         state = run.initial_state()
     equal(state.parameters, read_run(parent, "best")[0])
     equal(state.ema_parameters, read_run(parent, "best")[0])
-    equal(state.optimizer_state, run.initializer().optimizer_state)
+    equal(state.optimizer_state, run.initializer.create().optimizer_state)
     assert int(state.step) == 0
     assert jax.tree.map(lambda x: x.sharding, state) == jax.tree.map(
         lambda x: x.sharding, run.initializer.abstract_state
@@ -144,7 +144,8 @@ def test_a_translation_model_starts_from_a_masked_language_model_and_back(parent
     masked = {"training__objective": "masked_lm", "data__target_language": ""}
     encoder = prepared(tmp_path / "encoder", child(parent, **masked))  # its decoder is not taken
     random, initial = (
-        named_leaves(jax.device_get(state.parameters)) for state in (encoder.initializer(), encoder.initial_state())
+        named_leaves(jax.device_get(state.parameters))
+        for state in (encoder.initializer.create(), encoder.initial_state())
     )
     original = named_leaves(read_run(parent, "20")[0])
     assert "encoder.embedding.table" in initial and not any(name.startswith("decoder") for name in initial)
@@ -157,11 +158,11 @@ def test_a_translation_model_starts_from_a_masked_language_model_and_back(parent
     data = {"data__path": parent.parent / "data", "data__cache_dir": tmp_path / "cache"}
     run = prepared(tmp_path / "run", child(tmp_path / "encoder", **data))
     back = named_leaves(jax.device_get(run.initial_state().parameters))
-    start = named_leaves(jax.device_get(run.initializer().parameters))
+    start = named_leaves(jax.device_get(run.initializer.create().parameters))
     for name, array in back.items():
         is_taken = name.startswith("encoder.") or name == "decoder.embedding.table"
         np.testing.assert_array_equal(array, original[name] if is_taken else start[name])
-    assert "what training.objective=masked_lm does not have" in run.parent.describe(run.initializer().parameters)
+    assert "what training.objective=masked_lm does not have" in run.parent.describe(run.initializer.create().parameters)
     deeper = child(tmp_path / "encoder", model__num_layers=2, **data)
     message = refusal(tmp_path / "deeper", deeper)
     assert "(encoder.layers.1.feed_forward.inner.bias: found none, expected (8,); " in message
@@ -173,7 +174,8 @@ def test_parts_that_are_not_taken_are_random(parent, tmp_path):
     config = child(parent, training__init_skip="decoder.layers, encoder.layers.0.feed_forward", model__d_ff="24")
     run = prepared(tmp_path / "run", config)
     random, taken = (
-        named_leaves(jax.device_get(tree)) for tree in (run.initializer().parameters, read_run(parent, "best")[0])
+        named_leaves(jax.device_get(tree))
+        for tree in (run.initializer.create().parameters, read_run(parent, "best")[0])
     )
     for name, array in named_leaves(jax.device_get(run.initial_state().parameters)).items():
         skipped = name.startswith(("decoder.layers.", "encoder.layers.0.feed_forward."))

@@ -102,7 +102,7 @@ def test_the_loss_is_that_of_the_masked_tokens(sentences):
     inputs, targets = mask_tokens(jnp.asarray(sentences[:8]), STARTS, 0.15, jax.random.key(5))
     here.step.inputs = lambda batch, key: {"source": inputs, "target_output": targets}
     _, metrics = here.after([{"source": sentences[:8]}])
-    model = nnx.merge(here.step.graph, nnx.State(here.initializer().parameters))
+    model = nnx.merge(here.step.graph, nnx.State(here.initializer.create().parameters))
     assert isinstance(model, MaskedLanguageModel)
     log_p = np.asarray(jax.nn.log_softmax(model(inputs)), np.float64)
     expected = -sum(log_p[row, column, targets[row, column]] for row, column in np.argwhere(targets != PAD))

@@ -52,7 +52,7 @@ def test_accumulation_equals_the_big_batch(plain):
     assert distance(whole.parameters, parts.parameters) < tolerance
     assert distance(whole_metrics, parts_metrics) < tolerance
     assert whole_metrics["sums"].tokens == 29
-    start = jax.device_get(plain.initializer().parameters)
+    start = jax.device_get(plain.initializer.create().parameters)
     falls = [jax.tree.map(np.subtract, start, plain.after([batch])[0].parameters) for batch in (long, short)]
     by_tokens = jax.tree.map(lambda x, y: (26 * x + 3 * y) / 29, *falls)
     assert distance(jax.tree.map(np.subtract, start, parts.parameters), by_tokens) < 1e-5
@@ -70,7 +70,7 @@ def test_filler_rows_and_padding_change_nothing(plain):
 
 
 def test_parameters_of_zero_predict_all_tokens_alike(plain):
-    state, batch = plain.initializer(), make_batch(LONG, 4, 7, seed=0)
+    state, batch = plain.initializer.create(), make_batch(LONG, 4, 7, seed=0)
     state = state.replace(parameters=jax.tree.map(np.zeros_like, jax.device_get(state.parameters)))
     _, metrics = plain.step(state, [batch])
     assert metrics["sums"].nll / 26 == pytest.approx(np.log(VOCAB_SIZE), rel=1e-6)
@@ -102,7 +102,7 @@ def test_r_drop_is_the_mean_of_both_losses_and_half_the_weighted_divergence():
     """Equations 1 to 3 of Liang et al. 2021, for sums over the targets, per pass."""
     batch, config = make_batch(LONG, 4, 7, seed=0), tiny_config(model__dropout=0.3, training__r_drop=5.0)
     learner = setup(config)
-    state = learner.initializer()
+    state = learner.initializer.create()
     gradients, _ = learner.step.gradients(state, learner.step.place(batch), 0, learner.step.seed)
 
     twice = {name: jnp.repeat(array, 2, axis=0) for name, array in batch.items()}
@@ -141,7 +141,7 @@ def test_r_drop_makes_passes_agree():
 
 def test_random_numbers_are_a_function_of_seed_step_and_part(dropping):
     batch = make_batch(LONG, 4, 7, seed=0)
-    at_zero = dropping.initializer()
+    at_zero = dropping.initializer.create()
 
     def gradients(setup, state, part):
         return jax.device_get(setup.step.gradients(state, setup.step.place(batch), part, setup.step.seed)[0])
@@ -162,7 +162,7 @@ def test_the_same_updates_make_the_same_state(dropping):
 
 def test_ema_parameters_follow_their_formula(dropping):
     updates = [[make_batch(LONG, 4, 7, seed=seed)] for seed in range(2)]
-    start = jax.device_get(dropping.initializer().parameters)
+    start = jax.device_get(dropping.initializer.create().parameters)
     one, two = dropping.after(updates[0])[0], dropping.after(*updates)[0]
     # The decays are those of the warm-up: 1 / 10 and 2 / 11 instead of 0.75.
     by_hand = jax.tree.map(
@@ -171,7 +171,7 @@ def test_ema_parameters_follow_their_formula(dropping):
     assert distance(by_hand, two.ema_parameters) < 1e-6
     assert two.eval_parameters is two.ema_parameters
     assert distance(two.parameters, two.ema_parameters) > 0.01
-    late = dropping.step(dropping.initializer().replace(step=jax.numpy.int32(1000)), updates[0])[0]
+    late = dropping.step(dropping.initializer.create().replace(step=jax.numpy.int32(1000)), updates[0])[0]
     by_hand = jax.tree.map(lambda p, q: 0.75 * p + 0.25 * q, start, late.parameters)
     assert distance(by_hand, late.ema_parameters) < 1e-6
 
@@ -182,7 +182,7 @@ def test_the_gradient_is_clipped_and_its_whole_norm_reported(plain):
     config = tiny_config(model__dropout=0.0, optimizer__epsilon=1e4, optimizer__clip_norm=0.01)
     rate = optax.constant_schedule(1e4)
     clipping = setup(config, make_optimizer(config.optimizer, rate), schedule=rate)
-    start, batch = jax.device_get(plain.initializer().parameters), make_batch(LONG, 4, 7, seed=0)
+    start, batch = jax.device_get(plain.initializer.create().parameters), make_batch(LONG, 4, 7, seed=0)
     (whole, _), (clipped, metrics) = plain.after([batch]), clipping.after([batch])
     gradient, fall = (jax.tree.map(np.subtract, start, state.parameters) for state in (whole, clipped))
     norm = float(optax.tree.norm(gradient))
@@ -194,7 +194,7 @@ def test_the_learning_rate_after_a_skipped_update_is_the_one_that_the_optimizer_
     config = tiny_config(model__dropout=0.0)
     schedule = optax.linear_schedule(1.0, 0.0, 4)
     tiny = setup(config, optax.sgd(schedule), schedule=schedule)
-    batch, state = make_batch(LONG, 4, 7, seed=0), tiny.initializer()
+    batch, state = make_batch(LONG, 4, 7, seed=0), tiny.initializer.create()
     state, metrics = tiny.step(state, [batch])
     assert metrics["learning_rate"] == 1.0
     parameters = jax.device_get(state.parameters)
@@ -241,7 +241,7 @@ def test_what_is_compiled_ahead_is_what_the_loader_gives(plan):
 @pytest.mark.parametrize("parts", [1, 3])
 def test_what_is_compiled_ahead_is_not_compiled_again(parts, monkeypatch):
     several = setup(tiny_config(training__accumulation=parts))
-    state, small = several.initializer(), make_batch(SHORT, 4, 3, seed=0)
+    state, small = several.initializer.create(), make_batch(SHORT, 4, 3, seed=0)
     batches = [make_batch(LONG, 4, 7, seed=seed) for seed in range(parts)]
     for compile_one in several.step.compilations(
         several.initializer.abstract_state, [Bucket(4, 3, 3), Bucket(4, 7, 7)]
@@ -308,7 +308,7 @@ def test_gradients_of_a_bfloat16_model_are_near_those_of_float32(variant):
         config.model.update({"d_model": 64, "d_ff": 128, "max_positions": width})
         config.model.update({"dtype": dtype, **variant})
         here = setup(config)
-        return dict(flat(here.step.gradients(here.initializer(), here.step.place(batch), 0, here.step.seed)[0]))
+        return dict(flat(here.step.gradients(here.initializer.create(), here.step.place(batch), 0, here.step.seed)[0]))
 
     expected, actual = gradients("float32"), gradients("bfloat16")
     # Gradients of the keys' biases are zero but for rounding, as softmax cancels them.

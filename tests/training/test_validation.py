@@ -56,7 +56,7 @@ def by_hand(run: runs.Run, parameters: dict) -> tuple[float, float, float]:
 
 
 def test_the_loss_covers_all_pairs_and_bleu_the_first_sentences(prepared, monkeypatch):
-    parameters, decoded = prepared.initializer().parameters, []
+    parameters, decoded = prepared.initializer.create().parameters, []
 
     def evaluate(decoder, replicas, texts, references, data, metrics, report):
         decoded.append((replicas, texts, references, data, metrics))
@@ -85,7 +85,7 @@ def test_the_loss_covers_all_pairs_and_bleu_the_first_sentences(prepared, monkey
 
 
 def test_validation_runs_only_programs_that_were_compiled_ahead(prepared):
-    parameters = prepared.initializer().parameters
+    parameters = prepared.initializer.create().parameters
     for compile_one in prepared.validation.compilations(parameters):
         compile_one()
     loss, decoding = prepared.validation.eval_step.programs.compiled, prepared.validation.decoder.programs.compiled
@@ -105,7 +105,7 @@ def test_the_warm_up_on_accelerators_translates_the_longest_text_with_its_line_n
         translated.append((texts, first_line))
 
     monkeypatch.setattr(prepared.validation.decoder, "translate", translate)
-    parameters = prepared.initializer().parameters
+    parameters = prepared.initializer.create().parameters
     prepared.validation.warm_up(parameters)
     assert not translated  # on CPUs
     abstract_mesh = prepared.validation.mesh.abstract_mesh
@@ -155,7 +155,7 @@ def test_memory_advice_names_the_keys_of_the_batch_that_failed(prepared, monkeyp
     def fail(*_):
         raise jax.errors.JaxRuntimeError("INTERNAL: Out of memory allocating 70368744177664 bytes.")
 
-    parameters = prepared.initializer().parameters
+    parameters = prepared.initializer.create().parameters
     monkeypatch.setattr(validation, "translate_and_score", fail)
     with pytest.raises(UserError, match="out of device memory; .* lower config.decoding.batch_tokens"):
         prepared.validation(parameters, lambda: None)

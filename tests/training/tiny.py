@@ -42,7 +42,7 @@ class Setup:
 
     def after(self, *updates: Sequence[dict]) -> tuple[TrainState, dict]:
         """The state after these updates, each from a list of batches, and the last one's metrics, as NumPy arrays."""
-        state = self.initializer()
+        state = self.initializer.create()
         for batches in updates:
             state, metrics = self.step(state, batches)
         return jax.device_get((state, metrics))

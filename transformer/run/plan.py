@@ -49,7 +49,7 @@ def batch_lines(run: Run, loader: Loader) -> Iterator[str]:
 
 
 def cost_lines(run: Run, loader: Loader) -> Iterator[str]:
-    config, state = run.config, run.initializer()
+    config, state = run.config, run.initializer.create()
     compile_largest = run.train_step.compilations(state, loader.buckets)[0]
     yield f"largest     {costs(compile_largest())}"
     kept = max_checkpoints(config.checkpoint, config.training.steps, config.training.eval_every)

@@ -59,8 +59,8 @@ class Run:
         if self.config.training.init_from:
             parent = self.parent or fine_tuning.open_parent(self.config, self.workdir)
             # Of the random state only the parameters stay in memory.
-            return self.initializer.start_from(parent.initial_parameters(self.initializer().parameters))
-        state, model = self.initializer(), self.config.model
+            return self.initializer.start_from(parent.initial_parameters(self.initializer.create().parameters))
+        state, model = self.initializer.create(), self.config.model
         if not (model.source_vectors or model.target_vectors):
             return state
         return self.initializer.start_from(load_pretrained_embeddings(state.parameters, model, self.tokenizer))

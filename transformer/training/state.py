@@ -42,7 +42,7 @@ def abstract_init(config: Config, source_vocab_size: int, target_vocab_size: int
 
 
 class Initializer:
-    """Creates the sharded initial state, from random parameters, or from donated ones by `start_from`."""
+    """Makes the sharded initial state: of random parameters by `create`, or of donated ones by `start_from`."""
 
     def __init__(
         self, config: Config, optimizer: optax.GradientTransformation, mesh: Mesh, vocab_sizes: tuple[int, int]
@@ -60,6 +60,3 @@ class Initializer:
         self.create = jax.jit(lambda: start_from(init()[1]), out_shardings=shardings)
         self.start_from = jax.jit(start_from, out_shardings=shardings, donate_argnums=0)
         self.abstract_state = abstract_arrays(shapes, shardings)
-
-    def __call__(self) -> TrainState:
-        return self.create()

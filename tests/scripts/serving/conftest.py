@@ -10,8 +10,7 @@ from starlette.testclient import TestClient
 
 from scripts.serve import bind
 from scripts.serving.app import make_app
-from scripts.serving.metrics import Metrics
-from scripts.serving.middleware import make_server
+from scripts.serving.middleware import Metrics, make_server
 from scripts.serving.models import ServedModel, load_models
 from scripts.serving.requests import Limits
 from tests.checkpoints.workdirs import make_workdir

@@ -19,7 +19,7 @@ from starlette.testclient import TestClient
 from scripts.serving import app as app_module
 from scripts.serving.app import make_app
 from scripts.serving.languages import Detector, name
-from scripts.serving.metrics import Metrics
+from scripts.serving.middleware import Metrics
 from scripts.serving.models import load_models
 from scripts.serving.requests import read_controls
 from tests.scripts.serving.conftest import LIMITS, listening
