@@ -2,20 +2,13 @@
 
 import difflib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from scripts.comparison.sufficient_statistics import additive_metrics
 from scripts.reporting.scores import Comparison
 from scripts.reporting.sections import Section
-
-
-class Mark(NamedTuple):
-    """A span of words of a text. is_common: another text has the span in this place too."""
-
-    text: str
-    is_common: bool
 
 
 def section(compared: Comparison) -> Section:
@@ -39,13 +32,13 @@ def _pair(difference: dict[str, Any], sources: Sequence[str]) -> dict[str, Any]:
     return {"baseline": labels[0], "system": labels[1], "sentences": sentences}
 
 
-def mark_differences(text: str, other: str) -> list[Mark]:
-    """Splits `text` into spans of words that `other` shares in the same order, and spans that it does not."""
+def mark_differences(text: str, other: str) -> list[tuple[str, bool]]:
+    """Splits `text` into spans of words, and tells of each whether `other` shares it, in the same order."""
     words, other_words = text.split(), other.split()
     marks = []
     for kind, begin, end, _, _ in difflib.SequenceMatcher(None, words, other_words, autojunk=False).get_opcodes():
         if begin < end:
-            marks.append(Mark(" ".join(words[begin:end]), kind == "equal"))
+            marks.append((" ".join(words[begin:end]), kind == "equal"))
     return marks
 
 
