@@ -15,7 +15,6 @@ from transformer.distributed.mesh import make_mesh
 from transformer.run import checks
 from transformer.training import optimizer as optimizers
 from transformer.training import state, step
-from transformer.training.objectives import inputs_of
 from transformer.workdir import create_workdir
 
 # A list and not the content of the folder, since users keep their own configs there.
@@ -84,8 +83,7 @@ def test_every_config_is_allowed_and_traces(path):
     optimizer = optimizers.make_optimizer(config.optimizer, schedule)
     initializer = state.Initializer(config, optimizer, mesh, sizes)
     before = initializer.abstract_state
-    inputs = inputs_of(config, [""] * config.tokenizer.vocab_size)
-    train_step = step.TrainStep(config, initializer.graph, optimizer, schedule, mesh, inputs)
+    train_step = step.TrainStep(config, initializer.graph, optimizer, schedule, mesh, [""] * sizes[0])
 
     def update(before, batch) -> tuple:
         after, metrics = train_step.update(before, batch, train_step.seed, 0.0)

@@ -17,7 +17,6 @@ from transformer.data.batches.loader import PLANS
 from transformer.distributed.mesh import make_mesh
 from transformer.errors import UserError
 from transformer.training.memory import by_memory, bytes_used
-from transformer.training.objectives import inputs_of
 from transformer.training.optimizer import make_optimizer, make_schedule
 from transformer.training.state import Initializer, TrainState
 from transformer.training.step import TrainStep
@@ -84,8 +83,7 @@ def estimate(config: Config, target: Target, devices: Sequence[jax.Device], data
     optimizer = make_optimizer(config.optimizer, schedule)
     initializer = Initializer(config, optimizer, mesh, data.vocab_sizes)
     state = initializer.abstract_state
-    inputs = inputs_of(config, [""] * data.vocab_sizes[0])
-    step = TrainStep(config, initializer.graph, optimizer, schedule, mesh, inputs)
+    step = TrainStep(config, initializer.graph, optimizer, schedule, mesh, [""] * data.vocab_sizes[0])
     planner, lengths = PLANS[config.batch.plan], data.corpus.epoch(0, config.seed).lengths
     buckets = planner.choose_shapes(lengths, config.batch)
     stats = planner.plan_epoch(lengths, buckets, np.random.default_rng(config.seed)).stats

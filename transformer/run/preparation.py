@@ -22,7 +22,6 @@ from transformer.environment import TRAINING_CORPUS, VALIDATION_CORPUS, VOCABULA
 from transformer.errors import UserError
 from transformer.model.kernels import product_dtype
 from transformer.run import checks, fine_tuning
-from transformer.training.objectives import inputs_of
 from transformer.training.optimizer import make_optimizer, make_schedule
 from transformer.training.pretrained_embeddings import check_files, load_pretrained_embeddings
 from transformer.training.progress import Progress
@@ -134,7 +133,6 @@ def prepare(config: Config, workdir: Workdir) -> Run:
     schedule = make_schedule(config.optimizer, config.model.d_model, config.training.steps)
     optimizer = make_optimizer(config.optimizer, schedule)
     initializer = Initializer(config, optimizer, mesh, vocabulary.vocab_sizes)
-    inputs = inputs_of(config, vocabulary.source.pieces)
     size = sum(leaf.size for leaf in jax.tree.leaves(initializer.abstract_state.parameters))
     logging.info(
         "Model: %s parameters; vocabulary %d and %d; products in %s; devices: %d.",
@@ -146,7 +144,7 @@ def prepare(config: Config, workdir: Workdir) -> Run:
         tokenizer=vocabulary,
         corpus=train,
         initializer=initializer,
-        train_step=TrainStep(config, initializer.graph, optimizer, schedule, mesh, inputs),
-        validation=Validation(config, initializer.graph, mesh, vocabulary, valid, inputs),
+        train_step=TrainStep(config, initializer.graph, optimizer, schedule, mesh, vocabulary.source.pieces),
+        validation=Validation(config, initializer.graph, mesh, vocabulary, valid),
         parent=parent,
     )

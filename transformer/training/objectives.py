@@ -44,18 +44,14 @@ class TrainingObjective(NamedTuple):
     options: AbstractSet[str] = frozenset()
     strategy: str | None = None  # of decoding that its models need, and only they have; None: any that none needs
     make_loss: Callable[[Config, Mesh], Loss] = ProjectedLoss  # of (config.training, mesh)
-    make_inputs: Callable[[Config, Sequence[str]], Inputs] = lambda training, pieces: keep_batch  # see `inputs_of`
+    # (config.training, the strings of the source's tokens) to `Inputs`
+    make_inputs: Callable[[Config, Sequence[str]], Inputs] = lambda training, pieces: keep_batch
     # (config.model, source_length, target_length) to the positions of a row in the encoder and the decoder
     stack_lengths: Callable[[Config, int, int], tuple[int, int]] = lambda model, source, target: (source, target)
 
     @property
     def translates(self) -> bool:
         return all(self.sides)
-
-
-def inputs_of(config: Config, pieces: Sequence[str]) -> Inputs:
-    """Returns the function from batches of the loader to those of the model. `pieces`: the source's tokens."""
-    return OBJECTIVES[config.training.objective].make_inputs(config.training, pieces)
 
 
 # The names that `training.objective` can have.

@@ -19,7 +19,7 @@ from transformer.distributed.mesh import BATCH, abstract_arrays, tree_shardings
 from transformer.programs import Programs
 from transformer.training.loss import LossSums
 from transformer.training.memory import by_memory
-from transformer.training.objectives import OBJECTIVES, Inputs, keep_batch
+from transformer.training.objectives import OBJECTIVES
 from transformer.training.optimizer import count_updates
 from transformer.training.state import TrainState
 
@@ -41,13 +41,14 @@ class TrainStep:
         optimizer: optax.GradientTransformation,
         schedule: optax.Schedule,
         mesh: Mesh,
-        inputs: Inputs = keep_batch,
+        pieces: Sequence[str] = (),
     ):
-        """`inputs` is from `inputs_of`; the default suits objectives whose batches are complete."""
-        self.config, self.graph, self.inputs = config, graph, inputs
+        """`pieces`: the strings of the source's tokens, which objectives need that mask some."""
+        objective = OBJECTIVES[config.training.objective]
+        self.config, self.graph, self.inputs = config, graph, objective.make_inputs(config.training, pieces)
         self.optimizer, self.seed = optax.with_extra_args_support(optimizer), np.uint32(config.seed)
         self.mesh, self.batch_sharding = mesh, NamedSharding(mesh, BATCH)
-        self.loss = OBJECTIVES[config.training.objective].make_loss(config.training, mesh)
+        self.loss = objective.make_loss(config.training, mesh)
         self.learning_rate = jax.jit(lambda count: jnp.asarray(schedule(count), jnp.float32))
         self.update = jax.jit(self._update, donate_argnums=0)
         self.gradients = jax.jit(self._gradients)

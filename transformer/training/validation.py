@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -33,7 +33,7 @@ from transformer.errors import UserError, memory_advice
 from transformer.programs import Programs
 from transformer.training.loss import LossSums
 from transformer.training.memory import by_memory
-from transformer.training.objectives import OBJECTIVES, Inputs, inputs_of
+from transformer.training.objectives import OBJECTIVES
 from transformer.training.progress import Record, means
 
 MAX_TOKENS = 40  # of a sample; the attention maps of longer ones cannot be read
@@ -54,10 +54,12 @@ def check_lengths(config: Config, corpus: Corpus, split: str) -> None:
 class EvalStep:
     """Maps (parameters, batch) to the sums over the batch, without dropout. masked_lm always masks the same tokens."""
 
-    def __init__(self, config: Config, graph: nnx.GraphDef, mesh: Mesh, inputs: Inputs):
-        """`inputs` is from `inputs_of`."""
-        self.config, self.graph, self.mesh, self.inputs = config, graph, mesh, inputs
-        self.loss = OBJECTIVES[config.training.objective].make_loss(config.training, mesh)
+    def __init__(self, config: Config, graph: nnx.GraphDef, mesh: Mesh, pieces: Sequence[str]):
+        """`pieces`: the strings of the source's tokens."""
+        objective = OBJECTIVES[config.training.objective]
+        self.config, self.graph, self.mesh = config, graph, mesh
+        self.inputs = objective.make_inputs(config.training, pieces)
+        self.loss = objective.make_loss(config.training, mesh)
         self.sums = jax.jit(self._sums)
         self.programs = Programs()
 
@@ -86,7 +88,7 @@ def held_out_means(config: Config, tokenizer: Tokenizer, graph: nnx.GraphDef, pa
     held_out = corpus.prepare(config, tokenizer, split)
     check_lengths(config, held_out, split)
     mesh = make_mesh(config, jax.local_devices()[:1])
-    step = EvalStep(config, graph, mesh, inputs_of(config, tokenizer.source.pieces))
+    step = EvalStep(config, graph, mesh, tokenizer.source.pieces)
     parameters = jax.device_put(parameters, NamedSharding(mesh, PartitionSpec()))
     return step.over_corpus(parameters, held_out, lambda: None)
 
@@ -112,13 +114,11 @@ class Validation:
     the first short sentences, the same at each validation.
     """
 
-    def __init__(
-        self, config: Config, graph: nnx.GraphDef, mesh: Mesh, tokenizer: Tokenizer, corpus: Corpus, inputs: Inputs
-    ):
+    def __init__(self, config: Config, graph: nnx.GraphDef, mesh: Mesh, tokenizer: Tokenizer, corpus: Corpus):
         check_lengths(config, corpus, "valid")
         self.config, self.graph, self.mesh, self.corpus = config, graph, mesh, corpus
         self.plan = loader.plan_in_order(corpus, config)
-        self.eval_step = EvalStep(config, graph, mesh, inputs)
+        self.eval_step = EvalStep(config, graph, mesh, tokenizer.source.pieces)
         self.decoder = None
         if config.training.eval_bleu:
             decoding = ml_collections.ConfigDict(config.decoding)
