@@ -29,10 +29,6 @@ class History(NamedTuple):
     limits: Int[Array, "B"]
     spelling: Int[Array, "V W"] | None
 
-    def last(self, i: int) -> Int[Array, "B K"]:
-        """Returns the i-th last token of each hypothesis; PAD if it is shorter."""
-        return self.tokens[:, :, self.position - i]  # a negative index counts from the end, which is still empty
-
 
 Forbidden = Bool[Array, "B K V"]  # as the next token
 
@@ -48,7 +44,8 @@ def repeats_ngram(size: int, history: History, forbidden: Forbidden) -> Forbidde
     ends = jnp.arange(history.tokens.shape[2])[None, None]  # of its n-grams
     is_repeated = (size - 1 <= ends) & (history.tokens != PAD)
     for i in range(1, size):
-        is_repeated &= jnp.roll(history.tokens, i, axis=2) == history.last(i)[:, :, None]
+        last = history.tokens[:, :, history.position - i]  # a negative index counts from the end, which is still empty
+        is_repeated &= jnp.roll(history.tokens, i, axis=2) == last[:, :, None]
     return _forbid(history.tokens, is_repeated, forbidden)
 
 
