@@ -1,13 +1,18 @@
 """The result of a comparison as text, in tables with aligned columns."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from scripts.systems import describe_checkpoints, describe_search, mean_and_spread, show_setting
 from transformer.data.sources.lines import counted
 from transformer.decoding.bleu import METRICS
 
-Table = tuple[str, list[list[str]]]  # a title, and rows of cells, of which the first is the header
+
+class Table(NamedTuple):
+    """A title, and rows of cells, of which the first is the header."""
+
+    title: str
+    rows: list[list[str]]
 
 
 def make_text(result: dict[str, Any]) -> str:
@@ -40,7 +45,7 @@ def setting_table(result: dict[str, Any]) -> Table:
     labels = [system["label"] for system in result["systems"]]
     settings = result["settings"].items()
     rows = [[key, *(show_setting(key, value) for value in values.values())] for key, values in settings]
-    return "Settings that differ", [["", *labels], *rows]
+    return Table("Settings that differ", [["", *labels], *rows])
 
 
 def score_table(result: dict[str, Any]) -> Table:
@@ -54,7 +59,7 @@ def score_table(result: dict[str, Any]) -> Table:
     title = "Scores: mean ± standard deviation over seeds [95 % interval]"
     if single := [system["label"] for system in result["systems"] if len(system["runs"]) == 1]:
         title += f", which does not include the variation between seeds for {', '.join(single)}"
-    return title, rows
+    return Table(title, rows)
 
 
 def run_table(result: dict[str, Any]) -> Table:
@@ -65,12 +70,12 @@ def run_table(result: dict[str, Any]) -> Table:
             scores = [f"{run[name]:{METRICS[name].format}}" for name in names]
             where = [run["commit"], run["workdir"], run["evaluation"]]
             rows.append([system["label"], str(run["seed"]), *scores, *where])
-    return "Runs (a + after the commit: with uncommitted changes)", rows
+    return Table("Runs (a + after the commit: with uncommitted changes)", rows)
 
 
 def difference_table(result: dict[str, Any]) -> Table:
     if not result["differences"]:
-        return "There is only one system, so there are no differences.", []
+        return Table("There is only one system, so there are no differences.", [])
     names = _metrics(result["differences"])
     rows = [["", *(cell for name in names for cell in (name, "p"))]]
     for difference in result["differences"]:
@@ -84,7 +89,7 @@ def difference_table(result: dict[str, Any]) -> Table:
         parts = methods[:1]
     else:
         parts = [f"{row[0]}: {method}" for row, method in zip(rows[1:], methods, strict=True)]
-    return f"Differences [95 % interval], p by {'. '.join(parts)}", rows
+    return Table(f"Differences [95 % interval], p by {'. '.join(parts)}", rows)
 
 
 def length_table(result: dict[str, Any]) -> Table:
@@ -95,7 +100,7 @@ def length_table(result: dict[str, Any]) -> Table:
         differences = [f"{score - scores[0]:+.2f}" for score in scores[1:]]
         length = " to ".join(map(str, sorted({group["shortest"], group["longest"]})))
         rows.append([length, str(group["sentences"]), *(f"{score:.2f}" for score in scores), *differences])
-    return "BLEU by length of the reference", rows
+    return Table("BLEU by length of the reference", rows)
 
 
 def _sentences(result: dict[str, Any], compared: dict[str, Any]) -> list[str]:

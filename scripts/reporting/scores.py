@@ -154,9 +154,8 @@ def f1_by_frequency(hypotheses: Sequence[str], references: Sequence[str]) -> lis
 
 
 def _as_content(table: text.Table) -> dict[str, Any]:
-    title, rows = table
-    header, *cells = rows or [[]]
-    return {"caption": title, "header": header, "rows": cells}
+    header, *rows = table.rows or [[]]
+    return {"caption": table.title, "header": header, "rows": rows}
 
 
 def grouped_bars(rows: Sequence[Mapping[str, Any]], x: str, y: str, count: str) -> alt.Chart:
