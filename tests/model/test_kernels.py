@@ -87,7 +87,9 @@ def test_a_quantized_kernel_multiplies_integers_and_each_row_by_itself(dtype):
     steps, columns = np.abs(rows).max(axis=1, keepdims=True) / 127, np.abs(kernel).max(axis=0) / 127
     integers = np.round(rows / np.where(steps == 0, 1, steps)) @ np.round(kernel / columns)
     expected = (integers * steps * columns + np.arange(48)).reshape(3, 5, 48)
-    np.testing.assert_allclose(np.asarray(y, np.float64), expected, rtol=2 * TOLERANCE[dtype], atol=TOLERANCE[dtype] * 100)
+    np.testing.assert_allclose(
+        np.asarray(y, np.float64), expected, rtol=2 * TOLERANCE[dtype], atol=TOLERANCE[dtype] * 100
+    )
     # 1 % of the norm of each row.
     error = np.linalg.norm(expected - exact, axis=-1) / np.linalg.norm(exact - np.arange(48), axis=-1).clip(1e-9)
     assert error[:2].max() < (0.015 if dtype == "float32" else 0.1)
