@@ -1,5 +1,6 @@
 """Batches of sequences of similar length, padded to one of a few shapes, and the devices that share them."""
 
+import functools
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding import ensemble
 from transformer.decoding.shortlist import Shortlist
 from transformer.errors import UserError
-from transformer.model.kernels import computes_int8, decoding_weight, product_dtype, quantize
+from transformer.model.kernels import INT8, computes_int8, decoding_weight, product_dtype, quantize
 from transformer.model.linear import Linear
 from transformer.programs import Programs
 from transformer.special_tokens import PAD
@@ -92,12 +93,9 @@ class DeviceModels:
     def __post_init__(self) -> None:
         self.source_pieces, self.target_pieces = (vocabulary.pieces for vocabulary in self.tokenizer.sides)
         self.programs, self._jitted = Programs(), {}
+        self.is_int8 = self.config.dtype == "int8"
         if self.is_int8 and not computes_int8():
             raise UserError("decoding.dtype=int8: this machine has no fast products of 8 bits; set decoding.dtype=auto")
-
-    @property
-    def is_int8(self) -> bool:
-        return self.config.dtype == "int8"
 
     def place(self, parameters: Sequence[dict], mesh: Mesh | None = None) -> Replicas:
         """Returns the parameters of each model on all devices, as the methods take them: see `convert_kernels`.
@@ -107,16 +105,14 @@ class DeviceModels:
         # NumPy converts its own arrays, which compiles nothing.
         convert = _convert_on_devices if isinstance(jax.tree.leaves(parameters)[0], jax.Array) else convert_kernels
         replicated = NamedSharding(mesh or Mesh(np.array(self.devices), ("device",)), PartitionSpec())
-        converted = [convert(graph, tree, self.is_int8) for graph, tree in zip(self.graphs, parameters, strict=True)]
-        placed = jax.device_put(tuple(converted), replicated)
-        arrays, structure = jax.tree.flatten(placed)
+        converted = tuple(map(functools.partial(convert, self.is_int8), self.graphs, parameters))
+        arrays, structure = jax.tree.flatten(jax.device_put(converted, replicated))
         shards = [{shard.device: shard.data for shard in array.addressable_shards} for array in arrays]
         return {device: structure.unflatten(copies[device] for copies in shards) for device in self.devices}
 
     def abstract(self, parameters: Sequence[dict]) -> tuple[dict, ...]:
         """Returns the shapes and dtypes of the parameters on a device; arrays may be abstract."""
-        pairs = zip(self.graphs, parameters, strict=True)
-        return tuple(_convert_on_devices.eval_shape(graph, tree, self.is_int8) for graph, tree in pairs)
+        return tuple(map(functools.partial(_convert_on_devices.eval_shape, self.is_int8), self.graphs, parameters))
 
     def jit(self, function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
         """Returns the jitted function of (parameters, *arrays) that calls function(models, *arrays, **options)."""
@@ -159,20 +155,17 @@ class DeviceModels:
         return merge([results(device) for device in self.devices[: len(batches)]])
 
 
-def convert_kernels(graph: nnx.GraphDef, parameters: dict, is_int8: bool) -> dict:
-    """Returns a model's parameters as decoding keeps them, all others in float32.
-
-    These are the kernels of linear maps, and in int8 also a table that is shared by embeddings and logits.
-    """
+def convert_kernels(is_int8: bool, graph: nnx.GraphDef, parameters: dict) -> dict:
+    """Returns a model's parameters as decoding keeps them: kernels, and in int8 a table of embeddings and logits."""
     model = nnx.merge(graph, nnx.State(parameters))
     with np.errstate(invalid="ignore"):  # a diverged model may have NaN
         for _, module in nnx.iter_modules(model):
             if isinstance(module, Linear):
-                kernel, dtype = module.kernel[...], product_dtype(module.dtype)
-                module.kernel = nnx.Param(quantize(kernel.T) if is_int8 else decoding_weight(kernel, dtype))
+                dtype = INT8 if is_int8 else product_dtype(module.dtype)
+                module.kernel = nnx.Param(decoding_weight(module.kernel[...], dtype))
         if is_int8 and model.projection is None:
             model.output_embedding.table = nnx.Param(quantize(model.output_embedding.table[...]))
     return nnx.to_pure_dict(nnx.state(model, nnx.Param))
 
 
-_convert_on_devices = jax.jit(convert_kernels, static_argnums=(0, 2))
+_convert_on_devices = jax.jit(convert_kernels, static_argnums=(0, 1))

@@ -71,11 +71,13 @@ def batched_dtype(dtype: jnp.dtype) -> jnp.dtype:
 
 def decoding_weight(
     w: Float[Array, "K N"] | Float[np.ndarray, "K N"], dtype: jnp.dtype
-) -> Float[Array, "K N"] | Float[np.ndarray, "K N"] | TransposedMatrix:
-    """Returns a weight as decoding keeps it: in `dtype`, and transposed on CPUs.
+) -> Float[Array, "K N"] | Float[np.ndarray, "K N"] | TransposedMatrix | QuantizedRows:
+    """Returns a weight as decoding keeps it: in `dtype`, and transposed on CPUs, or quantized if `dtype` is int8.
 
     XLA on CPUs reorders the right operand at each product. It reorders a transposed weight faster, if it has to at all.
     """
+    if dtype == INT8:
+        return quantize(w.T)
     converted = w.astype(dtype)
     return TransposedMatrix(converted.T) if target_platform() == "cpu" else converted
 
