@@ -6,7 +6,7 @@ A sentence is done when K hypotheses have ended, or earlier if no live hypothesi
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -50,6 +50,7 @@ class Hypotheses(NamedTuple):
     token_log_probabilities: Float[Array, "B N L"]  # nats, 0 at PAD
 
 
+Models = Sequence[ensemble.AutoregressiveModel]
 SearchResult = tuple[Hypotheses, Bool[Array, "B"]]  # and which rows are done
 
 
@@ -86,7 +87,7 @@ class BeamSearch:
     n_best: how many are returned, at most K.
     """
 
-    models: ensemble.Models
+    models: Models
     sentences: Sentences
     config: Config
     n_best: int

@@ -11,9 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config_types import Config
-from transformer.decoding import ensemble
 from transformer.decoding.batches import Replicas, make_batches
-from transformer.decoding.beam_search import Sentences, State
+from transformer.decoding.beam_search import Models, Sentences, State
 from transformer.decoding.control import Control
 from transformer.decoding.lengths import LENGTH_PENALTIES
 from transformer.decoding.required_phrases import make_search
@@ -106,7 +105,7 @@ def _search_steps(decoder: TextDecoder, parameters: Replicas, source: Sequence[i
     return steps
 
 
-def record(models: ensemble.Models, sentences: Sentences, config: Config, n_best: int) -> Step:
+def record(models: Models, sentences: Sentences, config: Config, n_best: int) -> Step:
     """Returns the steps of the search for the one sentence, as many as the longest output has tokens."""
     search = make_search(models, sentences, config, n_best)
 

@@ -28,9 +28,6 @@ class AutoregressiveModel(Protocol):
         """Returns the logits of the token after `tokens`, which are at `position` (BOS: 0) of each hypothesis."""
 
 
-Models = Sequence[AutoregressiveModel]
-
-
 def build_models(graphs: Sequence[nnx.GraphDef], parameters: Sequence[dict]) -> list[nnx.Module]:
     """Returns the models with these structures and these parameters, which are nested dictionaries of arrays."""
     return [nnx.merge(graph, nnx.State(tree)) for graph, tree in zip(graphs, parameters, strict=True)]
@@ -61,7 +58,7 @@ class Prediction(NamedTuple):
 
 
 def decode_step(
-    models: Models, tokens: Int[Array, "B K"], position: Int[Array, ""], caches: Caches
+    models: Sequence[AutoregressiveModel], tokens: Int[Array, "B K"], position: Int[Array, ""], caches: Caches
 ) -> tuple[Prediction, Caches]:
     """Returns the models' prediction of the token after `tokens`, which are at `position` of each hypothesis."""
     steps = [model.decode_step(tokens, position, cache) for model, cache in zip(models, caches, strict=True)]

@@ -14,8 +14,7 @@ import numpy as np
 from jaxtyping import Float, Num
 
 from transformer.config_types import Config
-from transformer.decoding.beam_search import SearchResult, Sentences
-from transformer.decoding.ensemble import Models
+from transformer.decoding.beam_search import Models, SearchResult, Sentences
 from transformer.decoding.sampling import sample
 from transformer.decoding.translation import Translation
 

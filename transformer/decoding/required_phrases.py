@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer.config_types import Config
 from transformer.decoding import ensemble
-from transformer.decoding.beam_search import BeamSearch, SearchResult, Sentences, State
+from transformer.decoding.beam_search import BeamSearch, Models, SearchResult, Sentences, State
 from transformer.decoding.constraints import NEVER, needed_after
 from transformer.decoding.coverage import rank_by_coverage
 from transformer.decoding.top_k import gather, top_k
@@ -48,13 +48,13 @@ class PhraseSearch(BeamSearch):
         return gather(values, chosen), index // per_parent, tokens, token_log_p
 
 
-def make_search(models: ensemble.Models, sentences: Sentences, config: Config, n_best: int) -> BeamSearch:
+def make_search(models: Models, sentences: Sentences, config: Config, n_best: int) -> BeamSearch:
     """Returns the search, for outputs with required phrases if there are any. It knows no coverage penalty."""
     kind = PhraseSearch if "required" in sentences.constraints else BeamSearch
     return kind(models, sentences, config, n_best)
 
 
-def search_with_phrases(models: ensemble.Models, sentences: Sentences, config: Config, n_best: int) -> SearchResult:
+def search_with_phrases(models: Models, sentences: Sentences, config: Config, n_best: int) -> SearchResult:
     """Returns the best hypotheses by their scores, coverage penalty included, and which rows are done."""
     if not config.coverage_penalty:
         return make_search(models, sentences, config, n_best).run()

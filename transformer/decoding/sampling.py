@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.config_types import Config
 from transformer.decoding import ensemble
-from transformer.decoding.beam_search import Hypotheses, SearchResult, Sentences
+from transformer.decoding.beam_search import Hypotheses, Models, SearchResult, Sentences
 from transformer.decoding.constraints import constrain
 from transformer.decoding.lengths import LENGTH_PENALTIES
 from transformer.special_tokens import BOS, EOS, PAD
@@ -27,7 +27,7 @@ class State(NamedTuple):
     caches: ensemble.Caches
 
 
-def sample(models: ensemble.Models, sentences: Sentences, config: Config, n_best: int) -> SearchResult:
+def sample(models: Models, sentences: Sentences, config: Config, n_best: int) -> SearchResult:
     """Returns `n_best` samples of each row, in the order drawn, and which rows are done.
 
     Temperature, top_k, top_p and epsilon of `config`, the group `config.decoding`, change which tokens are drawn, not

@@ -121,12 +121,9 @@ class TextDecoder(DeviceModels):
         self, search: Callable, parameters: tuple[dict, ...], batches: Sequence[DecodingBatch], arrays_of: Callable
     ) -> list[Callable]:
         """Returns functions that each compile a program of one pass, that of the longest sources first."""
-        jobs = []
-        for rows, length in dict.fromkeys((batch.rows, batch.length) for batch in batches):
-            arguments = search, parameters, *arrays_of(DecodingBatch(rows, length, indices=[]))
-            for device in self.devices[: len(batches)]:
-                jobs.append(functools.partial(self.programs.compile, *arguments, device=device))
-        return jobs
+        shapes, devices = dict.fromkeys((batch.rows, batch.length) for batch in batches), self.devices[: len(batches)]
+        calls = [(search, parameters, *arrays_of(DecodingBatch(*shape, indices=[]))) for shape in shapes]
+        return [functools.partial(self.programs.compile, *call, device=device) for call in calls for device in devices]
 
     def source_tokens(self, texts: Sequence[str], first_line: int) -> list[list[int]]:
         """Returns the tokens of each text and EOS, cut to `max_source_length`; [] for a text without tokens."""
