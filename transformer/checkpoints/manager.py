@@ -72,8 +72,9 @@ class Checkpoints(AbstractContextManager):
         self._delete_after(step)  # they lack the optimizer's state, and Orbax saves no step before them
         self.retention.best = progress.best_step
         self.retention.rollback = step if progress.skipped == 0 else self._newest_resumable(without_skips=True)
-        counts = jax.device_put((np.int32(step), np.int32(progress.skipped)), abstract.step.sharding)
-        state = TrainState(*counts, restored["parameters"], restored[OPTIMIZER], restored.get("ema_parameters"))
+        counts, place = np.array([step, progress.skipped], np.int32), abstract.step.sharding
+        scalars = (jax.make_array_from_callback((), place, count.__getitem__) for count in counts)
+        state = TrainState(*scalars, restored["parameters"], restored[OPTIMIZER], restored.get("ema_parameters"))
         return state, progress
 
     def delete_diverged(self) -> None:
