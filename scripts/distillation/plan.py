@@ -10,7 +10,6 @@ A plan file defines `get_plan(plan)` and returns the measurements that it is for
         return [plan.measure(model, average=10) for model in (teacher, student)]
 """
 
-import dataclasses
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -94,11 +93,12 @@ class Export:
     """A model as `scripts.export` writes it, measured on the validation split by the other toolkit."""
 
     name: str
-    model: Training
+    models: tuple[Training]
     format: str
     quantization: str | None
     checkpoint: str
     average: int
+    decoding: Mapping[str, Any]
 
 
 Stage = Training | Translation | Mixture | Measurement | Export
@@ -158,10 +158,16 @@ def measure(
 
 
 def export(
-    model: Training, format: str, *, quantization: str | None = None, checkpoint: str = "best", average: int = 1
+    model: Training,
+    format: str,
+    *,
+    quantization: str | None = None,
+    checkpoint: str = "best",
+    average: int = 1,
+    decoding: Mapping[str, Any] | None = None,
 ) -> Export:
     name = "-".join(filter(None, (model.name, format, quantization)))
-    return Export(name, model, format, quantization, checkpoint, average)
+    return Export(name, (model,), format, quantization, checkpoint, average, dict(decoding or {}))
 
 
 def _several(name: str, models: Training | Sequence[Training]) -> tuple[Training, ...]:
@@ -173,8 +179,7 @@ def _several(name: str, models: Training | Sequence[Training]) -> tuple[Training
 
 def inputs(stage: Stage) -> Iterator[Stage]:
     """Yields the stages whose results a stage reads."""
-    for field in dataclasses.fields(stage):
-        value = getattr(stage, field.name)
+    for value in vars(stage).values():
         yield from (item for item in (value if isinstance(value, tuple) else (value,)) if isinstance(item, Stage))
 
 

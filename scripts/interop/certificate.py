@@ -138,9 +138,9 @@ def compare(
     reasons = below_bars(identical, difference) if precision == "float32" else []
     language, sides = bleu.bleu_language(config.data), {"ours": ours, "theirs": theirs}
     scores = None
-    if sentences.references is not None:
-        references = [sentences.references]
-        scores = {name: bleu.score(side["beam"], references, language, ["bleu"]) for name, side in sides.items()}
+    if (references := sentences.references) is not None:
+        metrics = bleu.metrics_in("comparison")
+        scores = {name: bleu.score(side["beam"], [references], language, metrics) for name, side in sides.items()}
     verdict = "measured" if precision != "float32" else "below the bars" if reasons else "certified"
     return {
         "verdict": verdict,
@@ -154,7 +154,7 @@ def compare(
         "bleu": scores,
         "search": {key: request[key] for key in ("beam_size", "length_penalty", "max_length")},
         "versions": {name: side["versions"] for name, side in sides.items()},
-        "seconds": {name: side["seconds"] for name, side in sides.items()},
+        "seconds": {name: side["seconds"] for name, side in sides.items()} | {"search": theirs.get("search_seconds")},
     }
 
 
