@@ -34,8 +34,7 @@ def main(arguments: argparse.Namespace) -> None:
         advice = f"must be {allowed}" if allowed else f"--format={arguments.format} has none; leave it out"
         raise UserError(f"--quantization={arguments.quantization}: {advice}")
     python, sentences = certificate.read_flags(arguments, entry)
-    flags = arguments.checkpoint, arguments.average, arguments.overrides
-    model = workdirs.from_workdir(Path(arguments.workdir), *flags)
+    model = workdirs.from_workdir(Path(arguments.workdir), arguments.checkpoint, arguments.average, arguments.overrides)
     with files.new_folder(output) as unfinished:
         entry.write(model, unfinished, arguments.quantization, python)
         certified = certificate.certify(model, unfinished, entry, python, sentences, arguments.quantization)

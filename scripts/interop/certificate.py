@@ -196,8 +196,7 @@ def conclude(certificate: Mapping[str, Any], output: Path) -> None:
         logging.warning("%s: uncertified: %s.", output, reasons)
         return
     precision, difference = certificate["precision"], certificate["largest_score_difference_per_token"]
-    shares = {search: certificate[f"identical_{search}"] for search in SEARCHES}
-    shares = [f"{share:.1%} of {search}" for search, share in shares.items() if share is not None]
+    shares = [f"{share:.1%} of {name}" for name in SEARCHES if (share := certificate[f"identical_{name}"]) is not None]
     results = [f"{' and '.join(shares)} translations identical"]
     if limited := max(certificate["at_length_limit"].values()):
         results.append(f"{limited} left out at the length limit")
