@@ -212,6 +212,9 @@ def get_keys() -> ml_collections.ConfigDict:
     # beam; sample: drawn at random; mbr, mbr_beam: the highest expected utility among mbr_samples samples, or among the
     # hypotheses of a beam search (minimum Bayes risk); ctc: prefix beam search, for objective=ctc
     decoding.strategy = Key("beam", listed_in("transformer.decoding.strategies:STRATEGIES"))
+    # dtype of products with weights. auto: model.dtype; int8: 8-bit integers, to which weights and activations are
+    # rounded, on CPUs with instructions for them
+    decoding.dtype = Key("auto", one_of("auto", "int8"))
     decoding.beam_size = Key(4, at_least(1))  # hypotheses per sentence (section 6.1); 1: greedy
     decoding.length_penalty = Key(0.6, at_least(0))  # alpha of the length penalty; 0: none
     # Divides the log-probability of an output by its length, end included. gnmt: ((5 + length) / 6)^alpha (Wu et al.

@@ -41,7 +41,7 @@ def processor_kind() -> str:
     """Returns how this processor computes in bfloat16: by a matrix unit (amx), by vector instructions, or not."""
     if not kernels.computes_bfloat16():
         return "no-bfloat16"
-    return "amx" if "amx_bf16" in _cpuinfo().split() else "bfloat16"
+    return "amx" if "amx_bf16" in kernels.processor_words() else "bfloat16"
 
 
 def _cpuinfo() -> str:

@@ -62,6 +62,8 @@ def prepare_decoding(task: dict[str, Any]) -> Prepared:
     config.model.update({key: task[key] for key in MODEL_KEYS})
     # An output may be as long as its source, and a batch has the rows of the task without any filler.
     config.decoding.update({"beam_size": task["beam_size"], "max_source_length": length, "max_extra_length": 0})
+    if task["dtype"] == "int8":
+        config.model.dtype, config.decoding.dtype = "auto", "int8"
     config.decoding.batch_tokens = rows * task["beam_size"] * length
     sizes = (task["vocab_size"], task["vocab_size"])
     graphs = (abstract_init(config, *sizes)[0],)

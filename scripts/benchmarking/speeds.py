@@ -11,10 +11,10 @@ from absl import logging
 from scripts.benchmarking.measurement import Measurement, describe_machine, processor_kind
 from scripts.benchmarking.processes import Contender, Failed, Worker, running
 from transformer.errors import UserError
-from transformer.model.kernels import computes_bfloat16
+from transformer.model.kernels import computes_bfloat16, computes_int8
 
 REPETITIONS = 9
-EMULATED = "this processor has no instructions for bfloat16"
+EMULATED = "this processor has no instructions for its dtype"
 by_rate = attrgetter("rate")
 HEADER = ("batch", "system", "tokens/s", "slowest", "fastest", "relative to the fastest peer", "our fastest / this")
 
@@ -48,9 +48,11 @@ def compare(batch: str, task: Mapping[str, Any], contenders: Sequence[Contender]
 
     if python is None:
         contenders = [contender for contender in contenders if not contender.is_peer]
-    if not computes_bfloat16():
-        emulated = [contender for contender in contenders if contender.options.get("dtype") == "bfloat16"]
-        left_out |= {contender.name: EMULATED for contender in emulated}
+    has_instructions = {"bfloat16": computes_bfloat16(), "int8": computes_int8()}
+    for contender in contenders:
+        dtype = contender.options.get("dtype")
+        if not has_instructions.get(dtype, True) and not (contender.is_peer and dtype == "int8"):
+            left_out[contender.name] = EMULATED
     with contextlib.ExitStack() as stack:
         for contender in contenders:
             if contender.name in left_out:

@@ -31,6 +31,7 @@ TRAINING = [
 ]
 DECODING = [
     *(Contender(f"this project, {dtype}", TRANSLATE, {"dtype": dtype}) for dtype in DTYPES),
+    Contender("this project, int8", TRANSLATE, {"dtype": "int8"}, is_exact=False),
     Contender("this project, shortlist", TRANSLATE, {"dtype": "auto", "shortlist": 32}, is_exact=False),
     *(Contender(f"Hugging Face, {dtype}", HUGGING_FACE, {"dtype": dtype}, True) for dtype in DTYPES),
     *(Contender(f"CTranslate2, {dtype}", CTRANSLATE2, {"dtype": dtype}, True) for dtype in ("float32", "int8")),

@@ -64,7 +64,8 @@ def certify(
 
 def float32_config(model: PortableModel, search: Mapping[str, Any]) -> Config:
     """Returns the configuration with a toolkit's beam search over the whole vocabulary in float32."""
-    settings = {"model.dtype": "float32", "decoding.strategy": "beam", "decoding.shortlist": 0}
+    settings = {"model.dtype": "float32", "decoding.dtype": "auto"}
+    settings |= {"decoding.strategy": "beam", "decoding.shortlist": 0}
     return with_values(base.get_config(), model.config | settings | search)
 
 

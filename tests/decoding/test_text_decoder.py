@@ -9,8 +9,10 @@ from configs import base
 from tests.decoding.models import greedy, log_probabilities, tiny_model
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
+from transformer.decoding import batches
 from transformer.decoding.batches import pad, padded_lengths
 from transformer.decoding.beam_search import Hypotheses
+from transformer.decoding.forced_decoding import score_pairs
 from transformer.decoding.shortlist import Shortlist
 from transformer.decoding.strategies import STRATEGIES, Strategy
 from transformer.decoding.text_decoder import TextDecoder
@@ -67,6 +69,33 @@ def test_order_is_restored_and_neighbours_and_batch_size_change_nothing(shortlis
             assert [best.text for best in nbest] == [best.text for best in expected]
             scores = [best.score for best in nbest]
             np.testing.assert_allclose(scores, [best.score for best in expected], atol=1e-4)
+
+
+@pytest.mark.first_case
+@pytest.mark.parametrize("share", ["all", "none"])
+def test_int8_is_close_to_float32_whatever_the_neighbours(share, monkeypatch):
+    monkeypatch.setattr(batches, "computes_int8", lambda: True)
+    texts, model = random_texts(30, longest=19, seed=1), tiny_model(VOCAB_SIZE, seed=0, share_embeddings=share)
+    config = make_decoder(dtype="int8").config
+    decoder = TextDecoder([model.graph], TOKENIZER, config, DEVICES)
+    replicas = decoder.place([model.parameters])
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(replicas[DEVICES[0]])} == {"float32", "int8"}
+    together = decoder.translate(replicas, texts)
+    for text, (best,) in list(zip(texts, together, strict=True))[:8]:
+        ((alone,),) = decoder.translate(replicas, [text])
+        assert alone.tokens == best.tokens
+        np.testing.assert_allclose(alone.score, best.score, atol=1e-5)
+    pairs = [(text, best.text) for text, (best,) in zip(texts, together, strict=True) if best.tokens]
+    exact = TextDecoder([model.graph], TOKENIZER, make_decoder().config, DEVICES)
+    expected = [known.log_probability for known in score_pairs(exact, exact.place([model.parameters]), pairs)]
+    found = [known.log_probability for known in score_pairs(decoder, replicas, pairs)]
+    assert 1e-5 < np.abs(np.subtract(found, expected)).mean() < 0.3  # nats of a sentence, of some -20
+
+
+def test_int8_is_refused_where_it_would_be_slow(monkeypatch):
+    monkeypatch.setattr(batches, "computes_int8", lambda: False)
+    with pytest.raises(UserError, match="decoding.dtype=int8: this machine has no fast products of 8 bits"):
+        make_decoder(dtype="int8")
 
 
 def test_scores_are_those_of_the_uncached_model():

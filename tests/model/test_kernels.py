@@ -14,6 +14,15 @@ SHAPES = [(1, 1, 1), (3, 5, 7), (64, 512, 48), (130, 33, 257), (1, 512, 2048)]
 TOLERANCE = {"float32": 1e-5, "bfloat16": 2**-8}
 
 
+def describe_processor(monkeypatch, folder, platform, flags):
+    file = folder / "cpuinfo"
+    if flags is not None:
+        file.write_text(f"processor : 0\nflags : {flags}\n", encoding="utf-8")
+    monkeypatch.setattr(kernels, "PROCESSOR", file)
+    monkeypatch.setattr(kernels, "target_platform", lambda: platform)
+    monkeypatch.setattr(kernels, "processor_words", kernels.processor_words.__wrapped__)  # not cached
+
+
 @pytest.mark.first_case
 @pytest.mark.parametrize("size", SHAPES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -51,12 +60,71 @@ def test_a_transposed_kernel_gives_the_same_linear_map(rows, dtype):
     np.testing.assert_allclose(y.astype(np.float32), expected.astype(np.float32), rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("array", [np.asarray, jnp.asarray])
+def test_rows_are_rounded_to_127_steps_of_their_largest_number(array):
+    rows = (
+        np.random.default_rng(0).normal(size=(5, 40)).astype(np.float32) * np.float32(10.0) ** np.arange(-2, 3)[:, None]
+    )
+    rows[1] = 0.0
+    quantized = kernels.quantize(array(rows))
+    assert isinstance(quantized.integers, type(array(rows))) and quantized.integers.dtype == np.int8
+    assert np.abs(quantized.integers.astype(int)).max(axis=1).tolist() == [127, 0, 127, 127, 127]
+    error = np.abs(kernels.dequantize(jax.tree.map(jnp.asarray, quantized)) - rows)
+    assert (error <= np.abs(rows).max(axis=1, keepdims=True) / 254 * 1.001).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_quantized_kernel_multiplies_integers_and_each_row_by_itself(dtype):
+    linear = Linear(96, 48, dtype=dtype, rngs=nnx.Rngs(0))
+    linear.bias[...] = jnp.arange(48.0)
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 5, 96)), dtype).at[0, 1].mul(100).at[2, 4].set(0)
+    exact, kernel = np.asarray(linear(x), np.float64), np.asarray(linear.kernel[...], np.float64)
+    linear.kernel = nnx.Param(kernels.quantize(linear.kernel[...].T))
+    y = jax.jit(linear)(x)
+    assert y.dtype == dtype
+
+    rows = np.asarray(x, np.float64).reshape(-1, 96)
+    steps, columns = np.abs(rows).max(axis=1, keepdims=True) / 127, np.abs(kernel).max(axis=0) / 127
+    integers = np.round(rows / np.where(steps == 0, 1, steps)) @ np.round(kernel / columns)
+    expected = (integers * steps * columns + np.arange(48)).reshape(3, 5, 48)
+    np.testing.assert_allclose(
+        np.asarray(y, np.float64), expected, rtol=2 * TOLERANCE[dtype], atol=TOLERANCE[dtype] * 100
+    )
+    # 1 % of the norm of each row.
+    error = np.linalg.norm(expected - exact, axis=-1) / np.linalg.norm(exact - np.arange(48), axis=-1).clip(1e-9)
+    assert error[:2].max() < (0.015 if dtype == "float32" else 0.1)
+    np.testing.assert_allclose(linear.transposed_kernel.T, kernel, atol=columns.max() / 2 * 1.001)
+    alone = jax.jit(linear)(x[1:2, 2:3])
+    np.testing.assert_array_equal(alone[0, 0], y[1, 2])
+
+
+def test_a_quantized_row_that_is_not_finite_stays_so():
+    x = jnp.ones((3, 8)).at[1, 2].set(jnp.nan).at[2, 3].set(jnp.inf)
+    y = kernels.quantized_product(x, kernels.quantize(jnp.ones((4, 8))))
+    np.testing.assert_array_equal(jnp.isnan(y).all(axis=1), [False, True, True])
+
+
 @pytest.mark.parametrize(("rows", "is_turned"), [(64, True), (65, False)])
 def test_few_rows_are_the_right_operand_of_a_float32_product(rows, is_turned, monkeypatch):
     monkeypatch.setattr(kernels, "is_for_one_cpu", lambda: True)
     x, w = jnp.zeros((rows, 32)), jnp.zeros((48, 32))
     text = str(jax.make_jaxpr(lambda x, w: kernels.product_with_transpose(x, w, jnp.dtype("float32")))(x, w))
     assert (f"f32[48,{rows}] = dot_general" in text) is is_turned
+
+
+@pytest.mark.parametrize(
+    ("platform", "flags", "expected"),
+    [
+        ("cpu", "avx512f avx512_vnni", True),
+        ("cpu", "amx_int8", True),
+        ("cpu", "asimd asimddp", True),
+        ("cpu", "avx2", False),
+        ("gpu", "avx512_vnni", False),
+    ],
+)
+def test_int8_needs_a_cpu_with_products_of_8_bits(platform, flags, expected, monkeypatch, tmp_path):
+    describe_processor(monkeypatch, tmp_path, platform, flags)
+    assert kernels.computes_int8() is expected
 
 
 @pytest.mark.parametrize(
@@ -71,12 +139,6 @@ def test_few_rows_are_the_right_operand_of_a_float32_product(rows, is_turned, mo
     ],
 )
 def test_auto_is_bfloat16_where_the_processor_computes_it(platform, flags, expected, monkeypatch, tmp_path):
-    file = tmp_path / "cpuinfo"
-    if flags is not None:
-        file.write_text(f"processor : 0\nflags : {flags}\n", encoding="utf-8")
-    monkeypatch.setattr(kernels, "PROCESSOR", file)
-    monkeypatch.setattr(kernels, "target_platform", lambda: platform)
-    kernels.computes_bfloat16.cache_clear()
+    describe_processor(monkeypatch, tmp_path, platform, flags)
     assert kernels.product_dtype("auto") == expected
     assert kernels.product_dtype("float32") == jnp.float32 and kernels.product_dtype("bfloat16") == jnp.bfloat16
-    kernels.computes_bfloat16.cache_clear()

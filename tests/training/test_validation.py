@@ -73,7 +73,7 @@ def test_the_loss_covers_all_pairs_and_bleu_the_first_sentences(prepared, monkey
     texts, references = sources.read_pairs(prepared.config.data, "valid")
     ((replicas, *rest),) = decoded
     assert rest == [texts[:5], [references[:5]], prepared.config.data, ["bleu", "chrf", "exact_match"]]
-    expected = convert_kernels(prepared.validation.graph, jax.device_get(parameters))
+    expected = convert_kernels(False, prepared.validation.graph, jax.device_get(parameters))
     assert distance(jax.device_get(replicas[jax.devices()[0]]), (expected,)) == 0.0
     # Validation has no dropout, so it is deterministic.
     assert prepared.validation(parameters, lambda: None)[0]["loss"] == values["loss"]

@@ -17,7 +17,8 @@ from transformer.config_types import Config
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding import ensemble
 from transformer.decoding.shortlist import Shortlist
-from transformer.model.kernels import decoding_weight, product_dtype
+from transformer.errors import UserError
+from transformer.model.kernels import INT8, computes_int8, decoding_weight, product_dtype, quantize
 from transformer.model.linear import Linear
 from transformer.programs import Programs
 from transformer.special_tokens import PAD
@@ -92,6 +93,9 @@ class DeviceModels:
     def __post_init__(self) -> None:
         self.source_pieces, self.target_pieces = (vocabulary.pieces for vocabulary in self.tokenizer.sides)
         self.programs, self._jitted = Programs(), {}
+        self.is_int8 = self.config.dtype == "int8"
+        if self.is_int8 and not computes_int8():
+            raise UserError("decoding.dtype=int8: this machine has no fast products of 8 bits; set decoding.dtype=auto")
 
     def place(self, parameters: Sequence[dict], mesh: Mesh | None = None) -> Replicas:
         """Returns the parameters of each model on all devices, as the methods take them: see `convert_kernels`.
@@ -101,15 +105,14 @@ class DeviceModels:
         # NumPy converts its own arrays, which compiles nothing.
         convert = _convert_on_devices if isinstance(jax.tree.leaves(parameters)[0], jax.Array) else convert_kernels
         replicated = NamedSharding(mesh or Mesh(np.array(self.devices), ("device",)), PartitionSpec())
-        placed = jax.device_put(tuple(map(convert, self.graphs, parameters)), replicated)
-        arrays, structure = jax.tree.flatten(placed)
+        converted = tuple(map(functools.partial(convert, self.is_int8), self.graphs, parameters))
+        arrays, structure = jax.tree.flatten(jax.device_put(converted, replicated))
         shards = [{shard.device: shard.data for shard in array.addressable_shards} for array in arrays]
         return {device: structure.unflatten(copies[device] for copies in shards) for device in self.devices}
 
     def abstract(self, parameters: Sequence[dict]) -> tuple[dict, ...]:
         """Returns the shapes and dtypes of the parameters on a device; arrays may be abstract."""
-        pairs = zip(self.graphs, parameters, strict=True)
-        return tuple(jax.eval_shape(functools.partial(convert_kernels, graph), tree) for graph, tree in pairs)
+        return tuple(map(functools.partial(_convert_on_devices.eval_shape, self.is_int8), self.graphs, parameters))
 
     def jit(self, function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
         """Returns the jitted function of (parameters, *arrays) that calls function(models, *arrays, **options)."""
@@ -152,15 +155,17 @@ class DeviceModels:
         return merge([results(device) for device in self.devices[: len(batches)]])
 
 
-def convert_kernels(graph: nnx.GraphDef, parameters: dict) -> dict:
-    """Returns a model's parameters with the kernels of linear maps as decoding keeps them, and all others float32."""
+def convert_kernels(is_int8: bool, graph: nnx.GraphDef, parameters: dict) -> dict:
+    """Returns a model's parameters as decoding keeps them: kernels, and in int8 a table of embeddings and logits."""
     model = nnx.merge(graph, nnx.State(parameters))
-    for _, module in nnx.iter_modules(model):
-        if isinstance(module, Linear):
-            with np.errstate(invalid="ignore"):  # a diverged model may have NaN
-                kernel = decoding_weight(module.kernel[...], product_dtype(module.dtype))
-            module.kernel = nnx.Param(kernel)
+    with np.errstate(invalid="ignore"):  # a diverged model may have NaN
+        for _, module in nnx.iter_modules(model):
+            if isinstance(module, Linear):
+                dtype = INT8 if is_int8 else product_dtype(module.dtype)
+                module.kernel = nnx.Param(decoding_weight(module.kernel[...], dtype))
+        if is_int8 and model.projection is None:
+            model.output_embedding.table = nnx.Param(quantize(model.output_embedding.table[...]))
     return nnx.to_pure_dict(nnx.state(model, nnx.Param))
 
 
-_convert_on_devices = jax.jit(convert_kernels, static_argnums=0)
+_convert_on_devices = jax.jit(convert_kernels, static_argnums=(0, 1))

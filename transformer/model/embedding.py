@@ -3,12 +3,20 @@
 import math
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from transformer.config_types import Config
-from transformer.model.kernels import FLOAT32, flat_product, product_dtype
+from transformer.model.kernels import (
+    FLOAT32,
+    QuantizedRows,
+    TransposedMatrix,
+    dequantize,
+    linear_map,
+    product_dtype,
+)
 from transformer.model.linear import Linear
 from transformer.model.partitioning import shard_rows
 
@@ -22,12 +30,15 @@ class Embedding(nnx.Module):
         self.dtype = dtype
 
     def __call__(self, tokens: Int[Array, "B L"]) -> Float[Array, "B L D"]:
-        vectors = jnp.take(self.table[...], tokens, axis=0, mode="clip")
+        taken = jax.tree.map(lambda x: jnp.take(x, tokens, axis=0, mode="clip"), self.table.get_value())
+        vectors = dequantize(taken)
         return shard_rows((vectors * math.sqrt(vectors.shape[-1])).astype(product_dtype(self.dtype)))
 
     def logits(self, x: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Returns the logits of every token in float32."""
-        return flat_product(x, self.table[...], product_dtype(self.dtype), FLOAT32, is_transposed=True)
+        table = self.table.get_value()
+        weight = table if isinstance(table, QuantizedRows) else TransposedMatrix(table)
+        return linear_map(x, weight, product_dtype(self.dtype), FLOAT32)
 
 
 class TokenModel(nnx.Module):
@@ -57,5 +68,6 @@ class TokenModel(nnx.Module):
 
     @property
     def output_table_and_bias(self) -> tuple[Float[Array, "V D"], Float[Array, " V"] | None]:
-        table = self.output_embedding.table[...] if self.projection is None else self.projection.transposed_kernel
+        is_tied = self.projection is None
+        table = dequantize(self.output_embedding.table.get_value()) if is_tied else self.projection.transposed_kernel
         return table, None if self.output_bias is None else self.output_bias[...]

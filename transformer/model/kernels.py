@@ -8,13 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental.layout import Layout, with_layout_constraint
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Int8
 
 from transformer.model.partitioning import is_for_one_cpu, shard_rows, target_platform
 
 FLOAT32 = jnp.dtype(jnp.float32)
 LOWEST = float(np.finfo(np.float32).min)
 FEW_ROWS = 64  # the most for which x^T is reordered instead of w (docs/performance.md has the times)
+INT8, INT8_MAX = jnp.dtype(jnp.int8), 127  # -128 is not used, so that a negated matrix has the negated integers
 PROCESSOR = Path("/proc/cpuinfo")
 # Float32 logits of a chunk of the loss, on each device. TPUs keep small chunks in their vector memory. Each chunk adds
 # to the whole gradient of the output table, which smaller ones would do more often.
@@ -29,6 +30,13 @@ class TransposedMatrix(NamedTuple):
     transpose: Float[Array, "N K"] | Float[np.ndarray, "N K"]
 
 
+class QuantizedRows(NamedTuple):
+    """Rows of a matrix in 8 bits: integers times the scale of their row. Of a weight they are the columns."""
+
+    integers: Int8[Array, "*N K"] | Int8[np.ndarray, "*N K"]
+    scales: Float[Array, "*N"] | Float[np.ndarray, "*N"]
+
+
 def product_dtype(name: str) -> jnp.dtype:
     """Returns the dtype that `model.dtype` names; "auto" is bfloat16, but float32 on processors that lack it."""
     if name == "auto":
@@ -36,14 +44,24 @@ def product_dtype(name: str) -> jnp.dtype:
     return jnp.dtype(name)
 
 
-@functools.cache
 def computes_bfloat16() -> bool:
     """Tells whether this processor has dot products (AVX-512, Arm) or a matrix unit (AMX) for bfloat16."""
+    return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(processor_words())
+
+
+def computes_int8() -> bool:
+    """Tells whether arrays are on a CPU that has dot products (VNNI, Arm) or a matrix unit (AMX) for int8."""
+    features = {"avx512_vnni", "avx_vnni", "amx_int8", "asimddp"}
+    return target_platform() == "cpu" and not features.isdisjoint(processor_words())
+
+
+@functools.cache
+def processor_words() -> frozenset[str]:
+    """Returns all words of Linux's description of the processor, among them the names of its features."""
     try:
-        words = PROCESSOR.read_text(encoding="utf-8", errors="replace").split()
+        return frozenset(PROCESSOR.read_text(encoding="utf-8", errors="replace").split())
     except OSError:  # not Linux
-        return False
-    return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(words)
+        return frozenset()
 
 
 def batched_dtype(dtype: jnp.dtype) -> jnp.dtype:
@@ -53,13 +71,50 @@ def batched_dtype(dtype: jnp.dtype) -> jnp.dtype:
 
 def decoding_weight(
     w: Float[Array, "K N"] | Float[np.ndarray, "K N"], dtype: jnp.dtype
-) -> Float[Array, "K N"] | Float[np.ndarray, "K N"] | TransposedMatrix:
-    """Returns a weight as decoding keeps it: in `dtype`, and transposed on CPUs.
+) -> Float[Array, "K N"] | Float[np.ndarray, "K N"] | TransposedMatrix | QuantizedRows:
+    """Returns a weight as decoding keeps it: in `dtype`, and transposed on CPUs, or quantized if `dtype` is int8.
 
     XLA on CPUs reorders the right operand at each product. It reorders a transposed weight faster, if it has to at all.
     """
+    if dtype == INT8:
+        return quantize(w.T)
     converted = w.astype(dtype)
     return TransposedMatrix(converted.T) if target_platform() == "cpu" else converted
+
+
+def quantize(rows: Float[Array, "N K"] | Float[np.ndarray, "N K"]) -> QuantizedRows:
+    """Returns the rows in 8 bits. The largest number of a row becomes 127 or -127; a row of zeros has the scale 1."""
+    rows = rows.astype(FLOAT32)
+    scales = abs(rows).max(axis=1) / INT8_MAX
+    scales = scales + (scales == 0.0)
+    return QuantizedRows((rows / scales[:, None]).round().astype(INT8), scales)
+
+
+def dequantize(rows: Float[Array, "*N K"] | QuantizedRows) -> Float[Array, "*N K"]:
+    """Returns rows as they are, or in float32 if they are quantized."""
+    return rows.integers * rows.scales[..., None] if isinstance(rows, QuantizedRows) else rows
+
+
+def linear_map(
+    x: Float[Array, "*rows K"],
+    weight: Float[Array, "K N"] | TransposedMatrix | QuantizedRows,
+    dtype: jnp.dtype,
+    output_dtype: jnp.dtype,
+) -> Float[Array, "*rows N"]:
+    """Returns x times a weight: a product in `dtype`, or for a quantized weight in int8."""
+    if isinstance(weight, QuantizedRows):
+        return quantized_product(x, weight).astype(output_dtype)
+    if isinstance(weight, TransposedMatrix):
+        return flat_product(x, weight.transpose, dtype, output_dtype, is_transposed=True)
+    return flat_product(x, weight, dtype, output_dtype)
+
+
+def quantized_product(x: Float[Array, "*rows K"], weight: QuantizedRows) -> Float[Array, "*rows N"]:
+    """Returns x times a weight in float32, with int32 sums. A row of x has its own scale, whatever the other rows."""
+    rows = quantize(_rows(x, FLOAT32))
+    sums = _dot(rows.integers, weight.integers, (1, 1), jnp.dtype(jnp.int32))
+    y = sums * rows.scales[:, None] * weight.scales[None]
+    return y.reshape(*x.shape[:-1], y.shape[-1])
 
 
 def product(x: Float[Array, "M K"], w: Float[Array, "K N"], dtype: jnp.dtype) -> Float[Array, "M N"]:
@@ -98,7 +153,7 @@ def _row_major(x: jax.Array) -> jax.Array:
 
 def _dot(a: jax.Array, b: jax.Array, contracted: tuple[int, int], dtype: jnp.dtype) -> jax.Array:
     # On CPUs only products with a float32 result use the instructions for bfloat16.
-    result = FLOAT32 if target_platform() == "cpu" else dtype
+    result = FLOAT32 if target_platform() == "cpu" and dtype != jnp.int32 else dtype
     dimensions = ((contracted[:1], contracted[1:]), ((), ()))
     return jax.lax.dot_general(a, b, dimensions, preferred_element_type=result).astype(dtype)
 

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from transformer.model.kernels import TransposedMatrix, flat_product, product_dtype
+from transformer.model.kernels import QuantizedRows, TransposedMatrix, dequantize, linear_map, product_dtype
 
 
 class Linear(nnx.Linear):
@@ -26,9 +26,8 @@ class Linear(nnx.Linear):
 
     def __call__(self, x: Float[Array, "*rows K"]) -> Float[Array, "*rows N"]:
         dtype = product_dtype(self.dtype)
-        kernel, output_dtype = self.kernel.get_value(), self.output_dtype or dtype
-        is_transposed = isinstance(kernel, TransposedMatrix)
-        y = flat_product(x, kernel.transpose if is_transposed else kernel, dtype, output_dtype, is_transposed)
+        output_dtype = self.output_dtype or dtype
+        y = linear_map(x, self.kernel.get_value(), dtype, output_dtype)
         if self.bias is None:
             return y
         # In float32: the gradient of the bias is a sum over all rows, which in bfloat16 would be a third too small.
@@ -37,4 +36,6 @@ class Linear(nnx.Linear):
     @property
     def transposed_kernel(self) -> Float[Array, "N K"]:
         kernel = self.kernel.get_value()
-        return kernel.transpose if isinstance(kernel, TransposedMatrix) else kernel.T
+        if isinstance(kernel, TransposedMatrix):
+            return kernel.transpose
+        return dequantize(kernel) if isinstance(kernel, QuantizedRows) else kernel.T

@@ -62,13 +62,14 @@ def test_a_system_of_ours_that_fails_ends_the_comparison(tmp_path):
 
 def test_a_dtype_that_the_processor_emulates_is_left_out_with_the_reason(tmp_path, monkeypatch):
     contenders = [fake("a", dtype="float32"), fake("b", dtype="bfloat16")]
-    contenders += [fake("c", True, dtype="bfloat16"), fake("d", True)]
-    for is_computed, names in ((False, "ad"), (True, "abcd")):
-        monkeypatch.setattr(speeds, "computes_bfloat16", lambda is_computed=is_computed: is_computed)
+    contenders += [fake("c", True, dtype="bfloat16"), fake("d", True, dtype="int8"), fake("e", dtype="int8")]
+    for is_computed, names in ((False, "ad"), (True, "abcde")):
+        for name in ("computes_bfloat16", "computes_int8"):
+            monkeypatch.setattr(speeds, name, lambda is_computed=is_computed: is_computed)
         comparison = compare(tmp_path / "trace", contenders)
         assert [worker.contender.name for worker in comparison.workers] == list(names)
-        assert comparison.left_out == {name: speeds.EMULATED for name in "bc" if name not in names}
-        note = "Left out of 2 x 5: b; c (this processor has no instructions for bfloat16)."
+        assert comparison.left_out == {name: speeds.EMULATED for name in "bce" if name not in names}
+        note = "Left out of 2 x 5: b; c; e (this processor has no instructions for its dtype)."
         assert (note in speeds.tabulate([comparison], 1).notes) is not is_computed
 
 
@@ -112,9 +113,9 @@ def test_speeds_are_medians_and_relative_to_the_fastest_peer_of_the_batch():
 def test_a_processor_is_of_the_kind_that_its_flags_say(flags, kind, monkeypatch, tmp_path):
     (tmp_path / "cpuinfo").write_text(f"flags : {flags}\n")
     monkeypatch.setattr(kernels, "PROCESSOR", tmp_path / "cpuinfo")
-    kernels.computes_bfloat16.cache_clear()
+    kernels.processor_words.cache_clear()
     assert processor_kind() == kind
-    kernels.computes_bfloat16.cache_clear()
+    kernels.processor_words.cache_clear()
 
 
 @pytest.mark.parametrize("path", ["no/such/python", "tests"])
