@@ -79,7 +79,7 @@ MAKERS: dict[type, Callable[[Any, Folder], None]] = {
 }
 
 
-def _model_flags(stage: plan.Translation | plan.Measurement | plan.Export, folder: Folder) -> dict[str, Any]:
+def _model_flags(stage: plan.Decoding, folder: Folder) -> dict[str, Any]:
     """Returns the flags of the models and the search. Makes the shortlist of the first model if the search needs it."""
     workdirs = [folder.of(model) for model in stage.models]
     if stage.decoding.get("shortlist") and not Workdir(workdirs[0]).shortlist.exists():

@@ -112,6 +112,7 @@ def test_a_measurement_makes_the_shortlist_that_is_missing(folder, tmp_path, cap
     (tmp_path / "distilled/m-valid.json").unlink()
     (workdir / "shortlist.npz").unlink()
     (workdir / "tokenizer.model").write_text("damaged")
+    capsys.readouterr()
     assert run(distill, *flags) == 2
     assert "m-valid: scripts.shortlist failed; the end of" in error(capsys)
 
