@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import altair as alt
+from absl import logging
 
 from scripts import markdown
 from scripts.charts import output, theme
@@ -59,6 +60,8 @@ def read_rows(stages: Sequence[plan.Stage], folder: Folder) -> list[Row]:
         else:
             certificate = json.loads((path / CERTIFICATE).read_bytes())
             if not certificate.get("bleu"):
+                reasons = "; ".join(certificate["reasons"]) or "the validation split was not found"
+                logging.warning("%s: has no BLEU: %s.", stage.name, reasons)
                 continue
             scores, search = certificate["bleu"]["theirs"], certificate["search"]
             count, seconds = certificate["sentences"], certificate["seconds"]["search"]

@@ -41,7 +41,7 @@ def models(tmp_path) -> list[plan.Training]:
     return models
 
 
-def test_points_have_the_models_the_search_and_the_form_of_the_numbers(models, tmp_path):
+def test_points_have_the_models_the_search_and_the_form_of_the_numbers(models, tmp_path, caplog):
     teacher, student = models
     found = rows(
         tmp_path,
@@ -51,7 +51,10 @@ def test_points_have_the_models_the_search_and_the_form_of_the_numbers(models, t
             plan.measure(student, name="c", split="test"): evaluation(38, 2, beam_size=1, dtype="int8", shortlist=32),
             plan.export(student, "ctranslate2"): CERTIFICATE | {"bleu": {"ours": {}, "theirs": SCORES}},
             plan.export(teacher, "marian"): CERTIFICATE | {"bleu": {"theirs": SCORES}, "seconds": {"search": None}},
-            plan.export(teacher, "safetensors"): {"verdict": "uncertified"},
+            plan.export(teacher, "safetensors"): {
+                "verdict": "uncertified",
+                "reasons": ["no toolkit translates this format"],
+            },
         },
     )
     assert [row[:4] + row[5:] for row in found] == [
@@ -61,6 +64,7 @@ def test_points_have_the_models_the_search_and_the_form_of_the_numbers(models, t
         ("student-ctranslate2", "student, greedy", "ctranslate2 int8", "valid", 25.0, 2.0),
         ("teacher-marian", "teacher, greedy", "marian int8", "valid", None, 1.0),
     ]
+    assert "teacher-safetensors: has no BLEU: no toolkit." in caplog.text
 
 
 def test_the_chart_joins_the_points_of_a_model_on_one_split(models, tmp_path):
@@ -76,7 +80,7 @@ def test_the_chart_joins_the_points_of_a_model_on_one_split(models, tmp_path):
     )
     chart = report.draw(found).to_dict()
     lines, marks = chart["layer"]
-    assert [point["name"] for point in chart["data"]["values"]] == ["a", "b", "c"]
+    assert [point["name"] for point in chart["datasets"][chart["data"]["name"]]] == ["a", "b", "c"]
     assert lines["encoding"]["color"] == marks["encoding"]["color"]
     assert lines["encoding"]["color"]["scale"]["domain"] == ["teacher, beam 5", "student, greedy"]
     assert marks["encoding"]["shape"]["scale"]["domain"] == ["floating point", "int8"]
