@@ -194,8 +194,7 @@ def load(name: str) -> list[Stage]:
     if not path.is_file():
         raise UserError(f"--plan={path}: no such file{nearest(name, map(str, path.parent.glob('*.py')))}")
     measurements = loading.call_function(path, "get_plan", sys.modules[__name__])
-    if not isinstance(measurements, list) or not all(isinstance(x, Measurement | Export) for x in measurements):
-        raise UserError(f"--plan={path}: get_plan() must return a list of plan.measure(...) and plan.export(...)")
-    if not measurements:
-        raise UserError(f"--plan={path}: measures nothing; return at least one plan.measure(...)")
-    return in_order(measurements)
+    items = measurements if isinstance(measurements, list) else []
+    if not items or not all(isinstance(item, Measurement | Export) for item in items):
+        raise UserError(f"--plan={path}: get_plan() must return a list with plan.measure(...) or plan.export(...)")
+    return in_order(items)

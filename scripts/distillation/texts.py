@@ -34,8 +34,7 @@ def write_sources(translation: plan.Translation, folder: Folder, output: Path) -
     if not plan.is_config(translation.text):
         return Path(translation.text)
     side, _ = _sides(translation, folder)
-    language, _ = folder.languages(translation.models[0])
-    path = output / f"text.{language}"
+    path = output / "sources.txt"
     _write_lines(path, (pair[side] for pair in _pairs(translation.text, folder)))
     return path
 

@@ -58,9 +58,9 @@ def test_a_choice_that_cannot_be_made_is_refused(choose, text, message):
     ("content", "message"),
     [
         (None, "no such file"),
-        ("def get_plan(plan): return []", "measures nothing"),
-        ("def get_plan(plan): return plan.train('a', 'configs/base.py')", "must return a list of plan.measure"),
-        ("def get_plan(plan): return [plan.train('a', 'configs/base.py')]", "must return a list of plan.measure"),
+        ("def get_plan(plan): return []", "must return a list with plan.measure"),
+        ("def get_plan(plan): return plan.train('a', 'configs/base.py')", "must return a list with plan.measure"),
+        ("def get_plan(plan): return [plan.train('a', 'configs/base.py')]", "must return a list with plan.measure"),
         ("def get_plan(plan):\n    return plan.trian('a')", "line 2: AttributeError"),
         ("def get_plan(plan): return [plan.measure(plan.existing('a', 'b'), avrage=2)]", "argument 'avrage'"),
         ("plan = 1", "does not define get_plan"),
