@@ -1,7 +1,7 @@
 """Writes the model of a workdir in the format of another toolkit.
 
     python -m scripts.export --workdir=DIR --format=NAME --output=FOLDER [--quantization=NAME]
-        [--checkpoint=best|last|STEP] [--average=N] [--sentences=FILE] [--runtime=PYTHON]
+        [--checkpoint=best|last|STEP] [--average=N] [--sentences=FILE] [--runtime=PYTHON] [--decoding.KEY=VALUE ...]
 
 docs/interop.md lists the formats and their limits. A model that a format cannot express is refused.
 
@@ -34,7 +34,7 @@ def main(arguments: argparse.Namespace) -> None:
         advice = f"must be {allowed}" if allowed else f"--format={arguments.format} has none; leave it out"
         raise UserError(f"--quantization={arguments.quantization}: {advice}")
     python, sentences = certificate.read_flags(arguments, entry)
-    model = workdirs.from_workdir(Path(arguments.workdir), arguments.checkpoint, arguments.average)
+    model = workdirs.from_workdir(Path(arguments.workdir), arguments.checkpoint, arguments.average, arguments.overrides)
     with files.new_folder(output) as unfinished:
         entry.write(model, unfinished, arguments.quantization, python)
         certified = certificate.certify(model, unfinished, entry, python, sentences, arguments.quantization)
@@ -43,7 +43,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 def make_parser() -> cli.Parser:
-    parser = cli.Parser("scripts.export", __doc__)
+    parser = cli.Parser("scripts.export", __doc__, overrides="decoding")
     parser.add_model_flags(ensemble=False)
     parser.add_argument("--format", required=True, metavar="NAME", help="ctranslate2, huggingface, marian, ...")
     parser.add_argument("--output", required=True, metavar="FOLDER", help="the new folder")

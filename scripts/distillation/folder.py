@@ -1,7 +1,6 @@
 """The folder of a plan: a workdir, or a folder or file of text, for each stage, and the record of what made it."""
 
 import contextlib
-import dataclasses
 import functools
 import hashlib
 import json
@@ -66,11 +65,8 @@ class Folder:
 
         Raises UserError for a key, a file or a language with which the stage would fail.
         """
-        fields = {
-            field.name: getattr(stage, field.name)
-            for field in dataclasses.fields(stage)
-            if field.name not in ("name", "values", "data", "models", "model", "translations")
-        }
+        left_out = ("name", "values", "data", "models", "translations")
+        fields = {key: value for key, value in vars(stage).items() if key not in left_out}
         if isinstance(stage, plan.Training):
             config = self.config(stage)
             fields = run_settings(config) | {"seed": config.seed, "workdir": stage.workdir}

@@ -10,11 +10,10 @@ A plan file defines `get_plan(plan)` and returns the measurements that it is for
         return [plan.measure(model, average=10) for model in (teacher, student)]
 """
 
-import dataclasses
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from transformer.config import loading
@@ -39,8 +38,21 @@ class Training:
     workdir: str = ""
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Decoding:
+    """The part of a stage that decodes.
+
+    checkpoint, average: the mean of `average` checkpoints of each model up to this one, as in `transformer.evaluate`.
+    decoding: keys of the group `decoding` with their values.
+    """
+
+    checkpoint: str = "best"
+    average: int = 1
+    decoding: Mapping[str, Any] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, eq=False)
-class Translation:
+class Translation(Decoding):
     """Translations of a text, by one model or an ensemble.
 
     Attributes:
@@ -48,8 +60,6 @@ class Translation:
       n_best: hypotheses of each sentence, among which `choose` takes one: that of the best "score" of the search, of
         the best sentence "chrf" or "bleu" by the other side of the config's pairs, or of the lowest loss of a model of
         the other direction.
-      checkpoint, average: the mean of `average` checkpoints of each model up to this one, as in `transformer.evaluate`.
-      decoding: keys of the group `decoding` with their values.
     """
 
     name: str
@@ -57,9 +67,6 @@ class Translation:
     text: str
     n_best: int
     choose: "str | Training"
-    checkpoint: str
-    average: int
-    decoding: Mapping[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,27 +85,22 @@ class Mixture:
 
 
 @dataclass(frozen=True, eq=False)
-class Measurement:
+class Measurement(Decoding):
     """An evaluation of a model or an ensemble by `transformer.evaluate` on a split."""
 
     name: str
     models: tuple[Training, ...]
     split: str
-    checkpoint: str
-    average: int
-    decoding: Mapping[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Export:
+class Export(Decoding):
     """A model as `scripts.export` writes it, measured on the validation split by the other toolkit."""
 
     name: str
-    model: Training
+    models: tuple[Training]
     format: str
     quantization: str | None
-    checkpoint: str
-    average: int
 
 
 Stage = Training | Translation | Mixture | Measurement | Export
@@ -126,15 +128,13 @@ def translate(
     *,
     n_best: int = 1,
     choose: str | Training = "score",
-    checkpoint: str = "best",
-    average: int = 1,
-    decoding: Mapping[str, Any] | None = None,
+    **decoding: Any,
 ) -> Translation:
     if not isinstance(choose, Training) and choose not in CHOICES:
         raise UserError(f"{name}: choose={choose}: must be a model or one of {', '.join(CHOICES)}")
     if choose in CHOICES[1:] and not is_config(text):
         raise UserError(f"{name}: choose={choose}: needs references, which {text} has not; translate a config's text")
-    return Translation(name, _several(name, models), text, n_best, choose, checkpoint, average, dict(decoding or {}))
+    return Translation(name, _several(name, models), text, n_best, choose, **decoding)
 
 
 def mix(name: str, config: str, *translations: Translation, copies: int = 1, tag: str = "") -> Mixture:
@@ -144,24 +144,16 @@ def mix(name: str, config: str, *translations: Translation, copies: int = 1, tag
 
 
 def measure(
-    models: Training | Sequence[Training],
-    *,
-    split: str = "valid",
-    checkpoint: str = "best",
-    average: int = 1,
-    decoding: Mapping[str, Any] | None = None,
-    name: str = "",
+    models: Training | Sequence[Training], *, split: str = "valid", name: str = "", **decoding: Any
 ) -> Measurement:
     models = _several(name or "plan.measure", models)
     name = name or "+".join(model.name for model in models) + f"-{split}"
-    return Measurement(name, models, split, checkpoint, average, dict(decoding or {}))
+    return Measurement(name, models, split, **decoding)
 
 
-def export(
-    model: Training, format: str, *, quantization: str | None = None, checkpoint: str = "best", average: int = 1
-) -> Export:
+def export(model: Training, format: str, *, quantization: str | None = None, **decoding: Any) -> Export:
     name = "-".join(filter(None, (model.name, format, quantization)))
-    return Export(name, model, format, quantization, checkpoint, average)
+    return Export(name, (model,), format, quantization, **decoding)
 
 
 def _several(name: str, models: Training | Sequence[Training]) -> tuple[Training, ...]:
@@ -173,8 +165,7 @@ def _several(name: str, models: Training | Sequence[Training]) -> tuple[Training
 
 def inputs(stage: Stage) -> Iterator[Stage]:
     """Yields the stages whose results a stage reads."""
-    for field in dataclasses.fields(stage):
-        value = getattr(stage, field.name)
+    for value in vars(stage).values():
         yield from (item for item in (value if isinstance(value, tuple) else (value,)) if isinstance(item, Stage))
 
 
@@ -203,8 +194,7 @@ def load(name: str) -> list[Stage]:
     if not path.is_file():
         raise UserError(f"--plan={path}: no such file{nearest(name, map(str, path.parent.glob('*.py')))}")
     measurements = loading.call_function(path, "get_plan", sys.modules[__name__])
-    if not isinstance(measurements, list) or not all(isinstance(x, Measurement | Export) for x in measurements):
-        raise UserError(f"--plan={path}: get_plan() must return a list of plan.measure(...) and plan.export(...)")
-    if not measurements:
-        raise UserError(f"--plan={path}: measures nothing; return at least one plan.measure(...)")
-    return in_order(measurements)
+    items = measurements if isinstance(measurements, list) else []
+    if not items or not all(isinstance(item, Measurement | Export) for item in items):
+        raise UserError(f"--plan={path}: get_plan() must return a list with plan.measure(...) or plan.export(...)")
+    return in_order(items)

@@ -1,14 +1,17 @@
 """The report of a plan: a table of its measurements, and a chart of quality against speed."""
 
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import altair as alt
+from absl import logging
 
 from scripts import markdown
 from scripts.charts import output, theme
+from scripts.charts.curves import LEAST_RATIO, LOG_TICKS
 from scripts.distillation import plan
 from scripts.distillation.folder import Folder
 from scripts.interop.certificate import FILE_NAME as CERTIFICATE
@@ -18,25 +21,25 @@ from transformer.run.record import read_record
 from transformer.workdir import Workdir
 
 CHART = "report.svg"
-HEIGHT, LABELS = 180, 60  # of the chart, and the width of its axis
-LEAST_RATIO = 5.0  # of the speeds on a logarithmic axis
+WIDTH, HEIGHT = theme.COLUMN_WIDTHS[2] - 180, 220  # the rest has the axis and the legends
+SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-left")
+METRICS = {"bleu": "BLEU", "bleu_lowercase_tokenized": "BLEU, lower-cased and tokenized", "chrf": "chrF"}
 
 
 class Row(NamedTuple):
-    """A finished measurement. An export has only BLEU, by the other toolkit; seconds are those of its decoding."""
+    """A finished measurement.
+
+    system: the models and the search. form: the numbers and the vocabulary that they decode with. speed: sentences per
+    second, without compilation; None if it is not known. minutes: of training all its models, without their data.
+    """
 
     name: str
-    bleu: float
-    bleu_lowercase_tokenized: float | None
-    chrf: float | None
-    sentences: int
-    seconds: float
-    training_minutes: float  # of all its models, without what their data took
-
-    @property
-    def speed(self) -> float:
-        """Sentences a second, without compilation."""
-        return self.sentences / self.seconds
+    system: str
+    form: str
+    split: str
+    scores: Mapping[str, float]
+    speed: float | None
+    minutes: float
 
 
 def read_rows(stages: Sequence[plan.Stage], folder: Folder) -> list[Row]:
@@ -49,16 +52,24 @@ def read_rows(stages: Sequence[plan.Stage], folder: Folder) -> list[Row]:
         is_finished = "seconds" in record.get(stage.name, {}) and path.exists()
         if not is_finished or not isinstance(stage, plan.Measurement | plan.Export):
             continue
-        models = stage.models if isinstance(stage, plan.Measurement) else (stage.model,)
-        minutes = sum(_training_seconds(folder.of(model)) for model in models) / 60
         if isinstance(stage, plan.Measurement):
-            result = json.loads(path.read_bytes())
-            names = ("bleu", "bleu_lowercase_tokenized", "chrf", "sentences", "seconds")
-            rows.append(Row(stage.name, *(result[name] for name in names), minutes))
-        elif (result := json.loads((path / CERTIFICATE).read_bytes())).get("bleu"):
-            theirs = result["bleu"]["theirs"]
-            seconds = result["seconds"]["theirs"]
-            rows.append(Row(stage.name, theirs["bleu"], None, None, result["sentences"], seconds, minutes))
+            scores = json.loads(path.read_bytes())
+            search, count, seconds = scores["decoding"], scores["sentences"], scores["seconds"]
+            form = "int8" if search.get("dtype") == "int8" else "floating point"
+            form, split = form + ", shortlist" * bool(search["shortlist"]), stage.split
+        else:
+            certificate = json.loads((path / CERTIFICATE).read_bytes())
+            if not certificate.get("bleu"):
+                reasons = "; ".join(certificate["reasons"]) or "the validation split was not found"
+                logging.warning("%s: has no BLEU: %s.", stage.name, reasons)
+                continue
+            scores, search = certificate["bleu"]["theirs"], certificate["search"]
+            count, seconds = certificate["sentences"], certificate["seconds"]["search"]
+            form, split = f"{stage.format} {certificate['precision']}", "valid"
+        system = "+".join(model.name for model in stage.models)
+        system += ", greedy" if search["beam_size"] == 1 else f", beam {search['beam_size']}"
+        minutes = sum(_training_seconds(folder.of(model)) for model in stage.models) / 60
+        rows.append(Row(stage.name, system, form, split, scores, seconds and count / seconds, minutes))
     return rows
 
 
@@ -70,28 +81,32 @@ def _training_seconds(workdir: Path) -> float:
 def publish(stages: Sequence[plan.Stage], folder: Folder, readme: str | None) -> None:
     """Prints the table, or writes it into the file `readme`, and draws the chart in the folder."""
     rows = read_rows(stages, folder)
-    header = ("model", "BLEU", "BLEU, lower-cased and tokenized", "chrF", "sentences/s", "minutes of training")
-    table = [header, *(_cells(row) for row in rows)]
-    markdown.publish(markdown.table(table), "distill", readme)
-    if rows:
-        output.write(draw(rows), folder.path / CHART)
+    header = ("measurement", *METRICS.values(), "sentences/s", "minutes of training")
+    markdown.publish(markdown.table([header, *map(_cells, rows)]), "distill", readme)
+    if timed := [row for row in rows if row.speed]:
+        output.write(draw(timed), folder.path / CHART)
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    numbers = (row.bleu, row.bleu_lowercase_tokenized, row.chrf, row.speed, row.training_minutes)
+    numbers = (*(row.scores[metric] for metric in METRICS), row.speed, row.minutes)
     return (row.name, *("" if number is None else f"{number:.1f}" for number in numbers))
 
 
 def draw(rows: Sequence[Row]) -> alt.LayerChart:
-    """Returns the BLEU of each model by its sentences a second."""
-    points: list[dict[str, Any]] = [{"name": row.name, "bleu": row.bleu, "speed": row.speed} for row in rows]
-    speeds = [row.speed for row in rows]
-    kind = "log" if max(speeds) >= LEAST_RATIO * min(speeds) else "linear"
+    """Returns BLEU by sentences per second, on the split that most rows have. Lines join the forms of a model."""
+    ((split, _),) = Counter(row.split for row in rows).most_common(1)
+    points = [row._asdict() | {"bleu": row.scores["bleu"]} for row in rows if row.split == split]
+    systems, forms = (list(dict.fromkeys(point[key] for point in points)) for key in ("system", "form"))
+    speeds = [point["speed"] for point in points]
+    x = {"scale": alt.Scale(zero=False, padding=12)}
+    if max(speeds) >= LEAST_RATIO * min(speeds):
+        x = {"scale": alt.Scale(type="log", nice=False, padding=12), "axis": alt.Axis(values=LOG_TICKS)}
     chart = alt.Chart(alt.InlineData(values=files.six_digits(points))).encode(
-        x=alt.X("speed:Q", title="sentences per second", scale=alt.Scale(type=kind, zero=False, padding=30)),
-        y=alt.Y("bleu:Q", title="BLEU", scale=alt.Scale(zero=False, padding=12)),
+        x=alt.X("speed:Q", title="sentences per second", **x),
+        y=alt.Y("bleu:Q", title=f"BLEU ({split})", scale=alt.Scale(zero=False, padding=12)),
+        color=theme.color("system", systems, alt.Legend(title=None, symbolType="stroke", symbolSize=theme.LINE_SYMBOL)),
     )
-    marks = chart.mark_point(filled=True, opacity=1, color=theme.CATEGORICAL[0])
-    names = chart.mark_text(align="left", dx=6, dy=-4, fontSize=theme.SMALL).encode(text="name:N")
-    width = theme.COLUMN_WIDTHS[2] - LABELS
-    return theme.themed(alt.layer(marks, names).properties(width=width, height=HEIGHT), orient="bottom")
+    shape = alt.Shape("form:N", sort=forms, legend=alt.Legend(title=None)).scale(domain=forms, range=list(SHAPES))
+    lines = chart.mark_line(strokeWidth=0.8).encode(order="speed:Q")
+    marks = chart.mark_point(filled=True, opacity=1, size=50, stroke="white", strokeWidth=0.5).encode(shape=shape)
+    return theme.themed(alt.layer(lines, marks).properties(width=WIDTH, height=HEIGHT))

@@ -3,7 +3,6 @@
 import json
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,12 +11,11 @@ from absl import logging
 
 from scripts.distillation import plan, texts
 from scripts.distillation.folder import Folder
+from scripts.sweeping import child
 from transformer import files
 from transformer.config import loading
 from transformer.errors import UserError
 from transformer.workdir import Workdir
-
-LAST_LINES = 3  # of a failed command's output, in the error
 
 
 def run(stages: Sequence[plan.Stage], folder: Folder) -> None:
@@ -51,9 +49,8 @@ def translate(translation: plan.Translation, folder: Folder) -> None:
     output = folder.of(translation)
     output.mkdir(exist_ok=True)
     source = texts.write_sources(translation, folder, output)
-    flags = _model_flags(translation, folder) | {"source": source, "output": output / texts.SHARDS, "shard": "1/1"}
-    flags["n_best"] = translation.n_best
-    command(folder, translation, "scripts.translate_corpus", flags, translation.decoding)
+    flags = {"source": source, "output": output / texts.SHARDS, "shard": "1/1", "n_best": translation.n_best}
+    command(folder, translation, "scripts.translate_corpus", _model_flags(translation, folder) | flags)
     texts.choose(translation, folder, output)
 
 
@@ -64,15 +61,13 @@ def mix(mixture: plan.Mixture, folder: Folder) -> None:
 
 def measure(measurement: plan.Measurement, folder: Folder) -> None:
     flags = _model_flags(measurement, folder) | {"split": measurement.split}
-    output = command(folder, measurement, "transformer.evaluate", flags, measurement.decoding)
-    files.write_json(folder.of(measurement), json.loads(output))
+    files.write_json(folder.of(measurement), json.loads(command(folder, measurement, "transformer.evaluate", flags)))
 
 
 def export(stage: plan.Export, folder: Folder) -> None:
     shutil.rmtree(folder.of(stage), ignore_errors=True)  # as above, or below the bars
-    flags = {"workdir": folder.of(stage.model), "checkpoint": stage.checkpoint, "average": stage.average}
-    flags |= {"format": stage.format, "output": folder.of(stage)}
-    command(folder, stage, "scripts.export", flags | ({"quantization": q} if (q := stage.quantization) else {}))
+    flags = {"format": stage.format, "quantization": stage.quantization, "output": folder.of(stage)}
+    command(folder, stage, "scripts.export", _model_flags(stage, folder) | flags)
 
 
 MAKERS: dict[type, Callable[[Any, Folder], None]] = {
@@ -84,26 +79,26 @@ MAKERS: dict[type, Callable[[Any, Folder], None]] = {
 }
 
 
-def _model_flags(stage: plan.Translation | plan.Measurement, folder: Folder) -> dict[str, Any]:
-    workdirs = ",".join(str(folder.of(model)) for model in stage.models)
-    return {"workdir": workdirs, "checkpoint": stage.checkpoint, "average": stage.average}
+def _model_flags(stage: plan.Decoding, folder: Folder) -> dict[str, Any]:
+    """Returns the flags of the models and the search. Makes the shortlist of the first model if the search needs it."""
+    workdirs = [folder.of(model) for model in stage.models]
+    if stage.decoding.get("shortlist") and not Workdir(workdirs[0]).shortlist.exists():
+        command(folder, stage, "scripts.shortlist", {"workdir": workdirs[0]})
+    flags = {"workdir": ",".join(map(str, workdirs)), "checkpoint": stage.checkpoint, "average": stage.average}
+    return flags | {f"decoding.{key}": value for key, value in stage.decoding.items()}
 
 
-def command(
-    folder: Folder, stage: plan.Stage, module: str, flags: Mapping[str, Any], decoding: Mapping[str, Any] | None = None
-) -> str:
+def command(folder: Folder, stage: plan.Stage, module: str, flags: Mapping[str, Any]) -> str:
     """Runs a command and returns its standard output. Raises UserError, with its last lines, if it fails.
 
     The command ends with this process, even if that is killed.
     """
-    named = flags | {f"decoding.{key}": value for key, value in (decoding or {}).items()}
-    overrides = [f"--{key}={value}" for key, value in named.items()]
-    argv = [sys.executable, "-m", "scripts.sweeping.child", module, *overrides]
     log = folder.log(stage)
-    start = log.stat().st_size if log.exists() else 0  # the output of earlier attempts ends here
-    options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}  # `child` ends when its standard input does
-    options["start_new_session"] = True  # Ctrl-C in a terminal reaches only this process
-    with log.open("ab") as errors, subprocess.Popen(argv, stderr=errors, **options) as process:
+    given = [f"--{key}={value}" for key, value in flags.items() if value is not None]
+    with log.open("ab") as errors:
+        start = errors.tell()  # the output of earlier attempts ends here
+        process = child.start(module, given, stdout=subprocess.PIPE, stderr=errors)
+    with process:
         try:
             output = process.stdout.read()
             process.wait()
@@ -112,6 +107,6 @@ def command(
             process.wait()  # it saves before it ends
             raise
     if process.returncode:
-        lines = log.read_bytes()[start:].decode(errors="replace").splitlines()[-LAST_LINES:]
-        raise UserError(f"{stage.name}: {module} failed; the end of {log}: {' '.join(lines)}")
+        lines = " ".join(child.last_lines(log, start))
+        raise UserError(f"{stage.name}: {module} failed; the end of {log}: {lines}")
     return output.decode()

@@ -34,8 +34,7 @@ def write_sources(translation: plan.Translation, folder: Folder, output: Path) -
     if not plan.is_config(translation.text):
         return Path(translation.text)
     side, _ = _sides(translation, folder)
-    language, _ = folder.languages(translation.models[0])
-    path = output / f"text.{language}"
+    path = output / "sources.txt"
     _write_lines(path, (pair[side] for pair in _pairs(translation.text, folder)))
     return path
 
@@ -55,7 +54,6 @@ def _pairs(config: str, folder: Folder, split: str = "train") -> Iterator[tuple[
 
 def choose(translation: plan.Translation, folder: Folder, output: Path) -> None:
     """Writes the sentences that have a translation, and the chosen one of each."""
-    languages = folder.languages(translation.models[0])
     rows = _hypotheses(output / SHARDS)
     if isinstance(translation.choose, plan.Training):
         model = (folder.of(translation.choose), translation.checkpoint, translation.average)
@@ -66,10 +64,9 @@ def choose(translation: plan.Translation, folder: Folder, output: Path) -> None:
         _, side = _sides(translation, folder)
         references = (pair[side] for pair in _pairs(translation.text, folder))
         chosen = _by_reference(rows, references, _metric(translation, folder))
-    sides = list(zip(*((text, best) for text, best in chosen if best), strict=True)) or [(), ()]
-    for language, lines in zip(languages, sides, strict=True):
-        _write_lines(output / f"chosen.{language}", lines)
-    logging.info("%s: %d sentences have a translation.", translation.name, len(sides[0]))
+    pairs = [(text, best) for text, best in chosen if best]
+    _write(output, "chosen", folder.languages(translation.models[0]), pairs)
+    logging.info("%s: %d sentences have a translation.", translation.name, len(pairs))
 
 
 def _hypotheses(shards: Path) -> Iterator[tuple[str, list[str]]]:

@@ -139,9 +139,9 @@ def compare(
     reasons = below_bars(identical, difference) if precision == "float32" else []
     language, sides = bleu.bleu_language(config.data), {"ours": ours, "theirs": theirs}
     scores = None
-    if sentences.references is not None:
-        references = [sentences.references]
-        scores = {name: bleu.score(side["beam"], references, language, ["bleu"]) for name, side in sides.items()}
+    if (references := sentences.references) is not None:
+        metrics = bleu.metrics_in("comparison")
+        scores = {name: bleu.score(side["beam"], [references], language, metrics) for name, side in sides.items()}
     verdict = "measured" if precision != "float32" else "below the bars" if reasons else "certified"
     return {
         "verdict": verdict,
@@ -155,7 +155,7 @@ def compare(
         "bleu": scores,
         "search": {key: request[key] for key in ("beam_size", "length_penalty", "max_length")},
         "versions": {name: side["versions"] for name, side in sides.items()},
-        "seconds": {name: side["seconds"] for name, side in sides.items()},
+        "seconds": {name: side["seconds"] for name, side in sides.items()} | {"search": theirs.get("search_seconds")},
     }
 
 
@@ -197,8 +197,7 @@ def conclude(certificate: Mapping[str, Any], output: Path) -> None:
         logging.warning("%s: uncertified: %s.", output, reasons)
         return
     precision, difference = certificate["precision"], certificate["largest_score_difference_per_token"]
-    shares = {search: certificate[f"identical_{search}"] for search in SEARCHES}
-    shares = [f"{share:.1%} of {search}" for search, share in shares.items() if share is not None]
+    shares = [f"{share:.1%} of {name}" for name in SEARCHES if (share := certificate[f"identical_{name}"]) is not None]
     results = [f"{' and '.join(shares)} translations identical"]
     if limited := max(certificate["at_length_limit"].values()):
         results.append(f"{limited} left out at the length limit")

@@ -71,8 +71,6 @@ FORMATS: dict[str, Format] = {
     "safetensors": Format(None, None, stablehlo.write_safetensors),
     "stablehlo": Format(None, None, stablehlo.write_stablehlo, ("bfloat16",), runtime="stablehlo", search={}),
 }
-
-
 UNPACK = {".gz": "gunzip", ".argosmodel": "unzip", ".zip": "unzip"}  # by suffix of a file
 
 

@@ -15,7 +15,6 @@ from transformer.data.sources.source import read_pairs
 from transformer.errors import UserError
 
 BUNDLED = Path(__file__).with_name("sentences.tsv")
-MAX_SENTENCES = 1000
 
 
 @dataclass(frozen=True)
@@ -52,13 +51,12 @@ def default_sentences(config: Config) -> Sentences:
 
 
 def usable(sentences: Sentences, model: PortableModel, config: Config) -> Sentences:
-    """Returns the first sentences that have tokens and are not too long. Raises Unavailable if there are none."""
+    """Returns the sentences that have tokens and are not too long. Raises Unavailable if there are none."""
     lengths = [len(tokens) for tokens in model.tokenizer.source.encode(sentences.texts)]
     kept = [i for i, length in enumerate(lengths) if 0 < length < config.decoding.max_source_length]
     if not kept:
         raise Unavailable(f"{sentences.origin}: no sentence has 1 to {config.decoding.max_source_length - 1} tokens")
     if skipped := len(lengths) - len(kept):
         logging.warning("%s: skipped %s, empty or too long.", sentences.origin, counted(skipped, "sentence"))
-    kept = kept[:MAX_SENTENCES]
     texts = [" ".join(sentences.texts[i].splitlines()) for i in kept]
     return Sentences(sentences.origin, texts, sentences.references and [sentences.references[i] for i in kept])

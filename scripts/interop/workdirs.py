@@ -1,6 +1,6 @@
 """A portable model as a workdir that all commands take, and the model of any workdir as a portable one."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +67,9 @@ def _parameters(model: PortableModel, config: Config) -> dict:
     return jax.tree.unflatten(jax.tree.structure(expected), leaves)
 
 
-def from_workdir(path: Path, checkpoint: str, average: int) -> PortableModel:
+def from_workdir(path: Path, checkpoint: str, average: int, overrides: Sequence[tuple[str, str]] = ()) -> PortableModel:
     """Returns the model of a workdir, with its shortlist if there is one. Raises UserError if it cannot be loaded."""
-    models = trained.load([str(path)], checkpoint, average, [])
+    models = trained.load([str(path)], checkpoint, average, overrides)
     defaults, values = coerce_types({}), flatten(models.config)
     config = {key: value for key, value in values.items() if value != defaults[key]}
     parameters = {name: np.asarray(leaf, np.float32) for name, leaf in named_leaves(models.parameters[0]).items()}

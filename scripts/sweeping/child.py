@@ -9,8 +9,25 @@ sends itself SIGTERM, so that training saves a checkpoint and releases its workd
 import os
 import runpy
 import signal
+import subprocess
 import sys
 import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+LAST_LINES = 5  # of a failed child's log
+
+
+def start(module: str, flags: Sequence[str], **options: Any) -> subprocess.Popen:
+    """Starts the module as a child process, in another session: Ctrl-C in a terminal reaches only the parent."""
+    command = [sys.executable, "-m", "scripts.sweeping.child", module, *flags]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, **options)
+
+
+def last_lines(log: Path, start: int) -> list[str]:
+    """Returns the last lines of a log that a child has written from the byte `start` on."""
+    return log.read_bytes()[start:].decode(errors="replace").splitlines()[-LAST_LINES:]
 
 
 def _terminate_with_parent() -> None:

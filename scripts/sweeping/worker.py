@@ -5,7 +5,6 @@ import math
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from absl import logging
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import Trial, TrialState
 
+from scripts.sweeping import child
 from scripts.sweeping.results import show_value, summary
 from scripts.sweeping.study import GRACE_PERIOD, HEARTBEAT, STORAGE_ERRORS, SweepStudy, reason
 from scripts.sweeping.tasks import Task
@@ -25,7 +25,6 @@ from transformer.workdir import InUse, lock_workdir
 POLL = 0.5  # seconds between checks of a child process
 OUTAGE = 900  # seconds for which calls to the storage are retried; the trials run on meanwhile
 NO_SPACE = ("disk is full", "No space left")  # in the messages of SQLite and PostgreSQL; retrying does not help
-LAST_LINES = 5  # lines of a failed trial's log that are reported
 INTERRUPTED = (0, 130, -signal.SIGTERM)  # exit codes of commands that were interrupted
 
 T = TypeVar("T")
@@ -98,16 +97,9 @@ class Worker:
         """Returns whether the trial was pruned, and the error of its process."""
         module, *flags = self.task.command(number, trial.params)
         log = self.task.folder.logs / f"{number:04}.txt"
-        start = log.stat().st_size if log.exists() else 0  # the output of earlier attempts ends here
         with log.open("ab") as stderr, self.task.output(number).open("wb") as stdout:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "scripts.sweeping.child", module, *flags],
-                stdin=subprocess.PIPE,
-                stdout=stdout,
-                stderr=stderr,
-                env=self.environment,
-                start_new_session=True,  # Ctrl-C in a terminal reaches only the sweep
-            )
+            start = stderr.tell()  # the output of earlier attempts ends here
+            process = child.start(module, flags, stdout=stdout, stderr=stderr, env=self.environment)
         pruned, next_update = False, 0.0
         try:
             while process.poll() is None and not (pruned or self.stop.is_set()):
@@ -127,9 +119,8 @@ class Worker:
         if process.returncode in INTERRUPTED:
             return pruned, ""
         code = process.returncode
-        lines = log.read_bytes()[start:].decode(errors="replace").splitlines()[-LAST_LINES:]
         how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-        return pruned, "\n".join([f"{how}; the end of {log}:", *lines])
+        return pruned, "\n".join([f"{how}; the end of {log}:", *child.last_lines(log, start)])
 
     def _update(self, number: int, trial: Trial) -> bool:
         return self.study.update(trial, self.task.measured(number, self.study.sweep.objective))

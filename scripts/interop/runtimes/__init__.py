@@ -23,6 +23,7 @@ The answer:
     beam             for each source the best hypothesis of the beam search.
     scores           for each reference the log-probability of its tokens and end-of-sentence, a sum in nats; null if
                      the toolkit does not score, or the request has no references.
+    search_seconds   optional: the time of the beam search, from texts to texts, after a warm-up.
 
 A search never generates padding or the unknown token.
 """

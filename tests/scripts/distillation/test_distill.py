@@ -97,6 +97,26 @@ def test_a_plan_is_measured_and_nothing_is_done_twice(folder, tmp_path, capsys):
     assert "typo: no stage has begun" in error(capsys)
 
 
+def test_a_measurement_makes_the_shortlist_that_is_missing(folder, tmp_path, capsys):
+    workdir = folder / "with-shortlist"
+    make_workdir(workdir, seed=2)
+    measured = f'm = plan.existing("m", "{workdir}"); return [plan.measure(m, decoding={{"shortlist": 2}})]'
+    flags = plan_file(folder, tmp_path / "plan.py", measured=measured)
+    assert run(distill, *flags) == 0
+    made = (workdir / "shortlist.npz").stat().st_mtime_ns
+    result = json.loads((tmp_path / "distilled/m-valid.json").read_text())
+    assert result["decoding"]["shortlist"] == 2 and result["shortlist"]
+    (tmp_path / "distilled/m-valid.json").unlink()
+    assert run(distill, *flags) == 0
+    assert (workdir / "shortlist.npz").stat().st_mtime_ns == made
+    (tmp_path / "distilled/m-valid.json").unlink()
+    (workdir / "shortlist.npz").unlink()
+    (workdir / "tokenizer.model").write_text("damaged")
+    capsys.readouterr()
+    assert run(distill, *flags) == 2
+    assert "m-valid: scripts.shortlist failed; the end of" in error(capsys)
+
+
 def test_another_plan_or_process_and_foreign_files_are_refused(folder, tmp_path, capsys):
     flags = plan_file(folder, tmp_path / "plan.py")
     assert run(distill, *flags) == 0

@@ -58,10 +58,11 @@ def test_a_choice_that_cannot_be_made_is_refused(choose, text, message):
     ("content", "message"),
     [
         (None, "no such file"),
-        ("def get_plan(plan): return []", "measures nothing"),
-        ("def get_plan(plan): return plan.train('a', 'configs/base.py')", "must return a list of plan.measure"),
-        ("def get_plan(plan): return [plan.train('a', 'configs/base.py')]", "must return a list of plan.measure"),
+        ("def get_plan(plan): return []", "must return a list with plan.measure"),
+        ("def get_plan(plan): return plan.train('a', 'configs/base.py')", "must return a list with plan.measure"),
+        ("def get_plan(plan): return [plan.train('a', 'configs/base.py')]", "must return a list with plan.measure"),
         ("def get_plan(plan):\n    return plan.trian('a')", "line 2: AttributeError"),
+        ("def get_plan(plan): return [plan.measure(plan.existing('a', 'b'), avrage=2)]", "argument 'avrage'"),
         ("plan = 1", "does not define get_plan"),
     ],
 )
@@ -95,6 +96,7 @@ def test_a_student_learns_from_the_whole_mixture(tmp_path, multi30k):
         (lambda here, back: plan.translate("x", [here, back], CONFIG), "all models must translate en to de"),
         (lambda here, back: plan.translate("x", here, CONFIG, choose=here), "one that chooses the reverse"),
         (lambda here, back: plan.translate("x", here, CONFIG, decoding={"beam": 2}), "there is no key decoding.beam"),
+        (lambda here, back: plan.export(here, "ctranslate2", decoding={"beam": 2}), "there is no key decoding.beam"),
         (lambda here, back: plan.measure(here, split="dev"), "split=dev must be one of train, valid, test"),
         (lambda here, back: plan.translate("x", "here", CONFIG), "needs a model, or a list of them"),
         (lambda here, back: plan.mix("x", CONFIG, [plan.translate("y", here, CONFIG)]), "one by one"),

@@ -130,6 +130,9 @@ def test_an_equal_model_is_imported_and_exported_with_a_certificate(model, toy, 
     assert capsys.readouterr().out == f"{tmp_path / 'exported'}\n"
     assert read(tmp_path / "exported")["verdict"] == "certified"
     assert list(read(tmp_path / "exported")["files"]) == ["answer.json"]
+    assert run(export, *exporting[:2], *flags(tmp_path, "greedy"), "--quantization=int8", "--decoding.beam_size=1") == 0
+    searched = [read(tmp_path / name)["search"]["beam_size"] for name in ("exported", "greedy")]
+    assert searched == [2, 1]
     assert run(export, *exporting) == 2
     assert "exists; delete it" in error(capsys)
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scripts import export
-from scripts.interop import ctranslate2, ctranslate2_reader, formats
+from scripts import distill, export
+from scripts.interop import ctranslate2, ctranslate2_reader, formats, workdirs
 from scripts.interop.portable import NEVER
-from tests.checkpoints.workdirs import make_workdir
-from tests.scripts.interop.portable import answers, make_tokenizer, random_model
-from transformer import cli
+from tests.checkpoints.workdirs import make_workdir, run
+from tests.scripts.interop.portable import TEXTS, answers, make_tokenizer, random_model
+from transformer import cli, files
 from transformer.decoding.shortlist import Shortlist
 from transformer.errors import UserError
 from transformer.special_tokens import BOS, EOS, PAD, UNK
@@ -326,3 +326,25 @@ def test_exported_models_return_and_compute_the_same(tmp_path, interop_python, s
     ours, theirs = answers(model, tmp_path, formats.FORMATS["ctranslate2"], interop_python, texts)
     assert ours["greedy"] == theirs["greedy"]
     np.testing.assert_allclose(ours["scores"], theirs["scores"], atol=1e-4)
+
+
+@pytest.mark.slow
+def test_the_export_of_a_plan_is_timed_and_scored(interop_python, tmp_path, capsys):
+    for language in ("de", "en"):
+        (tmp_path / f"valid.{language}").write_text("".join(f"{text}\n" for text in TEXTS))
+    values = {"data__source": "text", "data__path": str(tmp_path), "data__valid_split": "valid"}
+    model = random_model(make_tokenizer(28), seed=3, model__output_bias=True, **values)
+    model.parameters["output_bias"][EOS] += 2.2  # else all translations would reach the length limit
+    with files.new_folder(tmp_path / "model") as workdir:
+        workdirs.write(model, workdir)
+    export = 'plan.export(model, "ctranslate2", quantization="int8", decoding={"beam_size": 1})'
+    (tmp_path / "plan.py").write_text(
+        f'def get_plan(plan):\n    model = plan.existing("model", "{tmp_path}/model")\n    return [{export}]\n'
+    )
+    assert run(distill, f"--plan={tmp_path / 'plan.py'}", f"--workdir={tmp_path / 'distilled'}") == 0
+    certificate = json.loads((tmp_path / "distilled/model-ctranslate2-int8/certificate.json").read_text())
+    assert (certificate["search"]["beam_size"], certificate["sentences"]) == (1, len(TEXTS))
+    assert 0 < certificate["seconds"]["search"] < certificate["seconds"]["theirs"]
+    speed = len(TEXTS) / certificate["seconds"]["search"]
+    (row,) = capsys.readouterr().out.splitlines()[2:]
+    assert row.startswith("| model-ctranslate2-int8 | ") and row.endswith(f" | {speed:.1f} | 0.0 |")
