@@ -97,7 +97,7 @@ def dequantize(rows: Float[Array, "*N K"] | QuantizedRows) -> Float[Array, "*N K
 
 def linear_map(
     x: Float[Array, "*rows K"],
-    weight: Float[Array, "K N"] | TransposedMatrix | QuantizedRows,
+    weight: Float[Array, "K N"] | Float[np.ndarray, "K N"] | TransposedMatrix | QuantizedRows,
     dtype: jnp.dtype,
     output_dtype: jnp.dtype,
 ) -> Float[Array, "*rows N"]:
