@@ -71,8 +71,11 @@ def decode(request):
     text = path.read_text(encoding="utf-8")
     tokens = json.loads(text) if path.suffix == ".json" else text.split("\n")
     options = {
-        **{"length_penalty": request["length_penalty"], "max_decoding_length": request["max_length"]},
-        **{"min_decoding_length": 0, "disable_unk": True, "max_batch_size": ROWS},
+        "length_penalty": request["length_penalty"],
+        "max_decoding_length": request["max_length"],
+        "min_decoding_length": 0,
+        "disable_unk": True,
+        "max_batch_size": ROWS,
         "suppress_sequences": [[token] for token in ("<pad>", "<blank>", "<s>") if token in tokens],
     }
     sources, beam_size = request["sources"], request["beam_size"]
