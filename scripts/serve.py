@@ -17,7 +17,6 @@ from pathlib import Path
 from absl import logging
 
 from transformer import cli
-from transformer.data.sources.lines import read_text_file
 from transformer.errors import UserError
 
 SHORTEST_KEY = 16  # characters
@@ -57,7 +56,10 @@ def main(arguments: argparse.Namespace) -> None:
 
 def read_keys(path: Path) -> list[str]:
     """Returns the keys of a file, one a line. Raises UserError if it has none, or one that is easily guessed."""
-    keys = [line.strip() for line in read_text_file(path) if line.strip()]
+    try:
+        keys = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--api_keys={path}: cannot be read: {error}") from None
     if not keys or min(map(len, keys)) < SHORTEST_KEY:
         raise UserError(f"--api_keys={path}: must have a key a line, each of at least {SHORTEST_KEY} characters")
     return keys

@@ -13,6 +13,7 @@ from transformer.checkpoints.trained import Trained
 from transformer.config.loading import override
 from transformer.decoding import forced_decoding
 from transformer.decoding.beam_tree import BeamTree, alternatives, trace
+from transformer.decoding.control import Control
 from transformer.decoding.forced_decoding import Attention, Encoding, is_scorable, longest_text
 from transformer.decoding.translation import Translation, encode
 from transformer.errors import UserError
@@ -92,6 +93,10 @@ class Model:
             raise UserError(f"n_best={n_best!r:.60}: must be an integer of at least 1")
         with self._ready("translate"):
             return self._decoder.translate(self._parameters, texts, n_best, controls=controls)
+
+    def check_controls(self, texts: Sequence[str], controls: Sequence[Control]) -> None:
+        """Raises UserError if no translation of a text can obey its control."""
+        self._decoder.control.encode(controls, self._decoder.source_tokens(texts, 1), first_line=1)
 
     def score(self, pairs: Iterable[tuple[str, str]]) -> list[Translation]:
         """Returns the target of each (source, target) pair with its log-probabilities in nats, in total and per token.

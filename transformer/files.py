@@ -67,7 +67,7 @@ def read_json(path: Path, parse: Callable[[Any], Parsed], advice: str) -> Parsed
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     except OSError as error:
-        raise UserError(f"{error.filename}: {error.strerror}; {advice}") from error
+        raise UserError(f"{error.filename or path}: {error.strerror}; {advice}") from error
     except MALFORMED as error:
         raise UserError(f"{path}: damaged ({type(error).__name__}: {error}); {advice}") from error
 

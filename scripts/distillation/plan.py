@@ -151,8 +151,8 @@ def measure(
     return Measurement(name, models, split, **decoding)
 
 
-def export(model: Training, format: str, *, quantization: str | None = None, **decoding: Any) -> Export:
-    name = "-".join(filter(None, (model.name, format, quantization)))
+def export(model: Training, format: str, *, quantization: str | None = None, name: str = "", **decoding: Any) -> Export:
+    name = name or "-".join(filter(None, (model.name, format, quantization)))
     return Export(name, (model,), format, quantization, **decoding)
 
 

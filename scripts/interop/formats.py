@@ -19,8 +19,12 @@ from transformer.errors import UserError
 
 # The search of most toolkits, in the configuration of a workdir.
 COMMON_SEARCH = {
+    "decoding.banned": "",
+    "decoding.coverage_penalty": 0.0,
     "decoding.forbid_unk": True,
     "decoding.length_penalty_form": "power",
+    "decoding.min_length": 0,
+    "decoding.no_repeat_ngram": 0,
     "decoding.shrinking_beam": False,
 }
 

@@ -49,7 +49,7 @@ class ServedModel:
         self.source, self.target = config.data.source_language, config.data.target_language
         row = config.decoding.beam_size * (SHORTEST + FIRST_EXTRA_LENGTH)
         tokens = [rows * row for rows in ROWS if rows * row < config.decoding.batch_tokens]
-        tokens = tokens if config.model.dtype == "float32" else []
+        tokens = tokens if (config.model.dtype, config.decoding.dtype) == ("float32", "auto") else []
         self._num_tokens = functools.lru_cache(max_jobs)(model.num_tokens)  # asked twice of a sentence
         self._models = {count // row: model.with_decoding(batch_tokens=count) for count in tokens}
         self.capacity = max(config.decoding.batch_tokens // row, 1)
@@ -97,6 +97,7 @@ class ServedModel:
         jobs, kind = list(itertools.chain(*sentences)), "translate" if n_best == 1 else "alternatives"
         if glossary or any(map(any, controls)):
             controls = list(itertools.chain(*map(_controls, sentences, controls, itertools.repeat(glossary))))
+            await asyncio.to_thread(self.model.check_controls, jobs, controls)
             # One at a time, since the shapes of a program depend on all phrases of a batch.
             jobs = [functools.partial(self._translate_controlled, *job) for job in zip(jobs, controls, strict=True)]
             kind = "explore"

@@ -131,7 +131,8 @@ def test_optional_keys_can_be_set_and_unset():
         ("model", "0", "--config.model=0: there is no key model"),
         ("seed.x", "0", "--config.seed.x=0: there is no key seed.x"),
         ("model.dropout", "nan", "--config.model.dropout=nan: must be a number"),
-        ("decoding.shortlist", "8", "config.decoding.shortlist=8: must be 0 in training, whose validation searches"),
+        ("decoding.shortlist", "8", "config.decoding.shortlist=8: must be 0 in training, whose validation does not"),
+        ("decoding.dtype", "int8", "config.decoding.dtype=int8: must be auto in training, whose validation does not"),
     ],
 )
 def test_invalid_overrides_are_rejected(key, text, says):

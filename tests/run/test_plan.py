@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from tests.training.tiny import remove_layers
@@ -135,3 +137,16 @@ def test_the_time_left_is_that_of_the_remaining_batches(monkeypatch, print_plan)
     assert seconds(plan) == pytest.approx(0.1 * mean * 4, abs=1)
     monkeypatch.setattr(plans, "steps_in", lambda folder: [3])
     assert seconds(print_plan()) == pytest.approx(0.1 * mean, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("analysis", "cost"), [({"flops": 2e9}, ", 2.0 GFLOP per batch and device"), ({}, ""), (None, "")]
+)
+def test_operations_are_shown_if_the_backend_reports_them(monkeypatch, analysis, cost):
+    program = jax.jit(lambda x: x @ x).lower(jnp.ones((512, 512))).compile()
+    monkeypatch.setattr(jax.stages.Compiled, "cost_analysis", lambda _: analysis)
+    assert plans.costs(program) == f"2 MiB per device{cost}"
+    monkeypatch.setattr(jax.stages.Compiled, "memory_analysis", lambda _: None)
+    assert plans.costs(program) == (
+        cost.removeprefix(", ") or "compiled; this backend reports neither memory nor operations"
+    )

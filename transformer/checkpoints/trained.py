@@ -115,7 +115,8 @@ def load_scorers(config: Config) -> tuple[Scorer, ...]:
         if not name or not math.isfinite(weight):
             raise UserError(f"--rerank={item}: must be WORKDIR:WEIGHT with a number, such as runs/de-en:0.5")
         arrange = choose_arrangement(open_existing(Path(name), "--rerank")[1], config, name)
-        models = load([name], "best", 1, [("decoding.rerank", ""), ("decoding.shortlist", "0")])
+        outer = {"rerank": "", "shortlist": "0", "dtype": config.decoding.dtype}
+        models = load([name], "best", 1, [(f"decoding.{key}", value) for key, value in outer.items()])
         scorers.append(Scorer(name, weight, arrange, *models.decoder()))
     return tuple(scorers)
 

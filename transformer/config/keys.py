@@ -100,11 +100,12 @@ class _Recorder:
 
 def check_for_training(config: Config) -> None:
     """Raises UserError for a key that only decoding with a trained model may set."""
-    if size := config.decoding.shortlist:
-        raise UserError(
-            f"config.decoding.shortlist={size}: must be 0 in training, whose validation searches the whole vocabulary; "
-            f"give --decoding.shortlist={size} to transformer.evaluate or transformer.translate"
-        )
+    for key, exact in {"shortlist": 0, "dtype": "auto"}.items():
+        if (value := config.decoding[key]) != exact:
+            raise UserError(
+                f"config.decoding.{key}={value}: must be {exact} in training, whose validation does not approximate; "
+                f"give --decoding.{key}={value} to transformer.evaluate or transformer.translate"
+            )
 
 
 def coerce_types(flat: dict[str, Any]) -> dict[str, Any]:

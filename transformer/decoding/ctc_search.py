@@ -53,7 +53,9 @@ def ctc_search(models: Sequence[CtcTransformer], sentences: Sentences, config: C
         return _greedy(log_p, is_frame) if beam_size == 1 else _search(log_p, is_frame, beam_size)
 
     row_bytes = FLOAT32.itemsize * len(models[0].output_table_and_bias[0]) * is_frame.shape[1]
-    rows = min(max(CHUNK_BYTES // row_bytes, 1), len(source))
+    # A divisor: a smaller last chunk would be another program, whose rounding differs.
+    divisors = [size for size in range(1, len(source) + 1) if len(source) % size == 0]
+    rows = max(size for size in divisors if size == 1 or size * row_bytes <= CHUNK_BYTES)
     prefixes = jax.lax.map(lambda row: search_row(*row), (hidden, is_frame), batch_size=rows)
     penalty = LENGTH_PENALTIES[config.length_penalty_form](prefixes.lengths + 1, config.length_penalty)
     scores = jnp.where((sentences.limits < 0)[:, None], -jnp.inf, prefixes.log_p / penalty)

@@ -73,9 +73,11 @@ def mebibytes(count: int) -> str:
 
 
 def costs(program: jax.stages.Compiled) -> str:
-    """Describes the memory and operations of a program on one device."""
-    memory, flops = bytes_used(program.memory_analysis()), program.cost_analysis()["flops"]
-    return f"{mebibytes(memory)} per device, {flops / 1e9:,.1f} GFLOP per batch and device"
+    """Describes the memory and operations of a program on one device, as far as the backend reports them."""
+    memory, operations = program.memory_analysis(), program.cost_analysis() or {}
+    parts = [f"{mebibytes(bytes_used(memory))} per device"] if memory is not None else []
+    parts += [f"{operations['flops'] / 1e9:,.1f} GFLOP per batch and device"] if "flops" in operations else []
+    return ", ".join(parts) or "compiled; this backend reports neither memory nor operations"
 
 
 def seconds_per_position(run: Run, state: TrainState, loader: Loader) -> float:

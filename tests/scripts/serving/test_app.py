@@ -161,6 +161,7 @@ def test_what_is_served_is_listed(client):
         ({"alternatives": "²"}, "alternatives must be a number"),
         ({"prefix": ["7"]}, "prefix=['7']: must be a str"),
         ({"prefix": "x"}, "prefix of line 1: 'x' has characters that the vocabulary lacks"),
+        ({"q": ["1", "2"], "prefix": ["", "x"]}, "prefix of line 2: 'x' has characters that the vocabulary lacks"),
         ({"required": "7"}, "required='7': must be a list of phrases; put a single one in brackets"),
         ({"required": [[]]}, "has a phrase without alternatives"),
         ({"required": ["7 " * 30]}, "line 1: prefix and required phrases have 30 tokens, an output may have"),
