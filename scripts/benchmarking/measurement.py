@@ -30,7 +30,8 @@ class Measurement(NamedTuple):
 
 def describe_machine(threads: int) -> str:
     """Returns the processor, the number of threads and the commit, + with uncommitted changes."""
-    name = re.search(r"model name\s*: (.*)", _cpuinfo())
+    processor = kernels.PROCESSOR.read_text(encoding="utf-8") if kernels.PROCESSOR.exists() else ""
+    name = re.search(r"model name\s*: (.*)", processor)
     command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
     result = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
     processor = name[1] if name else platform.processor() or platform.machine()
@@ -42,7 +43,3 @@ def processor_kind() -> str:
     if not kernels.computes_bfloat16():
         return "no-bfloat16"
     return "amx" if "amx_bf16" in kernels.processor_words() else "bfloat16"
-
-
-def _cpuinfo() -> str:
-    return kernels.PROCESSOR.read_text(encoding="utf-8") if kernels.PROCESSOR.exists() else ""

@@ -103,9 +103,8 @@ def save(config: Config, workdir: Path) -> None:
 
 def load(path: Path) -> ml_collections.FrozenConfigDict:
     """Returns the configuration of a workdir or of its `config.json`. Raises UserError if it is not allowed."""
-    return files.read_json(
-        path / FILE_NAME if path.is_dir() else path, _parse, "name the workdir of a run, or correct the file"
-    )
+    path = path / FILE_NAME if path.is_dir() else path
+    return files.read_json(path, _parse, "name the workdir of a run, or correct the file")
 
 
 def _parse(nested: dict[str, Any]) -> ml_collections.FrozenConfigDict:
