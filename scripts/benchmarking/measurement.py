@@ -30,8 +30,8 @@ class Measurement(NamedTuple):
 
 def describe_machine(threads: int) -> str:
     """Returns the processor, the number of threads and the commit, + with uncommitted changes."""
-    processor = kernels.PROCESSOR.read_text(encoding="utf-8") if kernels.PROCESSOR.exists() else ""
-    name = re.search(r"model name\s*: (.*)", processor)
+    described = kernels.PROCESSOR.read_text(encoding="utf-8") if kernels.PROCESSOR.exists() else ""
+    name = re.search(r"model name\s*: (.*)", described)
     command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
     result = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
     processor = name[1] if name else platform.processor() or platform.machine()

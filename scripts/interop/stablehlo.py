@@ -71,7 +71,7 @@ def write_stablehlo(model: PortableModel, folder: Path, quantization: str | None
 
     def build(parameters: Parameters) -> list[Transformer]:
         tree = structure.unflatten(parameters[name] for name in names)
-        return ensemble.build_models([graph], [convert_kernels(False, graph, tree)])
+        return ensemble.build_models([graph], [convert_kernels(is_int8=False, graph=graph, parameters=tree)])
 
     def encoder(parameters: Parameters, source: Int[Array, "B S"]) -> Float[Array, "B S D"]:
         return build(parameters)[0].encoder(source).astype(np.float32)

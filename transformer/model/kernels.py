@@ -112,7 +112,8 @@ def linear_map(
 def quantized_product(x: Float[Array, "*rows K"], weight: QuantizedRows) -> Float[Array, "*rows N"]:
     """Returns x times a weight in float32, with int32 sums. A row of x has its own scale, whatever the other rows."""
     rows = quantize(_rows(x, FLOAT32))
-    sums = _dot(rows.integers, weight.integers, (1, 1), jnp.dtype(jnp.int32))
+    dimensions = (((1,), (1,)), ((), ()))
+    sums = jax.lax.dot_general(rows.integers, weight.integers, dimensions, preferred_element_type=jnp.int32)
     y = sums * rows.scales[:, None] * weight.scales[None]
     return y.reshape(*x.shape[:-1], y.shape[-1])
 
@@ -153,7 +154,7 @@ def _row_major(x: jax.Array) -> jax.Array:
 
 def _dot(a: jax.Array, b: jax.Array, contracted: tuple[int, int], dtype: jnp.dtype) -> jax.Array:
     # On CPUs only products with a float32 result use the instructions for bfloat16.
-    result = FLOAT32 if target_platform() == "cpu" and dtype != jnp.int32 else dtype
+    result = FLOAT32 if target_platform() == "cpu" else dtype
     dimensions = ((contracted[:1], contracted[1:]), ((), ()))
     return jax.lax.dot_general(a, b, dimensions, preferred_element_type=result).astype(dtype)
 

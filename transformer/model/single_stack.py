@@ -86,7 +86,7 @@ class CtcTransformer(TokenModel):
         """`config` is the group `config.model`."""
         embedding = Embedding(source_vocab_size, config.d_model, dtype=config.dtype, rngs=rngs)
         self.encoder = Encoder(config, embedding, rngs=rngs)
-        is_shared = SHARE_EMBEDDINGS[config.share_embeddings][0]
+        is_shared, _ = SHARE_EMBEDDINGS[config.share_embeddings]
         self.set_output(config, embedding, target_vocab_size, is_shared, rngs)
         self.frames_per_token = config.ctc_frames
 
