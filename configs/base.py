@@ -56,6 +56,8 @@ def get_keys() -> ml_collections.ConfigDict:
     model.d_model = Key(512, at_least(1))  # width of the residual stream and of the embeddings
     model.d_ff = Key(2048, at_least(1))  # inner width of the feed-forward networks
     model.num_heads = Key(8, at_least(1))  # attention heads
+    # Heads of keys and values, each shared by equally many heads of queries (Ainslie et al. 2023); None: num_heads
+    model.num_key_heads = optional(int, at_least(1))
     model.d_k = optional(int, at_least(1))  # width of a head's queries and keys; None: d_model / num_heads
     model.d_v = optional(int, at_least(1))  # width of a head's values; None: d_model / num_heads
     model.dropout = Key(0.1, PROBABILITY)  # rate on embeddings + positions and on each sub-layer's output (section 5.4)
@@ -64,10 +66,12 @@ def get_keys() -> ml_collections.ConfigDict:
     # Activation of the feed-forward networks. swish is x sigmoid(x), gelu its tanh approximation and gelu_exact that
     # with the error function. glu, geglu and swiglu are gated and have one more matrix.
     model.activation = Key("relu", listed_in("transformer.model.layers:ACTIVATIONS"))
-    # post: LayerNorm(x + f(x)), as published; pre: x + f(LayerNorm(x))
+    # post: LayerNorm(x + f(x)), as published; pre: x + f(LayerNorm(x)); sandwich: x + LayerNorm(f(LayerNorm(x)))
     model.norm_position = Key("post", listed_in("transformer.model.layers:NORM_POSITIONS"))
-    model.final_norm = optional(bool, SWITCH)  # a LayerNorm after each stack; None: only with norm_position=pre
-    model.layer_norm_epsilon = Key(1e-6, above(0))  # added to the variance in LayerNorm
+    model.final_norm = optional(bool, SWITCH)  # a normalization after each stack; None: except with norm_position=post
+    # rms_norm: without mean and bias (Zhang and Sennrich 2019)
+    model.norm = Key("layer_norm", listed_in("transformer.model.norms:NORMS"))
+    model.layer_norm_epsilon = Key(1e-6, above(0))  # added to the variance
     # dot_product: q . k / sqrt(d_k); dot_product_unscaled: q . k; additive: v . tanh(q + k)
     model.attention = Key("dot_product", listed_in("transformer.model.attention:ATTENTION_SCORES"))
     # Kernels of dot-product attention in bfloat16, in training and validation. plain: none; auto: cuDNN's on NVIDIA
@@ -77,13 +81,16 @@ def get_keys() -> ml_collections.ConfigDict:
         "auto", listed_in("transformer.model.fused_attention:ATTENTION_IMPLEMENTATIONS"), MESH
     )
     model.attention_bias = Key(False, SWITCH)  # biases on the four projections of an attention
-    # ssru: the decoder has a recurrent unit in place of self-attention, which decodes faster (Kim et al. 2019)
+    # What the decoder has in place of self-attention, to decode faster. ssru: a recurrent unit (Kim et al. 2019);
+    # average: gated averages of all inputs so far (Zhang et al. 2018)
     model.decoder_self_attention = Key("attention", listed_in("transformer.model.cache:DECODER_SELF_ATTENTIONS"))
     # First input of the decoder, with its position. bos: the embedding of BOS; zero: a vector of zeros, as in Marian
     model.decoder_start = Key("bos", listed_in("transformer.model.stacks:DECODER_STARTS"))
     # sinusoidal (sin and cos alternate), sinusoidal_concatenated (all sin, then all cos), sinusoidal_marian (the same,
-    # with powers 2i / (d_model - 2) of 10000) and learned are added to the embeddings. rotary rotates the queries and
-    # keys of self-attention instead (Su et al. 2021).
+    # with powers 2i / (d_model - 2) of 10000) and learned are added to the embeddings. In place of these,
+    # self-attention sees distances: rotary rotates queries and keys (Su et al. 2021); shaw, alibi and t5 add to scores
+    # a product of the query and a vector (Shaw et al. 2018), a fixed slope (Press et al. 2022), or a trained number
+    # (Raffel et al. 2020).
     model.positions = Key("sinusoidal", listed_in("transformer.model.positions:POSITIONS"))
     model.max_positions = Key(1024, at_least(1))  # rows of the table of learned positions
     # Matrices that are shared. all: source and target embeddings and logits; target: target embeddings and logits

@@ -35,8 +35,7 @@ def test_the_page_adds_options_that_train(tmp_path):
     done = subprocess.run([sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     config = json.loads((tmp_path / "runs/options/config.json").read_text())
-    assert (config["model"]["activation"], config["model"]["norm"]) == ("squared_relu", "rms_norm")
-    assert (config["model"]["num_heads"], config["model"]["num_key_heads"]) == (2, 1)
+    assert (config["model"]["activation"], config["model"]["query_key_norm"]) == ("squared_relu", True)
     assert (config["optimizer"]["name"], config["optimizer"]["schedule"]) == ("lion", "polynomial")
     assert (tmp_path / "runs/options/checkpoints/4").is_dir()
 

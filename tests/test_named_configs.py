@@ -82,7 +82,7 @@ def test_an_unknown_name_is_refused_with_the_names(config, argument):
 
 
 def test_the_peak_learning_rates_are_those_of_the_sources():
-    for variant, peak in (("fairseq_scaling_nmt_big", 0.001), ("flax_wmt", 0.002)):
+    for variant, peak in (("fairseq_scaling_nmt_big", 0.001), ("flax_wmt", 0.002), ("deep_encoder", 0.0005)):
         config = load("variants", variant)
         scale = (config.model.d_model * config.optimizer.warmup_steps) ** -0.5
         assert config.optimizer.learning_rate * scale == pytest.approx(peak)

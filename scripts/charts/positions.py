@@ -11,7 +11,8 @@ from configs import base
 from scripts.charts import theme
 from scripts.charts.heat_map import Axis, gradient, heat_map
 from transformer.errors import UserError
-from transformer.model.positions import POSITIONS, rotate
+from transformer.model.positions import POSITIONS
+from transformer.model.relative_positions import Rotary
 
 LENGTH, WIDTH = 50, 128  # positions and dimensions
 HEIGHT = 150  # of a panel, in points
@@ -58,7 +59,7 @@ def encodings(length: int, d_model: int, kind: str) -> np.ndarray:
     as queries and keys are. `d_model` is then the width of a head. Raises UserError if `kind` has no formula, or the
     width is odd.
     """
-    formulas = [name for name in POSITIONS if name != "learned"]
+    formulas = [name for name in POSITIONS if name.startswith("sinusoidal") or name == "rotary"]
     if kind not in formulas:
         raise UserError(f"kind={kind}: must be one of {', '.join(formulas)}")
     if not 2 <= d_model <= MAX_WIDTH or d_model % 2:
@@ -66,10 +67,10 @@ def encodings(length: int, d_model: int, kind: str) -> np.ndarray:
     positions = jnp.arange(length)[None]
     if kind == "rotary":
         vector = jnp.repeat(jnp.array([1.0, 0.0]), d_model // 2)
-        return np.asarray(rotate(jnp.broadcast_to(vector, (1, length, 1, d_model)), positions)[0, :, 0])
+        return np.asarray(Rotary().rotate(jnp.broadcast_to(vector, (1, length, 1, d_model)), positions)[0, :, 0])
     config = base.get_config().model
     config.d_model = d_model
-    return np.asarray(POSITIONS[kind](config, None)(positions)[0])
+    return np.asarray(POSITIONS[kind](config, False, None)(positions)[0])
 
 
 def heat_map_of(vectors: np.ndarray, width: float, height: float) -> alt.Chart:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from scripts.interop import runtimes, vocabularies
-from scripts.interop.portable import PortableModel, sinusoids
+from scripts.interop.portable import COMMON, PortableModel, sinusoids
 from transformer import files
 from transformer.config.keys import freeze
 from transformer.config_types import Config, head_widths
@@ -20,12 +20,7 @@ STACKS = ("encoder", "decoder")
 ACTIVATIONS = {"relu": (0, False), "gelu": (1, False), "swish": (2, False), "gelu_exact": (3, False)}
 ACTIVATIONS |= {"geglu": (1, True), "swiglu": (2, True), "glu": (6, True)}  # the number, and whether it is gated
 SINUSOIDS = ("sinusoidal", "sinusoidal_concatenated", "sinusoidal_marian")
-EXPRESSIBLE = {
-    "training.objective": ("translation",),
-    "model.attention": ("dot_product",),
-    "model.decoder_self_attention": ("attention",),
-    "model.activation": tuple(ACTIVATIONS),
-}
+EXPRESSIBLE = COMMON | {"model.activation": tuple(ACTIVATIONS)}
 QUANTIZATIONS = ("int8", "int8_float32", "bfloat16", "float16")
 MAX_POSITIONS = 2048  # of sinusoids, which are stored
 # The keys of config.json with their defaults. The pieces are those of our vocabularies.

@@ -7,7 +7,7 @@ import numpy as np
 from absl import logging
 
 from scripts.interop import hugging_face as names
-from scripts.interop.portable import NEVER, PortableModel, sinusoids
+from scripts.interop.portable import COMMON, NEVER, PortableModel, sinusoids
 from transformer import files
 from transformer.data.tokenizers.vocabulary import PieceVocabulary
 from transformer.errors import UserError
@@ -82,15 +82,12 @@ def write(model: PortableModel, folder: Path, quantization: str | None, python: 
 def _check_expressible(model: PortableModel, settings: dict[str, Any]) -> None:
     head_width = settings["model.d_model"] / settings["model.num_heads"]
     is_pre = settings["model.norm_position"] == "pre"
-    expressible = {
-        "training.objective": ("translation",),
+    expressible = COMMON | {
         "tokenizer.kind": ("bpe", "unigram", "word", "char", "pieces"),
         "tokenizer.shared": (True,) if is_pre else (True, False),
         "model.final_norm": (None, is_pre),
         "model.positions": ("sinusoidal", *names.POSITIONS),
         "model.activation": tuple(ACTIVATIONS),
-        "model.attention": ("dot_product",),
-        "model.decoder_self_attention": ("attention",),
         "model.d_k": (None, head_width),
         "model.d_v": (None, head_width),
     }

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from scripts.interop.portable import COMMON
 from transformer.errors import UserError
 
 # The settings that can be expressed here, with Marian's default first, except those that add or omit arrays.
@@ -115,15 +116,14 @@ def expressible(config: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
     """Returns the values that Marian can express. It expresses every value of the settings in `SIZES`."""
     is_ssru = config["model.decoder_self_attention"] == "ssru"
     width = config["model.d_model"] // config["model.num_heads"]
-    return {
-        "training.objective": ("translation",),
+    return COMMON | {
         "tokenizer.kind": ("bpe", "unigram", "word", "char"),
         # Marian normalizes the keys and values of self-attention after a norm in training, but not in decoding.
         "model.norm_position": ("post", "pre") if is_ssru else ("post",),
         "model.positions": ("sinusoidal_marian",),
         "model.decoder_start": ("zero",),
+        "model.decoder_self_attention": ("attention", "ssru"),
         "model.activation": REQUIRED["transformer-ffn-activation"],
-        "model.attention": ("dot_product",),
         "model.layer_norm_epsilon": (1e-6,),
         "model.d_k": (None, width),
         "model.d_v": (None, width),

@@ -19,6 +19,18 @@ ABSENT = -1  # the id of a special token that the other toolkit lacks
 NEVER = -100.0  # the output bias of an absent token: far below every logit, and finite, so that losses stay finite
 
 
+# What other toolkits have too. A format that cannot express all of it, or more, replaces the entry.
+COMMON = {
+    "training.objective": ("translation",),
+    "model.attention": ("dot_product",),
+    "model.norm": ("layer_norm",),
+    "model.norm_position": ("post", "pre"),
+    "model.num_key_heads": (None,),
+    "model.positions": ("sinusoidal", "sinusoidal_concatenated", "sinusoidal_marian", "learned", "rotary"),
+    "model.decoder_self_attention": ("attention",),
+}
+
+
 @dataclass(frozen=True)
 class PortableModel:
     """A model in this project's terms.
@@ -48,7 +60,7 @@ class PortableModel:
 
 def sinusoids(name: str, d_model: int, positions: np.ndarray) -> np.ndarray:
     """Returns the encodings of these positions, one a row."""
-    module = POSITIONS[name](ml_collections.ConfigDict({"d_model": d_model}), None)
+    module = POSITIONS[name](ml_collections.ConfigDict({"d_model": d_model}), False, None)
     return np.asarray(module(jnp.asarray(positions)[None])[0])
 
 

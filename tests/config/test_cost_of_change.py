@@ -132,7 +132,9 @@ def test_an_attention_score_takes_one_table_entry(add):
 
 
 def test_positions_take_one_table_entry(add):
-    config = add("model.positions", lambda config, rngs: lambda positions: positions[..., None].repeat(8, axis=-1))
+    config = add(
+        "model.positions", lambda *_: lambda positions: positions[..., None].repeat(8, axis=-1)
+    )
     config = ml_collections.ConfigDict(config.model)
     config.update({"d_model": 8, "num_heads": 2, "num_layers": 1})
     embedding = Embedding(9, 8, dtype="float32", rngs=nnx.Rngs(0))
@@ -143,7 +145,7 @@ def test_positions_take_one_table_entry(add):
 
 
 def test_a_norm_position_takes_one_table_entry(add):
-    config = add("model.norm_position", lambda x, sublayer, norm: x - sublayer(x))
+    config = add("model.norm_position", (1, lambda x, sublayer, norm: x - sublayer(x)))
     x = jnp.ones((1, 1, config.model.d_model))
     assert (layers.SublayerConnection(config.model, rngs=nnx.Rngs(0))(x, lambda x: x, None) == 0).all()
 

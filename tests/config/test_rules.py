@@ -22,7 +22,11 @@ CTC = {"training.objective": "ctc", "decoding.strategy": "ctc", "training.label_
 IMPOSSIBLE_COMBINATIONS = (
     ({"model.num_heads": 7}, ("d_model=512", "num_heads=7", "d_k=None")),
     ({"model.d_model": 513, "model.num_heads": 1}, ("positions=sinusoidal", "d_model=513")),
+    ({"model.num_key_heads": 3}, ("num_heads=8", "num_key_heads=3")),
+    ({"model.num_key_heads": 16}, ("num_heads=8", "num_key_heads=16")),
     ({"model.positions": "rotary", "model.attention": "additive"}, ("positions=rotary", "attention=additive")),
+    ({"model.positions": "shaw", "model.attention": "additive"}, ("positions=shaw", "attention=additive")),
+    ({"model.positions": "t5", "model.decoder_self_attention": "ssru"}, ("positions=t5", "attention=ssru")),
     ({"model.positions": "rotary", "model.d_k": 33}, ("positions=rotary", "d_k=33")),
     ({"model.positions": "rotary", "model.num_heads": 512}, ("num_heads=512", "d_k=None")),
     (
@@ -91,6 +95,7 @@ POSSIBLE_COMBINATIONS = (
     {"data.source": "ids", "tokenizer.kind": "ids"},
     {"data.source": "synthetic"},
     {"model.decoder_self_attention": "ssru", "model.positions": "rotary"},
+    {"model.num_key_heads": 8, "model.positions": "alibi", "model.attention": "additive"},
     MASKED | {"data.source": "synthetic"},
     CTC,
     {"tokenizer.model_file": "a,b", "tokenizer.shared": False, "model.share_embeddings": "none"},

@@ -26,6 +26,10 @@ SETTINGS = [dict(zip(KEYS, variant, strict=True)) for variant in VARIANTS]
 SETTINGS += [
     {"decoder_self_attention": "ssru", "output_bias": True},
     {"decoder_self_attention": "ssru", "positions": "rotary", "norm_position": "pre", "dtype": "bfloat16"},
+    {"decoder_self_attention": "average", "norm": "rms_norm"},
+    {"positions": "shaw", "num_key_heads": 1, "norm_position": "sandwich"},
+    {"positions": "alibi", "num_key_heads": 1, "norm": "rms_norm", "dtype": "bfloat16"},
+    {"positions": "t5", "attention": "additive"},
     {"decoder_start": "zero", "positions": "sinusoidal_marian", "activation": "gelu_exact", "source_eos": False},
 ]
 # bfloat16 has 8 bits of precision; each sub-layer rounds its output.

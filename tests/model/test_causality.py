@@ -49,6 +49,7 @@ CHANGES = [
     {"attention": "additive", "norm_position": "pre"},
     {"attention": "dot_product", "dtype": "bfloat16"},
     {"decoder_self_attention": "ssru"},
+    {"decoder_self_attention": "average"},
 ]
 EARLIER = np.arange(TARGET) <= LOOKED_AT[:, None]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from transformer.model.layers import LayerNorm
+from transformer.model.norms import LayerNorm, RMSNorm
 
 EPSILON = 1e-3
 
@@ -49,3 +49,14 @@ def test_values_and_gradients_follow_the_formula(dtype, tolerance, mean):
     for actual, exact in zip((y, *d_inputs), (values, *gradients), strict=True):
         error = np.linalg.norm(np.asarray(actual, np.float64) - exact) / np.linalg.norm(exact)
         assert error < tolerance * (1 + mean / 10)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-6), ("bfloat16", 1e-2)])
+def test_rms_norm_divides_by_the_root_of_the_mean_square(dtype, tolerance):
+    module = RMSNorm(16, epsilon=EPSILON, dtype=dtype, rngs=nnx.Rngs(0))
+    module.scale[...] = 1.0 + 0.5 * jax.random.normal(jax.random.key(1), 16)
+    x = (3.0 + jax.random.normal(jax.random.key(2), (4, 6, 16))).astype(dtype)
+    wide = np.asarray(x, np.float64)
+    expected = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + EPSILON) * np.asarray(module.scale[...])
+    assert module(x).dtype == dtype
+    np.testing.assert_allclose(np.asarray(module(x), np.float64), expected, rtol=tolerance)

@@ -27,7 +27,11 @@ VARIANTS = [(added, attention) for added in ADDED for attention in ("dot_product
     "changes",
     [
         *({"positions": positions, "attention": attention} for positions, attention in VARIANTS),
-        {"positions": "rotary"},
+        {"positions": "rotary", "num_key_heads": 1},
+        {"positions": "shaw", "norm": "rms_norm"},
+        {"positions": "alibi", "norm_position": "sandwich"},
+        {"positions": "t5", "remat": "layers"},
+        {"decoder_self_attention": "average"},
         {"decoder_self_attention": "ssru", "decoder_start": "zero", "output_bias": True, "source_eos": False},
     ],
     ids=str,

@@ -20,6 +20,9 @@ SHAPES = [
     {"d_v": 24, "attention_bias": True, "num_decoder_layers": 2},
     {"activation": "swiglu", "share_embeddings": "target", "norm_position": "pre"},
     {"attention": "additive", "share_embeddings": "none", "positions": "learned", "final_norm": True},
+    {"positions": "shaw", "num_key_heads": 2, "attention_bias": True},
+    {"positions": "t5", "norm_position": "sandwich", "final_norm": False, "num_key_heads": 1},
+    {"decoder_self_attention": "average", "norm": "rms_norm", "positions": "alibi"},
     {"decoder_self_attention": "ssru", "output_bias": True, "share_embeddings": "none"},
 ]
 
@@ -34,25 +37,32 @@ def closed_formula(config: ml_collections.ConfigDict, source_vocab: int, target_
     d, heads = config.d_model, config.num_heads
     d_k = d // heads if config.d_k is None else config.d_k
     d_v = d // heads if config.d_v is None else config.d_v
-    norm = 2 * d
-    attention = 2 * d * heads * (d_k + d_v)
+    norm = d if config.norm == "rms_norm" else 2 * d
+    norms = 2 if config.norm_position == "sandwich" else 1  # of a sub-layer
+    key_heads = heads if config.num_key_heads is None else config.num_key_heads
+    attention = d * (heads + key_heads) * (d_k + d_v)
     if config.attention_bias:
-        attention += heads * (2 * d_k + d_v) + d
+        attention += heads * d_k + key_heads * (d_k + d_v) + d
     if config.attention == "additive":
         attention += heads * d_k
     inner = 2 if config.activation in ("glu", "geglu", "swiglu") else 1
     feed_forward = inner * (d + 1) * config.d_ff + (config.d_ff + 1) * d
-    encoder = config.num_layers * (attention + feed_forward + 2 * norm)
+    encoder = config.num_layers * (attention + feed_forward + 2 * norms * norm)
     decoder_layers = config.num_layers if config.num_decoder_layers is None else config.num_decoder_layers
-    self_attention = attention if config.decoder_self_attention == "attention" else (2 * d + 1) * d
-    decoder = decoder_layers * (self_attention + attention + feed_forward + 3 * norm)
+    self_attention = {"attention": attention, "ssru": (2 * d + 1) * d, "average": feed_forward + 2 * (2 * d + 1) * d}
+    others = attention + feed_forward + 3 * norms * norm
+    decoder = decoder_layers * (self_attention[config.decoder_self_attention] + others)
     rows = {"all": target_vocab, "target": source_vocab + target_vocab, "none": source_vocab + 2 * target_vocab}
     total = encoder + decoder + rows[config.share_embeddings] * d
     if config.output_bias:
         total += target_vocab
     if config.positions == "learned":
         total += 2 * config.max_positions * d
-    if config.norm_position == "pre" or config.final_norm:
+    if config.positions == "shaw":
+        total += (config.num_layers + decoder_layers) * heads * 33 * d_k
+    if config.positions == "t5":
+        total += 2 * 32 * heads
+    if config.final_norm or (config.final_norm is None and config.norm_position != "post"):
         total += 2 * norm
     return total
 

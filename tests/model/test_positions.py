@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tests.model.models import tiny_config, tiny_transformer
-from transformer.model.positions import POSITIONS, LearnedPositions, SinusoidalPositions, rotate
+from tests.model.models import tiny_config
+from transformer.model.positions import POSITIONS, LearnedPositions, SinusoidalPositions
+from transformer.model.relative_positions import Rotary
 
 INTERLEAVED_BASE_100 = [
     [0, 1, 0, 1],
@@ -29,29 +30,29 @@ def first_rows(positions: nnx.Module, count: int) -> np.ndarray:
 
 
 def test_interleaved_sinusoids_have_the_golden_values(monkeypatch):
-    monkeypatch.setattr("transformer.model.positions.BASE", 100.0)
+    monkeypatch.setattr("transformer.model.relative_positions.BASE", 100.0)
     positions = SinusoidalPositions(4, concatenated=False)
     np.testing.assert_allclose(first_rows(positions, 4), INTERLEAVED_BASE_100, atol=1e-6)
 
 
 def test_concatenated_sinusoids_have_the_golden_values():
-    positions = POSITIONS["sinusoidal_concatenated"](tiny_config(d_model=20), nnx.Rngs(0))
+    positions = POSITIONS["sinusoidal_concatenated"](tiny_config(d_model=20), False, nnx.Rngs(0))
     np.testing.assert_allclose(first_rows(positions, 10)[1], CONCATENATED_ROW_1, rtol=1e-5)
 
 
 def test_marians_sinusoids_have_wavelengths_from_1_to_the_base_times_two_pi():
     """v = p exp(-i ln(10000) / (d / 2 - 1)), then all sin(v) and all cos(v), as in its source."""
-    rows = first_rows(POSITIONS["sinusoidal_marian"](tiny_config(d_model=12), nnx.Rngs(0)), 30)
+    rows = first_rows(POSITIONS["sinusoidal_marian"](tiny_config(d_model=12), False, nnx.Rngs(0)), 30)
     for position, row in enumerate(rows):
         angles = [position * math.exp(i * -(math.log(10_000.0) / (12 / 2 - 1))) for i in range(6)]
         np.testing.assert_allclose(row, [*map(math.sin, angles), *map(math.cos, angles)], atol=1e-5)
-    assert np.isfinite(first_rows(POSITIONS["sinusoidal_marian"](tiny_config(d_model=2), nnx.Rngs(0)), 3)).all()
+    assert np.isfinite(first_rows(POSITIONS["sinusoidal_marian"](tiny_config(d_model=2), False, nnx.Rngs(0)), 3)).all()
 
 
 @pytest.mark.parametrize("shift", [1, 7, 100])
 def test_a_shift_rotates_each_plane_by_an_angle_of_its_own(shift):
     """PE(pos + k) = R(k) PE(pos): what lets a product of two encodings depend on their distance (section 3.5)."""
-    positions = POSITIONS["sinusoidal"](tiny_config(d_model=16), nnx.Rngs(0))
+    positions = POSITIONS["sinusoidal"](tiny_config(d_model=16), False, nnx.Rngs(0))
     encoding = first_rows(positions, 200 + shift).reshape(-1, 8, 2)
     angles = shift / 10_000 ** (np.arange(0, 16, 2) / 16)
     cos, sin = np.cos(angles), np.sin(angles)
@@ -76,7 +77,7 @@ def test_rotation_is_by_an_angle_in_each_plane():
     # As complex numbers: elements i and 4 + i are one, multiplied by e^(i pos / 10000^(2i / 8)).
     angles = np.arange(300)[:, None] / 10_000 ** (np.arange(0, 8, 2) / 8)
     expected = (x[..., :4] + 1j * x[..., 4:]) * np.exp(1j * angles)[None, :, None]
-    rotated = np.asarray(rotate(jnp.asarray(x), jnp.arange(300)[None]))
+    rotated = np.asarray(Rotary().rotate(jnp.asarray(x), jnp.arange(300)[None]))
     np.testing.assert_allclose(rotated[..., :4] + 1j * rotated[..., 4:], expected, atol=1e-4)
 
 
@@ -85,7 +86,7 @@ def test_products_of_rotated_queries_and_keys_depend_only_on_distances():
 
     def products(first: int) -> np.ndarray:
         positions = first + jnp.arange(6)[None]
-        rotated = [rotate(jnp.asarray(x), positions) for x in (queries, keys)]
+        rotated = [Rotary().rotate(jnp.asarray(x), positions) for x in (queries, keys)]
         return np.einsum("bthd,bshd->bhts", *rotated)
 
     np.testing.assert_allclose(products(100), products(0), atol=1e-4)
@@ -94,17 +95,4 @@ def test_products_of_rotated_queries_and_keys_depend_only_on_distances():
 
 def test_rotation_keeps_the_dtype():
     x = jnp.ones((1, 3, 1, 4), jnp.bfloat16)
-    assert rotate(x, jnp.arange(3)[None]).dtype == jnp.bfloat16
-
-
-@pytest.mark.slow
-def test_rotary_positions_are_not_added_and_only_self_attention_is_told_of_them():
-    """A sentence shifted in its row has the same logits; one whose words change places does not."""
-    # Through a second layer a causal decoder would know the order without being told.
-    model = tiny_transformer(positions="rotary", num_layers=1).module
-    source, target = jnp.arange(4, 10)[None], jnp.arange(3, 8)[None]
-    logits = model(source, target)
-    at = {"source_positions": 7 + jnp.arange(6)[None], "target_positions": 3 + jnp.arange(5)[None]}
-    np.testing.assert_allclose(model(source, target, **at), logits, atol=1e-4)
-    assert not np.allclose(model(source[:, ::-1], target), logits, atol=1e-2)
-    assert not np.allclose(model(source, target[:, jnp.array([0, 2, 1, 3, 4])])[:, -1], logits[:, -1], atol=1e-2)
+    assert Rotary().rotate(x, jnp.arange(3)[None]).dtype == jnp.bfloat16

@@ -42,8 +42,14 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
     "sinusoidal positions need an even d_model; make it even, or use positions=learned or rotary": (
         lambda c: c.model.positions.startswith("sinusoidal") and c.model.d_model % 2 != 0
     ),
-    "rotary positions need dot-product attention; use attention=dot_product or other positions": (
-        lambda c: c.model.positions == "rotary" and c.model.attention != "dot_product"
+    "num_heads must be divisible by num_key_heads": (
+        lambda c: c.model.num_heads % (c.model.num_key_heads or c.model.num_heads) != 0
+    ),
+    "rotary and shaw positions need dot-product attention; use attention=dot_product or other positions": (
+        lambda c: c.model.positions in ("rotary", "shaw") and c.model.attention != "dot_product"
+    ),
+    "shaw and t5 positions are vectors of self-attention; use decoder_self_attention=attention or other positions": (
+        lambda c: c.model.positions in ("shaw", "t5") and c.model.decoder_self_attention != "attention"
     ),
     "rotary positions need an even head width; make d_k, or d_model / num_heads, even": (
         lambda c: c.model.positions == "rotary" and head_widths(c.model)[0] % 2 != 0

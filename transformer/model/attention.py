@@ -12,7 +12,7 @@ from transformer.model.dropout import dropout
 from transformer.model.fused_attention import ATTENTION_IMPLEMENTATIONS, fused_attention
 from transformer.model.linear import Linear
 from transformer.model.masks import Mask
-from transformer.model.positions import rotate
+from transformer.model.relative_positions import UNRELATED, Relation
 
 
 class MultiHeadAttention(nnx.Module):
@@ -26,10 +26,11 @@ class MultiHeadAttention(nnx.Module):
         d_model, num_heads, (d_k, d_v) = config.d_model, config.num_heads, head_widths(config)
         options = {"use_bias": config.attention_bias, "dtype": config.dtype, "rngs": rngs}
         self.query = Linear(d_model, num_heads * d_k, **options)
-        self.key = Linear(d_model, num_heads * d_k, **options)
-        self.value = Linear(d_model, num_heads * d_v, **options)
+        num_key_heads = config.num_key_heads or num_heads
+        self.key = Linear(d_model, num_key_heads * d_k, **options)
+        self.value = Linear(d_model, num_key_heads * d_v, **options)
         self.output = Linear(num_heads * d_v, d_model, **options)
-        self.d_k, self.d_v = d_k, d_v
+        self.d_k, self.d_v, self.num_heads = d_k, d_v, num_heads
         self.dropout_rate = config.attention_dropout
         self.kernels = ATTENTION_IMPLEMENTATIONS[config.attention_implementation]
         self.score = ATTENTION_SCORES[config.attention](num_heads, d_k, rngs)
@@ -40,49 +41,53 @@ class MultiHeadAttention(nnx.Module):
         keys_values: Float[Array, "B S D"],
         mask: Mask,
         rngs: nnx.Rngs | None = None,
+        relation: Relation = UNRELATED,
         positions: Int[Array, "#B T"] | None = None,
     ) -> Float[Array, "B T D"]:
-        """`positions`, here and below, rotate queries and keys; None: they are not rotated."""
-        keys, values = self.project_keys_values(keys_values, positions)
-        queries = self.project_queries(queries, positions)
-        if self.score is dot_product_score and self.dropout_rate == 0.0:
-            heads = fused_attention(self.kernels, queries, keys, values, mask)
+        """`positions`, here and below, are those of the queries and keys between which there is a relation."""
+        keys, values = self.project_keys_values(keys_values, relation, positions)
+        queries = self.project_queries(queries, relation, positions)
+        bias = relation.bias(queries, positions, positions)
+        if self.score is dot_product_score and self.dropout_rate == 0.0 and bias is None:
+            heads = fused_attention(self.kernels, queries, *self._for_each_head(keys, values), mask)
             if heads is not None:
                 return self._merge_heads(heads)
-        return self.attend(queries, keys, values, mask.dense, rngs)
+        return self.attend(queries, keys, values, mask.dense, bias, rngs)
 
     def project_queries(
-        self, x: Float[Array, "B T D"], positions: Int[Array, "#B T"] | None = None
+        self, x: Float[Array, "B T D"], relation: Relation = UNRELATED, positions: Int[Array, "#B T"] | None = None
     ) -> Float[Array, "B T H dk"]:
-        queries = _split_heads(self.query(x), self.d_k)
-        return queries if positions is None else rotate(queries, positions)
+        return relation.rotate(_split_heads(self.query(x), self.d_k), positions)
 
     def project_keys_values(
-        self, x: Float[Array, "B S D"], positions: Int[Array, "#B S"] | None = None
-    ) -> tuple[Float[Array, "B S H dk"], Float[Array, "B S H dv"]]:
+        self, x: Float[Array, "B S D"], relation: Relation = UNRELATED, positions: Int[Array, "#B S"] | None = None
+    ) -> tuple[Float[Array, "B S G dk"], Float[Array, "B S G dv"]]:
         keys, values = _split_heads(self.key(x), self.d_k), _split_heads(self.value(x), self.d_v)
-        return keys if positions is None else rotate(keys, positions), values
+        return relation.rotate(keys, positions), values
 
     def attend(
         self,
         queries: Float[Array, "B T H dk"],
-        keys: Float[Array, "B S H dk"],
-        values: Float[Array, "B S H dv"],
+        keys: Float[Array, "B S G dk"],
+        values: Float[Array, "B S G dv"],
         mask: Bool[Array, "#B 1 #T S"],
+        bias: Float[Array, "#B H T S"] | None = None,
         rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "B T D"]:
         """Attends in the plain form, with projected queries, keys and values, which cached decoding has already."""
-        weights = dropout(self.weights(queries, keys, mask), self.dropout_rate, rngs).astype(values.dtype)
+        keys, values = self._for_each_head(keys, values)
+        scores = self.score(queries, keys) if bias is None else self.score(queries, keys) + bias
+        weights = masked_softmax(scores, mask)
+        if hasattr(self, "__captures__"):  # within `nnx.capture`
+            self.sow(nnx.Intermediate, "weights", weights)
+        weights = dropout(weights, self.dropout_rate, rngs).astype(values.dtype)
         heads = jnp.einsum("bhts,bshd->bhtd", weights, values)
         return self._merge_heads(jnp.swapaxes(heads, 1, 2))
 
-    def weights(
-        self, queries: Float[Array, "B T H dk"], keys: Float[Array, "B S H dk"], mask: Bool[Array, "#B 1 #T S"]
-    ) -> Float[Array, "B H T S"]:
-        weights = masked_softmax(self.score(queries, keys), mask)
-        if hasattr(self, "__captures__"):  # within `nnx.capture`
-            self.sow(nnx.Intermediate, "weights", weights)
-        return weights
+    def _for_each_head(self, *groups: Float[Array, "B S G _"]) -> list[Float[Array, "B S H _"]]:
+        """Repeats the keys or values of each group of heads that share them (Ainslie et al. 2023)."""
+        repeats = self.num_heads // groups[0].shape[2]
+        return [x if repeats == 1 else jnp.repeat(x, repeats, axis=2) for x in groups]
 
     def _merge_heads(self, heads: Float[Array, "B T H dv"]) -> Float[Array, "B T D"]:
         return self.output(heads.reshape(*heads.shape[:2], -1))

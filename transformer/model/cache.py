@@ -9,7 +9,9 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.model.attention import MultiHeadAttention
+from transformer.model.average_attention import AverageAttention
 from transformer.model.kernels import FLOAT32, batched_dtype
+from transformer.model.relative_positions import UNRELATED, Relation
 from transformer.model.ssru import Ssru
 
 
@@ -17,8 +19,8 @@ from transformer.model.ssru import Ssru
 class KeyValueCache:
     """Keys and values of N positions, in the layout and the dtype in which products read them."""
 
-    keys: Float[Array, "B H dk N"]
-    values: Float[Array, "B H N dv"]
+    keys: Float[Array, "B G dk N"]
+    values: Float[Array, "B G N dv"]
 
     @classmethod
     def start(cls, attention: MultiHeadAttention, rows: int, beams: int, length: int) -> "KeyValueCache":
@@ -32,26 +34,35 @@ class KeyValueCache:
         attention: MultiHeadAttention,
         x: Float[Array, "B K D"],
         position: Int[Array, ""],
-        rotary_positions: Int[Array, "1 K"] | None,
+        relation: Relation,
         mask: Bool[Array, "B 1 K N"],
     ) -> tuple[Float[Array, "B K D"], "KeyValueCache"]:
         """Adds the new token of each hypothesis to the cache and attends to the entries that `mask` gives it."""
-        (keys, values), begin = project(attention, x, rotary_positions), position * x.shape[1]
+        beams = x.shape[1]
+        positions, key_positions = jnp.full((1, beams), position), jnp.arange(mask.shape[-1])[None] // beams
+        (keys, values), begin = project(attention, x, relation, positions), position * beams
         cache = KeyValueCache(
             jax.lax.dynamic_update_slice_in_dim(self.keys, keys, begin, axis=3),
             jax.lax.dynamic_update_slice_in_dim(self.values, values, begin, axis=2),
         )
-        return cache.attend(attention, x, mask, rotary_positions), cache
+        queries = attention.project_queries(x, relation, positions)
+        return cache._attend(attention, queries, mask, relation.bias(queries, positions, key_positions)), cache
 
     def attend(
+        self, attention: MultiHeadAttention, x: Float[Array, "B K D"], mask: Bool[Array, "B 1 1 N"]
+    ) -> Float[Array, "B K D"]:
+        """Attends to all entries that `mask` gives to every hypothesis, as those of a memory."""
+        return self._attend(attention, attention.project_queries(x), mask)
+
+    def _attend(
         self,
         attention: MultiHeadAttention,
-        x: Float[Array, "B K D"],
+        queries: Float[Array, "B K H dk"],
         mask: Bool[Array, "B 1 #K N"],
-        rotary_positions: Int[Array, "1 K"] | None = None,
+        bias: Float[Array, "#B H K N"] | None = None,
     ) -> Float[Array, "B K D"]:
-        queries = attention.project_queries(x, rotary_positions).astype(self.keys.dtype)
-        return attention.attend(queries, self.keys.transpose(0, 3, 1, 2), self.values.swapaxes(1, 2), mask)
+        keys, values = self.keys.transpose(0, 3, 1, 2), self.values.swapaxes(1, 2)
+        return attention.attend(queries.astype(keys.dtype), keys, values, mask, bias)
 
     def reorder(self, parents: Int[Array, "B K"]) -> "KeyValueCache":
         """Returns the same cache: `DecodingCache.slots` says where the entries of a hypothesis are."""
@@ -60,18 +71,20 @@ class KeyValueCache:
 
 @struct.dataclass
 class RecurrentCache:
-    """The states of a recurrent unit in place of self-attention, one for each hypothesis."""
+    """The states of a recurrent unit, or the sums of averages, in place of self-attention: one for each hypothesis."""
 
     states: Float[Array, "B K D"]
 
     @classmethod
-    def start(cls, unit: Ssru, rows: int, beams: int, length: int) -> "RecurrentCache":
+    def start(cls, unit: Ssru | AverageAttention, rows: int, beams: int, length: int) -> "RecurrentCache":
         """Returns states of zeros."""
-        return cls(jnp.zeros((rows, beams, unit.input.in_features), FLOAT32))
+        return cls(jnp.zeros((rows, beams, unit.d_model), FLOAT32))
 
-    def step(self, unit: Ssru, x: Float[Array, "B K D"], *_: Any) -> tuple[Float[Array, "B K D"], "RecurrentCache"]:
+    def step(
+        self, unit: Ssru | AverageAttention, x: Float[Array, "B K D"], position: Int[Array, ""], *_: Any
+    ) -> tuple[Float[Array, "B K D"], "RecurrentCache"]:
         """Updates the states with the new token of each hypothesis. Only attention uses the other arguments."""
-        out, states = unit.step(x, self.states)
+        out, states = unit.step(x, self.states, position)
         return out, RecurrentCache(states)
 
     def reorder(self, parents: Int[Array, "B K"]) -> "RecurrentCache":
@@ -80,7 +93,11 @@ class RecurrentCache:
 
 
 # The sub-layer by which a position of the decoder sees those before it, and its cache in decoding.
-DECODER_SELF_ATTENTIONS = {"attention": (MultiHeadAttention, KeyValueCache), "ssru": (Ssru, RecurrentCache)}
+DECODER_SELF_ATTENTIONS = {
+    "attention": (MultiHeadAttention, KeyValueCache),
+    "ssru": (Ssru, RecurrentCache),
+    "average": (AverageAttention, RecurrentCache),
+}
 
 
 @struct.dataclass
@@ -116,9 +133,12 @@ class DecodingCache:
 
 
 def project(
-    attention: MultiHeadAttention, x: Float[Array, "B N D"], rotary_positions: Int[Array, "#B N"] | None = None
-) -> tuple[Float[Array, "B H dk N"], Float[Array, "B H N dv"]]:
+    attention: MultiHeadAttention,
+    x: Float[Array, "B N D"],
+    relation: Relation = UNRELATED,
+    positions: Int[Array, "#B N"] | None = None,
+) -> tuple[Float[Array, "B G dk N"], Float[Array, "B G N dv"]]:
     """Returns the keys and values of x in the layout and the dtype of the cache."""
-    keys, values = attention.project_keys_values(x, rotary_positions)
+    keys, values = attention.project_keys_values(x, relation, positions)
     dtype = batched_dtype(keys.dtype)
     return keys.transpose(0, 2, 3, 1).astype(dtype), values.swapaxes(1, 2).astype(dtype)

@@ -4,15 +4,15 @@ import functools
 from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
 from transformer.config_types import Config
 from transformer.model.attention import MultiHeadAttention
 from transformer.model.dropout import dropout
-from transformer.model.kernels import materialize, product_dtype
+from transformer.model.kernels import materialize
 from transformer.model.linear import Linear
+from transformer.model.norms import make_norm
 
 # jax.nn.gelu is the tanh approximation by default, unlike PyTorch's, which is exact.
 ACTIVATIONS = {
@@ -49,8 +49,9 @@ class SublayerConnection(nnx.Module):
     """LayerNorm(x + Dropout(Sublayer(x))), as published, or with pre-norm x + Dropout(Sublayer(LayerNorm(x)))."""
 
     def __init__(self, config: Config, *, rngs: nnx.Rngs):
-        self.norm = layer_norm(config, rngs)
-        self.connect = NORM_POSITIONS[config.norm_position]
+        num_norms, self.connect = NORM_POSITIONS[config.norm_position]
+        self.norm = make_norm(config, rngs)
+        self.output_norm = make_norm(config, rngs) if num_norms == 2 else None
         self.dropout_rate = config.dropout
 
     def __call__(
@@ -59,12 +60,15 @@ class SublayerConnection(nnx.Module):
         sublayer: Callable[[Float[Array, "B T D"]], Float[Array, "B T D"]],
         rngs: nnx.Rngs | None,
     ) -> Float[Array, "B T D"]:
-        return self.connect(x, lambda x: dropout(sublayer(x), self.dropout_rate, rngs), self.norm)
+        norms = [norm for norm in (self.norm, self.output_norm) if norm is not None]
+        return self.connect(x, lambda x: dropout(sublayer(x), self.dropout_rate, rngs), *norms)
 
 
+# The number of norms of a sub-layer, and a function of (x, sublayer, *norms).
 NORM_POSITIONS = {
-    "post": lambda x, sublayer, norm: norm(materialize(x + sublayer(x))),
-    "pre": lambda x, sublayer, norm: materialize(x + sublayer(norm(x))),
+    "post": (1, lambda x, sublayer, norm: norm(materialize(x + sublayer(x)))),
+    "pre": (1, lambda x, sublayer, norm: materialize(x + sublayer(norm(x)))),
+    "sandwich": (2, lambda x, sublayer, norm, output_norm: materialize(x + output_norm(sublayer(norm(x))))),
 }
 
 
@@ -98,54 +102,3 @@ class Layer(nnx.Module):
         if attend_memory is not None:
             x = self.cross_attention_connection(x, attend_memory, rngs)
         return self.feed_forward_connection(x, lambda x: self.feed_forward(x, rngs), rngs)
-
-
-class LayerNorm(nnx.LayerNorm):
-    """(x - mean) / sqrt(variance + epsilon) * scale + bias in float32, like the gradients, which Flax would round."""
-
-    def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows D"]:
-        return normalize(x, self.scale[...], self.bias[...], self.epsilon, product_dtype(self.dtype))
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
-def normalize(
-    x: Float[Array, "*rows D"], scale: Float[Array, " D"], bias: Float[Array, " D"], epsilon: float, dtype: jnp.dtype
-) -> Float[Array, "*rows D"]:
-    return _forward(x, scale, bias, epsilon, dtype)[0]
-
-
-def _forward(x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float, dtype: jnp.dtype):
-    wide = x.astype(jnp.float32)
-    mean = jnp.mean(wide, axis=-1, keepdims=True)
-    centered = wide - mean
-    # E[x^2] - E[x]^2 would lose digits where the mean is large.
-    inverse = jax.lax.rsqrt(jnp.mean(jnp.square(centered), axis=-1, keepdims=True) + epsilon)
-    y = centered * (inverse * _as_row(scale, x)) + _as_row(bias, x)
-    return y.astype(dtype), (x, mean, inverse, scale)
-
-
-def _backward(epsilon: float, dtype: jnp.dtype, saved: tuple[jax.Array, ...], d_y: jax.Array):
-    x, mean, inverse, scale = saved
-    wide, d_y = x.astype(jnp.float32), d_y.astype(jnp.float32)
-    normalized = (wide - mean) * inverse
-    d_normalized = d_y * _as_row(scale, x)
-    along_mean = jnp.mean(d_normalized, axis=-1, keepdims=True)
-    along_x = jnp.mean(d_normalized * normalized, axis=-1, keepdims=True)
-    d_x = inverse * (d_normalized - along_mean - normalized * along_x)
-    # Sums of d_y * normalized and of d_y over all rows. From the product, XLA for GPUs would make one kernel with the
-    # normalization, which stores a float32 array; multiplied out, both sums take one pass over x and d_y.
-    rows = tuple(range(x.ndim - 1))
-    weighted = d_y * inverse
-    return d_x.astype(x.dtype), jnp.sum(weighted * wide - weighted * mean, rows), jnp.sum(d_y, rows)
-
-
-normalize.defvjp(_forward, _backward)
-
-
-def _as_row(vector: jax.Array, x: jax.Array) -> jax.Array:
-    return vector.reshape((1,) * (x.ndim - 1) + (-1,))
-
-
-def layer_norm(config: Config, rngs: nnx.Rngs) -> LayerNorm:
-    """Returns layer normalization over D, computed in float32 for every dtype of the products."""
-    return LayerNorm(config.d_model, epsilon=config.layer_norm_epsilon, dtype=config.dtype, rngs=rngs)

@@ -1,18 +1,15 @@
-"""Positional encodings, added to the embeddings (section 3.5) or applied in attention as rotations."""
+"""Positional encodings that are added to the embeddings (section 3.5), and the table of all kinds of positions."""
+
+import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-BASE = 10_000.0  # of the wavelengths (section 3.5)
-
-
-def _angles(positions: Int[Array, "#B L"], planes: int, divisor: int) -> Float[Array, "#B L planes"]:
-    """Returns the angles pos / BASE^(i / divisor), in radians, for i = 0 ... planes - 1."""
-    frequencies = BASE ** (-np.arange(planes) / divisor)
-    return positions[..., None].astype(jnp.float32) * frequencies.astype(np.float32)[None, None]
+from transformer.config_types import Config
+from transformer.model.relative_positions import UNRELATED, Alibi, Relation, Rotary, Shaw, T5Bias, phases
 
 
 class SinusoidalPositions(nnx.Module):
@@ -27,7 +24,7 @@ class SinusoidalPositions(nnx.Module):
         self.divisor = max(d_model // 2 - 1, 1) if includes_base else d_model // 2
 
     def __call__(self, positions: Int[Array, "#B L"]) -> Float[Array, "#B L D"]:
-        angles = _angles(positions, self.d_model // 2, self.divisor)
+        angles = phases(positions, self.d_model // 2, self.divisor)
         if self.concatenated:
             return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
         return jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1).reshape(*positions.shape, self.d_model)
@@ -43,25 +40,27 @@ class LearnedPositions(nnx.Module):
         return jnp.take(self.table[...], positions, axis=0, mode="clip")
 
 
-# (config.model, rngs) to the module whose result is added to the embeddings; None: self-attention rotates instead.
+# Constructors from (config.model, is_causal, rngs) of what is added to the embeddings, or of a relation, which
+# self-attention sees instead.
 POSITIONS = {
-    "sinusoidal": lambda config, rngs: SinusoidalPositions(config.d_model, concatenated=False),
-    "sinusoidal_concatenated": lambda config, rngs: SinusoidalPositions(config.d_model, concatenated=True),
-    "sinusoidal_marian": lambda config, rngs: SinusoidalPositions(
-        config.d_model, concatenated=True, includes_base=True
-    ),
-    "learned": lambda config, rngs: LearnedPositions(config.d_model, max_positions=config.max_positions, rngs=rngs),
-    "rotary": lambda config, rngs: None,
+    "sinusoidal": lambda config, *_: SinusoidalPositions(config.d_model, concatenated=False),
+    "sinusoidal_concatenated": lambda config, *_: SinusoidalPositions(config.d_model, concatenated=True),
+    "sinusoidal_marian": lambda config, *_: SinusoidalPositions(config.d_model, concatenated=True, includes_base=True),
+    "learned": lambda config, _, rngs: LearnedPositions(config.d_model, max_positions=config.max_positions, rngs=rngs),
+    "rotary": lambda *_: Rotary(),
+    "shaw": lambda config, _, rngs: Shaw(config, rngs),
+    "alibi": lambda *_: Alibi(),
+    "t5": lambda config, is_causal, rngs: T5Bias(config, is_causal, rngs),
 }
 
 
-def rotate(x: Float[Array, "B L H d"], positions: Int[Array, "#B L"]) -> Float[Array, "B L H d"]:
-    """Rotates queries or keys by their positions, so that products depend on relative positions (Su et al. 2021).
+def make_positions(
+    config: Config, num_layers: int, *, is_causal: bool, rngs: nnx.Rngs
+) -> tuple[Callable | None, list[Relation]]:
+    """Returns what a stack adds to its embeddings, None for nothing, and the relation that each layer sees."""
 
-    Elements i and d/2 + i form a plane, rotated by the i-th angle of a sinusoidal encoding of width d.
-    """
-    planes = x.shape[-1] // 2
-    angles = _angles(positions, planes, planes)[:, :, None]
-    sin, cos = jnp.sin(angles), jnp.cos(angles)
-    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+    make = functools.partial(POSITIONS[config.positions], config, is_causal, rngs)
+    first = make()
+    if not isinstance(first, Relation):
+        return first, [UNRELATED] * num_layers
+    return None, [first, *(first if first.is_shared else make() for _ in range(num_layers - 1))]

@@ -1,9 +1,11 @@
 """The simpler simple recurrent unit (Kim et al. 2019), which can replace the decoder's self-attention."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config_types import Config
 from transformer.model.kernels import FLOAT32, product_dtype
@@ -21,24 +23,21 @@ class Ssru(nnx.Module):
         d_model, options = config.d_model, {"dtype": config.dtype, "output_dtype": FLOAT32, "rngs": rngs}
         self.input = Linear(d_model, d_model, use_bias=False, **options)
         self.forget = Linear(d_model, d_model, **options)
-        self.dtype = config.dtype
+        self.d_model, self.dtype = d_model, config.dtype
 
     def __call__(
         self,
         x: Float[Array, "B T D"],
         keys_values: Float[Array, "B T D"],
         mask: Mask,
-        rngs: nnx.Rngs | None = None,
-        positions: Int[Array, "#B T"] | None = None,
+        *_: Any,
     ) -> Float[Array, "B T D"]:
         """Maps whole rows, in which each segment of the mask starts again. Only attention uses the other arguments."""
         forget, increments = self._gates(x)
-        segments = mask.query_segments
-        is_first = jnp.pad(segments[:, :-1], ((0, 0), (1, 0))) != segments
-        return self._output(linear_recurrence(jnp.where(is_first[..., None], 0.0, forget), increments))
+        return self._output(linear_recurrence(jnp.where(starts_segment(mask), 0.0, forget), increments))
 
     def step(
-        self, x: Float[Array, "B K D"], state: Float[Array, "B K D"]
+        self, x: Float[Array, "B K D"], state: Float[Array, "B K D"], position: Int[Array, ""]
     ) -> tuple[Float[Array, "B K D"], Float[Array, "B K D"]]:
         """Returns the outputs for one more token of each hypothesis, and the next states."""
         forget, increments = self._gates(x)
@@ -54,7 +53,13 @@ class Ssru(nnx.Module):
         return jax.nn.relu(states).astype(product_dtype(self.dtype))
 
 
-def linear_recurrence(decays: Float[Array, "B T D"], increments: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+def starts_segment(mask: Mask) -> Bool[Array, "B T 1"]:
+    """Returns which positions are the first of a sentence."""
+    segments = mask.query_segments
+    return (jnp.pad(segments[:, :-1], ((0, 0), (1, 0))) != segments)[..., None]
+
+
+def linear_recurrence(decays: Float[Array, "B T #D"], increments: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
     """Returns c with c_t = decay_t * c_{t-1} + increment_t and c_{-1} = 0, in O(log T) parallel steps."""
 
     def compose(first, second):

@@ -11,12 +11,14 @@ from transformer.config_types import Config
 from transformer.model.cache import DECODER_SELF_ATTENTIONS, DecodingCache, KeyValueCache, project
 from transformer.model.dropout import dropout
 from transformer.model.embedding import Embedding
-from transformer.model.layers import Layer, layer_norm
+from transformer.model.layers import Layer
 from transformer.model.masks import Mask, segments_of
-from transformer.model.positions import POSITIONS
+from transformer.model.norms import make_norm
+from transformer.model.positions import make_positions
+from transformer.model.relative_positions import Relation
 from transformer.special_tokens import BOS, EOS
 
-# Functions that wrap the application of a layer, a function of (layer, x, rngs).
+# Functions that wrap the application of a layer, a function of (layer, relation, x, rngs).
 REMATS = {
     "none": lambda apply_layer: apply_layer,
     # The backward pass computes the layer again, with the same dropout, from its input. Nothing else of it is stored.
@@ -36,9 +38,10 @@ class Stack(nnx.Module):
     def __init__(self, config: Config, embedding: Embedding, num_layers: int, *, rngs: nnx.Rngs, **layer_options: Any):
         """`layer_options` are the arguments of `Layer`."""
         self.embedding = embedding
-        self.positions = POSITIONS[config.positions](config, rngs)
-        has_final_norm = config.norm_position == "pre" if config.final_norm is None else config.final_norm
-        self.final_norm = layer_norm(config, rngs) if has_final_norm else None
+        self.positions, seen = make_positions(config, num_layers, is_causal=self.is_causal, rngs=rngs)
+        self.relations = nnx.List(seen)
+        has_final_norm = config.norm_position != "post" if config.final_norm is None else config.final_norm
+        self.final_norm = make_norm(config, rngs) if has_final_norm else None
         self.dropout_rate = config.dropout
         self.remat = REMATS[config.remat]
         self.layers = nnx.List([Layer(config, rngs=rngs, **layer_options) for _ in range(num_layers)])
@@ -59,9 +62,9 @@ class Stack(nnx.Module):
         mask = Mask(segments, segments, self.is_causal, is_packed)
         memory_mask = None if memory is None else Mask(segments, memory_segments, False, is_packed)
 
-        def apply_layer(layer: Layer, x: jax.Array, rngs: nnx.Rngs | None) -> jax.Array:
+        def apply_layer(layer: Layer, relation: Relation, x: jax.Array, rngs: nnx.Rngs | None) -> jax.Array:
             def attend_self(x):
-                return layer.self_attention(x, x, mask, rngs, self.rotary_positions(positions))
+                return layer.self_attention(x, x, mask, rngs, relation, positions)
 
             def attend_memory(x):
                 return layer.cross_attention(x, memory, memory_mask, rngs)
@@ -69,8 +72,8 @@ class Stack(nnx.Module):
             return layer(x, attend_self, None if memory is None else attend_memory, rngs)
 
         x = self.embed(tokens, positions, rngs)
-        for layer in self.layers:
-            x = self.remat(apply_layer)(layer, x, rngs)
+        for layer, relation in zip(self.layers, self.relations, strict=True):
+            x = self.remat(apply_layer)(layer, relation, x, rngs)
         return self.apply_final_norm(x)
 
     def embed(
@@ -84,10 +87,6 @@ class Stack(nnx.Module):
             # In float32, since the gradient of a learned position is a sum over rows.
             x = (x + self.positions(positions)).astype(x.dtype)
         return dropout(x, self.dropout_rate, rngs)
-
-    def rotary_positions(self, positions: Int[Array, "#B L"]) -> Int[Array, "#B L"] | None:
-        """Returns the positions by which self-attention rotates queries and keys, or None if it does not."""
-        return positions if self.positions is None else None
 
     def apply_final_norm(self, x: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
         return x if self.final_norm is None else self.final_norm(x)
@@ -157,15 +156,14 @@ class Decoder(Stack):
         `tokens` is (B, K): the K beams take the length axis, so all of them attend to the same memory.
         """
         positions = jnp.full((1, tokens.shape[1]), position)
-        rotary_positions = self.rotary_positions(positions)
         x = self.embed(tokens, positions, None)
         slot_numbers = jnp.arange(tokens.shape[1])[None]  # hypothesis k has its new token in slot k
         cache = cache.replace(slots=cache.slots.at[:, :, position].set(slot_numbers))
         self_mask, self_attentions = cache.self_mask, list(cache.self_attentions)
-        for i, (layer, memory) in enumerate(zip(self.layers, cache.memories, strict=True)):
+        for i, (layer, relation, memory) in enumerate(zip(self.layers, self.relations, cache.memories, strict=True)):
 
-            def attend_self(x, i=i, module=layer.self_attention):
-                out, self_attentions[i] = self_attentions[i].step(module, x, position, rotary_positions, self_mask)
+            def attend_self(x, i=i, module=layer.self_attention, relation=relation):
+                out, self_attentions[i] = self_attentions[i].step(module, x, position, relation, self_mask)
                 return out
 
             def attend_memory(x, memory=memory, attention=layer.cross_attention):
