@@ -132,9 +132,7 @@ def test_an_attention_score_takes_one_table_entry(add):
 
 
 def test_positions_take_one_table_entry(add):
-    config = add(
-        "model.positions", lambda *_: lambda positions: positions[..., None].repeat(8, axis=-1)
-    )
+    config = add("model.positions", lambda *_: lambda positions: positions[..., None].repeat(8, axis=-1))
     config = ml_collections.ConfigDict(config.model)
     config.update({"d_model": 8, "num_heads": 2, "num_layers": 1})
     embedding = Embedding(9, 8, dtype="float32", rngs=nnx.Rngs(0))
