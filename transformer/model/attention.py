@@ -26,9 +26,8 @@ class MultiHeadAttention(nnx.Module):
         d_model, num_heads, (d_k, d_v) = config.d_model, config.num_heads, head_widths(config)
         options = {"use_bias": config.attention_bias, "dtype": config.dtype, "rngs": rngs}
         self.query = Linear(d_model, num_heads * d_k, **options)
-        num_key_heads = config.num_key_heads or num_heads
-        self.key = Linear(d_model, num_key_heads * d_k, **options)
-        self.value = Linear(d_model, num_key_heads * d_v, **options)
+        self.key = Linear(d_model, (config.num_key_heads or num_heads) * d_k, **options)
+        self.value = Linear(d_model, (config.num_key_heads or num_heads) * d_v, **options)
         self.output = Linear(num_heads * d_v, d_model, **options)
         self.d_k, self.d_v, self.num_heads = d_k, d_v, num_heads
         self.dropout_rate = config.attention_dropout
@@ -76,13 +75,12 @@ class MultiHeadAttention(nnx.Module):
     ) -> Float[Array, "B T D"]:
         """Attends in the plain form, with projected queries, keys and values, which cached decoding has already."""
         keys, values = self._for_each_head(keys, values)
-        scores = self.score(queries, keys) if bias is None else self.score(queries, keys) + bias
-        weights = masked_softmax(scores, mask)
+        scores = self.score(queries, keys)
+        weights = masked_softmax(scores if bias is None else scores + bias, mask)
         if hasattr(self, "__captures__"):  # within `nnx.capture`
             self.sow(nnx.Intermediate, "weights", weights)
         weights = dropout(weights, self.dropout_rate, rngs).astype(values.dtype)
-        heads = jnp.einsum("bhts,bshd->bhtd", weights, values)
-        return self._merge_heads(jnp.swapaxes(heads, 1, 2))
+        return self._merge_heads(jnp.swapaxes(jnp.einsum("bhts,bshd->bhtd", weights, values), 1, 2))
 
     def _for_each_head(self, *groups: Float[Array, "B S G _"]) -> list[Float[Array, "B S H _"]]:
         """Repeats the keys or values of each group of heads that share them (Ainslie et al. 2023)."""
