@@ -143,6 +143,8 @@ def _is_triples(value: tuple) -> bool:
 
 TEXT = Rule("text of one line", _is_one_line)
 NONEMPTY_TEXT = Rule("text of one line, not empty", lambda value: value.strip() != "" and _is_one_line(value))
+TEXTS = Rule("a tuple of texts", lambda value: all(isinstance(item, str) and _is_one_line(item) for item in value))
+WORDS = Rule("a tuple of words", lambda value: all(isinstance(item, str) and item.split() == [item] for item in value))
 LANGUAGE = Rule("a language code, or empty", lambda value: not any(map(str.isspace, value)))
 SWITCH = Rule("true or false", lambda value: True)
 PROBABILITY = Rule("at least 0 and below 1", lambda value: 0 <= value < 1)

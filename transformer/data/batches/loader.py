@@ -22,7 +22,6 @@ from transformer.data.batches import bucketing, packing
 from transformer.data.batches.collation import Arrays, assemble_and_place
 from transformer.data.batches.epoch_plan import EpochPlan
 from transformer.data.corpus.corpus import Corpus, EpochPairs
-from transformer.data.corpus.sampling import SampledEpoch
 
 HELD_OUT_BUCKETS = 4  # at most: a shape takes longer to compile than the padding of a small split to compute
 
@@ -72,8 +71,7 @@ class Loader(Iterator[tuple[Position, Arrays, BatchStats]], contextlib.AbstractC
         num_samplers = min(config.data.prefetch, workers.num_workers(config.data.workers))
         is_pooled = corpus.sampler is not None and num_samplers > 1
         self._samplers = workers.Pool(corpus.sampler, num_samplers) if is_pooled else None
-        first_lengths = corpus.epoch(start.epoch, config.seed).lengths
-        self.buckets = PLANS[config.batch.plan].choose_shapes(first_lengths, config.batch)
+        self.buckets = PLANS[config.batch.plan].choose_shapes(corpus.all_pairs().lengths, config.batch)
         self.pairs, self.plan = self._plan(start.epoch)
         self.data_wait_seconds = 0.0
         # Its threads are daemons: an executor's would delay the exit by the plan of an epoch that is not needed.
@@ -129,7 +127,7 @@ def _assemble(corpus: EpochPairs, plan: EpochPlan, number: int, mesh: Mesh) -> t
     batch = plan[number]
     own, arrays, placed = assemble_and_place(corpus, batch, mesh)
     tokens = plan.tokens[number]
-    if isinstance(corpus, SampledEpoch):
+    if corpus.is_estimated:
         counted = [np.count_nonzero(arrays[name]) if name in arrays else 0 for name in ("source", "target_output")]
         planned = corpus.reserved(own.sentences).sum(axis=0)
         tokens = np.rint(tokens * (counted / np.maximum(planned, 1))).astype(np.int64)

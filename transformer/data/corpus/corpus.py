@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,14 @@ from transformer import cache, files, progress_bar, workers
 from transformer.config_types import Config
 from transformer.data.corpus import encoding
 from transformer.data.corpus.encoding import open_array
+from transformer.data.corpus.mixing import MixedEpoch, effective_weights, pairs_of_epoch
 from transformer.data.corpus.sampling import SampledEpoch, Sampler, Sequences
+from transformer.data.sources.mixture import MixedSource
 from transformer.data.sources.source import Source, open_source, read_pairs
 from transformer.data.tokenizers.tokenizer import Tokenizer, select_pairs
 from transformer.errors import UserError
 
-_FORMAT = 8  # part of every key: raise it when the same inputs would give other files
+_FORMAT = 9  # part of every key: raise it when the same inputs would give other files
 _REPORT = "corpus.json"
 _CHUNK = 8192  # pairs encoded at once
 _SAMPLE = 10_000  # pairs, spread over the source, whose losses are counted
@@ -36,13 +38,17 @@ class Corpus:
 
     Attributes:
       lengths: tokens of each source and target, end-of-sentence included; 0 for a side that the pairs do not have.
-      report: `kept`, `dropped` by reason, the `digest` of all pairs, `losses` of a sample (`losses_of_pairs`).
+      report: `kept`, `dropped` by reason, the `digest` of all pairs, `losses` of a sample (`losses_of_pairs`), and the
+        number of pairs kept of each of the `parts` of a mixture.
       sampler: samples the sentences of each epoch; None without subword sampling.
+      weights: how many times an epoch reads each pair of each part; empty if it reads all pairs once.
     """
 
     lengths: Int32[np.ndarray, "N 2"]
     report: dict[str, Any]
     sampler: Sampler | None = None
+    weights: Sequence[float] = ()
+    is_estimated = False
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -87,13 +93,22 @@ class Corpus:
         return [sentence[:-1].tolist() for sentence in np.split(tokens, np.cumsum(lengths)[:-1])]
 
     def epoch(self, epoch: int, seed: int, draw: Callable[..., Sequences] | None = None) -> "EpochPairs":
-        """Returns the pairs as this epoch sees them: sampled by `draw` or `sampler` with subword sampling."""
+        """Returns the pairs that this epoch reads: sampled by `draw` or `sampler` with subword sampling."""
+        pairs = self.all_pairs(epoch, seed, draw)
+        if not self.weights:
+            return pairs
+        return MixedEpoch(pairs, pairs_of_epoch(self.report["parts"], self.weights, seed, epoch))
+
+    def all_pairs(
+        self, epoch: int = 0, seed: int = 0, draw: Callable[..., Sequences] | None = None
+    ) -> "Corpus | SampledEpoch":
+        """Returns all pairs, each once, with the lengths that plans reserve in every epoch."""
         if self.sampler is None:
             return self
         return SampledEpoch(self.lengths, self.sampler.reserved_lengths, draw or self.sampler, seed, epoch)
 
 
-EpochPairs = Corpus | SampledEpoch  # what an epoch is planned for and its batches are filled with
+EpochPairs = Corpus | SampledEpoch | MixedEpoch  # what an epoch is planned for and its batches are filled with
 
 
 def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
@@ -121,6 +136,8 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
     corpus = Corpus(folder)
     if split == "train" and (rate := config.tokenizer.subword_sampling):
         corpus.sampler = Sampler(corpus, tokenizer, rate, data.max_length)
+    if split == "train" and data.mixture:
+        corpus.weights = _weigh(source, corpus.report["parts"], data.mixture_temperature)
     kept, dropped = corpus.report["kept"], corpus.report["dropped"]
     total = sum(dropped.values())
     level = logging.WARNING if total > _MAX_DROPPED * (total + kept) else logging.INFO
@@ -128,10 +145,23 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
     return corpus
 
 
+def _weigh(source: MixedSource, counts: Sequence[int], temperature: float) -> list[float]:
+    """Returns how many times an epoch reads each pair of each part. Raises UserError if a part has none."""
+    if not all(counts):
+        empty = source.parts[counts.index(0)].name
+        raise UserError(f"config.data.mixture: no pair of {empty} is left; remove it, or raise config.data.max_length")
+    weights = effective_weights(counts, [part.weight for part in source.parts], temperature)
+    for part, count, weight in zip(source.parts, counts, weights, strict=True):
+        if weight * count < 1:
+            raise UserError(f"config.data.mixture: an epoch reads less than one pair of {part.name}; raise its weight")
+        logging.info("An epoch reads each of the %s pairs of %s %.4g times.", f"{count:,}", part.name, weight)
+    return weights
+
+
 def _encode(folder: Path, source: Source, encoder: encoding.PairEncoder, wanted_workers: int) -> None:
     """Fills `folder` with the pairs of the source that satisfy the encoder's rules."""
-    dropped = _write(folder, source, encoder, wanted_workers)
-    kept = len(source) - dropped.total()
+    counts, dropped = _write(folder, source, encoder, wanted_workers)
+    kept = sum(counts)
     if not kept:
         raise UserError(f"{source.name}: no pair is left of {len(source)}; {encoding.summary(0, dropped)}")
     if encoder.rules.deduplicate:
@@ -140,10 +170,12 @@ def _encode(folder: Path, source: Source, encoder: encoding.PairEncoder, wanted_
         for name in ("offsets", "lengths"):  # the tokens of repeated pairs stay in their file, unused
             (folder / name).write_bytes(open_array(folder, name)[first].tobytes())
         dropped["duplicate"] = kept - len(first)
+        counts = np.diff(np.searchsorted(first, np.cumsum(counts)), prepend=0).tolist()
     for name in encoding.HASHES:
         open_array(folder, name, mode="r+").sort()
     report = {
-        "kept": kept - dropped["duplicate"],
+        "kept": sum(counts),
+        "parts": counts,
         "dropped": {reason: dropped[reason] for reason in encoding.REASONS},
         "digest": _digest(folder),
         "dtype": str(encoding.token_dtype(encoder.tokenizer.vocab_sizes)),
@@ -162,14 +194,19 @@ def _digest(folder: Path) -> str:
     return total.hexdigest()
 
 
-def _write(folder: Path, source: Source, encoder: encoding.PairEncoder, wanted_workers: int) -> Counter:
-    """Writes the encoded pairs to files in `folder`. Returns the numbers of dropped pairs by reason."""
-    total, pairs = len(source), iter(source)
-    chunks = iter(lambda: list(itertools.islice(pairs, _CHUNK)), [])
+def _write(
+    folder: Path, source: Source, encoder: encoding.PairEncoder, wanted_workers: int
+) -> tuple[list[int], Counter]:
+    """Writes the encoded pairs to files in `folder`. Returns the pairs kept of each part, and dropped by reason."""
+    total, parts = len(source), getattr(source, "parts", (source,))
+    chunks = (chunk for part in parts for chunk in _chunks(part))  # no chunk has pairs of two parts
+    part_of_chunk = (number for number, part in enumerate(parts) for _ in range(0, len(part), _CHUNK))
+    counts = [0] * len(parts)
     processes = 1 if total <= _SMALL and not wanted_workers else workers.num_workers(wanted_workers)
     dropped, end = Counter(), 0
     with progress_bar.bar(f"Encoding {source.name}", total) as advance:
         for arrays, more_dropped in workers.map_ordered(encoder, chunks, processes):
+            counts[next(part_of_chunk)] += len(arrays["lengths"])
             sizes = arrays["lengths"].sum(axis=1, dtype=np.int64)
             arrays["offsets"] = end + np.cumsum(sizes) - sizes
             end += int(sizes.sum())
@@ -178,4 +215,9 @@ def _write(folder: Path, source: Source, encoder: encoding.PairEncoder, wanted_w
                     file.write(array.tobytes())
             dropped += more_dropped
             advance(len(arrays["lengths"]) + more_dropped.total())
-    return dropped
+    return counts, dropped
+
+
+def _chunks(pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
+    pairs = iter(pairs)
+    return iter(lambda: list(itertools.islice(pairs, _CHUNK)), [])

@@ -84,6 +84,7 @@ class Sampler:
 class SampledEpoch:
     """The pairs of a corpus with the segmentations of one epoch."""
 
+    is_estimated = True  # whether a plan's lengths are not those of the sequences
     best_lengths: Int32[np.ndarray, "N 2"]  # of the best segmentation, end-of-sentence included
     reserved_lengths: tuple[Int32[np.ndarray, " _"], Int32[np.ndarray, " _"]]  # of the Sampler
     draw: Callable[..., Sequences]  # a Sampler, in this process or in others

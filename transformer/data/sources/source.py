@@ -13,6 +13,7 @@ from jaxtyping import Bool, Int
 from transformer import files
 from transformer.config_types import Config
 from transformer.data.sources.lines import decode, is_natural_number, read_text_file
+from transformer.data.sources.mixture import open_mixture
 from transformer.data.sources.synthetic import SyntheticSource
 from transformer.data.sources.text import IdsSource, TextSource
 from transformer.data.sources.tfds import TfdsSource
@@ -49,6 +50,8 @@ class Source(Protocol):
 
 def open_source(data: Config, split: str) -> Source:
     """Opens a split, without the training pairs that `data.exclude` numbers. Raises UserError for unusable data."""
+    if split == "train" and data.mixture:
+        return open_mixture(data, lambda part: open_source(part, split))
     source = SOURCES[data.source].open(data, split)
     if split != "train" or not (data.exclude or data.train_pairs):
         return source

@@ -150,6 +150,7 @@ def _parts(text: str) -> list[str]:
 def _train_sentencepiece(options: Config, source: Source, sides: Sequence[int]) -> SentencePieceVocabulary:
     pairs = select_pairs(source, options.sample_size)
     texts = (part for pair in pairs for side in sides if pair[side] for part in _parts(pair[side]))
+    tags = [part.tag for part in getattr(source, "parts", ()) if part.tag]
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -161,6 +162,7 @@ def _train_sentencepiece(options: Config, source: Source, sides: Sequence[int]) 
             normalization_rule_name=options.normalization,
             character_coverage=options.character_coverage,
             byte_fallback=options.byte_fallback,
+            user_defined_symbols=list(dict.fromkeys((*options.user_symbols, *tags))),
             pad_id=PAD,
             unk_id=UNK,
             bos_id=BOS,

@@ -1,7 +1,9 @@
 """The vocabulary of one language. In every kind, tokens 0 to 3 are special; of these `encode` returns only UNK."""
 
 import functools
+import itertools
 import json
+import math
 import random
 import re
 from collections.abc import Iterable, Sequence
@@ -69,13 +71,31 @@ class SentencePieceVocabulary:
 
         The result is a pure function of (sequence, seed, rate).
         """
-        sampler, samples = self._sampler(rate), []
+        sampler, symbols, samples = self._sampler(rate), self._user_symbols, []
         for tokens, seed in zip(sequences, seeds, strict=True):
-            text = b"".join([self._normalized[token] for token in tokens]).decode()
-            generator = random.Random(seed)
-            pieces = (piece for word in _WORDS.findall(text) for piece in sampler.segment(word, generator))
+            pieces, generator = [], random.Random(seed)
+            for is_symbol, run in itertools.groupby(tokens, symbols.__contains__):
+                if is_symbol:
+                    pieces += map(symbols.get, run)
+                    continue
+                text = b"".join([self._normalized[token] for token in run]).decode()
+                pieces += (piece for word in _WORDS.findall(text) for piece in sampler.segment(word, generator))
             samples.append(self._tokens_of(pieces))
         return samples
+
+    @functools.cached_property
+    def _user_symbols(self) -> dict[int, str]:
+        """The pieces, by token, that SentencePiece never splits or merges.
+
+        These have the score 0. The ranks of other pieces begin at -0, and logarithms of probabilities are lower.
+        """
+
+        def is_symbol(model_id: int) -> bool:
+            score = self._processor.get_score(model_id)
+            return score == 0.0 and math.copysign(1.0, score) > 0 and not self._processor.is_byte(model_id)
+
+        ordinary = enumerate(self.model_ids[SPECIAL:], start=SPECIAL)
+        return {token: self._processor.id_to_piece(model_id) for token, model_id in ordinary if is_symbol(model_id)}
 
     @functools.cached_property
     def _normalized(self) -> list[bytes]:
@@ -93,7 +113,8 @@ class SentencePieceVocabulary:
         ]
 
     def _sampler(self, rate: float) -> BpeDropout | UnigramSampler:
-        ids = [model_id for model_id in self.model_ids[SPECIAL:] if not self._processor.is_byte(model_id)]
+        learned = (token for token in range(SPECIAL, self.size) if token not in self._user_symbols)
+        ids = [self.model_ids[token] for token in learned if not self._processor.is_byte(self.model_ids[token])]
         scores = {self._processor.id_to_piece(id_): self._processor.get_score(id_) for id_ in ids}
         # The scores of byte-pair encoding are the ranks 0, -1, -2, ...; those of unigram are log-probabilities.
         ranks = all(score == round(score) for score in scores.values())

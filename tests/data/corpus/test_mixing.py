@@ -1,0 +1,148 @@
+"""Mixtures: which pairs an epoch reads, the tags of sources, and batches that are functions of their number."""
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.data.files import text_config, write_pairs
+from tests.meshes import one_device
+from transformer.data.batches.loader import Loader, Position
+from transformer.data.corpus import corpus
+from transformer.data.corpus.mixing import effective_weights, pairs_of_epoch
+from transformer.data.sources.source import open_source
+from transformer.data.tokenizers import tokenizer
+from transformer.errors import UserError
+
+NEWS = [(f"news {number} today", f"Nachricht {number} heute") for number in range(60)]
+TALKS = [(f"talk {number}", f"Rede {number}") for number in range(20)]
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.floats(0.05, 3.0)), min_size=1, max_size=4), st.integers(0, 2**32 - 1))
+def test_all_pairs_of_a_part_are_read_equally_often(parts, seed):
+    counts, weights = zip(*parts, strict=True)
+    epochs = 30
+    if not all(weight * count >= 1 for count, weight in parts):
+        return
+    read = Counter()
+    for epoch in range(epochs):
+        pairs = pairs_of_epoch(counts, weights, seed, epoch)
+        assert len(pairs) == pytest.approx(sum(c * w for c, w in parts), abs=len(parts))
+        read.update(pairs.tolist())
+    first = 0
+    for count, weight in parts:
+        times = [read[pair] for pair in range(first, first + count)]
+        assert max(times) - min(times) <= 1
+        assert sum(times) == round(epochs * weight * count)
+        first += count
+    assert max(read) < first
+
+
+def test_epochs_draw_different_pairs_and_the_same_ones_again():
+    half = [pairs_of_epoch([100], [0.5], 7, epoch).tolist() for epoch in (0, 1, 2)]
+    assert not set(half[0]) & set(half[1]) and half[0] != half[2]
+    assert pairs_of_epoch([100], [0.5], 7, 1).tolist() == half[1] != pairs_of_epoch([100], [0.5], 8, 1).tolist()
+
+
+def test_a_temperature_draws_by_the_root_of_the_size():
+    weights = effective_weights([900, 100], [1.0, 1.0], 2.0)
+    assert weights == [1.0, pytest.approx(3.0)]  # 900 and 300 pairs, as sqrt(900) to sqrt(100)
+    assert effective_weights([900, 100], [1.0, 2.0], 1.0) == [1.0, 2.0]
+    huge = effective_weights([900, 100], [1.0, 1.0], 2.0**30)
+    assert huge[1] * 100 == pytest.approx(900)
+
+
+@pytest.fixture
+def config(tmp_path):
+    for stem, pairs in (("news", NEWS), ("talks", TALKS), ("valid", NEWS[:5]), ("test", NEWS[:5])):
+        write_pairs(tmp_path, stem, pairs)
+    (tmp_path / "workdir").mkdir()
+    config = text_config(tmp_path, tmp_path / "cache")
+    config.tokenizer.vocab_size = 70
+    config.data.max_length = 32
+    config.batch.tokens, config.batch.row_multiple = 256, 2
+    config.data.mixture = ("train_split=news tag=<news>", "train_split=talks weight=2.5")
+    return config
+
+
+def prepare(config, tmp_path):
+    made = tokenizer.prepare(config, tmp_path / "workdir")
+    return made, corpus.prepare(config, made, "train")
+
+
+def test_the_parts_follow_each_other_and_a_tag_is_one_token_of_each_source(config, tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "_CHUNK", 7)
+    made, train = prepare(config, tmp_path)
+    assert train.report["parts"] == [60, 20] and train.weights == [1.0, 2.5]
+    pieces = made.source.pieces
+    sources = [[pieces[token] for token in train.sentences(0, np.array([pair]))[0]] for pair in (0, 59, 60)]
+    assert [source.count("<news>") for source in sources] == [1, 1, 0]
+    texts = made.source.decode(train.sentences(0, np.array([3, 62])))
+    assert texts == ["<news> news 3 today", "talk 2"]
+    lengths = train.epoch(0, 0).lengths
+    assert len(lengths) == 60 + 50
+    where = open_source(config.data, "train").where(61, 1)
+    assert where == f"{tmp_path / 'talks.de'}, line 2"
+
+
+def test_dropped_pairs_are_not_counted(config, tmp_path):
+    config.data.deduplicate = True
+    write_pairs(tmp_path, "talks", [TALKS[0], ("", "leer"), *TALKS[:4], NEWS[5]])
+    _, train = prepare(config, tmp_path)
+    assert train.report["parts"] == [60, 5] and train.report["dropped"]["duplicate"] == 1
+    config.data.mixture = tuple(text.replace(" tag=<news>", "") for text in config.data.mixture)
+    _, train = prepare(config, tmp_path)
+    assert train.report["parts"] == [60, 4] and train.report["dropped"]["duplicate"] == 2
+
+
+@pytest.mark.parametrize("plan", ["buckets", "packed"])
+@pytest.mark.parametrize("sampling", [0.0, 0.2])
+def test_batches_are_pure_functions_of_their_number(config, tmp_path, plan, sampling):
+    config.batch.plan, config.batch.packed_length, config.tokenizer.subword_sampling = plan, 48, sampling
+    made, train = prepare(config, tmp_path)
+
+    def taken(start, count):
+        with Loader(train, config, start, one_device()) as batches:
+            return [
+                (after, {name: array.tolist() for name, array in arrays.items()}, stats)
+                for after, arrays, stats in itertools.islice(batches, count)
+            ]
+
+    straight = taken(Position(0, 0), 30)
+    assert straight[-1][0].epoch >= 3
+    for done in (1, 10, 20):
+        assert taken(straight[done - 1][0], 30 - done) == straight[done:]
+    first = [entry for entry in straight if entry[0].epoch == 0 or (entry[0].epoch, entry[0].batch) == (1, 0)]
+    assert sum(stats.sentences for _, _, stats in first) == 110
+    if not sampling:
+        counted = [int(np.count_nonzero(arrays["target_output"])) for _, arrays, _ in straight]
+        assert counted == [stats.target_tokens for _, _, stats in straight]
+
+
+@pytest.mark.parametrize(
+    ("mixture", "part"),
+    [
+        (("train_split=news", "train_split=absent"), "absent.en"),
+        (("train_split=news weight=0",), "corpus 1: weight=0 must be above 0"),
+        (("train_split=news", "train_split=talks weight=-1"), "corpus 2: weight=-1 must be above 0"),
+        (("train_split=news weight=much",), "weight=much"),
+        (("train_split=news", "train_split=news"), "called news"),
+        (("train_split=news wait=2",), "'wait' must be KEY=VALUE"),
+        (("news",), "'news' must be KEY=VALUE"),
+        (("train_split=news tag='two words'",), "tag=two words must be one word"),
+        (("train_split='news",), "open quotation mark"),
+        (("train_split=news", "train_split=talks weight=0.01"), "less than one pair of talks"),
+        (("train_split=news", "train_split=empty"), "corpus 2: .* has no pairs"),
+        (("train_split=news", "train_split=long"), "no pair of long is left"),
+    ],
+)
+def test_a_wrong_mixture_is_one_line(config, tmp_path, mixture, part):
+    write_pairs(tmp_path, "empty", [])
+    write_pairs(tmp_path, "long", [(" ".join(map(str, range(100))), "kurz")])
+    config.data.mixture = mixture
+    with pytest.raises(UserError, match=part) as error:
+        prepare(config, tmp_path)
+    assert "\n" not in str(error.value)

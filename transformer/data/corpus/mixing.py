@@ -1,0 +1,64 @@
+"""The pairs of a mixture that an epoch reads.
+
+An epoch reads each pair of a part `weight` times. Where that is no whole number, it reads the next pairs of an endless
+sequence of permutations of the part, so that after some epochs all pairs have been read equally often.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int, Int32
+
+from transformer.data.corpus.sampling import Sequences
+
+
+def effective_weights(counts: Sequence[int], weights: Sequence[float], temperature: float) -> list[float]:
+    """Returns how many times an epoch reads each pair of each part.
+
+    A temperature T draws from parts in proportion to the T-th root of their size, where the largest keeps its weight.
+    """
+    largest = max(counts)
+    return [weight * (largest / count) ** (1 - 1 / temperature) for count, weight in zip(counts, weights, strict=True)]
+
+
+def pairs_of_epoch(counts: Sequence[int], weights: Sequence[float], seed: int, epoch: int) -> Int[np.ndarray, " M"]:
+    """Returns the numbers of the pairs that an epoch reads, part after part. A pure function of its arguments."""
+    drawn, first = [], 0
+    for part, (count, weight) in enumerate(zip(counts, weights, strict=True)):
+        start, stop = (int(round(number * weight * count)) for number in (epoch, epoch + 1))
+        permutations = [
+            np.random.default_rng([seed, part, cycle]).permutation(count)
+            for cycle in range(start // count, -(-stop // count))
+        ]
+        if permutations:
+            begin = start - start // count * count
+            drawn.append(first + np.sort(np.concatenate(permutations)[begin : begin + stop - start]))
+        first += count
+    return np.concatenate(drawn)
+
+
+@dataclass(frozen=True)
+class MixedEpoch:
+    """The pairs of a corpus, or of its samples of an epoch, that a mixture reads; some occur several times."""
+
+    pairs: Any  # a Corpus or SampledEpoch
+    numbers: Int[np.ndarray, " M"]
+
+    @property
+    def is_estimated(self) -> bool:
+        return self.pairs.is_estimated
+
+    @property
+    def lengths(self) -> Int32[np.ndarray, "M 2"]:
+        """The tokens that a plan reserves for each source and target."""
+        return self.pairs.lengths[self.numbers]
+
+    def reserved(self, chosen: Int[np.ndarray, " N"]) -> Int32[np.ndarray, "N 2"]:
+        """Returns the tokens that a plan reserves for these sources and targets."""
+        return self.pairs.reserved(self.numbers[chosen])
+
+    def sequences(self, side: int, chosen: Int[np.ndarray, " N"]) -> Sequences:
+        """Returns the concatenated tokens of these sources or targets, and their lengths."""
+        return self.pairs.sequences(side, self.numbers[chosen])
