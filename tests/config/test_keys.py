@@ -113,7 +113,7 @@ def ids(folder: Path) -> None:
     data.source=ids tokenizer.kind=ids tokenizer.vocab_size=20 model.positions=rotary optimizer.name=adafactor
     tokenizer.shared=false model.share_embeddings=target
     """
-    trace(folder, "run", settings, {"data.path": str(folder)}, 16)
+    trace(folder, "run", settings, {"data.path": str(folder), "data.mixture": "('weight=2',)"}, 16)
 
 
 def diverging_tfds(folder: Path) -> None:

@@ -13,7 +13,7 @@ BASE = flatten(base.get_config())
 KEYS = declared_keys()
 
 # Values of the right type that no key can use.
-UNUSABLE = {int: (-2, 2**32), float: (-0.1, math.inf, math.nan), str: ("a\nb",), tuple: (("a.en",), (("a.en", "url"),))}
+UNUSABLE = {int: (-2, 2**32), float: (-0.1, math.inf, math.nan), str: ("a\nb",), tuple: ((1,), (("a.en", "url"),))}
 
 # Changes to the base config that one combination rejects, and the keys and values that its message names.
 MASKED = {"training.objective": "masked_lm", "data.target_language": ""}
@@ -145,6 +145,8 @@ def test_an_unusable_value_is_named_with_the_rule(name):
         (rules.TEXT, ["", "a b"], ["a\nb", "a\0"]),
         (rules.NONEMPTY_TEXT, ["a"], ["", " ", "a\nb"]),
         (rules.LANGUAGE, ["", "en"], ["e n", "\n"]),
+        (rules.TEXTS, [(), ("a b", "")], [("a\nb",), (1,)]),
+        (rules.WORDS, [(), ("<a>",)], [("a b",), ("",), (1,)]),
         (rules.DOWNLOADS, [(), (("a.en", "url", "0f"),)], [(("a.en", "url"),), (("a.en", "url", "0f\n"),), ("a",)]),
     ],
 )

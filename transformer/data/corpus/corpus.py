@@ -148,10 +148,10 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
 def _weigh(source: MixedSource, counts: Sequence[int], temperature: float) -> list[float]:
     """Returns how many times an epoch reads each pair of each part. Raises UserError if a part has none."""
     if not all(counts):
-        empty = source.parts[counts.index(0)].name
+        empty = source.corpora[counts.index(0)].name
         raise UserError(f"config.data.mixture: no pair of {empty} is left; remove it, or raise config.data.max_length")
-    weights = effective_weights(counts, [part.weight for part in source.parts], temperature)
-    for part, count, weight in zip(source.parts, counts, weights, strict=True):
+    weights = effective_weights(counts, [part.weight for part in source.corpora], temperature)
+    for part, count, weight in zip(source.corpora, counts, weights, strict=True):
         if weight * count < 1:
             raise UserError(f"config.data.mixture: an epoch reads less than one pair of {part.name}; raise its weight")
         logging.info("An epoch reads each of the %s pairs of %s %.4g times.", f"{count:,}", part.name, weight)
@@ -198,7 +198,7 @@ def _write(
     folder: Path, source: Source, encoder: encoding.PairEncoder, wanted_workers: int
 ) -> tuple[list[int], Counter]:
     """Writes the encoded pairs to files in `folder`. Returns the pairs kept of each part, and dropped by reason."""
-    total, parts = len(source), getattr(source, "parts", (source,))
+    total, parts = len(source), getattr(source, "corpora", (source,))
     chunks = (chunk for part in parts for chunk in _chunks(part))  # no chunk has pairs of two parts
     part_of_chunk = (number for number, part in enumerate(parts) for _ in range(0, len(part), _CHUNK))
     counts = [0] * len(parts)
@@ -218,6 +218,6 @@ def _write(
     return counts, dropped
 
 
-def _chunks(pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
+def _chunks(pairs: Iterable) -> Iterator[list[tuple[bytes, bytes]]]:
     pairs = iter(pairs)
     return iter(lambda: list(itertools.islice(pairs, _CHUNK)), [])

@@ -41,31 +41,31 @@ class Part:
 class MixedSource:
     """The pairs of all parts, one part after another."""
 
-    parts: tuple[Part, ...]
+    corpora: tuple[Part, ...]
 
     @property
     def name(self) -> str:
-        return f"the mixture of {', '.join(part.name for part in self.parts)}"
+        return f"the mixture of {', '.join(part.name for part in self.corpora)}"
 
     @property
     def identity(self) -> dict:
-        return {"source": "mixture", "parts": [[part.source.identity, part.tag] for part in self.parts]}
+        return {"source": "mixture", "parts": [[part.source.identity, part.tag] for part in self.corpora]}
 
     @cached_property
     def ends(self) -> list[int]:
         """The number of pairs up to the end of each part."""
-        return [sum(map(len, self.parts[: number + 1])) for number in range(len(self.parts))]
+        return [sum(map(len, self.corpora[: number + 1])) for number in range(len(self.corpora))]
 
     def __len__(self) -> int:
         return self.ends[-1]
 
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
-        for part in self.parts:
+        for part in self.corpora:
             yield from part
 
     def where(self, index: int, side: int) -> str:
         number = bisect.bisect_right(self.ends, index)
-        return self.parts[number].source.where(index - (self.ends[number] - len(self.parts[number])), side)
+        return self.corpora[number].source.where(index - (self.ends[number] - len(self.corpora[number])), side)
 
 
 def open_mixture(data: Config, open_part: Callable[[Config], "Source"]) -> MixedSource:

@@ -150,7 +150,7 @@ def _parts(text: str) -> list[str]:
 def _train_sentencepiece(options: Config, source: Source, sides: Sequence[int]) -> SentencePieceVocabulary:
     pairs = select_pairs(source, options.sample_size)
     texts = (part for pair in pairs for side in sides if pair[side] for part in _parts(pair[side]))
-    tags = [part.tag for part in getattr(source, "parts", ()) if part.tag]
+    tags = [part.tag for part in getattr(source, "corpora", ()) if part.tag]
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
