@@ -63,6 +63,29 @@ def test_chunks_of_any_size_give_the_same_sums_and_gradients(monkeypatch, r_drop
     np.testing.assert_allclose(jax.tree.leaves(evaluated_sums), jax.tree.leaves(whole_sums), rtol=1e-5)
 
 
+@pytest.mark.parametrize("r_drop", [0.0, 5.0])
+def test_a_sentence_of_weight_2_counts_as_two_and_one_of_weight_0_not_at_all(r_drop):
+    criterion = Criterion(0.1, "uniform", r_drop)
+    counts = np.repeat([2, 0, 1, 3, 1], 2)  # of the two rows that are R-Drop's passes of a sentence
+    repeated = np.concatenate([np.tile([row, row + 1], counts[row]) for row in range(0, ROWS, 2)])
+
+    def results(rows, weights):
+        def loss(hidden, table):
+            return projected_loss(criterion, one_device(), hidden, table, jnp.asarray(TARGETS[rows]), None, weights)
+
+        arrays = jnp.float32(HIDDEN[rows]), jnp.float32(TABLE)
+        (value, sums), gradients = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))(*arrays)
+        return value, sums, gradients
+
+    weights = jnp.asarray(np.repeat(counts[:, None], LENGTH, axis=1), jnp.float32)
+    value, sums, (d_hidden, d_table) = results(np.arange(ROWS), weights)
+    expected, expected_sums, (_, expected_d_table) = results(repeated, None)
+    assert float(value) == pytest.approx(float(expected), rel=1e-5)
+    np.testing.assert_allclose(jax.tree.leaves(sums), jax.tree.leaves(expected_sums), rtol=1e-5)
+    np.testing.assert_allclose(d_table, expected_d_table, rtol=1e-4, atol=1e-5)
+    assert (np.asarray(d_hidden)[counts == 0] == 0).all()
+
+
 @pytest.mark.slow
 def test_the_gradient_of_a_models_output_bias_is_that_of_the_plain_loss():
     model = tiny_transformer(output_bias=True, share_embeddings="none")

@@ -80,6 +80,9 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
     "this objective has no label smoothing; set label_smoothing=0": (
         lambda c: _lacks(c, "label_smoothing") and c.training.label_smoothing > 0
     ),
+    "this objective has no weights of pairs; use a mixture without pair_weights": (
+        lambda c: _lacks(c, "pair_weights") and any("pair_weights=" in text for text in c.data.mixture)
+    ),
     "R-Drop compares the distributions of two passes at the same target token; set r_drop=0": (
         lambda c: _lacks(c, "r_drop") and c.training.r_drop > 0
     ),

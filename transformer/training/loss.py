@@ -59,8 +59,11 @@ class Criterion:
         columns: Int[Array, "C"],
         vocab_size: int,
         axis: str | None = None,
+        token_weights: Float[Array, "B T"] | None = None,
     ) -> tuple[Float[Array, ""], LossSums, Float[Array, "B T C"]]:
         """Returns the summed criterion, the sums that a step reports, and the gradient with respect to the logits.
+
+        All sums, and that of the tokens too, are weighted by `token_weights`.
 
         `columns` are the consecutive numbers of the columns in the vocabulary. Those of `vocab_size` or more are
         ignored. With `axis`, the remaining columns are on the devices of this mesh axis.
@@ -78,6 +81,7 @@ class Criterion:
             rows = RowStatistics(maximum, *jax.lax.psum((exponentials, rows.truth, rows.smooth), axis))
         normalizer = rows.maximum + jnp.log(rows.exponentials)
         weights = (targets != PAD) / jnp.float32(self.passes)  # each sentence counts once
+        weights = weights if token_weights is None else weights * token_weights
         sums = LossSums(
             loss=jnp.sum(weights * (normalizer - (1.0 - self.label_smoothing) * rows.truth - rows.smooth)),
             nll=jnp.sum(weights * (normalizer - rows.truth)),
@@ -90,22 +94,24 @@ class Criterion:
         if self.r_drop == 0.0:
             return sums.loss, sums, d_logits
         # The paper adds the losses of both passes (equation 3). This is their mean, so all terms are halved.
-        divergence, d_divergence = _symmetric_kl(logits, p, targets, axis)
+        divergence, d_divergence = _symmetric_kl(logits, p, weights[::2], axis)
         weight = self.r_drop / 2
         return sums.loss + weight * divergence, sums, d_logits + weight * d_divergence
 
 
 def _symmetric_kl(
-    logits: Float[Array, "B T C"], p: Float[Array, "B T C"], targets: Int[Array, "B T"], axis: str | None
+    logits: Float[Array, "B T C"], p: Float[Array, "B T C"], weights: Float[Array, "R T"], axis: str | None
 ) -> tuple[Float[Array, ""], Float[Array, "B T C"]]:
-    """Returns the sum of (KL(p || q) + KL(q || p)) / 2 over rows 2i, 2i + 1, and its gradient (R-Drop, equation 2)."""
+    """Returns the sum of (KL(p || q) + KL(q || p)) / 2 over rows 2i, 2i + 1, and its gradient (R-Drop, equation 2).
+
+    The `weights` of a pair of rows include the 1 / 2.
+    """
     pairs, (p, q) = logits.reshape(-1, 2, *logits.shape[1:]), jnp.moveaxis(p.reshape(-1, 2, *p.shape[1:]), 1, 0)
     # KL(p || q) + KL(q || p) = sum_v (p_v - q_v) r_v with r_v = log p_v - log q_v, where both normalizers cancel.
     log_ratio = pairs[:, 0] - pairs[:, 1]
     mean_under_p, mean_under_q = jnp.sum(p * log_ratio, axis=-1), jnp.sum(q * log_ratio, axis=-1)
     if axis is not None:
         mean_under_p, mean_under_q = jax.lax.psum((mean_under_p, mean_under_q), axis)
-    weights = (targets[::2] != PAD) / 2
     d_first = p - q + p * (log_ratio - mean_under_p[..., None])
     d_second = q - p - q * (log_ratio - mean_under_q[..., None])
     d_logits = jnp.stack([d_first, d_second], axis=1) * weights[:, None, :, None]

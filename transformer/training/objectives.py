@@ -33,8 +33,8 @@ class TrainingObjective(NamedTuple):
 
     Samples and reports show translations and attention if `methods` has `translate` and `attention`. The `options` are
     the optional parts of the configuration that it supports, of packed (batch.plan), label_smoothing, r_drop,
-    word_vectors (model.source_vectors and target_vectors), shortlist and decoder (model.decoder_start and
-    decoder_self_attention).
+    pair_weights (of data.mixture), word_vectors (model.source_vectors and target_vectors), shortlist and decoder
+    (model.decoder_start and decoder_self_attention).
     """
 
     sides: tuple[bool, bool]  # whether pairs have a source and a target; an absent side has an empty language
@@ -61,7 +61,7 @@ OBJECTIVES = {
         (True, True),
         Transformer,
         {"translate", "alternatives", "score", "attention", "beam_tree", "encode"},
-        {"packed", "label_smoothing", "r_drop", "word_vectors", "shortlist", "decoder"},
+        {"packed", "label_smoothing", "r_drop", "pair_weights", "word_vectors", "shortlist", "decoder"},
     ),
     # Predicts masked tokens of the source, by the encoder only. The masks of R-Drop's two passes would differ.
     "masked_lm": TrainingObjective(
@@ -76,7 +76,7 @@ OBJECTIVES = {
         (False, True),
         lambda model, source, target, rngs: LanguageModel(model, target, rngs=rngs),
         {"translate", "alternatives", "beam_tree"},
-        {"packed", "label_smoothing", "r_drop", "decoder"},
+        {"packed", "label_smoothing", "r_drop", "pair_weights", "decoder"},
     ),
     # Predicts all target tokens at once, by the encoder only, which reads each token several times.
     "ctc": TrainingObjective(

@@ -31,9 +31,9 @@ class ProjectedLoss:
         r_drop = 0.0 if rngs is None else self.training.r_drop
         criterion = Criterion(self.training.label_smoothing, self.training.label_smoothing_support, r_drop)
         batch = {name: jnp.repeat(array, criterion.passes, axis=0) for name, array in batch.items()}
-        targets = batch.pop("target_output")
+        targets, weights = batch.pop("target_output"), batch.pop("target_weights", None)
         hidden, (table, bias) = model.hidden(**batch, rngs=rngs), model.output_table_and_bias
-        return projected_loss(criterion, self.mesh, hidden, table, targets, bias)
+        return projected_loss(criterion, self.mesh, hidden, table, targets, bias, weights)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -44,28 +44,30 @@ def projected_loss(
     table: Float[Array, "V D"],
     targets: Int[Array, "B T"],
     bias: Float[Array, " V"] | None = None,
+    weights: Float[Array, "B T"] | None = None,
 ) -> tuple[Float[Array, ""], LossSums]:
     """Returns the summed criterion of the logits hidden table^T + bias, and the sums that a step reports.
 
     The logits of all rows never exist at once. A chunk's logits give its gradients at once, so that the backward pass
     recomputes nothing. Products take operands in the dtype of `hidden`; logits and the table's gradient are float32.
     """
-    return _with_gradients(criterion, mesh, hidden, table, targets, bias)[0]  # the compiler removes the gradients
+    # The compiler removes the gradients.
+    return _with_gradients(criterion, mesh, hidden, table, targets, bias, weights)[0]
 
 
 def _backward(criterion: Criterion, mesh: Mesh, gradients: tuple, cotangents: tuple) -> tuple:
     scale, _ = cotangents  # the sums are reported, not trained on
     d_hidden, d_table, d_bias = gradients
-    return (scale * d_hidden).astype(d_hidden.dtype), scale * d_table, None, jax.tree.map(lambda d: scale * d, d_bias)
+    d_bias = jax.tree.map(lambda d: scale * d, d_bias)
+    return (scale * d_hidden).astype(d_hidden.dtype), scale * d_table, None, d_bias, None
 
 
-def _with_gradients(
-    criterion: Criterion, mesh: Mesh, hidden: jax.Array, table: jax.Array, targets: jax.Array, bias: jax.Array | None
-) -> tuple:
+def _with_gradients(criterion: Criterion, mesh: Mesh, *operands: jax.Array | None) -> tuple:
     """Returns ((criterion, sums), (d_hidden, d_table, d_bias)), computed by all devices of the mesh.
 
     The devices split the rows over "data" and "fsdp", and the columns over "tensor"; statistics and gradients cross.
     """
+    hidden, table, targets, bias, weights = operands
     (vocab_size, d_model), sizes = table.shape, mesh.shape
     # R-Drop compares the rows of a sentence, which are on one device.
     splits_rows = len(hidden) // criterion.passes % row_shards(mesh) == 0
@@ -81,10 +83,10 @@ def _with_gradients(
         axes = tuple(axis for axis in axes if sizes[axis] > 1)
         return jax.lax.psum(x, axes) if axes else x
 
-    def on_device(hidden, table, targets, bias):
+    def on_device(hidden, table, targets, bias, weights):
         columns = jnp.arange(len(table)) + jax.lax.axis_index("tensor") * len(table)
         axis = "tensor" if sizes["tensor"] > 1 else None
-        sums, d_hidden = _sum_chunks(criterion, hidden, table, targets, bias, columns, vocab_size, axis)
+        sums, d_hidden = _sum_chunks(criterion, hidden, table, targets, bias, weights, columns, vocab_size, axis)
         result, d_table, d_bias = sums
         if splits_rows:
             (result, d_bias), d_table = sum_over(ROW_AXES, (result, d_bias)), sum_over(("data",), d_table)
@@ -97,10 +99,10 @@ def _with_gradients(
     result, (d_hidden, *d_output) = jax.shard_map(
         on_device,
         mesh=mesh,
-        in_specs=(rows, P("tensor"), rows, P("tensor")),
+        in_specs=(rows, P("tensor"), rows, P("tensor"), rows),
         out_specs=(P(), (rows, P("tensor", "fsdp" if splits_d_table else None), P("tensor"))),
         check_vma=False,
-    )(hidden, padded, targets, padded_bias)
+    )(hidden, padded, targets, padded_bias, weights)
     return result, (d_hidden, *jax.tree.map(lambda d: d[:vocab_size], d_output))
 
 
@@ -113,6 +115,7 @@ def _sum_chunks(
     table: Float[Array, "C D"],
     targets: Int[Array, "B T"],
     bias: Float[Array, " C"] | None,
+    weights: Float[Array, "B T"] | None,
     columns: Int[Array, "C"],
     vocab_size: int,
     axis: str | None,
@@ -127,11 +130,11 @@ def _sum_chunks(
         return x.reshape(count, chunk_rows, *x.shape[1:])
 
     def add_chunk(totals, chunk):
-        hidden, targets = chunk
+        hidden, targets, weights = chunk
         flat = hidden.reshape(-1, hidden.shape[-1])
         logits = kernels.product_with_transpose(flat, table, kernels.FLOAT32).reshape(*targets.shape, -1)
         logits = logits if bias is None else logits + bias[None, None]
-        *result, d_logits = criterion.with_gradient(logits, targets, columns, vocab_size, axis)
+        *result, d_logits = criterion.with_gradient(logits, targets, columns, vocab_size, axis, weights)
         d_bias = None if bias is None else jnp.sum(d_logits, axis=(0, 1))
         d_logits = d_logits.reshape(len(flat), -1).astype(hidden.dtype)
         # A sum over devices is rounded once, at its end.
@@ -140,5 +143,5 @@ def _sum_chunks(
         return jax.tree.map(jnp.add, totals, (tuple(result), d_table, d_bias)), d_hidden.reshape(hidden.shape)
 
     start = (jnp.zeros(()), LossSums.zeros()), jnp.zeros(table.shape), None if bias is None else jnp.zeros(bias.shape)
-    totals, d_hidden = jax.lax.scan(add_chunk, start, (split(hidden), split(targets)))
+    totals, d_hidden = jax.lax.scan(add_chunk, start, jax.tree.map(split, (hidden, targets, weights)))
     return totals, d_hidden.reshape(-1, *hidden.shape[1:])[:rows]

@@ -88,7 +88,7 @@ class TrainStep:
 
     def abstract_batch(self, bucket: Bucket) -> Batch:
         """Returns the shapes and shardings of the arrays of a batch from this bucket."""
-        return abstract_batch(bucket, self.config.batch.plan == "packed", self.batch_sharding)
+        return abstract_batch(bucket, self.batch_sharding, self.config)
 
     def place(self, batch: Batch) -> Batch:
         """Returns the batch sharded over the mesh, as the loader's already are."""

@@ -137,7 +137,7 @@ class Validation:
     def compilations(self, parameters: dict) -> list[Callable[[], object]]:
         """Returns functions that each compile a program of the validation; arrays may be abstract."""
         sharding, eval_step = NamedSharding(self.mesh, BATCH), self.eval_step
-        batches = [abstract_batch(bucket, False, sharding) for bucket in self.buckets]
+        batches = [abstract_batch(bucket, sharding) for bucket in self.buckets]
         jobs = [functools.partial(eval_step.programs.compile, eval_step.sums, parameters, batch) for batch in batches]
         if self.decoder is not None:
             abstract, sources = self.decoder.abstract([parameters]), self.decoder.source_tokens(self.texts, 1)

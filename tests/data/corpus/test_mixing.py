@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.data.files import text_config, write_pairs
+from tests.data.files import text_config, write, write_pairs
 from tests.meshes import one_device
 from transformer.data.batches.loader import Loader, Position
 from transformer.data.corpus import corpus
@@ -16,6 +16,7 @@ from transformer.data.corpus.mixing import effective_weights, pairs_of_epoch
 from transformer.data.sources.source import open_source
 from transformer.data.tokenizers import tokenizer
 from transformer.errors import UserError
+from transformer.special_tokens import EOS
 
 NEWS = [(f"news {number} today", f"Nachricht {number} heute") for number in range(60)]
 TALKS = [(f"talk {number}", f"Rede {number}") for number in range(20)]
@@ -99,6 +100,32 @@ def test_dropped_pairs_are_not_counted(config, tmp_path):
 
 
 @pytest.mark.parametrize("plan", ["buckets", "packed"])
+def test_each_target_token_has_the_weight_of_its_pair(config, tmp_path, plan):
+    config.batch.plan, config.batch.packed_length, config.tokenizer.subword_sampling = plan, 48, 0.1
+    write_pairs(tmp_path, "talks", [TALKS[0], ("", "leer"), TALKS[0], *TALKS[1:]])  # of which two are dropped
+    write(tmp_path / "weights.txt", [0.5, 9, 9, *(number / 4 for number in range(1, 20))])
+    config.data.deduplicate = True
+    config.data.mixture = ("train_split=news", f"train_split=talks weight=2 pair_weights={tmp_path / 'weights.txt'}")
+    made, train = prepare(config, tmp_path)
+    assert train.pair_weights(np.array([0, 59, 60, 61, 79])).tolist() == [1, 1, 0.5, 0.25, 19 / 4]
+    with Loader(train, config, Position(0, 0), one_device()) as batches:
+        _, arrays, _ = next(batches)
+    weights, targets = np.asarray(arrays["target_weights"]), np.asarray(arrays["target_output"])
+    assert weights.dtype == np.float32 and ((weights > 0) == (targets != 0)).all()
+    texts = {text: weight for (_, text), weight in zip(TALKS, [0.5, *(n / 4 for n in range(1, 20))], strict=True)}
+    found = Counter()
+    for row, row_weights in zip(targets, weights, strict=True):
+        ends = np.flatnonzero(row == EOS)
+        for sentence, its_weights in zip(
+            np.split(row, ends + 1)[:-1], np.split(row_weights, ends + 1)[:-1], strict=True
+        ):
+            (text,) = made.target.decode([sentence.tolist()])
+            assert set(its_weights) == {np.float32(texts.get(text, 1.0))}
+            found[text in texts] += 1
+    assert found[True] and found[False]
+
+
+@pytest.mark.parametrize("plan", ["buckets", "packed"])
 @pytest.mark.parametrize("sampling", [0.0, 0.2])
 def test_batches_are_pure_functions_of_their_number(config, tmp_path, plan, sampling):
     config.batch.plan, config.batch.packed_length, config.tokenizer.subword_sampling = plan, 48, sampling
@@ -135,6 +162,9 @@ def test_batches_are_pure_functions_of_their_number(config, tmp_path, plan, samp
         (("train_split=news tag='two words'",), "tag=two words must be one word"),
         (("train_split='news",), "open quotation mark"),
         (("train_split=news", "train_split=talks weight=0.01"), "less than one pair of talks"),
+        (("train_split=news pair_weights=absent.txt",), "absent.txt"),
+        (("train_split=news", "train_split=talks pair_weights={folder}/few.txt"), "has 2 lines for 20 pairs"),
+        (("train_split=news", "train_split=talks pair_weights={folder}/bad.txt"), "bad.txt, line 3: 'x' must be a num"),
         (("train_split=news", "train_split=empty"), "corpus 2: .* has no pairs"),
         (("train_split=news", "train_split=long"), "no pair of long is left"),
     ],
@@ -142,7 +172,9 @@ def test_batches_are_pure_functions_of_their_number(config, tmp_path, plan, samp
 def test_a_wrong_mixture_is_one_line(config, tmp_path, mixture, part):
     write_pairs(tmp_path, "empty", [])
     write_pairs(tmp_path, "long", [(" ".join(map(str, range(100))), "kurz")])
-    config.data.mixture = mixture
+    write(tmp_path / "few.txt", [1, 2])
+    write(tmp_path / "bad.txt", [1, 2, "x", *range(17)])
+    config.data.mixture = tuple(text.format(folder=tmp_path) for text in mixture)
     with pytest.raises(UserError, match=part) as error:
         prepare(config, tmp_path)
     assert "\n" not in str(error.value)

@@ -8,8 +8,10 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, Sharding
 from jaxtyping import Int, Int32
 
+from transformer.config_types import Config
 from transformer.data.batches.epoch_plan import Bucket, PlannedBatch
 from transformer.data.corpus.corpus import EpochPairs
+from transformer.data.sources.mixture import has_pair_weights
 from transformer.distributed.mesh import BATCH, held_rows
 from transformer.special_tokens import BOS, PAD
 
@@ -37,9 +39,10 @@ def assemble(corpus: EpochPairs, batch: PlannedBatch) -> dict[str, Int32[np.ndar
 
     `source` (B, S) and `target_output` (B, T) are tokens, then EOS; `target_input` (B, T) is BOS, then tokens. A side
     without tokens has no arrays. A packed batch also has, for both sides, `source_segments` (B, S), the number of the
-    sentence in its row from 1, and `source_positions` (B, S), from 0 in each sentence.
+    sentence in its row from 1, and `source_positions` (B, S), from 0 in each sentence. If pairs have weights in the
+    loss, `target_weights` (B, T) has that of each target token.
     """
-    bucket, arrays = batch.bucket, {}
+    bucket, arrays, pair_weights = batch.bucket, {}, corpus.pair_weights(batch.sentences)
     for side, length in enumerate((bucket.source_length, bucket.target_length)):
         if not length:
             continue
@@ -53,29 +56,31 @@ def assemble(corpus: EpochPairs, batch: PlannedBatch) -> dict[str, Int32[np.ndar
             values = {"source": tokens}
         else:
             values = {"target_input": np.where(positions == 0, BOS, np.roll(tokens, 1)), "target_output": tokens}
+            if pair_weights is not None:
+                values["target_weights"] = np.repeat(pair_weights, lengths)
         if batch.packed:
             name = ("source", "target")[side]
             segments = 1 + ragged_arange(np.bincount(batch.rows))
             values |= {f"{name}_segments": np.repeat(segments, lengths), f"{name}_positions": positions}
         for name, flat in values.items():
-            filled = np.full(bucket.rows * length, PAD, np.int32)
+            filled = np.full(bucket.rows * length, PAD, np.float32 if name == "target_weights" else np.int32)
             filled[indices] = flat
             arrays[name] = filled.reshape(bucket.rows, length)
     return arrays
 
 
-def abstract_batch(bucket: Bucket, is_packed: bool, sharding: Sharding) -> Batch:
-    """Returns the shapes of the arrays of a batch from this bucket, with their sharding."""
+def abstract_batch(bucket: Bucket, sharding: Sharding, config: Config | None = None) -> Batch:
+    """Returns the shapes of the arrays of a training batch from this bucket; without `config`, of a held-out batch."""
     source, target = bucket.source_length, bucket.target_length
     sides = {"source": source, "target_input": target, "target_output": target}
-    if is_packed:
+    if config and config.batch.plan == "packed":
         for side, length in (("source", source), ("target", target)):
             sides |= {f"{side}_segments": length, f"{side}_positions": length}
-    return {
-        name: jax.ShapeDtypeStruct((bucket.rows, length), jnp.int32, sharding=sharding)
-        for name, length in sides.items()
-        if length
-    }
+    shapes = {name: (bucket.rows, length) for name, length in sides.items() if length}
+    batch = {name: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=sharding) for name, shape in shapes.items()}
+    if config and has_pair_weights(config.data):
+        batch["target_weights"] = jax.ShapeDtypeStruct((bucket.rows, target), jnp.float32, sharding=sharding)
+    return batch
 
 
 def ragged_arange(counts: Int[np.ndarray, " N"]) -> Int[np.ndarray, " P"]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from absl import logging
-from jaxtyping import Bool, Int, Int32
+from jaxtyping import Bool, Float32, Int, Int32
 
 from transformer import cache, files, progress_bar, workers
 from transformer.config_types import Config
@@ -63,6 +63,7 @@ class Corpus:
         self.lengths = open_array(folder, "lengths")
         self._offsets = open_array(folder, "offsets")
         self._tokens = open_array(folder, "tokens", self.report["dtype"])
+        self._weights = open_array(folder, "weights") if "weights" in self.report["sizes"] else None
 
     def __reduce__(self):
         return Corpus, (self._folder,)  # without the sampler, which other processes get
@@ -87,6 +88,10 @@ class Corpus:
         """Returns the concatenated tokens of these sources or targets, and their lengths."""
         return self.tokens(side, pairs), self.lengths[pairs, side]
 
+    def pair_weights(self, pairs: Int[np.ndarray, "N"]) -> Float32[np.ndarray, "N"] | None:
+        """Returns the weights of these pairs in the loss; None if none has any."""
+        return None if self._weights is None else self._weights[pairs]
+
     def sentences(self, side: int, pairs: Int[np.ndarray, "N"]) -> list[list[int]]:
         """Returns the tokens of each of these sources or targets, without end-of-sentence."""
         tokens, lengths = self.sequences(side, pairs)
@@ -105,7 +110,7 @@ class Corpus:
         """Returns all pairs, each once, with the lengths that plans reserve in every epoch."""
         if self.sampler is None:
             return self
-        return SampledEpoch(self.lengths, self.sampler.reserved_lengths, draw or self.sampler, seed, epoch)
+        return SampledEpoch(self, self.sampler.reserved_lengths, draw or self.sampler, seed, epoch)
 
 
 EpochPairs = Corpus | SampledEpoch | MixedEpoch  # what an epoch is planned for and its batches are filled with
@@ -167,7 +172,9 @@ def _encode(folder: Path, source: Source, encoder: encoding.PairEncoder, wanted_
     if encoder.rules.deduplicate:
         _, first = np.unique(open_array(folder, "hashes"), return_index=True)
         first.sort()
-        for name in ("offsets", "lengths"):  # the tokens of repeated pairs stay in their file, unused
+        for name in ("offsets", "lengths", "weights"):  # the tokens of repeated pairs stay in their file, unused
+            if not (folder / name).exists():
+                continue
             (folder / name).write_bytes(open_array(folder, name)[first].tobytes())
         dropped["duplicate"] = kept - len(first)
         counts = np.diff(np.searchsorted(first, np.cumsum(counts)), prepend=0).tolist()
@@ -203,10 +210,14 @@ def _write(
     part_of_chunk = (number for number, part in enumerate(parts) for _ in range(0, len(part), _CHUNK))
     counts = [0] * len(parts)
     processes = 1 if total <= _SMALL and not wanted_workers else workers.num_workers(wanted_workers)
-    dropped, end = Counter(), 0
+    weights = getattr(source, "pair_weights", None)
+    dropped, read, end = Counter(), 0, 0
     with progress_bar.bar(f"Encoding {source.name}", total) as advance:
-        for arrays, more_dropped in workers.map_ordered(encoder, chunks, processes):
-            counts[next(part_of_chunk)] += len(arrays["lengths"])
+        for arrays, kept, more_dropped in workers.map_ordered(encoder, chunks, processes):
+            counts[next(part_of_chunk)] += len(kept)
+            if weights is not None:
+                arrays["weights"] = weights[read + np.array(kept, int)]
+            read += len(kept) + more_dropped.total()
             sizes = arrays["lengths"].sum(axis=1, dtype=np.int64)
             arrays["offsets"] = end + np.cumsum(sizes) - sizes
             end += int(sizes.sum())

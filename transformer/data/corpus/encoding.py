@@ -21,6 +21,7 @@ _LAYOUT = {
     "tokens": (None, 1),  # source, EOS, target, EOS, source, EOS, ...
     "offsets": (np.int64, 1),  # the index of a pair's first token
     "lengths": (np.int32, 2),  # tokens of source and target, EOS included
+    "weights": (np.float32, 1),  # of pairs in the loss, where the source has any
     "hashes": (np.uint64, 1),  # of the pairs, sorted, to find them in other splits
     "source_hashes": (np.uint64, 1),  # of the sources, or of the only side
 }
@@ -93,23 +94,25 @@ class PairEncoder:
     rules: Rules
     sides: tuple[int, ...]
 
-    def __call__(self, pairs: list[tuple[bytes, bytes]]) -> tuple[dict[str, np.ndarray], Counter]:
-        """Returns arrays by their names, and the numbers of dropped pairs by reason."""
-        texts, dropped = [], Counter()
-        for pair in pairs:
+    def __call__(self, pairs: list[tuple[bytes, bytes]]) -> tuple[dict[str, np.ndarray], list[int], Counter]:
+        """Returns arrays by their names, the numbers of the pairs `kept`, and those of dropped pairs by reason."""
+        texts, numbers, dropped = [], [], Counter()
+        for number, pair in enumerate(pairs):
             try:
                 texts.append(tuple(line.decode().strip() for line in pair))
+                numbers.append(number)
             except UnicodeDecodeError:
                 dropped["invalid_utf8"] += 1
         sources = self.tokenizer.source.encode([source for source, _ in texts])
         targets = self.tokenizer.target.encode([target for _, target in texts])
-        kept_tokens, kept_texts = [], []
-        for text, *pair in zip(texts, sources, targets, strict=True):
+        kept_tokens, kept_texts, kept = [], [], []
+        for number, text, *pair in zip(numbers, texts, sources, targets, strict=True):
             if reason := drop_reason([len(pair[side]) for side in self.sides], self.rules):
                 dropped[reason] += 1
             else:
                 kept_tokens.append(pair)
                 kept_texts.append(text)
+                kept.append(number)
         # An empty side is one that monolingual pairs do not have: pairs with an empty side have been dropped.
         dtype = token_dtype(self.tokenizer.vocab_sizes)
         tokens, lengths = end_sentences(chain.from_iterable(kept_tokens), dtype)
@@ -119,7 +122,7 @@ class PairEncoder:
             "hashes": np.array([content_hash(*text) for text in kept_texts], np.uint64),
             "source_hashes": np.array([content_hash(source or target, "") for source, target in kept_texts], np.uint64),
         }
-        return arrays, dropped
+        return arrays, kept, dropped
 
 
 def end_sentences(

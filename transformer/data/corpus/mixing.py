@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int, Int32
+from jaxtyping import Float32, Int, Int32
 
 from transformer.data.corpus.sampling import Sequences
 
@@ -62,3 +62,7 @@ class MixedEpoch:
     def sequences(self, side: int, chosen: Int[np.ndarray, " N"]) -> Sequences:
         """Returns the concatenated tokens of these sources or targets, and their lengths."""
         return self.pairs.sequences(side, self.numbers[chosen])
+
+    def pair_weights(self, chosen: Int[np.ndarray, " N"]) -> Float32[np.ndarray, " N"] | None:
+        """Returns the weights of these pairs in the loss; None if none has any."""
+        return self.pairs.pair_weights(self.numbers[chosen])

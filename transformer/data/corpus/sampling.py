@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int, Int32, Integer, UInt64
+from jaxtyping import Float32, Int, Int32, Integer, UInt64
 
 from transformer.data.corpus.encoding import end_sentences
 from transformer.data.tokenizers.tokenizer import Tokenizer
@@ -85,7 +85,7 @@ class SampledEpoch:
     """The pairs of a corpus with the segmentations of one epoch."""
 
     is_estimated = True  # whether a plan's lengths are not those of the sequences
-    best_lengths: Int32[np.ndarray, "N 2"]  # of the best segmentation, end-of-sentence included
+    corpus: Any  # the Corpus, with the best segmentations
     reserved_lengths: tuple[Int32[np.ndarray, " _"], Int32[np.ndarray, " _"]]  # of the Sampler
     draw: Callable[..., Sequences]  # a Sampler, in this process or in others
     seed: int
@@ -98,12 +98,16 @@ class SampledEpoch:
 
     def reserved(self, pairs: Int[np.ndarray, " N"] | slice) -> Int32[np.ndarray, "N 2"]:
         """Returns the tokens that a plan reserves for these sources and targets."""
-        best = self.best_lengths[pairs]
+        best = self.corpus.lengths[pairs]
         return np.stack([np.take(table, best[:, side]) for side, table in enumerate(self.reserved_lengths)], axis=1)
 
     def sequences(self, side: int, pairs: Int[np.ndarray, " N"]) -> Sequences:
         """Returns the concatenated tokens of these sources or targets, and their lengths."""
         return self.draw(side, pairs, self.reserved(pairs)[:, side], self.seed, self.epoch)
+
+    def pair_weights(self, pairs: Int[np.ndarray, " N"]) -> Float32[np.ndarray, " N"] | None:
+        """Returns the weights of these pairs in the loss; None if none has any."""
+        return self.corpus.pair_weights(pairs)
 
 
 def mix(*values: int | Integer[np.ndarray, "N"]) -> UInt64[np.ndarray, "N"]:

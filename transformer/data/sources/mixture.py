@@ -1,15 +1,22 @@
 """A mixture of corpora, as `data.mixture` lists them: one source, of whose parts an epoch reads more or less."""
 
 import bisect
+import math
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import ml_collections
+import numpy as np
+from jaxtyping import Float32
 
+from transformer import files
 from transformer.config_types import Config
+from transformer.data.sources.lines import counted, read_text_file
+from transformer.data.sources.text import file_identity
 from transformer.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,7 +24,7 @@ if TYPE_CHECKING:
 
 # Keys of the group `data` that a part may have for itself, and those that only parts have.
 SHARED_KEYS = ("source", "name", "path", "train_split", "train_pairs", "exclude", "source_language", "target_language")
-OWN_KEYS = ("weight", "tag")
+OWN_KEYS = ("weight", "tag", "pair_weights")
 
 
 @dataclass(frozen=True)
@@ -28,6 +35,7 @@ class Part:
     source: "Source"
     weight: float  # how many times an epoch reads each pair
     tag: str
+    pair_weights: Path | None  # file with a line for each pair: its weight in the loss; None: 1
 
     def __len__(self) -> int:
         return len(self.source)
@@ -49,7 +57,9 @@ class MixedSource:
 
     @property
     def identity(self) -> dict:
-        return {"source": "mixture", "parts": [[part.source.identity, part.tag] for part in self.corpora]}
+        weights = [part.pair_weights and file_identity(part.pair_weights) for part in self.corpora]
+        parts = [[part.source.identity, part.tag] for part in self.corpora]
+        return {"source": "mixture", "parts": parts, "pair_weights": weights}
 
     @cached_property
     def ends(self) -> list[int]:
@@ -63,9 +73,21 @@ class MixedSource:
         for part in self.corpora:
             yield from part
 
+    @cached_property
+    def pair_weights(self) -> Float32[np.ndarray, " N"] | None:
+        """The weight of each pair in the loss; None if no part has any. Raises UserError for an unusable file."""
+        if not any(part.pair_weights for part in self.corpora):
+            return None
+        return np.concatenate([_read_weights(part) for part in self.corpora])
+
     def where(self, index: int, side: int) -> str:
         number = bisect.bisect_right(self.ends, index)
         return self.corpora[number].source.where(index - (self.ends[number] - len(self.corpora[number])), side)
+
+
+def has_pair_weights(data: Config) -> bool:
+    """Tells whether pairs of the mixture have weights in the loss."""
+    return any("pair_weights" in parse(number, text) for number, text in enumerate(data.mixture, start=1))
 
 
 def open_mixture(data: Config, open_part: Callable[[Config], "Source"]) -> MixedSource:
@@ -86,7 +108,28 @@ def _open(data: Config, number: int, text: str, open_part: Callable[[Config], "S
     source = open_part(part_data)
     if not len(source):
         raise UserError(f"config.data.mixture, corpus {number}: {source.name} has no pairs")
-    return Part(values.get("name", part_data.train_split), source, float(own.get("weight", 1.0)), own.get("tag", ""))
+    weights = files.expanded(own["pair_weights"]) if "pair_weights" in own else None
+    if weights and not weights.is_file():
+        raise UserError(f"config.data.mixture, corpus {number}: there is no file pair_weights={weights}")
+    name = values.get("name", part_data.train_split)
+    return Part(name, source, float(own.get("weight", 1.0)), own.get("tag", ""), weights)
+
+
+def _read_weights(part: Part) -> Float32[np.ndarray, " N"]:
+    if part.pair_weights is None:
+        return np.ones(len(part), np.float32)
+    lines = read_text_file(part.pair_weights)
+    if len(lines) != len(part):
+        raise UserError(f"{part.pair_weights}: has {counted(len(lines), 'line')} for {counted(len(part), 'pair')}")
+    weights = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            weights.append(float(line))
+        except ValueError:
+            weights.append(-1.0)
+        if not 0 <= weights[-1] < math.inf:
+            raise UserError(f"{part.pair_weights}, line {number}: '{line:.40}' must be a number, at least 0")
+    return np.array(weights, np.float32)
 
 
 def parse(number: int, text: str) -> dict[str, str]:

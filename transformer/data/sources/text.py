@@ -47,8 +47,7 @@ class TextSource:
     @property
     def identity(self) -> dict:
         paths = [path for part in self.parts for path in part]
-        facts = [path and (str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
-        return {"source": type(self).__name__, "files": facts}
+        return {"source": type(self).__name__, "files": [path and file_identity(path) for path in paths]}
 
     @cached_property
     def _starts(self) -> list[int]:
@@ -87,6 +86,11 @@ class IdsSource(TextSource):
                     shown = token.decode(errors="backslashreplace")
                     raise UserError(f"{self.where(index, side)}: '{shown:.40}' is not a non-negative integer")
             yield pair
+
+
+def file_identity(path: Path) -> tuple[str, int, int]:
+    """Returns the path, size and time of change of a file."""
+    return str(path), path.stat().st_size, path.stat().st_mtime_ns
 
 
 def _find(folder: Path, stem: str, language: str, key: str) -> Path | None:
