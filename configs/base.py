@@ -27,6 +27,7 @@ from configs.rules import (
     RECORD,
     SEED,
     SWITCH,
+    TAG,
     TEXT,
     TEXTS,
     WORDS,
@@ -121,8 +122,11 @@ def get_keys() -> ml_collections.ConfigDict:
     # sacreBLEU's tokenizer for bleu. auto: by target_language, char for Thai and other scripts without spaces
     data.bleu_tokenizer = Key("auto", one_of("auto", "13a", "intl", "zh", "char", "none"), RECORD)
     data.train_split = Key("train", NONEMPTY_TEXT)  # tfds: a split such as train[:90%]; text, ids: STEM or STEM+STEM
+    # A word that begins each source, of which the vocabulary makes a token, such as >>{target_language}<<: the names of
+    # languages replace {source_language} and {target_language}
+    data.source_tag = Key("", TAG)
     # Training corpora in place of train_split, a text for each: KEY=VALUE separated by spaces, with keys of this group,
-    # weight (how many times an epoch reads each pair; 1) and tag (a word that begins its sources)
+    # weight (how many times an epoch reads each pair; 1) and pair_weights (a file of their weights in the loss)
     data.mixture = Key((), TEXTS)
     # Mixtures: T draws from corpora in proportion to the T-th root of their size, the largest by its weight
     data.mixture_temperature = Key(1.0, at_least(1))
@@ -152,7 +156,7 @@ def get_keys() -> ml_collections.ConfigDict:
     tokenizer.normalization = Key("nmt_nfkc", one_of("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity"))
     tokenizer.character_coverage = Key(1.0, between(0.98, 1.0))  # fraction of characters that the vocabulary covers
     tokenizer.byte_fallback = Key(False, SWITCH)  # encode unknown characters as bytes instead of <unk>
-    # Words that are one token each wherever they occur, beside the tags of data.mixture: ("<name>", "<url>")
+    # Words that are one token each wherever they occur, beside data.source_tag: ("<name>", "<url>")
     tokenizer.user_symbols = Key((), WORDS)
     tokenizer.sample_size = Key(5_000_000, at_least(1))  # sentences of each side to train it on, at most
     tokenizer.subword_sampling = Key(0.0, PROBABILITY)  # in training: BPE-dropout's rate or unigram's alpha; 0: off

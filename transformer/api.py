@@ -181,7 +181,7 @@ class Model:
 
     def num_tokens(self, text: str) -> int:
         """Returns the number of tokens of a source text, end-of-sentence included. Raises UserError as `translate`."""
-        return len(encode(self._decoder.tokenizer.source, "text", check_text(text, "text")))
+        return len(encode(self._decoder.tokenizer.encoders[0], "text", check_text(text, "text")))
 
     @contextlib.contextmanager
     def _ready(self, method: str, allows_ensemble: bool = True) -> Iterator[None]:

@@ -114,7 +114,7 @@ class Translator:
             else:
                 try:
                     text = content.decode().translate(LINE_BREAKS)
-                    self.decoder.tokenizer.source.encode([text])
+                    self.decoder.tokenizer.encoders[0].encode([text])
                 except UnicodeDecodeError as error:
                     errors[line] = f"is not UTF-8 (byte {error.start + 1})"
                 except UserError as error:

@@ -1,6 +1,8 @@
-"""Language codes."""
+"""Language codes, and tags of sources."""
 
 import re
+
+from transformer.config_types import Config
 
 # ISO 639-3 codes of the languages for which tokenizers and metrics have rules, and those of two letters.
 _THREE_LETTERS = {
@@ -21,3 +23,9 @@ def base_code(language: str) -> str:
 def script(language: str) -> str:
     """Returns the script of a code such as "zho_Hans", in lower case; "" if it names none."""
     return next((subtag for subtag in re.split("[-_]", language.lower())[1:] if len(subtag) == 4), "")
+
+
+def source_tag(data: Config) -> str:
+    """Returns the word that begins each source, by `data.source_tag` and the languages of the group `data`."""
+    tag = data.source_tag.replace("{source_language}", data.source_language)
+    return tag.replace("{target_language}", data.target_language)

@@ -145,7 +145,7 @@ def _encode_pair(models: DeviceModels, source: str, target: str) -> tuple[list[l
 
 def encode_known(models: DeviceModels, side: int, name: str, text: str) -> list[int]:
     """Returns the tokens of a source (side 0) or target (side 1), and EOS. Raises UserError for too long a text."""
-    tokens, longest = encode(models.tokenizer.sides[side], name, text), longest_text(models.config)
+    tokens, longest = encode(models.tokenizer.encoders[side], name, text), longest_text(models.config)
     if len(tokens) > longest:
         raise UserError(
             f"{name}: has {len(tokens)} tokens including end-of-sentence, must have at most {longest}; shorten it, or "
@@ -162,5 +162,5 @@ def longest_text(config: Config) -> int:
 
 def is_scorable(tokenizer: Tokenizer, pair: tuple[str, str], longest: int) -> bool:
     """Tells whether both texts have at most `longest` tokens, EOS included."""
-    sides = zip(tokenizer.sides, pair, strict=True)
+    sides = zip(tokenizer.encoders, pair, strict=True)
     return all(len(vocabulary.encode([text])[0]) < longest for vocabulary, text in sides)

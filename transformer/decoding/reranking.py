@@ -73,7 +73,7 @@ class RerankingDecoder(TextDecoder):
         """Returns the N hypotheses of each text, and the terms of their scores: the search's, and each scorer's."""
         found = super().translate(parameters, texts, self.config.beam_size, *arguments, **options)
         log_p = [scorer.log_probabilities(texts, found) for scorer in self.scorers]
-        lengths = [len(tokens) + 1 for tokens in self.tokenizer.source.encode(texts)]
+        lengths = [len(tokens) + 1 for tokens in self.tokenizer.encoders[0].encode(texts)]
         rows = zip(found, lengths, zip(*log_p, strict=True), strict=True)
         return found, [np.array([[x.score for x in known], *np.array(log_p) / S]) for known, S, log_p in rows]
 

@@ -127,7 +127,7 @@ class TextDecoder(DeviceModels):
 
     def source_tokens(self, texts: Sequence[str], first_line: int) -> list[list[int]]:
         """Returns the tokens of each text and EOS, cut to `max_source_length`; [] for a text without tokens."""
-        longest, vocabulary = self.config.max_source_length, self.tokenizer.source
+        longest, (vocabulary, _) = self.config.max_source_length, self.tokenizer.encoders
         sources = [encode(vocabulary, f"line {line}", text) for line, text in enumerate(texts, start=first_line)]
         if cut := [i for i, tokens in enumerate(sources) if len(tokens) > longest]:
             warning = (

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from transformer.data.tokenizers.tokenizer import TaggedVocabulary
 from transformer.data.tokenizers.vocabulary import Vocabulary
 from transformer.decoding.beam_search import Hypotheses
 from transformer.errors import UserError
@@ -38,7 +39,7 @@ class Translation:
 EMPTY = Translation("", (), (), (), 0.0, 0.0)
 
 
-def encode(vocabulary: Vocabulary, name: str, text: str) -> list[int]:
+def encode(vocabulary: Vocabulary | TaggedVocabulary, name: str, text: str) -> list[int]:
     """Returns the tokens of a text, and EOS. Raises UserError, with the text's name, if it cannot be encoded."""
     try:
         return [*vocabulary.encode([text])[0], EOS]

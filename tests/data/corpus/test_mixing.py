@@ -65,7 +65,7 @@ def config(tmp_path):
     config.tokenizer.vocab_size = 70
     config.data.max_length = 32
     config.batch.tokens, config.batch.row_multiple = 256, 2
-    config.data.mixture = ("train_split=news tag=<news>", "train_split=talks weight=2.5")
+    config.data.mixture = ("train_split=news source_tag=<news>", "train_split=talks weight=2.5")
     return config
 
 
@@ -93,10 +93,28 @@ def test_dropped_pairs_are_not_counted(config, tmp_path):
     config.data.deduplicate = True
     write_pairs(tmp_path, "talks", [TALKS[0], ("", "leer"), *TALKS[:4], NEWS[5]])
     _, train = prepare(config, tmp_path)
-    assert train.report["parts"] == [60, 5] and train.report["dropped"]["duplicate"] == 1
-    config.data.mixture = tuple(text.replace(" tag=<news>", "") for text in config.data.mixture)
-    _, train = prepare(config, tmp_path)
+    # A pair of the first corpus is a repeated one in the second, whatever the tags.
     assert train.report["parts"] == [60, 4] and train.report["dropped"]["duplicate"] == 2
+
+
+def test_a_tag_that_the_vocabulary_lacks_is_refused(config, tmp_path):
+    prepare(config, tmp_path)
+    config.data.mixture = ("train_split=news source_tag=<talk>",)
+    with pytest.raises(UserError, match="source_tag=<talk>: the vocabulary has no such token"):
+        prepare(config, tmp_path)
+
+
+def test_languages_are_in_the_tag_of_each_direction(config, tmp_path):
+    write_pairs(tmp_path, "news", [pair[::-1] for pair in NEWS], languages=("de", "fr"))
+    config.data.source_tag = ">>{target_language}<<"
+    config.data.mixture = ("train_split=news", "name=back train_split=news source_language=de target_language=fr")
+    made, train = prepare(config, tmp_path)
+    assert made.source_tag == ">>de<<"
+    texts = made.source.decode(train.sentences(0, np.array([7, 67])))
+    assert texts == [">>de<< news 7 today", ">>fr<< Nachricht 7 heute"]
+    encode = made.encoders[0].encode
+    assert encode([texts[0].removeprefix(">>de<< ")]) == train.sentences(0, np.array([7]))
+    assert encode(["", " "]) == [[], []]
 
 
 @pytest.mark.parametrize("plan", ["buckets", "packed"])
@@ -159,7 +177,7 @@ def test_batches_are_pure_functions_of_their_number(config, tmp_path, plan, samp
         (("train_split=news", "train_split=news"), "called news"),
         (("train_split=news wait=2",), "'wait' must be KEY=VALUE"),
         (("news",), "'news' must be KEY=VALUE"),
-        (("train_split=news tag='two words'",), "tag=two words must be one word"),
+        (("train_split=news source_tag='two words'",), "source_tag=two words must be one word"),
         (("train_split='news",), "open quotation mark"),
         (("train_split=news", "train_split=talks weight=0.01"), "less than one pair of talks"),
         (("train_split=news pair_weights=absent.txt",), "absent.txt"),

@@ -119,6 +119,8 @@ EpochPairs = Corpus | SampledEpoch | MixedEpoch  # what an epoch is planned for 
 def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
     """Loads the corpus of a split from the cache, or encodes it. Raises UserError if the data leaves no pair."""
     data, source = config.data, open_source(config.data, split)
+    is_mixed = isinstance(source, MixedSource)
+    tags = tuple(part.tag for part in source.corpora) if is_mixed else (tokenizer.source_tag,)
     rules = encoding.Rules()
     if split == "train":
         rules = encoding.Rules(data.max_length, data.max_length_ratio, data.deduplicate)
@@ -126,6 +128,7 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
         "format": _FORMAT,
         "source": source.identity,
         "tokenizer": tokenizer.fingerprint,
+        "tags": tags,
         "rules": dataclasses.asdict(rules),
     }
     name = f"{data.name.replace('/', '-')}-{split}-{cache.key(identity)}"
@@ -135,13 +138,13 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
         if split != "train":
             read_pairs(data, split)  # raises UserError with the line that is not UTF-8
         sides = tuple(side for side, key in enumerate(("source_language", "target_language")) if data[key])
-        _encode(unfinished, source, encoding.PairEncoder(tokenizer, rules, sides), data.workers)
+        _encode(unfinished, source, encoding.PairEncoder(tokenizer, rules, sides, tags), data.workers)
 
     cache.make_once(folder, fill, data.wait_seconds)
     corpus = Corpus(folder)
     if split == "train" and (rate := config.tokenizer.subword_sampling):
         corpus.sampler = Sampler(corpus, tokenizer, rate, data.max_length)
-    if split == "train" and data.mixture:
+    if is_mixed:
         corpus.weights = _weigh(source, corpus.report["parts"], data.mixture_temperature)
     kept, dropped = corpus.report["kept"], corpus.report["dropped"]
     total = sum(dropped.values())
@@ -206,15 +209,14 @@ def _write(
 ) -> tuple[list[int], Counter]:
     """Writes the encoded pairs to files in `folder`. Returns the pairs kept of each part, and dropped by reason."""
     total, parts = len(source), getattr(source, "corpora", (source,))
-    chunks = (chunk for part in parts for chunk in _chunks(part))  # no chunk has pairs of two parts
-    part_of_chunk = (number for number, part in enumerate(parts) for _ in range(0, len(part), _CHUNK))
+    chunks = ((number, chunk) for number, part in enumerate(parts) for chunk in _chunks(part))
     counts = [0] * len(parts)
     processes = 1 if total <= _SMALL and not wanted_workers else workers.num_workers(wanted_workers)
     weights = getattr(source, "pair_weights", None)
     dropped, read, end = Counter(), 0, 0
     with progress_bar.bar(f"Encoding {source.name}", total) as advance:
-        for arrays, kept, more_dropped in workers.map_ordered(encoder, chunks, processes):
-            counts[next(part_of_chunk)] += len(kept)
+        for part, arrays, kept, more_dropped in workers.map_ordered(encoder, chunks, processes):
+            counts[part] += len(kept)
             if weights is not None:
                 arrays["weights"] = weights[read + np.array(kept, int)]
             read += len(kept) + more_dropped.total()
@@ -225,7 +227,7 @@ def _write(
                 with (folder / name).open("ab") as file:
                     file.write(array.tobytes())
             dropped += more_dropped
-            advance(len(arrays["lengths"]) + more_dropped.total())
+            advance(len(kept) + more_dropped.total())
     return counts, dropped
 
 

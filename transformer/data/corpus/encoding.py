@@ -1,5 +1,6 @@
 """Cleaning of text pairs, their encoding into arrays, and the files of these arrays, which are memory-mapped."""
 
+import dataclasses
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -88,23 +89,29 @@ def summary(kept: int, dropped: dict[str, int]) -> str:
 
 @dataclass(frozen=True)
 class PairEncoder:
-    """Encodes pairs of a source by the `rules`. Monolingual pairs have one of the `sides`; the other has no tokens."""
+    """Encodes pairs of a source by the `rules`. Monolingual pairs have one of the `sides`; the other has no tokens.
+
+    Sources of corpus number N begin with tags[N].
+    """
 
     tokenizer: Tokenizer
     rules: Rules
     sides: tuple[int, ...]
+    tags: tuple[str, ...]
 
-    def __call__(self, pairs: list[tuple[bytes, bytes]]) -> tuple[dict[str, np.ndarray], list[int], Counter]:
-        """Returns arrays by their names, the numbers of the pairs `kept`, and those of dropped pairs by reason."""
-        texts, numbers, dropped = [], [], Counter()
+    def __call__(
+        self, corpus_and_pairs: tuple[int, list[tuple[bytes, bytes]]]
+    ) -> tuple[int, dict[str, np.ndarray], list[int], Counter]:
+        """Returns the corpus, arrays by name, the pairs that are kept, and the numbers of dropped ones by reason."""
+        (corpus, pairs), texts, numbers, dropped = corpus_and_pairs, [], [], Counter()
         for number, pair in enumerate(pairs):
             try:
                 texts.append(tuple(line.decode().strip() for line in pair))
                 numbers.append(number)
             except UnicodeDecodeError:
                 dropped["invalid_utf8"] += 1
-        sources = self.tokenizer.source.encode([source for source, _ in texts])
-        targets = self.tokenizer.target.encode([target for _, target in texts])
+        encoders = dataclasses.replace(self.tokenizer, source_tag=self.tags[corpus]).encoders
+        sources, targets = (encoders[side].encode([text[side] for text in texts]) for side in (0, 1))
         kept_tokens, kept_texts, kept = [], [], []
         for number, text, *pair in zip(numbers, texts, sources, targets, strict=True):
             if reason := drop_reason([len(pair[side]) for side in self.sides], self.rules):
@@ -122,7 +129,7 @@ class PairEncoder:
             "hashes": np.array([content_hash(*text) for text in kept_texts], np.uint64),
             "source_hashes": np.array([content_hash(source or target, "") for source, target in kept_texts], np.uint64),
         }
-        return arrays, kept, dropped
+        return corpus, arrays, kept, dropped
 
 
 def end_sentences(

@@ -15,6 +15,7 @@ from jaxtyping import Float32
 
 from transformer import files
 from transformer.config_types import Config
+from transformer.data.languages import source_tag
 from transformer.data.sources.lines import counted, read_text_file
 from transformer.data.sources.text import file_identity
 from transformer.errors import UserError
@@ -23,26 +24,26 @@ if TYPE_CHECKING:
     from transformer.data.sources.source import Source
 
 # Keys of the group `data` that a part may have for itself, and those that only parts have.
-SHARED_KEYS = ("source", "name", "path", "train_split", "train_pairs", "exclude", "source_language", "target_language")
-OWN_KEYS = ("weight", "tag", "pair_weights")
+SHARED_KEYS = ("source", "name", "path", "train_split", "train_pairs", "exclude")
+SHARED_KEYS += ("source_language", "target_language", "source_tag")
+OWN_KEYS = ("weight", "pair_weights")
 
 
 @dataclass(frozen=True)
 class Part:
-    """A corpus of a mixture. Each of its sources begins with `tag` and a space, unless the tag is empty."""
+    """A corpus of a mixture."""
 
     name: str
     source: "Source"
     weight: float  # how many times an epoch reads each pair
-    tag: str
+    tag: str  # the word that begins each source, or ""
     pair_weights: Path | None  # file with a line for each pair: its weight in the loss; None: 1
 
     def __len__(self) -> int:
         return len(self.source)
 
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
-        prefix = f"{self.tag} ".encode() if self.tag else b""
-        return ((prefix + source, target) for source, target in self.source)
+        return iter(self.source)
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def _open(data: Config, number: int, text: str, open_part: Callable[[Config], "S
     if weights and not weights.is_file():
         raise UserError(f"config.data.mixture, corpus {number}: there is no file pair_weights={weights}")
     name = values.get("name", part_data.train_split)
-    return Part(name, source, float(own.get("weight", 1.0)), own.get("tag", ""), weights)
+    return Part(name, source, float(own.get("weight", 1.0)), source_tag(part_data), weights)
 
 
 def _read_weights(part: Part) -> Float32[np.ndarray, " N"]:
@@ -151,6 +152,6 @@ def parse(number: int, text: str) -> dict[str, str]:
             allowed = False
         if not allowed or (key == "weight" and float(values.get(key, 1)) == 0):
             raise UserError(f"{where}: {key}={values[key]:.40} must be {least}")
-    if len(values.get("tag", "").split()) > 1:
-        raise UserError(f"{where}: tag={values['tag']:.40} must be one word, such as <news>")
+    if len(values.get("source_tag", "").split()) > 1:
+        raise UserError(f"{where}: source_tag={values['source_tag']:.40} must be one word, such as <news>")
     return values

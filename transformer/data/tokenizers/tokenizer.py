@@ -10,11 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import ml_collections
 import sentencepiece
 from absl import logging
 
 from transformer import cache, files
 from transformer.config_types import Config
+from transformer.data.languages import source_tag
+from transformer.data.sources.mixture import MixedSource
 from transformer.data.sources.source import Source, decoded, open_source
 from transformer.data.tokenizers import vocabulary
 from transformer.data.tokenizers.vocabulary import IdsVocabulary, PieceVocabulary, SentencePieceVocabulary, Vocabulary
@@ -33,15 +36,19 @@ _THREADS = 16  # fixed, since the pieces of unigram may depend on the order of i
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """The vocabularies of both sides. A shared one is the same object, or the views of one `PieceVocabulary`."""
+    """The vocabularies of both sides. A shared one is the same object, or the views of one `PieceVocabulary`.
+
+    `source_tag` begins each source that `encoders` encode, unless it is empty.
+    """
 
     source: Vocabulary
     target: Vocabulary
+    source_tag: str = ""
 
     @staticmethod
     def load(workdir: Path, config: Config) -> "Tokenizer":
         """Reads the tokenizer saved in `workdir`. Raises UserError if it is missing, damaged or not that of its run."""
-        tokenizer = _read([workdir / name for name in model_names(config)])
+        tokenizer = _read([workdir / name for name in model_names(config)], source_tag(config.data))
         check_fingerprints(workdir, {VOCABULARY: tokenizer.fingerprint})
         return tokenizer
 
@@ -55,6 +62,11 @@ class Tokenizer:
     @property
     def sides(self) -> tuple[Vocabulary, Vocabulary]:
         return self.source, self.target
+
+    @property
+    def encoders(self) -> tuple["TaggedVocabulary", Vocabulary]:
+        """What encodes the texts that a model reads: the same vocabularies, where the source has its tag."""
+        return TaggedVocabulary(self.source, self.source_tag), self.target
 
     @property
     def is_shared(self) -> bool:
@@ -73,6 +85,18 @@ class Tokenizer:
         return hashlib.sha256(" ".join(digests).encode()).hexdigest()
 
 
+@dataclass(frozen=True)
+class TaggedVocabulary:
+    """A vocabulary that encodes each text after a tag, unless this is empty; a text of spaces has no tokens."""
+
+    vocabulary: Vocabulary
+    tag: str
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        tagged = [f"{self.tag} {text}" if text.strip() else text for text in texts] if self.tag else texts
+        return self.vocabulary.encode(tagged)
+
+
 def model_names(config: Config) -> tuple[str, ...]:
     """Returns the names of the tokenizer's files in a workdir: only one if the vocabulary is shared."""
     return (MODEL,) if config.tokenizer.shared else (MODEL, TARGET_MODEL)
@@ -83,20 +107,33 @@ def prepare(config: Config, workdir: Path) -> Tokenizer:
     if not all((workdir / name).exists() for name in model_names(config)):
         make = read_model_files if config.tokenizer.model_file else _load_or_train
         make(config).save(workdir)
-    return Tokenizer.load(workdir, config)
+    tokenizer = Tokenizer.load(workdir, config)
+    pieces = tokenizer.source.pieces
+    for tag in _tags(config.data):
+        if tag not in pieces:
+            raise UserError(f"config.data.source_tag={tag}: the vocabulary has no such token; train one with this tag")
+    return tokenizer
+
+
+def _tags(data: Config) -> list[str]:
+    """Returns the tags of all training corpora."""
+    source = open_source(data, "train")
+    tags = [part.tag for part in source.corpora] if isinstance(source, MixedSource) else [source_tag(data)]
+    return [tag for tag in dict.fromkeys(tags) if tag]
 
 
 def read_model_files(config: Config) -> Tokenizer:
     """Reads `config.tokenizer.model_file`. Raises UserError if a file is missing or damaged."""
-    return _read([files.expanded(name.strip()) for name in config.tokenizer.model_file.split(",")])
+    paths = [files.expanded(name.strip()) for name in config.tokenizer.model_file.split(",")]
+    return _read(paths, source_tag(config.data))
 
 
-def _read(paths: Sequence[Path]) -> Tokenizer:
+def _read(paths: Sequence[Path], tag: str) -> Tokenizer:
     try:
         vocabularies = [vocabulary.load(path.read_bytes(), str(path)) for path in paths]
     except OSError as error:
         raise UserError(f"{error.filename}: {error.strerror}; name or restore the tokenizer's model") from error
-    return Tokenizer(vocabularies[0], _target_view(vocabularies[-1]))
+    return Tokenizer(vocabularies[0], _target_view(vocabularies[-1]), tag)
 
 
 def _target_view(vocabulary: Vocabulary) -> Vocabulary:
@@ -109,12 +146,15 @@ def _load_or_train(config: Config) -> Tokenizer:
     source = open_source(config.data, "train")
     ignored = ("model_file", "subword_sampling")
     settings = {key: value for key, value in config.tokenizer.items() if key not in ignored}
+    settings["user_symbols"] = [*settings["user_symbols"], *_tags(config.data)]
     key = cache.key([_FORMAT, settings, source.identity, sentencepiece.__version__])
     folder = cache.folder(config.data.cache_dir) / "tokenizers" / f"{config.data.name.replace('/', '-')}-{key}"
 
     def fill(unfinished: Path) -> None:
         began = time.perf_counter()
-        tokenizer = Tokenizer(*train(config.tokenizer, source))
+        options = ml_collections.ConfigDict(config.tokenizer)
+        options.user_symbols = settings["user_symbols"]
+        tokenizer = Tokenizer(*train(options, source))
         sizes = " and ".join(f"{size:,}" for size in sorted(set(tokenizer.vocab_sizes)))
         seconds = time.perf_counter() - began
         logging.info("Tokenizer: %s %s tokens, made in %.1f s.", sizes, config.tokenizer.kind, seconds)
@@ -150,7 +190,6 @@ def _parts(text: str) -> list[str]:
 def _train_sentencepiece(options: Config, source: Source, sides: Sequence[int]) -> SentencePieceVocabulary:
     pairs = select_pairs(source, options.sample_size)
     texts = (part for pair in pairs for side in sides if pair[side] for part in _parts(pair[side]))
-    tags = [part.tag for part in getattr(source, "corpora", ()) if part.tag]
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -162,7 +201,7 @@ def _train_sentencepiece(options: Config, source: Source, sides: Sequence[int]) 
             normalization_rule_name=options.normalization,
             character_coverage=options.character_coverage,
             byte_fallback=options.byte_fallback,
-            user_defined_symbols=list(dict.fromkeys((*options.user_symbols, *tags))),
+            user_defined_symbols=list(dict.fromkeys(options.user_symbols)),
             pad_id=PAD,
             unk_id=UNK,
             bos_id=BOS,
