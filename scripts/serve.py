@@ -1,10 +1,11 @@
 """Serves trained models: a page at /, and the API of LibreTranslate, whose clients work unchanged.
 
 python -m scripts.serve --workdir=DIR [--workdir=DIR ...] [--host=ADDRESS] [--port=PORT] [--api_keys=FILE]
-    [--decoding.KEY=VALUE ...]
+    [--languages=SOURCE:TARGET,...] [--decoding.KEY=VALUE ...]
 
-Each workdir translates one pair of languages. The server answers when the programs of plain translations are compiled.
-docs/serving.md explains routes, limits and metrics. SIGTERM and Ctrl-C end it after the requests that it has accepted.
+Each workdir translates one pair of languages, or a single one those of --languages. The server answers when the
+programs of plain translations are compiled. docs/serving.md explains routes, limits and metrics. SIGTERM and Ctrl-C end
+it after the requests that it has accepted.
 """
 
 import argparse
@@ -40,6 +41,7 @@ def main(arguments: argparse.Namespace) -> None:
         models = load_models(
             *(arguments.workdir, arguments.checkpoint, arguments.average, decoding),
             *(arguments.wait_ms / 1000, arguments.max_queue, metrics),
+            pairs=read_pairs(arguments),
         )
         limits = Limits(*(getattr(arguments, f"max_{name}") for name in Limits._fields))
         server = make_server(make_app(models, limits, keys, metrics), limits.seconds + GRACE)
@@ -52,6 +54,16 @@ def main(arguments: argparse.Namespace) -> None:
         with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again after its orderly end
             server.run(sockets=[listener])
         logging.info("Ended after the requests that were accepted.")
+
+
+def read_pairs(arguments: argparse.Namespace) -> list[tuple[str, str]]:
+    """Returns the pairs of --languages. Raises UserError if one is no pair, or several models are served."""
+    pairs = [tuple(pair.strip().split(":")) for pair in filter(None, arguments.languages.split(","))]
+    if any(len(pair) != 2 or not all(pair) for pair in pairs):
+        raise UserError(f"--languages={arguments.languages}: must be SOURCE:TARGET,SOURCE:TARGET,... such as en:de")
+    if pairs and len(arguments.workdir) > 1:
+        raise UserError(f"--languages={arguments.languages}: is for one model; give one --workdir")
+    return list(dict.fromkeys(pairs))
 
 
 def read_keys(path: Path) -> list[str]:
@@ -91,6 +103,7 @@ def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.serve", __doc__, overrides="decoding")
     number = cli.at_least(1)
     parser.add_model_flags(several=True)
+    parser.add_argument("--languages", metavar="PAIRS", default="", help="SOURCE:TARGET,... of the only model")
     parser.add_argument("--host", metavar="ADDRESS", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", metavar="PORT", type=cli.at_least(0), default=5000, help="0: any free one (5000)")
     parser.add_argument("--api_keys", metavar="FILE", help="a key a line; requests must have one as api_key")

@@ -11,6 +11,7 @@ from transformer.arguments import check_controls, check_glossary, check_items, c
 from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
 from transformer.config.loading import override
+from transformer.data.languages import source_tag
 from transformer.decoding import forced_decoding
 from transformer.decoding.beam_tree import BeamTree, alternatives, trace
 from transformer.decoding.control import Control
@@ -170,6 +171,18 @@ class Model:
         if model.config.decoding.rerank != self.config.decoding.rerank:
             raise UserError("rerank: cannot be changed in a loaded model; give it to transformer.load")
         model._decoder = dataclasses.replace(self._decoder, config=model.config.decoding)
+        return model
+
+    def with_languages(self, source: str | None = None, target: str | None = None) -> "Model":
+        """Returns a model with the same parameters and lock that translates between other languages.
+
+        None: as before. Raises UserError if the vocabulary has no tag of these languages: see `data.source_tag`.
+        """
+        model, given = copy.copy(self), {"source_language": source, "target_language": target}
+        languages = [(f"data.{name}", code) for name, code in given.items() if code is not None]
+        model.config = override(self.config, languages)
+        tokenizer = self._decoder.tokenizer.tagged(source_tag(model.config.data))
+        model._decoder = dataclasses.replace(self._decoder, tokenizer=tokenizer)
         return model
 
     def compile(self, n_best: int = 1) -> None:

@@ -20,6 +20,7 @@ from transformer.config.keys import declared_keys, nearest
 from transformer.config.loading import parse_overrides
 from transformer.errors import UserError, is_out_of_memory
 
+LANGUAGES = ("source_language", "target_language")
 DISK_IS_FULL = "the disk is full"
 OUT_OF_MEMORY = {  # the advice, by the parser's `overrides`, which are the keys that the command can change
     "config": "lower config.batch.tokens and raise config.training.accumulation in return, or lower "
@@ -82,14 +83,20 @@ class Parser(argparse.ArgumentParser):
         arguments = self.parse_args(plain)
         if rerank := getattr(arguments, "rerank", None):
             overrides.append(("decoding.rerank", ",".join(rerank)))
+        for name in LANGUAGES:
+            if language := getattr(arguments, name, None):
+                overrides.append((f"data.{name}", language))
         parse_overrides(overrides, "--config." if self.overrides == "config" else "--")
         arguments.overrides = overrides
         return arguments
 
-    def add_model_flags(self, ensemble: bool = True, rerank: bool = False, several: bool = False) -> None:
+    def add_model_flags(
+        self, ensemble: bool = True, rerank: bool = False, several: bool = False, languages: bool = False
+    ) -> None:
         """Adds the flags that select the models to decode with, or the one model unless it may be an `ensemble`.
 
         `rerank` adds the flag --rerank, another form of --decoding.rerank. `several` makes a list of --workdir.
+        `languages` adds the flags --source_language and --target_language, which replace the keys of `data`.
         """
         workdir = "the folder of a run" + ("; DIR,DIR,... for an ensemble" if ensemble else "")
         options = {"action": "append", "default": []} if several else {}
@@ -99,6 +106,9 @@ class Parser(argparse.ArgumentParser):
         if rerank:
             advice = "another model, and its weight in the score; repeatable"
             self.add_argument("--rerank", metavar="WORKDIR:WEIGHT", action="append", default=[], help=advice)
+
+        for name in LANGUAGES if languages else ():
+            self.add_argument(f"--{name}", metavar="CODE", help="of a model of several languages (the run's)")
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message} (--help lists the flags)")

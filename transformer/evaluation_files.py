@@ -126,7 +126,7 @@ def evaluation_name(arguments: argparse.Namespace, models: Trained) -> str:
     parts += [f"average{len(first.averaged)}"] if len(first.averaged) > 1 else []
     parts += ["with-" + "+".join(Path(checkpoint.workdir).name for checkpoint in others)[:20]] if others else []
     for key, value in sorted(arguments.overrides):  # of paths, the last part
-        parts.append(key.removeprefix("decoding.") + "+".join(Path(part).name for part in value.split(","))[:60])
+        parts.append(key.rpartition(".")[-1] + "+".join(Path(part).name for part in value.split(","))[:60])
     return "-".join(parts)
 
 

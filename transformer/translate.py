@@ -1,8 +1,8 @@
 """Translates standard input, one sentence a line, to standard output, in order. A language model continues the lines.
 
 python -m transformer.translate --workdir=DIR [--checkpoint=best|last|STEP] [--average=N] [--n_best=N]
-    [--format=text|jsonl] [--glossary=FILE] [--COLUMN_column ...] [--rerank=WORKDIR:WEIGHT ...]
-    [--decoding.KEY=VALUE ...]
+    [--format=text|jsonl] [--source_language=CODE] [--target_language=CODE] [--glossary=FILE] [--COLUMN_column ...]
+    [--rerank=WORKDIR:WEIGHT ...] [--decoding.KEY=VALUE ...]
 
 text: a line of output for each line of input. With --n_best=N above 1: N lines of NUMBER, SCORE and TEXT, separated by
     tabs, best first; score and text are empty where the search found fewer texts.
@@ -71,7 +71,7 @@ def as_jsonl(source: str, translations: Sequence[Any]) -> str:
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("transformer.translate", __doc__, overrides="decoding")
-    parser.add_model_flags(rerank=True)
+    parser.add_model_flags(rerank=True, languages=True)
     parser.add_argument("--n_best", metavar="N", type=cli.at_least(1), default=1, help="translations a line (1)")
     parser.add_argument("--format", choices=("text", "jsonl"), default="text", help="output format (text)")
     parser.add_argument("--glossary", metavar="FILE", help="a term, a tab and its translation a line")

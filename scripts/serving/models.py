@@ -156,11 +156,17 @@ def _controls(sentences: Sequence[str], control: Control, glossary: Glossary) ->
 
 
 def load_models(
-    workdirs: Sequence[str], checkpoint: str, average: int, decoding: dict[str, str], *queue: Any
+    workdirs: Sequence[str],
+    checkpoint: str,
+    average: int,
+    decoding: dict[str, str],
+    *queue: Any,
+    pairs: Sequence[tuple[str, str]] = (),
 ) -> list[ServedModel]:
     """Loads the model of each workdir and compiles its programs; `queue`: the other arguments of `ServedModel`.
 
-    Raises UserError if one cannot be loaded or does not translate, or two translate the same pair of languages.
+    `pairs`, if there are any, are those of languages that the only model translates. Raises UserError if a model cannot
+    be loaded, does not translate or does not know a language, or if two translate the same pair.
     """
     models: dict[tuple[str, str], Model] = {}
     for workdir in workdirs:
@@ -173,7 +179,7 @@ def load_models(
             raise UserError(
                 f"--workdir={workdir}: translates {source} to {target}, as an earlier one does; leave one out"
             )
-        models[pair] = model
+        models |= {pair: model.with_languages(*pair) for pair in pairs} if pairs else {pair: model}
     served = [ServedModel(model, *queue) for model in models.values()]
     for model in served:
         model.compile()

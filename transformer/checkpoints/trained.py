@@ -12,6 +12,7 @@ from flax import nnx
 from transformer.checkpoints.restore import choose_steps, load_parameters
 from transformer.config.loading import override, with_values
 from transformer.config_types import Config
+from transformer.data.languages import source_tag
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.batches import Replicas
 from transformer.decoding.reranking import RerankingDecoder, Scorer
@@ -63,7 +64,8 @@ def load(workdirs: Sequence[str], which: str, average: int, overrides: Sequence[
     """Loads the model of one workdir, or those of several with the same tokenizer as an ensemble.
 
     `which` and `average` choose the checkpoints of each workdir: see `choose_steps`. `overrides` are decoding keys and
-    values, as typed, for the first workdir's configuration. Raises UserError if they cannot be loaded.
+    languages with their values, as typed, for the first workdir's configuration. Raises UserError if the models cannot
+    be loaded, or do not know the languages.
     """
     opened = [open_existing(Path(name)) for name in workdirs]
     first, first_config = opened[0]
@@ -100,7 +102,7 @@ def load(workdirs: Sequence[str], which: str, average: int, overrides: Sequence[
         noun = "step" if len(steps) == 1 else "the mean of steps"
         logging.info("%s: loaded %s %s.", workdir.path, noun, ", ".join(map(str, steps)))
     models = tuple(graphs), tuple(parameters), tuple(checkpoints)
-    return Trained(first, config, tokenizers[0], *models, shortlist, scorers)
+    return Trained(first, config, tokenizers[0].tagged(source_tag(config.data)), *models, shortlist, scorers)
 
 
 def load_scorers(config: Config) -> tuple[Scorer, ...]:

@@ -1,13 +1,13 @@
 """The tokenizer of a run, a vocabulary for each side or one that both share (section 5.1), and its training."""
 
 import contextlib
+import dataclasses
 import hashlib
 import io
 import math
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import ml_collections
@@ -34,7 +34,7 @@ _PARTS = re.compile(rf".{{1,{_LONGEST // 4 - 1}}}(?:\s|\Z)|.{{1,{_LONGEST // 4}}
 _THREADS = 16  # fixed, since the pieces of unigram may depend on the order of its sums
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Tokenizer:
     """The vocabularies of both sides. A shared one is the same object, or the views of one `PieceVocabulary`.
 
@@ -63,6 +63,14 @@ class Tokenizer:
     def sides(self) -> tuple[Vocabulary, Vocabulary]:
         return self.source, self.target
 
+    def tagged(self, tag: str) -> "Tokenizer":
+        """Returns the tokenizer with another tag of sources. Raises UserError if the vocabulary has no such token."""
+        if tag and tag not in (pieces := self.source.pieces):
+            alike = [piece for piece in pieces if piece[:1] == tag[0] and piece[-1] == tag[-1] and len(piece) > 2]
+            known = f"; it has {', '.join(alike[:20])}" if alike else ""
+            raise UserError(f"config.data.source_tag={tag}: the vocabulary has no such token{known}")
+        return dataclasses.replace(self, source_tag=tag)
+
     @property
     def encoders(self) -> tuple["TaggedVocabulary", Vocabulary]:
         """What encodes the texts that a model reads: the same vocabularies, where the source has its tag."""
@@ -85,7 +93,7 @@ class Tokenizer:
         return hashlib.sha256(" ".join(digests).encode()).hexdigest()
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class TaggedVocabulary:
     """A vocabulary that encodes each text after a tag, unless this is empty; a text of spaces has no tokens."""
 
@@ -108,10 +116,8 @@ def prepare(config: Config, workdir: Path) -> Tokenizer:
         make = read_model_files if config.tokenizer.model_file else _load_or_train
         make(config).save(workdir)
     tokenizer = Tokenizer.load(workdir, config)
-    pieces = tokenizer.source.pieces
     for tag in _tags(config.data):
-        if tag not in pieces:
-            raise UserError(f"config.data.source_tag={tag}: the vocabulary has no such token; train one with this tag")
+        tokenizer.tagged(tag)
     return tokenizer
 
 

@@ -1,0 +1,111 @@
+"""Models of several languages: the tag of each direction in every way to translate, and the matrix of scores."""
+
+import json
+
+import numpy as np
+import pytest
+
+import transformer
+from scripts import directions
+from scripts.serve import make_parser, read_pairs
+from scripts.serving.middleware import Metrics
+from scripts.serving.models import load_models
+from tests.checkpoints.workdirs import REFERENCES, SOURCES, make_workdir, run
+from tests.data.files import write
+from transformer import evaluate, translate
+from transformer.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    """A run from "in" to "out" and back, with random parameters, and a third language without training text."""
+    folder = tmp_path_factory.mktemp("runs")
+    settings = {
+        "data.source": "text",
+        "data.source_tag": ">>{target_language}<<",
+        "data.mixture": "('name=to', 'name=back source_language=out target_language=in')",
+        "tokenizer.kind": "char",
+        "tokenizer.vocab_size": "40",
+        "tokenizer.user_symbols": "('>>third<<',)",
+    }
+    path = make_workdir(folder / "both", **settings)
+    for split in ("train", "valid", "test"):
+        write(folder / "data" / f"{split}.third", SOURCES[::-1])
+    return path
+
+
+def pieces_of_source(model, text):
+    decoder = model._decoder
+    (tokens,) = decoder.source_tokens([text], first_line=1)
+    return [decoder.source_pieces[token] for token in tokens]
+
+
+def test_the_tag_of_the_direction_begins_each_source(workdir):
+    model = transformer.load(workdir)
+    assert pieces_of_source(model, "1 2") == ["▁", ">>out<<", "▁", "1", "▁", "2", "</s>"]
+    back = model.with_languages("out", "in")
+    assert pieces_of_source(back, "1 2")[1] == ">>in<<" and pieces_of_source(model, "1 2")[1] == ">>out<<"
+    assert pieces_of_source(model.with_languages(target="third"), "1")[1] == ">>third<<"
+    assert model.translate([""])[0][0].tokens == ()
+    score = model.score([("1 2", "2 1")])[0].log_probability
+    assert back.score([("1 2", "2 1")])[0].log_probability != pytest.approx(score, abs=1e-3)
+    assert model.num_tokens("1 2") == 7 and model.encode(["1 2"])[0].pieces[1] == ">>out<<"
+
+
+def test_an_unknown_language_is_one_line_with_the_known_tags(workdir):
+    message = "source_tag=>>fr<<: the vocabulary has no such token; it has >>third<<, >>out<<, >>in<<"
+    with pytest.raises(UserError, match=message):
+        transformer.load(workdir).with_languages(target="fr")
+
+
+def test_the_commands_translate_and_evaluate_another_direction(workdir, capsys, monkeypatch, tmp_path):
+    assert run(translate, f"--workdir={workdir}", "--target_language=fr") == 2
+    assert ">>fr<<: the vocabulary has no such token" in capsys.readouterr().err
+    assert run(evaluate, f"--workdir={workdir}", "--target_language=third") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["references"].endswith("test-step20-target_languagethird.references.txt")
+    with open(result["references"], encoding="utf-8") as file:
+        assert file.read().splitlines() == SOURCES[::-1]
+
+
+@pytest.mark.slow
+def test_the_matrix_has_all_directions_and_marks_those_without_training(workdir, capsys):
+    assert run(directions, f"--workdir={workdir}", "--languages=in,out,third", "--metric=chrf") == 0
+    captured = capsys.readouterr()
+    results = json.loads(captured.out)
+    assert len(results) == 6
+    for pair, references in (("in-out", REFERENCES), ("out-in", SOURCES), ("out-third", SOURCES[::-1])):
+        with open(results[pair]["references"], encoding="utf-8") as file:
+            assert file.read().splitlines() == references
+    rows = [line.split("│") for line in captured.err.splitlines() if line.startswith("│")]
+    stars = np.array([["*" in cell for cell in row[2:5]] for row in rows])
+    assert stars.tolist() == [[False, False, True], [False, False, True], [True, True, False]]
+    assert f"{results['in-out']['chrf']:.1f}" in rows[0][3]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--languages=in",), "--languages=in: must be two or more codes"),
+        (("--languages=in,in",), "each once"),
+        (("--languages=in,out", "--metric=blue"), "--metric=blue: must be one of"),
+        (("--languages=in,de",), "de"),
+    ],
+)
+def test_wrong_flags_are_one_line(workdir, capsys, flags, message):
+    assert run(directions, f"--workdir={workdir}", *flags) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_server_translates_the_pairs_that_one_model_knows(workdir):
+    arguments = make_parser().parse([f"--workdir={workdir}", "--languages=in:out, out:in"])
+    pairs = read_pairs(arguments)
+    served = load_models([str(workdir)], "best", 1, {}, 0.0, 9, Metrics(), pairs=pairs)
+    assert [(model.source, model.target) for model in served] == [("in", "out"), ("out", "in")]
+    assert pieces_of_source(served[1].model, "1")[1] == ">>in<<"
+    for wrong in ("--languages=in-out", "--languages=in:"):
+        with pytest.raises(UserError, match="must be SOURCE:TARGET"):
+            read_pairs(make_parser().parse([f"--workdir={workdir}", wrong]))
+    with pytest.raises(UserError, match="is for one model"):
+        read_pairs(make_parser().parse(["--workdir=a", "--workdir=b", "--languages=in:out"]))
