@@ -133,6 +133,9 @@ def get_keys() -> ml_collections.ConfigDict:
     data.train_pairs = Key(0, at_least(0))  # number of training pairs to use, from the first on; 0: all
     data.exclude = Key("", TEXT)  # file with the numbers of training pairs to leave out (scripts.inspect_data)
     data.valid_split = Key("validation", NONEMPTY_TEXT)  # the same; it selects the best checkpoint
+    # More validation sets, a text for each, as in mixture: name=NAME, and keys of this group. Their scores are
+    # loss/NAME, bleu/NAME and so on; those with /mean are means over all sets.
+    data.valid_sets = Key((), TEXTS)
     data.test_split = Key("test", NONEMPTY_TEXT)  # the same; training only compares it with the other splits
     # Tokens of a side, end-of-sentence included. Training and the loss of held-out splits leave out longer pairs
     data.max_length = Key(256, at_least(2))
@@ -225,8 +228,9 @@ def get_keys() -> ml_collections.ConfigDict:
     checkpoint.every = Key(1000, at_least(1), RECORD)  # steps between checkpoints
     checkpoint.keep = Key(5, at_least(1), RECORD)  # newest checkpoints kept, and as many at or before the best
     checkpoint.keep_every = Key(0, at_least(0), RECORD)  # checkpoints at its multiples are kept forever; 0: none
-    # Validation metric that defines the best checkpoint; of equal scores the one of the lower loss is the best
-    checkpoint.best_metric = Key("bleu", one_of("bleu", "loss"))
+    # Validation metric that defines the best checkpoint: loss, bleu, chrf, exact_match, ..., of another set bleu/NAME,
+    # or bleu/mean; of equal scores the one of the lower loss is the best
+    checkpoint.best_metric = Key("bleu", NONEMPTY_TEXT)
 
     keys.decoding = decoding = ml_collections.ConfigDict()
     # beam; sample: drawn at random; mbr, mbr_beam: the highest expected utility among mbr_samples samples, or among the

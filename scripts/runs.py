@@ -9,7 +9,7 @@ from transformer.checkpoints.restore import steps_in
 from transformer.config_types import Config
 from transformer.errors import UserError
 from transformer.run.record import read_record
-from transformer.training.progress import Record
+from transformer.training.progress import Record, rank
 from transformer.workdir import Workdir, open_existing
 
 
@@ -34,8 +34,7 @@ class RecordedRun:
         """The step of the best validation in the record, by `checkpoint.best_metric`; None if there is none."""
         metric = self.config.checkpoint.best_metric
         scored = [line for line in self.record if line["split"] == "valid" and metric in line]
-        best = min if metric == "loss" else max
-        return best(scored, key=lambda line: line[metric])["step"] if scored else None
+        return max(scored, key=lambda line: rank(line[metric], None, metric))["step"] if scored else None
 
 
 def read_runs(paths: Sequence[Path], flag: str = "--workdir") -> list[RecordedRun]:

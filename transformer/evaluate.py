@@ -40,8 +40,8 @@ def evaluate(arguments: argparse.Namespace) -> Any:
     from transformer.checkpoints import trained
     from transformer.decoding.bleu import METRICS, describe_scores
     from transformer.decoding.evaluation import translate_and_score
+    from transformer.training.held_out import held_out_means
     from transformer.training.objectives import OBJECTIVES
-    from transformer.training.validation import held_out_means
 
     check_flags(arguments)
     enable_compilation_cache()

@@ -25,7 +25,7 @@ def test_processes_compare_configuration_code_versions_and_data(tmp_path, monkey
     assert facts["the commit"] == describe_environment()["commit"]
     assert facts["the vocabulary"] == prepared.tokenizer.fingerprint
     assert facts["the training corpus"] == prepared.corpus.report["digest"]
-    assert facts["the validation corpus"] == prepared.validation.corpus.report["digest"]
+    assert facts["the validation corpus"] == prepared.validation.batches[""].corpus.report["digest"]
     # Each host may have its own cache.
     assert "config.data.cache_dir" not in facts
 

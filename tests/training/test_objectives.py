@@ -24,7 +24,7 @@ from transformer.errors import UserError
 from transformer.model.single_stack import LanguageModel, MaskedLanguageModel
 from transformer.special_tokens import BOS, EOS, PAD, SPECIAL, UNK
 from transformer.training.encoders import MASK, make_masking, mask_tokens, word_starts
-from transformer.training.validation import held_out_means
+from transformer.training.held_out import held_out_means
 
 VOCAB = 50
 STARTS = np.arange(VOCAB) % 2 == 0  # tokens of even numbers begin words

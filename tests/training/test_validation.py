@@ -7,7 +7,7 @@ import ml_collections
 import numpy as np
 import pytest
 
-from tests.data.files import pair_tokens
+from tests.data.files import pair_tokens, write_pairs
 from tests.model.models import logits_of
 from tests.training.tiny import distance, flags
 from transformer.config import loading
@@ -18,8 +18,8 @@ from transformer.decoding.forced_decoding import read_pair
 from transformer.errors import UserError
 from transformer.run import preparation as runs
 from transformer.special_tokens import BOS, EOS, PAD
-from transformer.training import validation
-from transformer.training.validation import check_lengths
+from transformer.training import held_out, validation
+from transformer.training.held_out import Batches, check_lengths
 from transformer.workdir import create_workdir
 
 
@@ -36,7 +36,7 @@ def prepared(tmp_path_factory) -> runs.Run:
 
 def by_hand(run: runs.Run, parameters: dict) -> tuple[float, float, float]:
     """Returns loss, NLL and accuracy per target token of the validation pairs, from one batch in float64."""
-    corpus = run.validation.corpus
+    corpus = run.validation.batches[""].corpus
     rows, width = len(corpus), int(corpus.lengths.max())
     names = ("source", "target_input", "target_output")
     batch = {name: np.full((rows, width), PAD, np.int32) for name in names}
@@ -99,7 +99,8 @@ def test_validation_runs_only_programs_that_were_compiled_ahead(prepared):
 
 def test_the_warm_up_on_accelerators_translates_the_longest_text_with_its_line_number(prepared, monkeypatch):
     translated = []
-    monkeypatch.setattr(prepared.validation, "texts", ["two", "twenty-one", "six"])
+    texts = prepared.validation.texts[""]._replace(texts=["two", "twenty-one", "six"])
+    monkeypatch.setattr(prepared.validation, "texts", {"": texts})
 
     def translate(parameters, texts, first_line):
         translated.append((texts, first_line))
@@ -125,7 +126,7 @@ def test_the_warm_up_runs_the_batch_that_needs_most_memory_and_not_the_one_with_
     plan = EpochPlan(
         np.arange(2), np.array([[0, 1], [1, 2]]), np.arange(2, dtype=np.uint16), np.ones((2, 2), np.int64), stats
     )
-    monkeypatch.setattr(prepared.validation, "plan", plan)
+    monkeypatch.setattr(prepared.validation, "batches", {"": Batches(None, plan)})
     monkeypatch.setattr(validation, "place", lambda corpus, batch, mesh: batch.bucket)
     monkeypatch.setattr(prepared.validation, "eval_step", lambda parameters, arrays: ran.append(arrays))
     monkeypatch.setattr(prepared.validation, "decoder", None)
@@ -135,7 +136,7 @@ def test_the_warm_up_runs_the_batch_that_needs_most_memory_and_not_the_one_with_
 
 def test_long_pairs_are_counted(prepared, caplog):
     config = ml_collections.ConfigDict(prepared.config)
-    corpus, texts = prepared.validation.corpus, sources.read_pairs(config.data, "valid")
+    corpus, texts = prepared.validation.batches[""].corpus, sources.read_pairs(config.data, "valid")
     encoded = [side.encode(side_texts) for side, side_texts in zip(prepared.tokenizer.sides, texts, strict=True)]
     needed = [1 + max(map(len, pair)) for pair in zip(*encoded, strict=True)]
     config.data.max_length = sorted(needed)[-3]
@@ -162,3 +163,82 @@ def test_memory_advice_names_the_keys_of_the_batch_that_failed(prepared, monkeyp
     monkeypatch.setattr(prepared.validation.eval_step, "programs", SimpleNamespace(run=fail))
     with pytest.raises(UserError, match="out of device memory; .* lower config.batch.tokens or config.data.max_length"):
         prepared.validation(parameters, lambda: None)
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory) -> runs.Run:
+    """A run on a mixture, with two more validation sets."""
+    folder = tmp_path_factory.mktemp("several")
+    pairs = [(f"number {number}", f"Zahl {number}") for number in range(60)]
+    for stem, part in (("train", pairs), ("valid", pairs[:8]), ("test", pairs[:2])):
+        write_pairs(folder, stem, part)
+    write_pairs(folder, "short", pairs[8:11])
+    settings = {"data.source": "text", "data.path": str(folder), "data.valid_split": "valid"}
+    settings |= {"data.source_tag": ">>{target_language}<<", "tokenizer.vocab_size": "60", "data.name": "several"}
+    back = "name=back source_language=de target_language=en"
+    settings["data.mixture"] = f"('name=to', '{back} weight=2')"
+    settings["data.valid_sets"] = f"('{back}', 'name=short valid_split=short')"
+    settings |= {"training.samples": "1", "training.eval_bleu": "true", "training.steps": "8"}
+    settings["checkpoint.best_metric"] = "bleu/mean"
+    changes = {key.replace(".", "__"): value for key, value in settings.items()}
+    overrides = [tuple(flag.removeprefix("--config.").split("=", 1)) for flag in flags(folder / "run", **changes)[2:]]
+    config = loading.load_file("configs/base.py", overrides)
+    return runs.prepare(config, create_workdir(folder / "run", config))
+
+
+def test_each_set_has_its_direction_and_its_scores_and_so_has_their_mean(several, monkeypatch):
+    decoded = []
+
+    def evaluate(decoder, replicas, texts, references, data, metrics, report):
+        decoded.append((texts, references[0], data.target_language))
+        return SimpleNamespace(scores={metric: float(len(texts)) for metric in metrics}, hypotheses=texts)
+
+    monkeypatch.setattr(validation, "translate_and_score", evaluate)
+    values, (sample,) = several.validation(several.initializer.create().parameters, lambda: None)
+    to, back, short = decoded
+    assert [(len(texts), texts[0], references[0], language) for texts, references, language in decoded] == [
+        (8, ">>de<< number 0", "Zahl 0", "de"),
+        (8, ">>en<< Zahl 0", "number 0", "en"),
+        (3, ">>de<< number 8", "Zahl 8", "de"),
+    ]
+    assert values["bleu"] == values["bleu/back"] == 8 and values["bleu/short"] == 3
+    assert values["bleu/mean"] == pytest.approx(19 / 3)
+    assert len({values["loss"], values["loss/back"], values["loss/short"]}) == 3
+    assert values["loss/mean"] == pytest.approx(np.mean([values["loss"], values["loss/back"], values["loss/short"]]))
+    assert sample.source == ">>de<< number 0"
+
+
+def test_the_loss_of_a_corpus_of_the_mixture_is_that_of_a_sample(several, monkeypatch):
+    parameters = several.initializer.create().parameters
+    losses = {}
+    for name, batches in several.validation.batches.items():
+        losses[name] = several.validation.eval_step.over_batches(parameters, batches, lambda: None)["loss"]
+    assert [*losses] == ["", "back", "short", "train_loss/to", "train_loss/back"]
+    pairs = [np.sort(several.validation.batches[f"train_loss/{name}"].plan.sentences) for name in ("to", "back")]
+    assert pairs[0].tolist() == list(range(60)) and pairs[1].tolist() == list(range(60, 120))
+    monkeypatch.setattr(held_out, "TRAINING_SAMPLE", 7)
+    batches = held_out.make_batches(
+        several.config, [x.corpus for x in [*several.validation.batches.values()][:3]], several.corpus
+    )
+    assert np.sort(batches["train_loss/back"].plan.sentences).tolist() == [60, 68, 77, 85, 94, 102, 111]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"checkpoint.best_metric": "bleu/news"},
+            "=bleu/news: must be one of loss, .*bleu/short.*bleu/mean",
+        ),
+        ({"checkpoint.best_metric": "blue"}, "best_metric=blue: must be one of loss, nll"),
+        ({"data.valid_sets": ("valid_split=short",)}, "set 1: needs a name=NAME"),
+        ({"data.valid_sets": ("name=a valid_split=short", "name=a")}, "set 2: needs a name=NAME of its own"),
+        ({"data.valid_sets": ("name=mean valid_split=short",)}, "other than mean"),
+        ({"data.valid_sets": ("name=a weight=2",)}, "set 1: 'weight' must be KEY=VALUE, with a key among name, source"),
+        ({"data.valid_sets": ("name=a valid_split=absent",)}, "no absent.en"),
+        ({"data.valid_sets": ("name=a source_tag=>>fr<<",)}, "source_tag=>>fr<<: the vocabulary has no such token"),
+    ],
+)
+def test_a_wrong_set_or_metric_is_one_line(several, changes, message):
+    with pytest.raises(UserError, match=message):
+        runs.prepare(loading.with_values(several.config, changes), several.workdir)

@@ -128,7 +128,7 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
         lambda c: c.training.eval_every > c.training.steps
     ),
     "bleu is not computed; set eval_bleu=true or best_metric=loss": (
-        lambda c: c.checkpoint.best_metric == "bleu" and not c.training.eval_bleu
+        lambda c: c.checkpoint.best_metric.partition("/")[0] == "bleu" and not c.training.eval_bleu
     ),
     "a shortlist is for beam search with translation models; set shortlist=0": (
         lambda c: c.decoding.shortlist > 0 and (_lacks(c, "shortlist") or c.decoding.strategy != "beam")

@@ -72,6 +72,8 @@ class Status(Hook):
             self._show_line("source", samples[-1].source)
             self._show_line("translation", samples[-1].translation)
         scores = "".join(f"  {text}" for text in describe_scores(values, metrics_in("log")))
+        others = [key.partition("/") for key in values if key.partition("/")[0] in metrics_in("log") and "/" in key]
+        scores += "".join(f"  {name} {values[f'{metric}/{name}']:.2f}" for metric, _, name in others)
         logging.info(
             "step %d  validation  loss %.3f  ppl %.4g%s%s",
             *(progress.step, values["loss"], values["perplexity"], scores, "  (best)" if progress.is_best else ""),

@@ -117,17 +117,18 @@ def prepare(config: Config, workdir: Workdir) -> Run:
     with coordination.process_zero_first("tokenizer and corpus", config.data.wait_seconds):
         parent = fine_tuning.prepare(config, workdir)
         vocabulary = tokenizer.prepare(config, workdir.path)
-        train, valid = (corpus.prepare(config, vocabulary, split) for split in ("train", "valid"))
+        train = corpus.prepare(config, vocabulary, "train")
+        sets = corpus.prepare_validation(config, vocabulary)
     contents = {
         VOCABULARY: vocabulary.fingerprint,
         TRAINING_CORPUS: train.report["digest"],
-        VALIDATION_CORPUS: valid.report["digest"],
+        VALIDATION_CORPUS: " ".join(valid.report["digest"] for valid in sets),
     }
     facts = contents | {"the initial parameters": parent and parent.checksum}
     coordination.require_same("the data", lambda: facts, config.data.wait_seconds)
     check_fingerprints(workdir.path, contents)
     coordination.on_process_zero(files.write_json, workdir.contents, contents)
-    coordination.on_process_zero(checks.warn_about_data, config, vocabulary, train, valid)
+    coordination.on_process_zero(checks.warn_about_data, config, vocabulary, train, sets[0])
     if parent:
         coordination.on_process_zero(fine_tuning.record, workdir, parent)
     schedule = make_schedule(config.optimizer, config.model.d_model, config.training.steps)
@@ -145,6 +146,6 @@ def prepare(config: Config, workdir: Workdir) -> Run:
         corpus=train,
         initializer=initializer,
         train_step=TrainStep(config, initializer.graph, optimizer, schedule, mesh, vocabulary.source.pieces),
-        validation=Validation(config, initializer.graph, mesh, vocabulary, valid),
+        validation=Validation(config, initializer.graph, mesh, vocabulary, sets, train),
         parent=parent,
     )

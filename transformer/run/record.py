@@ -31,8 +31,9 @@ CELL, GAP, FRAME = 6, 6, 160  # attention: pixels of a weight, pixels between tw
 class Recorder(Hook):
     """The writer of the record."""
 
-    def __init__(self, workdir: Workdir):
-        self.path, self.workdir = workdir.metrics, workdir
+    def __init__(self, workdir: Workdir, corpora: Sequence[str] = ()):
+        """`corpora`: the names of those of a mixture."""
+        self.path, self.workdir, self.corpora = workdir.metrics, workdir, corpora
         self._events: EventsWriter | None = None
 
     def __exit__(self, *_: object) -> None:
@@ -64,7 +65,8 @@ class Recorder(Hook):
 
     def on_validation(self, progress: Progress, values: Record, samples: Sequence[Sample]) -> None:
         """Writes a line, the texts of the samples, and pictures of their cross-attention if they have one."""
-        self.write("valid", progress, values)
+        counts = zip(self.corpora, progress.corpus_tokens, strict=False)  # before the first step there are none
+        self.write("valid", progress, values | {f"train_tokens/{name}": count for name, count in counts})
         for number, sample in enumerate(samples, start=1):
             lines = {"source": sample.source, "reference": sample.reference, "translation": sample.translation}
             # TensorBoard shows Markdown, where lines that begin with four spaces stay unchanged.

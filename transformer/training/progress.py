@@ -14,6 +14,7 @@ import jax
 from transformer.config_types import Config
 from transformer.data.batches.loader import BatchStats, Position
 
+LOWER_IS_BETTER = ("loss", "nll", "perplexity")  # the other metrics of a validation are better if they are higher
 MAX_STEPS_IN_FLIGHT = 2  # enough to keep the device busy
 Record = dict[str, float | int | str]
 
@@ -37,6 +38,7 @@ class Progress:
     validations_since_best: int = 0
     # Sums of `TrainingWindow` since the last training line.
     window: dict[str, float | int] = field(default_factory=dict)
+    corpus_tokens: list[int] = field(default_factory=list)  # of `tokens`, those of each corpus of a mixture
 
     @property
     def position(self) -> Position:
@@ -61,22 +63,26 @@ class Progress:
         """Returns the progress after an update from these batches, where `position` is that of the next batch."""
         examples = self.examples + sum(batch.sentences for batch in stats)
         tokens = self.tokens + sum(batch.target_tokens for batch in stats)
+        corpora = [self.corpus_tokens, *(batch.corpus_tokens for batch in stats)]
+        corpus_tokens = [sum(counts) for counts in zip(*filter(None, corpora), strict=True)]
         counts = {"step": self.step + 1, "examples": examples, "tokens": tokens, "seconds": seconds}
+        counts["corpus_tokens"] = corpus_tokens
         return dataclasses.replace(self, epoch=position.epoch, batch=position.batch, **counts)
 
     def after_validation(self, values: Mapping[str, float], metric: str) -> "Progress":
         """Returns the progress after a validation. At equal scores the lower loss is better, then the earlier step."""
         after = dataclasses.replace(self, validated_step=self.step)
         score, loss = values[metric], values["loss"]
-        if self.best_score is None or _rank(score, loss, metric) > _rank(self.best_score, self.best_loss, metric):
+        if self.best_score is None or rank(score, loss, metric) > rank(self.best_score, self.best_loss, metric):
             best = {"best_score": score, "best_loss": loss, "best_step": self.step}
             return dataclasses.replace(after, **best, validations_since_best=0)
         return dataclasses.replace(after, validations_since_best=self.validations_since_best + 1)
 
 
-def _rank(score: float, loss: float | None, metric: str) -> tuple[float, ...]:
+def rank(score: float, loss: float | None, metric: str) -> tuple[float, ...]:
     """Returns the values of a validation as they compare: the higher, the better; not finite is worst."""
-    values = (score if metric == "bleu" else -score, -math.inf if loss is None else -loss)
+    score = -score if metric.partition("/")[0] in LOWER_IS_BETTER else score
+    values = (score, -math.inf if loss is None else -loss)
     return tuple(value if math.isfinite(value) else -math.inf for value in values)
 
 

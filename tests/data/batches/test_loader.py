@@ -24,6 +24,11 @@ def small_config(**batch):
     return config
 
 
+def plan_in_order(corpus, config):
+    (plan,) = loader.plan_in_order([(corpus, np.arange(len(corpus.lengths)))], config)
+    return plan
+
+
 def open_loader(sentences, config, start):
     return Loader(sentences, config, start, one_device())
 
@@ -172,7 +177,7 @@ def test_closing_leaves_no_thread_that_delays_the_exit():
 
 def held_out(corpus, config):
     """Returns the arrays of the batches of a held-out corpus."""
-    return [place(corpus, batch, one_device()) for batch in loader.plan_in_order(corpus, config)]
+    return [place(corpus, batch, one_device()) for batch in plan_in_order(corpus, config)]
 
 
 def test_held_out_pairs_beyond_max_length_are_left_out():
@@ -190,7 +195,7 @@ def test_held_out_batches_have_at_most_four_shapes_with_little_padding():
     sizes = np.random.default_rng(0).integers(1, 99, 2000)
     config = small_config(tokens=1024, max_buckets=12)
     config.data.max_length = 100
-    plan = loader.plan_in_order(MemorySentences([(np.full(size, 9),) * 2 for size in sizes]), config)
+    plan = plan_in_order(MemorySentences([(np.full(size, 9),) * 2 for size in sizes]), config)
     batches = [plan[number] for number in range(len(plan))]
     assert len({batch.bucket for batch in batches}) <= 4
     for batch in batches:

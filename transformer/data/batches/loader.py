@@ -9,12 +9,13 @@ import contextlib
 import dataclasses
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from multiprocessing.pool import ThreadPool
 
 import ml_collections
 import numpy as np
 from jax.sharding import Mesh
+from jaxtyping import Int
 
 from transformer import workers
 from transformer.config_types import Config
@@ -50,6 +51,7 @@ class BatchStats:
     source_tokens: int
     target_tokens: int
     positions: int
+    corpus_tokens: tuple[int, ...] = ()  # the target tokens of each corpus of a mixture, by the plan
 
 
 class Loader(Iterator[tuple[Position, Arrays, BatchStats]], contextlib.AbstractContextManager):
@@ -113,13 +115,18 @@ class Loader(Iterator[tuple[Position, Arrays, BatchStats]], contextlib.AbstractC
             (corpus, plan), first = following.get(), 0
 
 
-def plan_in_order(corpus: Corpus, config: Config) -> EpochPlan:
-    """Plans the batches of a held-out corpus, in a fixed order. Leaves out pairs that exceed `data.max_length`."""
-    kept = np.flatnonzero(corpus.lengths.max(axis=1) <= config.data.max_length)
-    lengths, batch_config = corpus.lengths[kept], ml_collections.ConfigDict(config.batch)
+def plan_in_order(corpora: Sequence[tuple[Corpus, Int[np.ndarray, " _"]]], config: Config) -> list[EpochPlan]:
+    """Plans the batches of these pairs of corpora, each in a fixed order. The shapes of all plans are the same.
+
+    Leaves out pairs that exceed `data.max_length`.
+    """
+    kept = [pairs[corpus.lengths[pairs].max(axis=1) <= config.data.max_length] for corpus, pairs in corpora]
+    lengths = [corpus.lengths[pairs] for (corpus, _), pairs in zip(corpora, kept, strict=True)]
+    batch_config = ml_collections.ConfigDict(config.batch)
     batch_config.max_buckets = min(config.batch.max_buckets, HELD_OUT_BUCKETS)
-    plan = bucketing.plan_epoch(lengths, bucketing.choose_shapes(lengths, batch_config), random=None)
-    return dataclasses.replace(plan, sentences=kept[plan.sentences])
+    shapes = bucketing.choose_shapes(np.concatenate(lengths), batch_config)
+    plans = [bucketing.plan_epoch(part, shapes, random=None) for part in lengths]
+    return [dataclasses.replace(plan, sentences=x[plan.sentences]) for plan, x in zip(plans, kept, strict=True)]
 
 
 def _assemble(corpus: EpochPairs, plan: EpochPlan, number: int, mesh: Mesh) -> tuple[Arrays, BatchStats]:
@@ -131,4 +138,5 @@ def _assemble(corpus: EpochPairs, plan: EpochPlan, number: int, mesh: Mesh) -> t
         counted = [np.count_nonzero(arrays[name]) if name in arrays else 0 for name in ("source", "target_output")]
         planned = corpus.reserved(own.sentences).sum(axis=0)
         tokens = np.rint(tokens * (counted / np.maximum(planned, 1))).astype(np.int64)
-    return placed, BatchStats(len(batch.sentences), *tokens.tolist(), batch.bucket.positions)
+    sizes = len(batch.sentences), *tokens.tolist(), batch.bucket.positions
+    return placed, BatchStats(*sizes, corpus.corpus_tokens(batch.sentences))

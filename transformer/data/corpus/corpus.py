@@ -18,7 +18,8 @@ from transformer.data.corpus import encoding
 from transformer.data.corpus.encoding import open_array
 from transformer.data.corpus.mixing import MixedEpoch, effective_weights, pairs_of_epoch
 from transformer.data.corpus.sampling import SampledEpoch, Sampler, Sequences
-from transformer.data.sources.mixture import MixedSource
+from transformer.data.languages import source_tag
+from transformer.data.sources.mixture import MixedSource, held_out_sets
 from transformer.data.sources.source import Source, open_source, read_pairs
 from transformer.data.tokenizers.tokenizer import Tokenizer, select_pairs
 from transformer.errors import UserError
@@ -41,14 +42,16 @@ class Corpus:
       report: `kept`, `dropped` by reason, the `digest` of all pairs, `losses` of a sample (`losses_of_pairs`), and the
         number of pairs kept of each of the `parts` of a mixture.
       sampler: samples the sentences of each epoch; None without subword sampling.
-      weights: how many times an epoch reads each pair of each part; empty if it reads all pairs once.
+      names, weights: of each part of a mixture, and how many times an epoch reads its pairs; else empty.
     """
 
     lengths: Int32[np.ndarray, "N 2"]
     report: dict[str, Any]
     sampler: Sampler | None = None
+    names: Sequence[str] = ()
     weights: Sequence[float] = ()
     is_estimated = False
+    _weights: np.ndarray | None = None
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -63,7 +66,8 @@ class Corpus:
         self.lengths = open_array(folder, "lengths")
         self._offsets = open_array(folder, "offsets")
         self._tokens = open_array(folder, "tokens", self.report["dtype"])
-        self._weights = open_array(folder, "weights") if "weights" in self.report["sizes"] else None
+        if "weights" in self.report["sizes"]:
+            self._weights = open_array(folder, "weights")
 
     def __reduce__(self):
         return Corpus, (self._folder,)  # without the sampler, which other processes get
@@ -92,6 +96,14 @@ class Corpus:
         """Returns the weights of these pairs in the loss; None if none has any."""
         return None if self._weights is None else self._weights[pairs]
 
+    def reserved(self, pairs: Int[np.ndarray, "N"]) -> Int32[np.ndarray, "N 2"]:
+        """Returns the tokens of these sources and targets."""
+        return self.lengths[pairs]
+
+    def corpus_tokens(self, pairs: Int[np.ndarray, "N"]) -> tuple[int, ...]:
+        """Returns the target tokens that these pairs have of each corpus of a mixture; () if this is no mixture."""
+        return ()
+
     def sentences(self, side: int, pairs: Int[np.ndarray, "N"]) -> list[list[int]]:
         """Returns the tokens of each of these sources or targets, without end-of-sentence."""
         tokens, lengths = self.sequences(side, pairs)
@@ -102,7 +114,8 @@ class Corpus:
         pairs = self.all_pairs(epoch, seed, draw)
         if not self.weights:
             return pairs
-        return MixedEpoch(pairs, pairs_of_epoch(self.report["parts"], self.weights, seed, epoch))
+        counts = self.report["parts"]
+        return MixedEpoch(pairs, pairs_of_epoch(counts, self.weights, seed, epoch), np.cumsum(counts))
 
     def all_pairs(
         self, epoch: int = 0, seed: int = 0, draw: Callable[..., Sequences] | None = None
@@ -145,12 +158,19 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
     if split == "train" and (rate := config.tokenizer.subword_sampling):
         corpus.sampler = Sampler(corpus, tokenizer, rate, data.max_length)
     if is_mixed:
+        corpus.names = [part.name for part in source.corpora]
         corpus.weights = _weigh(source, corpus.report["parts"], data.mixture_temperature)
     kept, dropped = corpus.report["kept"], corpus.report["dropped"]
     total = sum(dropped.values())
     level = logging.WARNING if total > _MAX_DROPPED * (total + kept) else logging.INFO
     logging.log(level, "%s: %s.", source.name, encoding.summary(kept, dropped))
     return corpus
+
+
+def prepare_validation(config: Config, tokenizer: Tokenizer) -> list[Corpus]:
+    """Prepares the corpus of each validation set, in the order of `held_out_sets`."""
+    sets = held_out_sets(config).values()
+    return [prepare(each, tokenizer.tagged(source_tag(each.data)), "valid") for each in sets]
 
 
 def _weigh(source: MixedSource, counts: Sequence[int], temperature: float) -> list[float]:

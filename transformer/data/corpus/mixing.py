@@ -45,6 +45,7 @@ class MixedEpoch:
 
     pairs: Any  # a Corpus or SampledEpoch
     numbers: Int[np.ndarray, " M"]
+    ends: Int[np.ndarray, " C"]  # the number of pairs up to the end of each corpus
 
     @property
     def is_estimated(self) -> bool:
@@ -62,6 +63,11 @@ class MixedEpoch:
     def sequences(self, side: int, chosen: Int[np.ndarray, " N"]) -> Sequences:
         """Returns the concatenated tokens of these sources or targets, and their lengths."""
         return self.pairs.sequences(side, self.numbers[chosen])
+
+    def corpus_tokens(self, chosen: Int[np.ndarray, " N"]) -> tuple[int, ...]:
+        """Returns the target tokens that these pairs have of each corpus."""
+        corpora, tokens = np.searchsorted(self.ends, self.numbers[chosen], side="right"), self.reserved(chosen)[:, 1]
+        return tuple(np.bincount(corpora, tokens, minlength=len(self.ends)).astype(int).tolist())
 
     def pair_weights(self, chosen: Int[np.ndarray, " N"]) -> Float32[np.ndarray, " N"] | None:
         """Returns the weights of these pairs in the loss; None if none has any."""

@@ -105,6 +105,9 @@ class SampledEpoch:
         """Returns the concatenated tokens of these sources or targets, and their lengths."""
         return self.draw(side, pairs, self.reserved(pairs)[:, side], self.seed, self.epoch)
 
+    def corpus_tokens(self, pairs: Int[np.ndarray, " N"]) -> tuple[int, ...]:
+        return ()
+
     def pair_weights(self, pairs: Int[np.ndarray, " N"]) -> Float32[np.ndarray, " N"] | None:
         """Returns the weights of these pairs in the loss; None if none has any."""
         return self.corpus.pair_weights(pairs)

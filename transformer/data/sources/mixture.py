@@ -1,9 +1,9 @@
-"""A mixture of corpora, as `data.mixture` lists them: one source, of whose parts an epoch reads more or less."""
+"""Corpora that the configuration lists as texts: those of a mixture, as one source, and more validation sets."""
 
 import bisect
 import math
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # Keys of the group `data` that a part may have for itself, and those that only parts have.
 SHARED_KEYS = ("source", "name", "path", "train_split", "train_pairs", "exclude")
 SHARED_KEYS += ("source_language", "target_language", "source_tag")
+HELD_OUT_KEYS = ("name", "source", "path", "valid_split", "source_language", "target_language", "source_tag")
 OWN_KEYS = ("weight", "pair_weights")
 
 
@@ -133,18 +134,28 @@ def _read_weights(part: Part) -> Float32[np.ndarray, " N"]:
     return np.array(weights, np.float32)
 
 
+def held_out_sets(config: Config) -> dict[str, Config]:
+    """Returns the configuration of each validation set by name: "" for `data.valid_split`, and `data.valid_sets`.
+
+    Raises UserError if a set has no name, or that of another.
+    """
+    sets = {"": config}
+    for number, text in enumerate(config.data.valid_sets, start=1):
+        where = f"config.data.valid_sets, set {number}"
+        values = _settings(where, text, HELD_OUT_KEYS)
+        name = values.pop("name", "")
+        if name in (*sets, "mean") or "/" in name:
+            raise UserError(f"{where}: needs a name=NAME of its own, other than mean and without a slash")
+        sets[name] = ml_collections.ConfigDict(config)
+        sets[name].data = ml_collections.ConfigDict(config.data)  # the copy above shares its groups
+        sets[name].data.update(values)
+    return sets
+
+
 def parse(number: int, text: str) -> dict[str, str]:
     """Returns the settings of a corpus, written as KEY=VALUE separated by spaces. Raises UserError for wrong ones."""
     where = f"config.data.mixture, corpus {number}"
-    try:
-        settings = [word.partition("=") for word in shlex.split(text)]
-    except ValueError as error:
-        raise UserError(f"{where}: {text!r:.80} has an open quotation mark") from error
-    for key, equals, _ in settings:
-        if not equals or key not in SHARED_KEYS + OWN_KEYS:
-            listed = ", ".join((*OWN_KEYS, *SHARED_KEYS))
-            raise UserError(f"{where}: '{key:.40}' must be KEY=VALUE, with a key among {listed}")
-    values = {key: value for key, _, value in settings}
+    values = _settings(where, text, OWN_KEYS + SHARED_KEYS)
     for key, kind, least in (("weight", float, "above 0"), ("train_pairs", int, "at least 0")):
         try:
             allowed = key not in values or 0 <= kind(values[key]) < 2**31
@@ -152,6 +163,17 @@ def parse(number: int, text: str) -> dict[str, str]:
             allowed = False
         if not allowed or (key == "weight" and float(values.get(key, 1)) == 0):
             raise UserError(f"{where}: {key}={values[key]:.40} must be {least}")
-    if len(values.get("source_tag", "").split()) > 1:
-        raise UserError(f"{where}: source_tag={values['source_tag']:.40} must be one word, such as <news>")
     return values
+
+
+def _settings(where: str, text: str, keys: Sequence[str]) -> dict[str, str]:
+    try:
+        settings = [word.partition("=") for word in shlex.split(text)]
+    except ValueError as error:
+        raise UserError(f"{where}: {text!r:.80} has an open quotation mark") from error
+    for key, equals, value in settings:
+        if not equals or key not in keys:
+            raise UserError(f"{where}: '{key:.40}' must be KEY=VALUE, with a key among {', '.join(keys)}")
+        if key == "source_tag" and len(value.split()) > 1:
+            raise UserError(f"{where}: source_tag={value:.40} must be one word, such as <news>")
+    return {key: value for key, _, value in settings}

@@ -17,7 +17,6 @@ from absl import logging
 from transformer import cache, files
 from transformer.config_types import Config
 from transformer.data.languages import source_tag
-from transformer.data.sources.mixture import MixedSource
 from transformer.data.sources.source import Source, decoded, open_source
 from transformer.data.tokenizers import vocabulary
 from transformer.data.tokenizers.vocabulary import IdsVocabulary, PieceVocabulary, SentencePieceVocabulary, Vocabulary
@@ -101,8 +100,10 @@ class TaggedVocabulary:
     tag: str
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        tagged = [f"{self.tag} {text}" if text.strip() else text for text in texts] if self.tag else texts
-        return self.vocabulary.encode(tagged)
+        return self.vocabulary.encode(self.tagged(texts))
+
+    def tagged(self, texts: Sequence[str]) -> Sequence[str]:
+        return [f"{self.tag} {text}" if text.strip() else text for text in texts] if self.tag else texts
 
 
 def model_names(config: Config) -> tuple[str, ...]:
@@ -123,8 +124,7 @@ def prepare(config: Config, workdir: Path) -> Tokenizer:
 
 def _tags(data: Config) -> list[str]:
     """Returns the tags of all training corpora."""
-    source = open_source(data, "train")
-    tags = [part.tag for part in source.corpora] if isinstance(source, MixedSource) else [source_tag(data)]
+    tags = [part.tag for part in open_source(data, "train").corpora] if data.mixture else [source_tag(data)]
     return [tag for tag in dict.fromkeys(tags) if tag]
 
 
