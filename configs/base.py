@@ -217,6 +217,9 @@ def get_keys() -> ml_collections.ConfigDict:
     training.init_from = Key("", TEXT)
     # Parameters not taken from it, by name or its beginning: decoder; encoder.embedding,encoder.layers.0; "": none
     training.init_skip = Key("", TEXT)
+    # The vocabulary of a run with a parent. parent: the parent's; own: one of its text or of tokenizer.model_file, in
+    # which tokens that both have keep their vectors, and new ones get the mean of their parts
+    training.init_vocabulary = Key("parent", one_of("parent", "own"))
     # Consecutive updates skipped for a non-finite loss or gradient before a rollback
     training.max_skipped = Key(20, at_least(1))
     training.max_rollbacks = Key(3, at_least(0), RECORD)  # rollbacks to the last finite checkpoint before the run fails

@@ -1,6 +1,7 @@
 """Fine-tuning: a run that starts from the parameters of another run, its parent (`training.init_from`)."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,6 +18,7 @@ from transformer.config_types import Config
 from transformer.data.tokenizers import tokenizer
 from transformer.environment import read_environment
 from transformer.errors import UserError, first_of
+from transformer.run.new_vocabulary import find_origins
 from transformer.special_tokens import SPECIAL
 from transformer.training.objectives import OBJECTIVES
 from transformer.training.state import abstract_init
@@ -69,16 +71,32 @@ class Parent:
         sides, is_shared = EMBEDDINGS | {"projection.kernel": 1, "output_bias": 1}, self.run_config.tokenizer.shared
         return {name: 0 if is_shared else side for name, side in sides.items() if name in self.origins}
 
-    def initial_parameters(self, parameters: dict) -> dict:
-        """Returns the random parameters of the run with those that are taken in their places, sharded alike."""
+    @property
+    def has_own_vocabulary(self) -> bool:
+        return self.run_config.training.init_vocabulary == "own"
+
+    def initial_parameters(self, parameters: dict, own: tokenizer.Tokenizer) -> dict:
+        """Returns the random parameters of the run with those that are taken in their places, sharded alike.
+
+        `own` is the tokenizer of the run.
+        """
         expected = abstract_init(self.config, *self.tokenizer.vocab_sizes)[1]
         loaded = restore.named_leaves(restore.load_parameters(self.workdir.path, [self.step], expected, self.config))
         logging.info("Initial parameters %s.", self.describe(parameters))
-        leaves = restore.named_leaves(parameters)
+        leaves, vectors = restore.named_leaves(parameters), self._token_vectors(own) if self.has_own_vocabulary else {}
         for name, origin in self.origins.items():
             random, taken = leaves[name], loaded[origin]
+            taken = vectors[name](name, taken) if name in vectors else taken
             leaves[name] = jax.make_array_from_callback(random.shape, random.sharding, taken.__getitem__)
         return jax.tree.unflatten(jax.tree.structure(parameters), leaves.values())
+
+    def _token_vectors(self, own: tokenizer.Tokenizer) -> dict[str, Callable]:
+        """Returns the functions of (name, parameter of the parent) to the parameter for the own vocabulary, by name."""
+        sides = sorted(set(self.token_sides.values()))
+        origins = {side: find_origins(own.sides[side], self.tokenizer.sides[side]) for side in sides}
+        for side, found in origins.items():
+            found.log("both sides" if own.is_shared else ("source", "target")[side])
+        return {name: origins[side].vectors for name, side in self.token_sides.items()}
 
     def describe(self, parameters: dict) -> str:
         """Describes which of the run's parameters are taken; `parameters` may be abstract."""
@@ -111,7 +129,7 @@ def prepare(config: Config, workdir: Workdir) -> Parent | None:
     parent = open_parent(config, workdir)
     _check_vocabularies(parent)
     _check_parameters(parent)
-    if not config.tokenizer.model_file:
+    if not (config.tokenizer.model_file or parent.has_own_vocabulary):
         for side in missing.intersection(parent.token_sides.values()):
             files.write_bytes(workdir.path / names[side], parent.tokenizer.sides[side].serialized)
     return None if has_checkpoint else parent
@@ -149,7 +167,9 @@ def _check_vocabularies(parent: Parent) -> None:
     keys = ("kind", "shared") if OBJECTIVES[parent.config.training.objective].translates else ("kind",)
     differing = [key for key in keys if settings[key] != parent.config.tokenizer[key]]
     own = tokenizer.read_model_files(parent.run_config) if settings.model_file else parent.tokenizer
-    if any(own.sides[side].serialized != parent.tokenizer.sides[side].serialized for side in taken.values()):
+    if parent.has_own_vocabulary:
+        differing = [key for key in differing if key == "shared"]
+    elif any(own.sides[side].serialized != parent.tokenizer.sides[side].serialized for side in taken.values()):
         differing.append("model_file")
     if taken and differing:
         raise UserError(
@@ -162,7 +182,7 @@ def _check_vocabularies(parent: Parent) -> None:
 def _check_parameters(parent: Parent) -> None:
     """Raises UserError if the parent's parameters do not fit the run, or `init_skip` names none."""
     training = parent.run_config.training
-    source, target = parent.tokenizer.vocab_sizes  # the run's, as far as its embeddings are taken
+    source, target = parent.tokenizer.vocab_sizes  # the run's, or those that its own vocabulary replaces
     target = source if parent.run_config.tokenizer.shared else target
     own = restore.named_leaves(abstract_init(parent.run_config, source, target)[1])
     wanted = {origin: own[name] for name, origin in parent.origins.items()}

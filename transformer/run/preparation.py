@@ -58,7 +58,8 @@ class Run:
         if self.config.training.init_from:
             parent = self.parent or fine_tuning.open_parent(self.config, self.workdir)
             # Of the random state only the parameters stay in memory.
-            return self.initializer.start_from(parent.initial_parameters(self.initializer.create().parameters))
+            parameters = parent.initial_parameters(self.initializer.create().parameters, self.tokenizer)
+            return self.initializer.start_from(parameters)
         state, model = self.initializer.create(), self.config.model
         if not (model.source_vectors or model.target_vectors):
             return state
