@@ -51,7 +51,7 @@ def find_origins(own: Vocabulary, parent: Vocabulary) -> Origins:
 
 
 def _spelling(piece: str, tokens: list[int], word_start: int | None) -> list[int]:
-    """Returns the tokens that spell a piece, none if one is unknown, without a start of a word that it does not have."""
+    """Returns the tokens that spell a piece, or none if one is unknown."""
     if UNK in tokens:
         return []
     return [token for token in tokens if token != word_start or piece.startswith(WORD_START)]
