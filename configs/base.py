@@ -66,6 +66,8 @@ def get_keys() -> ml_collections.ConfigDict:
     model.dropout = Key(0.1, PROBABILITY)  # rate on embeddings + positions and on each sub-layer's output (section 5.4)
     model.attention_dropout = Key(0.0, PROBABILITY)  # rate on attention weights; the paper has none, tensor2tensor 0.1
     model.activation_dropout = Key(0.0, PROBABILITY)  # rate on the inner activations of the feed-forward networks
+    # Probability with which a training step leaves out a layer, all of its sub-layers together (Fan et al. 2020)
+    model.layer_drop = Key(0.0, PROBABILITY)
     # Activation of the feed-forward networks. swish is x sigmoid(x), gelu its tanh approximation and gelu_exact that
     # with the error function. glu, geglu and swiglu are gated and have one more matrix.
     model.activation = Key("relu", listed_in("transformer.model.layers:ACTIVATIONS"))
@@ -185,6 +187,9 @@ def get_keys() -> ml_collections.ConfigDict:
     optimizer.beta2 = Key(0.98, PROBABILITY)  # decay of Adam's second moment
     optimizer.epsilon = Key(1e-9, above(0))  # added to Adam's denominator, and to muon's norm of a matrix
     optimizer.weight_decay = Key(0.0, at_least(0))  # decoupled, times the learning rate, on all matrices; not for adam
+    # Factors on the learning rate of parameters, by name or its beginning, the last one that fits:
+    # encoder:0.1,decoder.embedding:0.5; "": none
+    optimizer.rate_factors = Key("", TEXT)
     optimizer.clip_norm = Key(0.0, at_least(0))  # gradients of larger global norm are scaled down to it; 0: off
 
     keys.training = training = ml_collections.ConfigDict()
@@ -220,6 +225,7 @@ def get_keys() -> ml_collections.ConfigDict:
     # The vocabulary of a run with a parent. parent: the parent's; own: one of its text or of tokenizer.model_file, in
     # which tokens that both have keep their vectors, and new ones get the mean of their parts
     training.init_vocabulary = Key("parent", one_of("parent", "own"))
+    training.freeze = Key("", TEXT)  # parameters that no update changes, by names as in init_skip; "": none
     # Consecutive updates skipped for a non-finite loss or gradient before a rollback
     training.max_skipped = Key(20, at_least(1))
     training.max_rollbacks = Key(3, at_least(0), RECORD)  # rollbacks to the last finite checkpoint before the run fails

@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 
 from tests.model.models import SMALL, batch_of, sentences, tiny_transformer
-from transformer.model.dropout import dropout, random_bits
+from transformer.model.dropout import dropout, is_kept, random_bits
 
 SHAPE = (64, 32, 64)
 SIZE = 64 * 32 * 64
@@ -129,3 +129,24 @@ def test_each_rate_acts_only_in_training(site):
     np.testing.assert_array_equal(logits(0), logits(0))
     assert not np.allclose(logits(0), logits(1))
     assert not np.allclose(logits(0), evaluation)
+
+
+def test_layer_drop_leaves_out_whole_layers_in_training_only(monkeypatch):
+    batch = batch_of(sentences([(7, 3), (4, 6), (8, 1)]), [0, 1, 2], SMALL)
+    inputs = batch["source"], batch["target_input"]
+    whole, dropping = tiny_transformer(dropout=0.0).module, tiny_transformer(dropout=0.0, layer_drop=0.3).module
+    expected = whole(*inputs)
+    np.testing.assert_array_equal(dropping(*inputs), expected)
+    kept = iter([True, False, True, True])  # of the encoder and of the decoder
+    monkeypatch.setattr("transformer.model.stacks.is_kept", lambda *_: jnp.asarray(next(kept)))
+    dropped = dropping(*inputs, rngs=nnx.Rngs(dropout=0))
+    assert not np.allclose(dropped, expected)
+    smaller = tiny_transformer(dropout=0.0).module
+    smaller.encoder.layers, smaller.encoder.relations = smaller.encoder.layers[:1], smaller.encoder.relations[:1]
+    np.testing.assert_allclose(dropped, smaller(*inputs), rtol=1e-5, atol=1e-6)
+
+
+def test_layers_are_left_out_with_the_probability_of_the_key():
+    keys = jax.random.split(jax.random.key(0), 2000)
+    kept = jax.vmap(lambda key: is_kept((1, 1, 1), 0.3, nnx.Rngs(dropout=key)))(keys)
+    assert float(kept.mean()) == pytest.approx(0.7, abs=0.04)

@@ -332,6 +332,28 @@ def test_unusable_parents_are_refused_and_leave_no_workdir(parent, tmp_path, cha
     assert message.format(parent, parent) in refusal(tmp_path / "run", config)
 
 
+def test_frozen_parameters_stay_those_of_the_parent(parent, tmp_path):
+    changes = {"training__freeze": "encoder, decoder.layers", "training__steps": "2", "training__eval_every": "2"}
+    assert train_child(tmp_path / "run", parent, **changes) == 0
+    before, after = named_leaves(read_run(parent, "best")[0]), named_leaves(read_run(tmp_path / "run", "last")[0])
+    changed = {name for name in before if (before[name] != after[name]).any()}
+    assert changed == {"decoder.embedding.table"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"training__freeze": "encoder,decoder"}, "training.freeze=encoder,decoder: these are all parameters"),
+        ({"training__freeze": "encode"}, "training.freeze=encode: no parameter's name is or begins with encode; they"),
+        ({"optimizer__rate_factors": "dec:2"}, "rate_factors=dec:2: no parameter's name is or begins with dec; they"),
+        ({"optimizer__rate_factors": "encoder"}, "rate_factors: encoder must be NAME:FACTOR"),
+    ],
+)
+def test_wrong_names_of_what_is_trained_are_refused(parent, tmp_path, changes, message):
+    with pytest.raises(UserError, match=message):
+        prepared(tmp_path / "run", child(parent, **changes))
+
+
 def test_another_vocabulary_is_refused_unless_its_embeddings_are_skipped(tmp_path):
     text = {"data.source": "text", "data.cache_dir": str(tmp_path / "cache"), "tokenizer.kind": "word"}
     parent = make_workdir(tmp_path / "parent", steps=(10, 20), **text)

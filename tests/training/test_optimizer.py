@@ -11,6 +11,7 @@ import pytest
 
 from configs import base
 from tests.training.tiny import VOCAB_SIZE, tiny_config
+from transformer.errors import UserError
 from transformer.training.optimizer import OPTIMIZERS, SCHEDULES, count_updates, make_optimizer, make_schedule
 from transformer.training.state import init_model
 
@@ -193,3 +194,35 @@ def test_gradients_above_the_clipping_norm_are_scaled_down():
     assert_trees_close(above, free, rtol=1e-6)
     clipped = updates([GRADIENTS], clip_norm=norm / 4, **changes)
     assert_trees_close(clipped, jax.tree.map(lambda x: x / 4, free), rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "adafactor", "muon"])
+def test_rate_factors_multiply_updates_and_frozen_parameters_have_none(name):
+    plain = updates([GRADIENTS, AGAIN], name=name)
+    scaled = updates([GRADIENTS, AGAIN], name=name, rate_factors="inner:0.5, inner.bias:3")
+    assert_trees_close(scaled["embedding"], plain["embedding"], rtol=1e-6)
+    inner = {"kernel": 0.5 * plain["inner"]["kernel"], "bias": 3 * plain["inner"]["bias"]}
+    assert_trees_close(scaled["inner"], inner, rtol=1e-6)
+    config = optimizer_config(name=name, rate_factors="inner:0.5", clip_norm=1.0)
+    optimizer = make_optimizer(config, lambda count: RATES[count], "inner, embedding.tab")
+    update, _ = optimizer.update(GRADIENTS, optimizer.init(PARAMETERS), PARAMETERS)
+    assert all((leaf == 0).all() for leaf in jax.tree.leaves(update["inner"]))
+    assert (update["embedding"]["table"] != 0).all()  # a name is whole up to a dot
+
+
+def test_frozen_parameters_do_not_count_in_the_norm_that_is_clipped():
+    """Adafactor's update does not depend on the size of gradients; that of plain descent does."""
+    small = {"inner": jax.tree.map(lambda x: 1e3 * x, GRADIENTS["inner"]), "embedding": GRADIENTS["embedding"]}
+    config = optimizer_config(name="adam", clip_norm=1.0, epsilon=1.0)
+
+    def update_of(gradients):
+        optimizer = make_optimizer(config, lambda count: RATES[count], "inner")
+        return optimizer.update(gradients, optimizer.init(PARAMETERS), PARAMETERS)[0]["embedding"]["table"]
+
+    np.testing.assert_array_equal(update_of(small), update_of(GRADIENTS))
+
+
+@pytest.mark.parametrize("text", ["encoder", "encoder:", ":2", "encoder:-1", "encoder:inf", "a:1,b:x"])
+def test_a_wrong_factor_is_refused(text):
+    with pytest.raises(UserError, match=r"rate_factors: .* must be NAME:FACTOR"):
+        make_optimizer(optimizer_config(rate_factors=text), optax.constant_schedule(1.0))

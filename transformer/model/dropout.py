@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Key, UInt32
+from jaxtyping import Array, Bool, Float, Key, UInt32
 
 
 def dropout(x: Float[Array, "*shape"], rate: float, rngs: nnx.Rngs | None) -> Float[Array, "*shape"]:
@@ -14,14 +14,18 @@ def dropout(x: Float[Array, "*shape"], rate: float, rngs: nnx.Rngs | None) -> Fl
     """
     if rngs is None or rate == 0.0:
         return x
-    stream = rngs.dropout
-    call = stream.count[...]
-    stream.count[...] = call + 1
-    threshold = jnp.uint32(round(rate * 2**32))
-    keep = random_bits(stream.key[...], call, x.shape) >= threshold
+    keep = is_kept(x.shape, rate, rngs)
     # In float32: bfloat16 would round 1 - rate, and so scale every activation wrongly.
     scaled = (x / jnp.float32(1.0 - rate)).astype(x.dtype)
     return jnp.where(keep, scaled, jnp.zeros((), x.dtype))
+
+
+def is_kept(shape: tuple[int, ...], rate: float, rngs: nnx.Rngs) -> Bool[Array, "..."]:
+    """Returns booleans that are false with probability `rate`, and counts the call."""
+    stream = rngs.dropout
+    call = stream.count[...]
+    stream.count[...] = call + 1
+    return random_bits(stream.key[...], call, shape) >= jnp.uint32(round(rate * 2**32))
 
 
 def random_bits(key: Key[Array, ""], call: UInt32[Array, ""], shape: tuple[int, ...]) -> UInt32[Array, "..."]:

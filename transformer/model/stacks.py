@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer.config_types import Config
 from transformer.model.cache import DECODER_SELF_ATTENTIONS, DecodingCache, KeyValueCache, project
-from transformer.model.dropout import dropout
+from transformer.model.dropout import dropout, is_kept
 from transformer.model.embedding import Embedding
 from transformer.model.layers import Layer
 from transformer.model.masks import Mask, segments_of
@@ -42,7 +42,7 @@ class Stack(nnx.Module):
         self.relations = nnx.List(seen)
         has_final_norm = config.norm_position != "post" if config.final_norm is None else config.final_norm
         self.final_norm = make_norm(config, rngs) if has_final_norm else None
-        self.dropout_rate = config.dropout
+        self.dropout_rate, self.layer_drop = config.dropout, config.layer_drop
         self.remat = REMATS[config.remat]
         self.layers = nnx.List([Layer(config, rngs=rngs, **layer_options) for _ in range(num_layers)])
 
@@ -73,7 +73,9 @@ class Stack(nnx.Module):
 
         x = self.embed(tokens, positions, rngs)
         for layer, relation in zip(self.layers, self.relations, strict=True):
-            x = self.remat(apply_layer)(layer, relation, x, rngs)
+            y = self.remat(apply_layer)(layer, relation, x, rngs)
+            drops = self.layer_drop > 0.0 and rngs is not None
+            x = jnp.where(is_kept((1, 1, 1), self.layer_drop, rngs), y, x) if drops else y
         return self.apply_final_norm(x)
 
     def embed(

@@ -9,7 +9,7 @@ from absl import logging
 
 from configs.rules import HOST, RESULT
 from transformer import files
-from transformer.checkpoints.restore import choose_step, read_progress, steps_in
+from transformer.checkpoints.restore import choose_step, named_leaves, read_progress, steps_in
 from transformer.config import loading
 from transformer.config.keys import flatten, keys_of
 from transformer.config_types import Config
@@ -20,6 +20,7 @@ from transformer.data.sources.source import decoded, open_source
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.environment import describe_environment, read_environment
 from transformer.errors import UserError, first_of
+from transformer.training.optimizer import names_in, read_factors
 from transformer.training.progress import Progress
 from transformer.workdir import Workdir
 
@@ -65,6 +66,31 @@ def warn_about_data(config: Config, vocabulary: Tokenizer, train: Corpus, valid:
         if texts and split == "test" and config.data.source != "ids":
             losses = losses_of_pairs(vocabulary, texts)
             warn(sanity_checks.find_losses(config, vocabulary, source.name, losses, is_train=False))
+
+
+def check_prefixes(flag: str, prefixes: Iterable[str], names: Iterable[str]) -> None:
+    """Raises UserError, which begins with `flag`, for a prefix that is no name or beginning, up to a dot, of a name."""
+    names = [f"{name}." for name in names]
+    for prefix in prefixes:
+        if not any(name.startswith(f"{prefix}.") for name in names):
+            modules = sorted({".".join(name.split(".")[:2]) for name in names})
+            raise UserError(
+                f"{flag}: no parameter's name is or begins with {prefix}; they begin with {', '.join(modules)}"
+            )
+
+
+def check_trained_names(config: Config, parameters: dict) -> None:
+    """Raises UserError if a factor or `training.freeze` names no parameter, or all are frozen."""
+    names, frozen = named_leaves(parameters), names_in(config.training.freeze)
+    factors = [name for name, _ in read_factors(config.optimizer.rate_factors)]
+    check_prefixes(f"config.optimizer.rate_factors={config.optimizer.rate_factors}", factors, names)
+    check_prefixes(freeze := f"config.training.freeze={config.training.freeze}", frozen, names)
+    trained = [name for name in names if not f"{name}.".startswith(tuple(f"{prefix}." for prefix in frozen))]
+    if not trained:
+        raise UserError(f"{freeze}: these are all parameters; leave out those to be trained")
+    if frozen:
+        count, total = (sum(names[name].size for name in some) for some in (trained, names))
+        logging.info("Training changes %s of %s parameters.", f"{count:,}", f"{total:,}")
 
 
 def check_continuation(workdir: Workdir, config: Config, extend: int | None = None) -> None:

@@ -18,14 +18,24 @@ from transformer.config_types import Config
 from transformer.data.tokenizers import tokenizer
 from transformer.environment import read_environment
 from transformer.errors import UserError, first_of
+from transformer.run.checks import check_prefixes
 from transformer.run.new_vocabulary import find_origins
 from transformer.special_tokens import SPECIAL
 from transformer.training.objectives import OBJECTIVES
+from transformer.training.optimizer import names_in
 from transformer.training.state import abstract_init
 from transformer.workdir import Workdir, open_existing
 
 # Keys of `config.model` that do not change what its parameters mean.
-INDEPENDENT_KEYS = ("dropout", "attention_dropout", "activation_dropout", "dtype", "source_vectors", "target_vectors")
+INDEPENDENT_KEYS = (
+    "dropout",
+    "attention_dropout",
+    "activation_dropout",
+    "layer_drop",
+    "dtype",
+    "source_vectors",
+    "target_vectors",
+)
 # The embedding tables, with the side of their tokens: 0 is the source, 1 the target.
 EMBEDDINGS = {"decoder.embedding.table": 1, "encoder.embedding.table": 0}
 
@@ -45,7 +55,7 @@ class Parent:
     @property
     def skipped(self) -> list[str]:
         """The parameters that are not taken, each a name or its beginning up to a dot."""
-        return [name.strip() for name in self.run_config.training.init_skip.split(",") if name.strip()]
+        return names_in(self.run_config.training.init_skip)
 
     def takes(self, name: str) -> bool:
         return not f"{name}.".startswith(tuple(f"{prefix}." for prefix in self.skipped))
@@ -188,13 +198,7 @@ def _check_parameters(parent: Parent) -> None:
     wanted = {origin: own[name] for name, origin in parent.origins.items()}
     differing = restore.differing_shapes(parent.workdir.checkpoints / str(parent.step), parent.item, wanted)
     names = own | differing
-    for prefix in parent.skipped:
-        if not any(f"{name}.".startswith(f"{prefix}.") for name in names):
-            modules = sorted({".".join(name.split(".")[:2]) for name in names})
-            raise UserError(
-                f"config.training.init_skip={training.init_skip}: no parameter's name is or begins with {prefix}; they "
-                f"begin with {', '.join(modules)}"
-            )
+    check_prefixes(f"config.training.init_skip={training.init_skip}", parent.skipped, names)
     # A parent of another objective may have more parameters than the run.
     is_alike = parent.config.training.objective == training.objective
     required = wanted.keys() | {name for name in differing if is_alike and parent.takes(name)}

@@ -133,8 +133,9 @@ def prepare(config: Config, workdir: Workdir) -> Run:
     if parent:
         coordination.on_process_zero(fine_tuning.record, workdir, parent)
     schedule = make_schedule(config.optimizer, config.model.d_model, config.training.steps)
-    optimizer = make_optimizer(config.optimizer, schedule)
+    optimizer = make_optimizer(config.optimizer, schedule, config.training.freeze)
     initializer = Initializer(config, optimizer, mesh, vocabulary.vocab_sizes)
+    checks.check_trained_names(config, initializer.abstract_state.parameters)
     size = sum(leaf.size for leaf in jax.tree.leaves(initializer.abstract_state.parameters))
     logging.info(
         "Model: %s parameters; vocabulary %d and %d; products in %s; devices: %d.",

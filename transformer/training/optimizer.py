@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 
 from transformer.config_types import Config
 from transformer.distributed.mesh import RULES
+from transformer.errors import UserError
 from transformer.model.partitioning import is_for_one_cpu, target_platform
 
 MUON_BETA = 0.95  # decay of the momentum
@@ -26,12 +27,15 @@ def make_schedule(config: Config, d_model: int, steps: int) -> optax.Schedule:
     return SCHEDULES[config.schedule](config, d_model, steps)
 
 
-def make_optimizer(config: Config, schedule: optax.Schedule) -> optax.GradientTransformationExtraArgs:
+def make_optimizer(config: Config, schedule: optax.Schedule, frozen: str = "") -> optax.GradientTransformationExtraArgs:
     """Returns the optimizer with its weight decay, after gradient clipping if any. `config` is `config.optimizer`.
 
+    `frozen` are the names of parameters that stay as they are. Raises UserError if `rate_factors` has no such form.
     `update` takes an optional `learning_rate`, which replaces the schedule's: a program that has it as an argument does
     not depend on the schedule.
     """
+
+    factors = read_factors(config.rate_factors) + [(name, 0.0) for name in names_in(frozen)]
 
     def with_schedule(schedule: optax.Schedule) -> optax.GradientTransformation:
         optimizer = OPTIMIZERS[config.name](config, schedule)
@@ -41,8 +45,11 @@ def make_optimizer(config: Config, schedule: optax.Schedule) -> optax.GradientTr
             decay = optax.add_decayed_weights(lambda count: -config.weight_decay * schedule(count), matrices)
             optimizer = optax.chain(optimizer, decay)
         if config.clip_norm > 0:
-            return optax.chain(optax.clip_by_global_norm(config.clip_norm), optimizer)
-        return optimizer
+            optimizer = optax.chain(optax.clip_by_global_norm(config.clip_norm), optimizer)
+        if not factors:
+            return optimizer
+        # Frozen parameters do not count in the norm that is clipped.
+        return optax.chain(_scale_by_name(factors, only_zeros=True), optimizer, _scale_by_name(factors))
 
     scheduled = with_schedule(schedule)
 
@@ -51,6 +58,38 @@ def make_optimizer(config: Config, schedule: optax.Schedule) -> optax.GradientTr
         return optimizer.update(updates, state, params)
 
     return optax.GradientTransformationExtraArgs(scheduled.init, update)
+
+
+def names_in(text: str) -> list[str]:
+    """Returns the names, or their beginnings up to a dot, that a text lists with commas between them."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def read_factors(text: str) -> list[tuple[str, float]]:
+    """Returns the names and factors of `optimizer.rate_factors`. Raises UserError if it has another form."""
+    factors = []
+    for item in names_in(text):
+        name, _, number = item.rpartition(":")
+        try:
+            factors.append((name, float(number)))
+        except ValueError:
+            factors.append((name, -1.0))
+        if not name or not 0 <= factors[-1][1] < math.inf:
+            raise UserError(
+                f"config.optimizer.rate_factors: {item:.60} must be NAME:FACTOR, with a factor of at least 0"
+            )
+    return factors
+
+
+def _scale_by_name(factors: list[tuple[str, float]], only_zeros: bool = False) -> optax.GradientTransformation:
+    """Multiplies each update with the last factor whose name fits; with `only_zeros`, where that is 0."""
+
+    def scale(path, update):
+        name = ".".join(str(key.key) for key in path) + "."
+        factor = next((factor for prefix, factor in reversed(factors) if name.startswith(f"{prefix}.")), 1.0)
+        return update if only_zeros and factor > 0 else update * factor
+
+    return optax.stateless(lambda updates, params: jax.tree_util.tree_map_with_path(scale, updates))
 
 
 def count_updates(optimizer_state: optax.OptState) -> jax.Array | jax.ShapeDtypeStruct:
