@@ -210,6 +210,8 @@ def get_keys() -> ml_collections.ConfigDict:
     # Moving average of the parameters, to validate and decode with. After n updates its decay is at most
     # (1 + n) / (10 + n), so that it soon forgets the initial parameters; 0: off
     training.ema_decay = Key(0.0, PROBABILITY)
+    training.note = Key("", TEXT, LOG)  # what the run is for, which reports show; --note sets it too
+    training.tags = Key((), WORDS, LOG)  # words to find runs by, which reports show
     training.log_every = Key(100, at_least(1), LOG)  # steps between log lines
     training.eval_every = Key(2500, at_least(1), RECORD)  # steps between validations
     training.eval_bleu = Key(True, SWITCH, RECORD)  # decode the validation split for BLEU

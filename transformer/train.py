@@ -1,7 +1,7 @@
 """Trains a model: prepares data and tokenizer, trains, validates, saves checkpoints. Run again, it resumes.
 
 python -m transformer.train --config=configs/X.py[:ARG] --workdir=DIR [--config.GROUP.KEY=VALUE ...] [--plan]
-    [--profile=FROM:TO]
+    [--note=TEXT] [--profile=FROM:TO]
 python -m transformer.train --workdir=DIR --extend=STEPS
 """
 
@@ -58,22 +58,24 @@ def prepare_and_train(arguments: argparse.Namespace) -> None:
 
 def read_config(arguments: argparse.Namespace) -> Config:
     """Returns the configuration of --config, or of the run that --extend continues. Raises UserError if unusable."""
+    note = [] if arguments.note is None else [("training.note", arguments.note)]
     if arguments.extend is None:
         if arguments.config is None:
             raise UserError("--config: is required, except with --extend (--help lists the flags)")
-        return load_file(arguments.config, arguments.overrides)
+        return load_file(arguments.config, [*arguments.overrides, *note])
     if "training.steps" in dict(arguments.overrides):
         raise UserError(f"--extend={arguments.extend}: becomes config.training.steps; remove --config.training.steps")
     workdir, recorded = open_existing(Path(arguments.workdir))
     # `load_file` reduces warm-up and intervals to a shorter length, which `check_continuation` then refuses.
     length = ("training.steps", str(max(arguments.extend, recorded.training.steps)))
-    return load_file(arguments.config or str(workdir.config), [*arguments.overrides, length])
+    return load_file(arguments.config or str(workdir.config), [*arguments.overrides, *note, length])
 
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("transformer.train", __doc__, overrides="config")
     parser.add_argument("--config", metavar="FILE[:ARG]", help="a file of configs/, or the config.json of a run")
     parser.add_argument("--workdir", metavar="DIR", required=True, help="the folder of the run; created if missing")
+    parser.add_argument("--note", metavar="TEXT", help="what the run is for, which reports show")
     extend = "continue a complete or interrupted run until step STEPS"
     parser.add_argument("--extend", metavar="STEPS", type=int, help=extend)
     profile = "trace these steps into the workdir's folder profile, for TensorBoard or Perfetto"

@@ -11,6 +11,7 @@ from jaxtyping import Int
 from scripts.comparison import significance
 from scripts.comparison.significance import Sample
 from scripts.comparison.sufficient_statistics import REFERENCE_LENGTH, AdditiveMetric, additive_metrics
+from scripts.evaluations import describe_note
 from scripts.systems import System
 from transformer.decoding.bleu import metrics_in
 
@@ -92,6 +93,7 @@ def _describe_system(scored: ScoredSystem, names: Sequence[str]) -> dict[str, An
             "seed": evaluation.config.seed,
             **{name: evaluation.result[name] for name in ("step", "averaged", *names)},
             "commit": evaluation.commit,
+            "note": describe_note(evaluation.config),
         }
         for evaluation in system.evaluations
     ]

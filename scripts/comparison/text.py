@@ -64,11 +64,12 @@ def score_table(result: dict[str, Any]) -> Table:
 
 def run_table(result: dict[str, Any]) -> Table:
     names = _metrics(result["systems"])
-    rows = [["", "seed", *names, "commit", "workdir", "evaluation"]]
+    noted = any(run["note"] for system in result["systems"] for run in system["runs"])
+    rows = [["", "seed", *names, "commit", "workdir", "evaluation", *(["note"] if noted else [])]]
     for system in result["systems"]:
         for run in system["runs"]:
             scores = [f"{run[name]:{METRICS[name].format}}" for name in names]
-            where = [run["commit"], run["workdir"], run["evaluation"]]
+            where = [run["commit"], run["workdir"], run["evaluation"], *([run["note"]] if noted else [])]
             rows.append([system["label"], str(run["seed"]), *scores, *where])
     return Table("Runs (a + after the commit: with uncommitted changes)", rows)
 

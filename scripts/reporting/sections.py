@@ -9,7 +9,7 @@ from typing import Any
 import altair as alt
 
 from scripts.charts import curves
-from scripts.evaluations import NEUTRAL, differing_keys, short_commit
+from scripts.evaluations import NEUTRAL, describe_note, differing_keys, short_commit
 from scripts.runs import RecordedRun
 from scripts.systems import System
 from transformer.config.keys import flatten, keys_of, show
@@ -19,7 +19,7 @@ from transformer.errors import UNREADABLE
 
 HEADER = (
     *("run", "system", "state", "data", "seed", "commit", "devices", "training"),
-    *("vocabulary", "training data", "validation data"),
+    *("vocabulary", "training data", "validation data", "note"),
 )
 # The quantities in the lines of metrics.jsonl, with their splits; the metrics of translations stand between the two.
 LOSSES = (("loss", "train"), ("loss", "valid"), ("perplexity", "valid"))
@@ -74,6 +74,7 @@ def _row(run: RecordedRun, system: str) -> tuple[str, ...]:
         *(run.label, system, "complete" if run.workdir.is_complete() else steps, f"{config.data.name}, {languages}"),
         *(str(config.seed), short_commit(environment), f"{len(devices)} {devices[0]}", f"{seconds / 60:.0f} min"),
         *(digests.get(name, "unknown")[:8] for name in FINGERPRINTS),
+        describe_note(config),
     )
 
 

@@ -66,6 +66,15 @@ def test_a_sweep_stands_for_its_complete_trials(evaluated, tmp_path, capsys):
     assert "its trials are evaluations of one run; give /runs/a" in error(capsys, sweep)
 
 
+def test_the_notes_and_tags_of_runs_stand_beside_their_scores(evaluated, capsys):
+    noted = evaluated("a", training__note="with tied tables", training__tags="('ablation', 'v2')")
+    comparison = result(capsys, noted, evaluated("bb", model__dropout="0.3"))
+    assert [system["runs"][0]["note"] for system in comparison["systems"]] == ["with tied tables #ablation #v2", ""]
+    assert comparison["settings"].keys() == {"model.dropout"}
+    assert run(compare, str(noted)) == 0
+    assert "with tied tables" in capsys.readouterr().out
+
+
 def run_with(path: Path, commit: str, changes: bool = False) -> None:
     """Changes the recorded code of a run."""
     environment = json.loads((path / "environment.json").read_text())
