@@ -76,7 +76,7 @@ def get_keys() -> ml_collections.ConfigDict:
     model.final_norm = optional(bool, SWITCH)  # a normalization after each stack; None: except with norm_position=post
     # rms_norm: without mean and bias (Zhang and Sennrich 2019)
     model.norm = Key("layer_norm", listed_in("transformer.model.norms:NORMS"))
-    model.layer_norm_epsilon = Key(1e-6, above(0))  # added to the variance
+    model.layer_norm_epsilon = Key(1e-6, above(0))  # added to the variance, or the mean square
     # dot_product: q . k / sqrt(d_k); dot_product_unscaled: q . k; additive: v . tanh(q + k)
     model.attention = Key("dot_product", listed_in("transformer.model.attention:ATTENTION_SCORES"))
     # Kernels of dot-product attention in bfloat16, in training and validation. plain: none; auto: cuDNN's on NVIDIA

@@ -136,6 +136,11 @@ def _is_one_line(value: str) -> bool:
     return "\n" not in value and "\0" not in value
 
 
+def _has_languages_only(tag: str) -> bool:
+    rest = tag.replace("{source_language}", "").replace("{target_language}", "")
+    return "{" not in rest and "}" not in rest
+
+
 def _is_triples(value: tuple) -> bool:
     triples = all(isinstance(item, tuple) and [type(part) for part in item] == [str, str, str] for item in value)
     return triples and all(_is_one_line(part) for item in value for part in item)
@@ -145,7 +150,10 @@ TEXT = Rule("text of one line", _is_one_line)
 NONEMPTY_TEXT = Rule("text of one line, not empty", lambda value: value.strip() != "" and _is_one_line(value))
 TEXTS = Rule("a tuple of texts", lambda value: all(isinstance(item, str) and _is_one_line(item) for item in value))
 WORDS = Rule("a tuple of words", lambda value: all(isinstance(item, str) and item.split() == [item] for item in value))
-TAG = Rule("one word, or empty", lambda value: value.split() == [value] * bool(value))
+TAG = Rule(
+    "one word, or empty, in which braces are those of {source_language} or {target_language}",
+    lambda value: value.split() == [value] * bool(value) and _has_languages_only(value),
+)
 LANGUAGE = Rule("a language code, or empty", lambda value: not any(map(str.isspace, value)))
 SWITCH = Rule("true or false", lambda value: True)
 PROBABILITY = Rule("at least 0 and below 1", lambda value: 0 <= value < 1)

@@ -12,9 +12,7 @@ import itertools
 import json
 
 from transformer import cli
-from transformer.config_types import Config
 from transformer.data.sources import source
-from transformer.data.sources.mixture import parse
 from transformer.errors import UserError
 
 
@@ -25,22 +23,21 @@ def main(arguments: argparse.Namespace) -> None:
     from rich.table import Table
 
     from transformer import evaluate
+    from transformer.data.sources.mixture import listed_corpora
     from transformer.decoding.bleu import METRICS
-    from transformer.workdir import open_existing
+    from transformer.workdir import open_existing, split_names
 
     if arguments.metric not in METRICS:
         raise UserError(f"--metric={arguments.metric}: must be one of {', '.join(METRICS)}")
-    config = open_existing(Path(arguments.workdir))[1]
+    data = open_existing(Path(split_names(arguments.workdir)[0]))[1].data
     languages = [code.strip() for code in arguments.languages.split(",")]
     if len(set(languages)) < max(2, len(languages)) or not all(languages):
         raise UserError(f"--languages={arguments.languages}: must be two or more codes, each once: en,de,fr")
-    trained, scores = training_directions(config.data), {}
+    trained = {(corpus.data.source_language, corpus.data.target_language) for corpus in listed_corpora(data)}
+    given, scores = {name: getattr(arguments, name) for name in ("workdir", "split", "checkpoint", "average")}, {}
     for pair in itertools.permutations(languages, 2):
-        given = {name: getattr(arguments, name) for name in ("workdir", "split", "checkpoint", "average")}
-        given |= dict(zip(cli.LANGUAGES, pair, strict=True))
-        flags = [f"--{name}={value}" for name, value in given.items()]
-        flags += [f"--{key}={value}" for key, value in arguments.overrides]
-        evaluation = evaluate.evaluate(evaluate.make_parser().parse(flags))
+        flags = [*given.items(), *zip(cli.LANGUAGES, pair, strict=True), *arguments.overrides]
+        evaluation = evaluate.evaluate(evaluate.make_parser().parse([f"--{key}={value}" for key, value in flags]))
         evaluation.save()
         scores[pair] = evaluation.result
     table = Table("from", *(f"to {code}" for code in languages))
@@ -49,12 +46,6 @@ def main(arguments: argparse.Namespace) -> None:
         table.add_row(code, *cells)
     Console(stderr=True).print(table)
     print(json.dumps({f"{first}-{second}": result for (first, second), result in scores.items()}))
-
-
-def training_directions(data: Config) -> set[tuple[str, str]]:
-    """Returns the pairs of languages of the training corpora."""
-    parts = [parse(number, text) for number, text in enumerate(data.mixture, start=1)] or [{}]
-    return {tuple(part.get(name, data[name]) for name in cli.LANGUAGES) for part in parts}
 
 
 def _cell(result: dict | None, metric: str, is_trained: bool) -> str:

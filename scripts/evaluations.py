@@ -13,7 +13,9 @@ from sacrebleu.metrics import BLEU
 
 from configs.rules import HOST, LOG, MESH, PATH
 from transformer import files
+from transformer.cli import LANGUAGES
 from transformer.config.keys import flatten, keys_of
+from transformer.config.loading import with_values
 from transformer.config_types import Config
 from transformer.data.sources.lines import read_text_file
 from transformer.decoding.bleu import METRICS, Language, bleu_language, metrics_in
@@ -70,7 +72,13 @@ class Evaluation:
         decoding = {f"decoding.{key}": value for key, value in self.decoding.items()}
         search = {"split": self.split, "averaged": self.result["averaged"], "models": len(self.result["models"])}
         search["shortlist"] = self.result["shortlist"]  # a digest
-        return run_settings(self.config) | decoding | search
+        return run_settings(self.config) | decoding | search | self.languages
+
+    @property
+    def languages(self) -> dict[str, str]:
+        """The keys of the languages of the texts. An older evaluation has those of the run."""
+        keys = {f"data.{name}": name for name in LANGUAGES}
+        return {key: self.result.get(name, self.config.data[name]) for key, name in keys.items()}
 
     @property
     def signatures(self) -> dict[str, str]:
@@ -85,7 +93,7 @@ class Evaluation:
         tokenizer = next((name for name in BLEU.TOKENIZERS if signed.startswith(name)), None)
         if tokenizer is None:
             raise UserError(f"{self.path}: damaged (bleu_signature names no tokenizer); run transformer.evaluate again")
-        return bleu_language(self.config.data)._replace(tokenizer=tokenizer)
+        return bleu_language(with_values(self.config, self.languages).data)._replace(tokenizer=tokenizer)
 
     @property
     def commit(self) -> str:

@@ -94,6 +94,8 @@ def read_corpus(arguments: argparse.Namespace, data: Config) -> tuple[str, list[
     if arguments.source is not None:
         sides = read_parallel_files(Path(arguments.source), Path(arguments.target))
         return f"{arguments.source} and {arguments.target}", list(zip(*sides, strict=True))
+    if data.mixture:
+        raise UserError("config.data.mixture: inspect one corpus at a time; give --source=FILE --target=FILE")
     whole = ml_collections.ConfigDict(data)
     whole.update(exclude="", train_pairs=0)
     source = open_source(whole, "train")

@@ -3,9 +3,9 @@
 python -m scripts.serve --workdir=DIR [--workdir=DIR ...] [--host=ADDRESS] [--port=PORT] [--api_keys=FILE]
     [--languages=SOURCE:TARGET,...] [--decoding.KEY=VALUE ...]
 
-Each workdir translates one pair of languages, or a single one those of --languages. The server answers when the
-programs of plain translations are compiled. docs/serving.md explains routes, limits and metrics. SIGTERM and Ctrl-C end
-it after the requests that it has accepted.
+Each workdir translates one pair of languages; with --languages, the only workdir translates several. The server answers
+when the programs of plain translations are compiled. docs/serving.md explains routes, limits and metrics. SIGTERM and
+Ctrl-C end it after the requests that it has accepted.
 """
 
 import argparse

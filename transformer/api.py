@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from transformer.arguments import check_controls, check_glossary, check_items, check_text, check_texts
 from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
-from transformer.config.loading import override
+from transformer.config.loading import override, with_values
 from transformer.data.languages import source_tag
+from transformer.data.sources.mixture import check_direction
 from transformer.decoding import forced_decoding
 from transformer.decoding.beam_tree import BeamTree, alternatives, trace
 from transformer.decoding.control import Control
@@ -176,13 +177,17 @@ class Model:
     def with_languages(self, source: str | None = None, target: str | None = None) -> "Model":
         """Returns a model with the same parameters and lock that translates between other languages.
 
-        None: as before. Raises UserError if the vocabulary has no tag of these languages: see `data.source_tag`.
+        None: as before. Raises UserError if the model was not trained for several languages, or the vocabulary has no
+        tag of these: see `data.source_tag`.
         """
+        if self.config.decoding.rerank:
+            raise UserError("with_languages: the models of decoding.rerank are for one direction; load it by itself")
         model, given = copy.copy(self), {"source_language": source, "target_language": target}
-        languages = [(f"data.{name}", code) for name, code in given.items() if code is not None]
-        model.config = override(self.config, languages)
-        tokenizer = self._decoder.tokenizer.tagged(source_tag(model.config.data))
-        model._decoder = dataclasses.replace(self._decoder, tokenizer=tokenizer)
+        languages = {f"data.{name}": code for name, code in given.items() if code is not None}
+        model.config = with_values(self.config, languages)
+        check_direction(self.config.data, model.config.data)
+        model._decoder = copy.copy(self._decoder)  # with the same programs, which do not depend on the tag
+        model._decoder.tokenizer = self._decoder.tokenizer.tagged(source_tag(model.config.data))
         return model
 
     def compile(self, n_best: int = 1) -> None:

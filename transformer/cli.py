@@ -108,7 +108,8 @@ class Parser(argparse.ArgumentParser):
             self.add_argument("--rerank", metavar="WORKDIR:WEIGHT", action="append", default=[], help=advice)
 
         for name in LANGUAGES if languages else ():
-            self.add_argument(f"--{name}", metavar="CODE", help="of a model of several languages (the run's)")
+            advice = f"the {name.partition('_')[0]} language, of a model that knows several (the run's)"
+            self.add_argument(f"--{name}", metavar="CODE", help=advice)
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message} (--help lists the flags)")

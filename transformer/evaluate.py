@@ -38,6 +38,7 @@ def evaluate(arguments: argparse.Namespace) -> Any:
     from transformer import evaluation_files  # these imports take seconds, which --help and a wrong flag should not
     from transformer.cache import enable_compilation_cache
     from transformer.checkpoints import trained
+    from transformer.config.loading import override
     from transformer.decoding.bleu import METRICS, describe_scores
     from transformer.decoding.evaluation import translate_and_score
     from transformer.training.held_out import held_out_means
@@ -64,6 +65,7 @@ def evaluate(arguments: argparse.Namespace) -> Any:
         return evaluation_files.EvaluationFiles(folder, name, result, {})
     if arguments.data is not None:
         workdir, config = open_existing(Path(arguments.data), "--data")
+        config = override(config, [(key, value) for key, value in arguments.overrides if key.startswith("data.")])
     texts, references = read_texts(arguments, workdir, config.data)
     folder = evaluation_files.make_folder(arguments, models)
     if models.config.tokenizer.kind != "ids":  # the decoder names a line that is not of integers

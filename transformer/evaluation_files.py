@@ -63,6 +63,8 @@ def of_translations(
         "data": f"{arguments.split} of {arguments.data}" if arguments.data else None,
         "source": arguments.source,
         "reference": _one_or_list(arguments.reference),
+        "source_language": models.config.data.source_language,
+        "target_language": models.config.data.target_language,
         "models": described["models"],
     }
     name = numbered_name(folder, evaluation_name(arguments, models), evaluated)

@@ -44,7 +44,7 @@ def draw(
         raise UserError(f"part={part}: must be one of {', '.join(PARTS)}")
     weights, (rows, keys) = getattr(attention, part), axes(attention, part)
     if weights is None:
-        raise UserError(f"part={part}: the model has model.decoder_self_attention=ssru; choose encoder or cross")
+        raise UserError(f"part={part}: the decoder has no self-attention; choose encoder or cross")
     if (tokens := max(len(rows.labels), len(keys.labels))) > MAX_TOKENS:
         raise UserError(
             f"the sentence has {tokens} tokens, and at most {MAX_TOKENS} can be drawn; choose a shorter one"

@@ -53,7 +53,7 @@ class Folder:
         replaced = {"data.source": "ids" if config.data.source == "ids" else "text"}
         replaced |= {"data.path": str(self.of(model.data).resolve()), "data.downloads": ()}
         # The mixture has been made of what these keys select.
-        selected = {"data.train_pairs": 0, "data.exclude": "", "data.deduplicate": False}
+        selected = {"data.train_pairs": 0, "data.exclude": "", "data.deduplicate": False, "data.mixture": ()}
         return loading.with_values(config, splits | replaced | selected)
 
     def languages(self, model: plan.Training) -> tuple[str, str]:
@@ -109,6 +109,8 @@ class Folder:
 
     def _check_languages(self, config: str, translations: Sequence[plan.Translation]) -> None:
         data = self.load_config(config).data
+        if data.mixture or data.valid_sets:
+            raise UserError(f"{config}: has data.mixture or data.valid_sets; a plan mixes single corpora, so remove it")
         for translation in translations:
             languages = self.languages(translation.models[0])
             if sorted(languages) != sorted((data.source_language, data.target_language)):

@@ -52,7 +52,7 @@ def certify(
         if python is None:
             raise Unavailable("no Python with the other toolkits; make interop, or name one with --runtime=PYTHON")
         config = float32_config(model, entry.search)
-        sentences = usable(sentences or default_sentences(config), model, config)
+        sentences, model = usable(sentences or default_sentences(config), model, config), model.without_tag
         request = {"folder": str(folder.resolve()), "sources": sentences.texts, "quantization": quantization}
         request |= search_settings(sentences.texts, model, config)
         ours = decode(model, config, request, has_own_search=not entry.search)

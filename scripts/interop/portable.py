@@ -1,7 +1,7 @@
 """A model between toolkits: readers of formats return it, and writers take it."""
 
+import dataclasses
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ COMMON = {
 }
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class PortableModel:
     """A model in this project's terms.
 
@@ -49,6 +49,11 @@ class PortableModel:
     def settings(self) -> dict[str, Any]:
         """The values of all keys, by dotted key."""
         return coerce_types(self.config)
+
+    @property
+    def without_tag(self) -> "PortableModel":
+        """The model for texts that begin with the tag of `data.source_tag` already, as other toolkits read them."""
+        return dataclasses.replace(self, tokenizer=self.tokenizer.tagged(""))
 
     def check_expressible(self, format: str, expressible: Mapping[str, Collection[Any]]) -> None:
         """Raises UserError if a setting has none of the values that a format of export can express."""

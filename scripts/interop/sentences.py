@@ -1,6 +1,6 @@
 """The sentences that certificates compare: the lines of a file, the validation split, or bundled ones."""
 
-from dataclasses import dataclass
+import dataclasses
 from pathlib import Path
 
 from absl import logging
@@ -17,7 +17,7 @@ from transformer.errors import UserError
 BUNDLED = Path(__file__).with_name("sentences.tsv")
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Sentences:
     """Sentences to translate, with references if there are any."""
 
@@ -52,6 +52,7 @@ def default_sentences(config: Config) -> Sentences:
 
 def usable(sentences: Sentences, model: PortableModel, config: Config) -> Sentences:
     """Returns the sentences that have tokens and are not too long. Raises Unavailable if there are none."""
+    sentences = dataclasses.replace(sentences, texts=list(model.tokenizer.encoders[0].tagged(sentences.texts)))
     lengths = [len(tokens) for tokens in model.tokenizer.source.encode(sentences.texts)]
     kept = [i for i, length in enumerate(lengths) if 0 < length < config.decoding.max_source_length]
     if not kept:

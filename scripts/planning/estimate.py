@@ -80,12 +80,12 @@ def estimate(config: Config, target: Target, devices: Sequence[jax.Device], data
     """
     mesh = make_mesh(config, devices)
     schedule = make_schedule(config.optimizer, config.model.d_model, config.training.steps)
-    optimizer = make_optimizer(config.optimizer, schedule)
+    optimizer = make_optimizer(config.optimizer, schedule, config.training.freeze)
     initializer = Initializer(config, optimizer, mesh, data.vocab_sizes)
     state = initializer.abstract_state
     step = TrainStep(config, initializer.graph, optimizer, schedule, mesh, [""] * data.vocab_sizes[0])
     planner, lengths = PLANS[config.batch.plan], data.corpus.epoch(0, config.seed).lengths
-    buckets = planner.choose_shapes(lengths, config.batch)
+    buckets = planner.choose_shapes(data.corpus.all_pairs().lengths, config.batch)
     stats = planner.plan_epoch(lengths, buckets, np.random.default_rng(config.seed)).stats
     largest = by_memory(config, buckets)[0]
     typical = max(stats, key=lambda shape: shape.positions).bucket

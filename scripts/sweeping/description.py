@@ -52,7 +52,8 @@ class Sweep:
     @property
     def direction(self) -> str:
         """The direction of the objective, as Optuna names it."""
-        return METRICS[self.objective].direction if self.objective in METRICS else TEACHER_FORCED[self.objective]
+        metric = self.objective.partition("/")[0]  # of a validation set
+        return METRICS[metric].direction if metric in METRICS else TEACHER_FORCED[metric]
 
     @property
     def best(self) -> Callable:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.rules import HOST, MESH
-from scripts.sweeping.description import TEACHER_FORCED, Sweep, Values, extremes
+from scripts.sweeping.description import Sweep, Values, extremes
 from scripts.sweeping.folder import Folder
 from transformer.checkpoints import restore
 from transformer.config import loading
@@ -17,6 +17,7 @@ from transformer.config_types import Config
 from transformer.decoding.bleu import METRICS, metrics_in
 from transformer.errors import UserError
 from transformer.run.record import read_record
+from transformer.training.held_out import metric_names
 from transformer.training.objectives import OBJECTIVES
 from transformer.workdir import Workdir, open_existing
 
@@ -31,7 +32,7 @@ class Training:
     @property
     def objectives(self) -> list[str]:
         """The metrics that a trial can be judged by."""
-        return [*metrics_in("validation"), *TEACHER_FORCED]
+        return [*metric_names(self.config), *metrics_in("validation")]
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -45,7 +46,7 @@ class Training:
             raise UserError("decoding.beam_size: validation reads training.eval_beam_size; vary that, or use --from")
         config = loading.with_values(self.config, values)
         check_for_training(config)
-        if objective in METRICS and not config.training.eval_bleu:
+        if objective.partition("/")[0] in METRICS and not config.training.eval_bleu:
             raise UserError(f"objective={objective}: needs config.training.eval_bleu=true; or use nll")
 
     def command(self, trial: int, values: Values) -> list[str]:

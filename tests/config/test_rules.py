@@ -82,6 +82,9 @@ IMPOSSIBLE_COMBINATIONS = (
     ({"decoding.rerank": "run:1", "decoding.strategy": "mbr"}, ("rerank=run:1", "strategy=mbr")),
     ({"decoding.rerank": "run:1", "decoding.beam_size": 1}, ("rerank=run:1", "beam_size=1")),
     ({"decoding.shortlist": 8, "decoding.min_length": 2}, ("shortlist=8", "min_length=2", "strategy=beam")),
+    ({"data.mixture": ("weight=2",), "data.train_pairs": 9}, ("mixture=('weight=2',)", "train_pairs=9")),
+    ({"tokenizer.user_symbols": ("<a>",), "tokenizer.model_file": "m"}, ("user_symbols=('<a>',)", "model_file=m")),
+    ({"training.init_vocabulary": "own"}, ("init_vocabulary=own", "init_from=''")),
     (CTC | {"data.mixture": ("pair_weights=w",)}, ("objective=ctc", "mixture=('pair_weights=w',)")),
     (CTC | {"decoding.no_repeat_ngram": 2}, ("strategy=ctc", "no_repeat_ngram=2")),
 )

@@ -23,7 +23,7 @@ def workdir(tmp_path_factory):
     settings = {
         "data.source": "text",
         "data.source_tag": ">>{target_language}<<",
-        "data.mixture": "('name=to', 'name=back source_language=out target_language=in')",
+        "data.mixture": "('label=to', 'label=back source_language=out target_language=in')",
         "tokenizer.kind": "char",
         "tokenizer.vocab_size": "40",
         "tokenizer.user_symbols": "('>>third<<',)",
@@ -53,7 +53,7 @@ def test_the_tag_of_the_direction_begins_each_source(workdir):
 
 
 def test_an_unknown_language_is_one_line_with_the_known_tags(workdir):
-    message = "source_tag=>>fr<<: the vocabulary has no such token; it has >>third<<, >>out<<, >>in<<"
+    message = ">>fr<<: the vocabulary has no such token for data.source_tag; it has >>third<<, >>out<<, >>in<<"
     with pytest.raises(UserError, match=message):
         transformer.load(workdir).with_languages(target="fr")
 
@@ -89,7 +89,7 @@ def test_the_matrix_has_all_directions_and_marks_those_without_training(workdir,
         (("--languages=in",), "--languages=in: must be two or more codes"),
         (("--languages=in,in",), "each once"),
         (("--languages=in,out", "--metric=blue"), "--metric=blue: must be one of"),
-        (("--languages=in,de",), "de"),
+        (("--languages=in,de",), ">>de<<: the vocabulary has no such token"),
     ],
 )
 def test_wrong_flags_are_one_line(workdir, capsys, flags, message):

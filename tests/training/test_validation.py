@@ -7,7 +7,7 @@ import ml_collections
 import numpy as np
 import pytest
 
-from tests.data.files import pair_tokens, write_pairs
+from tests.data.files import pair_tokens, write, write_pairs
 from tests.model.models import logits_of
 from tests.training.tiny import distance, flags
 from transformer.config import loading
@@ -19,7 +19,7 @@ from transformer.errors import UserError
 from transformer.run import preparation as runs
 from transformer.special_tokens import BOS, EOS, PAD
 from transformer.training import held_out, validation
-from transformer.training.held_out import Batches, check_lengths
+from transformer.training.held_out import Batches, EvalStep, check_lengths
 from transformer.workdir import create_workdir
 
 
@@ -113,8 +113,8 @@ def test_the_warm_up_on_accelerators_translates_the_longest_text_with_its_line_n
     accelerators = SimpleNamespace(devices=np.array([SimpleNamespace(platform="gpu")]), abstract_mesh=abstract_mesh)
     monkeypatch.setattr(prepared.validation, "mesh", accelerators)
     monkeypatch.setattr(prepared.validation.decoder, "place", lambda *_: None)
-    monkeypatch.setattr(validation, "place", lambda *_: None)
-    monkeypatch.setattr(prepared.validation, "eval_step", lambda *_: None)
+    monkeypatch.setattr(held_out, "place", lambda *_: {})
+    monkeypatch.setattr(EvalStep, "__call__", lambda *_: None)
     prepared.validation.warm_up(parameters)
     assert translated == [(["twenty-one"], 2)]
 
@@ -126,9 +126,9 @@ def test_the_warm_up_runs_the_batch_that_needs_most_memory_and_not_the_one_with_
     plan = EpochPlan(
         np.arange(2), np.array([[0, 1], [1, 2]]), np.arange(2, dtype=np.uint16), np.ones((2, 2), np.int64), stats
     )
-    monkeypatch.setattr(prepared.validation, "batches", {"": Batches(None, plan)})
-    monkeypatch.setattr(validation, "place", lambda corpus, batch, mesh: batch.bucket)
-    monkeypatch.setattr(prepared.validation, "eval_step", lambda parameters, arrays: ran.append(arrays))
+    monkeypatch.setattr(prepared.validation, "batches", {"": Batches(prepared.corpus, plan)})
+    monkeypatch.setattr(held_out, "place", lambda corpus, batch, mesh: {"bucket": batch.bucket})
+    monkeypatch.setattr(EvalStep, "__call__", lambda step, parameters, arrays: ran.append(arrays["bucket"]))
     monkeypatch.setattr(prepared.validation, "decoder", None)
     prepared.validation.warm_up({})
     assert ran == [long]
@@ -175,9 +175,10 @@ def several(tmp_path_factory) -> runs.Run:
     write_pairs(folder, "short", pairs[8:11])
     settings = {"data.source": "text", "data.path": str(folder), "data.valid_split": "valid"}
     settings |= {"data.source_tag": ">>{target_language}<<", "tokenizer.vocab_size": "60", "data.name": "several"}
-    back = "name=back source_language=de target_language=en"
-    settings["data.mixture"] = f"('name=to', '{back} weight=2')"
-    settings["data.valid_sets"] = f"('{back}', 'name=short valid_split=short')"
+    back = "label=back source_language=de target_language=en"
+    write(folder / "weights.txt", [0.0] * 60)
+    settings["data.mixture"] = f"('label=to pair_weights={folder / 'weights.txt'}', '{back} weight=2')"
+    settings["data.valid_sets"] = f"('{back}', 'label=short valid_split=short')"
     settings |= {"training.samples": "1", "training.eval_bleu": "true", "training.steps": "8"}
     settings["checkpoint.best_metric"] = "bleu/mean"
     changes = {key.replace(".", "__"): value for key, value in settings.items()}
@@ -210,10 +211,14 @@ def test_each_set_has_its_direction_and_its_scores_and_so_has_their_mean(several
 
 def test_the_loss_of_a_corpus_of_the_mixture_is_that_of_a_sample(several, monkeypatch):
     parameters = several.initializer.create().parameters
-    losses = {}
+    for compile_one in several.validation.compilations(parameters):
+        compile_one()
+    losses, before = {}, dict(several.validation.eval_step.programs.compiled)
     for name, batches in several.validation.batches.items():
         losses[name] = several.validation.eval_step.over_batches(parameters, batches, lambda: None)["loss"]
     assert [*losses] == ["", "back", "short", "train_loss/to", "train_loss/back"]
+    assert losses["train_loss/to"] > 0  # without the weights of its pairs, which are 0
+    assert several.validation.eval_step.programs.compiled == before
     pairs = [np.sort(several.validation.batches[f"train_loss/{name}"].plan.sentences) for name in ("to", "back")]
     assert pairs[0].tolist() == list(range(60)) and pairs[1].tolist() == list(range(60, 120))
     monkeypatch.setattr(held_out, "TRAINING_SAMPLE", 7)
@@ -231,12 +236,15 @@ def test_the_loss_of_a_corpus_of_the_mixture_is_that_of_a_sample(several, monkey
             "=bleu/news: must be one of loss, .*bleu/short.*bleu/mean",
         ),
         ({"checkpoint.best_metric": "blue"}, "best_metric=blue: must be one of loss, nll"),
-        ({"data.valid_sets": ("valid_split=short",)}, "set 1: needs a name=NAME"),
-        ({"data.valid_sets": ("name=a valid_split=short", "name=a")}, "set 2: needs a name=NAME of its own"),
-        ({"data.valid_sets": ("name=mean valid_split=short",)}, "other than mean"),
-        ({"data.valid_sets": ("name=a weight=2",)}, "set 1: 'weight' must be KEY=VALUE, with a key among name, source"),
-        ({"data.valid_sets": ("name=a valid_split=absent",)}, "no absent.en"),
-        ({"data.valid_sets": ("name=a source_tag=>>fr<<",)}, "source_tag=>>fr<<: the vocabulary has no such token"),
+        ({"data.valid_sets": ("valid_split=short",)}, "set 1: needs a label=WORD"),
+        ({"data.valid_sets": ("label=a valid_split=short", "label=a")}, "set 2: needs a label=WORD of its own"),
+        ({"data.valid_sets": ("label=mean valid_split=short",)}, "other than mean"),
+        (
+            {"data.valid_sets": ("label=a weight=2",)},
+            "set 1: 'weight' must be KEY=VALUE, with a key among label, source",
+        ),
+        ({"data.valid_sets": ("label=a valid_split=absent",)}, "no absent.en"),
+        ({"data.valid_sets": ("label=a source_tag=>>fr<<",)}, ">>fr<<: the vocabulary has no such token"),
     ],
 )
 def test_a_wrong_set_or_metric_is_one_line(several, changes, message):

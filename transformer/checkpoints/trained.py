@@ -13,6 +13,7 @@ from transformer.checkpoints.restore import choose_steps, load_parameters
 from transformer.config.loading import override, with_values
 from transformer.config_types import Config
 from transformer.data.languages import source_tag
+from transformer.data.sources.mixture import check_direction
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.batches import Replicas
 from transformer.decoding.reranking import RerankingDecoder, Scorer
@@ -70,6 +71,10 @@ def load(workdirs: Sequence[str], which: str, average: int, overrides: Sequence[
     opened = [open_existing(Path(name)) for name in workdirs]
     first, first_config = opened[0]
     config = override(first_config, overrides)
+    try:
+        check_direction(first_config.data, config.data)
+    except UserError as error:
+        raise UserError(f"--workdir={workdirs[0]}: {error}") from None
     tokenizers = [Tokenizer.load(workdir.path, run_config) for workdir, run_config in opened]
     decoding = {f"decoding.{key}": value for key, value in config.decoding.items()}
     for (workdir, run_config), tokenizer in zip(opened, tokenizers, strict=True):

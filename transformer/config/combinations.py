@@ -48,7 +48,7 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
     "rotary and shaw positions need dot-product attention; use attention=dot_product or other positions": (
         lambda c: c.model.positions in ("rotary", "shaw") and c.model.attention != "dot_product"
     ),
-    "shaw and t5 positions are vectors of self-attention; use decoder_self_attention=attention or other positions": (
+    "shaw and t5 positions are parameters of self-attention; set decoder_self_attention=attention or other positions": (
         lambda c: c.model.positions in ("shaw", "t5") and c.model.decoder_self_attention != "attention"
     ),
     "rotary positions need an even head width; make d_k, or d_model / num_heads, even": (
@@ -82,6 +82,18 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
     ),
     "this objective has no weights of pairs; use a mixture without pair_weights": (
         lambda c: _lacks(c, "pair_weights") and any("pair_weights=" in text for text in c.data.mixture)
+    ),
+    "the corpora of a mixture have train_pairs and exclude of their own; set train_pairs=0 and an empty exclude": (
+        lambda c: c.data.mixture != () and (c.data.train_pairs > 0 or c.data.exclude != "")
+    ),
+    "only a vocabulary that the run makes has user_symbols; leave user_symbols or model_file empty": (
+        lambda c: (
+            c.tokenizer.user_symbols != ()
+            and (c.tokenizer.model_file != "" or c.tokenizer.kind not in ("bpe", "unigram", "word", "char"))
+        )
+    ),
+    "a run without a parent has its own vocabulary; set init_from or init_vocabulary=parent": (
+        lambda c: c.training.init_vocabulary == "own" and not c.training.init_from
     ),
     "R-Drop compares the distributions of two passes at the same target token; set r_drop=0": (
         lambda c: _lacks(c, "r_drop") and c.training.r_drop > 0

@@ -38,7 +38,7 @@ class Attention:
     `source_pieces`. Axes of length T belong to the decoder's positions: position t reads `target_input_pieces[t]`, of
     which the first is BOS, and predicts `target_output_pieces[t]`, of which the last is EOS.
 
-    encoder: (N, H, S, S). decoder: (M, H, T, T), 0 for later keys; None with decoder_self_attention=ssru.
+    encoder: (N, H, S, S). decoder: (M, H, T, T), 0 for later keys; None without self-attention in the decoder.
     cross: (M, H, T, S).
     """
 

@@ -46,7 +46,7 @@ class FeedForward(nnx.Module):
 
 
 class SublayerConnection(nnx.Module):
-    """LayerNorm(x + Dropout(Sublayer(x))), as published, or with pre-norm x + Dropout(Sublayer(LayerNorm(x)))."""
+    """LayerNorm(x + Dropout(Sublayer(x))), as published, or another of `NORM_POSITIONS`."""
 
     def __init__(self, config: Config, *, rngs: nnx.Rngs):
         num_norms, self.connect = NORM_POSITIONS[config.norm_position]

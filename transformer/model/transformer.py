@@ -69,7 +69,7 @@ def attention_weights(model: nnx.Module, *inputs: Array) -> dict[str, Float[Arra
 
     `model` is a Transformer, an Encoder, a Decoder or a module with attributes of these names, and `inputs` are its
     arguments, such as source and target_input. The result has the keys "encoder" (N B H S S), "decoder" (N B H T T) and
-    "cross" (N B H T S), as far as the model has these: with decoder_self_attention=ssru it has no "decoder".
+    "cross" (N B H T S), as far as the model has these attentions.
     """
     _, captured = nnx.capture(model, nnx.Intermediate)(*inputs)
     if isinstance(model, Stack):

@@ -1,7 +1,7 @@
 """Checks before a run starts: its processes, devices and data, and whether a run that has begun can continue."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,14 @@ from transformer.config_types import Config
 from transformer.data.corpus import sanity_checks
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.corpus.encoding import losses_of_pairs
+from transformer.data.languages import source_tag
+from transformer.data.sources.mixture import held_out_sets, listed_corpora
 from transformer.data.sources.source import decoded, open_source
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.environment import describe_environment, read_environment
 from transformer.errors import UserError, first_of
+from transformer.training.held_out import metric_names
+from transformer.training.objectives import OBJECTIVES
 from transformer.training.optimizer import names_in, read_factors
 from transformer.training.progress import Progress
 from transformer.workdir import Workdir
@@ -38,7 +42,7 @@ def process_facts(config: Config) -> dict[str, Any]:
     return settings | code | {f"the version of {name}": value for name, value in environment["packages"].items()}
 
 
-def warn_about_data(config: Config, vocabulary: Tokenizer, train: Corpus, valid: Corpus) -> None:
+def warn_about_data(config: Config, vocabulary: Tokenizer, train: Corpus, sets: Sequence[Corpus]) -> None:
     """Logs apparent mistakes in the data. Raises UserError if most characters of the training split are unknown.
 
     Compares only hashes of the test split, and counts its unknown characters.
@@ -49,14 +53,16 @@ def warn_about_data(config: Config, vocabulary: Tokenizer, train: Corpus, valid:
             logging.warning("%s", line)
 
     warn(sanity_checks.find_untranslated(config, vocabulary, train))
-    for split, corpus in (("train", train), ("valid", valid)):
-        name = open_source(config.data, split).name
-        warn(sanity_checks.find_losses(config, vocabulary, name, corpus.report["losses"], split == "train"))
+    held_out = list(held_out_sets(config).values())
+    splits = [(config, "train", train), *((each, "valid", corpus) for each, corpus in zip(held_out, sets, strict=True))]
+    for each, split, corpus in splits:
+        name = open_source(each.data, split).name
+        warn(sanity_checks.find_losses(each, vocabulary, name, corpus.report["losses"], split == "train"))
     if config.data.source == "synthetic":  # its splits have no sentence in common
         return
-    for split in ("valid", "test"):
+    for data, split in (*((each.data, "valid") for each in held_out), (config.data, "test")):
         try:
-            source = open_source(config.data, split)
+            source = open_source(data, split)
             texts = list(decoded(source)) if len(source) else []
         except UserError as error:
             logging.warning("%s; training does not need it, but transformer.evaluate --split=%s does", error, split)
@@ -66,6 +72,25 @@ def warn_about_data(config: Config, vocabulary: Tokenizer, train: Corpus, valid:
         if texts and split == "test" and config.data.source != "ids":
             losses = losses_of_pairs(vocabulary, texts)
             warn(sanity_checks.find_losses(config, vocabulary, source.name, losses, is_train=False))
+
+
+def check_listed_corpora(config: Config) -> None:
+    """Raises UserError if a corpus of the mixture or a validation set does not fit the run, or a metric has no set."""
+    sides, ids = OBJECTIVES[config.training.objective].sides, config.tokenizer.kind == "ids"
+    corpora = {f"the corpus {corpus.label} of data.mixture": corpus.data for corpus in listed_corpora(config.data)}
+    corpora |= {f"the set {label} of data.valid_sets": each.data for label, each in held_out_sets(config).items()}
+    for name, data in corpora.items():
+        if (bool(data.source_language), bool(data.target_language)) != sides:
+            raise UserError(f"{name}: has other sides than training.objective={config.training.objective} reads")
+        if (data.source == "ids") != ids:
+            raise UserError(f"{name}: source={data.source} does not go with tokenizer.kind={config.tokenizer.kind}")
+    directions = {(source_tag(data), data.source_language): data.target_language for data in corpora.values()}
+    for name, data in corpora.items():
+        if directions[source_tag(data), data.source_language] != (target := data.target_language):
+            raise UserError(f"{name}: nothing tells the model to translate into {target}; set data.source_tag")
+    if (best := config.checkpoint.best_metric) not in (names := metric_names(config)):
+        raise UserError(f"config.checkpoint.best_metric={best}: must be one of {', '.join(names)}")
+    read_factors(config.optimizer.rate_factors)
 
 
 def check_prefixes(flag: str, prefixes: Iterable[str], names: Iterable[str]) -> None:

@@ -178,7 +178,8 @@ def _check_vocabularies(parent: Parent) -> None:
     differing = [key for key in keys if settings[key] != parent.config.tokenizer[key]]
     own = tokenizer.read_model_files(parent.run_config) if settings.model_file else parent.tokenizer
     if parent.has_own_vocabulary:
-        differing = [key for key in differing if key == "shared"]
+        kinds = {settings.kind, parent.config.tokenizer.kind}
+        differing = [key for key in differing if key == "shared" or "ids" in kinds]
     elif any(own.sides[side].serialized != parent.tokenizer.sides[side].serialized for side in taken.values()):
         differing.append("model_file")
     if taken and differing:

@@ -41,10 +41,11 @@ def batch_lines(run: Run, loader: Loader) -> Iterator[str]:
     for use in loader.plan.stats:
         yield f"batches     {use.bucket}: {use.batches} per epoch, {100 * use.padding_fraction:.1f} % padding"
     per_epoch = len(loader.plan) / run.config.training.accumulation
-    source_tokens, target_tokens = run.corpus.lengths.sum(axis=0, dtype=np.int64).tolist()
+    read = loader.pairs.lengths
+    source_tokens, target_tokens = read.sum(axis=0, dtype=np.int64).tolist()
     tokens = f"{target_tokens:,} target" if target_tokens else f"{source_tokens:,} source"
     yield f"batches     padding in all: {100 * loader.plan.padding_fraction:.1f} %{run.padding_note}"
-    yield f"epoch       {len(run.corpus):,} sentences, {tokens} tokens, {per_epoch:,.1f} steps"
+    yield f"epoch       {len(read):,} sentences, {tokens} tokens, {per_epoch:,.1f} steps"
     yield f"run         {run.config.training.steps:,} steps, {run.config.training.steps / per_epoch:.1f} epochs"
 
 

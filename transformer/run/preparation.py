@@ -113,6 +113,7 @@ def prepare(config: Config, workdir: Workdir) -> Run:
     Raises UserError if an input cannot be used, or differs between processes or from that at the start of the run.
     """
     check_files(config.model)
+    checks.check_listed_corpora(config)
     enable_compilation_cache(config.data.cache_dir)
     mesh = make_mesh(config, jax.devices())
     with coordination.process_zero_first("tokenizer and corpus", config.data.wait_seconds):
@@ -129,7 +130,7 @@ def prepare(config: Config, workdir: Workdir) -> Run:
     coordination.require_same("the data", lambda: facts, config.data.wait_seconds)
     check_fingerprints(workdir.path, contents)
     coordination.on_process_zero(files.write_json, workdir.contents, contents)
-    coordination.on_process_zero(checks.warn_about_data, config, vocabulary, train, sets[0])
+    coordination.on_process_zero(checks.warn_about_data, config, vocabulary, train, sets)
     if parent:
         coordination.on_process_zero(fine_tuning.record, workdir, parent)
     schedule = make_schedule(config.optimizer, config.model.d_model, config.training.steps)

@@ -31,8 +31,7 @@ CELL, GAP, FRAME = 6, 6, 160  # attention: pixels of a weight, pixels between tw
 class Recorder(Hook):
     """The writer of the record."""
 
-    def __init__(self, workdir: Workdir, corpora: Sequence[str] = ()):
-        """`corpora`: the names of those of a mixture."""
+    def __init__(self, workdir: Workdir, corpora: Sequence[str] = ()):  # the labels of a mixture's
         self.path, self.workdir, self.corpora = workdir.metrics, workdir, corpora
         self._events: EventsWriter | None = None
 

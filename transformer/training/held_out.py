@@ -1,6 +1,7 @@
 """Held-out sets: their batches and loss, their texts, and the names of their scores."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -16,13 +17,14 @@ from transformer.config.loading import with_values
 from transformer.config_types import Config
 from transformer.data.batches import loader
 from transformer.data.batches.collation import Batch, place
-from transformer.data.batches.epoch_plan import EpochPlan
+from transformer.data.batches.epoch_plan import EpochPlan, PlannedBatch
 from transformer.data.corpus import corpus
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.languages import source_tag
 from transformer.data.sources import source
 from transformer.data.sources.mixture import held_out_sets
 from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.decoding.bleu import metrics_in
 from transformer.distributed.mesh import make_mesh
 from transformer.errors import UserError, memory_advice
 from transformer.programs import Programs
@@ -66,9 +68,13 @@ class EvalStep:
         with memory_advice(MEMORY_ADVICE):
             for batch in held_out.plan:
                 between_batches()
-                part = self(parameters, place(held_out.corpus, batch, self.mesh))
+                part = self(parameters, self.place(held_out.corpus, batch))
                 sums = part if sums is None else jax.tree.map(jnp.add, sums, part)
             return means(dataclasses.asdict(jax.device_get(sums)))
+
+    def place(self, corpus: Corpus, batch: PlannedBatch) -> Batch:
+        """Returns the arrays of a batch, without the weights of training pairs."""
+        return {name: array for name, array in place(corpus, batch, self.mesh).items() if name != "target_weights"}
 
     def _sums(self, parameters: dict, batch: Batch) -> LossSums:
         with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
@@ -101,6 +107,12 @@ class Texts(NamedTuple):
     texts: list[str]
     references: list[str]
     data: Config
+
+
+def metric_names(config: Config) -> list[str]:
+    """Returns the names of the scores of a validation, each of which may choose the best checkpoint."""
+    metrics = [*means(Counter()), *(metrics_in("validation") if config.training.eval_bleu else [])]
+    return list(name_scores({label: dict.fromkeys(metrics, 0.0) for label in held_out_sets(config)}))
 
 
 def name_scores(scores: dict[str, Record]) -> Record:

@@ -87,7 +87,9 @@ def _scale_by_name(factors: list[tuple[str, float]], only_zeros: bool = False) -
     def scale(path, update):
         name = ".".join(str(key.key) for key in path) + "."
         factor = next((factor for prefix, factor in reversed(factors) if name.startswith(f"{prefix}.")), 1.0)
-        return update if only_zeros and factor > 0 else update * factor
+        if factor == 0.0:
+            return jnp.zeros_like(update)
+        return update if only_zeros else update * factor
 
     return optax.stateless(lambda updates, params: jax.tree_util.tree_map_with_path(scale, updates))
 

@@ -63,10 +63,9 @@ class Progress:
         """Returns the progress after an update from these batches, where `position` is that of the next batch."""
         examples = self.examples + sum(batch.sentences for batch in stats)
         tokens = self.tokens + sum(batch.target_tokens for batch in stats)
-        corpora = [self.corpus_tokens, *(batch.corpus_tokens for batch in stats)]
-        corpus_tokens = [sum(counts) for counts in zip(*filter(None, corpora), strict=True)]
+        corpora = filter(None, (self.corpus_tokens, *(batch.corpus_tokens for batch in stats)))
         counts = {"step": self.step + 1, "examples": examples, "tokens": tokens, "seconds": seconds}
-        counts["corpus_tokens"] = corpus_tokens
+        counts["corpus_tokens"] = [sum(column) for column in zip(*corpora, strict=True)]
         return dataclasses.replace(self, epoch=position.epoch, batch=position.batch, **counts)
 
     def after_validation(self, values: Mapping[str, float], metric: str) -> "Progress":

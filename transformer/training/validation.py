@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -12,7 +11,7 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 
 from transformer.config_types import Config
-from transformer.data.batches.collation import abstract_batch, place
+from transformer.data.batches.collation import abstract_batch
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.sources.mixture import held_out_sets
@@ -23,11 +22,11 @@ from transformer.decoding.forced_decoding import Attention, attention_compilatio
 from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.distributed.mesh import BATCH
-from transformer.errors import UserError, memory_advice
+from transformer.errors import memory_advice
 from transformer.training.held_out import EvalStep, check_lengths, make_batches, name_scores, read_texts
 from transformer.training.memory import by_memory
 from transformer.training.objectives import OBJECTIVES
-from transformer.training.progress import Record, means
+from transformer.training.progress import Record
 
 MAX_TOKENS = 40  # of a sample; the attention maps of longer ones cannot be read
 
@@ -81,14 +80,6 @@ class Validation:
             short = ((number, *pair) for number, pair in pairs if is_scorable(self.decoder.tokenizer, pair, longest))
             self.samples = list(itertools.islice(short, config.training.samples))
             self.has_attention = "attention" in OBJECTIVES[config.training.objective].methods
-        names = name_scores(dict.fromkeys(self.sets, means(Counter()) | dict.fromkeys(self.metrics, 0.0)))
-        if (best := config.checkpoint.best_metric) not in names:
-            raise UserError(f"config.checkpoint.best_metric={best}: must be one of {', '.join(names)}")
-
-    @property
-    def metrics(self) -> list[str]:
-        """The names of the scores of translations."""
-        return [] if self.decoder is None else metrics_in("validation")
 
     def compilations(self, parameters: dict) -> list[Callable[[], object]]:
         """Returns functions that each compile a program of the validation; arrays may be abstract."""
@@ -118,7 +109,7 @@ class Validation:
         """
         every = ((batches.corpus, batch) for batches in self.batches.values() for batch in batches.plan)
         corpus, batch = next((corpus, batch) for corpus, batch in every if batch.bucket == self.buckets[0])
-        self.eval_step(parameters, place(corpus, batch, self.mesh))
+        self.eval_step(parameters, self.eval_step.place(corpus, batch))
         if self.decoder is not None and self.mesh.devices.flat[0].platform != "cpu":
             texts = self.texts[""].texts
             index = max(range(len(texts)), key=lambda i: len(texts[i]))
@@ -135,7 +126,7 @@ class Validation:
         losses = {name: scores.pop(name)["loss"] for name in [*scores] if name.startswith("train_loss/")}
         samples: list[Sample] = []
         if self.decoder is not None:
-            metrics, replicas = self.metrics, self.decoder.place([parameters], self.mesh)
+            metrics, replicas = metrics_in("validation"), self.decoder.place([parameters], self.mesh)
             for name, held_out in self.texts.items():
                 with memory_advice("for the translations of validation, lower config.decoding.batch_tokens"):
                     translated = translate_and_score(

@@ -48,7 +48,7 @@ def test_chosen_layers_and_heads_are_drawn_and_others_refused():
 
 def test_a_decoder_without_self_attention_is_refused():
     recurrent = Attention(SOURCE, READ, PREDICTED, WEIGHTS.encoder, None, WEIGHTS.cross)
-    with pytest.raises(UserError, match="part=decoder: the model has model.decoder_self_attention=ssru"):
+    with pytest.raises(UserError, match="part=decoder: the decoder has no self-attention"):
         attention.draw(recurrent, "decoder")
 
 

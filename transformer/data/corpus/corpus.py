@@ -158,7 +158,7 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
     if split == "train" and (rate := config.tokenizer.subword_sampling):
         corpus.sampler = Sampler(corpus, tokenizer, rate, data.max_length)
     if is_mixed:
-        corpus.names = [part.name for part in source.corpora]
+        corpus.names = [part.label for part in source.corpora]
         corpus.weights = _weigh(source, corpus.report["parts"], data.mixture_temperature)
     kept, dropped = corpus.report["kept"], corpus.report["dropped"]
     total = sum(dropped.values())
@@ -176,13 +176,13 @@ def prepare_validation(config: Config, tokenizer: Tokenizer) -> list[Corpus]:
 def _weigh(source: MixedSource, counts: Sequence[int], temperature: float) -> list[float]:
     """Returns how many times an epoch reads each pair of each part. Raises UserError if a part has none."""
     if not all(counts):
-        empty = source.corpora[counts.index(0)].name
+        empty = source.corpora[counts.index(0)].label
         raise UserError(f"config.data.mixture: no pair of {empty} is left; remove it, or raise config.data.max_length")
-    weights = effective_weights(counts, [part.weight for part in source.corpora], temperature)
+    weights = effective_weights(counts, [part.listed.weight for part in source.corpora], temperature)
     for part, count, weight in zip(source.corpora, counts, weights, strict=True):
         if weight * count < 1:
-            raise UserError(f"config.data.mixture: an epoch reads less than one pair of {part.name}; raise its weight")
-        logging.info("An epoch reads each of the %s pairs of %s %.4g times.", f"{count:,}", part.name, weight)
+            raise UserError(f"config.data.mixture: an epoch reads less than one pair of {part.label}; raise its weight")
+        logging.info("An epoch reads each of the %s pairs of %s %.4g times.", f"{count:,}", part.label, weight)
     return weights
 
 
@@ -228,11 +228,12 @@ def _write(
     folder: Path, source: Source, encoder: encoding.PairEncoder, wanted_workers: int
 ) -> tuple[list[int], Counter]:
     """Writes the encoded pairs to files in `folder`. Returns the pairs kept of each part, and dropped by reason."""
-    total, parts = len(source), getattr(source, "corpora", (source,))
+    is_mixed, total = isinstance(source, MixedSource), len(source)
+    parts = [part.source for part in source.corpora] if is_mixed else [source]
     chunks = ((number, chunk) for number, part in enumerate(parts) for chunk in _chunks(part))
     counts = [0] * len(parts)
     processes = 1 if total <= _SMALL and not wanted_workers else workers.num_workers(wanted_workers)
-    weights = getattr(source, "pair_weights", None)
+    weights = source.pair_weights if is_mixed else None
     dropped, read, end = Counter(), 0, 0
     with progress_bar.bar(f"Encoding {source.name}", total) as advance:
         for part, arrays, kept, more_dropped in workers.map_ordered(encoder, chunks, processes):

@@ -1,7 +1,8 @@
 """The pairs of a mixture that an epoch reads.
 
 An epoch reads each pair of a part `weight` times. Where that is no whole number, it reads the next pairs of an endless
-sequence of permutations of the part, so that after some epochs all pairs have been read equally often.
+sequence of permutations of the part, so that after some epochs all pairs have been read equally often. With subword
+sampling, the copies of a pair in one epoch have the same segmentation.
 """
 
 from collections.abc import Sequence
@@ -28,13 +29,13 @@ def pairs_of_epoch(counts: Sequence[int], weights: Sequence[float], seed: int, e
     drawn, first = [], 0
     for part, (count, weight) in enumerate(zip(counts, weights, strict=True)):
         start, stop = (int(round(number * weight * count)) for number in (epoch, epoch + 1))
-        permutations = [
-            np.random.default_rng([seed, part, cycle]).permutation(count)
-            for cycle in range(start // count, -(-stop // count))
-        ]
-        if permutations:
-            begin = start - start // count * count
-            drawn.append(first + np.sort(np.concatenate(permutations)[begin : begin + stop - start]))
+        for cycle in range(start // count, -(-stop // count)):
+            begin, end = max(start - cycle * count, 0), min(stop - cycle * count, count)
+            if end - begin == count:  # in the order of the corpus, without a permutation
+                drawn.append(np.arange(first, first + count))
+            else:
+                permutation = np.random.default_rng([seed, part, cycle]).permutation(count)
+                drawn.append(first + np.sort(permutation[begin:end]))
         first += count
     return np.concatenate(drawn)
 

@@ -106,6 +106,7 @@ class SampledEpoch:
         return self.draw(side, pairs, self.reserved(pairs)[:, side], self.seed, self.epoch)
 
     def corpus_tokens(self, pairs: Int[np.ndarray, " N"]) -> tuple[int, ...]:
+        """Returns (): these are all pairs of a corpus, each once."""
         return ()
 
     def pair_weights(self, pairs: Int[np.ndarray, " N"]) -> Float32[np.ndarray, " N"] | None:

@@ -1,4 +1,4 @@
-"""Corpora that the configuration lists as texts: those of a mixture, as one source, and more validation sets."""
+"""Corpora that the configuration lists as texts: those of a mixture, which are one source, and more validation sets."""
 
 import bisect
 import math
@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import ml_collections
 import numpy as np
 from jaxtyping import Float32
 
+from configs import base
 from transformer import files
 from transformer.config_types import Config
 from transformer.data.languages import source_tag
@@ -23,28 +24,56 @@ from transformer.errors import UserError
 if TYPE_CHECKING:
     from transformer.data.sources.source import Source
 
-# Keys of the group `data` that a part may have for itself, and those that only parts have.
-SHARED_KEYS = ("source", "name", "path", "train_split", "train_pairs", "exclude")
-SHARED_KEYS += ("source_language", "target_language", "source_tag")
-HELD_OUT_KEYS = ("name", "source", "path", "valid_split", "source_language", "target_language", "source_tag")
-OWN_KEYS = ("weight", "pair_weights")
+# Keys of the group `data` that a corpus of a mixture, or a validation set, may have for itself.
+CORPUS_KEYS = (
+    *("source", "name", "path", "train_split", "train_pairs", "exclude"),
+    *("source_language", "target_language", "source_tag"),
+)
+SET_KEYS = ("source", "name", "path", "valid_split", "source_language", "target_language", "source_tag")
+
+
+class ListedCorpus(NamedTuple):
+    """A corpus as `data.mixture` lists it."""
+
+    label: str  # in logs and metrics
+    data: Config  # its group `data`
+    weight: float  # how many times an epoch reads each pair
+    pair_weights: Path | None  # file with a line for each pair: its weight in the loss; None: 1
 
 
 @dataclass(frozen=True)
 class Part:
-    """A corpus of a mixture."""
+    """A corpus of a mixture, opened."""
 
-    name: str
+    listed: ListedCorpus
     source: "Source"
-    weight: float  # how many times an epoch reads each pair
-    tag: str  # the word that begins each source, or ""
-    pair_weights: Path | None  # file with a line for each pair: its weight in the loss; None: 1
 
-    def __len__(self) -> int:
-        return len(self.source)
+    @property
+    def label(self) -> str:
+        return self.listed.label
 
-    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
-        return iter(self.source)
+    @property
+    def tag(self) -> str:
+        """The word that begins each source; "": none."""
+        return source_tag(self.listed.data)
+
+    @cached_property
+    def pair_weights(self) -> Float32[np.ndarray, " N"]:
+        """The weight of each pair in the loss. Raises UserError for an unusable file."""
+        path, count = self.listed.pair_weights, len(self.source)
+        if path is None:
+            return np.ones(count, np.float32)
+        lines, weights = read_text_file(path), []
+        if len(lines) != count:
+            raise UserError(f"{path}: has {counted(len(lines), 'line')} for {counted(count, 'pair')} of {self.label}")
+        for number, line in enumerate(lines, start=1):
+            try:
+                weights.append(float(line))
+            except ValueError:
+                weights.append(-1.0)
+            if not 0 <= weights[-1] < math.inf:
+                raise UserError(f"{path}, line {number}: '{line:.40}' must be a number, at least 0")
+        return np.array(weights, np.float32)
 
 
 @dataclass(frozen=True)
@@ -55,125 +84,135 @@ class MixedSource:
 
     @property
     def name(self) -> str:
-        return f"the mixture of {', '.join(part.name for part in self.corpora)}"
+        return f"the mixture of {', '.join(part.label for part in self.corpora)}"
 
     @property
     def identity(self) -> dict:
-        weights = [part.pair_weights and file_identity(part.pair_weights) for part in self.corpora]
+        paths = [part.listed.pair_weights for part in self.corpora]
         parts = [[part.source.identity, part.tag] for part in self.corpora]
-        return {"source": "mixture", "parts": parts, "pair_weights": weights}
+        return {"source": "mixture", "parts": parts, "weights": [path and file_identity(path) for path in paths]}
 
     @cached_property
     def ends(self) -> list[int]:
         """The number of pairs up to the end of each part."""
-        return [sum(map(len, self.corpora[: number + 1])) for number in range(len(self.corpora))]
+        return np.cumsum([len(part.source) for part in self.corpora]).tolist()
+
+    @cached_property
+    def pair_weights(self) -> Float32[np.ndarray, " N"] | None:
+        """The weight of each pair in the loss; None if no part has any. Raises UserError for an unusable file."""
+        if not any(part.listed.pair_weights for part in self.corpora):
+            return None
+        return np.concatenate([part.pair_weights for part in self.corpora])
 
     def __len__(self) -> int:
         return self.ends[-1]
 
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
         for part in self.corpora:
-            yield from part
-
-    @cached_property
-    def pair_weights(self) -> Float32[np.ndarray, " N"] | None:
-        """The weight of each pair in the loss; None if no part has any. Raises UserError for an unusable file."""
-        if not any(part.pair_weights for part in self.corpora):
-            return None
-        return np.concatenate([_read_weights(part) for part in self.corpora])
+            yield from part.source
 
     def where(self, index: int, side: int) -> str:
         number = bisect.bisect_right(self.ends, index)
-        return self.corpora[number].source.where(index - (self.ends[number] - len(self.corpora[number])), side)
-
-
-def has_pair_weights(data: Config) -> bool:
-    """Tells whether pairs of the mixture have weights in the loss."""
-    return any("pair_weights" in parse(number, text) for number, text in enumerate(data.mixture, start=1))
+        return self.corpora[number].source.where(index - ([0, *self.ends][number]), side)
 
 
 def open_mixture(data: Config, open_part: Callable[[Config], "Source"]) -> MixedSource:
     """Opens the training corpora of `data.mixture`, where `open_part` opens one. Raises UserError for unusable ones."""
-    parts = [_open(data, number, text, open_part) for number, text in enumerate(data.mixture, start=1)]
-    names = [part.name for part in parts]
-    if repeated := next((name for name in names if names.count(name) > 1), None):
-        raise UserError(f"config.data.mixture: two corpora are called {repeated}; give each a name=NAME of its own")
-    return MixedSource(tuple(parts))
+    return MixedSource(tuple(Part(listed, open_part(listed.data)) for listed in listed_corpora(data)))
 
 
-def _open(data: Config, number: int, text: str, open_part: Callable[[Config], "Source"]) -> Part:
-    values = parse(number, text)
-    own = {key: values.pop(key) for key in OWN_KEYS if key in values}
-    part_data = ml_collections.ConfigDict(data)
-    part_data.mixture = ()
-    part_data.update({key: int(value) if key == "train_pairs" else value for key, value in values.items()})
-    source = open_part(part_data)
-    if not len(source):
-        raise UserError(f"config.data.mixture, corpus {number}: {source.name} has no pairs")
-    weights = files.expanded(own["pair_weights"]) if "pair_weights" in own else None
-    if weights and not weights.is_file():
-        raise UserError(f"config.data.mixture, corpus {number}: there is no file pair_weights={weights}")
-    name = values.get("name", part_data.train_split)
-    return Part(name, source, float(own.get("weight", 1.0)), source_tag(part_data), weights)
-
-
-def _read_weights(part: Part) -> Float32[np.ndarray, " N"]:
-    if part.pair_weights is None:
-        return np.ones(len(part), np.float32)
-    lines = read_text_file(part.pair_weights)
-    if len(lines) != len(part):
-        raise UserError(f"{part.pair_weights}: has {counted(len(lines), 'line')} for {counted(len(part), 'pair')}")
-    weights = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            weights.append(float(line))
-        except ValueError:
-            weights.append(-1.0)
-        if not 0 <= weights[-1] < math.inf:
-            raise UserError(f"{part.pair_weights}, line {number}: '{line:.40}' must be a number, at least 0")
-    return np.array(weights, np.float32)
+def listed_corpora(data: Config) -> list[ListedCorpus]:
+    """Returns the corpora of `data.mixture`, or the only one. Raises UserError for a text that is no corpus."""
+    if not data.mixture:
+        return [ListedCorpus(data.train_split, data, 1.0, None)]
+    corpora = [_read_corpus(data, number, text) for number, text in enumerate(data.mixture, start=1)]
+    labels = [corpus.label for corpus in corpora]
+    if repeated := next((label for label in labels if labels.count(label) > 1), None):
+        raise UserError(f"config.data.mixture: two corpora are called {repeated}; give each a label=WORD of its own")
+    return corpora
 
 
 def held_out_sets(config: Config) -> dict[str, Config]:
-    """Returns the configuration of each validation set by name: "" for `data.valid_split`, and `data.valid_sets`.
+    """Returns the configuration of each validation set by label: "" for `data.valid_split`, and `data.valid_sets`.
 
-    Raises UserError if a set has no name, or that of another.
+    Raises UserError if a set has no label, or that of another.
     """
     sets = {"": config}
     for number, text in enumerate(config.data.valid_sets, start=1):
         where = f"config.data.valid_sets, set {number}"
-        values = _settings(where, text, HELD_OUT_KEYS)
-        name = values.pop("name", "")
-        if name in (*sets, "mean") or "/" in name:
-            raise UserError(f"{where}: needs a name=NAME of its own, other than mean and without a slash")
-        sets[name] = ml_collections.ConfigDict(config)
-        sets[name].data = ml_collections.ConfigDict(config.data)  # the copy above shares its groups
-        sets[name].data.update(values)
+        values = _settings(where, text, ("label",), SET_KEYS)
+        label = values.pop("label", "")
+        if label in (*sets, "mean") or "/" in label:
+            raise UserError(f"{where}: needs a label=WORD of its own, other than mean and without a slash")
+        sets[label] = ml_collections.ConfigDict(config)
+        sets[label].data = _with_values(config.data, values)
     return sets
 
 
-def parse(number: int, text: str) -> dict[str, str]:
-    """Returns the settings of a corpus, written as KEY=VALUE separated by spaces. Raises UserError for wrong ones."""
+def tags(data: Config) -> list[str]:
+    """Returns the words that begin the sources of the training corpora."""
+    return list(dict.fromkeys(filter(None, (source_tag(corpus.data) for corpus in listed_corpora(data)))))
+
+
+def has_pair_weights(data: Config) -> bool:
+    """Tells whether pairs of the mixture have weights in the loss."""
+    return any(corpus.pair_weights for corpus in listed_corpora(data))
+
+
+def check_direction(trained: Config, wanted: Config) -> None:
+    """Raises UserError if a model that was trained with the group `trained` cannot know the languages of `wanted`.
+
+    The tag tells the target language, if it names it; the vocabulary then tells whether it has that tag.
+    """
+    directions = [(corpus.data.source_language, corpus.data.target_language) for corpus in listed_corpora(trained)]
+    pair = wanted.source_language, wanted.target_language
+    if pair not in directions and "{target_language}" not in trained.source_tag:
+        known = ", ".join("-".join(direction) for direction in directions)
+        raise UserError(f"{'-'.join(pair)}: the model translates {known}, and no tag tells it another language")
+
+
+def _read_corpus(data: Config, number: int, text: str) -> ListedCorpus:
     where = f"config.data.mixture, corpus {number}"
-    values = _settings(where, text, OWN_KEYS + SHARED_KEYS)
-    for key, kind, least in (("weight", float, "above 0"), ("train_pairs", int, "at least 0")):
-        try:
-            allowed = key not in values or 0 <= kind(values[key]) < 2**31
-        except ValueError:
-            allowed = False
-        if not allowed or (key == "weight" and float(values.get(key, 1)) == 0):
-            raise UserError(f"{where}: {key}={values[key]:.40} must be {least}")
-    return values
-
-
-def _settings(where: str, text: str, keys: Sequence[str]) -> dict[str, str]:
+    values = _settings(where, text, ("label", "weight", "pair_weights"), CORPUS_KEYS)
+    label = values.pop("label", values.get("name", values.get("train_split", data.train_split)))
     try:
-        settings = [word.partition("=") for word in shlex.split(text)]
+        weight = float(values.pop("weight", 1.0))
+    except ValueError:
+        weight = 0.0
+    if not 0 < weight < math.inf:
+        raise UserError(f"{where}: weight must be a number above 0")
+    path = values.pop("pair_weights", None)
+    pair_weights = None if path is None else files.expanded(path)
+    if pair_weights and not pair_weights.is_file():
+        raise UserError(f"{where}: pair_weights={path} is no file")
+    return ListedCorpus(label, _with_values(data, values | {"mixture": ()}), weight, pair_weights)
+
+
+def _with_values(data: Config, values: dict) -> Config:
+    changed = ml_collections.ConfigDict(data)
+    changed.update(values)
+    return changed
+
+
+def _settings(where: str, text: str, own: Sequence[str], keys: Sequence[str]) -> dict[str, str | int]:
+    """Returns the values of a text of KEY=VALUE words, where `keys` are those of the group `data`.
+
+    Raises UserError, which begins with `where`, for another form, key or value.
+    """
+    try:
+        words = [word.partition("=") for word in shlex.split(text)]
     except ValueError as error:
         raise UserError(f"{where}: {text!r:.80} has an open quotation mark") from error
-    for key, equals, value in settings:
-        if not equals or key not in keys:
-            raise UserError(f"{where}: '{key:.40}' must be KEY=VALUE, with a key among {', '.join(keys)}")
-        if key == "source_tag" and len(value.split()) > 1:
-            raise UserError(f"{where}: source_tag={value:.40} must be one word, such as <news>")
-    return {key: value for key, _, value in settings}
+    declared, values = base.get_keys().data, {}
+    for key, equals, value in words:
+        if not equals or key not in (*own, *keys):
+            raise UserError(f"{where}: '{key:.40}' must be KEY=VALUE, with a key among {', '.join((*own, *keys))}")
+        if key in values:
+            raise UserError(f"{where}: {key} is given twice")
+        if key in keys:
+            rule = declared[key].rule
+            value = int(value) if declared[key].type is int and value.isdecimal() else value
+            if type(value) is not declared[key].type or not rule.accepts(value):
+                raise UserError(f"{where}: {key}={value:.40} must be {rule.description}")
+        values[key] = value
+    return values

@@ -17,6 +17,7 @@ from absl import logging
 from transformer import cache, files
 from transformer.config_types import Config
 from transformer.data.languages import source_tag
+from transformer.data.sources.mixture import tags
 from transformer.data.sources.source import Source, decoded, open_source
 from transformer.data.tokenizers import vocabulary
 from transformer.data.tokenizers.vocabulary import IdsVocabulary, PieceVocabulary, SentencePieceVocabulary, Vocabulary
@@ -64,10 +65,14 @@ class Tokenizer:
 
     def tagged(self, tag: str) -> "Tokenizer":
         """Returns the tokenizer with another tag of sources. Raises UserError if the vocabulary has no such token."""
-        if tag and tag not in (pieces := self.source.pieces):
+        pieces = self.source.pieces if tag else []
+        encoded = (
+            self.source.encode([f"{tag} x"])[0] if tag else []
+        )  # a piece may be one that no text is segmented into
+        if tag and tag not in {pieces[token].removeprefix("\u2581") for token in encoded}:
             alike = [piece for piece in pieces if piece[:1] == tag[0] and piece[-1] == tag[-1] and len(piece) > 2]
             known = f"; it has {', '.join(alike[:20])}" if alike else ""
-            raise UserError(f"config.data.source_tag={tag}: the vocabulary has no such token{known}")
+            raise UserError(f"{tag}: the vocabulary has no such token for data.source_tag{known}")
         return dataclasses.replace(self, source_tag=tag)
 
     @property
@@ -117,15 +122,9 @@ def prepare(config: Config, workdir: Path) -> Tokenizer:
         make = read_model_files if config.tokenizer.model_file else _load_or_train
         make(config).save(workdir)
     tokenizer = Tokenizer.load(workdir, config)
-    for tag in _tags(config.data):
+    for tag in tags(config.data):
         tokenizer.tagged(tag)
     return tokenizer
-
-
-def _tags(data: Config) -> list[str]:
-    """Returns the tags of all training corpora."""
-    tags = [part.tag for part in open_source(data, "train").corpora] if data.mixture else [source_tag(data)]
-    return [tag for tag in dict.fromkeys(tags) if tag]
 
 
 def read_model_files(config: Config) -> Tokenizer:
@@ -152,7 +151,7 @@ def _load_or_train(config: Config) -> Tokenizer:
     source = open_source(config.data, "train")
     ignored = ("model_file", "subword_sampling")
     settings = {key: value for key, value in config.tokenizer.items() if key not in ignored}
-    settings["user_symbols"] = [*settings["user_symbols"], *_tags(config.data)]
+    settings["user_symbols"] = [*settings["user_symbols"], *tags(config.data)]
     key = cache.key([_FORMAT, settings, source.identity, sentencepiece.__version__])
     folder = cache.folder(config.data.cache_dir) / "tokenizers" / f"{config.data.name.replace('/', '-')}-{key}"
 
