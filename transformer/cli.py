@@ -83,9 +83,9 @@ class Parser(argparse.ArgumentParser):
         arguments = self.parse_args(plain)
         if rerank := getattr(arguments, "rerank", None):
             overrides.append(("decoding.rerank", ",".join(rerank)))
-        for name in LANGUAGES:
-            if language := getattr(arguments, name, None):
-                overrides.append((f"data.{name}", language))
+        flags = {"note": "training.note"} | {name: f"data.{name}" for name in LANGUAGES}
+        given = {key: getattr(arguments, name, None) for name, key in flags.items()}
+        overrides += [(key, text) for key, text in given.items() if text is not None]
         parse_overrides(overrides, "--config." if self.overrides == "config" else "--")
         arguments.overrides = overrides
         return arguments

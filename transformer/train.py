@@ -58,17 +58,16 @@ def prepare_and_train(arguments: argparse.Namespace) -> None:
 
 def read_config(arguments: argparse.Namespace) -> Config:
     """Returns the configuration of --config, or of the run that --extend continues. Raises UserError if unusable."""
-    note = [] if arguments.note is None else [("training.note", arguments.note)]
     if arguments.extend is None:
         if arguments.config is None:
             raise UserError("--config: is required, except with --extend (--help lists the flags)")
-        return load_file(arguments.config, [*arguments.overrides, *note])
+        return load_file(arguments.config, arguments.overrides)
     if "training.steps" in dict(arguments.overrides):
         raise UserError(f"--extend={arguments.extend}: becomes config.training.steps; remove --config.training.steps")
     workdir, recorded = open_existing(Path(arguments.workdir))
     # `load_file` reduces warm-up and intervals to a shorter length, which `check_continuation` then refuses.
     length = ("training.steps", str(max(arguments.extend, recorded.training.steps)))
-    return load_file(arguments.config or str(workdir.config), [*arguments.overrides, *note, length])
+    return load_file(arguments.config or str(workdir.config), [*arguments.overrides, length])
 
 
 def make_parser() -> cli.Parser:

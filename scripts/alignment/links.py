@@ -48,11 +48,13 @@ def word_numbers(pieces: Sequence[str]) -> Int[np.ndarray, "T"]:
 
 def word_links(attention: Attention, heads: Sequence[Head]) -> Links:
     """Returns a link from each target word to the source word with the largest sum of weights over its tokens."""
-    source_words, target_words = map(word_numbers, (attention.source_pieces[:-1], attention.target_output_pieces[:-1]))
+    tag = attention.tag_length  # its pieces are no words of the sentence
+    sides = attention.source_pieces[tag:-1], attention.target_output_pieces[:-1]
+    source_words, target_words = map(word_numbers, sides)
     if not len(source_words) or not len(target_words):
         return frozenset()
     # (T, S), averaged over the heads, without end-of-sentence on either side.
-    weights = np.mean([attention.cross[head][:-1, :-1] for head in heads], axis=0)
+    weights = np.mean([attention.cross[head][:-1, tag:-1] for head in heads], axis=0)
     source_membership, target_membership = (
         (words[:, None] == np.arange(words[-1] + 1)).astype(weights.dtype) for words in (source_words, target_words)
     )

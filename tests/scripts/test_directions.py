@@ -7,6 +7,8 @@ import pytest
 
 import transformer
 from scripts import directions
+from scripts.alignment.links import word_links
+from scripts.evaluations import read_evaluations
 from scripts.serve import make_parser, read_pairs
 from scripts.serving.middleware import Metrics
 from scripts.serving.models import load_models
@@ -14,6 +16,7 @@ from tests.checkpoints.workdirs import REFERENCES, SOURCES, make_workdir, run
 from tests.data.files import write
 from transformer import evaluate, translate
 from transformer.errors import UserError
+from transformer.workdir import Workdir
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +55,20 @@ def test_the_tag_of_the_direction_begins_each_source(workdir):
     assert model.num_tokens("1 2") == 7 and model.encode(["1 2"])[0].pieces[1] == ">>out<<"
 
 
+def test_the_tag_is_no_word_of_the_sentence(workdir):
+    attention = transformer.load(workdir).attention("1 2", "2 1")
+    assert attention.source_pieces[: attention.tag_length] == ("▁", ">>out<<")
+    links = word_links(attention, [(0, 0), (0, 1)])
+    assert {source for source, _ in links} <= {0, 1} and {target for _, target in links} == {0, 1}
+
+
+def test_a_model_of_one_direction_refuses_another(tmp_path):
+    model = transformer.load(make_workdir(tmp_path / "one"))
+    with pytest.raises(UserError, match="in-third: the model translates in-out, and no tag tells it another language"):
+        model.with_languages(target="third")
+    assert model.with_languages("in", "out").config == model.config
+
+
 def test_an_unknown_language_is_one_line_with_the_known_tags(workdir):
     message = ">>fr<<: the vocabulary has no such token for data.source_tag; it has >>third<<, >>out<<, >>in<<"
     with pytest.raises(UserError, match=message):
@@ -66,6 +83,11 @@ def test_the_commands_translate_and_evaluate_another_direction(workdir, capsys, 
     assert result["references"].endswith("test-step20-target_languagethird.references.txt")
     with open(result["references"], encoding="utf-8") as file:
         assert file.read().splitlines() == SOURCES[::-1]
+    assert (result["source_language"], result["target_language"]) == ("in", "third")
+    # Beside the other direction, and not in its place.
+    assert run(evaluate, f"--workdir={workdir}", f"--output={workdir / 'evaluations'}") == 0
+    evaluations = read_evaluations(Workdir(workdir))
+    assert sorted(each.settings["data.target_language"] for each in evaluations) == ["out", "third"]
 
 
 @pytest.mark.slow

@@ -116,10 +116,7 @@ class DeviceModels:
 
     def jit(self, function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
         """Returns the jitted function of (parameters, *arrays) that calls function(models, *arrays, **options)."""
-        key = (
-            getattr(function, "__func__", function),
-            *options.items(),
-        )  # a copy with another tag of sources has the same
+        key = getattr(function, "__func__", function), *options.items()  # also that of a copy with another tag
         if key not in self._jitted:
 
             def apply(parameters: tuple[dict, ...], *arrays: Any) -> Any:

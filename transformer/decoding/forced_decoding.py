@@ -48,6 +48,7 @@ class Attention:
     encoder: Float[np.ndarray, "N H S S"]
     decoder: Float[np.ndarray, "M H T T"] | None
     cross: Float[np.ndarray, "M H T S"]
+    tag_length: int = 0  # the first source pieces, which are those of `data.source_tag`
 
 
 def score_pairs(models: DeviceModels, parameters: Replicas, pairs: Sequence[tuple[str, str]]) -> list[Translation]:
@@ -85,6 +86,7 @@ def read_pair(models: DeviceModels, parameters: Replicas, source: str, target: s
         encoder=weights["encoder"][:, 0, :, :S, :S].copy(),
         decoder=weights["decoder"][:, 0, :, :T, :T].copy() if "decoder" in weights else None,
         cross=weights["cross"][:, 0, :, :T, :S].copy(),
+        tag_length=models.tokenizer.tag_length,
     )
 
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from transformer.data.tokenizers.tokenizer import TaggedVocabulary
-from transformer.data.tokenizers.vocabulary import Vocabulary
+from transformer.data.tokenizers.vocabulary import TaggedVocabulary, Vocabulary
 from transformer.decoding.beam_search import Hypotheses
 from transformer.errors import UserError
 from transformer.special_tokens import EOS

@@ -52,6 +52,12 @@ def test_equal_sides_are_reported_above_a_fifth(prepare, captions, equal, count)
         assert captions[0][0][:40] in warnings[0]
 
 
+def test_equal_sides_are_found_behind_a_tag(config, prepare, captions):
+    config.data.source_tag = "<news>"
+    (warning,) = sanity_checks.find_untranslated(*prepare([(english, english) for english, _ in captions[:30]]))
+    assert warning.startswith("30 of 30 sampled training pairs have equal sides, such as '")
+
+
 def test_integers_may_be_copied(config, prepare):
     config.data.source = config.tokenizer.kind = "ids"
     prepared = prepare([("1 2 3", "1 2 3"), ("4", "4")])

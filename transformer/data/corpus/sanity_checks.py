@@ -9,6 +9,7 @@ from transformer.config_types import Config
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.corpus.encoding import content_hash
 from transformer.data.sources.lines import counted
+from transformer.data.sources.mixture import tags
 from transformer.data.sources.source import Source
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import Vocabulary
@@ -36,6 +37,8 @@ def find_untranslated(config: Config, tokenizer: Tokenizer, corpus: Corpus) -> I
     if config.data.source == "ids":  # copying integers is a common exercise
         return
     sources, targets = (tokenizer.sides[side].decode(_sample(corpus, side, _SAMPLE)) for side in (0, 1))
+    for tag in tags(config.data):
+        sources = [source.removeprefix(f"{tag} ") for source in sources]
     equal = [source for source, target in zip(sources, targets, strict=True) if source == target]
     if len(equal) > _MAX_EQUAL * len(sources):
         yield (

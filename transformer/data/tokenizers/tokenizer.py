@@ -20,7 +20,13 @@ from transformer.data.languages import source_tag
 from transformer.data.sources.mixture import tags
 from transformer.data.sources.source import Source, decoded, open_source
 from transformer.data.tokenizers import vocabulary
-from transformer.data.tokenizers.vocabulary import IdsVocabulary, PieceVocabulary, SentencePieceVocabulary, Vocabulary
+from transformer.data.tokenizers.vocabulary import (
+    IdsVocabulary,
+    PieceVocabulary,
+    SentencePieceVocabulary,
+    TaggedVocabulary,
+    Vocabulary,
+)
 from transformer.environment import VOCABULARY, check_fingerprints
 from transformer.errors import UserError
 from transformer.special_tokens import BOS, EOS, PAD, SPECIAL, UNK
@@ -76,9 +82,17 @@ class Tokenizer:
         return dataclasses.replace(self, source_tag=tag)
 
     @property
-    def encoders(self) -> tuple["TaggedVocabulary", Vocabulary]:
+    def encoders(self) -> tuple[TaggedVocabulary, Vocabulary]:
         """What encodes the texts that a model reads: the same vocabularies, where the source has its tag."""
         return TaggedVocabulary(self.source, self.source_tag), self.target
+
+    @property
+    def tag_length(self) -> int:
+        """The number of tokens of the tag, at the start of each source."""
+        if not self.source_tag:
+            return 0
+        with_tag, without = (vocabulary.encode(["x"])[0] for vocabulary in (self.encoders[0], self.source))
+        return len(with_tag) - len(without)
 
     @property
     def is_shared(self) -> bool:
@@ -95,20 +109,6 @@ class Tokenizer:
         """A digest that is equal for tokenizers with the same vocabularies."""
         digests = [hashlib.sha256(side.serialized).hexdigest() for side in self.sides]
         return hashlib.sha256(" ".join(digests).encode()).hexdigest()
-
-
-@dataclasses.dataclass(frozen=True)
-class TaggedVocabulary:
-    """A vocabulary that encodes each text after a tag, unless this is empty; a text of spaces has no tokens."""
-
-    vocabulary: Vocabulary
-    tag: str
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        return self.vocabulary.encode(self.tagged(texts))
-
-    def tagged(self, texts: Sequence[str]) -> Sequence[str]:
-        return [f"{self.tag} {text}" if text.strip() else text for text in texts] if self.tag else texts
 
 
 def model_names(config: Config) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import math
 import random
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import sentencepiece
 
@@ -163,6 +164,20 @@ class IdsVocabulary:
 
 
 Vocabulary = SentencePieceVocabulary | IdsVocabulary | PieceVocabulary
+
+
+@dataclass(frozen=True)
+class TaggedVocabulary:
+    """A vocabulary that encodes each text after a tag, unless this is empty; a text of spaces has no tokens."""
+
+    vocabulary: Vocabulary
+    tag: str
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        return self.vocabulary.encode(self.tagged(texts))
+
+    def tagged(self, texts: Sequence[str]) -> Sequence[str]:
+        return [f"{self.tag} {text}" if text.strip() else text for text in texts] if self.tag else texts
 
 
 def load(serialized: bytes, where: str) -> Vocabulary:
