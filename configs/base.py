@@ -132,6 +132,9 @@ def get_keys() -> ml_collections.ConfigDict:
     data.mixture = Key((), TEXTS)
     # Mixtures: T draws from corpora in proportion to the T-th root of their size, the largest by its weight
     data.mixture_temperature = Key(1.0, at_least(1))
+    # Sentences before each sentence of a document that the model reads and writes with it; blank lines end documents.
+    # max_length and max_source_length are those of all together
+    data.context = Key(0, at_least(0))
     data.train_pairs = Key(0, at_least(0))  # number of training pairs to use, from the first on; 0: all
     data.exclude = Key("", TEXT)  # file with the numbers of training pairs to leave out (scripts.inspect_data)
     data.valid_split = Key("validation", NONEMPTY_TEXT)  # the same; it selects the best checkpoint

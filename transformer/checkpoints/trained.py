@@ -16,6 +16,7 @@ from transformer.data.languages import source_tag
 from transformer.data.sources.mixture import check_direction
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.batches import Replicas
+from transformer.decoding.documents import make_decoder
 from transformer.decoding.reranking import RerankingDecoder, Scorer
 from transformer.decoding.shortlist import Shortlist
 from transformer.decoding.text_decoder import TextDecoder
@@ -50,7 +51,7 @@ class Trained:
     def decoder(self) -> tuple[TextDecoder, Replicas]:
         """Returns a decoder on all local devices, and the parameters as its methods take them."""
         known = self.graphs, self.tokenizer, self.config.decoding, jax.local_devices(), self.shortlist
-        decoder = RerankingDecoder(*known, self.scorers) if self.scorers else TextDecoder(*known)
+        decoder = RerankingDecoder(*known, self.scorers) if self.scorers else make_decoder(self.config.data, *known)
         return decoder, decoder.place(self.parameters)
 
 

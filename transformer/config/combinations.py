@@ -154,6 +154,12 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
     "models rerank the hypotheses of a beam; set strategy=beam or ctc and beam_size=2 or more, or an empty rerank": (
         lambda c: c.decoding.rerank != "" and (c.decoding.strategy not in ("beam", "ctc") or c.decoding.beam_size < 2)
     ),
+    "documents are translated by steps in the whole vocabulary; set context=0, or shortlist=0, an empty rerank and "
+    "another strategy": (
+        lambda c: (
+            c.data.context > 0 and (c.decoding.shortlist > 0 or c.decoding.rerank != "" or c.decoding.strategy == "ctc")
+        )
+    ),
     "constraints need a search by steps in the whole vocabulary; set shortlist=0 and another strategy, or "
     "min_length=0, no_repeat_ngram=0 and an empty banned": (
         lambda c: (

@@ -44,7 +44,12 @@ def translate_and_score(
     tokens = sum(len(translation.tokens) for translation in translations)
     speed = {"seconds": seconds, "compile_seconds": compile_seconds, "output_tokens_per_second": tokens / seconds}
     hypotheses = [translation.text for translation in translations]
-    scores = bleu.score(hypotheses, references, bleu.bleu_language(data), metrics)
+    # Blank lines end documents, and are no sentences.
+    scored = [i for i, text in enumerate(texts) if text.strip()] if data.context else range(len(texts))
+    scores = bleu.score(
+        *([hypotheses[i] for i in scored], [[lines[i] for i in scored] for lines in references]),
+        *(bleu.bleu_language(data), metrics),
+    )
     return ScoredTranslations(translations, hypotheses, scores, speed)
 
 

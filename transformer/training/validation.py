@@ -17,10 +17,10 @@ from transformer.data.corpus.corpus import Corpus
 from transformer.data.sources.mixture import held_out_sets
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.bleu import metrics_in
+from transformer.decoding.documents import make_decoder
 from transformer.decoding.evaluation import translate_and_score
 from transformer.decoding.forced_decoding import Attention, attention_compilation, is_scorable, longest_text, read_pair
 from transformer.decoding.strategies import STRATEGIES
-from transformer.decoding.text_decoder import TextDecoder
 from transformer.distributed.mesh import BATCH
 from transformer.errors import memory_advice
 from transformer.training.held_out import EvalStep, check_lengths, make_batches, name_scores, read_texts
@@ -73,7 +73,8 @@ class Validation:
             decoding = ml_collections.ConfigDict(config.decoding)
             strategy = validation_strategy(config.decoding.strategy)
             decoding.update(strategy=strategy, beam_size=config.training.eval_beam_size)
-            self.decoder = TextDecoder([graph], tokenizer.tagged(""), decoding, jax.local_devices())
+            known = [graph], tokenizer.tagged(""), decoding, jax.local_devices()
+            self.decoder = make_decoder(config.data, *known)
             self.texts = {name: read_texts(each, tokenizer) for name, each in self.sets.items()}
             longest = min(MAX_TOKENS, longest_text(config.decoding))
             pairs = enumerate(zip(self.texts[""].texts, self.texts[""].references, strict=True))

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Int
 
 from transformer import files
 from transformer.config_types import Config
+from transformer.data.sources.documents import DocumentSource
 from transformer.data.sources.lines import decode, is_natural_number, read_text_file
 from transformer.data.sources.mixture import open_mixture
 from transformer.data.sources.synthetic import SyntheticSource
@@ -49,9 +50,18 @@ class Source(Protocol):
 
 
 def open_source(data: Config, split: str) -> Source:
-    """Opens a split, without the training pairs that `data.exclude` numbers. Raises UserError for unusable data."""
+    """Opens a split as it is learned: see `data.mixture`, `data.exclude` and `data.context`.
+
+    Raises UserError for unusable data.
+    """
     if split == "train" and data.mixture:
         return open_mixture(data, lambda part: open_source(part, split))
+    source = _open_pairs(data, split)
+    return DocumentSource(source, data.context) if data.context else source
+
+
+def _open_pairs(data: Config, split: str) -> Source:
+    """Opens a split, without the training pairs that `data.exclude` numbers."""
     source = SOURCES[data.source].open(data, split)
     if split != "train" or not (data.exclude or data.train_pairs):
         return source
@@ -70,7 +80,7 @@ def open_source(data: Config, split: str) -> Source:
 
 def read_pairs(data: Config, split: str) -> tuple[list[str], list[str]]:
     """Reads the pairs of a held-out split as they are. Raises UserError if it is empty or a sentence is not UTF-8."""
-    source = open_source(data, split)
+    source = _open_pairs(data, split)
     if not len(source):
         raise UserError(f"{source.name}: no sentences; name a split with at least one")
     texts = list(decoded(source))

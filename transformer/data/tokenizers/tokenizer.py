@@ -17,6 +17,7 @@ from absl import logging
 from transformer import cache, files
 from transformer.config_types import Config
 from transformer.data.languages import source_tag
+from transformer.data.sources.documents import SEPARATOR
 from transformer.data.sources.mixture import tags
 from transformer.data.sources.source import Source, decoded, open_source
 from transformer.data.tokenizers import vocabulary
@@ -151,7 +152,8 @@ def _load_or_train(config: Config) -> Tokenizer:
     source = open_source(config.data, "train")
     ignored = ("model_file", "subword_sampling")
     settings = {key: value for key, value in config.tokenizer.items() if key not in ignored}
-    settings["user_symbols"] = [*settings["user_symbols"], *tags(config.data)]
+    separators = [SEPARATOR] if config.data.context else []
+    settings["user_symbols"] = [*settings["user_symbols"], *tags(config.data), *separators]
     key = cache.key([_FORMAT, settings, source.identity, sentencepiece.__version__])
     folder = cache.folder(config.data.cache_dir) / "tokenizers" / f"{config.data.name.replace('/', '-')}-{key}"
 

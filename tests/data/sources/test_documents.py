@@ -1,0 +1,55 @@
+"""Documents: sentences after those before them, on both sides, within their document."""
+
+import numpy as np
+import pytest
+
+from tests.data.files import text_config, write_pairs
+from transformer.data.corpus import corpus
+from transformer.data.sources.source import open_source, read_pairs
+from transformer.data.tokenizers import tokenizer
+
+PAIRS = [("a 1", "A 1"), ("b 2", "B 2"), ("c 3", "C 3"), ("", ""), ("d 4", "D 4"), (" ", ""), ("", ""), ("e 5", "E 5")]
+PAIRS += [("f 6", "F 6")]
+
+
+@pytest.fixture
+def config(tmp_path):
+    for stem in ("train", "valid"):
+        write_pairs(tmp_path, stem, PAIRS)
+    (tmp_path / "workdir").mkdir()
+    config = text_config(tmp_path, tmp_path / "cache")
+    config.tokenizer.kind, config.tokenizer.vocab_size = "char", 30
+    config.data.context = 1
+    return config
+
+
+def test_each_sentence_follows_those_before_it_in_its_document(config, tmp_path):
+    pairs = [tuple(side.decode() for side in pair) for pair in open_source(config.data, "train")]
+    assert pairs == [
+        ("a 1", "A 1"),
+        ("a 1 <sep> b 2", "A 1 <sep> B 2"),
+        ("b 2 <sep> c 3", "B 2 <sep> C 3"),
+        ("d 4", "D 4"),
+        ("e 5", "E 5"),
+        ("e 5 <sep> f 6", "E 5 <sep> F 6"),
+    ]
+    source = open_source(config.data, "train")
+    assert len(source) == 6 and source.where(3, 1) == f"{tmp_path / 'train.de'}, line 5"
+    config.data.context = 5
+    assert [pair[0] for pair in open_source(config.data, "train")][2] == b"a 1 <sep> b 2 <sep> c 3"
+    assert read_pairs(config.data, "valid")[0] == [source for source, _ in PAIRS]  # as they are
+
+
+def test_the_separator_is_one_token_and_the_cache_knows_the_context(config, tmp_path):
+    made = tokenizer.prepare(config, tmp_path / "workdir")
+    assert "<sep>" in made.source.pieces
+    train = corpus.prepare(config, made, "train")
+    assert len(train) == 6 and not any(train.report["dropped"].values())
+    assert [made.source.pieces[token] for token in train.sentences(0, np.array([1]))[0]].count("<sep>") == 1
+    config.data.context = 2
+    assert corpus.prepare(config, made, "train").report["digest"] != train.report["digest"]
+
+
+def test_one_side_of_monolingual_documents_stays_empty(config):
+    config.data.target_language = ""
+    assert [pair[1] for pair in open_source(config.data, "train")] == [b""] * 6

@@ -1,0 +1,66 @@
+"""Translation of documents: contexts, given translations, ends of documents, and what is left of a translation."""
+
+import pytest
+
+from tests.checkpoints.workdirs import make_workdir
+from transformer.checkpoints import trained
+from transformer.decoding.control import Control
+from transformer.errors import UserError
+
+SETTINGS = {
+    "data.source": "text",
+    "tokenizer.kind": "char",
+    "tokenizer.vocab_size": "40",
+    "data.context": "1",
+    "decoding.max_extra_length": "8",
+    "decoding.max_source_length": "24",
+    "training.eval_bleu": "false",
+    "checkpoint.best_metric": "loss",
+}
+TEXTS = ["1 2", "3", "4 5", "", "", "6 7", " ", "2 2", "5"]
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory):
+    workdir = make_workdir(tmp_path_factory.mktemp("runs") / "documents", **SETTINGS)
+    return trained.load([str(workdir)], "best", 1, [])
+
+
+def test_a_sentence_is_searched_after_the_translation_of_the_one_before_it(loaded):
+    decoder, parameters = loaded.decoder()
+    found = [translations[0] for translations in decoder.translate(parameters, TEXTS)]
+    assert all(not found[line].tokens for line in (3, 4, 6))
+    sentences = super(type(decoder), decoder)
+    (alone,) = sentences.translate(parameters, ["5"])
+    separator = decoder.tokenizer.target.encode(["<sep>"])[0]
+    for line, before in ((0, None), (1, 0), (2, 1), (5, None), (7, None), (8, 7)):
+        prefix = [] if before is None else [*found[before].tokens[:-1], *separator]
+        source = TEXTS[line] if before is None else f"{TEXTS[before]} <sep> {TEXTS[line]}"
+        ((whole,),) = sentences.translate(parameters, [source], controls=[Control(prefix=prefix)])
+        assert whole.tokens[: len(prefix)] == tuple(prefix)
+        assert found[line].tokens == whole.tokens[len(prefix) :]
+        assert found[line].log_probability == pytest.approx(sum(whole.token_log_probabilities[len(prefix) :]), abs=1e-4)
+        assert len(found[line].pieces) == len(found[line].tokens)
+    assert alone[0].tokens != found[8].tokens
+
+
+def test_documents_do_not_depend_on_their_neighbours(loaded):
+    decoder, parameters = loaded.decoder()
+    together = decoder.translate(parameters, TEXTS, n_best=2)
+    apart = decoder.translate(parameters, TEXTS[:3], n_best=2) + decoder.translate(parameters, TEXTS[5:], n_best=2)
+    assert [[x.text for x in best] for best in together[:3] + together[5:]] == [
+        [x.text for x in best] for best in apart
+    ]
+
+
+def test_a_context_that_does_not_fit_is_left_out(loaded):
+    decoder, _ = loaded.decoder()
+    long = ["1 2 3 4 5 6 7 1 2 3", "4"]
+    assert decoder._window(long, [0, 1]) == [1] and decoder._window(["1", "4"], [0, 1]) == [0, 1]
+
+
+def test_controls_are_refused(loaded):
+    decoder, parameters = loaded.decoder()
+    with pytest.raises(UserError, match=r"are for single sentences; this model has data.context"):
+        decoder.translate(parameters, ["1"], controls=[Control(prefix="2")])
+    assert decoder.translate(parameters, ["1"], controls=[Control()])[0][0].tokens
