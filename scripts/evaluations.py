@@ -32,11 +32,6 @@ RESULT_TYPES |= {name: float | int for name in FIRST_METRICS} | {f"{name}_signat
 ENVIRONMENT_TYPES = {"commit": str | None, "uncommitted_changes": bool | None, "cpu_count": int | None, "devices": list}
 
 
-def describe_note(config: Config) -> str:
-    """Returns the note and the tags of a run."""
-    return " ".join(filter(None, (config.training.note, *(f"#{tag}" for tag in config.training.tags))))
-
-
 @dataclass(frozen=True)
 class Evaluation:
     """One evaluation of one run.

@@ -170,3 +170,8 @@ def open_existing(path: Path, flag: str = "--workdir") -> tuple[Workdir, Config]
         siblings = [str(folder) for folder in path.parent.glob("*") if (folder / loading.FILE_NAME).exists()]
         raise UserError(f"{flag}={path}: no such folder{nearest(str(path), siblings)}")
     return Workdir(path), loading.load(path)
+
+
+def describe_note(config: Config) -> str:
+    """Returns the note and the tags of a run."""
+    return " ".join(filter(None, (config.training.note, *(f"#{tag}" for tag in config.training.tags))))

@@ -11,9 +11,9 @@ from jaxtyping import Int
 from scripts.comparison import significance
 from scripts.comparison.significance import Sample
 from scripts.comparison.sufficient_statistics import REFERENCE_LENGTH, AdditiveMetric, additive_metrics
-from scripts.evaluations import describe_note
 from scripts.systems import System
 from transformer.decoding.bleu import metrics_in
+from transformer.workdir import describe_note
 
 MAX_BINS = 6  # of sentence lengths
 MIN_BIN_SENTENCES = 30  # on average; BLEU of fewer sentences is unreliable

@@ -17,6 +17,7 @@ from transformer.config import loading
 from transformer.config.keys import flatten
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.run import preparation
+from transformer.workdir import describe_note
 
 pytestmark = pytest.mark.long
 
@@ -114,6 +115,7 @@ def ids(folder: Path) -> None:
     tokenizer.shared=false model.share_embeddings=target
     """
     trace(folder, "run", settings, {"data.path": str(folder), "data.mixture": "('weight=2',)"}, 16)
+    describe_note(loading.load(folder / "run"))
 
 
 def diverging_tfds(folder: Path) -> None:

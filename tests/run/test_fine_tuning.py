@@ -135,7 +135,7 @@ def test_the_moving_average_of_the_parent_is_taken(copied, tmp_path):
     with Checkpoints(Workdir(copied), loading.load(copied)) as checkpoints:
         checkpoints.save(state, Progress(step=40, best_step=40))
     opened = open_parent(child(copied), Workdir(tmp_path / "run"))
-    equal(opened.initial_parameters(jax.device_put(parameters)), jax.device_get(average))
+    equal(opened.initial_parameters(jax.device_put(parameters), opened.tokenizer), jax.device_get(average))
     assert ", step 40 (moving average): " in opened.describe(parameters)
 
 

@@ -48,7 +48,7 @@ def test_mistakes_in_the_data_and_a_missing_test_split_are_warnings(tmp_path, ca
         write_pairs(tmp_path, split, [("dog a", "Hund ein")])
     made = tokenizer.prepare(config, tmp_path)
     splits = [corpus.prepare(config, made, split) for split in ("train", "valid")]
-    arguments = ml_collections.FrozenConfigDict(config), made, *splits
+    arguments = ml_collections.FrozenConfigDict(config), made, splits[0], splits[1:]
     caplog.set_level("WARNING", logger="absl")  # earlier tests may have made it lower
     caplog.clear()
     checks.warn_about_data(*arguments)

@@ -91,7 +91,7 @@ def test_training_does_not_resume_from_it_but_starts_from_it(averaged, tmp_path,
     config = loading.with_values(loading.load(averaged), {"training.init_from": str(averaged)})
     parent = fine_tuning.open_parent(config, Workdir(tmp_path))
     mean = trained.load([str(averaged)], "last", 1, []).parameters[0]
-    taken = parent.initial_parameters(jax.tree.map(jnp.zeros_like, mean))
+    taken = parent.initial_parameters(jax.tree.map(jnp.zeros_like, mean), parent.tokenizer)
     jax.tree.map(np.testing.assert_array_equal, taken, mean)
 
 

@@ -52,7 +52,7 @@ SWEEPS = [
         ),
         (
             'sweep.listed(sweep.seeds(2), objective="bleu_paper", pruner=None)',
-            "objective=bleu_paper: must be one of bleu, chrf",
+            "objective=bleu_paper: must be one of loss, nll",
         ),
         ('sweep.listed(sweep.seeds(2), objective="blue", pruner=None)', "objective=blue: must be one of "),
         ('sweep.listed(sweep.seeds(2), objective="bleu", pruner=None)', "training.eval_bleu=true"),
