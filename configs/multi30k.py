@@ -38,7 +38,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.model.norm_position = "pre"
     config.model.positions = "rotary"  # training perplexity after 400 steps: 11.9, sinusoidal 13.9
     config.model.share_embeddings = "target"
-    config.model.dropout = 0.2
+    config.model.dropout = 0.1  # validation BLEU 42.9; 0.05 42.8; 0.2 with a quarter more steps 42.2
 
     config.data.source = "text"
     config.data.name = "multi30k"
@@ -58,10 +58,10 @@ def get_config() -> ml_collections.ConfigDict:
     config.optimizer.learning_rate = 7e-3
     config.optimizer.weight_decay = 0.1
     config.optimizer.warmup_steps = 300
-    config.training.steps = 8000  # 26 epochs
+    config.training.steps = 6400  # 21 epochs
     config.training.r_drop = 5.0  # validation BLEU 42.6; one pass of twice the batch 41.9
     config.training.log_every = 50
-    config.training.eval_every = 1000
+    config.training.eval_every = 1600
     config.checkpoint.every = 50
     config.checkpoint.keep = 10
     config.decoding.beam_size = 5
