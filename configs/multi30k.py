@@ -3,10 +3,8 @@
 Command:   python -m transformer.train --config=configs/multi30k.py --workdir=runs/multi30k
            python -m transformer.evaluate --workdir=runs/multi30k --split=test --checkpoint=last --average=10
 Data:      downloaded, or read from --config.data.path=FOLDER with the .en and .de files of train, valid and test2016.
-Hardware:  in float32 55 minutes on two CPU cores without AMX, up to 80 when they are busy; in bfloat16 a step takes
-           three quarters of the time.
-Expect:    41.7 +- 0.3 BLEU, lower-cased and tokenized, on test2016 (two seeds in float32; one in bfloat16 has 41.5;
-           docs/results.md).
+Hardware:  in bfloat16 30 minutes on two CPU cores, in float32 40; longer when they are busy.
+Expect:    41.5 +- 0.3 BLEU, lower-cased and tokenized, on test2016 (three seeds in bfloat16; docs/results.md).
 
 This is not the paper's model: for little data and two cores it has pre-norm, rotary positions, a vocabulary for each
 language, Muon with a cosine schedule, and R-Drop. Each comment gives the measurement that the choice was made on; the
