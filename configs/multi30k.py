@@ -36,7 +36,6 @@ def get_config() -> ml_collections.ConfigDict:
     config.model.norm_position = "pre"
     config.model.positions = "rotary"  # training perplexity after 400 steps: 11.9, sinusoidal 13.9
     config.model.share_embeddings = "target"
-    config.model.dropout = 0.1  # validation BLEU 42.9; 0.05 42.8; 0.2 with a quarter more steps 42.2
 
     config.data.source = "text"
     config.data.name = "multi30k"
