@@ -15,6 +15,7 @@ from configs import multi30k
 def get_config() -> ml_collections.ConfigDict:
     config = multi30k.get_config()
     config.training.init_from = "runs/multi30k"
+    config.model.dropout = 0.2
     config.data.source = "synthetic"
     config.data.name = "sentences"
     config.data.synthetic_examples = 1000

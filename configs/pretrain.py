@@ -17,6 +17,7 @@ from configs import multi30k
 def get_config() -> ml_collections.ConfigDict:
     config = multi30k.get_config()
     config.training.objective = "masked_lm"
+    config.model.dropout = 0.2
     config.data.target_language = ""
     config.tokenizer.shared = True  # one language has one vocabulary
     config.training.whole_word_masking = True
