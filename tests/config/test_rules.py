@@ -85,7 +85,7 @@ IMPOSSIBLE_COMBINATIONS = (
     ({"data.mixture": ("weight=2",), "data.train_pairs": 9}, ("mixture=('weight=2',)", "train_pairs=9")),
     ({"tokenizer.user_symbols": ("<a>",), "tokenizer.model_file": "m"}, ("user_symbols=('<a>',)", "model_file=m")),
     ({"training.init_vocabulary": "own"}, ("init_vocabulary=own", "init_from=''")),
-    ({"data.context": 1, "decoding.shortlist": 8}, ("context=1", "shortlist=8", "strategy=beam")),
+    ({"data.context": 1, "decoding.shortlist": 8}, ("context=1", "shortlist=8")),
     (CTC | {"data.mixture": ("pair_weights=w",)}, ("objective=ctc", "mixture=('pair_weights=w',)")),
     (CTC | {"decoding.no_repeat_ngram": 2}, ("strategy=ctc", "no_repeat_ngram=2")),
 )
