@@ -72,11 +72,11 @@ class Tokenizer:
 
     def tagged(self, tag: str) -> "Tokenizer":
         """Returns the tokenizer with another tag of sources. Raises UserError if the vocabulary has no such token."""
-        pieces = self.source.pieces if tag else []
-        encoded = (
-            self.source.encode([f"{tag} x"])[0] if tag else []
-        )  # a piece may be one that no text is segmented into
-        if tag and tag not in {pieces[token].removeprefix("\u2581") for token in encoded}:
+        if not tag:
+            return dataclasses.replace(self, source_tag="")
+        pieces, (encoded,) = self.source.pieces, self.source.encode([f"{tag} x"])
+        # Some vocabularies have pieces that no text is segmented into.
+        if tag not in {pieces[token].removeprefix("\u2581") for token in encoded}:
             alike = [piece for piece in pieces if piece[:1] == tag[0] and piece[-1] == tag[-1] and len(piece) > 2]
             known = f"; it has {', '.join(alike[:20])}" if alike else ""
             raise UserError(f"{tag}: the vocabulary has no such token for data.source_tag{known}")
