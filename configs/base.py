@@ -128,7 +128,8 @@ def get_keys() -> ml_collections.ConfigDict:
     # languages replace {source_language} and {target_language}
     data.source_tag = Key("", TAG)
     # Training corpora in place of train_split, a text for each: KEY=VALUE separated by spaces, with keys of this group,
-    # weight (how many times an epoch reads each pair; 1) and pair_weights (a file of their weights in the loss)
+    # label (for logs), weight (how many times an epoch reads each pair; 1) and pair_weights (a file of their weights in
+    # the loss)
     data.mixture = Key((), TEXTS)
     # Mixtures: T draws from corpora in proportion to the T-th root of their size, the largest by its weight
     data.mixture_temperature = Key(1.0, at_least(1))
@@ -138,8 +139,8 @@ def get_keys() -> ml_collections.ConfigDict:
     data.train_pairs = Key(0, at_least(0))  # number of training pairs to use, from the first on; 0: all
     data.exclude = Key("", TEXT)  # file with the numbers of training pairs to leave out (scripts.inspect_data)
     data.valid_split = Key("validation", NONEMPTY_TEXT)  # the same; it selects the best checkpoint
-    # More validation sets, a text for each, as in mixture: name=NAME, and keys of this group. Their scores are
-    # loss/NAME, bleu/NAME and so on; those with /mean are means over all sets.
+    # More validation sets, a text for each, as in mixture: label=WORD, and keys of this group. Their scores are
+    # loss/WORD, bleu/WORD and so on; those with /mean are means over all sets.
     data.valid_sets = Key((), TEXTS)
     data.test_split = Key("test", NONEMPTY_TEXT)  # the same; training only compares it with the other splits
     # Tokens of a side, end-of-sentence included. Training and the loss of held-out splits leave out longer pairs
@@ -242,7 +243,7 @@ def get_keys() -> ml_collections.ConfigDict:
     checkpoint.every = Key(1000, at_least(1), RECORD)  # steps between checkpoints
     checkpoint.keep = Key(5, at_least(1), RECORD)  # newest checkpoints kept, and as many at or before the best
     checkpoint.keep_every = Key(0, at_least(0), RECORD)  # checkpoints at its multiples are kept forever; 0: none
-    # Validation metric that defines the best checkpoint: loss, bleu, chrf, exact_match, ..., of another set bleu/NAME,
+    # Validation metric that defines the best checkpoint: loss, bleu, chrf, exact_match, ..., of another set bleu/WORD,
     # or bleu/mean; of equal scores the one of the lower loss is the best
     checkpoint.best_metric = Key("bleu", NONEMPTY_TEXT)
 

@@ -23,11 +23,10 @@ from transformer.config import loading
 from transformer.config.keys import nearest
 from transformer.decoding.bleu import METRICS
 from transformer.errors import UserError
+from transformer.training.progress import LOWER_IS_BETTER
 
 Value = None | bool | int | float | str  # the values that Optuna's storages hold
 Values = dict[str, Value]
-# The direction of what validation measures by teacher forcing, beside METRICS.
-TEACHER_FORCED = {"loss": "minimize", "nll": "minimize", "perplexity": "minimize", "accuracy": "maximize"}
 DRY_RUN_TRIALS = 12  # more than the random trials with which TPE, CMA-ES and GP begin: 10, 1 and 10
 
 
@@ -53,7 +52,9 @@ class Sweep:
     def direction(self) -> str:
         """The direction of the objective, as Optuna names it."""
         metric = self.objective.partition("/")[0]  # of a validation set
-        return METRICS[metric].direction if metric in METRICS else TEACHER_FORCED[metric]
+        if metric in METRICS:
+            return METRICS[metric].direction
+        return "minimize" if metric in LOWER_IS_BETTER else "maximize"
 
     @property
     def best(self) -> Callable:

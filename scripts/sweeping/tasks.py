@@ -32,7 +32,7 @@ class Training:
     @property
     def objectives(self) -> list[str]:
         """The metrics that a trial can be judged by."""
-        return [*metric_names(self.config), *metrics_in("validation")]
+        return list(dict.fromkeys([*metric_names(self.config), *metrics_in("validation")]))
 
     @property
     def identity(self) -> dict[str, Any]:

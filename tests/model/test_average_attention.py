@@ -1,14 +1,11 @@
 """Average attention against a loop in NumPy. Its gradients: test_packed.py and test_causality.py."""
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
-from tests.model.models import flat, random_model, tiny_config
-from tests.model.test_ssru import D_MODEL, LENGTH, ROWS, SEGMENTS
+from tests.model.models import flat
+from tests.model.test_ssru import check_against_loop
 from transformer.model.average_attention import AverageAttention
-from transformer.model.masks import Mask
 
 
 def in_numpy(parameters: dict, x: np.ndarray, segments: np.ndarray) -> np.ndarray:
@@ -30,11 +27,4 @@ def in_numpy(parameters: dict, x: np.ndarray, segments: np.ndarray) -> np.ndarra
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 2e-2)])
 def test_it_equals_a_loop_over_positions_that_starts_again_in_each_segment(dtype, tolerance):
-    config = tiny_config(d_model=D_MODEL, dtype=dtype)
-    model = random_model(lambda: AverageAttention(config, rngs=nnx.Rngs(0)))
-    x = jnp.asarray(np.random.default_rng(0).normal(size=(ROWS, LENGTH, D_MODEL)), dtype)
-    segments = jnp.asarray(SEGMENTS)
-    out = model.module(x, x, Mask(segments, segments, is_causal=True, is_packed=True))
-    assert out.dtype == dtype
-    expected, is_token = in_numpy(model.parameters, np.float64(x), SEGMENTS), SEGMENTS > 0
-    np.testing.assert_allclose(np.float32(out)[is_token], expected[is_token], rtol=tolerance, atol=tolerance)
+    check_against_loop(AverageAttention, in_numpy, dtype, tolerance)

@@ -1,11 +1,13 @@
 """The recurrent unit against a loop in NumPy. Its gradients: test_packed.py and test_causality.py."""
 
+from collections.abc import Callable
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
-from tests.model.models import random_model, tiny_config
+from tests.model.models import Model, random_model, tiny_config
 from transformer.model.masks import Mask
 from transformer.model.ssru import Ssru
 
@@ -27,17 +29,22 @@ def in_numpy(parameters: dict, x: np.ndarray, segments: np.ndarray) -> np.ndarra
     return out
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 2e-2)])
-def test_it_equals_a_loop_over_positions_that_starts_again_in_each_segment(dtype, tolerance):
+def check_against_loop(unit: type[nnx.Module], loop: Callable, dtype: str, tolerance: float) -> Model:
+    """Compares a unit with a loop of (parameters, x, segments) on rows of several sentences. Returns the unit."""
     config = tiny_config(d_model=D_MODEL, dtype=dtype)
-    model = random_model(lambda: Ssru(config, rngs=nnx.Rngs(0)))
+    model = random_model(lambda: unit(config, rngs=nnx.Rngs(0)))
     x = jnp.asarray(np.random.default_rng(0).normal(size=(ROWS, LENGTH, D_MODEL)), dtype)
     segments = jnp.asarray(SEGMENTS)
     out = model.module(x, x, Mask(segments, segments, is_causal=True, is_packed=True))
     assert out.dtype == dtype
-    expected = in_numpy(model.parameters, np.float64(x), SEGMENTS)
-    is_token = SEGMENTS > 0
+    expected, is_token = loop(model.parameters, np.float64(x), SEGMENTS), SEGMENTS > 0
     np.testing.assert_allclose(np.float32(out)[is_token], expected[is_token], rtol=tolerance, atol=tolerance)
+    return model
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 2e-2)])
+def test_it_equals_a_loop_over_positions_that_starts_again_in_each_segment(dtype, tolerance):
+    model = check_against_loop(Ssru, in_numpy, dtype, tolerance)
     assert model.parameters.keys() == {"input", "forget"} and "bias" not in model.parameters["input"]
 
 

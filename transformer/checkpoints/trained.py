@@ -13,6 +13,7 @@ from transformer.checkpoints.restore import choose_steps, load_parameters
 from transformer.config.loading import override, with_values
 from transformer.config_types import Config
 from transformer.data.languages import source_tag
+from transformer.data.sources.lines import parse_number
 from transformer.data.sources.mixture import check_direction
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.batches import Replicas
@@ -116,10 +117,7 @@ def load_scorers(config: Config) -> tuple[Scorer, ...]:
     scorers = []
     for item in filter(None, config.decoding.rerank.split(",")):
         name, _, text = item.rpartition(":")
-        try:
-            weight = float(text)
-        except ValueError:
-            weight = math.nan
+        weight = parse_number(text)
         if not name or not math.isfinite(weight):
             raise UserError(f"--rerank={item}: must be WORKDIR:WEIGHT with a number, such as runs/de-en:0.5")
         arrange = choose_arrangement(open_existing(Path(name), "--rerank")[1], config, name)

@@ -24,7 +24,7 @@ from transformer.environment import describe_environment, read_environment
 from transformer.errors import UserError, first_of
 from transformer.training.held_out import metric_names
 from transformer.training.objectives import OBJECTIVES
-from transformer.training.optimizer import names_in, read_factors
+from transformer.training.optimizer import begins_with, names_in, read_factors
 from transformer.training.progress import Progress
 from transformer.workdir import Workdir
 
@@ -95,9 +95,9 @@ def check_listed_corpora(config: Config) -> None:
 
 def check_prefixes(flag: str, prefixes: Iterable[str], names: Iterable[str]) -> None:
     """Raises UserError, which begins with `flag`, for a prefix that is no name or beginning, up to a dot, of a name."""
-    names = [f"{name}." for name in names]
+    names = list(names)
     for prefix in prefixes:
-        if not any(name.startswith(f"{prefix}.") for name in names):
+        if not any(begins_with(name, [prefix]) for name in names):
             modules = sorted({".".join(name.split(".")[:2]) for name in names})
             raise UserError(
                 f"{flag}: no parameter's name is or begins with {prefix}; they begin with {', '.join(modules)}"
@@ -110,7 +110,7 @@ def check_trained_names(config: Config, parameters: dict) -> None:
     factors = [name for name, _ in read_factors(config.optimizer.rate_factors)]
     check_prefixes(f"config.optimizer.rate_factors={config.optimizer.rate_factors}", factors, names)
     check_prefixes(freeze := f"config.training.freeze={config.training.freeze}", frozen, names)
-    trained = [name for name in names if not f"{name}.".startswith(tuple(f"{prefix}." for prefix in frozen))]
+    trained = [name for name in names if not begins_with(name, frozen)]
     if not trained:
         raise UserError(f"{freeze}: these are all parameters; leave out those to be trained")
     if frozen:

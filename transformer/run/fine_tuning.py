@@ -22,7 +22,7 @@ from transformer.run.checks import check_prefixes
 from transformer.run.new_vocabulary import find_origins
 from transformer.special_tokens import SPECIAL
 from transformer.training.objectives import OBJECTIVES
-from transformer.training.optimizer import names_in
+from transformer.training.optimizer import begins_with, names_in
 from transformer.training.state import abstract_init
 from transformer.workdir import Workdir, open_existing
 
@@ -58,7 +58,7 @@ class Parent:
         return names_in(self.run_config.training.init_skip)
 
     def takes(self, name: str) -> bool:
-        return not f"{name}.".startswith(tuple(f"{prefix}." for prefix in self.skipped))
+        return not begins_with(name, self.skipped)
 
     @cached_property
     def origins(self) -> dict[str, str]:

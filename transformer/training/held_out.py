@@ -53,7 +53,7 @@ class EvalStep:
     def __init__(self, config: Config, graph: nnx.GraphDef, mesh: Mesh, pieces: Sequence[str]):
         """`pieces`: the strings of the source's tokens."""
         objective = OBJECTIVES[config.training.objective]
-        self.config, self.graph, self.mesh = config, graph, mesh
+        self.graph, self.mesh = graph, mesh
         self.inputs = objective.make_inputs(config.training, pieces)
         self.loss = objective.make_loss(config.training, mesh)
         self.sums = jax.jit(self._sums)

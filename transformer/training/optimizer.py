@@ -3,7 +3,7 @@
 import functools
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
 from transformer.config_types import Config
+from transformer.data.sources.lines import parse_number
 from transformer.distributed.mesh import RULES
 from transformer.errors import UserError
 from transformer.model.partitioning import is_for_one_cpu, target_platform
@@ -65,19 +66,22 @@ def names_in(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
+def begins_with(name: str, prefixes: Iterable[str]) -> bool:
+    """Tells whether a parameter's name is one of the prefixes, or begins with one and a dot."""
+    return f"{name}.".startswith(tuple(f"{prefix}." for prefix in prefixes))
+
+
 def read_factors(text: str) -> list[tuple[str, float]]:
     """Returns the names and factors of `optimizer.rate_factors`. Raises UserError if it has another form."""
     factors = []
     for item in names_in(text):
-        name, _, number = item.rpartition(":")
-        try:
-            factors.append((name, float(number)))
-        except ValueError:
-            factors.append((name, -1.0))
-        if not name or not 0 <= factors[-1][1] < math.inf:
+        name, _, text = item.rpartition(":")
+        factor = parse_number(text)
+        if not name or not 0 <= factor < math.inf:
             raise UserError(
                 f"config.optimizer.rate_factors: {item:.60} must be NAME:FACTOR, with a factor of at least 0"
             )
+        factors.append((name, factor))
     return factors
 
 
@@ -85,8 +89,8 @@ def _scale_by_name(factors: list[tuple[str, float]], only_zeros: bool = False) -
     """Multiplies each update with the last factor whose name fits; with `only_zeros`, where that is 0."""
 
     def scale(path, update):
-        name = ".".join(str(key.key) for key in path) + "."
-        factor = next((factor for prefix, factor in reversed(factors) if name.startswith(f"{prefix}.")), 1.0)
+        name = ".".join(str(key.key) for key in path)
+        factor = next((factor for prefix, factor in reversed(factors) if begins_with(name, [prefix])), 1.0)
         if factor == 0.0:
             return jnp.zeros_like(update)
         return update if only_zeros else update * factor

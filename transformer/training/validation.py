@@ -65,8 +65,8 @@ class Validation:
         """`corpora`: those of `held_out_sets`, in their order. `train`: the training corpus, if it may be a mixture."""
         self.config, self.graph, self.mesh = config, graph, mesh
         self.eval_step = EvalStep(config, graph, mesh, tokenizer.source.pieces)
-        self.sets, self.decoder, self.texts = held_out_sets(config), None, {}
-        for set_config, corpus in zip(self.sets.values(), corpora, strict=True):
+        sets, self.decoder, self.texts = held_out_sets(config), None, {}
+        for set_config, corpus in zip(sets.values(), corpora, strict=True):
             check_lengths(set_config, corpus, "valid")
         self.batches = make_batches(config, corpora, train)
         if config.training.eval_bleu:
@@ -75,7 +75,7 @@ class Validation:
             decoding.update(strategy=strategy, beam_size=config.training.eval_beam_size)
             known = [graph], tokenizer.tagged(""), decoding, jax.local_devices()
             self.decoder = make_decoder(config.data, *known)
-            self.texts = {name: read_texts(each, tokenizer) for name, each in self.sets.items()}
+            self.texts = {name: read_texts(each, tokenizer) for name, each in sets.items()}
             longest = min(MAX_TOKENS, longest_text(config.decoding))
             pairs = enumerate(zip(self.texts[""].texts, self.texts[""].references, strict=True))
             short = ((number, *pair) for number, pair in pairs if is_scorable(self.decoder.tokenizer, pair, longest))

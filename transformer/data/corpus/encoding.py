@@ -1,6 +1,5 @@
 """Cleaning of text pairs, their encoding into arrays, and the files of these arrays, which are memory-mapped."""
 
-import dataclasses
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -14,7 +13,7 @@ from jaxtyping import Int32, Integer
 
 from transformer.data.sources.lines import counted
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.data.tokenizers.vocabulary import Vocabulary
+from transformer.data.tokenizers.vocabulary import TaggedVocabulary, Vocabulary
 from transformer.special_tokens import EOS, UNK
 
 # The type and row width of each file's entries. `tokens` has the smallest type that holds the vocabulary.
@@ -110,7 +109,7 @@ class PairEncoder:
                 numbers.append(number)
             except UnicodeDecodeError:
                 dropped["invalid_utf8"] += 1
-        encoders = dataclasses.replace(self.tokenizer, source_tag=self.tags[corpus]).encoders
+        encoders = TaggedVocabulary(self.tokenizer.source, self.tags[corpus]), self.tokenizer.target
         sources, targets = (encoders[side].encode([text[side] for text in texts]) for side in (0, 1))
         kept_tokens, kept_texts, kept = [], [], []
         for number, text, *pair in zip(numbers, texts, sources, targets, strict=True):

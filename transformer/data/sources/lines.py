@@ -7,6 +7,7 @@ UTF-16 and UTF-32 are refused: they would look like damaged lines.
 import codecs
 import gzip
 import io
+import math
 import select
 import time
 import zlib
@@ -123,6 +124,14 @@ def decode(line: bytes, where: str) -> str:
 def counted(number: int, noun: str) -> str:
     """Returns a number with its noun, such as "1 pair" or "2,000 pairs"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def parse_number(text: str) -> float:
+    """Returns the number that a text is, or NaN."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def is_natural_number(token: str | bytes) -> bool:

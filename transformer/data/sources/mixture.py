@@ -17,7 +17,7 @@ from configs import base
 from transformer import files
 from transformer.config_types import Config
 from transformer.data.languages import source_tag
-from transformer.data.sources.lines import counted, read_text_file
+from transformer.data.sources.lines import counted, parse_number, read_text_file
 from transformer.data.sources.text import file_identity
 from transformer.errors import UserError
 
@@ -67,10 +67,7 @@ class Part:
         if len(lines) != count:
             raise UserError(f"{path}: has {counted(len(lines), 'line')} for {counted(count, 'pair')} of {self.label}")
         for number, line in enumerate(lines, start=1):
-            try:
-                weights.append(float(line))
-            except ValueError:
-                weights.append(-1.0)
+            weights.append(parse_number(line))
             if not 0 <= weights[-1] < math.inf:
                 raise UserError(f"{path}, line {number}: '{line:.40}' must be a number, at least 0")
         return np.array(weights, np.float32)
@@ -175,10 +172,7 @@ def _read_corpus(data: Config, number: int, text: str) -> ListedCorpus:
     where = f"config.data.mixture, corpus {number}"
     values = _settings(where, text, ("label", "weight", "pair_weights"), CORPUS_KEYS)
     label = values.pop("label", values.get("name", values.get("train_split", data.train_split)))
-    try:
-        weight = float(values.pop("weight", 1.0))
-    except ValueError:
-        weight = 0.0
+    weight = parse_number(values.pop("weight", "1"))
     if not 0 < weight < math.inf:
         raise UserError(f"{where}: weight must be a number above 0")
     path = values.pop("pair_weights", None)
