@@ -186,8 +186,7 @@ class Model:
         languages = {f"data.{name}": code for name, code in given.items() if code is not None}
         model.config = with_values(self.config, languages)
         check_direction(self.config.data, model.config.data)
-        model._decoder = copy.copy(self._decoder)  # with the same programs, which do not depend on the tag
-        model._decoder.tokenizer = self._decoder.tokenizer.tagged(source_tag(model.config.data))
+        model._decoder = self._decoder.with_tag(source_tag(model.config.data))
         return model
 
     def compile(self, n_best: int = 1) -> None:

@@ -191,22 +191,22 @@ def test_each_set_has_its_direction_and_its_scores_and_so_has_their_mean(several
     decoded = []
 
     def evaluate(decoder, replicas, texts, references, data, metrics, report):
-        decoded.append((texts, references[0], data.target_language))
+        decoded.append((decoder.tokenizer.source_tag, texts, references[0], data.target_language))
         return SimpleNamespace(scores={metric: float(len(texts)) for metric in metrics}, hypotheses=texts)
 
     monkeypatch.setattr(validation, "translate_and_score", evaluate)
     values, (sample,) = several.validation(several.initializer.create().parameters, lambda: None)
     to, back, short = decoded
-    assert [(len(texts), texts[0], references[0], language) for texts, references, language in decoded] == [
-        (8, ">>de<< number 0", "Zahl 0", "de"),
-        (8, ">>en<< Zahl 0", "number 0", "en"),
-        (3, ">>de<< number 8", "Zahl 8", "de"),
+    assert [(len(texts), tag, texts[0], references[0], language) for tag, texts, references, language in decoded] == [
+        (8, ">>de<<", "number 0", "Zahl 0", "de"),
+        (8, ">>en<<", "Zahl 0", "number 0", "en"),
+        (3, ">>de<<", "number 8", "Zahl 8", "de"),
     ]
     assert values["bleu"] == values["bleu/back"] == 8 and values["bleu/short"] == 3
     assert values["bleu/mean"] == pytest.approx(19 / 3)
     assert len({values["loss"], values["loss/back"], values["loss/short"]}) == 3
     assert values["loss/mean"] == pytest.approx(np.mean([values["loss"], values["loss/back"], values["loss/short"]]))
-    assert sample.source == ">>de<< number 0"
+    assert sample.source == "number 0"
 
 
 def test_the_loss_of_a_corpus_of_the_mixture_is_that_of_a_sample(several, monkeypatch):

@@ -116,7 +116,7 @@ class DeviceModels:
 
     def jit(self, function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
         """Returns the jitted function of (parameters, *arrays) that calls function(models, *arrays, **options)."""
-        key = getattr(function, "__func__", function), *options.items()  # also that of a copy with another tag
+        key = getattr(function, "__func__", function), *options.items()  # the same in copies: see `with_tag`
         if key not in self._jitted:
 
             def apply(parameters: tuple[dict, ...], *arrays: Any) -> Any:

@@ -1,6 +1,7 @@
 """Translation of texts."""
 
 import contextlib
+import copy
 import functools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,8 +41,7 @@ class TextDecoder(DeviceModels):
         self.strategy = STRATEGIES[self.config.strategy]
         self.control = OutputControl(self.config, self.tokenizer.target)
         self.compile_seconds, self.cut_texts = 0.0, 0  # of all calls of `translate`
-        # Validation of the same lines would repeat its warnings.
-        self._warn_once = functools.cache(lambda warning: logging.warning("%s", warning))
+        self._warn_once = functools.cache(lambda warning: logging.warning("%s", warning))  # not at each validation
 
     def translate(
         self,
@@ -80,6 +80,12 @@ class TextDecoder(DeviceModels):
                             pending.append(index)
                     report(int(done[: len(batch.indices)].sum()))
         return translations
+
+    def with_tag(self, tag: str) -> "TextDecoder":
+        """Returns a copy, with the same programs, for sources with this tag. Raises UserError as `Tokenizer.tagged`."""
+        decoder = copy.copy(self)
+        decoder.tokenizer = self.tokenizer.tagged(tag)
+        return decoder
 
     def check_n_best(self, n_best: int) -> None:
         """Raises UserError if the search keeps fewer than `n_best` hypotheses."""
@@ -141,10 +147,7 @@ class TextDecoder(DeviceModels):
     def arrays_of(
         self, sources: list[list[int]], first_line: int, controls: Sequence[Control] = ()
     ) -> Callable[[DecodingBatch], tuple]:
-        """Returns the function from a batch to the arrays that `search` takes.
-
-        Raises UserError as `OutputControl.encode` does.
-        """
+        """Returns the function from a batch to the arrays of `search`. Raises UserError as `OutputControl.encode`."""
         constraints = self.control.encode(controls, sources, first_line)
 
         def arrays(batch: DecodingBatch) -> tuple:

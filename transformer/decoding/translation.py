@@ -47,16 +47,13 @@ def encode(vocabulary: Vocabulary | TaggedVocabulary, name: str, text: str) -> l
 
 
 def read_hypotheses(hypotheses: Hypotheses, vocabulary: Vocabulary, pieces: Sequence[str]) -> list[Translation]:
-    """Returns the translations of one sentence, in the order of its hypotheses: at least one.
-
-    The hypotheses are in NumPy, without the batch dimension.
-    """
+    """Returns the translations of one sentence, at least one, given its hypotheses in NumPy, in their order."""
     finite = np.flatnonzero(np.isfinite(hypotheses.scores))
     outputs = [hypotheses.tokens[n, : np.argmax(hypotheses.tokens[n] == EOS) + 1].tolist() for n in finite]
     translations: list[Translation] = []
     for n, tokens, text in zip(finite, outputs, vocabulary.decode(outputs), strict=True):
-        text = " ".join(text.splitlines())
-        log_p, score = tuple(hypotheses.token_log_probabilities[n, : len(tokens)].tolist()), float(hypotheses.scores[n])
-        token_pieces = tuple(pieces[token] for token in tokens)
-        translations.append(Translation(text, tuple(tokens), token_pieces, log_p, sum(log_p), score))
+        log_p = tuple(hypotheses.token_log_probabilities[n, : len(tokens)].tolist())
+        text, token_pieces = " ".join(text.splitlines()), tuple(pieces[token] for token in tokens)
+        scores = log_p, sum(log_p), float(hypotheses.scores[n])
+        translations.append(Translation(text, tuple(tokens), token_pieces, *scores))
     return translations or [EMPTY]

@@ -25,6 +25,7 @@ from transformer.data.sources import source
 from transformer.data.sources.mixture import held_out_sets
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.bleu import metrics_in
+from transformer.decoding.text_decoder import TextDecoder
 from transformer.distributed.mesh import make_mesh
 from transformer.errors import UserError, memory_advice
 from transformer.programs import Programs
@@ -102,10 +103,11 @@ def held_out_means(config: Config, tokenizer: Tokenizer, graph: nnx.GraphDef, pa
 
 
 class Texts(NamedTuple):
-    """The texts of a validation set, after their tag, with the references and what scores need of the configuration."""
+    """The texts of a validation set with their references, and the decoder and the group `data` that they need."""
 
     texts: list[str]
     references: list[str]
+    decoder: TextDecoder
     data: Config
 
 
@@ -125,12 +127,11 @@ def name_scores(scores: dict[str, Record]) -> Record:
     return values
 
 
-def read_texts(config: Config, tokenizer: Tokenizer) -> Texts:
-    """Reads the first `training.eval_sentences` of a validation set, given its configuration."""
+def read_texts(config: Config, decoder: TextDecoder) -> Texts:
+    """Reads the first `training.eval_sentences` of a validation set, given its configuration and any set's decoder."""
     texts, references = source.read_pairs(config.data, "valid")
     count = config.training.eval_sentences or len(texts)
-    tagged = tokenizer.tagged(source_tag(config.data)).encoders[0].tagged(texts[:count])
-    return Texts(list(tagged), references[:count], config.data)
+    return Texts(texts[:count], references[:count], decoder.with_tag(source_tag(config.data)), config.data)
 
 
 def make_batches(config: Config, corpora: Sequence[Corpus], train: Corpus | None) -> dict[str, Batches]:

@@ -73,9 +73,8 @@ class Validation:
             decoding = ml_collections.ConfigDict(config.decoding)
             strategy = validation_strategy(config.decoding.strategy)
             decoding.update(strategy=strategy, beam_size=config.training.eval_beam_size)
-            known = [graph], tokenizer.tagged(""), decoding, jax.local_devices()
-            self.decoder = make_decoder(config.data, *known)
-            self.texts = {name: read_texts(each, tokenizer) for name, each in sets.items()}
+            self.decoder = make_decoder(config.data, [graph], tokenizer, decoding, jax.local_devices())
+            self.texts = {name: read_texts(each, self.decoder) for name, each in sets.items()}
             longest = min(MAX_TOKENS, longest_text(config.decoding))
             pairs = enumerate(zip(self.texts[""].texts, self.texts[""].references, strict=True))
             short = ((number, *pair) for number, pair in pairs if is_scorable(self.decoder.tokenizer, pair, longest))
@@ -89,7 +88,7 @@ class Validation:
         jobs = [functools.partial(eval_step.programs.compile, eval_step.sums, parameters, batch) for batch in batches]
         if self.decoder is not None:
             abstract = self.decoder.abstract([parameters])
-            sources = (self.decoder.source_tokens(held_out.texts, 1) for held_out in self.texts.values())
+            sources = (held_out.decoder.source_tokens(held_out.texts, 1) for held_out in self.texts.values())
             lengths = [len(source) for source in itertools.chain.from_iterable(sources) if source]
             jobs += self.decoder.compilations(abstract, lengths)
             # Only process 0 takes samples, but the processes agree on interruptions after each program they compile.
@@ -131,7 +130,7 @@ class Validation:
             for name, held_out in self.texts.items():
                 with memory_advice("for the translations of validation, lower config.decoding.batch_tokens"):
                     translated = translate_and_score(
-                        *(self.decoder, replicas, held_out.texts, [held_out.references], held_out.data, metrics),
+                        *(held_out.decoder, replicas, held_out.texts, [held_out.references], held_out.data, metrics),
                         lambda _: between_batches(),
                     )
                 scores[name] |= {metric: translated.scores[metric] for metric in metrics}
