@@ -128,8 +128,8 @@ def get_keys() -> ml_collections.ConfigDict:
     # languages replace {source_language} and {target_language}
     data.source_tag = Key("", TAG)
     # Training corpora in place of train_split, a text for each: KEY=VALUE separated by spaces, with keys of this group,
-    # label (for logs), weight (how many times an epoch reads each pair; 1) and pair_weights (a file of their weights in
-    # the loss)
+    # label (for logs), weight (how many times an epoch reads each pair; 1), pair_weights (a file of their weights in
+    # the loss) and alignments (a file of the links of their words, for guided_heads)
     data.mixture = Key((), TEXTS)
     # Mixtures: T draws from corpora in proportion to the T-th root of their size, the largest by its weight
     data.mixture_temperature = Key(1.0, at_least(1))
@@ -211,6 +211,10 @@ def get_keys() -> ml_collections.ConfigDict:
     # R-Drop (Liang et al. 2021): weight of the KL divergence between two passes with different dropout, 5 in the paper.
     # It doubles the cost of a step and is not part of the reported loss. 0: one pass
     training.r_drop = Key(0.0, at_least(0))
+    # Heads of cross-attention that learn the links of words in a mixture's alignments (Chen et al. 2016), LAYER.HEAD
+    # from 1.1 on, such as 5.1,5.2; "": none
+    training.guided_heads = Key("", TEXT)
+    training.guided_weight = Key(0.1, above(0))  # of their loss, which the reported loss does not have
     # Moving average of the parameters, to validate and decode with. After n updates its decay is at most
     # (1 + n) / (10 + n), so that it soon forgets the initial parameters; 0: off
     training.ema_decay = Key(0.0, PROBABILITY)

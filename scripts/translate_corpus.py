@@ -1,7 +1,8 @@
 """Translates a corpus in shards, on one machine or many. A killed job continues with the shards that are missing.
 
     python -m scripts.translate_corpus --workdir=DIR --source=FILES_OR_FOLDER --output=FOLDER [--format=parquet|text]
-        [--n_best=N] [--shards=N] [--shard=I/N | [--ray=ADDRESS] [--workers=N]] [--decoding.KEY=VALUE ...]
+        [--n_best=N] [--shards=N] [--shard=I/N | [--ray=ADDRESS] [--workers=N]] [--source_language=CODE]
+        [--target_language=CODE] [--decoding.KEY=VALUE ...]
 
 Files are text, .gz or .parquet. The translations of a shard, with scores and line numbers, are a file of --output,
 whose bytes do not depend on the number of workers. A line that cannot be translated is reported; all others are
@@ -73,7 +74,7 @@ def part_of(text: str) -> tuple[int, int]:
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.translate_corpus", __doc__, overrides="decoding")
-    parser.add_model_flags()
+    parser.add_model_flags(languages=True)
     parser.add_argument("--source", required=True, metavar="FILE,FILE,...|FOLDER", help="text, .gz or .parquet files")
     parser.add_argument("--column", metavar="NAME", default="text", help="column of Parquet to translate (text)")
     parser.add_argument("--output", required=True, metavar="FOLDER", help="folder of the shards, new or to continue")

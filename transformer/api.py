@@ -180,10 +180,10 @@ class Model:
         None: as before. Raises UserError if the model was not trained for several languages, or the vocabulary has no
         tag of these: see `data.source_tag`.
         """
-        if self.config.decoding.rerank:
-            raise UserError("with_languages: the models of decoding.rerank are for one direction; load it by itself")
         model, given = copy.copy(self), {"source_language": source, "target_language": target}
         languages = {f"data.{name}": code for name, code in given.items() if code is not None}
+        if languages and self.config.decoding.rerank:
+            raise UserError("with_languages: the models of decoding.rerank are for one direction; load it by itself")
         model.config = with_values(self.config, languages)
         check_direction(self.config.data, model.config.data)
         model._decoder = self._decoder.with_tag(source_tag(model.config.data))

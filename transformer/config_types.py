@@ -1,4 +1,6 @@
-"""The type of a configuration, or of one group of its keys, and the widths that keys leave to their defaults."""
+"""The type of a configuration, or of one group of its keys, and the meaning of keys that several parts read."""
+
+import re
 
 import ml_collections
 
@@ -9,3 +11,15 @@ def head_widths(config: Config) -> tuple[int, int]:
     """Returns d_k and d_v, the widths of a head's queries and keys, and of its values. `config` is `config.model`."""
     equal_part = config.d_model // config.num_heads
     return config.d_k or equal_part, config.d_v or equal_part
+
+
+def guided_heads(config: Config) -> list[tuple[int, int]]:
+    """Returns (layer, head), from 0, of each head in `guided_heads`. `config` is `config.training`.
+
+    Raises ValueError for another form than LAYER.HEAD,LAYER.HEAD,... with numbers from 1.
+    """
+    names = [name.strip() for name in config.guided_heads.split(",") if name.strip()]
+    heads = [re.fullmatch(r"([1-9]\d*)\.([1-9]\d*)", name) for name in names]
+    if None in heads:
+        raise ValueError(config.guided_heads)
+    return [(int(head[1]) - 1, int(head[2]) - 1) for head in heads]

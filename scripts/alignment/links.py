@@ -5,7 +5,6 @@ A line in that format has SOURCE-TARGET links, separated by spaces, with words n
 
 import collections
 import contextlib
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -15,15 +14,15 @@ from absl import logging
 from jaxtyping import Int
 
 from transformer.api import Model
+from transformer.data.corpus.annotations import number_words, word_starts
 from transformer.data.sources import source as sources
+from transformer.data.sources.alignments import parse_links
 from transformer.data.sources.lines import counted, read_text_file
 from transformer.decoding.forced_decoding import Attention
 from transformer.errors import UserError
-from transformer.training.encoders import word_starts
 
 Head = tuple[int, int]  # (layer, head), from 0
 Links = frozenset[tuple[int, int]]  # (source word, target word), from 0
-LINK = re.compile(r"(\d+)([-?p])(\d+)")  # 0-1 is sure; 0?1 and 0p1 are possible
 
 
 class Gold(NamedTuple):
@@ -41,9 +40,7 @@ def heads_of(attention: Attention) -> dict[str, Head]:
 
 def word_numbers(pieces: Sequence[str]) -> Int[np.ndarray, "T"]:
     """Returns the number of the word of each piece. Without SentencePiece's marks, each piece is a word."""
-    starts = word_starts(pieces)
-    starts[:1] = True  # some vocabularies do not mark the first word
-    return np.cumsum(starts) - 1
+    return number_words(word_starts(pieces))
 
 
 def word_links(attention: Attention, heads: Sequence[Head]) -> Links:
@@ -112,15 +109,9 @@ def read_gold(path: Path) -> list[Gold]:
     """Reads annotated links. Raises UserError, with the number of the line, if a part is not a link."""
     gold = []
     for number, line in enumerate(read_text_file(path), start=1):
-        sure, possible = set(), set()
-        for part in line.split():
-            if not (match := LINK.fullmatch(part)):
-                raise UserError(f"--gold={path}: line {number}: {part} is not a link such as 0-1, or 0?1 (possible)")
-            link = int(match[1]), int(match[3])
-            possible.add(link)
-            if match[2] == "-":
-                sure.add(link)
-        gold.append(Gold(frozenset(sure), frozenset(possible)))
+        links = parse_links(line, f"--gold={path}, line {number}")
+        sure, possible = (frozenset(link[:2] for link in links if is_sure or link[2]) for is_sure in (False, True))
+        gold.append(Gold(sure, possible))
     return gold
 
 

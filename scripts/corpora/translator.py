@@ -69,7 +69,7 @@ def identity(models: Trained) -> dict[str, Any]:
         "steps": [list(checkpoint.averaged) for checkpoint in models.checkpoints],
         "parameters": digest.hexdigest()[:16],
         "model": cache.key(models.config.model.to_dict()),
-        "vocabulary": models.tokenizer.fingerprint,
+        "vocabulary": f"{models.tokenizer.fingerprint} {models.tokenizer.source_tag}".strip(),
         "decoding": models.config.decoding.to_dict(),
     }
 

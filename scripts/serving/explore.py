@@ -7,19 +7,23 @@ begins a word, "</s>" is end-of-sentence.
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from starlette.exceptions import HTTPException
 
 from scripts.charts import beam as beam_chart
 from scripts.serving.requests import Limits, read_texts
 from transformer.api import Model
+from transformer.config_types import guided_heads
 from transformer.decoding.translation import Translation
 
 
 def attention(model: Model, fields: dict[str, Any], limits: Limits) -> dict[str, Any]:
-    """Explains `translation` by cross-attention: weights (T, S), the mean of the heads of the last decoder layer."""
+    """Explains `translation` by cross-attention: weights (T, S), the mean of guided heads, or of the last layer."""
     source, target = _sentence(fields, "q", limits), _sentence(fields, "translation", limits)
     read = model.attention(source, target)
-    weights = read.cross[-1].mean(axis=0).astype(float).round(4).tolist()
+    heads = guided_heads(model.config.training)
+    weights = np.mean([read.cross[head] for head in heads] if heads else read.cross[-1], axis=0)
+    weights = weights.astype(float).round(4).tolist()
     return {"source": read.source_pieces, "target": read.target_output_pieces, "weights": weights}
 
 

@@ -19,6 +19,7 @@ UNUSABLE = {int: (-2, 2**32), float: (-0.1, math.inf, math.nan), str: ("a\nb",),
 MASKED = {"training.objective": "masked_lm", "data.target_language": ""}
 MASKED |= {"training.eval_bleu": False, "checkpoint.best_metric": "loss"}
 CTC = {"training.objective": "ctc", "decoding.strategy": "ctc", "training.label_smoothing": 0.0}
+GUIDED = {"training.guided_heads": "6.8", "data.mixture": ("alignments=a",), "model.attention_implementation": "plain"}
 IMPOSSIBLE_COMBINATIONS = (
     ({"model.num_heads": 7}, ("d_model=512", "num_heads=7", "d_k=None")),
     ({"model.d_model": 513, "model.num_heads": 1}, ("positions=sinusoidal", "d_model=513")),
@@ -87,6 +88,13 @@ IMPOSSIBLE_COMBINATIONS = (
     ({"training.init_vocabulary": "own"}, ("init_vocabulary=own", "init_from=''")),
     ({"data.context": 1, "decoding.shortlist": 8}, ("context=1", "shortlist=8")),
     (CTC | {"data.mixture": ("pair_weights=w",)}, ("objective=ctc", "mixture=('pair_weights=w',)")),
+    (CTC | {"data.mixture": ("alignments=a",)}, ("objective=ctc", "mixture=('alignments=a',)")),
+    ({"data.mixture": ("alignments=a",)}, ("mixture=('alignments=a',)", "guided_heads=''")),
+    (GUIDED | {"data.mixture": ("weight=2",)}, ("guided_heads=6.8", "mixture=('weight=2',)")),
+    (GUIDED | {"training.guided_heads": "6.9"}, ("guided_heads=6.9", "num_heads=8")),
+    (GUIDED | {"training.guided_heads": "last"}, ("guided_heads=last",)),
+    (GUIDED | {"model.attention_implementation": "auto"}, ("guided_heads=6.8", "attention_implementation=auto")),
+    (GUIDED | {"data.context": 1}, ("mixture=('alignments=a',)", "context=1")),
     (CTC | {"decoding.no_repeat_ngram": 2}, ("strategy=ctc", "no_repeat_ngram=2")),
 )
 
@@ -106,6 +114,7 @@ POSSIBLE_COMBINATIONS = (
     {"tokenizer.model_file": "a,b", "tokenizer.shared": False, "model.share_embeddings": "none"},
     {"batch.tokens": 2048},
     {"batch.tokens": 2304, "batch.length_multiple": 96},
+    GUIDED,
     {"batch.plan": "packed", "batch.packed_length": 256},
     {"optimizer.name": "adamw", "optimizer.weight_decay": 0.01},
     {"training.steps": 4000},

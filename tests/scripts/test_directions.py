@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import transformer
-from scripts import directions
+from scripts import align, directions, translate_corpus
 from scripts.alignment.links import word_links
+from scripts.corpora import translator
 from scripts.evaluations import read_evaluations
 from scripts.serve import make_parser, read_pairs
 from scripts.serving.middleware import Metrics
@@ -15,8 +16,11 @@ from scripts.serving.models import load_models
 from tests.checkpoints.workdirs import REFERENCES, SOURCES, make_workdir, run
 from tests.data.files import write
 from transformer import evaluate, translate
+from transformer.checkpoints import trained
 from transformer.errors import UserError
 from transformer.workdir import Workdir
+
+BACK = [("data.source_language", "out"), ("data.target_language", "in")]
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +88,13 @@ def test_the_commands_translate_and_evaluate_another_direction(workdir, capsys, 
     with open(result["references"], encoding="utf-8") as file:
         assert file.read().splitlines() == SOURCES[::-1]
     assert (result["source_language"], result["target_language"]) == ("in", "third")
+    write(tmp_path / "lines.txt", ["1 2"])
+    corpus = f"--source={tmp_path / 'lines.txt'}", f"--output={tmp_path / 'translated'}", "--shard=1/1"
+    for command, flags in ((align, ()), (translate_corpus, corpus)):
+        assert run(command, f"--workdir={workdir}", "--target_language=fr", *flags) == 2
+        assert ">>fr<<: the vocabulary has no such token" in capsys.readouterr().err
+    identities = [translator.identity(trained.load([str(workdir)], "best", 1, given)) for given in ([], BACK)]
+    assert identities[0]["vocabulary"].endswith(" >>out<<") and identities[1]["vocabulary"].endswith(" >>in<<")
     # Beside the other direction, and not in its place.
     assert run(evaluate, f"--workdir={workdir}", f"--output={workdir / 'evaluations'}") == 0
     evaluations = read_evaluations(Workdir(workdir))

@@ -23,7 +23,7 @@ from transformer.decoding.beam_search import BeamSearch, Sentences
 from transformer.errors import UserError
 from transformer.model.single_stack import LanguageModel, MaskedLanguageModel
 from transformer.special_tokens import BOS, EOS, PAD, SPECIAL, UNK
-from transformer.training.encoders import MASK, make_masking, mask_tokens, word_starts
+from transformer.training.encoders import MASK, make_masking, mask_tokens
 from transformer.training.held_out import held_out_means
 
 VOCAB = 50
@@ -69,11 +69,6 @@ def test_only_the_key_decides_what_is_masked(sentences):
     )
     np.testing.assert_array_equal(first, again)
     assert (np.asarray(first) != np.asarray(reseeded)).any()
-
-
-def test_words_begin_where_the_vocabulary_marks_it():
-    assert word_starts(["<pad>", "\u2581the", "re", "\u2581a"]).tolist() == [False, True, False, True]
-    assert word_starts(["<pad>", "7", "8"]).all()
 
 
 def test_the_step_masks_other_tokens_at_each_update_and_the_same_ones_again(sentences):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from configs.rules import implementations
-from transformer.config_types import Config, head_widths
+from transformer.config_types import Config, guided_heads, head_widths
 
 OBJECTIVES = "transformer.training.objectives:OBJECTIVES"
 
@@ -28,6 +28,19 @@ def _longest_sequence(c: Config) -> int:
     source, longest = c.decoding.max_source_length, max(c.data.max_length, c.decoding.max_source_length)
     output = math.ceil(c.decoding.max_length_factor * (source - 1)) + c.decoding.max_extra_length + 1
     return max(output, *_objective(c).stack_lengths(c.model, longest, longest))
+
+
+def _has_alignments(c: Config) -> bool:
+    return any("alignments=" in text for text in c.data.mixture)
+
+
+def _guides_own_heads(c: Config) -> bool:
+    try:
+        heads = guided_heads(c.training)
+    except ValueError:
+        return False
+    num_layers = c.model.num_decoder_layers or c.model.num_layers
+    return all(layer < num_layers and head < c.model.num_heads for layer, head in heads)
 
 
 def _longest_bucket(c: Config) -> int:
@@ -82,6 +95,21 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
     ),
     "this objective has no weights of pairs; use a mixture without pair_weights": (
         lambda c: _lacks(c, "pair_weights") and any("pair_weights=" in text for text in c.data.mixture)
+    ),
+    "only models that translate step by step have cross-attention to guide; use a mixture without alignments": (
+        lambda c: _lacks(c, "alignments") and _has_alignments(c)
+    ),
+    "guided heads learn the alignments of a mixture; set guided_heads and a corpus with alignments=FILE, or neither": (
+        lambda c: bool(c.training.guided_heads) != _has_alignments(c)
+    ),
+    "guided_heads are LAYER.HEAD,... of the decoder, from 1.1 to num_decoder_layers.num_heads": (
+        lambda c: c.training.guided_heads != "" and not _guides_own_heads(c)
+    ),
+    "fused attention computes no weights that alignments could guide; set attention_implementation=plain": (
+        lambda c: c.training.guided_heads != "" and c.model.attention_implementation != "plain"
+    ),
+    "alignments are of the words of single sentences; leave source_tag empty and context=0": (
+        lambda c: _has_alignments(c) and (c.data.source_tag != "" or c.data.context > 0)
     ),
     "the corpora of a mixture have train_pairs and exclude of their own; set train_pairs=0 and an empty exclude": (
         lambda c: c.data.mixture != () and (c.data.train_pairs > 0 or c.data.exclude != "")

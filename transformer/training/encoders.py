@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.config_types import Config
 from transformer.data.batches.collation import Batch
+from transformer.data.corpus.annotations import word_starts
 from transformer.model.kernels import FLOAT32, flat_product, rows_per_chunk
 from transformer.model.partitioning import row_shards
 from transformer.model.single_stack import BLANK, CtcTransformer, compact, is_kept
@@ -51,12 +52,6 @@ def mask_tokens(
     kept_or_random = jnp.where(kinds < MASKED_FRACTION + RANDOM_FRACTION, random_tokens, tokens)
     replaced = jnp.where(kinds < MASKED_FRACTION, MASK, kept_or_random)
     return jnp.where(is_chosen, replaced, tokens), jnp.where(is_chosen, tokens, PAD)
-
-
-def word_starts(pieces: Sequence[str]) -> Bool[np.ndarray, "V"]:
-    """Returns whether each token begins a word. In a vocabulary that marks no beginnings, each token is a word."""
-    starts = np.array([piece.startswith("\u2581") for piece in pieces])
-    return starts if starts.any() else np.ones(len(pieces), bool)
 
 
 def ctc_loss(

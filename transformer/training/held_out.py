@@ -74,8 +74,9 @@ class EvalStep:
             return means(dataclasses.asdict(jax.device_get(sums)))
 
     def place(self, corpus: Corpus, batch: PlannedBatch) -> Batch:
-        """Returns the arrays of a batch, without the weights of training pairs."""
-        return {name: array for name, array in place(corpus, batch, self.mesh).items() if name != "target_weights"}
+        """Returns the arrays of a batch, without the annotations of training pairs."""
+        arrays = place(corpus, batch, self.mesh)
+        return {name: array for name, array in arrays.items() if name not in ("target_weights", "links")}
 
     def _sums(self, parameters: dict, batch: Batch) -> LossSums:
         with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):

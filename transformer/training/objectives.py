@@ -8,13 +8,13 @@ from typing import NamedTuple
 import jax
 from flax import nnx
 from jax.sharding import Mesh
-from jaxtyping import Array, Key
 
 from transformer.config_types import Config
 from transformer.data.batches.collation import Batch
 from transformer.model.single_stack import CtcTransformer, LanguageModel, MaskedLanguageModel
 from transformer.model.transformer import Transformer
 from transformer.training.encoders import ctc_loss, make_masking
+from transformer.training.guided_alignment import GuidedLoss
 from transformer.training.loss import LossSums
 from transformer.training.projected_loss import ProjectedLoss
 
@@ -23,18 +23,13 @@ Inputs = Callable[[Batch, jax.Array], Batch]  # (batch of the loader, key) to th
 Loss = Callable[[nnx.Module, Batch, nnx.Rngs | None], tuple[jax.Array, LossSums]]
 
 
-def keep_batch(batch: Batch, key: Key[Array, ""]) -> Batch:
-    """Returns the batch, in which all inputs and targets are given."""
-    return batch
-
-
 class TrainingObjective(NamedTuple):
     """One way to train.
 
     Samples and reports show translations and attention if `methods` has `translate` and `attention`. The `options` are
     the optional parts of the configuration that it supports, of packed (batch.plan), label_smoothing, r_drop,
-    pair_weights (of data.mixture), word_vectors (model.source_vectors and target_vectors), shortlist and decoder
-    (model.decoder_start and decoder_self_attention).
+    pair_weights and alignments (of data.mixture), word_vectors (model.source_vectors and target_vectors), shortlist and
+    decoder (model.decoder_start and decoder_self_attention).
     """
 
     sides: tuple[bool, bool]  # whether pairs have a source and a target; an absent side has an empty language
@@ -45,7 +40,7 @@ class TrainingObjective(NamedTuple):
     strategy: str | None = None  # of decoding that its models need, and only they have; None: any that none needs
     make_loss: Callable[[Config, Mesh], Loss] = ProjectedLoss  # of (config.training, mesh)
     # (config.training, the strings of the source's tokens) to `Inputs`
-    make_inputs: Callable[[Config, Sequence[str]], Inputs] = lambda training, pieces: keep_batch
+    make_inputs: Callable[[Config, Sequence[str]], Inputs] = lambda training, pieces: lambda batch, key: batch
     # (config.model, source_length, target_length) to the positions of a row in the encoder and the decoder
     stack_lengths: Callable[[Config, int, int], tuple[int, int]] = lambda model, source, target: (source, target)
 
@@ -61,7 +56,8 @@ OBJECTIVES = {
         (True, True),
         Transformer,
         {"translate", "alternatives", "score", "attention", "beam_tree", "encode"},
-        {"packed", "label_smoothing", "r_drop", "pair_weights", "word_vectors", "shortlist", "decoder"},
+        {"packed", "label_smoothing", "r_drop", "pair_weights", "alignments", "word_vectors", "shortlist", "decoder"},
+        make_loss=lambda training, mesh: (GuidedLoss if training.guided_heads else ProjectedLoss)(training, mesh),
     ),
     # Predicts masked tokens of the source, by the encoder only. The masks of R-Drop's two passes would differ.
     "masked_lm": TrainingObjective(

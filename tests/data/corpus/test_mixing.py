@@ -125,7 +125,7 @@ def test_each_target_token_has_the_weight_of_its_pair(config, tmp_path, plan):
     config.data.deduplicate = True
     config.data.mixture = ("train_split=news", f"train_split=talks weight=2 pair_weights={tmp_path / 'weights.txt'}")
     made, train = prepare(config, tmp_path)
-    assert train.pair_weights(np.array([0, 59, 60, 61, 79])).tolist() == [1, 1, 0.5, 0.25, 19 / 4]
+    assert train.annotations(np.array([0, 59, 60, 61, 79])).weights.tolist() == [1, 1, 0.5, 0.25, 19 / 4]
     with Loader(train, config, Position(0, 0), one_device()) as batches:
         _, arrays, _ = next(batches)
     weights, targets = np.asarray(arrays["target_weights"]), np.asarray(arrays["target_output"])
@@ -188,6 +188,7 @@ def test_batches_are_pure_functions_of_their_number(config, tmp_path, plan, samp
         (("train_split=news pair_weights=absent.txt",), "absent.txt"),
         (("train_split=news", "train_split=talks pair_weights={folder}/few.txt"), "has 2 lines for 20 pairs"),
         (("train_split=news", "train_split=talks pair_weights={folder}/bad.txt"), "bad.txt, line 3: 'x' must be a num"),
+        (("train_split=news alignments=absent.txt",), "alignments=absent.txt is no file"),
         (("train_split=news", "train_split=empty"), "no pair of empty is left"),
         (("train_split=news", "train_split=long"), "no pair of long is left"),
     ],

@@ -6,17 +6,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, Sharding
-from jaxtyping import Int, Int32
+from jaxtyping import Int
 
 from transformer.config_types import Config
 from transformer.data.batches.epoch_plan import Bucket, PlannedBatch
 from transformer.data.corpus.corpus import EpochPairs
-from transformer.data.sources.mixture import has_pair_weights
+from transformer.data.sources.mixture import annotations
 from transformer.distributed.mesh import BATCH, held_rows
 from transformer.special_tokens import BOS, PAD
 
 Batch = dict[str, Any]  # the arrays of `assemble`: whole in NumPy, on devices, or abstract
-Arrays = dict[str, Int32[jax.Array, "_ _"]]  # sharded by rows over the devices of all processes
+Arrays = dict[str, jax.Array]  # sharded by rows over the devices of all processes
 
 
 def place(corpus: EpochPairs, batch: PlannedBatch, mesh: Mesh) -> Arrays:
@@ -30,24 +30,25 @@ def assemble_and_place(
     """Returns the rows that this process's devices hold, their arrays on the host, and the arrays on the devices."""
     own = batch.select(held_rows(batch.bucket.rows, mesh, mesh.local_devices))
     arrays = assemble(corpus, own)
-    shapes = {name: (batch.bucket.rows, array.shape[1]) for name, array in arrays.items()}
+    shapes = {name: (batch.bucket.rows, *array.shape[1:]) for name, array in arrays.items()}
     return own, arrays, jax.make_array_from_process_local_data(NamedSharding(mesh, BATCH), arrays, shapes)
 
 
-def assemble(corpus: EpochPairs, batch: PlannedBatch) -> dict[str, Int32[np.ndarray, "B _"]]:
+def assemble(corpus: EpochPairs, batch: PlannedBatch) -> dict[str, np.ndarray]:
     """Returns the arrays of a batch, with PAD (0) at every position that holds no token.
 
     `source` (B, S) and `target_output` (B, T) are tokens, then EOS; `target_input` (B, T) is BOS, then tokens. A side
     without tokens has no arrays. A packed batch also has, for both sides, `source_segments` (B, S), the number of the
     sentence in its row from 1, and `source_positions` (B, S), from 0 in each sentence. If pairs have weights in the
-    loss, `target_weights` (B, T) has that of each target token.
+    loss, `target_weights` (B, T) has that of each target token; if words have links, `links` (B, T, S) are theirs.
     """
-    bucket, arrays, pair_weights = batch.bucket, {}, corpus.pair_weights(batch.sentences)
+    bucket, arrays, annotated = batch.bucket, {}, corpus.annotations(batch.sentences)
+    sides, firsts = [], []  # the sentences of each side, and the first position of each in its row
     for side, length in enumerate((bucket.source_length, bucket.target_length)):
         if not length:
             continue
-        tokens, lengths = corpus.sequences(side, batch.sentences)
-        lengths = lengths.astype(np.int64)
+        sides.append(corpus.sequences(side, batch.sentences))
+        tokens, lengths = sides[-1][0], sides[-1][1].astype(np.int64)
         positions = ragged_arange(lengths)
         before = np.cumsum(lengths) - lengths
         offsets = before - before[np.searchsorted(batch.rows, batch.rows)]  # of each sentence in its row
@@ -56,8 +57,9 @@ def assemble(corpus: EpochPairs, batch: PlannedBatch) -> dict[str, Int32[np.ndar
             values = {"source": tokens}
         else:
             values = {"target_input": np.where(positions == 0, BOS, np.roll(tokens, 1)), "target_output": tokens}
-            if pair_weights is not None:
-                values["target_weights"] = np.repeat(pair_weights, lengths)
+            if annotated.weights is not None:
+                values["target_weights"] = np.repeat(annotated.weights, lengths)
+        firsts.append(offsets)
         if batch.packed:
             name = ("source", "target")[side]
             segments = 1 + ragged_arange(np.bincount(batch.rows))
@@ -66,6 +68,9 @@ def assemble(corpus: EpochPairs, batch: PlannedBatch) -> dict[str, Int32[np.ndar
             filled = np.full(bucket.rows * length, PAD, np.float32 if name == "target_weights" else np.int32)
             filled[indices] = flat
             arrays[name] = filled.reshape(bucket.rows, length)
+    if annotated.links is not None:
+        shape = bucket.rows, bucket.target_length, bucket.source_length
+        arrays["links"] = annotated.link_tokens(sides, batch.rows, firsts, shape)
     return arrays
 
 
@@ -78,8 +83,11 @@ def abstract_batch(bucket: Bucket, sharding: Sharding, config: Config | None = N
             sides |= {f"{side}_segments": length, f"{side}_positions": length}
     shapes = {name: (bucket.rows, length) for name, length in sides.items() if length}
     batch = {name: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=sharding) for name, shape in shapes.items()}
-    if config and has_pair_weights(config.data):
+    annotated = annotations(config.data) if config else ()
+    if "pair_weights" in annotated:
         batch["target_weights"] = jax.ShapeDtypeStruct((bucket.rows, target), jnp.float32, sharding=sharding)
+    if "alignments" in annotated:
+        batch["links"] = jax.ShapeDtypeStruct((bucket.rows, target, source), jnp.bool, sharding=sharding)
     return batch
 
 

@@ -10,15 +10,17 @@ from typing import Any
 
 import numpy as np
 from absl import logging
-from jaxtyping import Bool, Float32, Int, Int32
+from jaxtyping import Bool, Int, Int32
 
 from transformer import cache, files, progress_bar, workers
 from transformer.config_types import Config
 from transformer.data.corpus import encoding
+from transformer.data.corpus.annotations import Annotations, Sequences, word_starts
 from transformer.data.corpus.encoding import open_array
 from transformer.data.corpus.mixing import MixedEpoch, effective_weights, pairs_of_epoch
-from transformer.data.corpus.sampling import SampledEpoch, Sampler, Sequences
+from transformer.data.corpus.sampling import SampledEpoch, Sampler
 from transformer.data.languages import source_tag
+from transformer.data.sources.lines import counted
 from transformer.data.sources.mixture import MixedSource, held_out_sets
 from transformer.data.sources.source import Source, open_source, read_pairs
 from transformer.data.tokenizers.tokenizer import Tokenizer, select_pairs
@@ -29,6 +31,8 @@ _REPORT = "corpus.json"
 _CHUNK = 8192  # pairs encoded at once
 _SAMPLE = 10_000  # pairs, spread over the source, whose losses are counted
 _SMALL = 50_000  # pairs that one process encodes in about the time it takes to start others
+_LINKED_SAMPLE = 2000  # pairs, spread over the corpus, whose links are checked
+_MAX_OUTSIDE = 0.01  # fraction of them whose links may name words that their sentences do not have
 _MAX_DROPPED = 0.05  # fraction of the pairs that may be dropped without a warning
 
 
@@ -43,6 +47,7 @@ class Corpus:
         number of pairs kept of each of the `parts` of a mixture.
       sampler: samples the sentences of each epoch; None without subword sampling.
       names, weights: of each part of a mixture, and how many times an epoch reads its pairs; else empty.
+      starts: `Annotations.starts`, where words have links.
     """
 
     lengths: Int32[np.ndarray, "N 2"]
@@ -51,7 +56,7 @@ class Corpus:
     names: Sequence[str] = ()
     weights: Sequence[float] = ()
     is_estimated = False
-    _weights: np.ndarray | None = None
+    starts: Sequence[Bool[np.ndarray, "_"]] = ()
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -66,8 +71,8 @@ class Corpus:
         self.lengths = open_array(folder, "lengths")
         self._offsets = open_array(folder, "offsets")
         self._tokens = open_array(folder, "tokens", self.report["dtype"])
-        if "weights" in self.report["sizes"]:
-            self._weights = open_array(folder, "weights")
+        optional = ("weights", "links", "link_spans")
+        self._annotations = {name: open_array(folder, name) for name in optional if name in self.report["sizes"]}
 
     def __reduce__(self):
         return Corpus, (self._folder,)  # without the sampler, which other processes get
@@ -92,9 +97,12 @@ class Corpus:
         """Returns the concatenated tokens of these sources or targets, and their lengths."""
         return self.tokens(side, pairs), self.lengths[pairs, side]
 
-    def pair_weights(self, pairs: Int[np.ndarray, "N"]) -> Float32[np.ndarray, "N"] | None:
-        """Returns the weights of these pairs in the loss; None if none has any."""
-        return None if self._weights is None else self._weights[pairs]
+    def annotations(self, pairs: Int[np.ndarray, "N"]) -> Annotations:
+        """Returns the weights and links of these pairs."""
+        chosen = {name: array[pairs] for name, array in self._annotations.items() if name != "links"}
+        spans = chosen.get("link_spans")
+        links = None if spans is None else [self._annotations["links"][slice(*span)] for span in spans]
+        return Annotations(chosen.get("weights"), links, self.starts)
 
     def reserved(self, pairs: Int[np.ndarray, "N"]) -> Int32[np.ndarray, "N 2"]:
         """Returns the tokens of these sources and targets."""
@@ -160,6 +168,9 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
     if is_mixed:
         corpus.names = [part.label for part in source.corpora]
         corpus.weights = _weigh(source, corpus.report["parts"], data.mixture_temperature)
+        if any(source.paths("alignments")):
+            corpus.starts = [word_starts(side.pieces) for side in tokenizer.sides]
+            _check_links(corpus)
     kept, dropped = corpus.report["kept"], corpus.report["dropped"]
     total = sum(dropped.values())
     level = logging.WARNING if total > _MAX_DROPPED * (total + kept) else logging.INFO
@@ -186,16 +197,30 @@ def _weigh(source: MixedSource, counts: Sequence[int], temperature: float) -> li
     return weights
 
 
+def _check_links(corpus: Corpus) -> None:
+    """Raises UserError if too many of the pairs have links of words that their sentences do not have."""
+    pairs = np.linspace(0, len(corpus) - 1, min(_LINKED_SAMPLE, len(corpus))).astype(int)
+    sides = [corpus.sequences(side, pairs) for side in (0, 1)]
+    if (count := corpus.annotations(pairs).count_outside(sides)) > _MAX_OUTSIDE * len(pairs):
+        raise UserError(
+            f"config.data.mixture: in {count} of {counted(len(pairs), 'pair')}, links name words that the sentences do "
+            "not have; align the words that spaces separate in these texts"
+        )
+
+
 def _encode(folder: Path, source: Source, encoder: encoding.PairEncoder, wanted_workers: int) -> None:
     """Fills `folder` with the pairs of the source that satisfy the encoder's rules."""
     counts, dropped = _write(folder, source, encoder, wanted_workers)
+    if isinstance(source, MixedSource) and source.links is not None:
+        (folder / "links").write_bytes(source.links[0].tobytes())
     kept = sum(counts)
     if not kept:
         raise UserError(f"{source.name}: no pair is left of {len(source)}; {encoding.summary(0, dropped)}")
     if encoder.rules.deduplicate:
         _, first = np.unique(open_array(folder, "hashes"), return_index=True)
         first.sort()
-        for name in ("offsets", "lengths", "weights"):  # the tokens of repeated pairs stay in their file, unused
+        # The tokens and links of repeated pairs stay in their files, unused.
+        for name in ("offsets", "lengths", "weights", "link_spans"):
             if not (folder / name).exists():
                 continue
             (folder / name).write_bytes(open_array(folder, name)[first].tobytes())
@@ -233,13 +258,12 @@ def _write(
     chunks = ((number, chunk) for number, part in enumerate(parts) for chunk in _chunks(part))
     counts = [0] * len(parts)
     processes = 1 if total <= _SMALL and not wanted_workers else workers.num_workers(wanted_workers)
-    weights = source.pair_weights if is_mixed else None
+    columns = source.columns if is_mixed else {}
     dropped, read, end = Counter(), 0, 0
     with progress_bar.bar(f"Encoding {source.name}", total) as advance:
         for part, arrays, kept, more_dropped in workers.map_ordered(encoder, chunks, processes):
             counts[part] += len(kept)
-            if weights is not None:
-                arrays["weights"] = weights[read + np.array(kept, int)]
+            arrays |= {name: column[read + np.array(kept, int)] for name, column in columns.items()}
             read += len(kept) + more_dropped.total()
             sizes = arrays["lengths"].sum(axis=1, dtype=np.int64)
             arrays["offsets"] = end + np.cumsum(sizes) - sizes

@@ -22,6 +22,8 @@ _LAYOUT = {
     "offsets": (np.int64, 1),  # the index of a pair's first token
     "lengths": (np.int32, 2),  # tokens of source and target, EOS included
     "weights": (np.float32, 1),  # of pairs in the loss, where the source has any
+    "links": (np.uint16, 2),  # source and target words of all links, where the source has any
+    "link_spans": (np.int64, 2),  # begin and end of a pair's links
     "hashes": (np.uint64, 1),  # of the pairs, sorted, to find them in other splits
     "source_hashes": (np.uint64, 1),  # of the sources, or of the only side
 }

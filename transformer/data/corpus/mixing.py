@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32, Int, Int32
+from jaxtyping import Int, Int32
 
-from transformer.data.corpus.sampling import Sequences
+from transformer.data.corpus.annotations import Annotations, Sequences
 
 
 def effective_weights(counts: Sequence[int], weights: Sequence[float], temperature: float) -> list[float]:
@@ -70,6 +70,6 @@ class MixedEpoch:
         corpora, tokens = np.searchsorted(self.ends, self.numbers[chosen], side="right"), self.reserved(chosen)[:, 1]
         return tuple(np.bincount(corpora, tokens, minlength=len(self.ends)).astype(int).tolist())
 
-    def pair_weights(self, chosen: Int[np.ndarray, " N"]) -> Float32[np.ndarray, " N"] | None:
-        """Returns the weights of these pairs in the loss; None if none has any."""
-        return self.pairs.pair_weights(self.numbers[chosen])
+    def annotations(self, chosen: Int[np.ndarray, " N"]) -> Annotations:
+        """Returns the weights and links of these pairs."""
+        return self.pairs.annotations(self.numbers[chosen])

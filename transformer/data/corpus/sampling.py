@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32, Int, Int32, Integer, UInt64
+from jaxtyping import Int, Int32, Integer, UInt64
 
+from transformer.data.corpus.annotations import Annotations, Sequences
 from transformer.data.corpus.encoding import end_sentences
 from transformer.data.tokenizers.tokenizer import Tokenizer
 
@@ -21,9 +22,6 @@ MARGIN = 1.0  # standard deviations above the expected length
 ATTEMPTS = 4
 _SAMPLE = 2000  # sentences of a side from which the expected length and its standard deviation are estimated
 _NO_EPOCH = 1 << 32  # seeds the estimate
-
-
-Sequences = tuple[Int32[np.ndarray, " P"], Int32[np.ndarray, " N"]]  # concatenated tokens; tokens of each sentence
 
 
 @dataclass(frozen=True)
@@ -109,9 +107,9 @@ class SampledEpoch:
         """Returns (): these are all pairs of a corpus, each once."""
         return ()
 
-    def pair_weights(self, pairs: Int[np.ndarray, " N"]) -> Float32[np.ndarray, " N"] | None:
-        """Returns the weights of these pairs in the loss; None if none has any."""
-        return self.corpus.pair_weights(pairs)
+    def annotations(self, pairs: Int[np.ndarray, " N"]) -> Annotations:
+        """Returns the weights and links of these pairs."""
+        return self.corpus.annotations(pairs)
 
 
 def mix(*values: int | Integer[np.ndarray, "N"]) -> UInt64[np.ndarray, "N"]:

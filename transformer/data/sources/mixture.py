@@ -17,6 +17,7 @@ from configs import base
 from transformer import files
 from transformer.config_types import Config
 from transformer.data.languages import source_tag
+from transformer.data.sources.alignments import Links, read_links
 from transformer.data.sources.lines import counted, parse_number, read_text_file
 from transformer.data.sources.text import file_identity
 from transformer.errors import UserError
@@ -29,6 +30,7 @@ CORPUS_KEYS = (
     *("source", "name", "path", "train_split", "train_pairs", "exclude"),
     *("source_language", "target_language", "source_tag"),
 )
+ANNOTATIONS = ("pair_weights", "alignments")  # of a corpus: files with a line for each pair
 SET_KEYS = ("source", "name", "path", "valid_split", "source_language", "target_language", "source_tag")
 
 
@@ -39,6 +41,7 @@ class ListedCorpus(NamedTuple):
     data: Config  # its group `data`
     weight: float  # how many times an epoch reads each pair
     pair_weights: Path | None  # file with a line for each pair: its weight in the loss; None: 1
+    alignments: Path | None  # file with a line for each pair: the links of its words; None: it has none
 
 
 @dataclass(frozen=True)
@@ -85,9 +88,15 @@ class MixedSource:
 
     @property
     def identity(self) -> dict:
-        paths = [part.listed.pair_weights for part in self.corpora]
         parts = [[part.source.identity, part.tag] for part in self.corpora]
-        return {"source": "mixture", "parts": parts, "weights": [path and file_identity(path) for path in paths]}
+        identity = {"source": "mixture", "parts": parts}
+        for name, key in (("weights", "pair_weights"), ("links", "alignments")):
+            identity[name] = [path and file_identity(path) for path in self.paths(key)]
+        return identity
+
+    def paths(self, key: str) -> list[Path | None]:
+        """Returns the files that the parts have for `pair_weights` or `alignments`."""
+        return [getattr(part.listed, key) for part in self.corpora]
 
     @cached_property
     def ends(self) -> list[int]:
@@ -97,9 +106,27 @@ class MixedSource:
     @cached_property
     def pair_weights(self) -> Float32[np.ndarray, " N"] | None:
         """The weight of each pair in the loss; None if no part has any. Raises UserError for an unusable file."""
-        if not any(part.listed.pair_weights for part in self.corpora):
+        if not any(self.paths("pair_weights")):
             return None
         return np.concatenate([part.pair_weights for part in self.corpora])
+
+    @cached_property
+    def links(self) -> Links | None:
+        """The links of the words of all pairs; None if no part has any. Raises UserError for an unusable file."""
+        if not any(self.paths("alignments")):
+            return None
+        parts = [read_links(part.listed.alignments, len(part.source), part.label) for part in self.corpora]
+        links, first = np.concatenate([links for links, _ in parts]), 0
+        for part_links, spans in parts:
+            spans += first
+            first += len(part_links)
+        return links, np.concatenate([spans for _, spans in parts])
+
+    @property
+    def columns(self) -> dict[str, np.ndarray]:
+        """The arrays, by the names of their files, with a row for each pair. Raises UserError for an unusable file."""
+        columns = {} if self.pair_weights is None else {"weights": self.pair_weights}
+        return columns if self.links is None else columns | {"link_spans": self.links[1]}
 
     def __len__(self) -> int:
         return self.ends[-1]
@@ -121,7 +148,7 @@ def open_mixture(data: Config, open_part: Callable[[Config], "Source"]) -> Mixed
 def listed_corpora(data: Config) -> list[ListedCorpus]:
     """Returns the corpora of `data.mixture`, or the only one. Raises UserError for a text that is no corpus."""
     if not data.mixture:
-        return [ListedCorpus(data.train_split, data, 1.0, None)]
+        return [ListedCorpus(data.train_split, data, 1.0, None, None)]
     corpora = [_read_corpus(data, number, text) for number, text in enumerate(data.mixture, start=1)]
     labels = [corpus.label for corpus in corpora]
     if repeated := next((label for label in labels if labels.count(label) > 1), None):
@@ -151,9 +178,9 @@ def tags(data: Config) -> list[str]:
     return list(dict.fromkeys(filter(None, (source_tag(corpus.data) for corpus in listed_corpora(data)))))
 
 
-def has_pair_weights(data: Config) -> bool:
-    """Tells whether pairs of the mixture have weights in the loss."""
-    return any(corpus.pair_weights for corpus in listed_corpora(data))
+def annotations(data: Config) -> set[str]:
+    """Returns which of `ANNOTATIONS` pairs of the mixture have."""
+    return {key for key in ANNOTATIONS for corpus in listed_corpora(data) if getattr(corpus, key)}
 
 
 def check_direction(trained: Config, wanted: Config) -> None:
@@ -170,16 +197,17 @@ def check_direction(trained: Config, wanted: Config) -> None:
 
 def _read_corpus(data: Config, number: int, text: str) -> ListedCorpus:
     where = f"config.data.mixture, corpus {number}"
-    values = _settings(where, text, ("label", "weight", "pair_weights"), CORPUS_KEYS)
+    values = _settings(where, text, ("label", "weight", *ANNOTATIONS), CORPUS_KEYS)
     label = values.pop("label", values.get("name", values.get("train_split", data.train_split)))
     weight = parse_number(values.pop("weight", "1"))
     if not 0 < weight < math.inf:
         raise UserError(f"{where}: weight must be a number above 0")
-    path = values.pop("pair_weights", None)
-    pair_weights = None if path is None else files.expanded(path)
-    if pair_weights and not pair_weights.is_file():
-        raise UserError(f"{where}: pair_weights={path} is no file")
-    return ListedCorpus(label, _with_values(data, values | {"mixture": ()}), weight, pair_weights)
+    paths = {key: files.expanded(values.pop(key)) for key in ANNOTATIONS if key in values}
+    for key, path in paths.items():
+        if not path.is_file():
+            raise UserError(f"{where}: {key}={path} is no file")
+    own = _with_values(data, values | {"mixture": ()})
+    return ListedCorpus(label, own, weight, *(paths.get(key) for key in ANNOTATIONS))
 
 
 def _with_values(data: Config, values: dict) -> Config:
