@@ -1,4 +1,4 @@
-"""What training knows of pairs beside their texts: weights in the loss, and links between their words."""
+"""Annotations of training pairs: weights in the loss, and links between their words."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -117,6 +117,8 @@ class MixedSource:
             return None
         parts = [read_links(part.listed.alignments, len(part.source), part.label) for part in self.corpora]
         links, first = np.concatenate([links for links, _ in parts]), 0
+        if not len(links):
+            raise UserError("config.data.mixture: the files of alignments have no link")
         for part_links, spans in parts:
             spans += first
             first += len(part_links)
