@@ -1,7 +1,8 @@
 """An ensemble in one model (Kim and Rush 2016): a student learns what three seeds of Multi30k translate together.
 
 Command:   python -m scripts.distill --plan=configs/distillation/ensemble.py --workdir=runs/ensemble
-Hardware:  four runs of configs/multi30k.py.
+Hardware:  four runs of configs/multi30k.py, and half an hour of translating on two CPU cores.
+Expect:    on test2016, lower-cased and tokenized, 41.5 for a teacher, 42.7 for the ensemble and 42.6 for the student.
 
 Of five hypotheses of the ensemble the student learns the one with the best sentence BLEU, beside the real pairs.
 """
