@@ -12,7 +12,8 @@ from tests.data.files import text_config, write, write_pairs
 from tests.meshes import one_device
 from transformer.data.batches.loader import Loader, Position
 from transformer.data.corpus import corpus
-from transformer.data.corpus.mixing import effective_weights, pairs_of_epoch
+from transformer.data.corpus.mixing import pairs_of_epoch
+from transformer.data.sources.mixture import ListedCorpus, MixedSource, Part
 from transformer.data.sources.source import open_source
 from transformer.data.tokenizers import tokenizer
 from transformer.errors import UserError
@@ -49,11 +50,23 @@ def test_epochs_draw_different_pairs_and_the_same_ones_again():
 
 
 def test_a_temperature_draws_by_the_root_of_the_size():
-    weights = effective_weights([900, 100], [1.0, 1.0], 2.0)
-    assert weights == [1.0, pytest.approx(3.0)]  # 900 and 300 pairs, as sqrt(900) to sqrt(100)
-    assert effective_weights([900, 100], [1.0, 2.0], 1.0) == [1.0, 2.0]
-    huge = effective_weights([900, 100], [1.0, 1.0], 2.0**30)
-    assert huge[1] * 100 == pytest.approx(900)
+    def weigh(weights, temperature):
+        parts = tuple(Part(ListedCorpus("", None, weight, None, None), None) for weight in weights)
+        return MixedSource(parts, temperature).weigh([900, 100])
+
+    assert weigh([1.0, 1.0], 2.0) == [1.0, pytest.approx(3.0)]  # 900 and 300 pairs, as sqrt(900) to sqrt(100)
+    assert weigh([1.0, 2.0], 1.0) == [1.0, 2.0]
+    assert weigh([1.0, 1.0], 2.0**30)[1] * 100 == pytest.approx(900)
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(1000, (60, 50)), (55, (30, 25))])
+def test_a_vocabulary_is_trained_on_what_an_epoch_reads(config, limit, expected):
+    config.data.mixture = ("train_split=news", "train_split=talks weight=2.5")
+    pairs = list(tokenizer.training_pairs(open_source(config.data, "train"), limit))
+    counts = Counter(source.split()[0] for source, _ in pairs)
+    assert (counts["news"], counts["talk"]) == expected
+    if limit == 1000:
+        assert sorted(Counter(pair for pair in pairs if pair in TALKS).values()) == [2] * 10 + [3] * 10
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from transformer.config_types import Config
 from transformer.data.corpus import encoding
 from transformer.data.corpus.annotations import Annotations, Sequences, word_starts
 from transformer.data.corpus.encoding import open_array
-from transformer.data.corpus.mixing import MixedEpoch, effective_weights, pairs_of_epoch
+from transformer.data.corpus.mixing import MixedEpoch, pairs_of_epoch
 from transformer.data.corpus.sampling import SampledEpoch, Sampler
 from transformer.data.languages import source_tag
 from transformer.data.sources.lines import counted
@@ -167,7 +167,7 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
         corpus.sampler = Sampler(corpus, tokenizer, rate, data.max_length)
     if is_mixed:
         corpus.names = [part.label for part in source.corpora]
-        corpus.weights = _weigh(source, corpus.report["parts"], data.mixture_temperature)
+        corpus.weights = _weigh(source, corpus.report["parts"])
         if any(source.paths("alignments")):
             corpus.starts = [word_starts(side.pieces) for side in tokenizer.sides]
             _check_links(corpus)
@@ -184,12 +184,12 @@ def prepare_validation(config: Config, tokenizer: Tokenizer) -> list[Corpus]:
     return [prepare(each, tokenizer.tagged(source_tag(each.data)), "valid") for each in sets]
 
 
-def _weigh(source: MixedSource, counts: Sequence[int], temperature: float) -> list[float]:
+def _weigh(source: MixedSource, counts: Sequence[int]) -> list[float]:
     """Returns how many times an epoch reads each pair of each part. Raises UserError if a part has none."""
     if not all(counts):
         empty = source.corpora[counts.index(0)].label
         raise UserError(f"config.data.mixture: no pair of {empty} is left; remove it, or raise config.data.max_length")
-    weights = effective_weights(counts, [part.listed.weight for part in source.corpora], temperature)
+    weights = source.weigh(counts)
     for part, count, weight in zip(source.corpora, counts, weights, strict=True):
         if weight * count < 1:
             raise UserError(f"config.data.mixture: an epoch reads less than one pair of {part.label}; raise its weight")

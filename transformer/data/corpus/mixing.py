@@ -15,15 +15,6 @@ from jaxtyping import Int, Int32
 from transformer.data.corpus.annotations import Annotations, Sequences
 
 
-def effective_weights(counts: Sequence[int], weights: Sequence[float], temperature: float) -> list[float]:
-    """Returns how many times an epoch reads each pair of each part.
-
-    A temperature T draws from parts in proportion to the T-th root of their size, where the largest keeps its weight.
-    """
-    largest = max(counts)
-    return [weight * (largest / count) ** (1 - 1 / temperature) for count, weight in zip(counts, weights, strict=True)]
-
-
 def pairs_of_epoch(counts: Sequence[int], weights: Sequence[float], seed: int, epoch: int) -> Int[np.ndarray, " M"]:
     """Returns the numbers of the pairs that an epoch reads, part after part. A pure function of its arguments."""
     drawn, first = [], 0

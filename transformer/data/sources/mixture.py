@@ -81,6 +81,7 @@ class MixedSource:
     """The pairs of all parts, one part after another."""
 
     corpora: tuple[Part, ...]
+    temperature: float
 
     @property
     def name(self) -> str:
@@ -93,6 +94,17 @@ class MixedSource:
         for name, key in (("weights", "pair_weights"), ("links", "alignments")):
             identity[name] = [path and file_identity(path) for path in self.paths(key)]
         return identity
+
+    def weigh(self, counts: Sequence[int]) -> list[float]:
+        """Returns how many times an epoch reads each pair of each part, given the number of pairs of each.
+
+        A temperature T draws from parts in proportion to the T-th root of their size, where the largest keeps its
+        weight.
+        """
+        largest, root = max(counts), 1 - 1 / self.temperature
+        return [
+            part.listed.weight * (largest / max(n, 1)) ** root for part, n in zip(self.corpora, counts, strict=True)
+        ]
 
     def paths(self, key: str) -> list[Path | None]:
         """Returns the files that the parts have for `pair_weights` or `alignments`."""
@@ -144,7 +156,8 @@ class MixedSource:
 
 def open_mixture(data: Config, open_part: Callable[[Config], "Source"]) -> MixedSource:
     """Opens the training corpora of `data.mixture`, where `open_part` opens one. Raises UserError for unusable ones."""
-    return MixedSource(tuple(Part(listed, open_part(listed.data)) for listed in listed_corpora(data)))
+    parts = tuple(Part(listed, open_part(listed.data)) for listed in listed_corpora(data))
+    return MixedSource(parts, data.mixture_temperature)
 
 
 def listed_corpora(data: Config) -> list[ListedCorpus]:

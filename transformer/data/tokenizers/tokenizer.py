@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import hashlib
 import io
+import itertools
 import math
 import re
 import time
@@ -18,7 +19,7 @@ from transformer import cache, files
 from transformer.config_types import Config
 from transformer.data.languages import source_tag
 from transformer.data.sources.documents import SEPARATOR
-from transformer.data.sources.mixture import tags
+from transformer.data.sources.mixture import MixedSource, tags
 from transformer.data.sources.source import Source, decoded, open_source
 from transformer.data.tokenizers import vocabulary
 from transformer.data.tokenizers.vocabulary import (
@@ -154,7 +155,8 @@ def _load_or_train(config: Config) -> Tokenizer:
     settings = {key: value for key, value in config.tokenizer.items() if key not in ignored}
     separators = [SEPARATOR] if config.data.context else []
     settings["user_symbols"] = [*settings["user_symbols"], *tags(config.data), *separators]
-    key = cache.key([_FORMAT, settings, source.identity, sentencepiece.__version__])
+    weights = source.weigh([len(part.source) for part in source.corpora]) if isinstance(source, MixedSource) else ()
+    key = cache.key([_FORMAT, settings, source.identity, sentencepiece.__version__, *weights])
     folder = cache.folder(config.data.cache_dir) / "tokenizers" / f"{config.data.name.replace('/', '-')}-{key}"
 
     def fill(unfinished: Path) -> None:
@@ -178,6 +180,19 @@ def train(options: Config, source: Source) -> tuple[Vocabulary, Vocabulary]:
     return vocabularies[0], vocabularies[-1]
 
 
+def training_pairs(source: Source, limit: int) -> Iterator[tuple[str, str]]:
+    """Yields at most `limit` pairs; those of a mixture as often as an epoch reads them, in proportion."""
+    if not isinstance(source, MixedSource):
+        return select_pairs(source, limit)
+    counts = [len(part.source) for part in source.corpora]
+    read = [weight * count for weight, count in zip(source.weigh(counts), counts, strict=True)]
+    scale, chosen = min(1.0, limit / sum(read)), []
+    for part, count, number in zip(source.corpora, counts, read, strict=True):
+        times, rest = divmod(round(scale * number), max(count, 1))
+        chosen += [select_pairs(part.source, size) for size in (*[count] * times, rest) if size]
+    return itertools.chain(*chosen)
+
+
 def select_pairs(source: Source, limit: int) -> Iterator[tuple[str, str]]:
     """Yields at most `limit` pairs, in blocks spread evenly over the source, and skips those that are not UTF-8."""
     total, blocks = len(source), math.ceil(limit / _BLOCK)
@@ -195,7 +210,7 @@ def _parts(text: str) -> list[str]:
 
 
 def _train_sentencepiece(options: Config, source: Source, sides: Sequence[int]) -> SentencePieceVocabulary:
-    pairs = select_pairs(source, options.sample_size)
+    pairs = training_pairs(source, options.sample_size)
     texts = (part for pair in pairs for side in sides if pair[side] for part in _parts(pair[side]))
     model = io.BytesIO()
     try:
