@@ -15,7 +15,8 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from transformer.data.batches.loader import BatchStats
 from transformer.decoding.forced_decoding import Attention
-from transformer.run.record import CELL, GAP, Recorder
+from transformer.run.record import Recorder
+from transformer.run.trackers import CELL, GAP
 from transformer.training.loss import LossSums
 from transformer.training.progress import Progress, TrainingWindow, means
 from transformer.training.validation import Sample
