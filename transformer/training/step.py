@@ -1,7 +1,6 @@
 """The training step: gradients of the loss, summed over one or more batches, and one update of the optimizer."""
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding
 
 from transformer.config_types import Config
 from transformer.data.batches.collation import Batch, abstract_batch
@@ -19,6 +18,7 @@ from transformer.distributed.mesh import BATCH, abstract_arrays, tree_shardings
 from transformer.programs import Programs
 from transformer.training.loss import LossSums
 from transformer.training.memory import by_memory
+from transformer.training.module_norms import global_norm
 from transformer.training.objectives import OBJECTIVES
 from transformer.training.optimizer import count_updates
 from transformer.training.state import TrainState
@@ -150,24 +150,3 @@ class TrainStep:
     def _constrain(self, tree):
         """Constrains each leaf to the sharding that the next program expects; the compiler might choose another."""
         return jax.lax.with_sharding_constraint(tree, tree_shardings(self.mesh, tree))
-
-
-def global_norm(mesh: Mesh, tree) -> jax.Array:
-    """Returns the Euclidean norm of all leaves together, which are sharded over the mesh like parameters.
-
-    It is the norm of the norms of all rows, which compilers fuse into the computation of the matrices: one collective.
-    """
-    leaves, shardings = jax.tree.leaves(tree), jax.tree.leaves(tree_shardings(mesh, tree))
-
-    def sum_squares(*shards: jax.Array) -> jax.Array:
-        norms = []
-        for shard, sharding in zip(shards, shardings, strict=True):
-            rows = shard if shard.ndim == 1 else jnp.sqrt(jnp.sum(jnp.square(shard), axis=-1)).ravel()
-            copies = mesh.size // math.prod(mesh.shape[axis] for axis in sharding.spec if axis is not None)
-            norms.append(rows * copies**-0.5)
-        return jax.lax.psum(jnp.sum(jnp.square(jnp.concatenate(norms))), mesh.axis_names)
-
-    specs = tuple(sharding.spec for sharding in shardings)
-    # Without the check of replication, which cannot tell that copies are counted once in all.
-    total = jax.shard_map(sum_squares, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(), check_vma=False)(*leaves)
-    return jnp.sqrt(total)

@@ -6,7 +6,7 @@ import optax
 import pytest
 
 from tests.meshes import one_device
-from transformer.training.step import global_norm
+from transformer.training.module_norms import global_norm
 
 TREE = {
     "inner": {"kernel": jnp.arange(6.0).reshape(2, 3), "bias": jnp.array([1.0, -2.0, 3.0])},
