@@ -15,6 +15,7 @@ marked HOST, MESH, PATH, LOG or RECORD (`configs.rules.Scope`) may change when a
 import ml_collections
 
 from configs.rules import (
+    CHANGES,
     DOWNLOADS,
     FRACTION,
     HOST,
@@ -205,6 +206,8 @@ def get_keys() -> ml_collections.ConfigDict:
     training.whole_word_masking = Key(False, SWITCH)  # masked_lm: mask all tokens of a word, or none
     training.steps = Key(100_000, at_least(1))  # optimizer updates
     training.accumulation = Key(1, at_least(1))  # batches whose gradients are summed for one update
+    # From which step on it has another value, STEP:BATCHES,STEP:BATCHES,... (Smith et al. 2018); "": never
+    training.accumulation_changes = Key("", CHANGES)
     training.label_smoothing = Key(0.1, PROBABILITY)  # probability mass taken from the correct token (section 5.4)
     # Where that mass goes. uniform: all V tokens; others: all but the correct token and padding
     training.label_smoothing_support = Key("uniform", listed_in("transformer.training.loss:LABEL_SMOOTHING_SUPPORTS"))

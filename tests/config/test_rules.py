@@ -150,6 +150,7 @@ def test_an_unusable_value_is_named_with_the_rule(name):
         (rules.TEXT, ["", "a b"], ["a\nb", "a\0"]),
         (rules.NONEMPTY_TEXT, ["a"], ["", " ", "a\nb"]),
         (rules.LANGUAGE, ["", "en"], ["e n", "\n"]),
+        (rules.CHANGES, ["", "2:1", "20:2,40:1"], ["1:2", "5:0", "5:2,5:3", "5:2,4:3", "5:2,", "5", "5:a", "5:2 "]),
         (rules.TEXTS, [(), ("a b", "")], [("a\nb",), (1,)]),
         (rules.WORDS, [(), ("<a>",)], [("a b",), ("",), (1,)]),
         (rules.DOWNLOADS, [(), (("a.en", "url", "0f"),)], [(("a.en", "url"),), (("a.en", "url", "0f\n"),), ("a",)]),

@@ -1,6 +1,7 @@
 """The training step: gradients of the loss, summed over one or more batches, and one update of the optimizer."""
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from transformer.data.batches.collation import Batch, abstract_batch
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.distributed.mesh import BATCH, abstract_arrays, tree_shardings
 from transformer.programs import Programs
+from transformer.training.accumulation import kinds
 from transformer.training.loss import LossSums
 from transformer.training.memory import by_memory
 from transformer.training.module_norms import global_norm
@@ -70,16 +72,16 @@ class TrainStep:
 
     def compilations(self, state: TrainState, buckets: Sequence[Bucket]) -> list[Callable[[], jax.stages.Compiled]]:
         """Returns functions that each compile a program for these buckets, the one that needs most memory first."""
-        largest_first = by_memory(self.config, buckets)
-        of_batches, once = zip(*(self.calls(state, bucket) for bucket in largest_first), strict=True)
+        shapes = itertools.product(by_memory(self.config, buckets), kinds(self.config.training))
+        of_batches, once = zip(*(self.calls(state, *shape) for shape in shapes), strict=True)
         calls = [*of_batches, *once[0], (self.learning_rate, count_updates(state.optimizer_state))]
         return [functools.partial(self.programs.compile, *call) for call in calls]
 
-    def calls(self, state: TrainState, bucket: Bucket) -> tuple[tuple, list[tuple]]:
+    def calls(self, state: TrainState, bucket: Bucket, num_batches: int) -> tuple[tuple, list[tuple]]:
         """Returns (function, *abstract arguments) of the call for each batch, and of those for each update."""
         batch, count = self.abstract_batch(bucket), count_updates(state.optimizer_state)
         rate = jax.ShapeDtypeStruct((), jnp.float32, sharding=count.sharding)
-        if self.config.training.accumulation == 1:
+        if num_batches == 1:
             return (self.update, state, batch, self.seed, rate), []
         totals = jax.eval_shape(self.zeros, state.parameters)
         totals = abstract_arrays(totals, tree_shardings(self.mesh, totals))
