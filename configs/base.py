@@ -234,6 +234,9 @@ def get_keys() -> ml_collections.ConfigDict:
     # The vocabulary of a run with a parent. parent: the parent's; own: one of its text or of tokenizer.model_file, in
     # which tokens that both have keep their vectors, and new ones get the mean of their parts
     training.init_vocabulary = Key("parent", one_of("parent", "own"))
+    # Also take the optimizer's state, such as Adam's moments, and with it the raw parameters, even if the parent has a
+    # moving average; the schedule begins at its first step
+    training.init_optimizer = Key(False, SWITCH)
     training.freeze = Key("", TEXT)  # parameters that no update changes, by names as in init_skip; "": none
     # Consecutive updates skipped for a non-finite loss or gradient before a rollback
     training.max_skipped = Key(20, at_least(1))

@@ -59,7 +59,10 @@ class Run:
             parent = self.parent or fine_tuning.open_parent(self.config, self.workdir)
             # Of the random state only the parameters stay in memory.
             parameters = parent.initial_parameters(self.initializer.create().parameters, self.tokenizer)
-            return self.initializer.start_from(parameters)
+            state = self.initializer.start_from(parameters)
+            if self.config.training.init_optimizer:
+                state = state.replace(optimizer_state=parent.initial_optimizer_state(state.optimizer_state))
+            return state
         state, model = self.initializer.create(), self.config.model
         if not (model.source_vectors or model.target_vectors):
             return state
