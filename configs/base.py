@@ -224,6 +224,8 @@ def get_keys() -> ml_collections.ConfigDict:
     training.eval_bleu = Key(True, SWITCH, RECORD)  # decode the validation split for BLEU
     training.eval_sentences = Key(0, at_least(0))  # number of sentences to decode for it, from the first on; 0: all
     training.eval_beam_size = Key(1, at_least(1))  # beam size for it; 1: greedy
+    # Whether lines of validations have the norms of gradients and weights by module, of the last step before them
+    training.module_norms = Key(False, SWITCH, LOG)
     # Validation sentences whose translations and attention are shown at each validation, with eval_bleu; 0: none
     training.samples = Key(3, at_least(0), LOG)
     # The run whose parameters, and tokenizer, this one starts from: WORKDIR (its best checkpoint), WORKDIR:last or

@@ -114,6 +114,23 @@ def check_losses(workdir: Workdir, expected: list[tuple[int, str, float]]) -> No
     assert sorted(shown(workdir)) == [(step, f"{split}/loss", loss) for step, split, loss in expected]
 
 
+def test_a_validation_has_the_norms_of_the_last_step(workdir):
+    with recording(workdir, Progress()) as recorder:
+        for step in (1, 2):
+            recorder.after_step(Progress(step=step), {"module_norms": {"weight_norm/encoder": jnp.float32(step)}})
+        recorder.on_log(Progress(step=2), {"loss": 1.0})
+        recorder.on_validation(Progress(step=2), {"loss": 1.0}, [])
+        recorder.on_start(None, Progress(step=2, validated_step=1), ())  # repeats the validation without a step
+        recorder.on_validation(Progress(step=2), {"loss": 1.0}, [])
+    train, valid = record(workdir)
+    assert "weight_norm/encoder" not in train and "weight_norm/encoder" not in valid
+    with recording(workdir, Progress(step=2, validated_step=2)) as recorder:
+        recorder.after_step(Progress(step=3), {"module_norms": {"weight_norm/encoder": jnp.float32(7)}})
+        recorder.on_validation(Progress(step=3), {"loss": 1.0}, [])
+    assert record(workdir)[-1]["weight_norm/encoder"] == 7.0
+    assert (3, "valid/weight_norm/encoder", 7.0) in shown(workdir)
+
+
 @pytest.mark.parametrize("damage", ["{}", "[]", "7", '"step"', '{"step": null}', "\0\0"])
 def test_a_damaged_line_is_removed(workdir, damage):
     lines = [{"step": 1, "split": "train"}, {"step": 2, "split": "train"}]

@@ -5,6 +5,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import jax
+
 from transformer import files
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.errors import MALFORMED
@@ -24,12 +26,14 @@ class Recorder(Hook):
     def __init__(self, workdir: Workdir, corpora: Sequence[str] = ()):  # the labels of a mixture's
         self.path, self.workdir, self.corpora = workdir.metrics, workdir, corpora
         self.tracker = TensorBoard(workdir)
+        self.module_norms: dict[str, jax.Array] = {}  # of the last step, if `training.module_norms` is set
 
     def __exit__(self, *_: object) -> None:
         self.tracker.close()
 
     def on_start(self, state: TrainState, progress: Progress, buckets: Sequence[Bucket]) -> None:
         """Removes the lines after the checkpoint, also a validation of its step that is repeated, and their points."""
+        self.module_norms = {}
         reached = {"train": progress.step, "valid": progress.validated_step}
         kept, removed = [], []
         for line in read_record(self.path):
@@ -40,13 +44,17 @@ class Recorder(Hook):
         first_step = min([progress.step + 1, *(line["step"] for line in removed)])
         self.tracker.start(first_step, [line for line in kept if line["step"] >= first_step])
 
+    def after_step(self, progress: Progress, metrics: dict) -> None:
+        self.module_norms = metrics["module_norms"]
+
     def on_log(self, progress: Progress, values: Record) -> None:
         self.write("train", progress, values)
 
     def on_validation(self, progress: Progress, values: Record, samples: Sequence[Sample]) -> None:
         """Writes a line, and shows the samples."""
         counts = zip(self.corpora, progress.corpus_tokens, strict=False)  # before the first step there are none
-        self.write("valid", progress, values | {f"train_tokens/{name}": count for name, count in counts})
+        norms = {name: float(norm) for name, norm in self.module_norms.items()}
+        self.write("valid", progress, values | {f"train_tokens/{name}": count for name, count in counts} | norms)
         self.tracker.show(progress.step, samples)
 
     def write(self, split: str, progress: Progress, values: Record) -> None:

@@ -32,6 +32,12 @@ def global_norm(mesh: Mesh, tree) -> jax.Array:
     return jnp.sqrt(total)
 
 
+def module_norms(gradients: dict, parameters: dict) -> dict[str, jax.Array]:
+    """Returns the norm of each module's gradients and weights, with keys such as "weight_norm/decoder.embedding"."""
+    trees = {"gradient_norm": gradients, "weight_norm": parameters}
+    return {f"{kind}/{name}": norm for kind, tree in trees.items() for name, norm in norms_by_module(tree).items()}
+
+
 def norms_by_module(tree: dict) -> dict[str, jax.Array]:
     """Returns the Euclidean norm of the parameters of each module, by its name."""
     squares: dict[str, jax.Array] = {}

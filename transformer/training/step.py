@@ -20,7 +20,7 @@ from transformer.programs import Programs
 from transformer.training.accumulation import kinds
 from transformer.training.loss import LossSums
 from transformer.training.memory import by_memory
-from transformer.training.module_norms import global_norm
+from transformer.training.module_norms import global_norm, module_norms
 from transformer.training.objectives import OBJECTIVES
 from transformer.training.optimizer import count_updates
 from transformer.training.state import TrainState
@@ -146,6 +146,7 @@ class TrainStep:
             "gradient_norm": norm,
             "learning_rate": learning_rate,
             "skipped": ~is_finite,
+            "module_norms": module_norms(gradients, parameters) if self.config.training.module_norms else {},
         }
         return self._constrain(TrainState(state.step + 1, skipped, *after)), metrics
 
