@@ -1,7 +1,6 @@
 """Estimates a run on absent devices: compiles its step for them and computes the roofline of the programs."""
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Sequence
 
@@ -48,18 +47,12 @@ class Memory:
 
 @dataclasses.dataclass(frozen=True)
 class CompiledShape:
-    """The step for batches of one shape.
-
-    Attributes:
-      batches: of an update in the longest phase of the run (`training.accumulation_changes`).
-      cost: of such an update.
-      step_seconds: the mean over the updates of the run.
-    """
+    """The step for batches of one shape."""
 
     bucket: Bucket
-    batches: int
-    cost: roofline.Cost
-    step_seconds: float
+    batches: int  # of an update in the longest phase of the run (`training.accumulation_changes`)
+    cost: roofline.Cost  # of such an update
+    step_seconds: float  # the mean over all updates of the run
     memory: Memory
 
 
@@ -116,26 +109,22 @@ def compile_shape(step: TrainStep, state: TrainState, bucket: Bucket, target: Ta
     training, programs = step.config.training, {}
     try:
         for kind in kinds(training):
-            gradients, once = step.calls(state, bucket, kind)
-            programs[kind] = [
-                compile_program(function.lower(*arguments)) for function, *arguments in (gradients, *once)
-            ]
+            first, once = step.calls(state, bucket, kind)
+            programs[kind] = [compile_program(function.lower(*arguments)) for function, *arguments in (first, *once)]
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         reason = str(error).splitlines()[0].removeprefix("RESOURCE_EXHAUSTED: ").removesuffix(".")
         raise UserError(explain(step.config, target, str(bucket), reason)) from None
-    parsed = {kind: [hlo.parse(compiled.as_text()) for compiled in programs[kind]] for kind in programs}
-    costs = {}
+    costs = []
     for steps, count in phases(training):
-        gradients, *once = parsed[min(count, 2)]
-        costs[steps] = roofline.cost([(gradients, count), *((program, 1) for program in once)], target)
-    seconds = sum(len(steps) * cost.seconds for steps, cost in costs.items()) / training.steps
-    longest, batches = max(phases(training), key=lambda phase: len(phase[0]))
-    compiled = itertools.chain.from_iterable(programs.values())
-    largest = max(compiled, key=lambda program: bytes_used(program.memory_analysis()))
-    memory = measure_memory(largest, state, target.kind.usable)
-    return CompiledShape(bucket, batches, costs[longest], seconds, memory)
+        gradients, *once = [hlo.parse(program.as_text()) for program in programs[min(count, 2)]]
+        cost = roofline.cost([(gradients, count), *((program, 1) for program in once)], target)
+        costs.append((len(steps), count, cost))
+    seconds = sum(steps * cost.seconds for steps, _, cost in costs) / training.steps
+    _, count, cost = max(costs, key=lambda phase: phase[0])
+    largest = max(sum(programs.values(), []), key=lambda program: bytes_used(program.memory_analysis()))
+    return CompiledShape(bucket, count, cost, seconds, measure_memory(largest, state, target.kind.usable))
 
 
 def compile_program(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
