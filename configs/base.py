@@ -219,6 +219,8 @@ def get_keys() -> ml_collections.ConfigDict:
     training.ema_decay = Key(0.0, PROBABILITY)
     training.note = Key("", TEXT, LOG)  # what the run is for, which reports show; --note sets it too
     training.tags = Key((), WORDS, LOG)  # words to find runs by, which reports show
+    # What draws metrics.jsonl, of tensorboard, wandb and mlflow, with commas between them; "": nothing
+    training.trackers = Key("tensorboard", TEXT, LOG)
     training.log_every = Key(100, at_least(1), LOG)  # steps between log lines
     training.eval_every = Key(2500, at_least(1), RECORD)  # steps between validations
     training.eval_bleu = Key(True, SWITCH, RECORD)  # decode the validation split for BLEU

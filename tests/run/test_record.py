@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
+from tests.training.tiny import tiny_config
 from transformer.data.batches.loader import BatchStats
 from transformer.decoding.forced_decoding import Attention
 from transformer.run.record import Recorder
@@ -42,7 +43,7 @@ def workdir(tmp_path) -> Workdir:
 @contextlib.contextmanager
 def recording(workdir: Workdir, progress: Progress) -> Iterator[Recorder]:
     """Yields the recorder of a start from a checkpoint with this progress."""
-    with Recorder(workdir) as recorder:
+    with Recorder(workdir, tiny_config()) as recorder:
         recorder.on_start(None, progress, ())
         yield recorder
 

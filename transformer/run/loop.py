@@ -39,7 +39,7 @@ def train(run: Run, profiled: tuple[int, int] | None) -> None:
         interruption,
         Watchdog(training.stall_seconds),
         *([Profile(run.workdir.profile, *profiled)] if profiled and is_first else []),
-        *([Recorder(run.workdir, run.corpus.names)] if is_first else []),
+        *([Recorder(run.workdir, run.config, run.corpus.names)] if is_first else []),
         WarmUp(run.train_step, run.validation, poll=lambda: hooks.poll()),
         Status(run.config),  # after the warm-up, since its clock starts with the first step
     )

@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import jax
+from absl import logging
 
 from transformer import files
+from transformer.config_types import Config
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.errors import MALFORMED
 from transformer.hooks.hook import Hook
-from transformer.run.trackers import TensorBoard
+from transformer.run.trackers import TRACKERS, Tracker
+from transformer.training.optimizer import names_in
 from transformer.training.progress import Progress, Record
 from transformer.training.state import TrainState
 from transformer.training.validation import Sample
@@ -23,13 +26,14 @@ TIMINGS = ("seconds", "steps_per_second", "tokens_per_second", "waiting_fraction
 class Recorder(Hook):
     """The writer of the record."""
 
-    def __init__(self, workdir: Workdir, corpora: Sequence[str] = ()):  # the labels of a mixture's
-        self.path, self.workdir, self.corpora = workdir.metrics, workdir, corpora
-        self.tracker = TensorBoard(workdir)
+    def __init__(self, workdir: Workdir, config: Config, corpora: Sequence[str] = ()):  # the labels of a mixture's
+        self.path, self.workdir, self.config, self.corpora = workdir.metrics, workdir, config, corpora
+        self.trackers: dict[str, Tracker | None] = dict.fromkeys(names_in(config.training.trackers))
         self.module_norms: dict[str, jax.Array] = {}  # of the last step, if `training.module_norms` is set
 
-    def __exit__(self, *_: object) -> None:
-        self.tracker.close()
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.trackers = {name: tracker for name, tracker in self.trackers.items() if tracker is not None}
+        self._track("close", kind is not None)
 
     def on_start(self, state: TrainState, progress: Progress, buckets: Sequence[Bucket]) -> None:
         """Removes the lines after the checkpoint, also a validation of its step that is repeated, and their points."""
@@ -42,7 +46,7 @@ class Recorder(Hook):
             files.write_text(self.path, "".join(f"{json.dumps(line)}\n" for line in kept))
         self.workdir.tensorboard.mkdir(exist_ok=True)
         first_step = min([progress.step + 1, *(line["step"] for line in removed)])
-        self.tracker.start(first_step, [line for line in kept if line["step"] >= first_step])
+        self._track("start", first_step, [line for line in kept if line["step"] >= first_step])
 
     def after_step(self, progress: Progress, metrics: dict) -> None:
         self.module_norms = metrics["module_norms"]
@@ -55,7 +59,7 @@ class Recorder(Hook):
         counts = zip(self.corpora, progress.corpus_tokens, strict=False)  # before the first step there are none
         norms = {name: float(norm) for name, norm in self.module_norms.items()}
         self.write("valid", progress, values | {f"train_tokens/{name}": count for name, count in counts} | norms)
-        self.tracker.show(progress.step, samples)
+        self._track("show", progress.step, samples)
 
     def write(self, split: str, progress: Progress, values: Record) -> None:
         """Writes a line of the split "train" or "valid"."""
@@ -64,7 +68,19 @@ class Recorder(Hook):
         line |= {"examples": progress.examples, "tokens": progress.tokens, "seconds": progress.seconds}
         line |= files.six_digits({name: line[name] for name in TIMINGS if name in line})
         files.append_line(self.path, json.dumps(line))
-        self.tracker.draw(line)
+        self._track("draw", line)
+
+    def _track(self, method: str, *arguments: object) -> None:
+        """Calls a method of each tracker. One that fails is left out until the next start of the run."""
+        for name, tracker in list(self.trackers.items()):
+            try:
+                self.trackers[name] = tracker = tracker or TRACKERS[name](self.workdir, self.config)
+                getattr(tracker, method)(*arguments)
+            except Exception as error:
+                del self.trackers[name]
+                reason = f"{type(error).__name__}: {error}".splitlines()[0]
+                advice = "the next start tries again, and metrics.jsonl has all values"
+                logging.warning("The tracker %s fails and is left out (%s); %s.", name, reason, advice)
 
 
 def read_record(path: Path) -> list[Record]:
