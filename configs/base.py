@@ -15,6 +15,7 @@ marked HOST, MESH, PATH, LOG or RECORD (`configs.rules.Scope`) may change when a
 import ml_collections
 
 from configs.rules import (
+    CHANGES,
     DOWNLOADS,
     FRACTION,
     HOST,
@@ -205,6 +206,8 @@ def get_keys() -> ml_collections.ConfigDict:
     training.whole_word_masking = Key(False, SWITCH)  # masked_lm: mask all tokens of a word, or none
     training.steps = Key(100_000, at_least(1))  # optimizer updates
     training.accumulation = Key(1, at_least(1))  # batches whose gradients are summed for one update
+    # From which step on it has another value, STEP:BATCHES,STEP:BATCHES,... (Smith et al. 2018); "": never
+    training.accumulation_changes = Key("", CHANGES)
     training.label_smoothing = Key(0.1, PROBABILITY)  # probability mass taken from the correct token (section 5.4)
     # Where that mass goes. uniform: all V tokens; others: all but the correct token and padding
     training.label_smoothing_support = Key("uniform", listed_in("transformer.training.loss:LABEL_SMOOTHING_SUPPORTS"))
@@ -220,11 +223,15 @@ def get_keys() -> ml_collections.ConfigDict:
     training.ema_decay = Key(0.0, PROBABILITY)
     training.note = Key("", TEXT, LOG)  # what the run is for, which reports show; --note sets it too
     training.tags = Key((), WORDS, LOG)  # words to find runs by, which reports show
+    # What draws metrics.jsonl, of tensorboard, wandb and mlflow, with commas between them; "": nothing
+    training.trackers = Key("tensorboard", TEXT, LOG)
     training.log_every = Key(100, at_least(1), LOG)  # steps between log lines
     training.eval_every = Key(2500, at_least(1), RECORD)  # steps between validations
     training.eval_bleu = Key(True, SWITCH, RECORD)  # decode the validation split for BLEU
     training.eval_sentences = Key(0, at_least(0))  # number of sentences to decode for it, from the first on; 0: all
     training.eval_beam_size = Key(1, at_least(1))  # beam size for it; 1: greedy
+    # Whether lines of validations have the norms of gradients and weights by module, of the last step before them
+    training.module_norms = Key(False, SWITCH, LOG)
     # Validation sentences whose translations and attention are shown at each validation, with eval_bleu; 0: none
     training.samples = Key(3, at_least(0), LOG)
     # The run whose parameters, and tokenizer, this one starts from: WORKDIR (its best checkpoint), WORKDIR:last or
@@ -235,6 +242,9 @@ def get_keys() -> ml_collections.ConfigDict:
     # The vocabulary of a run with a parent. parent: the parent's; own: one of its text or of tokenizer.model_file, in
     # which tokens that both have keep their vectors, and new ones get the mean of their parts
     training.init_vocabulary = Key("parent", one_of("parent", "own"))
+    # Also take the optimizer's state, such as Adam's moments, and with it the raw parameters, even if the parent has a
+    # moving average; the schedule begins at its first step
+    training.init_optimizer = Key(False, SWITCH)
     training.freeze = Key("", TEXT)  # parameters that no update changes, by names as in init_skip; "": none
     # Consecutive updates skipped for a non-finite loss or gradient before a rollback
     training.max_skipped = Key(20, at_least(1))

@@ -3,6 +3,7 @@
 import enum
 import importlib
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -146,6 +147,13 @@ def _is_triples(value: tuple) -> bool:
     return triples and all(_is_one_line(part) for item in value for part in item)
 
 
+def _is_changes(value: str) -> bool:
+    if not re.fullmatch(r"([0-9]{1,9}:[0-9]{1,9}(,|$))*(?<!,)", value):
+        return False
+    steps, counts = zip((1, 1), *(map(int, change.split(":")) for change in value.split(",") if change), strict=True)
+    return all(map(int.__lt__, steps, steps[1:])) and min(counts) >= 1
+
+
 TEXT = Rule("text of one line", _is_one_line)
 NONEMPTY_TEXT = Rule("text of one line, not empty", lambda value: value.strip() != "" and _is_one_line(value))
 TEXTS = Rule("a tuple of texts", lambda value: all(isinstance(item, str) and _is_one_line(item) for item in value))
@@ -153,6 +161,10 @@ WORDS = Rule("a tuple of words", lambda value: all(isinstance(item, str) and ite
 TAG = Rule(
     "one word, or empty, in which braces are those of {source_language} or {target_language}",
     lambda value: value.split() == [value] * bool(value) and _has_languages_only(value),
+)
+CHANGES = Rule(
+    "empty, or STEP:BATCHES,STEP:BATCHES,... of ascending steps from 2 on and at least 1 batch, such as 2000:2,4000:4",
+    _is_changes,
 )
 LANGUAGE = Rule("a language code, or empty", lambda value: not any(map(str.isspace, value)))
 SWITCH = Rule("true or false", lambda value: True)

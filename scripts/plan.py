@@ -64,6 +64,7 @@ def to_json(config: Config, target: "Target", lengths: str, estimated: "Estimate
         "memory": {"shape": asdict(estimated.largest.bucket), **asdict(memory), "fits": memory.fits},
         "step": {
             "shape": asdict(estimated.typical.bucket),
+            "batches": estimated.typical.batches,
             **asdict(cost),
             "seconds": cost.seconds,
             "utilization": cost.flops / cost.seconds / target.kind.bfloat16,
@@ -99,7 +100,7 @@ def to_lines(target: "Target", estimated: "Estimate", report: dict[str, Any]) ->
         f"for batches of {estimated.largest.bucket}"
     )
     yield f"memory      {memory}"
-    yield f"step        of {estimated.typical.bucket}, on each device:"
+    yield f"step        of {estimated.typical.batches} x ({estimated.typical.bucket}), on each device:"
     yield (
         f"step        {cost.flops / 1e12:.2f} TFLOP of products, {cost.float32_flops / 1e12:.2f} of float32; "
         f"{cost.bytes / 1e9:.1f} GB moved; {cost.kernels:,} kernels"

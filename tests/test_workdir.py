@@ -204,7 +204,7 @@ def test_files_of_the_user_stay_in_a_new_workdir_of_a_refused_run(tmp_path):
 @pytest.mark.parametrize("makes_new", [False, True])
 def test_a_run_whose_workdir_is_renamed_ends_in_one_line(tmp_path, makes_new):
     def rename() -> None:
-        with lock_workdir(tmp_path / "run"), Recorder(Workdir(tmp_path / "run")) as recorder:
+        with lock_workdir(tmp_path / "run"), Recorder(Workdir(tmp_path / "run"), tiny.tiny_config()) as recorder:
             recorder.on_start(None, Progress(), ())
             (tmp_path / "run").rename(tmp_path / "renamed")
             if makes_new:
@@ -217,7 +217,7 @@ def test_a_run_whose_workdir_is_renamed_ends_in_one_line(tmp_path, makes_new):
 
 def test_a_run_that_fails_before_its_first_line_keeps_its_workdir(tmp_path):
     def diverge() -> None:
-        with lock_workdir(tmp_path / "run"), Recorder(Workdir(tmp_path / "run")) as recorder:
+        with lock_workdir(tmp_path / "run"), Recorder(Workdir(tmp_path / "run"), tiny.tiny_config()) as recorder:
             recorder.on_start(None, Progress(), ())
             raise UserError("training diverged")
 

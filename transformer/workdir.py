@@ -33,6 +33,7 @@ class Workdir:
         self.metrics = path / "metrics.jsonl"
         self.checkpoints = (path / "checkpoints").resolve()  # Orbax refuses relative paths
         self.tensorboard = path / "tensorboard"
+        self.trackers = path / "trackers.json"  # ids of the run in W&B and MLflow; absent without these
         self.profile = path / "profile"  # traces; absent without --profile
         self.evaluations = path / "evaluations"
         self.log = path / "log.txt"
@@ -108,7 +109,7 @@ def create_workdir(path: Path, config: Config) -> Workdir:
     workdir = Workdir(path)
     files.make_folder(path, "--workdir")
     workdir.check_own()
-    for stale in (workdir.contents, workdir.parent, workdir.data, *workdir.tokenizers):
+    for stale in (workdir.contents, workdir.parent, workdir.data, workdir.trackers, *workdir.tokenizers):
         stale.unlink(missing_ok=True)
     loading.save(config, path)
     files.write_json(workdir.environment, describe_environment() | {"resumed": []})

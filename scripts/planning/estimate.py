@@ -16,6 +16,7 @@ from transformer.data.batches.epoch_plan import Bucket
 from transformer.data.batches.loader import PLANS
 from transformer.distributed.mesh import make_mesh
 from transformer.errors import UserError
+from transformer.training.accumulation import kinds, phases
 from transformer.training.memory import by_memory, bytes_used
 from transformer.training.optimizer import make_optimizer, make_schedule
 from transformer.training.state import Initializer, TrainState
@@ -49,7 +50,9 @@ class CompiledShape:
     """The step for batches of one shape."""
 
     bucket: Bucket
-    cost: roofline.Cost
+    batches: int  # of an update in the longest phase of the run (`training.accumulation_changes`)
+    cost: roofline.Cost  # of such an update
+    step_seconds: float  # the mean over all updates of the run
     memory: Memory
 
 
@@ -90,11 +93,12 @@ def estimate(config: Config, target: Target, devices: Sequence[jax.Device], data
     largest = by_memory(config, buckets)[0]
     typical = max(stats, key=lambda shape: shape.positions).bucket
     compiled = [compile_shape(step, state, bucket, target) for bucket in dict.fromkeys([largest, typical])]
-    points = sorted((shape.bucket.width, shape.cost.seconds / shape.bucket.positions) for shape in compiled)
+    points = sorted((shape.bucket.width, shape.step_seconds / shape.bucket.positions) for shape in compiled)
     widths, per_position = zip(*points, strict=True)
     buckets, batches = [shape.bucket for shape in stats], [shape.batches for shape in stats]
     seconds = [float(np.interp(bucket.width, widths, per_position)) * bucket.positions for bucket in buckets]
-    tokens = sum(shape.tokens for shape in stats) / sum(batches) * config.training.accumulation
+    per_step = sum(len(steps) * count for steps, count in phases(config.training)) / config.training.steps
+    tokens = sum(shape.tokens for shape in stats) / sum(batches) * per_step
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.parameters))
     return Estimate(parameters, compiled[0], compiled[-1], float(np.average(seconds, weights=batches)), tokens)
 
@@ -102,18 +106,25 @@ def estimate(config: Config, target: Target, devices: Sequence[jax.Device], data
 def compile_shape(step: TrainStep, state: TrainState, bucket: Bucket, target: Target) -> CompiledShape:
     """Compiles the programs of an update from batches of this shape."""
     logging.info("Compiling the step for %s: batches of %s.", target.text, bucket)
-    gradients, once = step.calls(state, bucket)
-    calls = [(gradients, step.config.training.accumulation), *((call, 1) for call in once)]
+    training, programs = step.config.training, {}
     try:
-        programs = [(compile_program(function.lower(*arguments)), times) for (function, *arguments), times in calls]
+        for kind in kinds(training):
+            first, once = step.calls(state, bucket, kind)
+            programs[kind] = [compile_program(function.lower(*arguments)) for function, *arguments in (first, *once)]
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         reason = str(error).splitlines()[0].removeprefix("RESOURCE_EXHAUSTED: ").removesuffix(".")
         raise UserError(explain(step.config, target, str(bucket), reason)) from None
-    cost = roofline.cost([(hlo.parse(compiled.as_text()), times) for compiled, times in programs], target)
-    largest = max((compiled for compiled, _ in programs), key=lambda compiled: bytes_used(compiled.memory_analysis()))
-    return CompiledShape(bucket, cost, measure_memory(largest, state, target.kind.usable))
+    costs = []
+    for steps, count in phases(training):
+        gradients, *once = [hlo.parse(program.as_text()) for program in programs[min(count, 2)]]
+        cost = roofline.cost([(gradients, count), *((program, 1) for program in once)], target)
+        costs.append((len(steps), count, cost))
+    seconds = sum(steps * cost.seconds for steps, _, cost in costs) / training.steps
+    _, count, cost = max(costs, key=lambda phase: phase[0])
+    largest = max(sum(programs.values(), []), key=lambda program: bytes_used(program.memory_analysis()))
+    return CompiledShape(bucket, count, cost, seconds, measure_memory(largest, state, target.kind.usable))
 
 
 def compile_program(lowered: jax.stages.Lowered) -> jax.stages.Compiled:

@@ -74,7 +74,7 @@ def trace(folder: Path, name: str, settings: str, more: dict[str, str], target_l
     with preparation.open_workdir(folder / name, config) as (workdir, config):
         run = preparation.prepare(config, workdir)
     step, state = run.train_step, run.initializer.abstract_state
-    function, *arguments = step.calls(state, Bucket(8, 16, target_length))[0]
+    function, *arguments = step.calls(state, Bucket(8, 16, target_length), 1)[0]
     function.lower(*arguments)
 
 

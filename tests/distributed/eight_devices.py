@@ -42,22 +42,26 @@ def setup_on(shape: Shape) -> Setup:
     On meshes that use every axis, layers are rematerialized, which changes no loss.
     """
     config = tiny_config(model__dropout=0.2, model__attention_dropout=0.2, model__activation_dropout=0.2)
-    config.training.r_drop = 1.0
+    config.training.update({"r_drop": 1.0, "module_norms": True})
     config.model.remat = "layers" if min(shape) > 1 else "none"
     config.optimizer.update({"schedule": "constant", "learning_rate": 0.01, "warmup_steps": 0})
     schedule = make_schedule(config.optimizer, config.model.d_model, STEPS)
     return setup(config, make_optimizer(config.optimizer, schedule), mesh_of(shape, config), schedule)
 
 
-def updates(here: Setup, state: TrainState, first: int, last: int) -> tuple[TrainState, dict[str, list[float]]]:
-    """Returns the state after the updates from `first` to before `last`, and their losses per token and norms."""
-    losses, norms = [], []
+def updates(here: Setup, state: TrainState, first: int, last: int) -> tuple[TrainState, dict]:
+    """Returns the state after the updates from `first` to before `last`, and their losses per token and norms.
+
+    The norms by module are those of the first.
+    """
+    losses, norms, by_module = [], [], {}
     for step in range(first, last):
         state, metrics = here.step(state, [BATCHES[step % len(BATCHES)]])
         sums = jax.device_get(metrics["sums"])
         losses.append(float(sums.loss / sums.tokens))
         norms.append(float(metrics["gradient_norm"]))
-    return state, {"losses": losses, "gradient_norms": norms}
+        by_module = by_module or {name: float(norm) for name, norm in metrics["module_norms"].items()}
+    return state, {"losses": losses, "gradient_norms": norms, "module_norms": by_module}
 
 
 def held(tree) -> list[float]:

@@ -45,6 +45,7 @@ def test_the_losses_do_not_depend_on_the_mesh(report, mesh):
     np.testing.assert_allclose(here["losses"], one["losses"], rtol=1e-3)
     # Adam's updates do not depend on the scale of the gradients.
     assert here["gradient_norms"][0] == pytest.approx(one["gradient_norms"][0], rel=1e-4)
+    assert here["module_norms"] == pytest.approx(one["module_norms"], rel=1e-4, abs=1e-6) and one["module_norms"]
     # The model has learned something; otherwise equal losses would show little.
     assert one["losses"][-1] < 0.9 * one["losses"][0]
 

@@ -75,7 +75,11 @@ def test_the_first_error_is_raised_and_starts_no_further_job(monkeypatch):
     assert started in ([], [2])
 
 
-def test_no_program_is_compiled_after_the_first_step_began(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("changes", "needed"),
+    [({"training__accumulation": 2}, set()), ({"training__accumulation_changes": "3:2"}, {"jit(_update)"})],
+)
+def test_no_program_is_compiled_after_the_first_step_began(tmp_path, monkeypatch, changes, needed):
     compiled, validated, validate = [], [], Validation.__call__
 
     def listen(event: str, seconds: float, **fields) -> None:
@@ -88,12 +92,11 @@ def test_no_program_is_compiled_after_the_first_step_began(tmp_path, monkeypatch
     before: list[str] = []
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
-        settings = {"batch__max_buckets": 2, "training__steps": 4, "training__accumulation": 2}
-        assert run(tmp_path / "run", **settings) == 0
+        assert run(tmp_path / "run", batch__max_buckets=2, training__steps=4, **changes) == 0
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
     assert validated
-    assert {"jit(_accumulate)", "jit(_apply_gradients)", "jit(_sums)"} <= set(before)
+    assert {"jit(_accumulate)", "jit(_apply_gradients)", "jit(_sums)"} | needed <= set(before)
     assert not [name for name in compiled if name.startswith("jit(_")], compiled  # sums of scalars are
 
 

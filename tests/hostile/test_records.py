@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given
 
 from tests.hostile.inputs import contents, damaged
+from tests.training.tiny import tiny_config
 from transformer.run.record import Recorder, read_record
 from transformer.training.progress import Progress
 from transformer.workdir import Workdir
@@ -41,7 +42,7 @@ def workdir(tmp_path_factory) -> Workdir:
 @example(b'{"step": ' + b"1" * 5000 + b"}\n" + RECORD)
 def test_resuming_keeps_the_whole_lines_of_the_record(workdir, content):
     workdir.metrics.write_bytes(content)
-    with Recorder(workdir) as recorder:
+    with Recorder(workdir, tiny_config()) as recorder:
         recorder.on_start(None, Progress(step=REACHED["train"], validated_step=REACHED["valid"]), ())
         kept, rewritten = read_record(workdir.metrics), workdir.metrics.read_bytes()
         assert all(line["step"] <= REACHED[line["split"]] for line in kept)

@@ -16,6 +16,7 @@ from tests.checkpoints import workdirs
 from tests.checkpoints.damages import DAMAGES, HUGE, declare_huge
 from tests.checkpoints.saved_runs import read_run
 from tests.checkpoints.workdirs import SETTINGS, make_workdir
+from tests.data.files import write_pairs
 from tests.training import tiny
 from transformer import cli, files, train
 from transformer.checkpoints import restore
@@ -114,6 +115,58 @@ def test_a_run_starts_from_its_parent_with_a_fresh_optimizer_and_its_own_record(
     record = json.loads((tmp_path / "run" / "parent.json").read_text())
     assert (record["workdir"], record["step"], record["item"]) == (str(parent), 20, "parameters")
     assert record["commit"] == json.loads((parent / "environment.json").read_text())["commit"]
+
+
+@pytest.mark.first_case
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_a_second_phase_with_the_optimizers_state_continues_the_first(tmp_path, capsys, name):
+    """With a constant rate, two phases equal one run of as many steps, if all steps read the same batch."""
+    for stem in ("train", "validation"):
+        write_pairs(tmp_path, stem, [("a b c", "c b a")] * 16)  # one batch, whatever their order
+    settings = {"data__source": "text", "data__path": tmp_path, "model__dropout": 0.0, "training__ema_decay": 0.9}
+    settings |= {"optimizer__name": name, "optimizer__weight_decay": 0.1, "optimizer__clip_norm": 1.0}
+    settings |= {"optimizer__schedule": "constant", "optimizer__learning_rate": 0.1, "optimizer__warmup_steps": 0}
+    assert tiny.run(tmp_path / "whole", training__steps=5, **settings) == 0
+    assert tiny.run(tmp_path / "first", training__steps=3, **settings) == 0
+    settings["training__init_from"] = f"{tmp_path / 'first'}:last"
+    assert tiny.run(tmp_path / "second", training__steps=2, training__init_optimizer="true", **settings) == 0
+    taken = f"from {tmp_path / 'first'}, step 3 (raw parameters, with the optimizer's state): "
+    assert taken in capsys.readouterr().err
+    whole, second = (tmp_path / f"{folder}/checkpoints/{step}" for folder, step in (("whole", 5), ("second", 2)))
+    equal(restore.read_parameters(second, "parameters"), restore.read_parameters(whole, "parameters"))
+    expected, states = (named_leaves(restore.read_arrays(folder, "optimizer")) for folder in (whole, second))
+    counts = {(int(states[name]), int(array)) for name, array in expected.items() if (states[name] != array).any()}
+    assert counts == {(2, 5)}  # of schedules
+    assert tiny.run(tmp_path / "fresh", training__steps=2, **settings) == 0
+    fresh = restore.read_parameters(tmp_path / "fresh" / "checkpoints" / "2", "parameters")
+    assert tiny.distance(fresh, restore.read_parameters(whole, "parameters")) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        (
+            {"training__init_from": "{}:10"},
+            "{}/checkpoints/10 does not fit this run (it has no optimizer's state, which",
+        ),
+        ({"optimizer__name": "adamw"}, "(optimizer.name: adam -> adamw; 0.count: found none, expected (); "),
+        ({"model__num_heads": "4"}, "(model: model.num_heads: 2 -> 4; "),
+        ({}, "(0.count: found none, expected (); "),  # the state of the parent is that of SGD
+    ],
+)
+def test_a_state_of_another_optimizer_or_model_is_refused(parent, tmp_path, changes, reason):
+    settings = {"optimizer__name": "adam", "training__init_optimizer": "true"} | changes
+    config = child(parent, **{key: value.format(parent) for key, value in settings.items()})
+    message = refusal(tmp_path / "run", config)
+    assert message.startswith("config.training.init_optimizer=True: the state of ")
+    assert reason.format(parent) in message
+
+
+def test_a_damaged_optimizer_is_refused_if_it_is_taken(copied, tmp_path):
+    settings = {"optimizer__name": "adam", "training__init_optimizer": "true"}
+    next(path for path in (copied / "checkpoints" / "20" / "optimizer").rglob("*") if path.is_file()).write_text("x")
+    assert "damaged: optimizer/" in refusal(tmp_path / "run", child(copied, **settings))
+    prepared(tmp_path / "run", child(copied))
 
 
 @pytest.mark.parametrize(("suffix", "step"), [(":best", 20), (":last", 30), (":10", 10)])

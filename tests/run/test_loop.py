@@ -15,6 +15,7 @@ from tests.checkpoints.saved_runs import read_run
 from tests.data.files import write_pairs
 from tests.training.tiny import at_step, flags, record, remove_layers, run
 from transformer.checkpoints.restore import choose_step, read_progress
+from transformer.training.step import TrainStep
 from transformer.training.validation import Validation
 
 
@@ -59,6 +60,36 @@ def test_a_resumed_run_gives_the_results_of_an_uninterrupted_one(
         assert step == other_step
         jax.tree.map(np.testing.assert_array_equal, tree, other)
     assert json.loads((workdir / "complete.json").read_text()) == {"step": 8}
+
+
+@pytest.mark.first_case
+@pytest.mark.parametrize("step", [3, 2])  # a checkpoint after, and one before the first change
+def test_a_run_resumes_exactly_where_the_number_of_batches_changes(tmp_path, monkeypatch, step):
+    counts, update = [], TrainStep.__call__
+
+    def count(self, state, batches):
+        counts.append(len(batches))
+        return update(self, state, batches)
+
+    settings = {"training__steps": 6, "training__accumulation_changes": "3:2,5:3", "training__log_every": 1}
+    settings |= {"checkpoint__every": 1}
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainStep, "__call__", count)
+        assert run(tmp_path / "whole", **settings) == 0
+    assert counts == [1, 1, 2, 2, 3, 3]
+    with monkeypatch.context() as patch:
+        at_step(patch, step, crash)
+        assert run(tmp_path / "run", **settings) == 1
+    assert choose_step(tmp_path / "run", "last") == step
+    assert run(tmp_path / "run", **settings) == 0
+    assert record(tmp_path / "run") == record(tmp_path / "whole")
+    (tree, _), (other, _) = (read_run(tmp_path / name, "last") for name in ("run", "whole"))
+    jax.tree.map(np.testing.assert_array_equal, tree, other)
+    # Nor does a change skip or repeat a batch: a step reads those that follow the last one's.
+    assert run(tmp_path / "single", training__steps=12, training__log_every=1) == 0
+    examples = [line["examples"] for line in record(tmp_path / "single") if line["split"] == "train"]
+    changing = [line["examples"] for line in record(tmp_path / "whole") if line["split"] == "train"]
+    assert changing == [examples[number - 1] for number in (1, 2, 4, 6, 9, 12)]
 
 
 def test_starting_a_complete_run_changes_nothing(straight, capsys):

@@ -98,6 +98,23 @@ def test_only_the_side_that_a_language_model_has_is_printed(print_plan, objectiv
     assert absent not in plan and f"{language}: " in plan
 
 
+def test_the_number_of_batches_may_change(monkeypatch, print_plan):
+    remove_layers(monkeypatch)
+    update, made = TrainStep.__call__, []
+
+    def call(step, state, batches):
+        made.append(len(batches))
+        return update(step, state, batches)
+
+    monkeypatch.setattr(TrainStep, "__call__", call)
+    plan = print_plan("--config.training.accumulation_changes=3:2,4:4")
+    batches = sum(int(count) for count in re.findall(r"(\d+) per epoch", plan))
+    per_epoch = rf"{batches:.1f} steps \({batches / 2:.1f} from step 3 on, {batches / 4:.1f} from step 4 on\)\n"
+    assert re.search(f"target tokens, {per_epoch}", plan)
+    assert f"4 steps, {(1 + 1 + 2 + 4) / batches:.1f} epochs" in plan
+    assert made == [count for count in (1, 2, 4) for _ in range(1 + plans.MEASURED_STEPS)]
+
+
 def test_checkpoints_of_keep_every_are_counted(monkeypatch, print_plan):
     remove_layers(monkeypatch)
     settings = ("--config.training.steps=9", "--config.checkpoint.keep=2", "--config.checkpoint.keep_every=4")
@@ -135,8 +152,11 @@ def test_the_time_left_is_that_of_the_remaining_batches(monkeypatch, print_plan)
     batches = [int(count) for *_, count in of_buckets]
     mean = sum(one * count for one, count in zip(positions, batches, strict=True)) / sum(batches)
     assert seconds(plan) == pytest.approx(0.1 * mean * 4, abs=1)
+    changing = print_plan("--config.training.accumulation_changes=3:2,4:4")
+    assert seconds(changing) == pytest.approx(0.1 * mean * (1 + 1 + 2 + 4), abs=1)
     monkeypatch.setattr(plans, "steps_in", lambda folder: [3])
     assert seconds(print_plan()) == pytest.approx(0.1 * mean, abs=1)
+    assert seconds(print_plan("--config.training.accumulation_changes=3:2,4:4")) == pytest.approx(0.4 * mean, abs=1)
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,11 @@ import pytest
 from PIL import Image
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
+from tests.training.tiny import tiny_config
 from transformer.data.batches.loader import BatchStats
 from transformer.decoding.forced_decoding import Attention
-from transformer.run.record import CELL, GAP, Recorder
+from transformer.run.record import Recorder
+from transformer.run.trackers import CELL, GAP
 from transformer.training.loss import LossSums
 from transformer.training.progress import Progress, TrainingWindow, means
 from transformer.training.validation import Sample
@@ -41,7 +43,7 @@ def workdir(tmp_path) -> Workdir:
 @contextlib.contextmanager
 def recording(workdir: Workdir, progress: Progress) -> Iterator[Recorder]:
     """Yields the recorder of a start from a checkpoint with this progress."""
-    with Recorder(workdir) as recorder:
+    with Recorder(workdir, tiny_config()) as recorder:
         recorder.on_start(None, progress, ())
         yield recorder
 
@@ -111,6 +113,23 @@ def check_losses(workdir: Workdir, expected: list[tuple[int, str, float]]) -> No
     """Checks that record and TensorBoard have each loss once, the record in this order."""
     assert [(line["step"], line["split"], line["loss"]) for line in record(workdir)] == expected
     assert sorted(shown(workdir)) == [(step, f"{split}/loss", loss) for step, split, loss in expected]
+
+
+def test_a_validation_has_the_norms_of_the_last_step(workdir):
+    with recording(workdir, Progress()) as recorder:
+        for step in (1, 2):
+            recorder.after_step(Progress(step=step), {"module_norms": {"weight_norm/encoder": jnp.float32(step)}})
+        recorder.on_log(Progress(step=2), {"loss": 1.0})
+        recorder.on_validation(Progress(step=2), {"loss": 1.0}, [])
+        recorder.on_start(None, Progress(step=2, validated_step=1), ())  # repeats the validation without a step
+        recorder.on_validation(Progress(step=2), {"loss": 1.0}, [])
+    train, valid = record(workdir)
+    assert "weight_norm/encoder" not in train and "weight_norm/encoder" not in valid
+    with recording(workdir, Progress(step=2, validated_step=2)) as recorder:
+        recorder.after_step(Progress(step=3), {"module_norms": {"weight_norm/encoder": jnp.float32(7)}})
+        recorder.on_validation(Progress(step=3), {"loss": 1.0}, [])
+    assert record(workdir)[-1]["weight_norm/encoder"] == 7.0
+    assert (3, "valid/weight_norm/encoder", 7.0) in shown(workdir)
 
 
 @pytest.mark.parametrize("damage", ["{}", "[]", "7", '"step"', '{"step": null}', "\0\0"])

@@ -12,7 +12,7 @@ import jax
 import pytest
 
 from scripts import plan
-from scripts.planning import devices, estimate
+from scripts.planning import devices, estimate, lengths
 from scripts.planning.devices import parse_target
 from scripts.planning.estimate import Estimate
 from scripts.planning.estimate import estimate as make_estimate
@@ -101,6 +101,22 @@ def test_the_products_in_the_report_are_those_of_the_model(print_plan):
     forward = 2 * rows * (sublayers + attention)
     # Backward takes twice as much, and accumulation has two batches.
     assert step["flops"] == pytest.approx(2 * 3 * forward, rel=0.1)
+
+
+def test_the_cost_is_the_mean_over_all_steps_if_the_number_of_batches_changes(estimated):
+    target = parse_target("h100")
+
+    def estimate_of(*flags: str) -> Estimate:
+        overrides = [flag.removeprefix("--config.").split("=") for flag in (*TINY[3:], *flags)]
+        config = load_file("configs/base.py", list(map(tuple, overrides)))
+        return make_estimate(config, target, jax.devices()[:1], lengths.assume(config, "20000:10:11"))
+
+    single, triple = estimate_of("--config.training.accumulation=1"), estimate_of("--config.training.accumulation=3")
+    # 100,000 steps: a quarter from one batch, then from three.
+    mixed = estimate_of("--config.training.accumulation=1", "--config.training.accumulation_changes=25001:3")
+    assert mixed.step_tokens == pytest.approx(2.5 * single.step_tokens)
+    assert mixed.step_seconds == pytest.approx(0.25 * single.step_seconds + 0.75 * triple.step_seconds)
+    assert (mixed.typical.batches, mixed.typical.cost.flops) == (3, triple.typical.cost.flops)
 
 
 def test_the_memory_in_the_report(print_plan, estimated):

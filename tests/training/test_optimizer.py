@@ -12,7 +12,14 @@ import pytest
 from configs import base
 from tests.training.tiny import VOCAB_SIZE, tiny_config
 from transformer.errors import UserError
-from transformer.training.optimizer import OPTIMIZERS, SCHEDULES, count_updates, make_optimizer, make_schedule
+from transformer.training.optimizer import (
+    OPTIMIZERS,
+    SCHEDULES,
+    count_updates,
+    make_optimizer,
+    make_schedule,
+    restart_schedule,
+)
 from transformer.training.state import init_model
 
 
@@ -226,3 +233,19 @@ def test_frozen_parameters_do_not_count_in_the_norm_that_is_clipped():
 def test_a_wrong_factor_is_refused(text):
     with pytest.raises(UserError, match=r"rate_factors: .* must be NAME:FACTOR"):
         make_optimizer(optimizer_config(rate_factors=text), optax.constant_schedule(1.0))
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_schedule_that_restarts_keeps_the_moments_and_their_counts(name):
+    parameters = {"encoder": {"kernel": jnp.ones((8, 8)), "bias": jnp.ones(8)}}
+    config = optimizer_config(name=name, weight_decay=0.0 if name == "adam" else 0.1, warmup_steps=0)
+    optimizer = make_optimizer(config, optax.constant_schedule(0.1))
+    _, state = optimizer.update(parameters, optimizer.init(parameters), parameters)
+    restarted = jax.device_put(restart_schedule(state))
+    assert count_updates(state) == 1 and count_updates(restarted) == 0
+    counts = optax.tree.get_all_with_path(restarted, "count")
+    kept = {path[-1].tuple_name for path, count in counts if count == 1}
+    assert not kept & {"ScaleByScheduleState", "WeightDecaySchedule"} and kept
+    is_schedule = [path[-1].tuple_name not in kept for path, _ in counts]
+    changed = sum(not np.array_equal(*leaves) for leaves in zip(*map(jax.tree.leaves, (state, restarted)), strict=True))
+    assert changed == sum(is_schedule)

@@ -24,17 +24,18 @@ from transformer.workdir import Workdir
 SCHEMA_VERSION = 3
 
 
-def load_parameters(workdir: Path, steps: Sequence[int], expected: Any, config: Config) -> dict:
+def load_parameters(workdir: Path, steps: Sequence[int], expected: Any, config: Config, item: str = "") -> dict:
     """Returns the mean of the checkpoints' parameters, or of their averaged parameters with `training.ema_decay`.
 
-    Raises UserError if a checkpoint cannot be read, or before reading an array if the shapes differ from `expected`,
-    the abstract parameters of the model.
+    `item` can be "parameters", to take these in any case. Raises UserError if a checkpoint cannot be read, or before
+    reading an array if the shapes differ from `expected`, the abstract parameters of the model.
     """
     folders = [Workdir(workdir).checkpoints / str(step) for step in steps]
     for folder in folders:
         with readable(folder, "try another"):
-            check_same_arrays(folder, {eval_item(folder): expected}, config)
-    total = functools.reduce(functools.partial(jax.tree.map, np.add), map(read_parameters, folders))
+            check_same_arrays(folder, {item or eval_item(folder): expected}, config)
+    trees = (read_parameters(folder, item) for folder in folders)
+    total = functools.reduce(functools.partial(jax.tree.map, np.add), trees)
     return jax.tree.map(lambda x: x / np.float32(len(folders)), total)
 
 
@@ -89,13 +90,13 @@ def choose_step(workdir: Path, which: str) -> int:
     return best
 
 
-def read_parameters(folder: Path) -> dict:
-    """Returns the parameters that a checkpoint is evaluated with, as NumPy arrays. Raises UserError if damaged."""
+def read_parameters(folder: Path, item: str = "") -> dict:
+    """Returns `item`, by default the parameters to decode with, as NumPy arrays. Raises UserError if damaged."""
     with readable(folder, "try another"):
         if damage := checksums.damage(folder):
             raise ValueError(damage)
         read_progress(folder)  # checks the schema version
-        return statelib.restore_int_paths(read_arrays(folder, eval_item(folder)))
+        return statelib.restore_int_paths(read_arrays(folder, item or eval_item(folder)))
 
 
 def eval_item(folder: Path) -> str:

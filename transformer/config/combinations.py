@@ -123,6 +123,13 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
     "a run without a parent has its own vocabulary; set init_from or init_vocabulary=parent": (
         lambda c: c.training.init_vocabulary == "own" and not c.training.init_from
     ),
+    "the optimizer's state belongs to all parameters of a parent; set init_optimizer=false, or init_from, an empty "
+    "init_skip and init_vocabulary=parent": (
+        lambda c: (
+            c.training.init_optimizer
+            and (not c.training.init_from or c.training.init_skip != "" or c.training.init_vocabulary == "own")
+        )
+    ),
     "R-Drop compares the distributions of two passes at the same target token; set r_drop=0": (
         lambda c: _lacks(c, "r_drop") and c.training.r_drop > 0
     ),

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import ml_collections
+import optax
 from absl import logging
 
 from transformer import files
@@ -22,7 +23,7 @@ from transformer.run.checks import check_prefixes
 from transformer.run.new_vocabulary import find_origins
 from transformer.special_tokens import SPECIAL
 from transformer.training.objectives import OBJECTIVES
-from transformer.training.optimizer import begins_with, names_in
+from transformer.training.optimizer import begins_with, make_optimizer, names_in, restart_schedule
 from transformer.training.state import abstract_init
 from transformer.workdir import Workdir, open_existing
 
@@ -33,6 +34,8 @@ INDEPENDENT_KEYS = (
     "activation_dropout",
     "layer_drop",
     "dtype",
+    "attention_implementation",
+    "remat",
     "source_vectors",
     "target_vectors",
 )
@@ -49,7 +52,7 @@ class Parent:
     tokenizer: tokenizer.Tokenizer
     step: int
     checksum: str
-    item: str  # the parameters, or their moving average if the parent is evaluated with it
+    item: str  # the parameters, or their moving average if the parent is evaluated with it; raw with the optimizer
     run_config: Config  # of the run that starts from it
 
     @property
@@ -91,7 +94,8 @@ class Parent:
         `own` is the tokenizer of the run.
         """
         expected = abstract_init(self.config, *self.tokenizer.vocab_sizes)[1]
-        loaded = restore.named_leaves(restore.load_parameters(self.workdir.path, [self.step], expected, self.config))
+        taken = restore.load_parameters(self.workdir.path, [self.step], expected, self.config, self.item)
+        loaded = restore.named_leaves(taken)
         logging.info("Initial parameters %s.", self.describe(parameters))
         leaves, vectors = restore.named_leaves(parameters), self._token_vectors(own) if self.has_own_vocabulary else {}
         for name, origin in self.origins.items():
@@ -99,6 +103,14 @@ class Parent:
             taken = vectors[name](name, taken) if name in vectors else taken
             leaves[name] = jax.make_array_from_callback(random.shape, random.sharding, taken.__getitem__)
         return jax.tree.unflatten(jax.tree.structure(parameters), leaves.values())
+
+    def initial_optimizer_state(self, fresh: optax.OptState) -> optax.OptState:
+        """Returns the parent's optimizer state with its schedule at the beginning, sharded as the `fresh` state."""
+        folder = self.workdir.checkpoints / str(self.step)
+        with restore.readable(folder, "name another step"):
+            loaded = restore.named_leaves(restore.read_arrays(folder, checksums.OPTIMIZER))
+        state = jax.tree.unflatten(jax.tree.structure(fresh), [loaded[name] for name in restore.named_leaves(fresh)])
+        return jax.device_put(restart_schedule(state), jax.tree.map(lambda leaf: leaf.sharding, fresh))
 
     def _token_vectors(self, own: tokenizer.Tokenizer) -> dict[str, Callable]:
         """Returns the functions of (name, parameter of the parent) to the parameter for the own vocabulary, by name."""
@@ -112,11 +124,13 @@ class Parent:
         """Describes which of the run's parameters are taken; `parameters` may be abstract."""
         sizes = {name: leaf.size for name, leaf in restore.named_leaves(parameters).items()}
         taken, total = sum(sizes[name] for name in self.origins), sum(sizes.values())
-        average = " (moving average)" if self.item == "ema_parameters" else ""
+        note = " (moving average)" if self.item == "ema_parameters" else ""
+        if self.run_config.training.init_optimizer:
+            note = " (raw parameters, with the optimizer's state)"
         skipped, objective = self.skipped, self.config.training.objective
         if objective != self.run_config.training.objective:
             skipped = [f"what training.objective={objective} does not have", *skipped]
-        source = f"from {self.workdir.path}, step {self.step}{average}"
+        source = f"from {self.workdir.path}, step {self.step}{note}"
         return f"{source}: {taken:,} of {total:,}; not taken: {', '.join(skipped) or 'none'}"
 
     def model_difference(self) -> str:
@@ -139,6 +153,8 @@ def prepare(config: Config, workdir: Workdir) -> Parent | None:
     parent = open_parent(config, workdir)
     _check_vocabularies(parent)
     _check_parameters(parent)
+    if config.training.init_optimizer and not has_checkpoint:
+        _check_optimizer(parent)
     if not (config.tokenizer.model_file or parent.has_own_vocabulary):
         for side in missing.intersection(parent.token_sides.values()):
             files.write_bytes(workdir.path / names[side], parent.tokenizer.sides[side].serialized)
@@ -158,7 +174,7 @@ def open_parent(config: Config, workdir: Workdir) -> Parent:
         step = restore.choose_step(path, str(recorded["step"]) if recorded else which)
         checkpoint = opened.checkpoints / str(step)
         with restore.readable(checkpoint, "name another step"):
-            if damage := checksums.damage(checkpoint):
+            if damage := checksums.damage(checkpoint, for_training=config.training.init_optimizer):
                 raise ValueError(damage)
             checksum = checksums.digest(checkpoint)
         if recorded and recorded["checksum"] != checksum:
@@ -167,7 +183,8 @@ def open_parent(config: Config, workdir: Workdir) -> Parent:
         # Names the key instead of the flag of another command.
         message = re.sub(r"^--(workdir|checkpoint)=.*?: ", "", str(error))
         raise UserError(f"config.training.init_from={config.training.init_from}: {message}") from error
-    return Parent(opened, parent_config, vocabularies, step, checksum, restore.eval_item(checkpoint), config)
+    item = "parameters" if config.training.init_optimizer else restore.eval_item(checkpoint)
+    return Parent(opened, parent_config, vocabularies, step, checksum, item, config)
 
 
 def _check_vocabularies(parent: Parent) -> None:
@@ -208,6 +225,24 @@ def _check_parameters(parent: Parent) -> None:
             f"config.training.init_from={training.init_from}: its parameters do not fit this model "
             f"({first_of(unfit, 3)}); make the models equal ({parent.model_difference()}) or list what is not to be "
             "taken in config.training.init_skip"
+        )
+
+
+def _check_optimizer(parent: Parent) -> None:
+    """Raises UserError unless the checkpoint has the state of the run's optimizer, for the same model."""
+    config, checkpoint = parent.run_config, parent.workdir.checkpoints / str(parent.step)
+    reasons = ["it has no optimizer's state, which only the best and the newest two checkpoints keep"]
+    if (checkpoint / checksums.OPTIMIZER).exists():
+        optimizer = make_optimizer(config.optimizer, optax.constant_schedule(0.0), config.training.freeze)
+        state = jax.eval_shape(optimizer.init, abstract_init(config, *parent.tokenizer.vocab_sizes)[1])
+        changes = difference(parent.config, config) | {"model": parent.model_difference()}
+        facts = {key: changes.get(key) for key in ("model", "training.objective", "optimizer.name")}
+        facts |= restore.differing_shapes(checkpoint, checksums.OPTIMIZER, state)
+        reasons = [f"{name}: {values}" for name, values in facts.items() if values]
+    if reasons:
+        raise UserError(
+            f"config.training.init_optimizer=True: the state of {checkpoint} does not fit this run "
+            f"({first_of(reasons, 3)}); set model and optimizer as there, name another step, or set it to false"
         )
 
 

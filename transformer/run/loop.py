@@ -21,6 +21,7 @@ from transformer.hooks.warm_up import WarmUp
 from transformer.run.preparation import Run
 from transformer.run.record import Recorder
 from transformer.run.rollback import Diverged, roll_back
+from transformer.training.accumulation import batches_at
 from transformer.training.progress import Progress, TrainingWindow, due
 from transformer.training.state import TrainState
 
@@ -38,7 +39,7 @@ def train(run: Run, profiled: tuple[int, int] | None) -> None:
         interruption,
         Watchdog(training.stall_seconds),
         *([Profile(run.workdir.profile, *profiled)] if profiled and is_first else []),
-        *([Recorder(run.workdir, run.corpus.names)] if is_first else []),
+        *([Recorder(run.workdir, run.config, run.corpus.names)] if is_first else []),
         WarmUp(run.train_step, run.validation, poll=lambda: hooks.poll()),
         Status(run.config),  # after the warm-up, since its clock starts with the first step
     )
@@ -92,7 +93,8 @@ def loop(
         if not progress.validation_due(training):  # else this start repeats the validation that was interrupted
             hooks.before_step(progress.step + 1)
             with hooks.during("wait for data"):
-                positions, batches, stats = zip(*itertools.islice(loader, training.accumulation), strict=True)
+                num_batches = batches_at(progress.step + 1, training)
+                positions, batches, stats = zip(*itertools.islice(loader, num_batches), strict=True)
             state, metrics = run.train_step(state, batches)
             progress = progress.after_update(positions[-1], stats, time.perf_counter() - started)
             hooks.after_step(progress, metrics)

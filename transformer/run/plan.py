@@ -15,8 +15,8 @@ from transformer.data.batches.collation import place
 from transformer.data.batches.loader import Loader, Position
 from transformer.data.corpus.sanity_checks import pair_lines
 from transformer.run.preparation import Run
+from transformer.training.accumulation import phases
 from transformer.training.memory import bytes_used
-from transformer.training.state import TrainState
 
 MEASURED_STEPS = 3
 
@@ -40,17 +40,21 @@ def describe(run: Run) -> Iterator[str]:
 def batch_lines(run: Run, loader: Loader) -> Iterator[str]:
     for use in loader.plan.stats:
         yield f"batches     {use.bucket}: {use.batches} per epoch, {100 * use.padding_fraction:.1f} % padding"
-    per_epoch = len(loader.plan) / run.config.training.accumulation
+    by_phase, num_batches = phases(run.config.training), len(loader.plan)
+    (_, count), *later = by_phase
+    changes = [f"{num_batches / count:,.1f} from step {steps.start} on" for steps, count in later]
+    per_epoch = f"{num_batches / count:,.1f} steps" + (f" ({', '.join(changes)})" if changes else "")
+    epochs = sum(len(steps) * count for steps, count in by_phase) / num_batches
     read = loader.pairs.lengths
     source_tokens, target_tokens = read.sum(axis=0, dtype=np.int64).tolist()
     tokens = f"{target_tokens:,} target" if target_tokens else f"{source_tokens:,} source"
     yield f"batches     padding in all: {100 * loader.plan.padding_fraction:.1f} %{run.padding_note}"
-    yield f"epoch       {len(read):,} sentences, {tokens} tokens, {per_epoch:,.1f} steps"
-    yield f"run         {run.config.training.steps:,} steps, {run.config.training.steps / per_epoch:.1f} epochs"
+    yield f"epoch       {len(read):,} sentences, {tokens} tokens, {per_epoch}"
+    yield f"run         {run.config.training.steps:,} steps, {epochs:.1f} epochs"
 
 
 def cost_lines(run: Run, loader: Loader) -> Iterator[str]:
-    config, state = run.config, run.initializer.create()
+    config, state = run.config, run.initializer.abstract_state
     compile_largest = run.train_step.compilations(state, loader.buckets)[0]
     yield f"largest     {costs(compile_largest())}"
     kept = max_checkpoints(config.checkpoint, config.training.steps, config.training.eval_every)
@@ -59,14 +63,16 @@ def cost_lines(run: Run, loader: Loader) -> Iterator[str]:
     disk = mebibytes(kept * rest + resumable * optimizer)
     with_optimizer = f"{mebibytes(optimizer)} in {resumable} of them for the optimizer"
     yield f"checkpoints at most {kept}, {mebibytes(rest)} each, and {with_optimizer}, {disk} of disk"
-    remaining = config.training.steps - max(steps_in(run.workdir.checkpoints), default=0)
-    per_step = config.training.accumulation * sum(use.positions for use in loader.plan.stats) / len(loader.plan)
-    left = timedelta(seconds=round(seconds_per_position(run, state, loader) * per_step * remaining))
+    first = max(steps_in(run.workdir.checkpoints), default=0) + 1
+    per_batch = sum(use.positions for use in loader.plan.stats) / len(loader.plan)
+    remaining = [(range(max(first, steps.start), steps.stop), count) for steps, count in phases(config.training)]
+    times = [len(steps) * count * seconds_per_position(run, loader, count) for steps, count in remaining if steps]
+    left = timedelta(seconds=round(per_batch * sum(times)))
     yield f"time        {left} of training left, by {MEASURED_STEPS} steps; validation is extra"
 
 
 def num_bytes(tree: Any) -> int:
-    return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def mebibytes(count: int) -> str:
@@ -81,13 +87,13 @@ def costs(program: jax.stages.Compiled) -> str:
     return ", ".join(parts) or "compiled; this backend reports neither memory nor operations"
 
 
-def seconds_per_position(run: Run, state: TrainState, loader: Loader) -> float:
-    """Measures updates from the largest batch and returns the seconds for each of its positions, of both sides."""
+def seconds_per_position(run: Run, loader: Loader, num_batches: int) -> float:
+    """Measures updates from so many of the largest batch and returns the seconds for each position, of both sides."""
     # The few pairs of a bucket may all have moved to the next one, which leaves it without a batch.
     largest = max((use.bucket for use in loader.plan.stats if use.batches), key=lambda bucket: bucket.positions)
     batch = next(batch for batch in loader.plan if batch.bucket == largest)
-    batches = [place(loader.pairs, batch, run.train_step.mesh)] * run.config.training.accumulation
-    state, _ = run.train_step(state, batches)
+    batches = [place(loader.pairs, batch, run.train_step.mesh)] * num_batches
+    state, _ = run.train_step(run.initializer.create(), batches)
     jax.block_until_ready(state)
     began = time.perf_counter()
     for _ in range(MEASURED_STEPS):

@@ -22,6 +22,7 @@ from transformer.environment import TRAINING_CORPUS, VALIDATION_CORPUS, VOCABULA
 from transformer.errors import UserError
 from transformer.model.kernels import product_dtype
 from transformer.run import checks, fine_tuning
+from transformer.run.trackers import check_trackers
 from transformer.training.optimizer import make_optimizer, make_schedule
 from transformer.training.pretrained_embeddings import check_files, load_pretrained_embeddings
 from transformer.training.progress import Progress
@@ -59,7 +60,10 @@ class Run:
             parent = self.parent or fine_tuning.open_parent(self.config, self.workdir)
             # Of the random state only the parameters stay in memory.
             parameters = parent.initial_parameters(self.initializer.create().parameters, self.tokenizer)
-            return self.initializer.start_from(parameters)
+            state = self.initializer.start_from(parameters)
+            if self.config.training.init_optimizer:
+                state = state.replace(optimizer_state=parent.initial_optimizer_state(state.optimizer_state))
+            return state
         state, model = self.initializer.create(), self.config.model
         if not (model.source_vectors or model.target_vectors):
             return state
@@ -113,6 +117,7 @@ def prepare(config: Config, workdir: Workdir) -> Run:
     Raises UserError if an input cannot be used, or differs between processes or from that at the start of the run.
     """
     check_files(config.model)
+    check_trackers(config)
     checks.check_listed_corpora(config)
     enable_compilation_cache(config.data.cache_dir)
     mesh = make_mesh(config, jax.devices())

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import jax
-import jax.numpy as jnp
 from absl import logging
 
 from transformer import files
@@ -14,10 +13,9 @@ from transformer.checkpoints.manager import Checkpoints
 from transformer.distributed import coordination
 from transformer.errors import UserError
 from transformer.run.preparation import Run
+from transformer.training.module_norms import norms_by_module
 from transformer.training.progress import Progress
 from transformer.training.state import TrainState
-
-MODULE_DEPTH = 4  # parts of a module's name in the diagnosis: encoder.layers.0.self_attention
 
 
 class Diverged(Exception):
@@ -66,11 +64,3 @@ def give_up(run: Run, diverged: Diverged) -> NoReturn:
         f"{int(diverged.state.skipped)} updates in a row were not finite; rollbacks: {position.num_rollbacks}; "
         "lower optimizer.learning_rate, raise optimizer.warmup_steps or set optimizer.clip_norm, in a new workdir"
     )
-
-
-def norms_by_module(tree: dict) -> dict[str, float]:
-    squares: dict[str, float] = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        module = ".".join(str(key.key) for key in (path[:-1] or path)[:MODULE_DEPTH])
-        squares[module] = squares.get(module, 0.0) + float(jnp.sum(jnp.square(leaf)))
-    return {module: value**0.5 for module, value in squares.items()}

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import optax.contrib
 from jax.sharding import PartitionSpec as P
@@ -104,6 +105,13 @@ def count_updates(optimizer_state: optax.OptState) -> jax.Array | jax.ShapeDtype
         optimizer_state, "count", filtering=lambda path, _: path[-1].tuple_name == "ScaleByScheduleState"
     )
     return counts[0][1]
+
+
+def restart_schedule(optimizer_state: optax.OptState) -> optax.OptState:
+    """Returns the state with the counts of schedules at 0. Moments, and the counts of their updates, stay."""
+    schedules = ("ScaleByScheduleState", "WeightDecaySchedule")
+    zero = np.zeros((), np.int32)
+    return optax.tree.set(optimizer_state, lambda path, _: path[-1].tuple_name in schedules, count=zero)
 
 
 def _inverse_sqrt(config: Config, d_model: int, steps: int) -> optax.Schedule:

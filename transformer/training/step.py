@@ -1,7 +1,7 @@
 """The training step: gradients of the loss, summed over one or more batches, and one update of the optimizer."""
 
 import functools
-import math
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,15 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding
 
 from transformer.config_types import Config
 from transformer.data.batches.collation import Batch, abstract_batch
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.distributed.mesh import BATCH, abstract_arrays, tree_shardings
 from transformer.programs import Programs
+from transformer.training.accumulation import kinds
 from transformer.training.loss import LossSums
 from transformer.training.memory import by_memory
+from transformer.training.module_norms import global_norm, module_norms
 from transformer.training.objectives import OBJECTIVES
 from transformer.training.optimizer import count_updates
 from transformer.training.state import TrainState
@@ -70,16 +72,16 @@ class TrainStep:
 
     def compilations(self, state: TrainState, buckets: Sequence[Bucket]) -> list[Callable[[], jax.stages.Compiled]]:
         """Returns functions that each compile a program for these buckets, the one that needs most memory first."""
-        largest_first = by_memory(self.config, buckets)
-        of_batches, once = zip(*(self.calls(state, bucket) for bucket in largest_first), strict=True)
+        shapes = itertools.product(by_memory(self.config, buckets), kinds(self.config.training))
+        of_batches, once = zip(*(self.calls(state, *shape) for shape in shapes), strict=True)
         calls = [*of_batches, *once[0], (self.learning_rate, count_updates(state.optimizer_state))]
         return [functools.partial(self.programs.compile, *call) for call in calls]
 
-    def calls(self, state: TrainState, bucket: Bucket) -> tuple[tuple, list[tuple]]:
+    def calls(self, state: TrainState, bucket: Bucket, num_batches: int) -> tuple[tuple, list[tuple]]:
         """Returns (function, *abstract arguments) of the call for each batch, and of those for each update."""
         batch, count = self.abstract_batch(bucket), count_updates(state.optimizer_state)
         rate = jax.ShapeDtypeStruct((), jnp.float32, sharding=count.sharding)
-        if self.config.training.accumulation == 1:
+        if num_batches == 1:
             return (self.update, state, batch, self.seed, rate), []
         totals = jax.eval_shape(self.zeros, state.parameters)
         totals = abstract_arrays(totals, tree_shardings(self.mesh, totals))
@@ -144,30 +146,10 @@ class TrainStep:
             "gradient_norm": norm,
             "learning_rate": learning_rate,
             "skipped": ~is_finite,
+            "module_norms": module_norms(gradients, parameters) if self.config.training.module_norms else {},
         }
         return self._constrain(TrainState(state.step + 1, skipped, *after)), metrics
 
     def _constrain(self, tree):
         """Constrains each leaf to the sharding that the next program expects; the compiler might choose another."""
         return jax.lax.with_sharding_constraint(tree, tree_shardings(self.mesh, tree))
-
-
-def global_norm(mesh: Mesh, tree) -> jax.Array:
-    """Returns the Euclidean norm of all leaves together, which are sharded over the mesh like parameters.
-
-    It is the norm of the norms of all rows, which compilers fuse into the computation of the matrices: one collective.
-    """
-    leaves, shardings = jax.tree.leaves(tree), jax.tree.leaves(tree_shardings(mesh, tree))
-
-    def sum_squares(*shards: jax.Array) -> jax.Array:
-        norms = []
-        for shard, sharding in zip(shards, shardings, strict=True):
-            rows = shard if shard.ndim == 1 else jnp.sqrt(jnp.sum(jnp.square(shard), axis=-1)).ravel()
-            copies = mesh.size // math.prod(mesh.shape[axis] for axis in sharding.spec if axis is not None)
-            norms.append(rows * copies**-0.5)
-        return jax.lax.psum(jnp.sum(jnp.square(jnp.concatenate(norms))), mesh.axis_names)
-
-    specs = tuple(sharding.spec for sharding in shardings)
-    # Without the check of replication, which cannot tell that copies are counted once in all.
-    total = jax.shard_map(sum_squares, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(), check_vma=False)(*leaves)
-    return jnp.sqrt(total)

@@ -1,0 +1,162 @@
+"""Trackers: their names and packages, runs of W&B and MLflow that later starts continue, and failures."""
+
+import importlib.util
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.training import tiny
+from transformer.errors import UserError
+from transformer.run import trackers
+from transformer.run.record import Recorder
+from transformer.training.progress import Progress
+from transformer.workdir import Workdir
+
+# SQLAlchemy's, of MLflow's tables.
+pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated:DeprecationWarning")
+
+ABOUT = {"training__note": "why", "training__tags": ("ablation", "de-en")}
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch):
+    """Lets no tracker reach for a network, whatever the environment says."""
+    for name in ("WANDB_NAME", "WANDB_PROJECT", "WANDB_RUN_ID", "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"WANDB_MODE": "offline", "WANDB_ERROR_REPORTING": "false"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+
+
+def track(folder: Path, names: str, done: int, steps: tuple[int, ...], rollback: int | None = None) -> None:
+    """Records training lines of these steps in a start from the checkpoint of step `done`."""
+    config = tiny.tiny_config(training__trackers=names, **ABOUT)
+    with Recorder(Workdir(folder), config) as recorder:
+        recorder.on_start(None, Progress(step=done), ())
+        for step in steps:
+            recorder.on_log(Progress(step=step), {"loss": 1 / step, "train_tokens/>>de<<": 2.0})
+            if step == rollback:
+                recorder.on_start(None, Progress(step=done), ())
+
+
+def wandb_records(path: Path) -> Iterator[object]:
+    """Yields the records of an offline run: a header of 7 bytes, then checksum, length, type and content of each."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    content = path.read_bytes()[7:]
+    while content:
+        _, length, kind = struct.unpack("<IHB", content[:7])
+        assert kind == 1  # a record that is not divided
+        record = Record()
+        record.ParseFromString(content[7 : 7 + length])
+        yield record
+        content = content[7 + length :]
+
+
+def test_a_later_start_continues_the_run_of_wandb(tmp_path, capfd, monkeypatch):
+    import wandb
+
+    (tmp_path / "run").mkdir()
+    monkeypatch.chdir(tmp_path)
+    track(tmp_path / "run", "wandb", 0, (1, 2, 3), rollback=2)
+    track(tmp_path / "run", "wandb", 2, (3, 4))
+    wandb.teardown()  # waits for its process, which writes the files
+    assert capfd.readouterr().out == ""
+    assert {path.name for path in tmp_path.iterdir()} == {"run"}
+    recorded = json.loads((tmp_path / "run" / "trackers.json").read_text())
+    starts = [list(wandb_records(path)) for path in sorted((tmp_path / "run" / "wandb").glob("offline-*/*.wandb"))]
+    for start, steps in zip(starts, ([1, 2, 3], [3, 4]), strict=True):
+        run = next(record.run for record in start if record.WhichOneof("record_type") == "run")
+        assert (run.run_id, run.display_name, run.notes) == (recorded["wandb"], "run", "why")
+        assert list(run.tags) == ["ablation", "de-en"]
+        settings = {item.key: json.loads(item.value_json) for item in run.config.update}
+        assert (settings["model.d_model"], settings["training.note"]) == (8, "why")
+        lines = [record.history.item for record in start if record.WhichOneof("record_type") == "history"]
+        values = [{(item.key or item.nested_key[0]): json.loads(item.value_json) for item in line} for line in lines]
+        assert [line["step"] for line in values] == steps
+        assert [line["train/loss"] for line in values] == [1 / step for step in steps]
+
+
+def test_a_later_start_continues_the_run_of_mlflow(tmp_path, capfd, monkeypatch):
+    from mlflow import MlflowClient
+
+    (tmp_path / "run").mkdir()
+    monkeypatch.chdir(tmp_path)
+    track(tmp_path / "run", "mlflow", 0, (1, 2, 3))
+    track(tmp_path / "run", "mlflow", 2, (3, 4))
+    assert capfd.readouterr().out == ""
+    assert {path.name for path in tmp_path.iterdir()} == {"run"}
+    client = MlflowClient(f"sqlite:///{tmp_path / 'run' / 'mlflow.db'}")
+    (run,) = client.search_runs(["0"])
+    assert run.info.run_id == json.loads((tmp_path / "run" / "trackers.json").read_text())["mlflow"]
+    assert (run.info.run_name, run.info.status) == ("run", "FINISHED")
+    assert (run.data.tags["mlflow.note.content"], run.data.tags["tags"]) == ("why", "ablation de-en")
+    assert run.data.params["model.d_model"] == "8" and run.data.params["training.tags"] == "('ablation', 'de-en')"
+    losses = [(point.step, point.value) for point in client.get_metric_history(run.info.run_id, "train/loss")]
+    assert sorted(losses) == [(step, 1 / step) for step in (1, 2, 3, 3, 4)]
+    assert "train/train_tokens/__de__" in run.data.metrics
+
+
+class Failing(trackers.Tracker):
+    """A tracker that fails from its second line on."""
+
+    lines = 0
+
+    def draw(self, line: dict) -> None:
+        type(self).lines += 1
+        if self.lines >= 2:
+            raise ConnectionError("no route\nto host")
+
+    def close(self, has_failed: bool) -> None:
+        raise AssertionError("is closed, although it has failed")
+
+
+class Absent(trackers.Tracker):
+    """A tracker that cannot start."""
+
+    def __init__(self, *_: object) -> None:
+        raise OSError("disk")
+
+
+def test_a_tracker_that_fails_is_left_out_with_one_warning(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(trackers, "TRACKERS", trackers.TRACKERS)
+    for name, kind in {"failing": Failing, "absent": Absent}.items():
+        monkeypatch.setitem(trackers.TRACKERS, name, kind)
+    track(tmp_path, "failing,tensorboard,absent", 0, (1, 2, 3, 4))
+    assert [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == [1, 2, 3, 4]
+    assert Failing.lines == 2 and len(list((tmp_path / "tensorboard").iterdir())) == 1
+    absent, failing = caplog.messages
+    assert absent.startswith("The tracker absent fails and is left out (OSError: disk); the next start")
+    assert failing.startswith("The tracker failing fails and is left out (ConnectionError: no route); the next start")
+
+
+def test_without_trackers_the_record_is_written(tmp_path):
+    track(tmp_path, "", 0, (1, 2))
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
+    assert not list((tmp_path / "tensorboard").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ("wandbb", "wandbb: must be empty, or names out of tensorboard, wandb, mlflow; did you mean wandb?"),
+        ("tensorboard,mlflow", "mlflow: mlflow needs a package; pip install mlflow-skinny, or leave out mlflow"),
+        ("tensorboard, wandb", "wandb: wandb needs a package; pip install wandb, or leave out wandb"),
+    ],
+)
+def test_unknown_trackers_and_missing_packages_are_refused_before_anything_is_made(
+    tmp_path, monkeypatch, capsys, names, message
+):
+    find = importlib.util.find_spec
+    missing = ("wandb", "mlflow")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in missing else find(name))
+    with pytest.raises(UserError, match="config.training.trackers="):
+        trackers.check_trackers(tiny.tiny_config(training__trackers=names))
+    assert tiny.run(tmp_path / "run", training__trackers=names) == 2
+    assert f"error: config.training.trackers={names.rpartition(message.partition(':')[0])[0]}{message}" in (
+        capsys.readouterr().err
+    )
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,184 @@
+"""Trackers: programs that draw the record of a run, beside `metrics.jsonl` (`training.trackers`)."""
+
+import importlib.util
+import json
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, UInt8
+from tensorboardX import summary
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.proto.summary_pb2 import Summary
+
+from transformer import files
+from transformer.config.keys import flatten, nearest
+from transformer.config_types import Config
+from transformer.errors import UserError
+from transformer.training.optimizer import names_in
+from transformer.training.progress import Record
+from transformer.training.validation import Sample
+from transformer.workdir import Workdir
+
+NOT_DRAWN = ("step", "split", "examples", "tokens", "seconds")
+CELL, GAP, FRAME = 6, 6, 160  # attention: pixels of a weight, pixels between two maps, and their grey
+
+
+class Tracker:
+    """The interface of trackers. Methods, and the constructor, may raise any error."""
+
+    module, package = "tensorboardX", "tensorboardX"  # that it imports, and what to install for it
+
+    def __init__(self, workdir: Workdir, config: Config) -> None:
+        self.workdir, self.config = workdir, config
+
+    def start(self, first_step: int, lines: Sequence[Record]) -> None:
+        """Is called before the first step, also after a rollback, with the `lines` from `first_step` on that stay."""
+
+    def show(self, step: int, samples: Sequence[Sample]) -> None:
+        """Shows the samples of a validation."""
+
+
+class TensorBoard(Tracker):
+    """Event files in the workdir, with curves, and texts and cross-attention of the samples."""
+
+    _events: EventsWriter | None = None
+
+    def start(self, first_step: int, lines: Sequence[Record]) -> None:
+        """Hides the points from `first_step` on, and draws again the `lines` of these steps."""
+        self.close()  # after a rollback, which starts another file
+        # tensorboardX's `SummaryWriter` writes in a thread. When a full disk ends that thread, the training loop hangs.
+        # EventsWriter names files by the second; two may be created in the same one.
+        self._events = EventsWriter(str(self.workdir.tensorboard / "events"), f".{time.time_ns()}")
+        self._add(first_step, file_version="brain.Event:2")
+        self._add(first_step, session_log=SessionLog(status=SessionLog.START))  # hides earlier points from this step on
+        for line in lines:
+            self.draw(line)
+
+    def draw(self, line: Record) -> None:
+        """Draws a line of the record."""
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in points(line).items()]
+        self._add(line["step"], summary=Summary(value=values))
+
+    def show(self, step: int, samples: Sequence[Sample]) -> None:
+        """Writes the texts of the samples, and pictures of their cross-attention if they have one."""
+        for number, sample in enumerate(samples, start=1):
+            lines = {"source": sample.source, "reference": sample.reference, "translation": sample.translation}
+            # TensorBoard shows Markdown, where lines that begin with four spaces stay unchanged.
+            text = "".join(f"    {name:12}{line}\n" for name, line in lines.items())
+            self._add(step, summary=summary.text(f"sample {number}", text))
+            if sample.attention is not None:
+                grey = attention_image(sample.attention.cross)
+                image = summary.make_image(np.stack([grey] * 3, axis=-1))
+                value = Summary.Value(tag=f"cross-attention {number}", image=image)
+                self._add(step, summary=Summary(value=[value]))
+
+    def close(self, has_failed: bool = False) -> None:
+        """Ends the tracking of this start of the run."""
+        if self._events is not None:
+            self._events.close()
+
+    def _add(self, step: int, **content: Any) -> None:
+        self._events.write_event(Event(wall_time=time.time(), step=step, **content))
+        self._events.flush()
+
+
+class WeightsAndBiases(Tracker):
+    """A run of Weights & Biases, which each start of the run continues. Environment variables are those of W&B."""
+
+    module = package = "wandb"
+
+    def __init__(self, workdir: Workdir, config: Config) -> None:
+        import wandb
+
+        about = {"config": flatten(config), "notes": config.training.note, "tags": config.training.tags}
+        about["name"] = os.environ.get("WANDB_NAME", workdir.path.resolve().name)
+        about |= {"dir": workdir.path, "settings": wandb.Settings(console="off", silent=True)}
+        identity = recorded_id(workdir, "wandb", lambda: secrets.token_hex(4))
+        self.run = wandb.init(id=identity, resume="allow", **about)
+        # Without an axis of ours, W&B drops values of a lower step than its last, as after a restart or a rollback.
+        self.run.define_metric("step")
+        self.run.define_metric("*", step_metric="step")
+
+    def draw(self, line: Record) -> None:
+        self.run.log({"step": line["step"], **points(line)})
+
+    def close(self, has_failed: bool) -> None:
+        self.run.finish(exit_code=int(has_failed))
+
+
+class MLflow(Tracker):
+    """A run of MLflow, which each start continues: on $MLFLOW_TRACKING_URI, or in a database in the workdir."""
+
+    module, package = "mlflow", "mlflow-skinny"
+
+    def __init__(self, workdir: Workdir, config: Config) -> None:
+        from mlflow import MlflowClient, entities
+
+        super().__init__(workdir, config)
+        database = f"sqlite:///{workdir.path.resolve() / 'mlflow.db'}"  # MLflow refuses new stores of plain files
+        self.client, self.entities = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or database), entities
+        self.identity = recorded_id(workdir, "mlflow", self._create_run)
+        self.client.update_run(self.identity, "RUNNING")
+
+    def _create_run(self) -> str:
+        name, training = os.environ.get("MLFLOW_EXPERIMENT_NAME", "Default"), self.config.training
+        known = self.client.get_experiment_by_name(name)
+        experiment = known.experiment_id if known else self.client.create_experiment(name)
+        tags = {"mlflow.note.content": training.note, "tags": " ".join(training.tags)}
+        run = self.client.create_run(experiment, tags=tags, run_name=self.workdir.path.resolve().name)
+        values = list(flatten(self.config).items())
+        for first in range(0, len(values), 100):  # MLflow takes so many at a time, of 6,000 characters
+            params = [self.entities.Param(key, str(value)[:6000]) for key, value in values[first : first + 100]]
+            self.client.log_batch(run.info.run_id, params=params)
+        return run.info.run_id
+
+    def draw(self, line: Record) -> None:
+        values, now = {re.sub(r"[^\w. :/-]", "_", name): value for name, value in points(line).items()}, time.time()
+        metrics = [self.entities.Metric(name, value, int(1e3 * now), line["step"]) for name, value in values.items()]
+        self.client.log_batch(self.identity, metrics=metrics)
+
+    def close(self, has_failed: bool) -> None:
+        self.client.set_terminated(self.identity, "FAILED" if has_failed else "FINISHED")
+
+
+TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases, "mlflow": MLflow}
+
+
+def check_trackers(config: Config) -> None:
+    """Raises UserError if `training.trackers` names no tracker, or one whose package is not installed."""
+    given = f"config.training.trackers={config.training.trackers}"
+    for name in names_in(config.training.trackers):
+        if name not in TRACKERS:
+            raise UserError(f"{given}: must be empty, or names out of {', '.join(TRACKERS)}{nearest(name, TRACKERS)}")
+        if importlib.util.find_spec(TRACKERS[name].module) is None:
+            package = TRACKERS[name].package
+            raise UserError(f"{given}: {name} needs a package; pip install {package}, or leave out {name}")
+
+
+def recorded_id(workdir: Workdir, name: str, make: Callable[[], str]) -> str:
+    """Returns the id of the run in a tracker, by `make` at the first start, which `trackers.json` keeps for others."""
+    ids = json.loads(workdir.trackers.read_bytes()) if workdir.trackers.exists() else {}
+    if name not in ids:
+        files.write_json(workdir.trackers, ids := ids | {name: make()})
+    return ids[name]
+
+
+def points(line: Record) -> dict[str, float]:
+    """Returns the values of a line that trackers draw, each under "SPLIT/NAME"."""
+    return {f"{line['split']}/{name}": float(value) for name, value in line.items() if name not in NOT_DRAWN}
+
+
+def attention_image(weights: Float[np.ndarray, "N H Q K"]) -> UInt8[np.ndarray, "height width"]:
+    """Returns a map of grey values for each head, in a row for each layer: white for a weight of 0, black for 1."""
+    layers, heads, queries, keys = weights.shape
+    grey = np.rint(255 * (1 - weights)).astype(np.uint8).repeat(CELL, axis=2).repeat(CELL, axis=3)
+    height, width = queries * CELL + GAP, keys * CELL + GAP
+    framed = np.full((layers, heads, height, width), FRAME, np.uint8)
+    framed[:, :, GAP // 2 : -GAP // 2, GAP // 2 : -GAP // 2] = grey
+    return framed.transpose(0, 2, 1, 3).reshape(layers * height, heads * width)

@@ -1,0 +1,25 @@
+"""The number of batches whose gradients are summed for an update, which may change in the course of a run."""
+
+from transformer.config_types import Config
+
+
+def phases(training: Config) -> list[tuple[range, int]]:
+    """Returns the steps of each phase of a run, from 1 on, and the number of batches of an update in it.
+
+    `training` is `config.training`. Phases that begin after the last step are left out.
+    """
+    changes = [change.split(":") for change in training.accumulation_changes.split(",") if change]
+    starts = [(1, training.accumulation), *((int(step), int(count)) for step, count in changes)]
+    ends = [*(step for step, _ in starts[1:]), training.steps + 1]
+    spans = zip(starts, ends, strict=True)
+    return [(range(first, min(end, training.steps + 1)), count) for (first, count), end in spans if first < end]
+
+
+def batches_at(step: int, training: Config) -> int:
+    """Returns the number of batches of the update that this step makes."""
+    return next(count for steps, count in phases(training) if step in steps)
+
+
+def kinds(training: Config) -> list[int]:
+    """Returns 2 if a run has updates from several batches, then 1 if from single ones. Each kind has its programs."""
+    return sorted({min(count, 2) for _, count in phases(training)}, reverse=True)
