@@ -17,6 +17,7 @@ import statistics
 import tempfile
 import threading
 import time
+import timeit
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -115,12 +116,12 @@ def _sentencepiece(config: ml_collections.ConfigDict) -> dict[str, float]:
     made = _tokenizer(config)
     pairs = itertools.islice(open_source(config.data, "train"), ENCODED)
     sides = [[line.decode() for line in side] for side in zip(*pairs, strict=True)]
-    seconds = []
-    for _ in range(REPETITIONS):
-        began = time.perf_counter()
+
+    def encode() -> None:
         for side, vocabulary in zip(sides, made.sides, strict=True):
             vocabulary.encode(side)
-        seconds.append(time.perf_counter() - began)
+
+    seconds = timeit.repeat(encode, number=1, repeat=REPETITIONS)
     bound = len(sides[0]) / statistics.median(seconds) * workers.num_workers(config.data.workers)
     return {"sentencepiece_pairs_per_second": round(bound)}
 
