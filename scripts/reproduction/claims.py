@@ -12,7 +12,6 @@ survive other seeds, not whether it would survive other sentences.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -27,8 +26,7 @@ MARGINS = {"bleu": 0.5, "perplexity": math.log(1.02)}  # smaller differences are
 HIGHER, LOWER, EQUAL = 1, -1, 0
 
 
-@dataclass(frozen=True)
-class Contrast:
+class Contrast(NamedTuple):
     """A contrast's value, its standard error, and the degrees of freedom of that."""
 
     value: float
