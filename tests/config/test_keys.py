@@ -110,11 +110,13 @@ def ids(folder: Path) -> None:
     for stem in ("train", "validation", "test"):
         for language in ("en", "de"):
             (folder / f"{stem}.{language}").write_text("".join(f"{i % 7} {i % 5}\n" for i in range(40)))
+    (folder / "links").write_text("0-0\n" * 40)
     settings = """
     data.source=ids tokenizer.kind=ids tokenizer.vocab_size=20 model.positions=rotary optimizer.name=adafactor
-    tokenizer.shared=false model.share_embeddings=target
+    tokenizer.shared=false model.share_embeddings=target training.guided_heads=1.1 model.attention_implementation=plain
     """
-    trace(folder, "run", settings, {"data.path": str(folder), "data.mixture": "('weight=2',)"}, 16)
+    mixture = f"('weight=2 alignments={folder / 'links'}',)"
+    trace(folder, "run", settings, {"data.path": str(folder), "data.mixture": mixture}, 16)
     describe_note(loading.load(folder / "run"))
 
 
