@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from transformer import runtime
+
 LAST_LINES = 5  # of a failed child's log
 
 
@@ -37,6 +39,7 @@ def _terminate_with_parent() -> None:
 
 
 if __name__ == "__main__":
+    runtime.set_up()  # the module does so too, but then there is a thread already, and malloc would have two arenas
     threading.Thread(target=_terminate_with_parent, daemon=True).start()
     del sys.argv[0]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
