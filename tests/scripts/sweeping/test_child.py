@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import REPOSITORY
 
-# Each of two threads fills and frees a buffer ten times, as XLA's threads do. Prints how often the second thread got its
+# Each of two threads fills and frees a buffer ten times, as XLA's threads do. Prints how often the second one got its
 # pages from the kernel.
 PROGRAM = """
 import ctypes, resource, threading
