@@ -108,12 +108,13 @@ def test_each_device_holds_its_share(report, mesh):
 
 @pytest.mark.parametrize("mesh", [ONE, *MESHES], ids=str)
 def test_the_compiled_step_takes_no_more_memory_than_its_share(report, mesh):
-    # Vectors, the norms' scales and biases, are whole on every device; metrics and addresses are less than a KiB more.
+    # Vectors, the norms' scales and biases, are whole on every device; metrics, those of modules too, and addresses
+    # are less than 2 KiB more.
     sizes, (data, fsdp, tensor) = report["sizes"], mesh
     state = sizes["matrices"] / (fsdp * tensor) + sizes["vectors"]
     memory = report["meshes"][str(mesh)]["memory"]
     assert memory["arguments"] == pytest.approx(state + sizes["batch"] / (data * fsdp), abs=64)
-    assert memory["outputs"] == pytest.approx(state, abs=1024)
+    assert memory["outputs"] == pytest.approx(state, abs=2048)
 
 
 def test_a_run_resumes_on_another_mesh(report):

@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,7 @@ class Corpus:
     weights: Sequence[float] = ()
     is_estimated = False
     starts: Sequence[Bool[np.ndarray, "_"]] = ()
+    _annotations: Mapping[str, np.ndarray] = {}
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
