@@ -206,7 +206,7 @@ def get_keys() -> ml_collections.ConfigDict:
     training.whole_word_masking = Key(False, SWITCH)  # masked_lm: mask all tokens of a word, or none
     training.steps = Key(100_000, at_least(1))  # optimizer updates
     training.accumulation = Key(1, at_least(1))  # batches whose gradients are summed for one update
-    # From which step on it has another value, STEP:BATCHES,STEP:BATCHES,... (Smith et al. 2018); "": never
+    # Its changes: STEP:BATCHES,STEP:BATCHES,... (Smith et al. 2018); "": none
     training.accumulation_changes = Key("", CHANGES)
     training.label_smoothing = Key(0.1, PROBABILITY)  # probability mass taken from the correct token (section 5.4)
     # Where that mass goes. uniform: all V tokens; others: all but the correct token and padding
@@ -217,20 +217,20 @@ def get_keys() -> ml_collections.ConfigDict:
     # Heads of cross-attention that learn the links of words in a mixture's alignments (Chen et al. 2016), LAYER.HEAD
     # from 1.1 on, such as 5.1,5.2; "": none
     training.guided_heads = Key("", TEXT)
-    training.guided_weight = Key(0.1, above(0))  # of their loss, which the reported loss does not have
+    training.guided_weight = Key(0.1, above(0))  # weight of their loss, which the reported loss leaves out
     # Moving average of the parameters, to validate and decode with. After n updates its decay is at most
     # (1 + n) / (10 + n), so that it soon forgets the initial parameters; 0: off
     training.ema_decay = Key(0.0, PROBABILITY)
     training.note = Key("", TEXT, LOG)  # what the run is for, which reports show; --note sets it too
     training.tags = Key((), WORDS, LOG)  # words to find runs by, which reports show
-    # What draws metrics.jsonl, of tensorboard, wandb and mlflow, with commas between them; "": nothing
+    # Trackers that draw metrics.jsonl: tensorboard, wandb and mlflow, with commas between them; "": none
     training.trackers = Key("tensorboard", TEXT, LOG)
     training.log_every = Key(100, at_least(1), LOG)  # steps between log lines
     training.eval_every = Key(2500, at_least(1), RECORD)  # steps between validations
     training.eval_bleu = Key(True, SWITCH, RECORD)  # decode the validation split for BLEU
     training.eval_sentences = Key(0, at_least(0))  # number of sentences to decode for it, from the first on; 0: all
     training.eval_beam_size = Key(1, at_least(1))  # beam size for it; 1: greedy
-    # Whether lines of validations have the norms of gradients and weights by module, of the last step before them
+    # Adds the norms of gradients and weights by module, at the last step, to the lines of validations
     training.module_norms = Key(False, SWITCH, LOG)
     # Validation sentences whose translations and attention are shown at each validation, with eval_bleu; 0: none
     training.samples = Key(3, at_least(0), LOG)

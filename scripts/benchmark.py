@@ -42,7 +42,9 @@ def make_parser() -> cli.Parser:
     parser.add_argument("--size", choices=SIZES, default="base", help="train, decode: the model and its batch (base)")
     peers = {"metavar": "PYTHON", "nargs": "?", "const": PEERS}
     parser.add_argument("--peers", help=f"train, decode: measure the peers too ({PEERS})", **peers)
-    parser.add_argument("--threads", type=cli.at_least(1), metavar="N", help="train, decode: cores of each (all)")
+    parser.add_argument(
+        "--threads", type=cli.at_least(1), metavar="N", help="train, decode: cores of each (all, and at most all)"
+    )
     parser.add_argument("--pairs", type=int, default=2_000_000, metavar="N", help="data: pairs to generate (2000000)")
     parser.add_argument("--readme", metavar="FILE", help="write the table into this file, between its marks")
     return parser

@@ -20,6 +20,7 @@ from transformer.data.sources.alignments import parse_links
 from transformer.data.sources.lines import counted, read_text_file
 from transformer.decoding.forced_decoding import Attention
 from transformer.errors import UserError
+from transformer.training.optimizer import names_in
 
 Head = tuple[int, int]  # (layer, head), from 0
 Links = frozenset[tuple[int, int]]  # (source word, target word), from 0
@@ -65,7 +66,7 @@ def choose_heads(model: Model, names: str, sentences: int) -> list[Head]:
         return []
     known = heads_of(model.attention("", ""))
     if names != "best":
-        chosen = names.split(",")
+        chosen = names_in(names)
         if not set(chosen) <= set(known):
             raise UserError(f"--heads={names}: must be best, average, or LAYER.HEAD from 1.1 to {list(known)[-1]}")
         return [known[name] for name in chosen]

@@ -104,6 +104,8 @@ def count_threads(requested: int | None) -> int:
 
 def find_interpreter(path: str | None) -> str | None:
     """Returns the absolute path of the peers' Python. Raises UserError if there is none at `path`."""
-    if path is not None and shutil.which(path) is None:
+    if path is None:
+        return None
+    if (found := shutil.which(path)) is None:
         raise UserError(f"--peers={path}: no such interpreter; `make bench` makes .venv-bench/bin/python")
-    return path and os.path.abspath(path)  # links stay: one in an environment selects its packages
+    return os.path.abspath(found)  # links stay: one in an environment selects its packages

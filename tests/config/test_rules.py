@@ -99,6 +99,8 @@ IMPOSSIBLE_COMBINATIONS = (
     (GUIDED | {"training.guided_heads": "6.9"}, ("guided_heads=6.9", "num_heads=8")),
     (GUIDED | {"training.guided_heads": "last"}, ("guided_heads=last",)),
     (GUIDED | {"model.attention_implementation": "auto"}, ("guided_heads=6.8", "attention_implementation=auto")),
+    (GUIDED | {"training.guided_heads": ","}, ("guided_heads=,",)),
+    (GUIDED | {"tokenizer.kind": "word"}, ("mixture=('alignments=a',)", "kind=word")),
     (GUIDED | {"data.context": 1}, ("mixture=('alignments=a',)", "context=1")),
     (CTC | {"decoding.no_repeat_ngram": 2}, ("strategy=ctc", "no_repeat_ngram=2")),
 )

@@ -39,6 +39,19 @@ def test_each_line_has_the_links_of_the_chosen_head(workdir, aligned):
     assert [len(linked) for linked in links] == [2, 3, 0]
 
 
+def test_the_guided_heads_are_the_default_and_need_no_file_of_links(tmp_path, monkeypatch, capsys):
+    (tmp_path / "links").write_text("0-0\n" * 100)
+    settings = {"data.mixture": f"('alignments={tmp_path / 'links'}',)", "training.guided_heads": "1.2"}
+    guided = make_workdir(tmp_path / "run", **settings | {"model.attention_implementation": "plain"})
+    (tmp_path / "links").unlink()
+    outputs = []
+    for flags in ([], ["--heads=1.2"], ["--heads=1.1"]):
+        monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"1 2 3 4 ||| 4 3 2 1\n")))
+        assert run(align, f"--workdir={guided}", *flags) == 0
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1] != outputs[2]
+
+
 def test_the_best_head_and_the_error_rate_are_logged(aligned, tmp_path):
     (tmp_path / "gold").write_text("0-0 1?1\n0-0\n\n")
     code, out, log = aligned(f"--gold={tmp_path / 'gold'}", "--heads=best", "--sentences=3")

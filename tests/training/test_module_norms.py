@@ -50,3 +50,13 @@ def test_a_step_reports_norms_by_module_and_computes_the_same(parts):
     expected = {f"weight_norm/{name}": pytest.approx(norm, rel=1e-6) for name, norm in weights.items()}
     assert expected == {name: norm for name, norm in norms.items() if name.startswith("weight_norm/")}
     assert len(norms) == 2 * len(weights) and "gradient_norm/decoder.layers.0.cross_attention" in norms
+
+
+def test_after_a_skipped_update_the_norms_are_those_of_the_weights_that_stay():
+    here, batch = setup(tiny_config(training__module_norms=True)), make_batch([(5, 6), (6, 4)], 4, 7, 0)
+    expected = {name: float(norm) for name, norm in norms_by_module(here.initializer.create().parameters).items()}
+    batch["target_weights"] = np.full(batch["target_output"].shape, np.inf, np.float32)
+    _, metrics = here.after([batch])
+    assert metrics["skipped"]
+    norms = {name.removeprefix("weight_norm/"): norm for name, norm in metrics["module_norms"].items()}
+    assert {name: norms[name] for name in expected} == pytest.approx(expected, rel=1e-6)

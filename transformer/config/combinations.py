@@ -40,7 +40,7 @@ def _guides_own_heads(c: Config) -> bool:
     except ValueError:
         return False
     num_layers = c.model.num_decoder_layers or c.model.num_layers
-    return all(layer < num_layers and head < c.model.num_heads for layer, head in heads)
+    return heads != [] and all(layer < num_layers and head < c.model.num_heads for layer, head in heads)
 
 
 def _longest_bucket(c: Config) -> int:
@@ -110,6 +110,9 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
     ),
     "alignments are of the words of single sentences; leave source_tag empty and context=0": (
         lambda c: _has_alignments(c) and (c.data.source_tag != "" or c.data.context > 0)
+    ),
+    "unknown words in a row are one token, so that alignments cannot count words; use another tokenizer.kind": (
+        lambda c: _has_alignments(c) and c.tokenizer.kind == "word"
     ),
     "the corpora of a mixture have train_pairs and exclude of their own; set train_pairs=0 and an empty exclude": (
         lambda c: c.data.mixture != () and (c.data.train_pairs > 0 or c.data.exclude != "")

@@ -146,7 +146,7 @@ class TrainStep:
             "gradient_norm": norm,
             "learning_rate": learning_rate,
             "skipped": ~is_finite,
-            "module_norms": module_norms(gradients, parameters) if self.config.training.module_norms else {},
+            "module_norms": module_norms(gradients, after[0]) if self.config.training.module_norms else {},
         }
         return self._constrain(TrainState(state.step + 1, skipped, *after)), metrics
 

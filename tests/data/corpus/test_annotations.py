@@ -39,6 +39,9 @@ def test_tokens_of_linked_words_are_linked_wherever_the_pair_is_in_its_row():
     expected[0, 3, 6] = True
     np.testing.assert_array_equal(linked, expected)
     assert annotated.count_outside([sources, targets]) == 1
+    nothing = np.array([], np.int32), np.array([], np.int32)  # the rows of a process that gets no sentence
+    empty = annotated._replace(links=[])
+    assert not empty.link_tokens([nothing, nothing], np.array([], int), [np.array([], int)] * 2, (1, 2, 2)).any()
 
 
 TEXTS = [(f"the year {number} begins", f"es beginnt das Jahr {number}") for number in range(100, 160)]

@@ -14,7 +14,7 @@ class Annotations(NamedTuple):
 
     weights: of each pair in the loss; None if none has any.
     links: (source word, target word) of each pair; None if none has any.
-    starts: for source and target, whether each token of the vocabulary begins a word.
+    starts: for source and target, the mask of the tokens that begin a word.
     """
 
     weights: Float32[np.ndarray, " N"] | None = None
@@ -52,7 +52,7 @@ class Annotations(NamedTuple):
 def words_of(side: Sequences, starts: Bool[np.ndarray, " V"]) -> list[Int[np.ndarray, " _"]]:
     """Returns the number of the word of each token of each sentence, without end-of-sentence."""
     tokens, lengths = side
-    return [number_words(starts[sentence[:-1]]) for sentence in np.split(tokens, np.cumsum(lengths)[:-1])]
+    return [number_words(starts[sentence[:-1]]) for sentence in np.split(tokens, np.cumsum(lengths))[:-1]]
 
 
 def number_words(starts: Bool[np.ndarray, " T"]) -> Int[np.ndarray, " T"]:

@@ -116,7 +116,7 @@ class Corpus:
     def sentences(self, side: int, pairs: Int[np.ndarray, "N"]) -> list[list[int]]:
         """Returns the tokens of each of these sources or targets, without end-of-sentence."""
         tokens, lengths = self.sequences(side, pairs)
-        return [sentence[:-1].tolist() for sentence in np.split(tokens, np.cumsum(lengths)[:-1])]
+        return [sentence[:-1].tolist() for sentence in np.split(tokens, np.cumsum(lengths))[:-1]]
 
     def epoch(self, epoch: int, seed: int, draw: Callable[..., Sequences] | None = None) -> "EpochPairs":
         """Returns the pairs that this epoch reads: sampled by `draw` or `sampler` with subword sampling."""

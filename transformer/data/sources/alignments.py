@@ -31,8 +31,8 @@ def read_links(path: Path | None, count: int, label: str) -> Links:
     lines = [""] * count if path is None else read_text_file(path)
     if len(lines) != count:
         raise UserError(f"{path}: has {counted(len(lines), 'line')} for {counted(count, 'pair')} of {label}")
-    links, ends = [], []
+    links, ends = [], [0]
     for number, line in enumerate(lines, start=1):
         links += [link[:2] for link in parse_links(line, f"{path}, line {number}")]
         ends.append(len(links))
-    return np.array(links, np.uint16).reshape(-1, 2), np.array([[0, *ends[:-1]], ends], int).T
+    return np.array(links, np.uint16).reshape(-1, 2), np.array([ends[:-1], ends[1:]], int).T

@@ -1,6 +1,7 @@
 """Corpora that the configuration lists as texts: those of a mixture, which are one source, and more validation sets."""
 
 import bisect
+import itertools
 import math
 import shlex
 from collections.abc import Callable, Iterator, Sequence
@@ -157,6 +158,9 @@ class MixedSource:
 def open_mixture(data: Config, open_part: Callable[[Config], "Source"]) -> MixedSource:
     """Opens the training corpora of `data.mixture`, where `open_part` opens one. Raises UserError for unusable ones."""
     parts = tuple(Part(listed, open_part(listed.data)) for listed in listed_corpora(data))
+    for part, key in itertools.product(parts, ANNOTATIONS):
+        if (path := getattr(part.listed, key)) and not path.is_file():
+            raise UserError(f"config.data.mixture: {key}={path} of {part.label} is no file")
     return MixedSource(parts, data.mixture_temperature)
 
 
@@ -218,10 +222,9 @@ def _read_corpus(data: Config, number: int, text: str) -> ListedCorpus:
     if not 0 < weight < math.inf:
         raise UserError(f"{where}: weight must be a number above 0")
     paths = {key: files.expanded(values.pop(key)) for key in ANNOTATIONS if key in values}
-    for key, path in paths.items():
-        if not path.is_file():
-            raise UserError(f"{where}: {key}={path} is no file")
     own = _with_values(data, values | {"mixture": ()})
+    if "alignments" in paths and source_tag(own):
+        raise UserError(f"{where}: the words of alignments have no tag; leave source_tag empty")
     return ListedCorpus(label, own, weight, *(paths.get(key) for key in ANNOTATIONS))
 
 

@@ -181,12 +181,12 @@ def train(options: Config, source: Source) -> tuple[Vocabulary, Vocabulary]:
 
 
 def training_pairs(source: Source, limit: int) -> Iterator[tuple[str, str]]:
-    """Yields at most `limit` pairs; those of a mixture as often as an epoch reads them, in proportion."""
+    """Returns about `limit` pairs at most; those of a mixture as often as an epoch reads them, in proportion."""
     if not isinstance(source, MixedSource):
         return select_pairs(source, limit)
     counts = [len(part.source) for part in source.corpora]
     read = [weight * count for weight, count in zip(source.weigh(counts), counts, strict=True)]
-    scale, chosen = min(1.0, limit / sum(read)), []
+    scale, chosen = min(1.0, limit / max(sum(read), 1)), []
     for part, count, number in zip(source.corpora, counts, read, strict=True):
         times, rest = divmod(round(scale * number), max(count, 1))
         chosen += [select_pairs(part.source, size) for size in (*[count] * times, rest) if size]
