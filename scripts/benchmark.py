@@ -19,33 +19,40 @@ import pkgutil
 
 from scripts import markdown
 from transformer import cli
+from transformer.errors import UserError
 
 SIZES = ("small", "base")
 PEERS = ".venv-bench/bin/python"
-BENCHMARKS = {  # the function of each, which is imported when needed
-    **dict.fromkeys(("train", "decode"), "scripts.benchmarking.speeds:measure"),
-    "data": "scripts.benchmarking.data:measure",
-    "layers": "scripts.benchmarking.layers:measure",
+FLAGS = {"size": "base", "peers": None, "threads": None, "pairs": 2_000_000}  # with their defaults
+BENCHMARKS = {  # the function of each, which is imported when needed, and its flags
+    "train": ("scripts.benchmarking.tasks:measure", ("size", "peers", "threads")),
+    "decode": ("scripts.benchmarking.tasks:measure", ("size", "peers", "threads")),
+    "data": ("scripts.benchmarking.data:measure", ("pairs",)),
+    "layers": ("scripts.benchmarking.layers:measure", ()),
 }
 
 
 def main(arguments: argparse.Namespace) -> None:
-    measurement = pkgutil.resolve_name(BENCHMARKS[arguments.what])(arguments)
-    is_speed = arguments.what in ("train", "decode")
-    name = f"{arguments.what}-{arguments.size}-{measurement.processor}" if is_speed else arguments.what
+    what = arguments.what
+    function, flags = BENCHMARKS[what]
+    for name in FLAGS.keys() - flags:
+        if getattr(arguments, name) != FLAGS[name]:
+            raise UserError(f"--{name}={getattr(arguments, name)}: {what} has no such flag")
+    measurement = pkgutil.resolve_name(function)(arguments)
+    name = f"{what}-{arguments.size}-{measurement.processor}" if "size" in flags else what
     markdown.publish(measurement.text, name, arguments.readme)
 
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.benchmark", __doc__)
+    parser.set_defaults(**FLAGS)
     parser.add_argument("what", choices=tuple(BENCHMARKS), help="what to measure")
-    parser.add_argument("--size", choices=SIZES, default="base", help="train, decode: the model and its batch (base)")
-    peers = {"metavar": "PYTHON", "nargs": "?", "const": PEERS}
-    parser.add_argument("--peers", help=f"train, decode: measure the peers too ({PEERS})", **peers)
+    parser.add_argument("--size", choices=SIZES, help="train, decode: the model and its batch (base)")
     parser.add_argument(
-        "--threads", type=cli.at_least(1), metavar="N", help="train, decode: cores of each (all, and at most all)"
+        "--peers", metavar="PYTHON", nargs="?", const=PEERS, help=f"train, decode: measure the peers too ({PEERS})"
     )
-    parser.add_argument("--pairs", type=int, default=2_000_000, metavar="N", help="data: pairs to generate (2000000)")
+    parser.add_argument("--threads", type=int, metavar="N", help="train, decode: cores of each system (all)")
+    parser.add_argument("--pairs", type=int, metavar="N", help="data: pairs to generate (2000000)")
     parser.add_argument("--readme", metavar="FILE", help="write the table into this file, between its marks")
     return parser
 

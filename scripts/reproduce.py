@@ -17,7 +17,8 @@ from transformer import cli
 
 def main(arguments: argparse.Namespace) -> None:
     from scripts import markdown
-    from scripts.reproduction.table import make_text, make_trials, read_results, read_rows
+    from scripts.reproduction.rows import make_trials, read_results, read_rows
+    from scripts.reproduction.tables import make_text
     from scripts.sweeping import description, running
     from scripts.sweeping.folder import Folder
     from scripts.sweeping.study import storage_errors
@@ -43,9 +44,10 @@ def make_parser() -> cli.Parser:
     parser.add_argument("--data", metavar="FOLDER", help="folder of the data, or multi30k (mini), wmt14 (paper)")
     parser.add_argument("--output", metavar="DIR", help="folder of the runs (runs/table3-SCALE)")
     parser.add_argument("--rows", metavar="ROW,...", help="train only these rows, and the base row (all)")
-    number, text = cli.at_least(1), "seeds of base and rows with a large effect (3)"
-    parser.add_argument("--seeds", metavar="N", type=number, default=3, help=text)
-    parser.add_argument("--jobs", metavar="N", type=number, default=1, help="runs at a time (1)")
+    parser.add_argument(
+        "--seeds", metavar="N", type=cli.at_least(1), default=3, help="seeds of base and rows with a large effect (3)"
+    )
+    parser.add_argument("--jobs", metavar="N", type=cli.at_least(1), default=1, help="runs at a time (1)")
     parser.add_argument("--retry_failed", action="store_true", help="run again the runs that failed earlier")
     parser.add_argument("--report", action="store_true", help="run nothing; print the tables of the complete runs")
     parser.add_argument("--readme", metavar="FILE", help="Markdown file to write the tables into, between its marks")

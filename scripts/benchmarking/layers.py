@@ -6,7 +6,7 @@ A layer is a function from (B, n, d) to (B, n, d). Attention is that of one head
 import argparse
 import math
 import statistics
-import timeit
+import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -115,7 +115,11 @@ def cost_of(kind: Kind, n: int, d: int, rows: int) -> tuple[float, int]:
     x = jax.random.normal(jax.random.key(0), (rows, n, d))
     program = jax.jit(kind.make(d)).lower(x).compile()
     jax.block_until_ready(program(x))
-    seconds = timeit.repeat(lambda: jax.block_until_ready(program(x)), number=1, repeat=REPETITIONS)
+    seconds = []
+    for _ in range(REPETITIONS):
+        began = time.perf_counter()
+        jax.block_until_ready(program(x))
+        seconds.append(time.perf_counter() - began)
     memory = program.memory_analysis()
     return statistics.median(seconds), memory.temp_size_in_bytes + memory.output_size_in_bytes
 
@@ -137,7 +141,8 @@ def longest_path(kind: Kind, n: int, d: int) -> int:
     # Which outputs of a layer depend on which of its inputs; every layer of a stack has the same pattern.
     depends = jax.jacobian(lambda x: layer(x).sum(axis=-1))(x)[0, :, 0]  # (n outputs, n inputs, d)
     depends = jnp.any(depends != 0.0, axis=-1)
-    layers = 0
-    while not reached[-1]:
-        reached, layers = (depends & reached[None]).any(axis=1), layers + 1
-    return layers * kind.steps(n)
+    for layers in range(1, n + 1):
+        reached = (depends & reached[None]).any(axis=1)
+        if reached[-1]:
+            return layers * kind.steps(n)
+    raise ValueError("the last output never depends on the first input")

@@ -6,7 +6,6 @@
 import contextlib
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import tempfile
@@ -97,15 +96,17 @@ def running(python: str, contender: Contender, task: Mapping[str, Any]) -> Itera
 
 
 def count_threads(requested: int | None) -> int:
-    """Returns the number of threads of each system, at most the cores that the process may use."""
+    """Returns the number of threads of each system. Raises UserError if the process may not use so many cores."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(requested or cores, cores)
+    if requested is not None and not 1 <= requested <= cores:
+        raise UserError(f"--threads={requested}: must be 1 to {cores}, the cores that this process may use")
+    return requested or cores
 
 
 def find_interpreter(path: str | None) -> str | None:
     """Returns the absolute path of the peers' Python. Raises UserError if there is none at `path`."""
     if path is None:
         return None
-    if (found := shutil.which(path)) is None:
+    if Path(path).is_dir() or not os.access(path, os.X_OK):
         raise UserError(f"--peers={path}: no such interpreter; `make bench` makes .venv-bench/bin/python")
-    return os.path.abspath(found)  # links stay: one in an environment selects its packages
+    return str(Path(path).absolute())  # links stay: one in an environment selects its packages

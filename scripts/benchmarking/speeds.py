@@ -1,12 +1,6 @@
-"""The speed of a training step and of a beam search, of this project and of its peers.
+"""The speeds of several systems on one task, in interleaved repetitions, since a machine's speed may drift."""
 
-training: target tokens a second of one step with Adam, padding not counted. decoding: output tokens a second, the same
-number of tokens for every sentence. The repetitions of all systems are interleaved, since a machine's speed may drift.
-"""
-
-import argparse
 import contextlib
-import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
@@ -15,56 +9,14 @@ from typing import Any, NamedTuple
 from absl import logging
 
 from scripts.benchmarking.measurement import Measurement, describe_machine, processor_kind
-from scripts.benchmarking.processes import Contender, Failed, Worker, count_threads, find_interpreter, running
+from scripts.benchmarking.processes import Contender, Failed, Worker, running
 from transformer.errors import UserError
 from transformer.model.kernels import computes_bfloat16, computes_int8
-from transformer.special_tokens import BOS, EOS, PAD, SPECIAL
 
 REPETITIONS = 9
 EMULATED = "this processor has no instructions for its dtype"
 by_rate = attrgetter("rate")
 HEADER = ("batch", "system", "tokens/s", "slowest", "fastest", "relative to the fastest peer", "our fastest / this")
-LENGTHS = 8  # of the sentences in a training batch: those that `batch.length_multiple` puts into one bucket
-SENTENCES = (16, 1)  # of a batch to translate
-TOKENS = 32  # of a source and of an output, end-of-sentence included
-BEAM_SIZE = 4
-OURS, PEERS = "scripts.benchmarking.ours", "scripts.benchmarking.peers"
-TRAIN, TRANSLATE = f"{OURS}:prepare_training", f"{OURS}:prepare_decoding"
-TORCH, MARIAN = f"{PEERS}.torch_training:prepare", f"{PEERS}.marian_decoding:prepare"
-HUGGING_FACE, CTRANSLATE2 = (f"{PEERS}.hugging_face:prepare_{way}" for way in ("generate", "ctranslate2"))
-TOKENS_BY_NAME = {"pad": PAD, "bos": BOS, "eos": EOS}
-DTYPES = ("float32", "bfloat16")
-TRAINING = [
-    *(Contender(f"this project, {dtype}", TRAIN, {"dtype": dtype}) for dtype in DTYPES),
-    *(Contender(f"PyTorch eager, {dtype}", TORCH, {"dtype": dtype, "compile": False}, True) for dtype in DTYPES),
-    *(Contender(f"PyTorch compiled, {dtype}", TORCH, {"dtype": dtype, "compile": True}, True) for dtype in DTYPES),
-]
-DECODING = [
-    *(Contender(f"this project, {dtype}", TRANSLATE, {"dtype": dtype}) for dtype in DTYPES),
-    Contender("this project, int8", TRANSLATE, {"dtype": "int8"}, is_exact=False),
-    Contender("this project, shortlist", TRANSLATE, {"dtype": "auto", "shortlist": 32}, is_exact=False),
-    *(Contender(f"Hugging Face, {dtype}", HUGGING_FACE, {"dtype": dtype}, True) for dtype in DTYPES),
-    *(Contender(f"CTranslate2, {dtype}", CTRANSLATE2, {"dtype": dtype}, True) for dtype in ("float32", "int8")),
-    Contender("Marian, float32", MARIAN, is_peer=True),
-]
-
-
-class Size(NamedTuple):
-    """A model, and the batch of a training step: `pairs` rows of `length` positions on either side."""
-
-    num_layers: int
-    d_model: int
-    d_ff: int
-    num_heads: int
-    vocab_size: int
-    pairs: int
-    length: int
-
-
-SIZES = {
-    "small": Size(3, 256, 1024, 4, 8_000, pairs=128, length=32),
-    "base": Size(6, 512, 2048, 8, 32_000, pairs=32, length=64),
-}
 
 
 class Comparison(NamedTuple):
@@ -73,45 +25,6 @@ class Comparison(NamedTuple):
     batch: str
     workers: Sequence[Worker]
     left_out: Mapping[str, str]
-
-
-def measure(arguments: argparse.Namespace) -> Measurement:
-    """Returns the speeds of all systems in the tasks of `train` or `decode`."""
-    size = SIZES[arguments.size]
-    if arguments.what == "train":
-        tasks, contenders = {f"{size.pairs} x {size.length}": training_task(size)}, TRAINING
-    else:
-        tasks, contenders = {f"{rows} x {TOKENS}": decoding_task(size, rows) for rows in SENTENCES}, DECODING
-    python, threads = find_interpreter(arguments.peers), count_threads(arguments.threads)
-    comparisons = [
-        compare(f"{arguments.size}, {batch}", task | {"threads": threads}, contenders, python)
-        for batch, task in tasks.items()
-    ]
-    return tabulate(comparisons, threads)
-
-
-def training_task(size: Size) -> dict[str, Any]:
-    """Returns the model and a batch of it: sentences whose lengths share a bucket; the first fills its row."""
-    sides = {}
-    for seed, side in enumerate(("source", "target")):
-        shortest = max(size.length - LENGTHS + 1, 1)
-        lengths = random.Random(seed).choices(range(shortest, size.length + 1), k=size.pairs - 1)
-        sides[side] = random_sentences(seed, [size.length, *lengths], size.vocab_size)
-    return size._asdict() | TOKENS_BY_NAME | {"dropout": 0.1, "label_smoothing": 0.1} | sides
-
-
-def decoding_task(size: Size, rows: int, tokens: int = TOKENS) -> dict[str, Any]:
-    """Returns the model and random source sentences of `tokens` tokens, to be translated without a shortlist."""
-    sources = random_sentences(0, [tokens] * rows, size.vocab_size)
-    decoding = {"beam_size": BEAM_SIZE, "output_tokens": tokens, "shortlist": 0}
-    return size._asdict() | TOKENS_BY_NAME | decoding | {"source": sources}
-
-
-def random_sentences(seed: int, lengths: Sequence[int], vocab_size: int) -> list[list[int]]:
-    """Returns sentences of these lengths: ordinary tokens, then EOS. The last token of the vocabulary never occurs."""
-    generator = random.Random(seed)
-    ordinary = range(SPECIAL, vocab_size - 1)  # Marian's models keep the last one for padding
-    return [[*generator.choices(ordinary, k=length - 1), EOS] for length in lengths]
 
 
 def compare(batch: str, task: Mapping[str, Any], contenders: Sequence[Contender], python: str | None) -> Comparison:
@@ -135,12 +48,14 @@ def compare(batch: str, task: Mapping[str, Any], contenders: Sequence[Contender]
 
     if python is None:
         contenders = [contender for contender in contenders if not contender.is_peer]
+    for contender in contenders:
+        dtype = contender.options.get("dtype")
+        is_ours_in_int8 = dtype == "int8" and not contender.is_peer  # the peer's int8 runs on all processors
+        if (dtype == "bfloat16" and not computes_bfloat16()) or (is_ours_in_int8 and not computes_int8()):
+            left_out[contender.name] = EMULATED
     with contextlib.ExitStack() as stack:
         for contender in contenders:
-            dtype = contender.options.get("dtype")
-            is_ours_in_int8 = dtype == "int8" and not contender.is_peer  # the peer's int8 runs on all processors
-            if (dtype == "bfloat16" and not computes_bfloat16()) or (is_ours_in_int8 and not computes_int8()):
-                left_out[contender.name] = EMULATED
+            if contender.name in left_out:
                 continue
             logging.info("Preparing %s.", contender.name)
             with leaving_out(contender):

@@ -11,7 +11,7 @@ import numpy as np
 
 from configs.table3 import ROWS
 from scripts.charts import theme
-from scripts.reproduction.table import SCALES, read_results, read_rows, scores
+from scripts.reproduction.rows import SCALES, read_results, read_rows, scores
 from scripts.sweeping.folder import Folder
 from transformer.errors import UserError
 
@@ -51,10 +51,14 @@ def read(path: Path) -> dict[str, Scores]:
     """Returns the scores of the complete runs in a folder of `scripts.reproduce`. Raises UserError if it has none."""
     folder = Folder(path)
     record = folder.read()
-    by_width = {rows["base"].model.d_model: rows for rows in (read_rows(scale, None, None, []) for scale in SCALES)}
-    if (configs := by_width.get(record["task"].get("model.d_model"))) is None:
+    for scale in SCALES:
+        configs = read_rows(scale, None, None, [])
+        if record["task"].get("model.d_model") == configs["base"].model.d_model:
+            break
+    else:
         raise UserError(f"{path}: is a sweep of another config; name the --output of scripts.reproduce")
-    results = read_results(folder, configs, record["trials"])
+    if not (results := read_results(folder, configs, record["trials"])):
+        raise UserError(f"{path}: has no complete run of a row of Table 3 yet")
     return {metric: scores(results, metric) for metric in TITLES}
 
 

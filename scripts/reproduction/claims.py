@@ -12,6 +12,7 @@ survive other seeds, not whether it would survive other sentences.
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +27,8 @@ MARGINS = {"bleu": 0.5, "perplexity": math.log(1.02)}  # smaller differences are
 HIGHER, LOWER, EQUAL = 1, -1, 0
 
 
-class Contrast(NamedTuple):
+@dataclass(frozen=True)
+class Contrast:
     """A contrast's value, its standard error, and the degrees of freedom of that."""
 
     value: float

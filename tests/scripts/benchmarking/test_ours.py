@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from scripts.benchmarking import ours, speeds
-from scripts.benchmarking.speeds import SIZES, Size, random_sentences
+from scripts.benchmarking import ours, tasks
+from scripts.benchmarking.tasks import SIZES, Size, random_sentences
 from transformer.special_tokens import BOS, EOS, PAD
 
 TINY = Size(num_layers=1, d_model=8, d_ff=16, num_heads=2, vocab_size=40, pairs=5, length=10)
@@ -12,7 +12,7 @@ TINY = Size(num_layers=1, d_model=8, d_ff=16, num_heads=2, vocab_size=40, pairs=
 
 @pytest.mark.slow
 def test_a_training_step_counts_the_targets_that_the_loss_counts():
-    task = speeds.training_task(TINY) | {"dtype": "float32"}
+    task = tasks.training_task(TINY) | {"dtype": "float32"}
     prepared = ours.prepare_training(task)
     prepared.repeat()
     step, state = ours.make_step(task)
@@ -29,12 +29,12 @@ def test_a_batch_is_shifted_and_padded():
 
 @pytest.mark.parametrize("size", SIZES.values())
 def test_the_lengths_of_a_batch_share_a_bucket_and_fill_it(size):
-    task = speeds.training_task(size)
+    task = tasks.training_task(size)
     for side in ("source", "target"):
         lengths = [len(row) for row in task[side]]
         assert len(lengths) == size.pairs
         assert max(lengths) == size.length
-        assert size.length - speeds.LENGTHS < min(lengths) < size.length
+        assert size.length - tasks.LENGTHS < min(lengths) < size.length
 
 
 def test_sentences_have_ordinary_tokens_and_one_end():
@@ -46,7 +46,7 @@ def test_sentences_have_ordinary_tokens_and_one_end():
 @pytest.mark.first_case
 @pytest.mark.parametrize(("sentences", "shortlist"), [(3, 0), (1, 0), (3, 2)])
 def test_every_output_has_the_forced_number_of_tokens(sentences, shortlist):
-    task = speeds.decoding_task(TINY, sentences, tokens=6) | {"dtype": "float32", "shortlist": shortlist}
+    task = tasks.decoding_task(TINY, sentences, tokens=6) | {"dtype": "float32", "shortlist": shortlist}
     prepared = ours.prepare_decoding(task)
     assert prepared.repeat() == [6] * sentences
     assert prepared.tokens == 6 * sentences

@@ -6,7 +6,7 @@ import pytest
 
 from configs.table3 import ROWS
 from scripts.charts import table3
-from scripts.reproduction import table
+from scripts.reproduction import rows
 from scripts.sweeping import description
 from scripts.sweeping.folder import Folder
 from scripts.sweeping.tasks import Training
@@ -20,10 +20,10 @@ PERPLEXITY = {"base": [10.0, 12.0], "A_h1": [13.2]}
 @pytest.fixture
 def folder(tmp_path):
     """Returns the folder of `scripts.reproduce` with two seeds of base and one of A_h1, and one run that is missing."""
-    configs = table.read_rows("mini", None, "A_h1,A_h4", [])
+    configs = rows.read_rows("mini", None, "A_h1,A_h4", [])
     sweep_folder = Folder(tmp_path / "out")
     trials = [
-        table.changes(configs, row) | {"seed": seed}
+        rows.changes(configs, row) | {"seed": seed}
         for row, seed in (("base", 0), ("base", 1), ("A_h1", 0), ("A_h4", 0))
     ]
     described = description.listed(trials, objective="bleu", pruner=None)
@@ -73,6 +73,9 @@ def test_a_folder_without_the_runs_is_refused(folder, tmp_path):
     for number in (0, 1):
         (folder / "trials" / f"{number:04}" / "complete.json").unlink()
     with pytest.raises(UserError, match="has no complete run of the row base"):
+        table3.draw(folder)
+    (folder / "trials" / "0002" / "complete.json").unlink()
+    with pytest.raises(UserError, match="has no complete run of a row of Table 3 yet"):
         table3.draw(folder)
 
 

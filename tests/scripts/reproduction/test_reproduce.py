@@ -8,7 +8,7 @@ import pytest
 
 from configs.table3 import ROWS
 from scripts import reproduce
-from scripts.reproduction import table
+from scripts.reproduction import rows
 from scripts.sweeping import running
 from tests.checkpoints.workdirs import run
 from tests.scripts.tiny_sweep import error
@@ -72,29 +72,30 @@ def test_an_interrupted_table_continues_and_more_seeds_are_added(tmp_path, capsy
 
 
 def test_rows_with_an_effect_above_half_a_bleu_have_several_seeds():
-    assert {row for row in ROWS if table.needs_seeds(row)} == {
+    assert {row for row in ROWS if rows.needs_seeds(row)} == {
         *("base", "A_h1", "B_dk16", "C_N2", "C_d256", "D_dropout0", "big")
     }
-    trials = table.make_trials(table.read_rows(MINI, "multi30k", None, []), 3)
+    trials = rows.make_trials(rows.read_rows(MINI, "multi30k", None, []), 3)
     assert len(trials) == 7 * 3 + 13
     assert [trial["seed"] for trial in trials] == [0] * 20 + [1] * 7 + [2] * 7
 
 
 def test_the_miniature_keeps_the_relations_between_rows():
-    mini, paper = (table.read_rows(scale, None, None, []) for scale in ("mini", "paper"))
+    mini, paper = (rows.read_rows(scale, None, None, []) for scale in ("mini", "paper"))
     for row in ROWS:
         expected = {}
-        for key, value in table.changes(paper, row).items():
+        for key, value in rows.changes(paper, row).items():
             if key != "training.steps":
                 is_width = re.fullmatch(r"model\.d_\w+", key)
                 expected[key] = value // 8 if is_width else value
-        assert table.changes(mini, row) == expected, row
+        assert rows.changes(mini, row) == expected, row
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--rows=A_h3"], "A_h3"),
+        (["--rows=A_h3"], "there is no row A_h3; did you mean A_h"),
+        (["--rows=A_h3"], f"the rows are {', '.join(ROWS)}"),
         (["--seeds=0"], "--seeds: 0: must be at least 1"),
         (["--data=nowhere"], "--data=nowhere: no such folder"),
         (["--config.model.num_heads=7"], "num_heads=7"),
