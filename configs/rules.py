@@ -2,6 +2,7 @@
 
 import enum
 import importlib
+import itertools
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -148,10 +149,12 @@ def _is_triples(value: tuple) -> bool:
 
 
 def _is_changes(value: str) -> bool:
-    if not re.fullmatch(r"([0-9]{1,9}:[0-9]{1,9}(,|$))*(?<!,)", value):
+    changes = [re.fullmatch("([0-9]{1,9}):([0-9]{1,9})", change) for change in value.split(",")] if value else []
+    if None in changes:
         return False
-    steps, counts = zip((1, 1), *(map(int, change.split(":")) for change in value.split(",") if change), strict=True)
-    return all(map(int.__lt__, steps, steps[1:])) and min(counts) >= 1
+    steps = [1, *(int(change[1]) for change in changes)]
+    is_ascending = all(step < following for step, following in itertools.pairwise(steps))
+    return is_ascending and all(int(change[2]) >= 1 for change in changes)
 
 
 TEXT = Rule("text of one line", _is_one_line)

@@ -100,7 +100,8 @@ def to_lines(target: "Target", estimated: "Estimate", report: dict[str, Any]) ->
         f"for batches of {estimated.largest.bucket}"
     )
     yield f"memory      {memory}"
-    yield f"step        of {estimated.typical.batches} x ({estimated.typical.bucket}), on each device:"
+    several = f"{estimated.typical.batches} batches of " if estimated.typical.batches > 1 else ""
+    yield f"step        of {several}{estimated.typical.bucket}, on each device:"
     yield (
         f"step        {cost.flops / 1e12:.2f} TFLOP of products, {cost.float32_flops / 1e12:.2f} of float32; "
         f"{cost.bytes / 1e9:.1f} GB moved; {cost.kernels:,} kernels"

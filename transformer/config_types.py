@@ -13,13 +13,17 @@ def head_widths(config: Config) -> tuple[int, int]:
     return config.d_k or equal_part, config.d_v or equal_part
 
 
+def names_in(text: str) -> list[str]:
+    """Returns the names that a text lists with commas between them."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
 def guided_heads(config: Config) -> list[tuple[int, int]]:
     """Returns (layer, head), from 0, of each head in `guided_heads`. `config` is `config.training`.
 
     Raises ValueError for another form than LAYER.HEAD,LAYER.HEAD,... with numbers from 1.
     """
-    names = [name.strip() for name in config.guided_heads.split(",") if name.strip()]
-    heads = [re.fullmatch(r"([1-9]\d*)\.([1-9]\d*)", name) for name in names]
+    heads = [re.fullmatch(r"([1-9]\d*)\.([1-9]\d*)", name) for name in names_in(config.guided_heads)]
     if None in heads:
         raise ValueError(config.guided_heads)
     return [(int(head[1]) - 1, int(head[2]) - 1) for head in heads]

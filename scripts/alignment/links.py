@@ -14,13 +14,13 @@ from absl import logging
 from jaxtyping import Int
 
 from transformer.api import Model
+from transformer.config_types import names_in
 from transformer.data.corpus.annotations import number_words, word_starts
 from transformer.data.sources import source as sources
 from transformer.data.sources.alignments import parse_links
 from transformer.data.sources.lines import counted, read_text_file
 from transformer.decoding.forced_decoding import Attention
 from transformer.errors import UserError
-from transformer.training.optimizer import names_in
 
 Head = tuple[int, int]  # (layer, head), from 0
 Links = frozenset[tuple[int, int]]  # (source word, target word), from 0

@@ -16,7 +16,7 @@ from transformer.data.batches.epoch_plan import Bucket
 from transformer.data.batches.loader import PLANS
 from transformer.distributed.mesh import make_mesh
 from transformer.errors import UserError
-from transformer.training.accumulation import kinds, phases
+from transformer.training.accumulation import kind_of, kinds, phases
 from transformer.training.memory import by_memory, bytes_used
 from transformer.training.optimizer import make_optimizer, make_schedule
 from transformer.training.state import Initializer, TrainState
@@ -116,9 +116,10 @@ def compile_shape(step: TrainStep, state: TrainState, bucket: Bucket, target: Ta
             raise
         reason = str(error).splitlines()[0].removeprefix("RESOURCE_EXHAUSTED: ").removesuffix(".")
         raise UserError(explain(step.config, target, str(bucket), reason)) from None
+    parsed = {kind: [hlo.parse(program.as_text()) for program in compiled] for kind, compiled in programs.items()}
     costs = []
     for steps, count in phases(training):
-        gradients, *once = [hlo.parse(program.as_text()) for program in programs[min(count, 2)]]
+        gradients, *once = parsed[kind_of(count)]
         cost = roofline.cost([(gradients, count), *((program, 1) for program in once)], target)
         costs.append((len(steps), count, cost))
     seconds = sum(steps * cost.seconds for steps, _, cost in costs) / training.steps

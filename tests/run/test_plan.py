@@ -98,15 +98,21 @@ def test_only_the_side_that_a_language_model_has_is_printed(print_plan, objectiv
     assert absent not in plan and f"{language}: " in plan
 
 
-def test_the_number_of_batches_may_change(monkeypatch, print_plan):
+@pytest.fixture
+def made(monkeypatch) -> list[int]:
+    """The number of batches of each update that is made, without layers."""
     remove_layers(monkeypatch)
-    update, made = TrainStep.__call__, []
+    update, counts = TrainStep.__call__, []
 
     def call(step, state, batches):
-        made.append(len(batches))
+        counts.append(len(batches))
         return update(step, state, batches)
 
     monkeypatch.setattr(TrainStep, "__call__", call)
+    return counts
+
+
+def test_the_number_of_batches_may_change(made, print_plan):
     plan = print_plan("--config.training.accumulation_changes=3:2,4:4")
     batches = sum(int(count) for count in re.findall(r"(\d+) per epoch", plan))
     per_epoch = rf"{batches:.1f} steps \({batches / 2:.1f} from step 3 on, {batches / 4:.1f} from step 4 on\)\n"
@@ -124,15 +130,7 @@ def test_checkpoints_of_keep_every_are_counted(monkeypatch, print_plan):
 
 
 @pytest.mark.slow
-def test_the_time_of_accumulated_updates_is_measured(monkeypatch, print_plan):
-    remove_layers(monkeypatch)
-    update, made = TrainStep.__call__, []
-
-    def call(step, state, batches):
-        made.append(len(batches))
-        return update(step, state, batches)
-
-    monkeypatch.setattr(TrainStep, "__call__", call)
+def test_the_time_of_accumulated_updates_is_measured(made, print_plan):
     print_plan("--config.training.accumulation=3")
     assert made == [3] * (1 + plans.MEASURED_STEPS)
 

@@ -12,7 +12,7 @@ from transformer import files
 from transformer.checkpoints.restore import choose_step, named_leaves, read_progress, steps_in
 from transformer.config import loading
 from transformer.config.keys import flatten, keys_of
-from transformer.config_types import Config
+from transformer.config_types import Config, names_in
 from transformer.data.corpus import sanity_checks
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.corpus.encoding import losses_of_pairs
@@ -24,7 +24,7 @@ from transformer.environment import describe_environment, read_environment
 from transformer.errors import UserError, first_of
 from transformer.training.held_out import metric_names
 from transformer.training.objectives import OBJECTIVES
-from transformer.training.optimizer import begins_with, names_in, read_factors
+from transformer.training.optimizer import begins_with, read_factors
 from transformer.training.progress import Progress
 from transformer.workdir import Workdir
 

@@ -15,7 +15,7 @@ from transformer import files
 from transformer.checkpoints import checksums, restore
 from transformer.config.keys import show
 from transformer.config.loading import difference
-from transformer.config_types import Config
+from transformer.config_types import Config, names_in
 from transformer.data.tokenizers import tokenizer
 from transformer.environment import read_environment
 from transformer.errors import UserError, first_of
@@ -23,7 +23,7 @@ from transformer.run.checks import check_prefixes
 from transformer.run.new_vocabulary import find_origins
 from transformer.special_tokens import SPECIAL
 from transformer.training.objectives import OBJECTIVES
-from transformer.training.optimizer import begins_with, make_optimizer, names_in, restart_schedule
+from transformer.training.optimizer import begins_with, make_optimizer, restart_schedule
 from transformer.training.state import abstract_init
 from transformer.workdir import Workdir, open_existing
 

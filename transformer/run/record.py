@@ -9,12 +9,11 @@ import jax
 from absl import logging
 
 from transformer import files
-from transformer.config_types import Config
+from transformer.config_types import Config, names_in
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.errors import MALFORMED
 from transformer.hooks.hook import Hook
 from transformer.run.trackers import TRACKERS, Tracker
-from transformer.training.optimizer import names_in
 from transformer.training.progress import Progress, Record
 from transformer.training.state import TrainState
 from transformer.training.validation import Sample

@@ -18,9 +18,8 @@ from tensorboardX.proto.summary_pb2 import Summary
 
 from transformer import files
 from transformer.config.keys import flatten, nearest
-from transformer.config_types import Config
+from transformer.config_types import Config, names_in
 from transformer.errors import UserError
-from transformer.training.optimizer import names_in
 from transformer.training.progress import Record
 from transformer.training.validation import Sample
 from transformer.workdir import Workdir
@@ -32,21 +31,29 @@ CELL, GAP, FRAME = 6, 6, 160  # attention: pixels of a weight, pixels between tw
 class Tracker:
     """The interface of trackers. Methods, and the constructor, may raise any error."""
 
-    module, package = "tensorboardX", "tensorboardX"  # that it imports, and what to install for it
+    module: str  # that it imports
+    package: str  # to install for it
 
     def __init__(self, workdir: Workdir, config: Config) -> None:
         self.workdir, self.config = workdir, config
 
     def start(self, first_step: int, lines: Sequence[Record]) -> None:
-        """Is called before the first step, also after a rollback, with the `lines` from `first_step` on that stay."""
+        """Begins before the first step, and again after a rollback, with the `lines` from `first_step` on that stay."""
+
+    def draw(self, line: Record) -> None:
+        """Draws a line of the record."""
 
     def show(self, step: int, samples: Sequence[Sample]) -> None:
         """Shows the samples of a validation."""
+
+    def close(self, has_failed: bool = False) -> None:
+        """Ends the tracking of this start of the run."""
 
 
 class TensorBoard(Tracker):
     """Event files in the workdir, with curves, and texts and cross-attention of the samples."""
 
+    module = package = "tensorboardX"
     _events: EventsWriter | None = None
 
     def start(self, first_step: int, lines: Sequence[Record]) -> None:
@@ -61,7 +68,6 @@ class TensorBoard(Tracker):
             self.draw(line)
 
     def draw(self, line: Record) -> None:
-        """Draws a line of the record."""
         values = [Summary.Value(tag=name, simple_value=value) for name, value in points(line).items()]
         self._add(line["step"], summary=Summary(value=values))
 
@@ -79,7 +85,6 @@ class TensorBoard(Tracker):
                 self._add(step, summary=Summary(value=[value]))
 
     def close(self, has_failed: bool = False) -> None:
-        """Ends the tracking of this start of the run."""
         if self._events is not None:
             self._events.close()
 

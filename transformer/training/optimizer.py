@@ -13,7 +13,7 @@ import optax.contrib
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
-from transformer.config_types import Config
+from transformer.config_types import Config, names_in
 from transformer.data.sources.lines import parse_number
 from transformer.distributed.mesh import RULES
 from transformer.errors import UserError
@@ -60,11 +60,6 @@ def make_optimizer(config: Config, schedule: optax.Schedule, frozen: str = "") -
         return optimizer.update(updates, state, params)
 
     return optax.GradientTransformationExtraArgs(scheduled.init, update)
-
-
-def names_in(text: str) -> list[str]:
-    """Returns the names, or their beginnings up to a dot, that a text lists with commas between them."""
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def begins_with(name: str, prefixes: Iterable[str]) -> bool:

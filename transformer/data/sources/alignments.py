@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int, UInt16
 
-from transformer.data.sources.lines import counted, read_text_file
+from transformer.data.sources.lines import read_lines_of_pairs
 from transformer.errors import UserError
 
 LINK = re.compile(r"(\d{1,4})([-?p])(\d{1,4})")  # 0-1 is sure; 0?1 and 0p1 are possible
@@ -28,9 +28,7 @@ def read_links(path: Path | None, count: int, label: str) -> Links:
 
     Raises UserError if the file has another number of lines, or a part is not a link.
     """
-    lines = [""] * count if path is None else read_text_file(path)
-    if len(lines) != count:
-        raise UserError(f"{path}: has {counted(len(lines), 'line')} for {counted(count, 'pair')} of {label}")
+    lines = [""] * count if path is None else read_lines_of_pairs(path, count, label)
     links, ends = [], [0]
     for number, line in enumerate(lines, start=1):
         links += [link[:2] for link in parse_links(line, f"{path}, line {number}")]

@@ -19,7 +19,7 @@ from transformer import files
 from transformer.config_types import Config
 from transformer.data.languages import source_tag
 from transformer.data.sources.alignments import Links, read_links
-from transformer.data.sources.lines import counted, parse_number, read_text_file
+from transformer.data.sources.lines import parse_number, read_lines_of_pairs
 from transformer.data.sources.text import file_identity
 from transformer.errors import UserError
 
@@ -67,10 +67,8 @@ class Part:
         path, count = self.listed.pair_weights, len(self.source)
         if path is None:
             return np.ones(count, np.float32)
-        lines, weights = read_text_file(path), []
-        if len(lines) != count:
-            raise UserError(f"{path}: has {counted(len(lines), 'line')} for {counted(count, 'pair')} of {self.label}")
-        for number, line in enumerate(lines, start=1):
+        weights = []
+        for number, line in enumerate(read_lines_of_pairs(path, count, self.label), start=1):
             weights.append(parse_number(line))
             if not 0 <= weights[-1] < math.inf:
                 raise UserError(f"{path}, line {number}: '{line:.40}' must be a number, at least 0")
@@ -111,10 +109,15 @@ class MixedSource:
         """Returns the files that the parts have for `pair_weights` or `alignments`."""
         return [getattr(part.listed, key) for part in self.corpora]
 
+    @property
+    def sizes(self) -> list[int]:
+        """The number of pairs of each part."""
+        return [len(part.source) for part in self.corpora]
+
     @cached_property
     def ends(self) -> list[int]:
         """The number of pairs up to the end of each part."""
-        return np.cumsum([len(part.source) for part in self.corpora]).tolist()
+        return np.cumsum(self.sizes).tolist()
 
     @cached_property
     def pair_weights(self) -> Float32[np.ndarray, " N"] | None:

@@ -155,7 +155,7 @@ def _load_or_train(config: Config) -> Tokenizer:
     settings = {key: value for key, value in config.tokenizer.items() if key not in ignored}
     separators = [SEPARATOR] if config.data.context else []
     settings["user_symbols"] = [*settings["user_symbols"], *tags(config.data), *separators]
-    weights = source.weigh([len(part.source) for part in source.corpora]) if isinstance(source, MixedSource) else ()
+    weights = source.weigh(source.sizes) if isinstance(source, MixedSource) else ()
     key = cache.key([_FORMAT, settings, source.identity, sentencepiece.__version__, *weights])
     folder = cache.folder(config.data.cache_dir) / "tokenizers" / f"{config.data.name.replace('/', '-')}-{key}"
 
@@ -184,7 +184,7 @@ def training_pairs(source: Source, limit: int) -> Iterator[tuple[str, str]]:
     """Returns about `limit` pairs at most; those of a mixture as often as an epoch reads them, in proportion."""
     if not isinstance(source, MixedSource):
         return select_pairs(source, limit)
-    counts = [len(part.source) for part in source.corpora]
+    counts = source.sizes
     read = [weight * count for weight, count in zip(source.weigh(counts), counts, strict=True)]
     scale, chosen = min(1.0, limit / max(sum(read), 1)), []
     for part, count, number in zip(source.corpora, counts, read, strict=True):
