@@ -87,8 +87,8 @@ def _start(pickled_function: bytes) -> None:
         multiprocessing.parent_process().join()
         os._exit(1)
 
-    threading.Thread(target=exit_with_parent, daemon=True).start()
     _function = pickle.loads(pickled_function)
+    threading.Thread(target=exit_with_parent, daemon=True).start()  # not while this one imports
 
 
 def _call(*arguments: Any) -> Any:
