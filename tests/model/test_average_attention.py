@@ -5,7 +5,7 @@ import pytest
 
 from tests.model.models import flat
 from tests.model.test_ssru import check_against_loop
-from transformer.model.average_attention import AverageAttention
+from transformer.model.recurrent import AverageAttention
 
 
 def in_numpy(parameters: dict, x: np.ndarray, segments: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ from flax import nnx
 
 from tests.model.models import Model, random_model, tiny_config
 from transformer.model.masks import Mask
-from transformer.model.ssru import Ssru
+from transformer.model.recurrent import Ssru
 
 ROWS, LENGTH, D_MODEL = 3, 7, 16
 SEGMENTS = np.array([[1, 1, 1, 1, 1, 1, 1], [1, 1, 2, 2, 2, 3, 0], [1, 1, 1, 0, 0, 0, 0]])

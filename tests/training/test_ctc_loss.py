@@ -30,7 +30,7 @@ def gradients(share: str):
     def whole(state):
         model = nnx.merge(graph, state)
         hidden, frames = model.hidden(BATCH["source"], nnx.Rngs(dropout=1)), model.frames(BATCH["source"])
-        sums = chunk_sums(hidden, frames, BATCH["target_output"], *model.output_table_and_bias)
+        sums = chunk_sums(model, hidden, frames, BATCH["target_output"])
         return sums.loss, sums
 
     return [jax.jit(jax.value_and_grad(function, has_aux=True)) for function in (chunked, whole)], state

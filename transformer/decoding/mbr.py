@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Num
+from jaxtyping import Float, Int, Num
 
 from transformer.config_types import Config
 from transformer.decoding.beam_search import Models, SearchResult, Sentences
@@ -72,7 +72,7 @@ def bleu(texts: Sequence[str]) -> Float[np.ndarray, "N N"]:
     from sacrebleu.metrics import BLEU
 
     metric = BLEU(effective_order=True)
-    tokens = [metric.tokenizer(text.rstrip()).split() for text in texts]
+    tokens = [tuple(metric.tokenizer(text.rstrip()).split()) for text in texts]
     lengths = np.array([len(text) for text in tokens])
     log_p, halvings, has_match = np.zeros((3, len(texts), len(texts)))
     for counts, shared in count_ngrams(tokens, metric.max_ngram_order):
@@ -86,21 +86,13 @@ def bleu(texts: Sequence[str]) -> Float[np.ndarray, "N N"]:
 
 
 def count_ngrams(
-    rows: Sequence[Sequence[str]], order: int
-) -> Iterator[tuple[Float[np.ndarray, "N"], Float[np.ndarray, "N N"]]]:
+    rows: Sequence[str | tuple[str, ...]], order: int
+) -> Iterator[tuple[Int[np.ndarray, "N"], Int[np.ndarray, "N N"]]]:
     """Yields for n from 1 to `order` the number of n-grams of each row, and of those that each two rows share."""
-    ids, length = {}, max(map(len, rows))
-    encoded = [[ids.setdefault(symbol, len(ids)) for symbol in row] for row in rows]
-    symbols = np.array([row + [-1] * (length - len(row)) for row in encoded], np.int64)
-    ngrams = np.zeros_like(symbols)
     for n in range(1, order + 1):
-        last = symbols[:, n - 1 :]
-        row, column = np.nonzero(last >= 0)
-        # Equal n-grams have equal first n - 1 symbols, which `ngrams` numbers, and last symbols.
-        pairs = ngrams[row, column] * len(ids) + last[row, column]
-        distinct, ngrams[row, column] = np.unique(pairs, return_inverse=True)
-        occurrences = np.zeros((len(rows), len(distinct)))
-        np.add.at(occurrences, (row, ngrams[row, column]), 1)
+        ids: dict[str | tuple[str, ...], int] = {}
+        ngrams = [[ids.setdefault(row[i : i + n], len(ids)) for i in range(len(row) - n + 1)] for row in rows]
+        occurrences = np.array([np.bincount(np.array(row, int), minlength=len(ids)) for row in ngrams])
         yield occurrences.sum(axis=1), np.array([np.minimum(row, occurrences).sum(axis=1) for row in occurrences])
 
 

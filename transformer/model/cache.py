@@ -9,10 +9,9 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.model.attention import MultiHeadAttention
-from transformer.model.average_attention import AverageAttention
 from transformer.model.kernels import FLOAT32, batched_dtype
+from transformer.model.recurrent import AverageAttention, RecurrentUnit, Ssru
 from transformer.model.relative_positions import UNRELATED, Relation
-from transformer.model.ssru import Ssru
 
 
 @struct.dataclass
@@ -46,21 +45,16 @@ class KeyValueCache:
             jax.lax.dynamic_update_slice_in_dim(self.values, values, begin, axis=2),
         )
         queries = attention.project_queries(x, relation, positions)
-        return cache._attend(attention, queries, mask, relation.bias(queries, positions, key_positions)), cache
+        return cache.attend(attention, queries, mask, relation.bias(queries, positions, key_positions)), cache
 
     def attend(
-        self, attention: MultiHeadAttention, x: Float[Array, "B K D"], mask: Bool[Array, "B 1 1 N"]
-    ) -> Float[Array, "B K D"]:
-        """Attends to all entries that `mask` gives to every hypothesis, as those of a memory."""
-        return self._attend(attention, attention.project_queries(x), mask)
-
-    def _attend(
         self,
         attention: MultiHeadAttention,
         queries: Float[Array, "B K H dk"],
         mask: Bool[Array, "B 1 #K N"],
         bias: Float[Array, "#B H K N"] | None = None,
     ) -> Float[Array, "B K D"]:
+        """Attends to the entries that `mask` gives to each hypothesis."""
         keys, values = self.keys.transpose(0, 3, 1, 2), self.values.swapaxes(1, 2)
         return attention.attend(queries.astype(keys.dtype), keys, values, mask, bias)
 
@@ -73,18 +67,18 @@ class KeyValueCache:
 class RecurrentCache:
     """The states of a recurrent unit, or the sums of averages, in place of self-attention: one for each hypothesis."""
 
-    states: Float[Array, "B K D"]
+    states: Float[Array, "B K _"]
 
     @classmethod
-    def start(cls, unit: Ssru | AverageAttention, rows: int, beams: int, length: int) -> "RecurrentCache":
+    def start(cls, unit: RecurrentUnit, rows: int, beams: int, length: int) -> "RecurrentCache":
         """Returns states of zeros."""
-        return cls(jnp.zeros((rows, beams, unit.d_model), FLOAT32))
+        return cls(jnp.zeros((rows, beams, unit.state_width), FLOAT32))
 
     def step(
-        self, unit: Ssru | AverageAttention, x: Float[Array, "B K D"], position: Int[Array, ""], *_: Any
+        self, unit: RecurrentUnit, x: Float[Array, "B K D"], *_: Any
     ) -> tuple[Float[Array, "B K D"], "RecurrentCache"]:
         """Updates the states with the new token of each hypothesis. Only attention uses the other arguments."""
-        out, states = unit.step(x, self.states, position)
+        out, states = unit.step(x, self.states)
         return out, RecurrentCache(states)
 
     def reorder(self, parents: Int[Array, "B K"]) -> "RecurrentCache":

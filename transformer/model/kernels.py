@@ -203,15 +203,7 @@ def materialize(x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
     XLA on CPUs fuses elementwise results into their uses: every product would recompute the residual stream of all
     layers before it, dropout included. On accelerators a barrier would only add memory traffic.
     """
-    return _compute_once(shard_rows(x)) if target_platform() == "cpu" else shard_rows(x)
-
-
-@jax.custom_vjp
-def _compute_once(x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
-    return jax.lax.optimization_barrier(x)
-
-
-_compute_once.defvjp(lambda x: (_compute_once(x), None), lambda _, gradient: (jax.lax.optimization_barrier(gradient),))
+    return jax.lax.optimization_barrier(shard_rows(x)) if target_platform() == "cpu" else shard_rows(x)
 
 
 def rows_per_chunk(bytes_per_row: int) -> int:

@@ -1,6 +1,7 @@
 """What self-attention sees of the distance between a query and a key: rotations of both, or a term of their score."""
 
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,7 @@ class Relation(nnx.Module):
     """Base class, which sees nothing: for positions that are added to the embeddings, and attention to a memory."""
 
     is_shared = False  # whether all layers of a stack have the same one
+    term: Callable | None = None  # of the score: a function of queries (B, T, H, dk) and distances (B, T, S)
 
     def rotate(self, x: Float[Array, "B L H dk"], positions: Int[Array, "#B L"] | None) -> Float[Array, "B L H dk"]:
         """Returns the projected queries, or keys, at these positions as the score takes them."""
@@ -31,7 +33,8 @@ class Relation(nnx.Module):
         key_positions: Int[Array, "#B S"] | None,
     ) -> Float[Array, "#B H T S"] | None:
         """Returns what is added to the scores, in float32, or None for nothing."""
-        return None
+        # The distance of a query at i and a key at j is j - i.
+        return None if self.term is None else self.term(queries, key_positions[:, None, :] - positions[:, :, None])
 
 
 UNRELATED = Relation()
@@ -63,24 +66,20 @@ class Shaw(Relation):
         shape = (config.num_heads, size, d_k)
         self.vectors = nnx.Param(jax.random.uniform(rngs.params(), shape, jnp.float32, -bound, bound))
 
-    def bias(
-        self, queries: Float[Array, "B T H dk"], positions: Int[Array, "#B T"], key_positions: Int[Array, "#B S"]
-    ) -> Float[Array, "B H T S"]:
+    def term(self, queries: Float[Array, "B T H dk"], distances: Int[Array, "#B T S"]) -> Float[Array, "B H T S"]:
         scaled = queries.astype(jnp.float32) / math.sqrt(queries.shape[-1])
         by_distance = jnp.einsum("bthd,hnd->bhtn", scaled, self.vectors[...])
-        distances = jnp.clip(_distances(positions, key_positions), -SHAW_DISTANCE, SHAW_DISTANCE) + SHAW_DISTANCE
+        distances = jnp.clip(distances, -SHAW_DISTANCE, SHAW_DISTANCE) + SHAW_DISTANCE
         return jnp.take_along_axis(by_distance, distances[:, None], axis=-1)
 
 
 class Alibi(Relation):
     """-m_h |j - i|, where the slopes m_h of H heads are 2^(-8/H), 2^(-16/H) ... 2^-8 (Press et al. 2022)."""
 
-    def bias(
-        self, queries: Float[Array, "B T H dk"], positions: Int[Array, "#B T"], key_positions: Int[Array, "#B S"]
-    ) -> Float[Array, "#B H T S"]:
+    def term(self, queries: Float[Array, "B T H dk"], distances: Int[Array, "#B T S"]) -> Float[Array, "#B H T S"]:
         num_heads = queries.shape[2]
         slopes = 2.0 ** (-8.0 * jnp.arange(1, num_heads + 1, dtype=jnp.float32) / num_heads)
-        return -slopes[None, :, None, None] * jnp.abs(_distances(positions, key_positions))[:, None]
+        return -slopes[None, :, None, None] * jnp.abs(distances)[:, None]
 
 
 class T5Bias(Relation):
@@ -96,10 +95,8 @@ class T5Bias(Relation):
         self.table = nnx.Param(initializer(rngs.params(), (T5_BUCKETS, config.num_heads), jnp.float32))
         self.is_causal = is_causal
 
-    def bias(
-        self, queries: Float[Array, "B T H dk"], positions: Int[Array, "#B T"], key_positions: Int[Array, "#B S"]
-    ) -> Float[Array, "#B H T S"]:
-        buckets = t5_buckets(_distances(positions, key_positions), self.is_causal)
+    def term(self, queries: Float[Array, "B T H dk"], distances: Int[Array, "#B T S"]) -> Float[Array, "#B H T S"]:
+        buckets = t5_buckets(distances, self.is_causal)
         return jnp.moveaxis(jnp.take(self.table[...], buckets, axis=0), -1, 1)
 
 
@@ -112,11 +109,6 @@ def t5_buckets(distances: Int[Array, "*any"], is_causal: bool) -> Int[Array, "*a
     logarithms = jnp.log(jnp.maximum(sizes, exact) / exact) / math.log(T5_DISTANCE / exact)
     larger = exact + (logarithms * (buckets - exact)).astype(jnp.int32)
     return first + jnp.where(sizes < exact, sizes, jnp.minimum(larger, buckets - 1))
-
-
-def _distances(positions: Int[Array, "#B T"], key_positions: Int[Array, "#B S"]) -> Int[Array, "#B T S"]:
-    """Returns j - i for a query at i and a key at j."""
-    return key_positions[:, None, :] - positions[:, :, None]
 
 
 def phases(positions: Int[Array, "#B L"], planes: int, divisor: int) -> Float[Array, "#B L planes"]:

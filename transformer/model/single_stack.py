@@ -32,7 +32,7 @@ class MaskedLanguageModel(TokenModel):
         rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "B S D"]:
         """Returns the encoder's output."""
-        return self.encoder(source, source_segments, source_positions, rngs)
+        return self.encoder(source, segments=source_segments, positions=source_positions, rngs=rngs)
 
 
 class LanguageModel(TokenModel):

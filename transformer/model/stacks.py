@@ -32,7 +32,7 @@ DECODER_STARTS = {"bos": None, "zero": BOS}
 class Stack(nnx.Module):
     """Base class of the encoder and the decoder: embeddings and positions, N layers, and a norm after them."""
 
-    is_causal = False
+    is_causal, hides_eos = False, False
     zero_token: int | None = None  # see `DECODER_STARTS`
 
     def __init__(self, config: Config, embedding: Embedding, num_layers: int, *, rngs: nnx.Rngs, **layer_options: Any):
@@ -46,7 +46,7 @@ class Stack(nnx.Module):
         self.remat = REMATS[config.remat]
         self.layers = nnx.List([Layer(config, rngs=rngs, **layer_options) for _ in range(num_layers)])
 
-    def apply(
+    def __call__(
         self,
         tokens: Int[Array, "B T"],
         memory: Float[Array, "B S D"] | None = None,
@@ -57,7 +57,7 @@ class Stack(nnx.Module):
     ) -> Float[Array, "B T D"]:
         """Applies all layers. Without `segments`, each row is one sentence, and so is each row of the memory."""
         is_packed = segments is not None
-        segments = segments if is_packed else segments_of(tokens)
+        segments = self.visible_segments(tokens, segments)
         positions = jnp.arange(tokens.shape[1])[None] if positions is None else positions
         mask = Mask(segments, segments, self.is_causal, is_packed)
         memory_mask = None if memory is None else Mask(segments, memory_segments, False, is_packed)
@@ -77,6 +77,13 @@ class Stack(nnx.Module):
             drops = self.layer_drop > 0.0 and rngs is not None
             x = jnp.where(is_kept((1, 1, 1), self.layer_drop, rngs), y, x) if drops else y
         return self.apply_final_norm(x)
+
+    def visible_segments(
+        self, tokens: Int[Array, "B L"], segments: Int[Array, "B L"] | None = None
+    ) -> Int[Array, "B L"]:
+        """Returns the segments of the tokens; an encoder without `config.source_eos` has 0 for EOS, as for padding."""
+        segments = segments_of(tokens) if segments is None else segments
+        return jnp.where(tokens == EOS, 0, segments) if self.hides_eos else segments
 
     def embed(
         self, tokens: Int[Array, "B L"], positions: Int[Array, "#B L"], rngs: nnx.Rngs | None
@@ -101,29 +108,11 @@ class Encoder(Stack):
         super().__init__(config, embedding, config.num_layers, cross_attention=False, rngs=rngs)
         self.hides_eos = not config.source_eos
 
-    def visible_segments(
-        self, tokens: Int[Array, "B S"], segments: Int[Array, "B S"] | None = None
-    ) -> Int[Array, "B S"]:
-        """Returns the segments of the tokens; where `config.source_eos` is off, that of EOS is 0, as of padding."""
-        segments = segments_of(tokens) if segments is None else segments
-        return jnp.where(tokens == EOS, 0, segments) if self.hides_eos else segments
-
-    def __call__(
-        self,
-        tokens: Int[Array, "B S"],
-        segments: Int[Array, "B S"] | None = None,
-        positions: Int[Array, "#B S"] | None = None,
-        rngs: nnx.Rngs | None = None,
-    ) -> Float[Array, "B S D"]:
-        segments = self.visible_segments(tokens, segments) if self.hides_eos else segments
-        return self.apply(tokens, segments=segments, positions=positions, rngs=rngs)
-
 
 class Decoder(Stack):
     """Maps token ids, and an encoder's output if there is one, to vectors, which depend on no later token."""
 
     is_causal = True
-    __call__ = Stack.apply
 
     def __init__(self, config: Config, embedding: Embedding, *, cross_attention: bool, rngs: nnx.Rngs):
         num_layers = config.num_decoder_layers or config.num_layers
@@ -169,7 +158,7 @@ class Decoder(Stack):
                 return out
 
             def attend_memory(x, memory=memory, attention=layer.cross_attention):
-                return memory.attend(attention, x, cache.memory_mask)
+                return memory.attend(attention, attention.project_queries(x), cache.memory_mask)
 
             x = layer(x, attend_self, None if memory is None else attend_memory, None)
         return self.apply_final_norm(x), cache.replace(self_attentions=tuple(self_attentions))

@@ -47,7 +47,7 @@ class Transformer(TokenModel):
         rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "B T D"]:
         """Returns the decoder's output."""
-        memory = self.encoder(source, source_segments, source_positions, rngs)
+        memory = self.encoder(source, segments=source_segments, positions=source_positions, rngs=rngs)
         source_segments = self.encoder.visible_segments(source, source_segments)
         return self.decoder(target_input, memory, source_segments, target_segments, target_positions, rngs)
 

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from transformer.config_types import Config
 from transformer.data.batches.collation import Batch
 from transformer.data.corpus.annotations import word_starts
-from transformer.model.kernels import FLOAT32, flat_product, rows_per_chunk
+from transformer.model.kernels import rows_per_chunk
 from transformer.model.partitioning import row_shards
 from transformer.model.single_stack import BLANK, CtcTransformer, compact, is_kept
 from transformer.special_tokens import BOS, EOS, PAD, SPECIAL
@@ -62,26 +62,21 @@ def ctc_loss(
     The logits of all frames never exist at once: the backward pass computes each chunk's again. Targets that need more
     frames than there are have no loss, and their tokens do not count.
     """
-    hidden, (table, bias) = model.hidden(batch["source"], rngs), model.output_table_and_bias
+    hidden, (table, _) = model.hidden(batch["source"], rngs), model.output_table_and_bias
     arrays = hidden, model.frames(batch["source"]), batch["target_output"]
     most_rows = rows_per_chunk(4 * hidden.shape[1] * len(table))
     chunks = [_split(array, most_rows, row_shards(mesh)) for array in arrays]
-    sums = jax.lax.map(jax.checkpoint(lambda chunk: chunk_sums(*chunk, table, bias)), chunks)
+    sums = jax.lax.map(jax.checkpoint(lambda chunk: chunk_sums(model, *chunk)), chunks)
     sums = jax.tree.map(jnp.sum, sums)
     return sums.loss, sums
 
 
 def chunk_sums(
-    hidden: Float[Array, "B F D"],
-    frames: Int[Array, "B F"],
-    targets: Int[Array, "B T"],
-    table: Float[Array, "V D"],
-    bias: Float[Array, " V"] | None = None,
+    model: CtcTransformer, hidden: Float[Array, "B F D"], frames: Int[Array, "B F"], targets: Int[Array, "B T"]
 ) -> LossSums:
     """Returns the sums over some rows, from the logits of all their frames."""
     labels = jnp.where(targets == EOS, PAD, targets)
-    logits = flat_product(hidden, table, hidden.dtype, FLOAT32, is_transposed=True)
-    logits = logits if bias is None else logits + bias[None, None]
+    logits = model.logits(hidden)
     loss = optax.ctc_loss(logits, frames == PAD, labels, labels == PAD, blank_id=BLANK)
     is_possible = needed_frames(labels) <= jnp.sum(frames != PAD, axis=1)
     loss = jnp.sum(jnp.where(is_possible, loss, 0.0))
