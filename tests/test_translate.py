@@ -190,6 +190,16 @@ def test_bad_flags_are_refused(translated, flags, message):
     assert (code, lines) == (2, []) and message in log and "Traceback" not in log
 
 
+def test_documents_are_divided_only_at_blank_lines():
+    lines = [b"1", b"2", b"", b"3", b" ", b"", b"4", b"5"]
+    for size in range(1, 9):
+        chunks = [lines[first : first + size] for first in range(0, 8, size)]
+        documents = list(input_lines.whole_documents(chunks))
+        assert sum(documents, []) == lines
+        assert all(not document[-1].strip() for document in documents[:-1])
+    assert list(input_lines.whole_documents([[b"1", b"2"], [b"3"]])) == [[b"1", b"2", b"3"]]
+
+
 def test_no_input_gives_no_output(translated):
     assert translated(b"")[:2] == (0, [])
 

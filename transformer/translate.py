@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 from absl import logging
 
 from transformer import cli, files
-from transformer.data.sources.lines import decode_lines, read_chunks
+from transformer.data.sources.lines import decode_lines, read_chunks, whole_documents
 from transformer.workdir import split_names
 
 CHUNK_LINES = 4096  # lines per device, translated together: more would fill batches better, but use more memory
@@ -43,10 +43,13 @@ def main(arguments: argparse.Namespace) -> None:
     trained.check_translates(models.config, arguments.workdir)
     decoder, parameters = models.decoder()
     decoder.check_n_best(arguments.n_best)
+    is_of_documents = models.config.data.context > 0
     if interactive:
-        logging.info("Type one sentence a line; end with Ctrl-D.")
+        unit = "; an empty line ends a document, which is then translated" if is_of_documents else ""
+        logging.info("Type one sentence a line%s; end with Ctrl-D.", unit)
     first_line = 1
-    for chunk in read_chunks(sys.stdin.buffer, 1 if interactive else CHUNK_LINES * len(decoder.devices)):
+    chunks = read_chunks(sys.stdin.buffer, 1 if interactive else CHUNK_LINES * len(decoder.devices))
+    for chunk in whole_documents(chunks) if is_of_documents else chunks:
         texts, controls = read_columns(decode_lines(chunk, first_line), arguments.columns, glossary, first_line)
         translations = decoder.translate(parameters, texts, arguments.n_best, first_line, controls=controls)
         for text, best in zip(texts, translations, strict=True):

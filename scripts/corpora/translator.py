@@ -52,9 +52,9 @@ class Report:
 
 
 def load(workdir: str, checkpoint: str, average: int, overrides: Sequence[tuple[str, str]]) -> Trained:
-    """Loads the models of the flags. Raises UserError if they cannot be loaded or do not translate."""
+    """Loads the models of the flags. Raises UserError if they cannot be loaded or translate no single sentences."""
     models = trained.load(split_names(workdir), checkpoint, average, overrides)
-    trained.check_translates(models.config, workdir)
+    trained.check_translates_sentences(models.config, workdir)
     return models
 
 

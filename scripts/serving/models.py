@@ -16,7 +16,7 @@ from scripts.serving import texts
 from scripts.serving.batching import Batcher, Work
 from scripts.serving.middleware import Metrics
 from transformer.api import Model
-from transformer.checkpoints.trained import check_translates
+from transformer.checkpoints.trained import check_translates_sentences
 from transformer.decoding.batches import SHORTEST, padded_lengths
 from transformer.decoding.control import Control
 from transformer.decoding.forced_decoding import longest_text
@@ -171,7 +171,7 @@ def load_models(
     models: dict[tuple[str, str], Model] = {}
     for workdir in workdirs:
         model = transformer.load(split_names(workdir), checkpoint, average, **decoding)
-        check_translates(model.config, workdir)
+        check_translates_sentences(model.config, workdir)
         if STRATEGIES[strategy := model.config.decoding.strategy].samples:
             raise UserError(f"--workdir={workdir}: decoding.strategy={strategy} is not served; choose a search")
         pair = source, target = model.config.data.source_language, model.config.data.target_language

@@ -1,11 +1,18 @@
 """Translation of documents: contexts, given translations, ends of documents, and what is left of a translation."""
 
+import dataclasses
+
 import pytest
 
+from scripts.corpora import translator
+from scripts.serving.models import load_models
 from tests.checkpoints.workdirs import make_workdir
 from transformer.checkpoints import trained
 from transformer.decoding.control import Control
+from transformer.decoding.lengths import output_limits
+from transformer.decoding.translation import EMPTY
 from transformer.errors import UserError
+from transformer.special_tokens import EOS
 
 SETTINGS = {
     "data.source": "text",
@@ -55,8 +62,29 @@ def test_documents_do_not_depend_on_their_neighbours(loaded):
 
 def test_a_context_that_does_not_fit_is_left_out(loaded):
     decoder, _ = loaded.decoder()
-    long = ["1 2 3 4 5 6 7 1 2 3", "4"]
-    assert decoder._window(long, [0, 1]) == [1] and decoder._window(["1", "4"], [0, 1]) == [0, 1]
+    separator = decoder.tokenizer.target.encode(["<sep>"])[0]
+
+    def given(texts, length):
+        found = dataclasses.replace(EMPTY, tokens=(*[7] * (length - 1), EOS))
+        return decoder._in_context(texts, [[found], [EMPTY]], [0, 1])
+
+    assert given(["1", "4"], 3) == ("1 <sep> 4", [7, 7, *separator])
+    assert given(["1 2 3 4 5 6 7 1 2 3", "4"], 3) == ("4", [])  # the longest source
+    source = "1 <sep> 4"
+    limit = int(output_limits(len(decoder.tokenizer.source.encode([source])[0]) + 1, decoder.config)[-1])
+    longest = limit - len(separator) - 1 + 1  # without the last sentence's token; EOS is not given
+    assert given(["1", "4"], longest)[0] == source
+    assert given(["1", "4"], longest + 1) == ("4", [])  # a translation before it that repeats itself
+
+
+def test_random_numbers_and_warnings_are_those_of_the_line(loaded, caplog):
+    models = trained.load([str(loaded.workdir.path)], "best", 1, [("decoding.strategy", "sample")])
+    decoder, parameters = models.decoder()
+    together = decoder.translate(parameters, ["1", "2", "", "3 4 5"])
+    assert decoder.translate(parameters, ["3 4 5"], first_line=4)[0][0].tokens == together[3][0].tokens
+    assert decoder.translate(parameters, ["3 4 5"], first_line=1)[0][0].tokens != together[3][0].tokens
+    decoder.translate(parameters, ["1", "", "2", "3 " * 20], first_line=11)
+    assert caplog.messages[0].startswith("Line 14 has ")
 
 
 def test_controls_are_refused(loaded):
@@ -64,3 +92,10 @@ def test_controls_are_refused(loaded):
     with pytest.raises(UserError, match=r"are for single sentences; this model has data.context"):
         decoder.translate(parameters, ["1"], controls=[Control(prefix="2")])
     assert decoder.translate(parameters, ["1"], controls=[Control()])[0][0].tokens
+
+
+def test_what_translates_single_sentences_refuses_the_run(loaded):
+    workdir = str(loaded.workdir.path)
+    for load in (lambda: load_models([workdir], "best", 1, {}), lambda: translator.load(workdir, "best", 1, [])):
+        with pytest.raises(UserError, match=r"--workdir=.*: its data.context needs whole documents"):
+            load()

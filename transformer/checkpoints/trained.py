@@ -63,6 +63,13 @@ def check_translates(config: Config, workdir: str) -> None:
         raise UserError(f"--workdir={workdir}: a model of training.objective={objective} generates no text")
 
 
+def check_translates_sentences(config: Config, workdir: str) -> None:
+    """Raises UserError, which names --workdir, if the models do not translate each sentence by itself."""
+    check_translates(config, workdir)
+    if config.data.context:
+        raise UserError(f"--workdir={workdir}: its data.context needs whole documents; use transformer.translate")
+
+
 def load(workdirs: Sequence[str], which: str, average: int, overrides: Sequence[tuple[str, str]]) -> Trained:
     """Loads the model of one workdir, or those of several with the same tokenizer as an ensemble.
 

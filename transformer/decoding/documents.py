@@ -8,6 +8,7 @@ from transformer.config_types import Config
 from transformer.data.sources.documents import SEPARATOR
 from transformer.decoding.batches import Replicas
 from transformer.decoding.control import Control
+from transformer.decoding.lengths import output_limits
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import EMPTY, Translation
 from transformer.errors import UserError
@@ -37,28 +38,39 @@ class DocumentDecoder(TextDecoder):
             raise UserError("prefixes, phrases and glossaries are for single sentences; this model has data.context")
         translations, documents = [[EMPTY] * n_best for _ in texts], _documents(texts)
         report(len(texts) - sum(map(len, documents)))
-        separator = self.tokenizer.target.encode([SEPARATOR])[0]
         for number in range(max(map(len, documents), default=0)):
-            windows = [self._window(texts, lines[: number + 1]) for lines in documents if number < len(lines)]
-            prefixes = [
-                [token for line in window[:-1] for token in (*translations[line][0].tokens[:-1], *separator)]
-                for window in windows
-            ]
-            found = super().translate(
-                *(parameters, [_join(texts, window) for window in windows], n_best, first_line),
-                controls=[Control(prefix=prefix) for prefix in prefixes],
-            )
-            for window, prefix, best in zip(windows, prefixes, found, strict=True):
-                translations[window[-1]] = [self._without(translation, len(prefix)) for translation in best]
-            report(len(windows))
+            # Other lines are blank here, so that each sentence keeps its number, and with it its random numbers.
+            sources, prefixes = [""] * len(texts), [[] for _ in texts]
+            current = [lines[: number + 1] for lines in documents if number < len(lines)]
+            for lines in current:
+                sources[lines[-1]], prefixes[lines[-1]] = self._in_context(texts, translations, lines)
+            controls = [Control(prefix=prefix) for prefix in prefixes]
+            found = super().translate(parameters, sources, n_best, first_line, controls=controls)
+            for *_, line in current:
+                translations[line] = [self._without(translation, len(prefixes[line])) for translation in found[line]]
+            report(len(current))
         return translations
 
-    def _window(self, texts: Sequence[str], lines: list[int]) -> list[int]:
-        """Returns the sentence with the context that the longest source allows."""
-        window, vocabulary = lines[-1 - self.context :], self.tokenizer.encoders[0]
-        while len(window) > 1 and len(vocabulary.encode([_join(texts, window)])[0]) >= self.config.max_source_length:
-            window = window[1:]
-        return window
+    def _in_context(
+        self, texts: Sequence[str], translations: Sequence[list[Translation]], lines: Sequence[int]
+    ) -> tuple[str, list[int]]:
+        """Returns the source of the last line, and its output's first tokens, with as much context as the limits allow.
+
+        The output has room for as many tokens as the sentence has.
+        """
+        size = len(self._encode(texts[lines[-1]]))
+        separator = self.tokenizer.target.encode([SEPARATOR])[0]
+        for first in range(max(len(lines) - 1 - self.context, 0), len(lines)):
+            source = f" {SEPARATOR} ".join(texts[line].strip() for line in lines[first:])
+            length = len(self._encode(source)) + 1  # of end-of-sentence
+            prefix = [x for line in lines[first:-1] for x in (*translations[line][0].tokens[:-1], *separator)]
+            limit = output_limits(length, self.config)[-1]
+            if length <= self.config.max_source_length and len(prefix) + size <= limit:
+                break
+        return source, prefix
+
+    def _encode(self, text: str) -> Sequence[int]:
+        return self.tokenizer.encoders[0].encode([text])[0]
 
     def _without(self, translation: Translation, count: int) -> Translation:
         """Returns the translation without its first tokens, which were given."""
@@ -80,10 +92,6 @@ def _documents(texts: Sequence[str]) -> list[list[int]]:
         elif documents[-1]:
             documents.append([])
     return [document for document in documents if document]
-
-
-def _join(texts: Sequence[str], lines: Sequence[int]) -> str:
-    return f" {SEPARATOR} ".join(texts[line].strip() for line in lines)
 
 
 def make_decoder(data: Config, *known: Any) -> TextDecoder:

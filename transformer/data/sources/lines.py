@@ -74,6 +74,19 @@ def read_chunks(stream: io.BufferedIOBase, chunk_lines: int) -> Iterator[list[by
         yield lines
 
 
+def whole_documents(chunks: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
+    """Yields the lines of the chunks again, divided only after blank lines."""
+    lines: list[bytes] = []
+    for chunk in chunks:
+        blank = max((i for i, line in enumerate(chunk, start=len(lines) + 1) if not line.strip()), default=0)
+        lines += chunk
+        if blank:
+            yield lines[:blank]
+            del lines[:blank]
+    if lines:
+        yield lines
+
+
 def _is_ready(stream: io.BufferedIOBase, seconds: float | None) -> bool:
     """Waits until the stream has input or ends, at most so many seconds, and tells whether it does."""
     try:
