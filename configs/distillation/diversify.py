@@ -2,6 +2,7 @@
 
 Command:   python -m scripts.distill --plan=configs/distillation/diversify.py --workdir=runs/diversify
 Hardware:  four runs of configs/multi30k.py, and two of twice its steps.
+Expect:    on test2016, lower-cased and tokenized, 41.7 for a forward model and 42.9 for a student.
 
 Two models of each direction translate all training sentences of their source language. A model of the same size learns
 from the real pairs and from both kinds of synthetic ones, in twice the steps.
