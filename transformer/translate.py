@@ -43,13 +43,11 @@ def main(arguments: argparse.Namespace) -> None:
     trained.check_translates(models.config, arguments.workdir)
     decoder, parameters = models.decoder()
     decoder.check_n_best(arguments.n_best)
-    is_of_documents = models.config.data.context > 0
+    has_context = models.config.data.context > 0
     if interactive:
-        unit = "; an empty line ends a document, which is then translated" if is_of_documents else ""
-        logging.info("Type one sentence a line%s; end with Ctrl-D.", unit)
-    first_line = 1
-    chunks = read_chunks(sys.stdin.buffer, 1 if interactive else CHUNK_LINES * len(decoder.devices))
-    for chunk in whole_documents(chunks) if is_of_documents else chunks:
+        logging.info("Type one sentence a line; end %swith Ctrl-D.", "documents with an empty line, and " * has_context)
+    first_line, chunks = 1, read_chunks(sys.stdin.buffer, 1 if interactive else CHUNK_LINES * len(decoder.devices))
+    for chunk in whole_documents(chunks) if has_context else chunks:
         texts, controls = read_columns(decode_lines(chunk, first_line), arguments.columns, glossary, first_line)
         translations = decoder.translate(parameters, texts, arguments.n_best, first_line, controls=controls)
         for text, best in zip(texts, translations, strict=True):

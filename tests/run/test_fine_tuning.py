@@ -117,7 +117,7 @@ def test_a_run_starts_from_its_parent_with_a_fresh_optimizer_and_its_own_record(
     assert record["commit"] == json.loads((parent / "environment.json").read_text())["commit"]
 
 
-@pytest.mark.first_case
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["adamw", "muon"])
 def test_a_second_phase_with_the_optimizers_state_continues_the_first(tmp_path, capsys, name):
     """With a constant rate, two phases equal one run of as many steps, if all steps read the same batch."""

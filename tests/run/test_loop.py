@@ -62,7 +62,7 @@ def test_a_resumed_run_gives_the_results_of_an_uninterrupted_one(
     assert json.loads((workdir / "complete.json").read_text()) == {"step": 8}
 
 
-@pytest.mark.first_case
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [3, 2])  # a checkpoint after, and one before the first change
 def test_a_run_resumes_exactly_where_the_number_of_batches_changes(tmp_path, monkeypatch, step):
     counts, update = [], TrainStep.__call__

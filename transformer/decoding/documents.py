@@ -54,10 +54,7 @@ class DocumentDecoder(TextDecoder):
     def _in_context(
         self, texts: Sequence[str], translations: Sequence[list[Translation]], lines: Sequence[int]
     ) -> tuple[str, list[int]]:
-        """Returns the source of the last line, and its output's first tokens, with as much context as the limits allow.
-
-        The output has room for as many tokens as the sentence has.
-        """
+        """Returns the source of the last line, and its output's first tokens, with as much context as fits."""
         size = len(self._encode(texts[lines[-1]]))
         separator = self.tokenizer.target.encode([SEPARATOR])[0]
         for first in range(max(len(lines) - 1 - self.context, 0), len(lines)):
@@ -65,6 +62,7 @@ class DocumentDecoder(TextDecoder):
             length = len(self._encode(source)) + 1  # of end-of-sentence
             prefix = [x for line in lines[first:-1] for x in (*translations[line][0].tokens[:-1], *separator)]
             limit = output_limits(length, self.config)[-1]
+            # The output has room for as many tokens as the sentence has.
             if length <= self.config.max_source_length and len(prefix) + size <= limit:
                 break
         return source, prefix
