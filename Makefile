@@ -16,7 +16,7 @@ RUN := $(VENV)/bin/python
 REQUIRE_EXACT := import json, sys; text = sys.stdin.read(); print(text, end=""); \
 	sys.exit("exact_match must be at least 0.995" if json.loads(text)["exact_match"] < 0.995 else 0)
 
-# A test of five minutes hangs: it fails with the stacks of its threads, and ends the tests.
+# A test that takes five minutes counts as hanging: it fails, with the stacks of its threads, and the run ends.
 END_HANGING := --max-worker-restart=0 -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
 
 .PHONY: quickstart test slow hostile lint mtdata bench interop

@@ -39,16 +39,20 @@ class DocumentDecoder(TextDecoder):
         translations, documents = [[EMPTY] * n_best for _ in texts], _documents(texts)
         report(len(texts) - sum(map(len, documents)))
         for number in range(max(map(len, documents), default=0)):
-            # Other lines are blank here, so that each sentence keeps its number, and with it its random numbers.
-            sources, prefixes = [""] * len(texts), [[] for _ in texts]
-            current = [lines[: number + 1] for lines in documents if number < len(lines)]
-            for lines in current:
-                sources[lines[-1]], prefixes[lines[-1]] = self._in_context(texts, translations, lines)
+            begin = max(number - self.context, 0)
+            windows = [lines[begin : number + 1] for lines in documents if number < len(lines)]
+            first, last = windows[0][-1], windows[-1][-1]
+            # The lines between are blank here, so that each sentence keeps its number, and with it its random numbers.
+            sources, prefixes = [""] * (last - first + 1), [[] for _ in range(first, last + 1)]
+            for lines in windows:
+                row = lines[-1] - first
+                sources[row], prefixes[row] = self._in_context(texts, translations, lines)
             controls = [Control(prefix=prefix) for prefix in prefixes]
-            found = super().translate(parameters, sources, n_best, first_line, controls=controls)
-            for *_, line in current:
-                translations[line] = [self._without(translation, len(prefixes[line])) for translation in found[line]]
-            report(len(current))
+            found = super().translate(parameters, sources, n_best, first_line + first, controls=controls)
+            for *_, line in windows:
+                given = len(prefixes[line - first])
+                translations[line] = [self._without(translation, given) for translation in found[line - first]]
+            report(len(windows))
         return translations
 
     def _in_context(
@@ -57,7 +61,7 @@ class DocumentDecoder(TextDecoder):
         """Returns the source of the last line, and its output's first tokens, with as much context as fits."""
         size = len(self._encode(texts[lines[-1]]))
         separator = self.tokenizer.target.encode([SEPARATOR])[0]
-        for first in range(max(len(lines) - 1 - self.context, 0), len(lines)):
+        for first in range(len(lines)):
             source = f" {SEPARATOR} ".join(texts[line].strip() for line in lines[first:])
             length = len(self._encode(source)) + 1  # of end-of-sentence
             prefix = [x for line in lines[first:-1] for x in (*translations[line][0].tokens[:-1], *separator)]
