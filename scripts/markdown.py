@@ -18,12 +18,24 @@ def publish(text: str, name: str, readme: str | None) -> None:
     if readme is None:
         print(text, end="")
         return
+    before, _, after = _split(name, readme)
+    files.write_text(Path(readme), f"{before}{text}{after}")
+
+
+def read_table(name: str, readme: str) -> list[list[str]]:
+    """Returns the rows of the table between the marks of NAME, without its header. Raises UserError without marks."""
+    lines = _split(name, readme)[1].splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:] if line.startswith("|")]
+
+
+def _split(name: str, readme: str) -> tuple[str, str, str]:
+    """Returns the file's text up to the first mark, between the marks, and from the last one."""
     path = Path(readme)
     if not path.is_file():
         raise UserError(f"--readme={path}: no such file")
     begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
     before, first_mark, rest = path.read_text(encoding="utf-8").partition(begin)
-    _, last_mark, after = rest.partition(end)
+    text, last_mark, after = rest.partition(end)
     if not first_mark or not last_mark:
         raise UserError(f"{path}: needs the lines {begin.strip()} and {end}, in this order")
-    files.write_text(path, f"{before}{begin}{text}{end}{after}")
+    return before + begin, text, end + after

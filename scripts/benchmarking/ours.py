@@ -1,5 +1,6 @@
 """The systems of this project: a training step, and translation with random weights that never prefer EOS."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -8,6 +9,7 @@ from jaxtyping import Int
 
 from configs import base
 from scripts.benchmarking.worker import Prepared
+from transformer.config_types import Config
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
 from transformer.decoding.batches import pad
@@ -41,11 +43,17 @@ def make_step(task: dict[str, Any]) -> tuple[TrainStep, TrainState]:
     config = base.get_config()
     config.model.update({key: task[key] for key in (*MODEL_KEYS, "dropout")})
     config.training.label_smoothing = task["label_smoothing"]
-    mesh, sizes = make_mesh(config, jax.devices()), (task["vocab_size"], task["vocab_size"])
+    step, initializer = step_of(config, jax.devices(), task["vocab_size"])
+    return step, initializer.create()
+
+
+def step_of(config: Config, devices: Sequence[jax.Device], vocab_size: int) -> tuple[TrainStep, Initializer]:
+    """Returns the step of a config on these devices, and what makes its initial state."""
+    mesh = make_mesh(config, devices)
     schedule = make_schedule(config.optimizer, config.model.d_model, config.training.steps)
     optimizer = make_optimizer(config.optimizer, schedule)
-    initializer = Initializer(config, optimizer, mesh, sizes)
-    return TrainStep(config, initializer.graph, optimizer, schedule, mesh), initializer.create()
+    initializer = Initializer(config, optimizer, mesh, (vocab_size, vocab_size))
+    return TrainStep(config, initializer.graph, optimizer, schedule, mesh), initializer
 
 
 def make_batch(task: dict[str, Any]) -> dict[str, Int[np.ndarray, "B _"]]:

@@ -1,0 +1,101 @@
+"""The speed of training steps and of a search on the devices, beside the bound of the compiled program."""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
+from typing import Any
+
+import jax
+import numpy as np
+
+from configs import base, big, multi30k
+from scripts.benchmarking import ours, tasks
+from scripts.benchmarking.tasks import Size
+from scripts.planning import devices, hlo, roofline
+from scripts.verification.outcomes import Speed
+from transformer.special_tokens import PAD
+from transformer.training.memory import bytes_used
+
+GROUPS, SECONDS = 5, 1.0  # timed groups of repetitions, and the least time of a group
+# What a device calls itself, and its name in the table of accelerators.
+KINDS = {"H200": "h200", "H100 80GB HBM3": "h100", "A100-SXM4-80GB": "a100"}
+KINDS |= {"TPU v5 lite": "v5e", "TPU v5": "v5p", "TPU v6 lite": "v6e"}
+# 24,576 positions a side, as in section 5.1, with sentences of the mean length of WMT English-German.
+BASE = Size(6, 512, 2048, 8, 37_000, pairs=768, length=32)
+BIG = Size(6, 1024, 4096, 16, 37_000, pairs=768, length=32)
+MULTI30K = Size(4, 128, 256, 4, 6_000, pairs=24, length=64)
+
+
+def measure_all(is_quick: bool) -> Iterator[Speed]:
+    """Measures a small model and, unless quick, larger ones: on accelerators Multi30k's, base and big."""
+    present = jax.devices()
+    if present[0].platform == "cpu" or is_quick:
+        yield measure_step("small", base, tasks.SIZES["small"], present)
+        yield measure_search("small", tasks.SIZES["small"], 16)
+        if not is_quick:
+            yield measure_step("base", base, tasks.SIZES["base"], present)
+            yield measure_search("base", tasks.SIZES["base"], 16)
+    else:
+        yield measure_step("Multi30k", multi30k, MULTI30K, present)
+        yield measure_step("base", base, BASE, present)
+        yield measure_step("big", big, BIG, present)
+        yield measure_search("base", BASE, 64)
+
+
+def measure_step(name: str, file: ModuleType, size: Size, present: Sequence[jax.Device]) -> Speed:
+    """Measures a step of the config file's model in this size, with the state and batch spread over all devices."""
+    config = file.get_config()
+    config.model.update({key: getattr(size, key) for key in ("num_layers", "d_model", "d_ff", "num_heads")})
+    config.mesh.data = len(present)
+    step, initializer = ours.step_of(config, present, size.vocab_size)
+    state, batch = initializer.create(), step.place(ours.make_batch(tasks.training_task(size)))
+
+    def repeat() -> Any:
+        nonlocal state
+        state, metrics = step(state, [batch])
+        return state, metrics
+
+    seconds, compilation = timed(repeat)
+    tokens = sum(int((np.asarray(batch[side]) != PAD).sum()) for side in ("source", "target_output"))
+    program = max(step.programs.compiled.values(), key=lambda program: bytes_used(program.memory_analysis()))
+    speed = Speed(f"step of {name}", seconds, tokens / seconds, compilation, bytes_used(program.memory_analysis()))
+    if target := find_target(present):
+        cost = roofline.cost([(hlo.parse(program.as_text()), 1)], target)
+        utilization = cost.flops / seconds / target.kind.bfloat16
+        speed = speed._replace(utilization=utilization, of_bound=cost.seconds / seconds)
+    return speed
+
+
+def measure_search(name: str, size: Size, rows: int) -> Speed:
+    """Measures a beam search of outputs of 32 tokens for so many sentences, on all devices."""
+    began = time.perf_counter()
+    prepared = ours.prepare_decoding(tasks.decoding_task(size, rows) | {"dtype": "auto"})
+    compilation = time.perf_counter() - began
+    seconds, _ = timed(prepared.repeat)
+    return Speed(f"search of {name}, {rows} sentences", seconds, prepared.tokens / seconds, compilation)
+
+
+def timed(repeat: Callable[[], Any]) -> tuple[float, float]:
+    """Returns the seconds of a repetition, and those of the first one."""
+
+    def run(times: int) -> float:
+        began = time.perf_counter()
+        for _ in range(times):
+            results = repeat()
+        jax.block_until_ready(results)
+        return (time.perf_counter() - began) / times
+
+    first = run(1)
+    run(1)  # finds memory already allocated
+    times = max(math.ceil(SECONDS / run(3)), 1)
+    return statistics.median(run(times) for _ in range(GROUPS)), first
+
+
+def find_target(present: Sequence[jax.Device]) -> devices.Target | None:
+    """Returns the figures of these devices, or None if their kind is not in the table."""
+    kind = present[0].device_kind
+    name = next((name for text, name in KINDS.items() if text in kind), None)
+    accelerator = devices.ACCELERATORS.get(name)
+    return accelerator and devices.Target(kind, accelerator, name, len(present))

@@ -1,0 +1,53 @@
+"""Gradients and updates on every mesh, and differences that are found."""
+
+import os
+
+import jax
+import numpy as np
+import pytest
+
+from scripts.verification import processes, resume, search, training
+from transformer.errors import UserError
+
+
+def test_the_meshes_are_all_that_the_model_allows():
+    found = list(training.meshes(4))
+    assert len(found) == len({tuple(mesh.values()) for mesh in found}) == 6
+    assert {"data": 1, "fsdp": 2, "tensor": 2} in found
+    assert all(np.prod(list(mesh.values())) == 4 for mesh in found)
+
+
+def test_a_wrong_gradient_or_loss_fails():
+    exact = {"a": np.ones((2, 3)), "b": np.full(3, 1e-9)}
+    shifted = exact | {"a": exact["a"] + np.eye(2, 3) * 1e-2}
+
+    def passed(gradients, loss):
+        return [outcome.passed for outcome in training.compare("x", (gradients, loss), (exact, 2.0), 1e-4)]
+
+    assert passed(exact | {"b": np.full(3, 1.2e-9)}, 2.0) == [True, True]  # rounding, beside the largest gradient
+    assert passed(shifted, 2.0) == [True, False]
+    assert passed(exact, 2.001) == [False, True]
+
+
+def test_results_come_from_another_process_with_its_own_environment():
+    found = list(processes.results_of("tests.scripts.verification.checks:passes", environment=processes.EXACT))
+    assert [outcome.name for outcome in found] == ["precision highest"]
+    with pytest.raises(UserError, match="exit code -11"):
+        list(processes.results_of("tests.scripts.verification.checks:crashes", environment={}))
+
+
+@pytest.mark.slow  # a step operation by operation, and one for every mesh of the simulated devices
+def test_this_machine_computes_gradients_updates_and_searches():
+    outcomes = [*training.check_all(), *search.check_search(), *search.check_faults()]
+    assert len(outcomes) > 6 + 2 * (jax.device_count() > 1)
+    assert [outcome.name for outcome in outcomes if not outcome.passed] == []
+
+
+@pytest.mark.slow  # three starts of a run
+def test_a_killed_run_that_differs_fails(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))  # restored at the end
+    assert all(outcome.passed for outcome in resume.check_resume())
+    digests = resume.Training.digests
+    monkeypatch.setattr(resume.Training, "digests", lambda self: digests(self) | {"record": self.folder.name})
+    first, _ = resume.check_resume()
+    assert not first.passed and first.name == "parts of a killed run that differ (record)"
