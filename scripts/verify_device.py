@@ -24,7 +24,7 @@ from scripts.verification.outcomes import Outcome
 from transformer import cli, files
 from transformer.errors import UserError
 
-# The functions that yield outcomes. Each runs in a process of its own, which may crash.
+# The functions that yield outcomes, each in a separate process, which may crash.
 GROUPS = {
     "a killed run": "scripts.verification.resume:check_resume",
     "formulas": "scripts.verification.numerics:check_all",

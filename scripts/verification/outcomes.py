@@ -18,7 +18,7 @@ class Outcome(NamedTuple):
 
 
 class Speed(NamedTuple):
-    """The speed of a task. What is unknown of this device is None.
+    """The speed of a task. A value is None if the device does not tell it.
 
     Attributes:
       seconds: of a step, or of the search of all sentences: the median of some groups of repetitions.

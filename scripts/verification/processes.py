@@ -1,4 +1,4 @@
-"""Processes of their own for groups of checks, so that one that crashes takes no other group with it."""
+"""Separate processes for groups of checks: a crash ends one group only."""
 
 import multiprocessing
 import os

@@ -19,7 +19,7 @@ def describe_devices() -> Iterator[tuple[str, str]]:
 
 
 class Report(NamedTuple):
-    """What was verified: the devices, the version of JAX, the outcomes by group, and the speeds."""
+    """The result of a verification: the devices, the version of JAX, the outcomes by group, and the speeds."""
 
     devices: str
     jax: str

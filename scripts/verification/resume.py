@@ -1,4 +1,4 @@
-"""A small run that is killed and resumed, beside one that is not. Each is a process of its own on the device."""
+"""A small run that is killed and resumed, beside one that is not. Each is a separate process on the device."""
 
 import os
 import tempfile
