@@ -91,7 +91,7 @@ def bind(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
-    except (OSError, OverflowError) as error:
+    except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host
         if listener is not None:
             listener.close()
         reason = getattr(error, "strerror", None) or error

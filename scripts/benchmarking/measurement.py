@@ -1,5 +1,6 @@
 """Results of a benchmark, and the machine and code that they belong to."""
 
+import contextlib
 import platform
 import re
 import subprocess
@@ -32,10 +33,11 @@ def describe_machine(threads: int) -> str:
     """Returns the processor, the number of threads and the commit, + with uncommitted changes."""
     described = kernels.PROCESSOR.read_text(encoding="utf-8") if kernels.PROCESSOR.exists() else ""
     name = re.search(r"model name\s*: (.*)", described)
-    command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
-    result = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
+    command, commit = ["git", "describe", "--always", "--dirty=+", "--exclude=*"], ""
+    with contextlib.suppress(OSError):  # without git
+        commit = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip()
     processor = name[1] if name else platform.processor() or platform.machine()
-    return f"{processor}, {threads} threads, commit {result.stdout.strip() or 'unknown'}"
+    return f"{processor}, {threads} threads, commit {commit or 'unknown'}"
 
 
 def processor_kind() -> str:

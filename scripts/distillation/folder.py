@@ -85,7 +85,8 @@ class Folder:
             return open_source(self.load_config(text).data, "train").identity
         if not Path(text).is_file():
             raise UserError(f"{stage.name}: {text} is no file; name a text, or a config with its ending")
-        return [str(Path(text).resolve()), Path(text).stat().st_size]
+        stats = Path(text).stat()
+        return [str(Path(text).resolve()), stats.st_size, stats.st_mtime_ns]
 
     def _check(self, stage: plan.Stage) -> None:
         """Raises UserError for what would fail only once the stage begins."""

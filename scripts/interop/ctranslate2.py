@@ -20,7 +20,7 @@ STACKS = ("encoder", "decoder")
 ACTIVATIONS = {"relu": (0, False), "gelu": (1, False), "swish": (2, False), "gelu_exact": (3, False)}
 ACTIVATIONS |= {"geglu": (1, True), "swiglu": (2, True), "glu": (6, True)}  # the number, and whether it is gated
 SINUSOIDS = ("sinusoidal", "sinusoidal_concatenated", "sinusoidal_marian")
-EXPRESSIBLE = COMMON | {"model.activation": tuple(ACTIVATIONS)}
+EXPRESSIBLE = COMMON | {"model.activation": tuple(ACTIVATIONS), "model.source_eos": (True, False)}
 QUANTIZATIONS = ("int8", "int8_float32", "bfloat16", "float16")
 MAX_POSITIONS = 2048  # of sinusoids, which are stored
 # The keys of config.json with their defaults. The pieces are those of our vocabularies.

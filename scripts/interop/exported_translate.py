@@ -34,9 +34,8 @@ search = jax.jit(jax.export.deserialize((FOLDER / "search.jax").read_bytes()).ca
 def segment(line: str) -> list[str]:
     """Returns the pieces of a line. A language token such as >>fra<< may begin it, if the model has it."""
     language, end, rest = line.partition("<<")
-    if language + end in tokens and end:
-        return [language + end, *source.encode(rest, out_type=str)]
-    return source.encode(line, out_type=str) if source else line.split()
+    first, text = ([language + end], rest) if end and language + end in tokens else ([], line)
+    return [*first, *(source.encode(text, out_type=str) if source else text.split())]
 
 
 for lines in iter(lambda: list(itertools.islice(sys.stdin, ROWS)), []):

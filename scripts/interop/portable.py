@@ -28,6 +28,8 @@ COMMON = {
     "model.num_key_heads": (None,),
     "model.positions": ("sinusoidal", "sinusoidal_concatenated", "sinusoidal_marian", "learned", "rotary"),
     "model.decoder_self_attention": ("attention",),
+    "model.source_eos": (True,),
+    "data.context": (0,),
 }
 
 

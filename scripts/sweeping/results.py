@@ -109,7 +109,7 @@ def describe_decoding(folder: Folder, sweep: Sweep, trial: int) -> str:
         sentences, checkpoint = result["sentences"], describe_checkpoints([result["step"]], result["averaged"])
     elif sweep.objective in METRICS:  # as transformer/training/validation.py decodes
         config = task | varied
-        strategy = validation_strategy(config["decoding.strategy"])
+        strategy = varied.get("decoding.strategy") or validation_strategy(config["decoding.strategy"])
         search = {"strategy": strategy, "beam_size": config["training.eval_beam_size"]}
         search |= {key: config[f"decoding.{key}"] for key in ("length_penalty", "length_penalty_form")}
         first = config["training.eval_sentences"]

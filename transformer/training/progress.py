@@ -33,7 +33,7 @@ class Progress:
     seconds: float = 0.0  # duration of the run, over all starts
     validated_step: int = 0  # step of the last validation
     best_score: float | None = None  # by `checkpoint.best_metric`; None before the first validation
-    best_loss: float | None = None  # of that validation; None also in older checkpoints
+    best_loss: float | None = None  # of that validation
     best_step: int | None = None  # step of that validation
     validations_since_best: int = 0
     # Sums of `TrainingWindow` since the last training line.

@@ -80,6 +80,8 @@ def _open_pairs(data: Config, split: str) -> Source:
 
 def read_pairs(data: Config, split: str) -> tuple[list[str], list[str]]:
     """Reads the pairs of a held-out split as they are. Raises UserError if it is empty or a sentence is not UTF-8."""
+    if split == "train" and data.mixture:
+        raise UserError("split train: is a mixture of corpora here; give the files of one of them instead")
     source = _open_pairs(data, split)
     if not len(source):
         raise UserError(f"{source.name}: no sentences; name a split with at least one")
