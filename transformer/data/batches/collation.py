@@ -10,7 +10,8 @@ from jaxtyping import Int
 
 from transformer.config_types import Config
 from transformer.data.batches.epoch_plan import Bucket, PlannedBatch
-from transformer.data.corpus.corpus import EpochPairs
+from transformer.data.corpus.corpus import Corpus
+from transformer.data.corpus.epoch import Epoch
 from transformer.data.sources.mixture import annotations
 from transformer.distributed.mesh import BATCH, held_rows
 from transformer.special_tokens import BOS, PAD
@@ -19,13 +20,13 @@ Batch = dict[str, Any]  # the arrays of `assemble`: whole in NumPy, on devices, 
 Arrays = dict[str, jax.Array]  # sharded by rows over the devices of all processes
 
 
-def place(corpus: EpochPairs, batch: PlannedBatch, mesh: Mesh) -> Arrays:
+def place(corpus: Corpus | Epoch, batch: PlannedBatch, mesh: Mesh) -> Arrays:
     """Assembles the rows of a batch that this process's devices hold, and puts them there."""
     return assemble_and_place(corpus, batch, mesh)[-1]
 
 
 def assemble_and_place(
-    corpus: EpochPairs, batch: PlannedBatch, mesh: Mesh
+    corpus: Corpus | Epoch, batch: PlannedBatch, mesh: Mesh
 ) -> tuple[PlannedBatch, dict[str, np.ndarray], Arrays]:
     """Returns the rows that this process's devices hold, their arrays on the host, and the arrays on the devices."""
     own = batch.select(held_rows(batch.bucket.rows, mesh, mesh.local_devices))
@@ -34,7 +35,7 @@ def assemble_and_place(
     return own, arrays, jax.make_array_from_process_local_data(NamedSharding(mesh, BATCH), arrays, shapes)
 
 
-def assemble(corpus: EpochPairs, batch: PlannedBatch) -> dict[str, np.ndarray]:
+def assemble(corpus: Corpus | Epoch, batch: PlannedBatch) -> dict[str, np.ndarray]:
     """Returns the arrays of a batch, with PAD (0) at every position that holds no token.
 
     `source` (B, S) and `target_output` (B, T) are tokens, then EOS; `target_input` (B, T) is BOS, then tokens. A side

@@ -22,7 +22,8 @@ from transformer.config_types import Config
 from transformer.data.batches import bucketing, packing
 from transformer.data.batches.collation import Arrays, assemble_and_place
 from transformer.data.batches.epoch_plan import EpochPlan
-from transformer.data.corpus.corpus import Corpus, EpochPairs
+from transformer.data.corpus.corpus import Corpus
+from transformer.data.corpus.epoch import Epoch
 
 HELD_OUT_BUCKETS = 4  # at most: a shape takes longer to compile than the padding of a small split to compute
 
@@ -92,7 +93,7 @@ class Loader(Iterator[tuple[Position, Arrays, BatchStats]], contextlib.AbstractC
         if self._samplers is not None:
             self._samplers.close()
 
-    def _plan(self, epoch: int) -> tuple[EpochPairs, EpochPlan]:
+    def _plan(self, epoch: int) -> tuple[Epoch, EpochPlan]:
         seed = self._config.seed
         corpus = self._corpus.epoch(epoch, seed, self._samplers)
         if self._start.num_rollbacks:
@@ -129,12 +130,12 @@ def plan_in_order(corpora: Sequence[tuple[Corpus, Int[np.ndarray, " _"]]], confi
     return [dataclasses.replace(plan, sentences=x[plan.sentences]) for plan, x in zip(plans, kept, strict=True)]
 
 
-def _assemble(corpus: EpochPairs, plan: EpochPlan, number: int, mesh: Mesh) -> tuple[Arrays, BatchStats]:
+def _assemble(corpus: Epoch, plan: EpochPlan, number: int, mesh: Mesh) -> tuple[Arrays, BatchStats]:
     """Assembles the rows of this process, and counts or estimates the tokens of all rows, see `BatchStats`."""
     batch = plan[number]
     own, arrays, placed = assemble_and_place(corpus, batch, mesh)
     tokens = plan.tokens[number]
-    if corpus.is_estimated:
+    if corpus.draw is not None:
         counted = [np.count_nonzero(arrays[name]) if name in arrays else 0 for name in ("source", "target_output")]
         planned = corpus.reserved(own.sentences).sum(axis=0)
         tokens = np.rint(tokens * (counted / np.maximum(planned, 1))).astype(np.int64)

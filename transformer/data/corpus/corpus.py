@@ -17,8 +17,8 @@ from transformer.config_types import Config
 from transformer.data.corpus import encoding
 from transformer.data.corpus.annotations import Annotations, Sequences, word_starts
 from transformer.data.corpus.encoding import open_array
-from transformer.data.corpus.mixing import MixedEpoch, pairs_of_epoch
-from transformer.data.corpus.sampling import SampledEpoch, Sampler
+from transformer.data.corpus.epoch import Epoch, pairs_of_epoch
+from transformer.data.corpus.sampling import Sampler
 from transformer.data.languages import source_tag
 from transformer.data.sources.lines import counted
 from transformer.data.sources.mixture import MixedSource, held_out_sets
@@ -55,7 +55,6 @@ class Corpus:
     sampler: Sampler | None = None
     names: Sequence[str] = ()
     weights: Sequence[float] = ()
-    is_estimated = False
     starts: Sequence[Bool[np.ndarray, "_"]] = ()
     _annotations: Mapping[str, np.ndarray] = {}
 
@@ -105,37 +104,19 @@ class Corpus:
         links = None if spans is None else [self._annotations["links"][slice(*span)] for span in spans]
         return Annotations(chosen.get("weights"), links, self.starts)
 
-    def reserved(self, pairs: Int[np.ndarray, "N"]) -> Int32[np.ndarray, "N 2"]:
-        """Returns the tokens of these sources and targets."""
-        return self.lengths[pairs]
-
-    def corpus_tokens(self, pairs: Int[np.ndarray, "N"]) -> tuple[int, ...]:
-        """Returns the target tokens that these pairs have of each corpus of a mixture; () if this is no mixture."""
-        return ()
-
     def sentences(self, side: int, pairs: Int[np.ndarray, "N"]) -> list[list[int]]:
         """Returns the tokens of each of these sources or targets, without end-of-sentence."""
         tokens, lengths = self.sequences(side, pairs)
         return [sentence[:-1].tolist() for sentence in np.split(tokens, np.cumsum(lengths))[:-1]]
 
-    def epoch(self, epoch: int, seed: int, draw: Callable[..., Sequences] | None = None) -> "EpochPairs":
+    def epoch(self, epoch: int, seed: int, draw: Callable[..., Sequences] | None = None) -> Epoch:
         """Returns the pairs that this epoch reads: sampled by `draw` or `sampler` with subword sampling."""
-        pairs = self.all_pairs(epoch, seed, draw)
-        if not self.weights:
-            return pairs
-        counts = self.report["parts"]
-        return MixedEpoch(pairs, pairs_of_epoch(counts, self.weights, seed, epoch), np.cumsum(counts))
+        numbers = pairs_of_epoch(self.report["parts"], self.weights, seed, epoch) if self.weights else None
+        return Epoch(self, numbers, draw or self.sampler, seed, epoch)
 
-    def all_pairs(
-        self, epoch: int = 0, seed: int = 0, draw: Callable[..., Sequences] | None = None
-    ) -> "Corpus | SampledEpoch":
+    def all_pairs(self) -> Epoch:
         """Returns all pairs, each once, with the lengths that plans reserve in every epoch."""
-        if self.sampler is None:
-            return self
-        return SampledEpoch(self, self.sampler.reserved_lengths, draw or self.sampler, seed, epoch)
-
-
-EpochPairs = Corpus | SampledEpoch | MixedEpoch  # what an epoch is planned for and its batches are filled with
+        return Epoch(self, None, self.sampler, seed=0, epoch=0)
 
 
 def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:

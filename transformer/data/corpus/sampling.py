@@ -7,14 +7,13 @@ The result is a function of (seed, epoch, side, sentence), whatever the batch, t
 
 import functools
 import itertools
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int, Int32, Integer, UInt64
 
-from transformer.data.corpus.annotations import Annotations, Sequences
+from transformer.data.corpus.annotations import Sequences
 from transformer.data.corpus.encoding import end_sentences
 from transformer.data.tokenizers.tokenizer import Tokenizer
 
@@ -76,40 +75,6 @@ class Sampler:
     ) -> list[list[int]]:
         numbers = mix(*seeds, side, pairs) >> np.uint64(32)
         return self.tokenizer.sides[side].sample(sentences, numbers.tolist(), self.rate)
-
-
-@dataclass(frozen=True)
-class SampledEpoch:
-    """The pairs of a corpus with the segmentations of one epoch."""
-
-    is_estimated = True  # whether a plan's lengths are not those of the sequences
-    corpus: Any  # the Corpus, with the best segmentations
-    reserved_lengths: tuple[Int32[np.ndarray, " _"], Int32[np.ndarray, " _"]]  # of the Sampler
-    draw: Callable[..., Sequences]  # a Sampler, in this process or in others
-    seed: int
-    epoch: int
-
-    @property
-    def lengths(self) -> Int32[np.ndarray, "N 2"]:
-        """The tokens that a plan reserves for each source and target, in a new array."""
-        return self.reserved(slice(None))
-
-    def reserved(self, pairs: Int[np.ndarray, " N"] | slice) -> Int32[np.ndarray, "N 2"]:
-        """Returns the tokens that a plan reserves for these sources and targets."""
-        best = self.corpus.lengths[pairs]
-        return np.stack([np.take(table, best[:, side]) for side, table in enumerate(self.reserved_lengths)], axis=1)
-
-    def sequences(self, side: int, pairs: Int[np.ndarray, " N"]) -> Sequences:
-        """Returns the concatenated tokens of these sources or targets, and their lengths."""
-        return self.draw(side, pairs, self.reserved(pairs)[:, side], self.seed, self.epoch)
-
-    def corpus_tokens(self, pairs: Int[np.ndarray, " N"]) -> tuple[int, ...]:
-        """Returns (): these are all pairs of a corpus, each once."""
-        return ()
-
-    def annotations(self, pairs: Int[np.ndarray, " N"]) -> Annotations:
-        """Returns the weights and links of these pairs."""
-        return self.corpus.annotations(pairs)
 
 
 def mix(*values: int | Integer[np.ndarray, "N"]) -> UInt64[np.ndarray, "N"]:
