@@ -5,11 +5,14 @@ import dataclasses
 import itertools
 import signal
 import time
+from collections.abc import Sequence
 
 import jax
 from absl import logging
 
+from transformer import progress_bar
 from transformer.checkpoints.manager import Checkpoints
+from transformer.data.batches.epoch_plan import Bucket
 from transformer.data.batches.loader import Loader
 from transformer.data.corpus.sanity_checks import pair_lines
 from transformer.distributed import coordination
@@ -17,13 +20,15 @@ from transformer.hooks.endings import Interrupted, Interruption, Watchdog
 from transformer.hooks.hook import Hooks
 from transformer.hooks.profiling import Profile
 from transformer.hooks.status import Status
-from transformer.hooks.warm_up import WarmUp
 from transformer.run.preparation import Run
 from transformer.run.record import Recorder
 from transformer.run.rollback import Diverged, roll_back
 from transformer.training.accumulation import batches_at
 from transformer.training.progress import Progress, TrainingWindow, due
 from transformer.training.state import TrainState
+from transformer.workers import call_all
+
+MIN_LOGGED_SECONDS = 1.0  # of a compilation
 
 
 def train(run: Run, profiled: tuple[int, int] | None) -> None:
@@ -40,8 +45,7 @@ def train(run: Run, profiled: tuple[int, int] | None) -> None:
         Watchdog(training.stall_seconds),
         *([Profile(run.workdir.profile, *profiled)] if profiled and is_first else []),
         *([Recorder(run.workdir, run.config, run.corpus.names)] if is_first else []),
-        WarmUp(run.train_step, run.validation, poll=lambda: hooks.poll()),
-        Status(run.config),  # after the warm-up, since its clock starts with the first step
+        Status(run.config),
     )
     with hooks, Checkpoints(run.workdir, run.config) as checkpoints:
         state, progress = run.restore_or_initialize(checkpoints)
@@ -77,10 +81,26 @@ def train_from(state: TrainState, progress: Progress, run: Run, checkpoints: Che
             *(len(loader.plan), 100 * loader.plan.padding_fraction, run.padding_note, len(loader.plan.stats)),
         )
         try:
+            compile_programs(run, state, loader.buckets, hooks)
             hooks.on_start(state, progress, loader.buckets)
         except Interrupted:
             return progress
         return loop(state, progress, run, loader, checkpoints, hooks)
+
+
+def compile_programs(run: Run, state: TrainState, buckets: Sequence[Bucket], hooks: Hooks) -> None:
+    """Compiles the missing programs in threads, and runs the validation's largest batch: what does not fit fails early.
+
+    Raises the first error in the order of the programs, or one of `hooks.poll`, which is called after each program.
+    """
+    jobs = run.train_step.compilations(state, buckets) + run.validation.compilations(state.eval_parameters)
+    started = time.perf_counter()
+    with progress_bar.bar("Compiling programs", len(jobs)) as advance:
+        call_all(jobs, lambda: (advance(1), hooks.poll()))
+    if (seconds := time.perf_counter() - started) >= MIN_LOGGED_SECONDS:
+        logging.info("Compiled %d programs in %.0f s.", len(jobs), seconds)
+    run.validation.warm_up(state.eval_parameters)
+    hooks.poll()
 
 
 def loop(
