@@ -5,9 +5,7 @@ import functools
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 
-from transformer.data.batches.epoch_plan import Bucket
 from transformer.training.progress import Progress, Record
-from transformer.training.state import TrainState
 from transformer.training.validation import Sample
 
 
@@ -17,8 +15,8 @@ class Hook(AbstractContextManager):
     def __exit__(self, *_: object) -> None:
         return None
 
-    def on_start(self, state: TrainState, progress: Progress, buckets: Sequence[Bucket]) -> None:
-        """Is called before the first step, also after a rollback. `buckets` are the shapes of all training batches."""
+    def on_start(self, progress: Progress) -> None:
+        """Is called before the first step, also after a rollback."""
 
     def before_step(self, step: int) -> None:
         """Is called before the batches of this step are fetched."""

@@ -14,12 +14,10 @@ from rich.progress import Progress as ProgressBar
 from rich.text import Text
 
 from transformer.config_types import Config
-from transformer.data.batches.epoch_plan import Bucket
 from transformer.decoding.bleu import METRICS, describe_scores, metrics_in
 from transformer.hooks.hook import Hook
 from transformer.progress_bar import make_bar
 from transformer.training.progress import Progress, Record
-from transformer.training.state import TrainState
 from transformer.training.validation import Sample
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -42,7 +40,7 @@ class Status(Hook):
     def __exit__(self, *_: object) -> None:
         self.bar.stop()
 
-    def on_start(self, state: TrainState, progress: Progress, buckets: Sequence[Bucket]) -> None:
+    def on_start(self, progress: Progress) -> None:
         self.step = self.first_step = progress.step
         self.started = time.perf_counter()
         self.bar.update(self.task, completed=self.step, left="")

@@ -82,7 +82,7 @@ def train_from(state: TrainState, progress: Progress, run: Run, checkpoints: Che
         )
         try:
             compile_programs(run, state, loader.buckets, hooks)
-            hooks.on_start(state, progress, loader.buckets)
+            hooks.on_start(progress)
         except Interrupted:
             return progress
         return loop(state, progress, run, loader, checkpoints, hooks)

@@ -10,12 +10,10 @@ from absl import logging
 
 from transformer import files
 from transformer.config_types import Config, names_in
-from transformer.data.batches.epoch_plan import Bucket
 from transformer.errors import MALFORMED
 from transformer.hooks.hook import Hook
 from transformer.run.trackers import TRACKERS, Tracker
 from transformer.training.progress import Progress, Record
-from transformer.training.state import TrainState
 from transformer.training.validation import Sample
 from transformer.workdir import Workdir
 
@@ -34,7 +32,7 @@ class Recorder(Hook):
         self.trackers = {name: tracker for name, tracker in self.trackers.items() if tracker is not None}
         self._track("close", kind is not None)
 
-    def on_start(self, state: TrainState, progress: Progress, buckets: Sequence[Bucket]) -> None:
+    def on_start(self, progress: Progress) -> None:
         """Removes the lines after the checkpoint, also a validation of its step that is repeated, and their points."""
         self.module_norms = {}
         reached = {"train": progress.step, "valid": progress.validated_step}
