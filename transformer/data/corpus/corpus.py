@@ -236,7 +236,7 @@ def _write(
 ) -> tuple[list[int], Counter]:
     """Writes the encoded pairs to files in `folder`. Returns the pairs kept of each part, and dropped by reason."""
     is_mixed, total = isinstance(source, MixedSource), len(source)
-    parts = [part.source for part in source.corpora] if is_mixed else [source]
+    parts = source.sources if is_mixed else [source]
     chunks = ((number, chunk) for number, part in enumerate(parts) for chunk in _chunks(part))
     counts = [0] * len(parts)
     processes = 1 if total <= _SMALL and not wanted_workers else workers.num_workers(wanted_workers)

@@ -44,51 +44,27 @@ class ListedCorpus(NamedTuple):
     pair_weights: Path | None  # file with a line for each pair: its weight in the loss; None: 1
     alignments: Path | None  # file with a line for each pair: the links of its words; None: it has none
 
-
-@dataclass(frozen=True)
-class Part:
-    """A corpus of a mixture, opened."""
-
-    listed: ListedCorpus
-    source: "Source"
-
-    @property
-    def label(self) -> str:
-        return self.listed.label
-
     @property
     def tag(self) -> str:
         """The word that begins each source; "": none."""
-        return source_tag(self.listed.data)
-
-    @cached_property
-    def pair_weights(self) -> Float32[np.ndarray, " N"]:
-        """The weight of each pair in the loss. Raises UserError for an unusable file."""
-        path, count = self.listed.pair_weights, len(self.source)
-        if path is None:
-            return np.ones(count, np.float32)
-        weights = []
-        for number, line in enumerate(read_lines_of_pairs(path, count, self.label), start=1):
-            weights.append(parse_number(line))
-            if not 0 <= weights[-1] < math.inf:
-                raise UserError(f"{path}, line {number}: '{line:.40}' must be a number, at least 0")
-        return np.array(weights, np.float32)
+        return source_tag(self.data)
 
 
 @dataclass(frozen=True)
 class MixedSource:
-    """The pairs of all parts, one part after another."""
+    """The pairs of all corpora, one corpus after another."""
 
-    corpora: tuple[Part, ...]
+    corpora: tuple[ListedCorpus, ...]
+    sources: tuple["Source", ...]
     temperature: float
 
     @property
     def name(self) -> str:
-        return f"the mixture of {', '.join(part.label for part in self.corpora)}"
+        return f"the mixture of {', '.join(corpus.label for corpus in self.corpora)}"
 
     @property
     def identity(self) -> dict:
-        parts = [[part.source.identity, part.tag] for part in self.corpora]
+        parts = [[source.identity, corpus.tag] for source, corpus in zip(self.sources, self.corpora, strict=True)]
         identity = {"source": "mixture", "parts": parts}
         for name, key in (("weights", "pair_weights"), ("links", "alignments")):
             identity[name] = [path and file_identity(path) for path in self.paths(key)]
@@ -101,18 +77,16 @@ class MixedSource:
         weight.
         """
         largest, root = max(counts), 1 - 1 / self.temperature
-        return [
-            part.listed.weight * (largest / max(n, 1)) ** root for part, n in zip(self.corpora, counts, strict=True)
-        ]
+        return [corpus.weight * (largest / max(n, 1)) ** root for corpus, n in zip(self.corpora, counts, strict=True)]
 
     def paths(self, key: str) -> list[Path | None]:
         """Returns the files that the parts have for `pair_weights` or `alignments`."""
-        return [getattr(part.listed, key) for part in self.corpora]
+        return [getattr(corpus, key) for corpus in self.corpora]
 
     @property
     def sizes(self) -> list[int]:
         """The number of pairs of each part."""
-        return [len(part.source) for part in self.corpora]
+        return [len(source) for source in self.sources]
 
     @cached_property
     def ends(self) -> list[int]:
@@ -124,14 +98,16 @@ class MixedSource:
         """The weight of each pair in the loss; None if no part has any. Raises UserError for an unusable file."""
         if not any(self.paths("pair_weights")):
             return None
-        return np.concatenate([part.pair_weights for part in self.corpora])
+        files_and_sizes = zip(self.corpora, self.sizes, strict=True)
+        return np.concatenate([read_weights(c.pair_weights, count, c.label) for c, count in files_and_sizes])
 
     @cached_property
     def links(self) -> Links | None:
         """The links of the words of all pairs; None if no part has any. Raises UserError for an unusable file."""
         if not any(self.paths("alignments")):
             return None
-        parts = [read_links(part.listed.alignments, len(part.source), part.label) for part in self.corpora]
+        files_and_sizes = zip(self.corpora, self.sizes, strict=True)
+        parts = [read_links(c.alignments, count, c.label) for c, count in files_and_sizes]
         links, first = np.concatenate([links for links, _ in parts]), 0
         if not len(links):
             raise UserError("config.data.mixture: the files of alignments have no link")
@@ -150,21 +126,35 @@ class MixedSource:
         return self.ends[-1]
 
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
-        for part in self.corpora:
-            yield from part.source
+        return itertools.chain(*self.sources)
 
     def where(self, index: int, side: int) -> str:
         number = bisect.bisect_right(self.ends, index)
-        return self.corpora[number].source.where(index - ([0, *self.ends][number]), side)
+        return self.sources[number].where(index - ([0, *self.ends][number]), side)
 
 
 def open_mixture(data: Config, open_part: Callable[[Config], "Source"]) -> MixedSource:
     """Opens the training corpora of `data.mixture`, where `open_part` opens one. Raises UserError for unusable ones."""
-    parts = tuple(Part(listed, open_part(listed.data)) for listed in listed_corpora(data))
-    for part, key in itertools.product(parts, ANNOTATIONS):
-        if (path := getattr(part.listed, key)) and not path.is_file():
-            raise UserError(f"config.data.mixture: {key}={path} of {part.label} is no file")
-    return MixedSource(parts, data.mixture_temperature)
+    corpora = tuple(listed_corpora(data))
+    for corpus, key in itertools.product(corpora, ANNOTATIONS):
+        if (path := getattr(corpus, key)) and not path.is_file():
+            raise UserError(f"config.data.mixture: {key}={path} of {corpus.label} is no file")
+    return MixedSource(corpora, tuple(open_part(corpus.data) for corpus in corpora), data.mixture_temperature)
+
+
+def read_weights(path: Path | None, count: int, label: str) -> Float32[np.ndarray, " N"]:
+    """Reads the weight in the loss of each of the `count` pairs of a corpus; without a file they have 1.
+
+    Raises UserError for an unusable file.
+    """
+    if path is None:
+        return np.ones(count, np.float32)
+    weights = []
+    for number, line in enumerate(read_lines_of_pairs(path, count, label), start=1):
+        weights.append(parse_number(line))
+        if not 0 <= weights[-1] < math.inf:
+            raise UserError(f"{path}, line {number}: '{line:.40}' must be a number, at least 0")
+    return np.array(weights, np.float32)
 
 
 def listed_corpora(data: Config) -> list[ListedCorpus]:
@@ -197,7 +187,7 @@ def held_out_sets(config: Config) -> dict[str, Config]:
 
 def tags(data: Config) -> list[str]:
     """Returns the words that begin the sources of the training corpora."""
-    return list(dict.fromkeys(filter(None, (source_tag(corpus.data) for corpus in listed_corpora(data)))))
+    return list(dict.fromkeys(filter(None, (corpus.tag for corpus in listed_corpora(data)))))
 
 
 def annotations(data: Config) -> set[str]:

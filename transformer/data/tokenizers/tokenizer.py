@@ -187,9 +187,9 @@ def training_pairs(source: Source, limit: int) -> Iterator[tuple[str, str]]:
     counts = source.sizes
     read = [weight * count for weight, count in zip(source.weigh(counts), counts, strict=True)]
     scale, chosen = min(1.0, limit / max(sum(read), 1)), []
-    for part, count, number in zip(source.corpora, counts, read, strict=True):
+    for part, count, number in zip(source.sources, counts, read, strict=True):
         times, rest = divmod(round(scale * number), max(count, 1))
-        chosen += [select_pairs(part.source, size) for size in (*[count] * times, rest) if size]
+        chosen += [select_pairs(part, size) for size in (*[count] * times, rest) if size]
     return itertools.chain(*chosen)
 
 
