@@ -17,13 +17,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import ml_collections
 import numpy as np
 from absl import logging
 
 import transformer
 from transformer import cli, files
-from transformer.config_types import Config
+from transformer.config_types import Config, with_changes
 from transformer.data.sources.lines import counted, read_parallel_files
 from transformer.data.sources.source import open_source
 from transformer.errors import UserError
@@ -96,9 +95,7 @@ def read_corpus(arguments: argparse.Namespace, data: Config) -> tuple[str, list[
         return f"{arguments.source} and {arguments.target}", list(zip(*sides, strict=True))
     if data.mixture:
         raise UserError("config.data.mixture: inspect one corpus at a time; give --source=FILE --target=FILE")
-    whole = ml_collections.ConfigDict(data)
-    whole.update(exclude="", train_pairs=0)
-    source = open_source(whole, "train")
+    source = open_source(with_changes(data, exclude="", train_pairs=0), "train")
     return source.name, [tuple(side.decode(errors="replace") for side in pair) for pair in source]
 
 

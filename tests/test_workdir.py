@@ -205,7 +205,7 @@ def test_files_of_the_user_stay_in_a_new_workdir_of_a_refused_run(tmp_path):
 def test_a_run_whose_workdir_is_renamed_ends_in_one_line(tmp_path, makes_new):
     def rename() -> None:
         with lock_workdir(tmp_path / "run"), Recorder(Workdir(tmp_path / "run"), tiny.tiny_config()) as recorder:
-            recorder.on_start(None, Progress(), ())
+            recorder.on_start(Progress())
             (tmp_path / "run").rename(tmp_path / "renamed")
             if makes_new:
                 (tmp_path / "run").mkdir()
@@ -218,7 +218,7 @@ def test_a_run_whose_workdir_is_renamed_ends_in_one_line(tmp_path, makes_new):
 def test_a_run_that_fails_before_its_first_line_keeps_its_workdir(tmp_path):
     def diverge() -> None:
         with lock_workdir(tmp_path / "run"), Recorder(Workdir(tmp_path / "run"), tiny.tiny_config()) as recorder:
-            recorder.on_start(None, Progress(), ())
+            recorder.on_start(Progress())
             raise UserError("training diverged")
 
     refusal(diverge)

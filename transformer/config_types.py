@@ -1,10 +1,18 @@
 """The type of a configuration, or of one group of its keys, and the meaning of keys that several parts read."""
 
 import re
+from typing import Any
 
 import ml_collections
 
 Config = ml_collections.ConfigDict | ml_collections.FrozenConfigDict
+
+
+def with_changes(config: Config, **changes: Any) -> ml_collections.ConfigDict:
+    """Returns a copy with other values, unchecked, where a dict changes keys of a group."""
+    changed = ml_collections.ConfigDict(config)
+    changed.update(changes)
+    return changed
 
 
 def head_widths(config: Config) -> tuple[int, int]:

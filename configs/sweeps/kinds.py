@@ -1,7 +1,7 @@
 """Kinds of models, each a difference from the model of configs/multi30k.py, with two seeds.
 
-Command:   python -m scripts.sweep --config=configs/multi30k.py --sweep=configs/sweeps/kinds.py --workdir=runs/kinds --jobs=2
-               --config.training.r_drop=0 --config.batch.tokens=3072 --config.training.steps=800
+Command:   python -m scripts.sweep --config=configs/multi30k.py --sweep=configs/sweeps/kinds.py --workdir=runs/kinds
+               --config.training.r_drop=0 --config.batch.tokens=3072 --config.training.steps=800 --jobs=2
 
 That model has rotary positions, pre-norm, layer normalization, ReLU, 4 heads, and 4 + 2 layers with self-attention.
 """

@@ -29,7 +29,7 @@ def clock(monkeypatch):
 
 def started(step: int, steps: int) -> Status:
     shown = Status(tiny_config(training__steps=steps))
-    shown.on_start(STATE, Progress(step=step), [])
+    shown.on_start(Progress(step=step))
     return shown
 
 

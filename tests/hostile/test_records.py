@@ -43,7 +43,7 @@ def workdir(tmp_path_factory) -> Workdir:
 def test_resuming_keeps_the_whole_lines_of_the_record(workdir, content):
     workdir.metrics.write_bytes(content)
     with Recorder(workdir, tiny_config()) as recorder:
-        recorder.on_start(None, Progress(step=REACHED["train"], validated_step=REACHED["valid"]), ())
+        recorder.on_start(Progress(step=REACHED["train"], validated_step=REACHED["valid"]))
         kept, rewritten = read_record(workdir.metrics), workdir.metrics.read_bytes()
         assert all(line["step"] <= REACHED[line["split"]] for line in kept)
         assert [line for line in kept if line in LINES] == whole_lines(content)

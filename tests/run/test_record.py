@@ -44,7 +44,7 @@ def workdir(tmp_path) -> Workdir:
 def recording(workdir: Workdir, progress: Progress) -> Iterator[Recorder]:
     """Yields the recorder of a start from a checkpoint with this progress."""
     with Recorder(workdir, tiny_config()) as recorder:
-        recorder.on_start(None, progress, ())
+        recorder.on_start(progress)
         yield recorder
 
 
@@ -121,7 +121,7 @@ def test_a_validation_has_the_norms_of_the_last_step(workdir):
             recorder.after_step(Progress(step=step), {"module_norms": {"weight_norm/encoder": jnp.float32(step)}})
         recorder.on_log(Progress(step=2), {"loss": 1.0})
         recorder.on_validation(Progress(step=2), {"loss": 1.0}, [])
-        recorder.on_start(None, Progress(step=2, validated_step=1), ())  # repeats the validation without a step
+        recorder.on_start(Progress(step=2, validated_step=1))  # repeats the validation without a step
         recorder.on_validation(Progress(step=2), {"loss": 1.0}, [])
     train, valid = record(workdir)
     assert "weight_norm/encoder" not in train and "weight_norm/encoder" not in valid

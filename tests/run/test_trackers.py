@@ -35,11 +35,11 @@ def track(folder: Path, names: str, done: int, steps: tuple[int, ...], rollback:
     """Records training lines of these steps in a start from the checkpoint of step `done`."""
     config = tiny.tiny_config(training__trackers=names, **ABOUT)
     with Recorder(Workdir(folder), config) as recorder:
-        recorder.on_start(None, Progress(step=done), ())
+        recorder.on_start(Progress(step=done))
         for step in steps:
             recorder.on_log(Progress(step=step), {"loss": 1 / step, "train_tokens/>>de<<": 2.0})
             if step == rollback:
-                recorder.on_start(None, Progress(step=done), ())
+                recorder.on_start(Progress(step=done))
 
 
 def wandb_records(path: Path) -> Iterator[object]:

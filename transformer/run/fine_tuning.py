@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Any
 
 import jax
-import ml_collections
 import optax
 from absl import logging
 
@@ -15,7 +14,7 @@ from transformer import files
 from transformer.checkpoints import checksums, restore
 from transformer.config.keys import show
 from transformer.config.loading import difference
-from transformer.config_types import Config, names_in
+from transformer.config_types import Config, names_in, with_changes
 from transformer.data.tokenizers import tokenizer
 from transformer.environment import read_environment
 from transformer.errors import UserError, first_of
@@ -268,6 +267,5 @@ def _read_record(workdir: Workdir) -> dict[str, Any] | None:
 
 def parameter_names(config: Config, objective: str) -> tuple[str, ...]:
     """Returns the names of the parameters that the model has if it is trained for `objective`."""
-    changed = ml_collections.ConfigDict(config)
-    changed.training.objective = objective
+    changed = with_changes(config, training={"objective": objective})
     return tuple(restore.named_leaves(abstract_init(changed, SPECIAL, SPECIAL)[1]))

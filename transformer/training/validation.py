@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
-import ml_collections
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 
-from transformer.config_types import Config
+from transformer.config_types import Config, with_changes
 from transformer.data.batches.collation import abstract_batch
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.data.corpus.corpus import Corpus
@@ -70,9 +69,8 @@ class Validation:
             check_lengths(set_config, corpus, "valid")
         self.batches = make_batches(config, corpora, train)
         if config.training.eval_bleu:
-            decoding = ml_collections.ConfigDict(config.decoding)
-            strategy = validation_strategy(config.decoding.strategy)
-            decoding.update(strategy=strategy, beam_size=config.training.eval_beam_size)
+            strategy, beam_size = validation_strategy(config.decoding.strategy), config.training.eval_beam_size
+            decoding = with_changes(config.decoding, strategy=strategy, beam_size=beam_size)
             self.decoder = make_decoder(config.data, [graph], tokenizer, decoding, jax.local_devices())
             self.texts = {name: read_texts(each, self.decoder) for name, each in sets.items()}
             longest = min(MAX_TOKENS, longest_text(config.decoding))

@@ -12,13 +12,12 @@ import time
 from collections.abc import Iterator, Sequence
 from multiprocessing.pool import ThreadPool
 
-import ml_collections
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Int
 
 from transformer import workers
-from transformer.config_types import Config
+from transformer.config_types import Config, with_changes
 from transformer.data.batches import bucketing, packing
 from transformer.data.batches.collation import Arrays, assemble_and_place
 from transformer.data.batches.epoch_plan import EpochPlan
@@ -123,8 +122,7 @@ def plan_in_order(corpora: Sequence[tuple[Corpus, Int[np.ndarray, " _"]]], confi
     """
     kept = [pairs[corpus.lengths[pairs].max(axis=1) <= config.data.max_length] for corpus, pairs in corpora]
     lengths = [corpus.lengths[pairs] for (corpus, _), pairs in zip(corpora, kept, strict=True)]
-    batch_config = ml_collections.ConfigDict(config.batch)
-    batch_config.max_buckets = min(config.batch.max_buckets, HELD_OUT_BUCKETS)
+    batch_config = with_changes(config.batch, max_buckets=min(config.batch.max_buckets, HELD_OUT_BUCKETS))
     shapes = bucketing.choose_shapes(np.concatenate(lengths), batch_config)
     plans = [bucketing.plan_epoch(part, shapes, random=None) for part in lengths]
     return [dataclasses.replace(plan, sentences=x[plan.sentences]) for plan, x in zip(plans, kept, strict=True)]

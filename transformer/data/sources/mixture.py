@@ -10,13 +10,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import ml_collections
 import numpy as np
 from jaxtyping import Float32
 
 from configs import base
 from transformer import files
-from transformer.config_types import Config
+from transformer.config_types import Config, with_changes
 from transformer.data.languages import source_tag
 from transformer.data.sources.alignments import Links, read_links
 from transformer.data.sources.lines import parse_number, read_lines_of_pairs
@@ -94,14 +93,6 @@ class MixedSource:
         return np.cumsum(self.sizes).tolist()
 
     @cached_property
-    def pair_weights(self) -> Float32[np.ndarray, " N"] | None:
-        """The weight of each pair in the loss; None if no part has any. Raises UserError for an unusable file."""
-        if not any(self.paths("pair_weights")):
-            return None
-        files_and_sizes = zip(self.corpora, self.sizes, strict=True)
-        return np.concatenate([read_weights(c.pair_weights, count, c.label) for c, count in files_and_sizes])
-
-    @cached_property
     def links(self) -> Links | None:
         """The links of the words of all pairs; None if no part has any. Raises UserError for an unusable file."""
         if not any(self.paths("alignments")):
@@ -119,8 +110,13 @@ class MixedSource:
     @property
     def columns(self) -> dict[str, np.ndarray]:
         """The arrays, by the names of their files, with a row for each pair. Raises UserError for an unusable file."""
-        columns = {} if self.pair_weights is None else {"weights": self.pair_weights}
-        return columns if self.links is None else columns | {"link_spans": self.links[1]}
+        columns, files_and_sizes = {}, zip(self.corpora, self.sizes, strict=True)
+        if any(self.paths("pair_weights")):
+            weights = [read_weights(c.pair_weights, count, c.label) for c, count in files_and_sizes]
+            columns["weights"] = np.concatenate(weights)
+        if self.links is not None:
+            columns["link_spans"] = self.links[1]
+        return columns
 
     def __len__(self) -> int:
         return self.ends[-1]
@@ -180,8 +176,7 @@ def held_out_sets(config: Config) -> dict[str, Config]:
         label = values.pop("label", "")
         if label in (*sets, "mean") or "/" in label:
             raise UserError(f"{where}: needs a label=WORD of its own, other than mean and without a slash")
-        sets[label] = ml_collections.ConfigDict(config)
-        sets[label].data = _with_values(config.data, values)
+        sets[label] = with_changes(config, data=values)
     return sets
 
 
@@ -215,16 +210,10 @@ def _read_corpus(data: Config, number: int, text: str) -> ListedCorpus:
     if not 0 < weight < math.inf:
         raise UserError(f"{where}: weight must be a number above 0")
     paths = {key: files.expanded(values.pop(key)) for key in ANNOTATIONS if key in values}
-    own = _with_values(data, values | {"mixture": ()})
+    own = with_changes(data, **values, mixture=())
     if "alignments" in paths and source_tag(own):
         raise UserError(f"{where}: the words of alignments have no tag; leave source_tag empty")
     return ListedCorpus(label, own, weight, *(paths.get(key) for key in ANNOTATIONS))
-
-
-def _with_values(data: Config, values: dict) -> Config:
-    changed = ml_collections.ConfigDict(data)
-    changed.update(values)
-    return changed
 
 
 def _settings(where: str, text: str, own: Sequence[str], keys: Sequence[str]) -> dict[str, str | int]:

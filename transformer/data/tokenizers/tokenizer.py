@@ -11,12 +11,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import ml_collections
 import sentencepiece
 from absl import logging
 
 from transformer import cache, files
-from transformer.config_types import Config
+from transformer.config_types import Config, with_changes
 from transformer.data.languages import source_tag
 from transformer.data.sources.documents import SEPARATOR
 from transformer.data.sources.mixture import MixedSource, tags
@@ -159,8 +158,7 @@ def _load_or_train(config: Config) -> Tokenizer:
 
     def fill(unfinished: Path) -> None:
         began = time.perf_counter()
-        options = ml_collections.ConfigDict(config.tokenizer)
-        options.user_symbols = settings["user_symbols"]
+        options = with_changes(config.tokenizer, user_symbols=settings["user_symbols"])
         tokenizer = Tokenizer(*train(options, source))
         sizes = " and ".join(f"{size:,}" for size in sorted(set(tokenizer.vocab_sizes)))
         seconds = time.perf_counter() - began

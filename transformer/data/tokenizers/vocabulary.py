@@ -3,13 +3,13 @@
 import functools
 import itertools
 import json
-import math
 import random
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import sentencepiece
+from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
 
 from transformer.data.sources.lines import is_natural_number
 from transformer.data.tokenizers.piece_vocabulary import PieceVocabulary
@@ -85,18 +85,14 @@ class SentencePieceVocabulary:
         return samples
 
     @functools.cached_property
+    def _proto(self) -> ModelProto:
+        return ModelProto.FromString(self.serialized)
+
+    @functools.cached_property
     def _user_symbols(self) -> dict[int, str]:
-        """The pieces, by token, that SentencePiece never splits or merges.
-
-        These have the score 0. The ranks of other pieces begin at -0, and logarithms of probabilities are lower.
-        """
-
-        def is_symbol(model_id: int) -> bool:
-            score = self._processor.get_score(model_id)
-            return score == 0.0 and math.copysign(1.0, score) > 0 and not self._processor.is_byte(model_id)
-
-        ordinary = enumerate(self.model_ids[SPECIAL:], start=SPECIAL)
-        return {token: self._processor.id_to_piece(model_id) for token, model_id in ordinary if is_symbol(model_id)}
+        """The pieces, by token, that SentencePiece never splits or merges."""
+        pieces = enumerate(self._proto.pieces)
+        return {self._tokens[id_]: piece.piece for id_, piece in pieces if piece.type == piece.USER_DEFINED}
 
     @functools.cached_property
     def _normalized(self) -> list[bytes]:
@@ -117,9 +113,8 @@ class SentencePieceVocabulary:
         learned = (token for token in range(SPECIAL, self.size) if token not in self._user_symbols)
         ids = [self.model_ids[token] for token in learned if not self._processor.is_byte(self.model_ids[token])]
         scores = {self._processor.id_to_piece(id_): self._processor.get_score(id_) for id_ in ids}
-        # The scores of byte-pair encoding are the ranks 0, -1, -2, ...; those of unigram are log-probabilities.
-        ranks = all(score == round(score) for score in scores.values())
-        return BpeDropout(scores, rate) if ranks else UnigramSampler(scores, rate)
+        is_bpe = self._proto.trainer_spec.model_type == TrainerSpec.BPE
+        return BpeDropout(scores, rate) if is_bpe else UnigramSampler(scores, rate)
 
     def _tokens_of(self, pieces: Iterable[str]) -> list[int]:
         """Encodes pieces. As in SentencePiece, consecutive unknown ones become one UNK, or bytes with byte fallback."""

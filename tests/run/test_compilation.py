@@ -1,4 +1,4 @@
-"""The warm-up: all programs are compiled, in parallel, before the first step, and none later."""
+"""Compilation ahead: all programs are compiled, in parallel, before the first step, and none later."""
 
 import threading
 import time
@@ -12,9 +12,8 @@ from jax.experimental.compilation_cache import compilation_cache
 from tests.training.tiny import at_step, remove_layers, run
 from transformer import workers
 from transformer.data.batches.epoch_plan import Bucket
-from transformer.hooks import warm_up
 from transformer.hooks.endings import Interrupted
-from transformer.training.progress import Progress
+from transformer.run import loop
 from transformer.training.state import TrainState
 from transformer.training.step import TrainStep
 from transformer.training.validation import Validation
@@ -25,17 +24,17 @@ INITIAL = TrainState(0, 0, {"initial": 1}, (), None)
 
 
 def start(jobs: list[Callable[[], object]], poll: Callable[[], None] = lambda: None) -> mock.Mock:
-    """Starts a warm-up whose step and validation share the jobs, and returns its validation."""
+    """Compiles the programs of a step and a validation, which share the jobs, and returns the validation."""
     step, validation = mock.Mock(TrainStep), mock.Mock(Validation)
     step.compilations = lambda *given: jobs[:1] if given == (INITIAL, BUCKETS) else []
     validation.compilations = lambda given: jobs[1:] if given == INITIAL.parameters else []
-    warm_up.WarmUp(step, validation, poll).on_start(INITIAL, Progress(), BUCKETS)
+    loop.compile_programs(mock.Mock(train_step=step, validation=validation), INITIAL, BUCKETS, mock.Mock(poll=poll))
     return validation
 
 
 def test_all_programs_are_compiled_in_parallel_before_the_first_step(monkeypatch, caplog):
     monkeypatch.setattr(workers, "num_workers", lambda _: 3)
-    monkeypatch.setattr(warm_up, "MIN_LOGGED_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "MIN_LOGGED_SECONDS", 0.0)
     together, polls = threading.Barrier(3, timeout=10), []
     with caplog.at_level("INFO"):
         validation = start([together.wait] * 6, lambda: polls.append(1))

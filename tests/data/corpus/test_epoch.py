@@ -12,8 +12,8 @@ from tests.data.files import text_config, write, write_pairs
 from tests.meshes import one_device
 from transformer.data.batches.loader import Loader, Position
 from transformer.data.corpus import corpus
-from transformer.data.corpus.mixing import pairs_of_epoch
-from transformer.data.sources.mixture import ListedCorpus, MixedSource, Part
+from transformer.data.corpus.epoch import pairs_of_epoch
+from transformer.data.sources.mixture import ListedCorpus, MixedSource
 from transformer.data.sources.source import open_source
 from transformer.data.tokenizers import tokenizer
 from transformer.errors import UserError
@@ -51,8 +51,8 @@ def test_epochs_draw_different_pairs_and_the_same_ones_again():
 
 def test_a_temperature_draws_by_the_root_of_the_size():
     def weigh(weights, temperature):
-        parts = tuple(Part(ListedCorpus("", None, weight, None, None), None) for weight in weights)
-        return MixedSource(parts, temperature).weigh([900, 100])
+        corpora = tuple(ListedCorpus("", None, weight, None, None) for weight in weights)
+        return MixedSource(corpora, (), temperature).weigh([900, 100])
 
     assert weigh([1.0, 1.0], 2.0) == [1.0, pytest.approx(3.0)]  # 900 and 300 pairs, as sqrt(900) to sqrt(100)
     assert weigh([1.0, 2.0], 1.0) == [1.0, 2.0]
