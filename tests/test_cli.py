@@ -48,6 +48,14 @@ def test_overrides_are_parsed_as_keys_and_text():
     assert PLAIN.parse([]).overrides == []
 
 
+def test_a_path_may_begin_with_the_home_folder(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    parser = cli.Parser("scripts.plain", "Does nothing.")
+    parser.add_argument("--workdir")
+    assert parser.parse(["--workdir=~/runs/a"]).workdir == "/home/me/runs/a"
+    assert parser.parse(["--workdir=runs/~/a"]).workdir == "runs/~/a"
+
+
 def test_a_flag_that_collects_values_may_be_repeated():
     parser = cli.Parser("scripts.plain", "Does nothing.")
     parser.add_argument("--text", action="append", default=[])

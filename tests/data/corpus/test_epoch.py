@@ -1,4 +1,4 @@
-"""Mixtures: which pairs an epoch reads, the tags of sources, and batches that are functions of their number."""
+"""Epochs of mixtures: which pairs they read, the tags of sources, and batches that are functions of their number."""
 
 import itertools
 from collections import Counter
@@ -14,7 +14,7 @@ from transformer.data.batches.loader import Loader, Position
 from transformer.data.corpus import corpus
 from transformer.data.corpus.epoch import pairs_of_epoch
 from transformer.data.sources.mixture import ListedCorpus, MixedSource
-from transformer.data.sources.source import open_source
+from transformer.data.sources.source import open_source, read_pairs
 from transformer.data.tokenizers import tokenizer
 from transformer.errors import UserError
 from transformer.special_tokens import EOS
@@ -85,6 +85,12 @@ def config(tmp_path):
 def prepare(config, tmp_path):
     made = tokenizer.prepare(config, tmp_path / "workdir")
     return made, corpus.prepare(config, made, "train")
+
+
+def test_pairs_to_translate_are_not_those_of_a_mixture(config):
+    with pytest.raises(UserError, match="split train: is a mixture of corpora here"):
+        read_pairs(config.data, "train")
+    assert len(read_pairs(config.data, "valid")[0]) == 5
 
 
 def test_the_parts_follow_each_other_and_a_tag_is_one_token_of_each_source(config, tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from scripts.benchmarking import speeds
+from scripts.benchmarking import measurement, speeds
 from scripts.benchmarking.measurement import processor_kind
 from scripts.benchmarking.processes import Contender, Worker, count_threads, find_interpreter
 from scripts.benchmarking.speeds import Comparison
@@ -26,6 +26,12 @@ def few_repetitions(monkeypatch):
 
 def compare(trace, contenders) -> Comparison:
     return speeds.compare("2 x 5", {"threads": 1, "trace": str(trace)}, contenders, sys.executable)
+
+
+def test_the_machine_is_described_without_git(monkeypatch, tmp_path):
+    assert measurement.describe_machine(2).rpartition("commit ")[2] != "unknown"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert measurement.describe_machine(2).endswith("2 threads, commit unknown")
 
 
 def test_systems_take_turns_after_their_warm_up(tmp_path):

@@ -1,5 +1,6 @@
 """Plan files: the order of their stages, and errors."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,16 @@ def test_a_missing_text_is_refused(tmp_path):
     translation = plan.translate("outputs", stages[0], str(tmp_path / "mono.de"))
     with pytest.raises(UserError, match="mono.de is no file"):
         Folder(tmp_path).identity(translation)
+
+
+def test_a_text_that_changes_and_keeps_its_size_is_another_one(tmp_path):
+    text = tmp_path / "mono.de"
+    text.write_text("eins\n")
+    translation = plan.translate("outputs", plan.existing("model", str(tmp_path)), str(text))
+    before = Folder(tmp_path).identity(translation)
+    assert Folder(tmp_path).identity(translation) == before
+    os.utime(text, ns=(0, 0))
+    assert Folder(tmp_path).identity(translation) != before
 
 
 @pytest.mark.parametrize(

@@ -163,6 +163,7 @@ def test_a_shortlist_is_a_vocabulary_map(is_shared):
         ("model.decoder_self_attention", "ssru"),
         ("training.objective", "causal_lm"),
         ("model.d_v", 8),
+        ("data.context", 2),
     ],
 )
 def test_settings_that_ctranslate2_cannot_express_are_named(tmp_path, key, value):

@@ -201,6 +201,8 @@ def test_a_start_from_zero_survives_fine_tuning(tmp_path, tokenizers, bias):
         ("model.decoder_self_attention", "ssru"),
         ("model.d_k", 8),
         ("model.final_norm", True),
+        ("model.source_eos", False),
+        ("data.context", 2),
     ],
 )
 def test_a_setting_that_no_class_has_is_refused(key, value, tmp_path, tokenizers):

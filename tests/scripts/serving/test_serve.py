@@ -26,7 +26,7 @@ def test_two_servers_that_start_at_once_do_not_share_a_port():
         serve.bind("127.0.0.1", first.getsockname()[1])
 
 
-@pytest.mark.parametrize("flag", ["--port=70000", "--host=no.such.host.invalid"])
+@pytest.mark.parametrize("flag", ["--port=70000", "--host=no.such.host.invalid", "--host=.."])
 def test_an_address_that_does_not_exist_is_refused(flag, capsys):
     assert run(serve, "--workdir=nowhere", flag) == 2
     assert "choose another one" in capsys.readouterr().err

@@ -78,6 +78,7 @@ def test_the_file_has_a_row_for_each_trial(study):
         ("base", "model.dropout", "the first 40 sentences; beam 1, alpha 0.6"),
         ("base", "decoding.length_penalty", "the first 40 sentences; beam 1, alpha (varied)"),
         ("base", "decoding.length_penalty_form", "the first 40 sentences; beam 1, alpha 0.6, form (varied)"),
+        ("base", "decoding.strategy", "the first 40 sentences; strategy (varied)"),
         ("base", "training.eval_sentences", "the first (varied) sentences; beam 1, alpha 0.6"),
         ("ctc", "model.dropout", "the first 40 sentences; ctc greedy"),
         ("ctc", "training.eval_beam_size", "the first 40 sentences; ctc beam (varied), alpha 0.6"),
