@@ -35,7 +35,9 @@ from transformer.special_tokens import BOS, EOS, PAD, SPECIAL, UNK
 MODEL, TARGET_MODEL = "tokenizer.model", "tokenizer.target.model"  # the second only if the vocabulary is not shared
 _FORMAT = 1  # part of every key in the cache: raise it when the same inputs would give other vocabularies
 _BLOCK = 1024  # most consecutive pairs that are selected from a corpus larger than tokenizer.sample_size
-_LONGEST = 1 << 16  # bytes: SentencePiece leaves out longer lines; BPE counts the characters of a word in 16 bits
+_LONGEST = 4192  # bytes: SentencePiece leaves out longer lines
+# The parts of a longer line, at most 4 bytes a character: they end at a space, if there is one.
+_PARTS = re.compile(rf".{{1,{_LONGEST // 4 - 1}}}(?:\s|\Z)|.{{1,{_LONGEST // 4}}}", re.DOTALL)
 _THREADS = 16  # fixed, since the pieces of unigram may depend on the order of its sums
 
 
@@ -199,9 +201,15 @@ def select_pairs(source: Source, limit: int) -> Iterator[tuple[str, str]]:
                 yield pair[0].decode(), pair[1].decode()
 
 
+def _parts(text: str) -> list[str]:
+    """Divides a line that SentencePiece would leave out of its training."""
+    is_long = len(text) > _LONGEST // 4 and len(text.encode()) > _LONGEST
+    return _PARTS.findall(text) if is_long else [text]
+
+
 def _train_sentencepiece(options: Config, source: Source, sides: Sequence[int]) -> SentencePieceVocabulary:
     pairs = training_pairs(source, options.sample_size)
-    texts = (pair[side] for pair in pairs for side in sides if pair[side])
+    texts = (part for pair in pairs for side in sides if pair[side] for part in _parts(pair[side]))
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -209,7 +217,6 @@ def _train_sentencepiece(options: Config, source: Source, sides: Sequence[int]) 
             model_writer=model,
             model_type=options.kind,
             vocab_size=options.vocab_size,
-            max_sentence_length=_LONGEST,
             hard_vocab_limit=options.kind in ("bpe", "unigram"),  # exactly vocab_size pieces
             normalization_rule_name=options.normalization,
             character_coverage=options.character_coverage,
