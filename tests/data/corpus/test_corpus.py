@@ -9,6 +9,7 @@ import pytest
 from tests.data.files import pair_tokens, text_config, write, write_pairs
 from transformer import workers
 from transformer.data.corpus import corpus
+from transformer.data.corpus.epoch import Epoch
 from transformer.data.sources import source as sources
 from transformer.data.tokenizers import tokenizer
 from transformer.errors import UserError
@@ -67,7 +68,7 @@ def test_sentences_are_restored_in_order(config, prepared, tmp_path):
     assert train.lengths.dtype == np.int32 and isinstance(train.lengths, np.memmap)
     assert train.lengths.tolist() == [[len(source) + 1, len(target) + 1] for source, target in content(train)]
     assert train.report["kept"] == 300 and not any(train.report["dropped"].values())
-    assert train.epoch(3, 0) is train
+    assert train.epoch(3, 0) == Epoch(train, None, None, 0, 3)
 
 
 @pytest.mark.usefixtures("short_chunks")
@@ -194,7 +195,7 @@ def test_a_killed_preparation_is_repeated(config, prepared, tmp_path):
 def test_held_out_pairs_are_never_sampled(config, prepared):
     config.tokenizer.subword_sampling = 0.2
     valid = prepared("valid")
-    assert valid.epoch(1, 5) is valid and prepared().epoch(1, 5).lengths.sum() > prepared().lengths.sum()
+    assert valid.epoch(1, 5).draw is None and prepared().epoch(1, 5).lengths.sum() > prepared().lengths.sum()
 
 
 @pytest.mark.parametrize(("vocab_size", "dtype"), [(65_536, np.uint16), (65_537, np.int32)])

@@ -115,7 +115,7 @@ def test_no_array_of_a_corpus_or_epoch_is_in_private_memory(config, made):
     for owner in (train, train.epoch(0, 0), train.sampler):
         arrays = [array for array in vars(owner).values() if isinstance(array, np.ndarray)]
         assert all(isinstance(array, np.memmap) for array in arrays)
-    assert max(map(len, train.epoch(0, 0).reserved_lengths)) == train.lengths.max() + 1
+    assert max(map(len, train.sampler.reserved_lengths)) == train.lengths.max() + 1
 
 
 def test_a_side_that_pairs_do_not_have_stays_empty(config, tmp_path):

@@ -48,7 +48,7 @@ def test_a_missing_text_is_refused(tmp_path):
 def test_a_text_that_changes_and_keeps_its_size_is_another_one(tmp_path):
     text = tmp_path / "mono.de"
     text.write_text("eins\n")
-    translation = plan.translate("outputs", plan.existing("model", str(tmp_path)), str(text))
+    translation = plan.translate("outputs", plan.train("model", CONFIG), str(text))
     before = Folder(tmp_path).identity(translation)
     assert Folder(tmp_path).identity(translation) == before
     os.utime(text, ns=(0, 0))
