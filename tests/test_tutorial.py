@@ -1,10 +1,13 @@
 """The tutorial's code runs, prints what the page shows and draws its pictures. tests/tutorial.py rewrites both."""
 
+import json
 import re
+import sys
+from pathlib import Path
 
 import pytest
 
-from tests.tutorial import PAGE, PICTURES, printed, shown
+from tests.tutorial import BLOCK, NOTEBOOK, PAGE, PICTURES, SETUP, notebook, printed, shown
 
 pytestmark = pytest.mark.long
 
@@ -26,6 +29,30 @@ def numbers(text: str) -> list[tuple[float, float]]:
 def agree(output: str, expected: str) -> bool:
     pairs = zip(numbers(output), numbers(expected), strict=False)
     return words(output) == words(expected) and all(abs(a - b) <= LAST_DIGITS * unit for (a, _), (b, unit) in pairs)
+
+
+def test_the_notebook_is_the_page():
+    text = PAGE.read_text(encoding="utf-8")
+    assert NOTEBOOK.read_text(encoding="utf-8") == notebook(text), "run python -m tests.tutorial"
+    cells = json.loads(notebook(text))["cells"]
+    first, *code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert "".join(first["source"]) == SETUP
+    assert ["".join(cell["source"]) + "\n" for cell in code] == [block["code"] for block in BLOCK.finditer(text)]
+    outputs = ["".join(line for stream in cell["outputs"] for line in stream["text"]) for cell in code]
+    assert outputs == shown(text)
+    prose = "".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    assert re.sub(r"\s", "", prose) == re.sub(r"\s", "", BLOCK.sub("", text))
+
+
+def test_the_first_cell_finds_the_project(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    root = Path.cwd()
+    monkeypatch.chdir(root / "docs")
+    exec(SETUP, {})
+    assert Path.cwd() == root and sys.path[0] == str(root)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="Clone the repository"):
+        exec(SETUP, {})
 
 
 @pytest.mark.slow

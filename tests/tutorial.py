@@ -1,16 +1,35 @@
 """The tutorial as one program: its Python blocks in order, each followed by the text that it prints.
 
-`python -m tests.tutorial` runs the program and writes its output and its pictures into docs/.
+`python -m tests.tutorial` runs the program and writes its output, its pictures and the notebook into docs/.
 """
 
 import contextlib
 import io
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 PAGE = Path("docs/tutorial.md")
+NOTEBOOK = Path("docs/tutorial.ipynb")
 PICTURES = Path("docs/tutorial")  # the program writes them here, from the repository root
 BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<output>.*?)^```\n)?", re.MULTILINE | re.DOTALL)
+
+SETUP = """
+# The program runs in the root of the repository. In Colab, clone the repository first, and then:
+# %cd FOLDER
+# %pip install -q -r requirements.txt
+import os
+import sys
+from pathlib import Path
+
+folder = Path.cwd()
+root = next((each for each in (folder, *folder.parents) if (each / "transformer" / "api.py").is_file()), None)
+if root is None:
+    raise SystemExit("Clone the repository and change to its folder; then run this cell again.")
+os.chdir(root)
+sys.path.insert(0, str(root))
+""".strip()
 
 
 def shown(text: str) -> list[str]:
@@ -42,10 +61,34 @@ def with_outputs(text: str, outputs: list[str]) -> str:
     return BLOCK.sub(show, text)
 
 
+def notebook(text: str) -> str:
+    """Returns the page as a Jupyter notebook, with the outputs that it shows. The first cell finds the project."""
+    cells, end = [_cell("code", SETUP)], 0
+    for block in BLOCK.finditer(text):
+        cells.append(_cell("markdown", text[end : block.start()].strip()))
+        cells.append(_cell("code", block["code"].rstrip("\n"), block["output"] or ""))
+        end = block.end()
+    cells.append(_cell("markdown", text[end:].strip()))
+    cells = [cell | {"id": f"cell-{number}"} for number, cell in enumerate(cell for cell in cells if cell["source"])]
+    kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+    content = {"cells": cells, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def _cell(kind: str, source: str, output: str = "") -> dict[str, Any]:
+    cell = {"cell_type": kind, "metadata": {}, "source": source.splitlines(keepends=True)}
+    if kind == "markdown":
+        return cell
+    stream = {"name": "stdout", "output_type": "stream", "text": output.splitlines(keepends=True)}
+    return cell | {"execution_count": None, "outputs": [stream] if output else []}
+
+
 def update() -> None:
     PICTURES.mkdir(exist_ok=True)
     text = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(with_outputs(text, printed(text)), encoding="utf-8")
+    text = with_outputs(text, printed(text))
+    PAGE.write_text(text, encoding="utf-8")
+    NOTEBOOK.write_text(notebook(text), encoding="utf-8")
 
 
 if __name__ == "__main__":
