@@ -85,7 +85,7 @@ def test_a_late_start_reads_as_little_as_an_early_one(plan):
 
         def epoch(self, epoch, seed, draw=None):
             self.epochs.add(epoch)
-            return self
+            return super().epoch(epoch, seed, draw)
 
     config = small_config(plan=plan)
     config.data.prefetch = 1
@@ -141,7 +141,7 @@ def test_background_errors_reach_the_caller():
         def epoch(self, epoch, seed, draw=None):
             if epoch == 1:
                 raise UserError("data: the disk is full")
-            return self
+            return super().epoch(epoch, seed, draw)
 
     pairs = random_sentences(40, longest=12).pairs
     with (
@@ -155,6 +155,22 @@ def test_background_errors_reach_the_caller():
             taken(batches, len(batches.plan) + 1)
 
 
+def test_closing_waits_for_the_batches_that_have_begun():
+    begun, ended = [], []
+
+    class Slow(MemorySentences):
+        def tokens(self, side, pairs):
+            begun.append(side)
+            time.sleep(0.1)
+            ended.append(side)
+            return super().tokens(side, pairs)
+
+    with open_loader(Slow(random_sentences(120, longest=12).pairs), small_config(), Position(0, 0)) as batches:
+        taken(batches, 2)
+        time.sleep(0.05)  # the batch ahead begins
+    assert len(begun) == len(ended) > 2
+
+
 def test_closing_leaves_no_thread_that_delays_the_exit():
     encoded = threading.Event()
 
@@ -162,7 +178,7 @@ def test_closing_leaves_no_thread_that_delays_the_exit():
         def epoch(self, epoch, seed, draw=None):
             if epoch == 1:
                 encoded.wait(60)
-            return self
+            return super().epoch(epoch, seed, draw)
 
     sentences = random_sentences(40, longest=12)
     before = set(threading.enumerate())

@@ -27,6 +27,7 @@ from transformer.data.corpus.epoch import Epoch
 HELD_OUT_BUCKETS = 4  # at most: a shape takes longer to compile than the padding of a small split to compute
 
 # Each module has `choose_shapes(lengths, batch_config)` and `plan_epoch(lengths, buckets, random)`.
+SECONDS_OF_BATCH = 5.0  # that an exit waits for a batch, at most
 PLANS = {"buckets": bucketing, "packed": packing}
 
 
@@ -78,6 +79,7 @@ class Loader(Iterator[tuple[Position, Arrays, BatchStats]], contextlib.AbstractC
         self.data_wait_seconds = 0.0
         # Its threads are daemons: an executor's would delay the exit by the plan of an epoch that is not needed.
         self._threads = ThreadPool(config.data.prefetch + 1)
+        self._ahead = collections.deque()  # the position after each of the next batches, and its pending result
         self._batches = self._run()
 
     def __next__(self) -> tuple[Position, Arrays, BatchStats]:
@@ -88,6 +90,8 @@ class Loader(Iterator[tuple[Position, Arrays, BatchStats]], contextlib.AbstractC
             self.data_wait_seconds += time.perf_counter() - began
 
     def __exit__(self, *_) -> None:
+        for _, batch in self._ahead:
+            batch.wait(SECONDS_OF_BATCH)  # JAX aborts a process that ends while a thread places arrays
         self._threads.terminate()
         if self._samplers is not None:
             self._samplers.close()
@@ -102,15 +106,14 @@ class Loader(Iterator[tuple[Position, Arrays, BatchStats]], contextlib.AbstractC
 
     def _run(self) -> Iterator[tuple[Position, Arrays, BatchStats]]:
         corpus, plan, first = self.pairs, self.plan, self._start.batch
-        ahead = collections.deque()  # the position after each of the next batches, and its pending result
         for epoch in itertools.count(self._start.epoch):
             following = self._threads.apply_async(self._plan, (epoch + 1,))
             for number in range(first, len(plan)):
                 after = (epoch, number + 1) if number + 1 < len(plan) else (epoch + 1, 0)
                 batch = self._threads.apply_async(_assemble, (corpus, plan, number, self._mesh))
-                ahead.append((Position(*after, self._start.num_rollbacks), batch))
-                if len(ahead) > self._config.data.prefetch:
-                    position, batch = ahead.popleft()
+                self._ahead.append((Position(*after, self._start.num_rollbacks), batch))
+                if len(self._ahead) > self._config.data.prefetch:
+                    position, batch = self._ahead.popleft()
                     yield position, *batch.get()
             (corpus, plan), first = following.get(), 0
 
