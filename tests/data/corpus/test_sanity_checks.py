@@ -93,5 +93,8 @@ def test_targets_that_normalization_changes_and_unknown_characters_are_reported(
     assert losses(*prepare(captions + changed, "identity")[:2], ["一，二！", "½\u200c…"]) == []
     with pytest.raises(UserError, match=r"data, en: 9\d\.\d% of the characters are unknown .* tokenizer\.model_file"):
         losses(config, made, ["καλημέρα κόσμε, τι κάνετε"])
+    config.training.init_from = "runs/parent"
+    with pytest.raises(UserError, match=r"train a vocabulary with training\.init_vocabulary=own$"):
+        losses(config, made, ["καλημέρα κόσμε, τι κάνετε"])
     lines = losses(config, made, ["a man with a dog κ"])
     assert len(lines) == 2 and lines[0].startswith("data, en: 7.7% of the characters are unknown to the vocabulary; 'a")

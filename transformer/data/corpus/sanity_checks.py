@@ -59,11 +59,12 @@ def find_losses(config: Config, tokenizer: Tokenizer, name: str, losses: Sequenc
             continue
         unknown = counts.get("unknown", 0) / counts["characters"]
         if unknown > (_MAX_UNKNOWN_IN_WORDS if kind == "word" else _MAX_UNKNOWN):
+            has_parent_vocabulary = config.training.init_from and config.training.init_vocabulary == "parent"
             line = (
                 f"{name}, {config.data[f'{side}_language']}: {unknown:.1%} of the characters are unknown to the "
                 f"vocabulary; {_decoded(vocabulary, examples['unknown'])}; check that tokenizer.model_file, "
                 "training.init_from or tokenizer.character_coverage suits this text, or train a vocabulary with "
-                "tokenizer.byte_fallback=True"
+                + ("training.init_vocabulary=own" if has_parent_vocabulary else "tokenizer.byte_fallback=True")
             )
             if is_train and kind != "word" and unknown > _ABSURD:
                 raise UserError(line)
