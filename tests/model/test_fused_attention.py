@@ -139,6 +139,8 @@ CHOICES = [
     ("auto", BY_LENGTHS, H100 | {"dtype": "float32"}, "plain"),
     ("auto", BY_LENGTHS, H100 | {"width": 36}, "plain"),
     ("auto", BY_LENGTHS, H100 | {"width": 136}, "plain"),
+    ("auto", BY_LENGTHS, H100 | {"width": 32}, "cudnn_attention"),
+    ("auto", BY_LENGTHS, H100 | {"width": 16}, "plain"),
     ("auto", BY_LENGTHS, H100 | {"mesh": (1, 1, 2)}, "cudnn_attention"),
     ("auto", BY_LENGTHS, H100 | {"mesh": (1, 3, 1)}, "cudnn_attention"),
     ("auto", BY_LENGTHS, H100 | {"mesh": (2, 1, 1)}, "plain"),  # three rows

@@ -21,6 +21,7 @@ from transformer.model.partitioning import ROW_AXES, row_shards
 TPU_LANES = 128  # splash attention computes blocks of multiples of this many queries and keys
 MAX_BLOCK = 512
 CUDNN_LENGTH = 64  # positions from which cuDNN is faster than the plain form on an H200 (docs/devices.md)
+CUDNN_WIDTHS = range(32, 129, 8)  # of heads; the gradients of a model with heads of 16 failed on an H200 (JAX 0.11.2)
 Queries, Keys, Values = Float[Array, "B T H d"], Float[Array, "B S H d"], Float[Array, "B S H d"]
 
 
@@ -119,7 +120,7 @@ def _fits_cudnn(queries: Queries, keys: Keys, is_packed: bool, least: int = CUDN
     # to differentiate attention over odd lengths (JAX 0.10).
     lengths, width = (queries.shape[1], keys.shape[1]), queries.shape[-1]
     suits = all(length % 2 == 0 and length >= least for length in lengths)
-    return suits and not is_packed and width % 8 == 0 and width <= 128
+    return suits and not is_packed and width in CUDNN_WIDTHS
 
 
 def _fits_splash(queries: Queries, keys: Keys, is_packed: bool) -> bool:
