@@ -53,6 +53,7 @@ def test_a_path_may_begin_with_the_home_folder(monkeypatch):
     parser = cli.Parser("scripts.plain", "Does nothing.")
     parser.add_argument("--workdir")
     assert parser.parse(["--workdir=~/runs/a"]).workdir == "/home/me/runs/a"
+    assert parser.parse(["--workdir=~/a,~/b"]).workdir == "/home/me/a,/home/me/b"
     assert parser.parse(["--workdir=runs/~/a"]).workdir == "runs/~/a"
 
 

@@ -23,8 +23,8 @@ import os
 import sys
 from pathlib import Path
 
-folder = Path.cwd()
-root = next((each for each in (folder, *folder.parents) if (each / "transformer" / "api.py").is_file()), None)
+folders = (Path.cwd(), *Path.cwd().parents)
+root = next((folder for folder in folders if (folder / "transformer" / "api.py").is_file()), None)
 if root is None:
     raise SystemExit("Clone the repository and change to its folder; then run this cell again.")
 os.chdir(root)
@@ -65,11 +65,13 @@ def notebook(text: str) -> str:
     """Returns the page as a Jupyter notebook, with the outputs that it shows. The first cell finds the project."""
     cells, end = [_cell("code", SETUP)], 0
     for block in BLOCK.finditer(text):
-        cells.append(_cell("markdown", text[end : block.start()].strip()))
+        if prose := text[end : block.start()].strip():
+            cells.append(_cell("markdown", prose))
         cells.append(_cell("code", block["code"].rstrip("\n"), block["output"] or ""))
         end = block.end()
     cells.append(_cell("markdown", text[end:].strip()))
-    cells = [cell | {"id": f"cell-{number}"} for number, cell in enumerate(cell for cell in cells if cell["source"])]
+    for number, cell in enumerate(cells):
+        cell["id"] = f"cell-{number}"
     kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
     content = {"cells": cells, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"

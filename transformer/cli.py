@@ -78,8 +78,10 @@ class Parser(argparse.ArgumentParser):
                 keys = [f"--config.{key}" if self.overrides == "config" else f"--{key}" for key in declared_keys()]
                 advice = nearest(name, [*flags, *filter(self._is_override, keys)])
                 raise UserError(f"{word}: no such flag{advice} (--help lists the flags)")
-            else:  # the shell expands ~ only where it begins a word
-                plain.append(f"{name}={os.path.expanduser(text)}" if text.startswith("~/") else word)
+            elif name.startswith("--") and text.startswith("~/"):  # the shell expands ~ only where it begins a word
+                plain.append(f"{name}={','.join(map(os.path.expanduser, text.split(',')))}")
+            else:
+                plain.append(word)
         arguments = self.parse_args(plain)
         if rerank := getattr(arguments, "rerank", None):
             overrides.append(("decoding.rerank", ",".join(rerank)))

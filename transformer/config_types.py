@@ -10,7 +10,7 @@ Config = ml_collections.ConfigDict | ml_collections.FrozenConfigDict
 
 def with_changes(config: Config, **changes: Any) -> ml_collections.ConfigDict:
     """Returns a copy with other values, unchecked, where a dict changes keys of a group."""
-    changed = ml_collections.ConfigDict(config)
+    changed = ml_collections.ConfigDict(config.to_dict())  # a ConfigDict of a ConfigDict shares its groups
     changed.update(changes)
     return changed
 

@@ -30,6 +30,7 @@ def clock(monkeypatch):
 def started(step: int, steps: int) -> Status:
     shown = Status(tiny_config(training__steps=steps))
     shown.on_start(Progress(step=step))
+    shown.before_step(step + 1)
     return shown
 
 

@@ -16,7 +16,7 @@ class Hook(AbstractContextManager):
         return None
 
     def on_start(self, progress: Progress) -> None:
-        """Is called before the first step, also after a rollback."""
+        """Is called before the programs of the first step are compiled, also after a rollback."""
 
     def before_step(self, step: int) -> None:
         """Is called before the batches of this step are fetched."""

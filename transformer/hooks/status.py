@@ -42,9 +42,12 @@ class Status(Hook):
 
     def on_start(self, progress: Progress) -> None:
         self.step = self.first_step = progress.step
-        self.started = time.perf_counter()
         self.bar.update(self.task, completed=self.step, left="")
-        self.bar.start()
+
+    def before_step(self, step: int) -> None:
+        if self.step == self.first_step:  # after the compilation, which has a bar too
+            self.started = time.perf_counter()
+            self.bar.start()
 
     def after_step(self, *_: object) -> None:
         self.step += 1

@@ -21,7 +21,6 @@ from transformer.model.partitioning import ROW_AXES, row_shards
 TPU_LANES = 128  # splash attention computes blocks of multiples of this many queries and keys
 MAX_BLOCK = 512
 CUDNN_LENGTH = 64  # positions from which cuDNN is faster than the plain form on an H200 (docs/devices.md)
-CUDNN_WIDTHS = range(32, 129, 8)  # of heads; the gradients of a model with heads of 16 failed on an H200 (JAX 0.11.2)
 Queries, Keys, Values = Float[Array, "B T H d"], Float[Array, "B S H d"], Float[Array, "B S H d"]
 
 
@@ -117,10 +116,10 @@ def _runs_cudnn(device: AbstractDevice) -> bool:
 
 def _fits_cudnn(queries: Queries, keys: Keys, is_packed: bool, least: int = CUDNN_LENGTH) -> bool:
     # For packed rows JAX also computes the gradient of the bias, which nothing needs (jax-ml/jax#39512), and it refuses
-    # to differentiate attention over odd lengths (JAX 0.10).
+    # to differentiate attention over odd lengths (JAX 0.10). A step with heads of 16 failed on an H200 (JAX 0.11.2).
     lengths, width = (queries.shape[1], keys.shape[1]), queries.shape[-1]
     suits = all(length % 2 == 0 and length >= least for length in lengths)
-    return suits and not is_packed and width in CUDNN_WIDTHS
+    return suits and not is_packed and width in range(32, 129, 8)
 
 
 def _fits_splash(queries: Queries, keys: Keys, is_packed: bool) -> bool:

@@ -81,8 +81,8 @@ def train_from(state: TrainState, progress: Progress, run: Run, checkpoints: Che
             *(len(loader.plan), 100 * loader.plan.padding_fraction, run.padding_note, len(loader.plan.stats)),
         )
         try:
-            compile_programs(run, state, loader.buckets, hooks)
             hooks.on_start(progress)
+            compile_programs(run, state, loader.buckets, hooks)
         except Interrupted:
             return progress
         return loop(state, progress, run, loader, checkpoints, hooks)

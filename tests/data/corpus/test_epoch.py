@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from configs import multi30k_both
 from tests.data.files import text_config, write, write_pairs
 from tests.meshes import one_device
 from transformer.data.batches.loader import Loader, Position
 from transformer.data.corpus import corpus
 from transformer.data.corpus.epoch import pairs_of_epoch
-from transformer.data.sources.mixture import ListedCorpus, MixedSource
+from transformer.data.sources.mixture import ListedCorpus, MixedSource, held_out_sets
 from transformer.data.sources.source import open_source, read_pairs
 from transformer.data.tokenizers import tokenizer
 from transformer.errors import UserError
@@ -85,6 +86,14 @@ def config(tmp_path):
 def prepare(config, tmp_path):
     made = tokenizer.prepare(config, tmp_path / "workdir")
     return made, corpus.prepare(config, made, "train")
+
+
+def test_the_settings_of_a_validation_set_leave_the_others_as_they_are():
+    config = multi30k_both.get_config()
+    languages = {
+        name: (each.data.source_language, each.data.target_language) for name, each in held_out_sets(config).items()
+    }
+    assert languages == {"": ("en", "de"), "de-en": ("de", "en")} and config.data.source_language == "en"
 
 
 def test_pairs_to_translate_are_not_those_of_a_mixture(config):

@@ -24,10 +24,10 @@ from transformer.data.batches.epoch_plan import EpochPlan
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.corpus.epoch import Epoch
 
+EXIT_SECONDS = 5.0  # for which an exit waits, at most
 HELD_OUT_BUCKETS = 4  # at most: a shape takes longer to compile than the padding of a small split to compute
 
 # Each module has `choose_shapes(lengths, batch_config)` and `plan_epoch(lengths, buckets, random)`.
-SECONDS_OF_BATCH = 5.0  # that an exit waits for a batch, at most
 PLANS = {"buckets": bucketing, "packed": packing}
 
 
@@ -90,11 +90,14 @@ class Loader(Iterator[tuple[Position, Arrays, BatchStats]], contextlib.AbstractC
             self.data_wait_seconds += time.perf_counter() - began
 
     def __exit__(self, *_) -> None:
-        for _, batch in self._ahead:
-            batch.wait(SECONDS_OF_BATCH)  # JAX aborts a process that ends while a thread places arrays
-        self._threads.terminate()
-        if self._samplers is not None:
-            self._samplers.close()
+        until = time.perf_counter() + EXIT_SECONDS
+        try:
+            for _, batch in self._ahead:  # JAX aborts a process that ends while a thread places arrays
+                batch.wait(max(until - time.perf_counter(), 0.0))
+        finally:
+            self._threads.terminate()
+            if self._samplers is not None:
+                self._samplers.close()
 
     def _plan(self, epoch: int) -> tuple[Epoch, EpochPlan]:
         seed = self._config.seed
@@ -113,8 +116,10 @@ class Loader(Iterator[tuple[Position, Arrays, BatchStats]], contextlib.AbstractC
                 batch = self._threads.apply_async(_assemble, (corpus, plan, number, self._mesh))
                 self._ahead.append((Position(*after, self._start.num_rollbacks), batch))
                 if len(self._ahead) > self._config.data.prefetch:
-                    position, batch = self._ahead.popleft()
-                    yield position, *batch.get()
+                    position, batch = self._ahead[0]
+                    result = batch.get()
+                    self._ahead.popleft()
+                    yield position, *result
             (corpus, plan), first = following.get(), 0
 
 

@@ -7,12 +7,15 @@ With subword sampling, the copies of a pair in one epoch have the same segmentat
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Int, Int32
 
 from transformer.data.corpus.annotations import Annotations, Sequences
+
+if TYPE_CHECKING:
+    from transformer.data.corpus.corpus import Corpus
 
 Chosen = Int[np.ndarray, " N"] | slice  # positions among the pairs of an epoch
 
@@ -33,11 +36,11 @@ def pairs_of_epoch(counts: Sequence[int], weights: Sequence[float], seed: int, e
     return np.concatenate(drawn)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Epoch:
     """The pairs of a corpus that one epoch reads, in its segmentations."""
 
-    corpus: Any  # a Corpus, whose module imports this one
+    corpus: "Corpus"
     numbers: Int[np.ndarray, " M"] | None  # of the pairs, some of them several times; None: all in order
     draw: Callable[..., Sequences] | None  # a Sampler, in this process or in others; None without subword sampling
     seed: int
