@@ -2,12 +2,12 @@
 
     python -m scripts.verify_device [--quick] [--output=FOLDER] [--readme=docs/devices.md]
 
-Compares products, softmax, norms and attention with float64 on the host; loss and gradients of a small model with the
-same computed operation by operation; its training and beam search with those of the host's CPU; and a killed and
-resumed run with an uninterrupted one. With several devices, each mesh of them computes the gradients too. Then it
-measures training and decoding. The exit code is 2 if a check fails, whose error is then above its bar.
+Compares a killed and resumed run with an uninterrupted one; products, softmax, norms and attention on the first device
+with formulas in float64; loss and gradients of a small model, on each device and on each mesh of several, with those of
+the host's CPU, operation by operation; and its updates and a beam search with those of the host's CPU. Then it measures
+training and decoding. The exit code is 2 if a check fails: if its error is above its bar, or its group ends early.
 
---quick measures a small model only. --output writes verification.json into a folder. --readme puts the row of this
+--quick measures a small model only. --output writes verification.json into a folder. --readme puts the speeds of this
 kind of device into the table of a file.
 """
 
@@ -16,13 +16,16 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from absl import logging
 
 from scripts.verification.outcomes import Outcome
 from transformer import cli, files
 from transformer.errors import UserError
+
+if TYPE_CHECKING:
+    from scripts.verification.report import Report
 
 # The functions that yield outcomes, each in a separate process, which may crash.
 GROUPS = {
@@ -38,35 +41,45 @@ T = TypeVar("T")
 
 def main(arguments: argparse.Namespace) -> None:
     from scripts import markdown  # these imports take seconds, which --help should not
-    from scripts.verification import report
+    from scripts.benchmarking.measurement import commit
     from scripts.verification.processes import EXACT, results_of
+    from scripts.verification.report import HEADER, Report, cells, describe
 
+    if arguments.readme is not None:
+        if arguments.quick:
+            raise UserError("--readme has no rows of --quick; leave one of them out")
+        markdown.read_table("devices", arguments.readme)  # raises UserError before the minutes of checks
+    output = None if arguments.output is None else files.expanded(arguments.output)
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
     ((kind, version),) = results_of("scripts.verification.report:describe_devices", environment={})
-    outcomes, speeds = {}, []
-    for name, function in GROUPS.items():
-        print(name, flush=True)
-        outcomes[name] = []
+    report = Report(kind, version, commit(), outcomes={}, speeds=[])
+    for group, function in GROUPS.items():
+        print(group, flush=True)
+        results = report.outcomes.setdefault(group, [])
         for outcome in caught(results_of(function, environment=EXACT)):
-            outcomes[name].append(outcome)
-            print(report.describe(outcome), flush=True)
+            results.append(outcome)
+            print(describe(outcome), flush=True)
+        save(report, output)
     for measured in caught(results_of(SPEED, arguments.quick, environment={})):
         if isinstance(measured, Outcome):
-            outcomes["speed"] = [measured]
-            continue
-        logging.info("%s: %.1f ms.", measured.task, 1e3 * measured.seconds)
-        speeds.append(measured)
-    print(markdown.table([report.HEADER, *map(report.cells, speeds)]))
-    verified = report.Report(kind, version, outcomes, speeds)
-    if arguments.output is not None:
-        folder = Path(arguments.output)
-        folder.mkdir(parents=True, exist_ok=True)
-        content = json.dumps(files.six_digits(verified.to_json()), indent=1)
-        files.write_text(folder / "verification.json", content + "\n")
+            report.outcomes["speed"] = [measured]
+        else:
+            report.speeds.append(measured)
+            logging.info("%s: %.1f ms.", measured.task, 1e3 * measured.seconds)
+        save(report, output)
+    print(markdown.table([HEADER, *map(cells, report.speeds)]))
     if arguments.readme is not None:
-        verified.publish(arguments.readme)
-    if verified.failed:
-        raise UserError(verified.verdict)
-    print(verified.verdict)
+        report.publish(arguments.readme)
+    if report.failed:
+        raise UserError(report.verdict)
+    print(report.verdict)
+
+
+def save(report: "Report", folder: Path | None) -> None:
+    if folder is not None:
+        content = json.dumps(files.six_digits(report.to_json()), indent=1, allow_nan=False)
+        files.write_text(folder / "verification.json", content + "\n")
 
 
 def caught(results: Iterator[T]) -> Iterator[T | Outcome]:
@@ -74,14 +87,14 @@ def caught(results: Iterator[T]) -> Iterator[T | Outcome]:
     try:
         yield from results
     except UserError as error:
-        yield Outcome(f"ended with an error ({error})", math.inf, 0.0)
+        yield Outcome(f"ended early ({error})", math.inf, 0.0)
 
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.verify_device", __doc__)
     parser.add_argument("--quick", action="store_true", help="measure a small model only")
     parser.add_argument("--output", metavar="FOLDER", help="folder for verification.json")
-    parser.add_argument("--readme", metavar="FILE", help="Markdown file whose table gets the row, between its marks")
+    parser.add_argument("--readme", metavar="FILE", help="Markdown file whose table gets the speeds")
     return parser
 
 

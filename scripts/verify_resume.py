@@ -83,7 +83,10 @@ class Training:
     def finish(self) -> None:
         """Trains to the end. Raises UserError if training fails."""
         process = self.start()
-        process.wait()
+        try:
+            process.wait()
+        finally:
+            process.kill()
         self._check_complete(process)
 
     def kill(self, phase: str, delay: float) -> str | None:

@@ -31,13 +31,21 @@ class Measurement(NamedTuple):
 
 def describe_machine(threads: int) -> str:
     """Returns the processor, the number of threads and the commit, + with uncommitted changes."""
+    return f"{processor_name()}, {threads} threads, commit {commit()}"
+
+
+def processor_name() -> str:
     described = kernels.PROCESSOR.read_text(encoding="utf-8") if kernels.PROCESSOR.exists() else ""
     name = re.search(r"model name\s*: (.*)", described)
-    command, commit = ["git", "describe", "--always", "--dirty=+", "--exclude=*"], ""
-    with contextlib.suppress(OSError):  # without git
-        commit = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip()
-    processor = name[1] if name else platform.processor() or platform.machine()
-    return f"{processor}, {threads} threads, commit {commit or 'unknown'}"
+    return name[1] if name else platform.processor() or platform.machine()
+
+
+def commit() -> str:
+    """Returns the commit of the code, + with uncommitted changes; "unknown" without git."""
+    command, described = ["git", "describe", "--always", "--dirty=+", "--exclude=*"], ""
+    with contextlib.suppress(OSError):
+        described = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip()
+    return described or "unknown"
 
 
 def processor_kind() -> str:

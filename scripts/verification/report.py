@@ -1,62 +1,72 @@
 """The report of a verification: for a reader, as JSON, and as a row of a table of devices."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
 
 from scripts import markdown
+from scripts.benchmarking.measurement import processor_name
 from scripts.verification.outcomes import Outcome, Speed
 
 HEADER = ("task", "ms", "tokens/s", "utilization", "of the bound", "memory, GiB", "first call, s")
-ROW_HEADER = ("devices", "JAX", "checks passed", "task", *HEADER[1:])
+ROW_HEADER = ("devices", "JAX", "commit", "checks passed", *HEADER)
 
 
 def describe_devices() -> Iterator[tuple[str, str]]:
     """Yields the devices as a report names them, and the version of JAX."""
-    kind, count = jax.devices()[0].device_kind, len(jax.devices())
+    count, device = len(jax.devices()), jax.devices()[0]
+    kind = processor_name() if device.platform == "cpu" else device.device_kind
     yield (f"{count} x {kind}" if count > 1 else kind), jax.__version__
 
 
 class Report(NamedTuple):
-    """The result of a verification: the devices, the version of JAX, the outcomes by group, and the speeds."""
+    """The result of a verification: the devices, versions of JAX and code, outcomes by group, and speeds."""
 
     devices: str
     jax: str
-    outcomes: Mapping[str, Sequence[Outcome]]
-    speeds: Sequence[Speed]
+    commit: str
+    outcomes: dict[str, list[Outcome]]
+    speeds: list[Speed]
 
     @property
     def all_outcomes(self) -> list[Outcome]:
-        return sum(map(list, self.outcomes.values()), [])
+        return sum(self.outcomes.values(), [])
 
     @property
-    def failed(self) -> list[Outcome]:
-        return [outcome for outcome in self.all_outcomes if not outcome.passed]
+    def failed(self) -> list[str]:
+        """The failed checks, each with its group and error."""
+        named = [(group, outcome) for group, outcomes in self.outcomes.items() for outcome in outcomes]
+        return [f"{group}, {outcome.name}: {outcome.error:.2g}" for group, outcome in named if not outcome.passed]
 
     @property
     def verdict(self) -> str:
+        count = len(self.all_outcomes)
         if self.failed:
-            names = "; ".join(f"{outcome.name}: {outcome.error:.2g}" for outcome in self.failed)
-            return f"{self.devices}: {len(self.failed)} of {len(self.all_outcomes)} checks failed: {names}"
-        return f"{self.devices}: computes what it should; all {len(self.all_outcomes)} checks passed"
+            return f"{self.devices}: {len(self.failed)} of {count} checks failed: {'; '.join(self.failed)}"
+        return f"{self.devices}: computes what it should; all {count} checks passed"
 
     def to_json(self) -> dict[str, Any]:
+        """Returns JSON data, with None for errors that are not finite."""
         outcomes = {
-            group: [outcome._asdict() | {"passed": outcome.passed} for outcome in outcomes]
+            group: [
+                outcome._asdict()
+                | {"error": outcome.error if math.isfinite(outcome.error) else None, "passed": outcome.passed}
+                for outcome in outcomes
+            ]
             for group, outcomes in self.outcomes.items()
         }
-        return self._asdict() | {"outcomes": outcomes, "speeds": [speed._asdict() for speed in self.speeds]}
+        speeds = [speed._asdict() for speed in self.speeds]
+        return self._asdict() | {"verdict": self.verdict, "outcomes": outcomes, "speeds": speeds}
 
     def publish(self, readme: str) -> None:
         """Puts a row for each speed into the table between the marks `devices` of a file, in place of this device's."""
-        rows = [[self.devices, self.jax, self._passed, *cells(speed)] for speed in self.speeds]
-        others = [row for row in markdown.read_table("devices", readme) if row[0] != self.devices]
-        markdown.publish(markdown.table([ROW_HEADER, *others, *rows]), "devices", readme)
-
-    @property
-    def _passed(self) -> str:
-        return f"{len(self.all_outcomes) - len(self.failed)} of {len(self.all_outcomes)}"
+        count = len(self.all_outcomes)
+        known = [self.devices, self.jax, self.commit, f"{count - len(self.failed)} of {count}"]
+        kept = [row for row in markdown.read_table("devices", readme) if row[0] != self.devices]
+        rows = [[*known, *cells(speed)] for speed in self.speeds] or [[*known, *[""] * len(HEADER)]]
+        markdown.publish(markdown.table([ROW_HEADER, *kept, *rows]), "devices", readme)
 
 
 def describe(outcome: Outcome) -> str:

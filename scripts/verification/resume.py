@@ -1,12 +1,14 @@
 """A small run that is killed and resumed, beside one that is not. Each is a separate process on the device."""
 
 import os
+import statistics
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from scripts.verification.outcomes import Outcome
-from scripts.verify_resume import Training
+from scripts.verify_resume import POLL_SECONDS, Training
 from transformer.config import loading
 from transformer.errors import UserError
 from transformer.run.record import read_record
@@ -19,14 +21,15 @@ SETTINGS = {
     "data.synthetic_examples": "5000",
     "batch.max_buckets": "1",
     "optimizer.warmup_steps": "20",
-    "training.steps": "120",
+    "training.steps": "200",
     "training.log_every": "20",
-    "training.eval_every": "60",
+    "training.eval_every": "100",
     "training.eval_bleu": "false",
     "training.trackers": "",
     "checkpoint.every": "20",
     "checkpoint.best_metric": "loss",
 }
+SAVED, RESUMED = "20", "Resuming from"  # a checkpoint of the killed run, and the log of its second start
 # Without it sums of gradients on GPUs are in any order.
 DETERMINISTIC = "--xla_gpu_exclude_nondeterministic_ops=true"
 
@@ -39,12 +42,26 @@ def check_resume() -> Iterator[Outcome]:
     with tempfile.TemporaryDirectory() as folder:
         whole, killed = (Training(Path(folder) / name, config, flags) for name in ("whole", "killed"))
         whole.finish()
-        if killed.kill("writing", delay=0.01) is None:
-            raise UserError("the run ended before it was killed")
+        kill_after_checkpoint(killed)
         killed.finish()
-        expected, found = whole.digests(), killed.digests()
-        lines = [line for line in read_record(whole.workdir.metrics) if line["split"] == "train"]
-    differing = [name for name in expected if found.get(name) != expected[name]]
+        if RESUMED not in killed.output.read_text():
+            raise UserError("the killed run began again instead of resuming")
+        expected, digests = whole.digests(), killed.digests()
+        waiting = [line["waiting_fraction"] for line in read_record(whole.workdir.metrics) if line["split"] == "train"]
+    differing = [name for name in expected if digests.get(name) != expected[name]]
     named = f" ({', '.join(differing)})" if differing else ""
-    yield Outcome(f"parts of a killed run that differ{named}", float(len(differing)), 0.0)
-    yield Outcome("fraction of a run's time that waits for data", lines[-1]["waiting_fraction"], 0.5)
+    yield Outcome(f"parts of a killed and resumed run that differ{named}", float(len(differing)), 0.0)
+    yield Outcome("fraction of the time between log lines that waits for data", statistics.median(waiting), 0.5)
+
+
+def kill_after_checkpoint(training: Training) -> None:
+    """Kills the run once it has saved a checkpoint. Raises UserError if it ends before."""
+    process = training.start()
+    try:
+        while process.poll() is None and not (training.workdir.checkpoints / SAVED).exists():
+            time.sleep(POLL_SECONDS)
+    finally:
+        process.kill()
+        process.wait()
+    if training.workdir.is_complete():
+        raise UserError("the run was complete before it could be killed")

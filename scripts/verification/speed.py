@@ -19,9 +19,10 @@ from transformer.special_tokens import PAD
 from transformer.training.memory import bytes_used
 
 GROUPS, SECONDS = 5, 1.0  # timed groups of repetitions, and the least time of a group
-# What a device calls itself, and its name in the table of accelerators.
-KINDS = {"H200": "h200", "H100 80GB HBM3": "h100", "A100-SXM4-80GB": "a100"}
-KINDS |= {"TPU v5 lite": "v5e", "TPU v5": "v5p", "TPU v6 lite": "v6e"}
+# What devices call themselves, and their names in the table of accelerators.
+KINDS = {"NVIDIA H200": "h200", "NVIDIA H100 80GB HBM3": "h100", "NVIDIA A100-SXM4-80GB": "a100"}
+KINDS |= {"TPU v5 lite": "v5e", "TPU v5e": "v5e", "TPU v5": "v5p", "TPU v5p": "v5p"}
+KINDS |= {"TPU v6 lite": "v6e", "TPU v6e": "v6e"}
 # 24,576 positions a side, as in section 5.1, with sentences of the mean length of WMT English-German.
 BASE = Size(6, 512, 2048, 8, 37_000, pairs=768, length=32)
 BIG = Size(6, 1024, 4096, 16, 37_000, pairs=768, length=32)
@@ -29,7 +30,7 @@ MULTI30K = Size(4, 128, 256, 4, 6_000, pairs=24, length=64)
 
 
 def measure_all(is_quick: bool) -> Iterator[Speed]:
-    """Measures a small model and, unless quick, larger ones: on accelerators Multi30k's, base and big."""
+    """Measures a small model if quick; else, on accelerators, Multi30k's, base and big, and on CPUs small and base."""
     present = jax.devices()
     if present[0].platform == "cpu" or is_quick:
         yield measure_step("small", base, tasks.SIZES["small"], present)
@@ -45,8 +46,13 @@ def measure_all(is_quick: bool) -> Iterator[Speed]:
 
 
 def measure_step(name: str, file: ModuleType, size: Size, present: Sequence[jax.Device]) -> Speed:
-    """Measures a step of the config file's model in this size, with the state and batch spread over all devices."""
+    """Measures a step of the config file's model in this size, whose rows are spread over all devices.
+
+    Rows are added until the number of devices divides them.
+    """
+    size = size._replace(pairs=-(-size.pairs // len(present)) * len(present))
     config = file.get_config()
+    config.batch.row_multiple = len(present)
     config.model.update({key: getattr(size, key) for key in ("num_layers", "d_model", "d_ff", "num_heads")})
     config.mesh.data = len(present)
     step, initializer = ours.step_of(config, present, size.vocab_size)
@@ -95,7 +101,5 @@ def timed(repeat: Callable[[], Any]) -> tuple[float, float]:
 
 def find_target(present: Sequence[jax.Device]) -> devices.Target | None:
     """Returns the figures of these devices, or None if their kind is not in the table."""
-    kind = present[0].device_kind
-    name = next((name for text, name in KINDS.items() if text in kind), None)
-    accelerator = devices.ACCELERATORS.get(name)
-    return accelerator and devices.Target(kind, accelerator, name, len(present))
+    name = KINDS.get(present[0].device_kind)
+    return name and devices.Target(present[0].device_kind, devices.ACCELERATORS[name], name, len(present))

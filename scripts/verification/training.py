@@ -23,12 +23,14 @@ UPDATES = 50
 
 
 class Setup:
-    """A small model with dropout, its step on a mesh of these devices, and a batch."""
+    """A small model with dropout, its step on a mesh of these devices, and a batch with so many rows."""
 
-    def __init__(self, devices: Sequence[jax.Device], dtype: str, **mesh: int) -> None:
-        self.step, self.initializer = step_of(make_config(dtype, **mesh), devices, SIZE.vocab_size)
+    def __init__(self, devices: Sequence[jax.Device], dtype: str, rows: int, **mesh: int) -> None:
+        config = make_config(dtype, **mesh)
+        config.batch.row_multiple = rows
+        self.step, self.initializer = step_of(config, devices, SIZE.vocab_size)
         self.mesh = self.step.mesh
-        self.batch = self.step.place(make_batch(training_task(SIZE)))
+        self.batch = self.step.place(make_batch(training_task(SIZE._replace(pairs=rows))))
 
     def state(self, parameters: dict) -> TrainState:
         """Returns the state that begins with these parameters."""
@@ -58,12 +60,12 @@ def make_config(dtype: str, **mesh: int) -> Config:
     return config
 
 
-def reference() -> Iterator[tuple[dict, tuple[dict, float], list[float]]]:
+def reference(rows: int) -> Iterator[tuple[dict, tuple[dict, float], list[float]]]:
     """Yields parameters, their gradients and loss, and the losses of updates. To be called on the host.
 
     The gradients are computed operation by operation, which leaves nothing to a compiler.
     """
-    host = Setup(jax.devices("cpu")[:1], "float32")
+    host = Setup(jax.devices()[:1], "float32", rows)
     parameters = jax.device_get(host.initializer.create().parameters)
     with jax.disable_jit():
         exact = host.gradients(parameters)
@@ -71,19 +73,22 @@ def reference() -> Iterator[tuple[dict, tuple[dict, float], list[float]]]:
 
 
 def check_all() -> Iterator[Outcome]:
-    """Yields the outcomes for the first device, and for every mesh of all devices."""
-    ((parameters, exact, losses),) = results_of(f"{__name__}:reference", environment=HOST)
+    """Yields the outcomes for each device by itself, and for every mesh of all devices."""
     devices = jax.devices()
-    for dtype, bar in BARS.items():
-        yield from compare(f"one device, {dtype}", Setup(devices[:1], dtype).gradients(parameters), exact, bar)
-    for shape in meshes(len(devices)) if len(devices) > 1 else ():
-        found = Setup(devices, "float32", **shape).gradients(parameters)
+    rows = math.lcm(SIZE.pairs, len(devices))
+    ((parameters, exact, losses),) = results_of(f"{__name__}:reference", rows, environment=HOST)
+    for number, device in enumerate(devices):
+        for dtype, bar in BARS.items():
+            gradients = Setup([device], dtype, rows).gradients(parameters)
+            yield from compare(f"device {number}, {dtype}", gradients, exact, bar)
+    for shape in meshes(len(devices)):
+        gradients = Setup(devices, "float32", rows, **shape).gradients(parameters)
         name = " x ".join(f"{axis} {size}" for axis, size in shape.items())
-        yield from compare(f"{name}, float32", found, exact, BARS["float32"])
+        yield from compare(f"mesh {name}, float32", gradients, exact, BARS["float32"])
     for dtype, bar in LOSS_BARS.items():
-        found = Setup(devices[:1], dtype).losses(parameters)
-        error = max(abs(a - b) / b for a, b in zip(found, losses, strict=True))
-        yield Outcome(f"losses of {UPDATES} updates, {dtype}", error, bar)
+        pairs = zip(Setup(devices[:1], dtype, rows).losses(parameters), losses, strict=True)
+        error = float(np.max([abs(loss - expected) / expected for loss, expected in pairs]))  # NaN if one is
+        yield Outcome(f"losses of {UPDATES} updates on device 0, {dtype}", error, bar)
 
 
 def compare(name: str, found: tuple[dict, float], exact: tuple[dict, float], bar: float) -> Iterator[Outcome]:
@@ -95,17 +100,13 @@ def compare(name: str, found: tuple[dict, float], exact: tuple[dict, float], bar
     errors = jax.tree.map(
         lambda a, b: float(np.linalg.norm(a - b) / max(np.linalg.norm(b), floor)), gradients, exact_gradients
     )
-    yield Outcome(f"gradients, {name}", max(jax.tree.leaves(errors)), bar)
+    yield Outcome(f"gradients, {name}", float(np.max(jax.tree.leaves(errors))), bar)  # NaN if one is
 
 
 def meshes(count: int) -> Iterator[dict[str, int]]:
-    """Yields the shapes of all meshes of so many devices that the heads and rows of the model allow."""
-    for fsdp in range(1, count + 1):
-        for tensor in range(1, count // fsdp + 1):
-            data = count // (fsdp * tensor)
-            if (
-                data * fsdp * tensor == count
-                and math.gcd(8, data * fsdp) == data * fsdp
-                and SIZE.num_heads % tensor == 0
-            ):
-                yield {"data": data, "fsdp": fsdp, "tensor": tensor}
+    """Yields the shapes of all meshes of several devices in which the tensor axis divides the heads."""
+    for tensor in range(1, count + 1):
+        if count % tensor == 0 and SIZE.num_heads % tensor == 0 and count > 1:
+            for fsdp in range(1, count // tensor + 1):
+                if (count // tensor) % fsdp == 0:
+                    yield {"data": count // tensor // fsdp, "fsdp": fsdp, "tensor": tensor}

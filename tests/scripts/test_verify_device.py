@@ -23,10 +23,12 @@ def test_the_output_has_all_checks_and_a_verdict(monkeypatch, tmp_path, capsys):
     replace(monkeypatch, "passes")
     assert run(f"--output={tmp_path / 'new' / 'folder'}") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:2] == ["passes", "  passed   0.0e+00 of 0.0e+00  precision highest"]
+    assert lines[:2] == ["passes", "  passed   0.0e+00 of 0.0e+00  precision highest, JAX False"]
     assert lines[-1].endswith("computes what it should; all 1 checks passed")
     report = json.loads((tmp_path / "new" / "folder" / "verification.json").read_text())
-    assert report["outcomes"]["passes"] == [{"name": "precision highest", "error": 0, "bar": 0, "passed": True}]
+    assert report["outcomes"]["passes"] == [
+        {"name": "precision highest, JAX False", "error": 0, "bar": 0, "passed": True}
+    ]
     assert report["speeds"][0]["seconds"] == 0.1
 
 
@@ -36,8 +38,18 @@ def test_checks_that_end_with_an_error_or_a_crash_fail_and_the_others_go_on(monk
     output, errors = capfd.readouterr()
     assert "precision highest" in output and "| step of base | 100.0 |" in output
     verdict = errors.splitlines()[-1]
-    assert "3 of 6 checks failed: ended with an error (RuntimeError: CUDA_ERROR_UNKNOWN): inf" in verdict
+    assert "3 of 6 checks failed: raises, ended early (RuntimeError: CUDA_ERROR_UNKNOWN): inf" in verdict
     assert "its process ended with exit code -11" in verdict and "RESOURCE_EXHAUSTED: Out of memory" in verdict
+
+
+def test_flags_that_cannot_work_are_refused_before_the_checks(tmp_path, capsys):
+    (tmp_path / "devices.md").write_text("no marks")
+    for flags, says in (
+        (("--readme=devices.md", "--quick"), "has no rows of --quick"),
+        ((f"--readme={tmp_path}/devices.md",), "needs the lines"),
+    ):
+        assert run(*flags) == 2
+        assert says in capsys.readouterr().err
 
 
 @pytest.mark.slow  # minutes of measurements
