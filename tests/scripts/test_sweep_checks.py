@@ -22,7 +22,7 @@ SWEEPS = [
     Path(f"configs/sweeps/{name}.py")
     for name in (
         *("attention_scores", "beam_length_penalty", "dropout_label_smoothing", "learning_rate_dropout"),
-        *("learning_rate_warmup", "model_size", "pretrained", "seeds"),
+        *("kinds", "learning_rate_warmup", "model_size", "pretrained", "seeds"),
     )
 ]
 
