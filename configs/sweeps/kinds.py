@@ -3,7 +3,7 @@
 Command:   python -m scripts.sweep --config=configs/multi30k.py --sweep=configs/sweeps/kinds.py --workdir=runs/kinds
                --config.training.r_drop=0 --config.batch.tokens=3072 --config.training.steps=800 --jobs=2
 Hardware:  two hours on two CPU cores in bfloat16.
-Expect:    greedy BLEU on the validation split from 34.0 (sinusoidal positions) to 36.2 (no difference); docs/results.md.
+Expect:    greedy BLEU on validation from 34.0 (sinusoidal positions) to 36.2 (no difference); docs/results.md has all.
 
 That model has rotary positions, pre-norm, layer normalization, ReLU, 4 heads, and 4 + 2 layers with self-attention.
 """

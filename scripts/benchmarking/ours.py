@@ -21,7 +21,8 @@ from transformer.training.optimizer import make_optimizer, make_schedule
 from transformer.training.state import Initializer, TrainState, abstract_init, init_model
 from transformer.training.step import TrainStep
 
-MODEL_KEYS = ("num_layers", "d_model", "d_ff", "num_heads", "dtype")
+SIZE_KEYS = ("num_layers", "d_model", "d_ff", "num_heads")
+MODEL_KEYS = (*SIZE_KEYS, "dtype")
 LOGIT_OF_END = -1e4  # far below all others, so that no hypothesis ends before its limit
 
 

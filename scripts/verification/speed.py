@@ -53,7 +53,7 @@ def measure_step(name: str, file: ModuleType, size: Size, present: Sequence[jax.
     size = size._replace(pairs=-(-size.pairs // len(present)) * len(present))
     config = file.get_config()
     config.batch.row_multiple = len(present)
-    config.model.update({key: getattr(size, key) for key in ("num_layers", "d_model", "d_ff", "num_heads")})
+    config.model.update({key: getattr(size, key) for key in ours.SIZE_KEYS})
     config.mesh.data = len(present)
     step, initializer = ours.step_of(config, present, size.vocab_size)
     state, batch = initializer.create(), step.place(ours.make_batch(tasks.training_task(size)))

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 
 from configs import base
-from scripts.benchmarking.ours import make_batch, step_of
+from scripts.benchmarking.ours import SIZE_KEYS, make_batch, step_of
 from scripts.benchmarking.tasks import Size, training_task
 from scripts.verification.outcomes import Outcome
 from scripts.verification.processes import HOST, results_of
@@ -53,7 +53,7 @@ class Setup:
 
 def make_config(dtype: str, **mesh: int) -> Config:
     config = base.get_config()
-    config.model.update({key: getattr(SIZE, key) for key in ("num_layers", "d_model", "d_ff", "num_heads")})
+    config.model.update({key: getattr(SIZE, key) for key in SIZE_KEYS})
     config.model.update({"dtype": dtype, "dropout": 0.1})
     config.optimizer.update({"schedule": "constant", "learning_rate": 1e-3, "warmup_steps": 0})
     config.mesh.update(mesh)

@@ -97,8 +97,8 @@ class MixedSource:
         """The links of the words of all pairs; None if no part has any. Raises UserError for an unusable file."""
         if not any(self.paths("alignments")):
             return None
-        files_and_sizes = zip(self.corpora, self.sizes, strict=True)
-        parts = [read_links(c.alignments, count, c.label) for c, count in files_and_sizes]
+        sized = zip(self.corpora, self.sizes, strict=True)
+        parts = [read_links(corpus.alignments, count, corpus.label) for corpus, count in sized]
         links, first = np.concatenate([links for links, _ in parts]), 0
         if not len(links):
             raise UserError("config.data.mixture: the files of alignments have no link")
@@ -110,9 +110,10 @@ class MixedSource:
     @property
     def columns(self) -> dict[str, np.ndarray]:
         """The arrays, by the names of their files, with a row for each pair. Raises UserError for an unusable file."""
-        columns, files_and_sizes = {}, zip(self.corpora, self.sizes, strict=True)
+        columns = {}
         if any(self.paths("pair_weights")):
-            weights = [read_weights(c.pair_weights, count, c.label) for c, count in files_and_sizes]
+            sized = zip(self.corpora, self.sizes, strict=True)
+            weights = [read_weights(corpus.pair_weights, count, corpus.label) for corpus, count in sized]
             columns["weights"] = np.concatenate(weights)
         if self.links is not None:
             columns["link_spans"] = self.links[1]
