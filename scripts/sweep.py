@@ -1,7 +1,7 @@
 """Varies keys of a configuration: trains a run for every trial, or decodes an existing run, and compares the results.
 
     python -m scripts.sweep --config=configs/X.py[:ARG] [--config.KEY=VALUE ...] --sweep=configs/sweeps/Y.py
-        --workdir=DIR [--jobs=N] [--storage=URL] [--retry_failed]
+        --workdir=DIR [--jobs=N] [--together [--plan]] [--storage=URL] [--retry_failed]
     python -m scripts.sweep --from=WORKDIR --sweep=configs/sweeps/Y.py --workdir=DIR
     python -m scripts.sweep --workdir=DIR --report [--readme=FILE]
 
@@ -29,7 +29,17 @@ def main(arguments: argparse.Namespace) -> None:
         else:
             check_flags(arguments)
             sweep, task = description.load_sweep(arguments.sweep), tasks.make_task(arguments, folder)
-            study = running.run_sweep(folder, sweep, task, url, arguments.jobs, arguments.retry_failed)
+            jobs, start = arguments.jobs or 1, None
+            if arguments.together:
+                from scripts.sweeping import together
+
+                jobs = min(arguments.jobs or len(sweep.trials), len(sweep.trials))
+                together.check(task.config, sweep, jobs)
+                if arguments.plan:
+                    print(together.plan(task.config, sweep, folder.path))
+                    return
+                start = together.make_starter(jobs, sweep.keys)
+            study = running.run_sweep(folder, sweep, task, url, jobs, arguments.retry_failed, start)
         results.publish(study, folder, arguments.readme)
 
 
@@ -38,6 +48,10 @@ def check_flags(arguments: argparse.Namespace) -> None:
         raise UserError("--sweep=FILE is needed: the keys to vary; configs/sweeps has examples")
     if (arguments.config is None) == (arguments.source is None):
         raise UserError("give either --config=FILE, to train every trial, or --from=WORKDIR, to decode a run")
+    if arguments.source is not None and arguments.together:
+        raise UserError("--together: trains the trials of --config; --from only decodes")
+    if arguments.plan and not arguments.together:
+        raise UserError("--plan: tells how many trials fit --together; transformer.train --plan describes one")
     if arguments.source is not None and arguments.overrides:
         raise UserError(f"--config.{arguments.overrides[0][0]}: --from uses the configuration of its run unchanged")
 
@@ -50,7 +64,9 @@ def make_parser() -> cli.Parser:
     parser.add_argument("--sweep", metavar="FILE.py", help="the keys to vary; configs/sweeps has examples")
     parser.add_argument("--config", metavar="FILE.py[:ARG]", help="the configuration of the trials")
     parser.add_argument("--from", dest="source", metavar="WORKDIR", help="decode this run's validation split instead")
-    parser.add_argument("--jobs", metavar="N", type=cli.at_least(1), default=1, help="trials at a time (1)")
+    parser.add_argument("--jobs", metavar="N", type=cli.at_least(1), help="trials at a time (1; with --together all)")
+    parser.add_argument("--together", action="store_true", help="train trials that differ in numbers as one program")
+    parser.add_argument("--plan", action="store_true", help="print how many trials fit in memory --together, and stop")
     parser.add_argument("--storage", metavar="URL", help="PostgreSQL, for several machines (SQLite in DIR)")
     parser.add_argument("--retry_failed", action="store_true", help="run again the trials that failed earlier")
     parser.add_argument("--report", action="store_true", help="run nothing; print the table")

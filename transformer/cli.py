@@ -149,28 +149,33 @@ def execute(parser: Parser, main: Callable[[argparse.Namespace], None], argv: Se
     """Runs `main` on the arguments in `argv` and returns the exit code."""
     with logs.to_standard_error():
         try:
-            main(parser.parse(argv))
-            sys.stdout.flush()
-            return 0
-        except UserError as error:
-            logging.error("%s", " ".join(str(error).splitlines()))
-            return 2
-        except KeyboardInterrupt as interruption:
-            logging.error("%s", str(interruption) or "interrupted")
-            return 130
-        except BrokenPipeError:  # the reader has closed its end, as `| head` does
-            return 128 + signal.SIGPIPE
-        except Exception as error:
-            if advice := _advice(error, parser.overrides):
-                logging.error("%s", advice)
-                return 2
-            logging.exception("unexpected %s; this is a bug", type(error).__name__)
-            return 1
+            return exit_code(lambda: (main(parser.parse(argv)), sys.stdout.flush()), parser.overrides)
         finally:
             try:
                 sys.stdout.flush()
             except OSError:  # without a redirection the interpreter fails again at its exit
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def exit_code(function: Callable[[], object], overrides: str | None) -> int:
+    """Calls the function, logs its error, if any, and returns the exit code. `overrides` is that of `Parser`."""
+    try:
+        function()
+        return 0
+    except UserError as error:
+        logging.error("%s", " ".join(str(error).splitlines()))
+        return 2
+    except KeyboardInterrupt as interruption:
+        logging.error("%s", str(interruption) or "interrupted")
+        return 130
+    except BrokenPipeError:  # the reader has closed its end, as `| head` does
+        return 128 + signal.SIGPIPE
+    except Exception as error:
+        if advice := _advice(error, overrides):
+            logging.error("%s", advice)
+            return 2
+        logging.exception("unexpected %s; this is a bug", type(error).__name__)
+        return 1
 
 
 def _advice(error: BaseException | None, overrides: str | None) -> str | None:

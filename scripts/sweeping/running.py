@@ -7,15 +7,18 @@ import threading
 from absl import logging
 from optuna.trial import TrialState
 
+from scripts.sweeping import child
 from scripts.sweeping.description import Sweep
 from scripts.sweeping.folder import Folder
 from scripts.sweeping.study import SweepStudy
 from scripts.sweeping.tasks import Task, check_values
-from scripts.sweeping.worker import Worker
+from scripts.sweeping.worker import Starter, Worker
 from transformer import files
 
 
-def run_sweep(folder: Folder, sweep: Sweep, task: Task, url: str, jobs: int, retry_failed: bool) -> SweepStudy:
+def run_sweep(
+    folder: Folder, sweep: Sweep, task: Task, url: str, jobs: int, retry_failed: bool, start: Starter | None = None
+) -> SweepStudy:
     """Runs the trials that are not complete, `jobs` at a time, and returns the study.
 
     Raises UserError if a value is invalid or the folder holds another sweep, and KeyboardInterrupt once the trials of
@@ -35,18 +38,24 @@ def run_sweep(folder: Folder, sweep: Sweep, task: Task, url: str, jobs: int, ret
         study.retry_failed()
     elif failed := [str(number) for number, trial in enumerate(study.trials()) if trial.state == TrialState.FAIL]:
         logging.warning("Failed earlier: trials %s. --retry_failed runs them again.", ", ".join(failed))
-    run_trials(study, task, jobs)
+    run_trials(study, task, jobs, start)
     return study
 
 
-def run_trials(study: SweepStudy, task: Task, jobs: int) -> None:
-    """Runs trials, `jobs` at a time, until no process has any left."""
+def run_trials(study: SweepStudy, task: Task, jobs: int, start: Starter | None = None) -> None:
+    """Runs trials, `jobs` at a time, until no process has any left.
+
+    `start` takes the place of `child.start`, and its trials share all devices and processors.
+    """
+    resources = (
+        [(dict(os.environ), set())] * jobs if start else zip(_environments(jobs), _processors(jobs), strict=True)
+    )
     stop = threading.Event()
     task.folder.logs.mkdir(exist_ok=True)
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         workers = [
-            Worker(study, task, environment, processors, stop)
-            for environment, processors in zip(_environments(jobs), _processors(jobs), strict=True)
+            Worker(study, task, environment, processors, stop, start or child.start)
+            for environment, processors in resources
         ]
         futures = [pool.submit(worker.run) for worker in workers]
         try:

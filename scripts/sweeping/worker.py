@@ -8,7 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from absl import logging
 from optuna.exceptions import UpdateFinishedTrialError
@@ -28,16 +28,23 @@ NO_SPACE = ("disk is full", "No space left")  # in the messages of SQLite and Po
 INTERRUPTED = (0, 130, -signal.SIGTERM)  # exit codes of commands that were interrupted
 
 T = TypeVar("T")
+Starter = Callable[..., Any]  # like `child.start`
 
 
 class Worker:
     """A loop that claims and runs trials. Each worker has a thread; `stop` interrupts it."""
 
     def __init__(
-        self, study: SweepStudy, task: Task, environment: dict[str, str], processors: set[int], stop: threading.Event
+        self,
+        study: SweepStudy,
+        task: Task,
+        environment: dict[str, str],
+        processors: set[int],
+        stop: threading.Event,
+        start: Starter,
     ) -> None:
         self.study, self.task, self.environment, self.stop = study, task, environment, stop
-        self.processors = processors
+        self.processors, self.start = processors, start
 
     def run(self) -> None:
         """Runs trials until none is waiting or running in any process, or until `stop` is set."""
@@ -99,22 +106,22 @@ class Worker:
         log = self.task.folder.logs / f"{number:04}.txt"
         with log.open("ab") as stderr, self.task.output(number).open("wb") as stdout:
             start = stderr.tell()  # the output of earlier attempts ends here
-            process = child.start(module, flags, stdout=stdout, stderr=stderr, env=self.environment)
+            process = self.start(module, flags, stdout=stdout, stderr=stderr, env=self.environment)
         pruned, next_update = False, 0.0
-        try:
-            while process.poll() is None and not (pruned or self.stop.is_set()):
-                if time.monotonic() >= next_update:
-                    pruned = self._retry(self._update, number, trial)
-                    next_update = time.monotonic() + HEARTBEAT
-                time.sleep(POLL)
-        finally:
-            process.terminate()  # the child saves and exits
-            while process.poll() is None:  # saving may take longer than the grace period
-                with contextlib.suppress(UpdateFinishedTrialError, *STORAGE_ERRORS):
-                    self._update(number, trial)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(HEARTBEAT)
-            process.stdin.close()
+        with process:
+            try:
+                while process.poll() is None and not (pruned or self.stop.is_set()):
+                    if time.monotonic() >= next_update:
+                        pruned = self._retry(self._update, number, trial)
+                        next_update = time.monotonic() + HEARTBEAT
+                    time.sleep(POLL)
+            finally:
+                process.terminate()  # the child saves and exits
+                while process.poll() is None:  # saving may take longer than the grace period
+                    with contextlib.suppress(UpdateFinishedTrialError, *STORAGE_ERRORS):
+                        self._update(number, trial)
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(HEARTBEAT)
         self._retry(self._update, number, trial)
         if process.returncode in INTERRUPTED:
             return pruned, ""

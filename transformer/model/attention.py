@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config_types import Config, head_widths
+from transformer.config_types import Config, head_widths, is_positive
 from transformer.model.dropout import dropout
 from transformer.model.fused_attention import ATTENTION_IMPLEMENTATIONS, fused_attention
 from transformer.model.linear import Linear
@@ -30,7 +30,7 @@ class MultiHeadAttention(nnx.Module):
         self.value = Linear(d_model, (config.num_key_heads or num_heads) * d_v, **options)
         self.output = Linear(num_heads * d_v, d_model, **options)
         self.d_k, self.d_v, self.num_heads = d_k, d_v, num_heads
-        self.dropout_rate = config.attention_dropout
+        self.attention_dropout = config.attention_dropout
         self.kernels = ATTENTION_IMPLEMENTATIONS[config.attention_implementation]
         self.score = ATTENTION_SCORES[config.attention](num_heads, d_k, rngs)
 
@@ -47,7 +47,7 @@ class MultiHeadAttention(nnx.Module):
         keys, values = self.project_keys_values(keys_values, relation, positions)
         queries = self.project_queries(queries, relation, positions)
         bias = relation.bias(queries, positions, positions)
-        if self.score is dot_product_score and self.dropout_rate == 0.0 and bias is None:
+        if self.score is dot_product_score and not is_positive(self.attention_dropout) and bias is None:
             heads = fused_attention(self.kernels, queries, *self._for_each_head(keys, values), mask)
             if heads is not None:
                 return self._merge_heads(heads)
@@ -79,7 +79,7 @@ class MultiHeadAttention(nnx.Module):
         weights = masked_softmax(scores if bias is None else scores + bias, mask)
         if hasattr(self, "__captures__"):  # within `nnx.capture`
             self.sow(nnx.Intermediate, "weights", weights)
-        weights = dropout(weights, self.dropout_rate, rngs).astype(values.dtype)
+        weights = dropout(weights, self.attention_dropout, rngs).astype(values.dtype)
         return self._merge_heads(jnp.swapaxes(jnp.einsum("bhts,bshd->bhtd", weights, values), 1, 2))
 
     def _for_each_head(self, *groups: Float[Array, "B S G _"]) -> list[Float[Array, "B S H _"]]:

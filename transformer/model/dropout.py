@@ -5,14 +5,18 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Key, UInt32
 
+from transformer.config_types import is_positive
 
-def dropout(x: Float[Array, "*shape"], rate: float, rngs: nnx.Rngs | None) -> Float[Array, "*shape"]:
+Rate = float | Float[Array, ""]
+
+
+def dropout(x: Float[Array, "*shape"], rate: Rate, rngs: nnx.Rngs | None) -> Float[Array, "*shape"]:
     """Zeroes each element with probability `rate` and scales the others by 1 / (1 - rate).
 
     The count of the stream "dropout" numbers the calls of a forward pass, which share its key: on a GPU, a key for each
     call would take two kernels. Without `rngs`, as in evaluation, x is returned unchanged.
     """
-    if rngs is None or rate == 0.0:
+    if rngs is None or not is_positive(rate):
         return x
     keep = is_kept(x.shape, rate, rngs)
     # In float32: bfloat16 would round 1 - rate, and so scale every activation wrongly.
@@ -20,12 +24,12 @@ def dropout(x: Float[Array, "*shape"], rate: float, rngs: nnx.Rngs | None) -> Fl
     return jnp.where(keep, scaled, jnp.zeros((), x.dtype))
 
 
-def is_kept(shape: tuple[int, ...], rate: float, rngs: nnx.Rngs) -> Bool[Array, "..."]:
+def is_kept(shape: tuple[int, ...], rate: Rate, rngs: nnx.Rngs) -> Bool[Array, "..."]:
     """Returns booleans that are false with probability `rate`, and counts the call."""
     stream = rngs.dropout
     call = stream.count[...]
-    stream.count[...] = call + 1
-    return random_bits(stream.key[...], call, shape) >= jnp.uint32(round(rate * 2**32))
+    stream.count[...] = call + jnp.uint32(rate > 0)  # of trials that train together, some may have a rate of 0
+    return random_bits(stream.key[...], call, shape) >= jnp.uint32(round(rate * 2.0**32))
 
 
 def random_bits(key: Key[Array, ""], call: UInt32[Array, ""], shape: tuple[int, ...]) -> UInt32[Array, "..."]:

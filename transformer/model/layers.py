@@ -36,13 +36,13 @@ class FeedForward(nnx.Module):
         self.outer = Linear(config.d_ff, config.d_model, **options)
         self.gate = Linear(config.d_model, config.d_ff, **options) if config.activation in GATED else None
         self.activation = ACTIVATIONS[config.activation]
-        self.dropout_rate = config.activation_dropout
+        self.activation_dropout = config.activation_dropout
 
     def __call__(self, x: Float[Array, "B T D"], rngs: nnx.Rngs | None = None) -> Float[Array, "B T D"]:
         hidden = self.activation(self.inner(x))
         if self.gate is not None:
             hidden = hidden * self.gate(x)
-        return self.outer(dropout(hidden, self.dropout_rate, rngs))
+        return self.outer(dropout(hidden, self.activation_dropout, rngs))
 
 
 class SublayerConnection(nnx.Module):
@@ -52,7 +52,7 @@ class SublayerConnection(nnx.Module):
         num_norms, self.connect = NORM_POSITIONS[config.norm_position]
         self.norm = make_norm(config, rngs)
         self.output_norm = make_norm(config, rngs) if num_norms == 2 else None
-        self.dropout_rate = config.dropout
+        self.dropout = config.dropout
 
     def __call__(
         self,
@@ -61,7 +61,7 @@ class SublayerConnection(nnx.Module):
         rngs: nnx.Rngs | None,
     ) -> Float[Array, "B T D"]:
         norms = [norm for norm in (self.norm, self.output_norm) if norm is not None]
-        return self.connect(x, lambda x: dropout(sublayer(x), self.dropout_rate, rngs), *norms)
+        return self.connect(x, lambda x: dropout(sublayer(x), self.dropout, rngs), *norms)
 
 
 # The number of norms of a sub-layer, and a function of (x, sublayer, *norms).

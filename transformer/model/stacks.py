@@ -42,7 +42,7 @@ class Stack(nnx.Module):
         self.relations = nnx.List(seen)
         has_final_norm = config.norm_position != "post" if config.final_norm is None else config.final_norm
         self.final_norm = make_norm(config, rngs) if has_final_norm else None
-        self.dropout_rate, self.layer_drop = config.dropout, config.layer_drop
+        self.dropout, self.layer_drop = config.dropout, config.layer_drop
         self.remat = REMATS[config.remat]
         self.layers = nnx.List([Layer(config, rngs=rngs, **layer_options) for _ in range(num_layers)])
 
@@ -95,7 +95,7 @@ class Stack(nnx.Module):
         if self.positions is not None:
             # In float32, since the gradient of a learned position is a sum over rows.
             x = (x + self.positions(positions)).astype(x.dtype)
-        return dropout(x, self.dropout_rate, rngs)
+        return dropout(x, self.dropout, rngs)
 
     def apply_final_norm(self, x: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
         return x if self.final_norm is None else self.final_norm(x)

@@ -105,7 +105,8 @@ class WeightsAndBiases(Tracker):
         about["name"] = os.environ.get("WANDB_NAME", workdir.path.resolve().name)
         about |= {"dir": workdir.path, "settings": wandb.Settings(console="off", silent=True)}
         identity = recorded_id(workdir, "wandb", lambda: secrets.token_hex(4))
-        self.run = wandb.init(id=identity, resume="allow", **about)
+        # Other runs of this process go on.
+        self.run = wandb.init(id=identity, resume="allow", reinit="create_new", **about)
         # Without an axis of ours, W&B drops values of a lower step than its last, as after a restart or a rollback.
         self.run.define_metric("step")
         self.run.define_metric("*", step_metric="step")

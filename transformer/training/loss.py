@@ -43,7 +43,7 @@ class Criterion:
     same sentence (Liang et al. 2021).
     """
 
-    label_smoothing: float
+    label_smoothing: Any  # a float; traced in trials that train together
     support: str  # a key of LABEL_SMOOTHING_SUPPORTS
     r_drop: float  # weight of the divergence; 0: one pass
 

@@ -13,7 +13,7 @@ import optax.contrib
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
-from transformer.config_types import Config, names_in
+from transformer.config_types import Config, is_positive, names_in
 from transformer.data.sources.lines import parse_number
 from transformer.distributed.mesh import RULES
 from transformer.errors import UserError
@@ -41,7 +41,7 @@ def make_optimizer(config: Config, schedule: optax.Schedule, frozen: str = "") -
 
     def with_schedule(schedule: optax.Schedule) -> optax.GradientTransformation:
         optimizer = OPTIMIZERS[config.name](config, schedule)
-        if config.weight_decay > 0:
+        if is_positive(config.weight_decay):
             # Of matrices, and the same for all optimizers: Optax's adafactor would ignore the learning rate.
             matrices = functools.partial(jax.tree.map, lambda x: x.ndim > 1)
             decay = optax.add_decayed_weights(lambda count: -config.weight_decay * schedule(count), matrices)

@@ -119,7 +119,7 @@ def test_a_full_disk_ends_the_sweep_and_fails_no_trial(tmp_path):
 def test_a_trial_waits_while_its_workdir_is_in_use(tmp_path, caplog):
     study, stop = make_study(tmp_path, slopes([1.0])), threading.Event()
     with lock_workdir(tmp_path / "trials" / "0000"):
-        thread = threading.Thread(target=Worker(study, fake(tmp_path), {}, set(), stop).run)
+        thread = threading.Thread(target=Worker(study, fake(tmp_path), {}, set(), stop, child.start).run)
         thread.start()
         wait_until(lambda: f"is in use by process {os.getpid()}" in caplog.text, 60)
         stop.set()

@@ -1,0 +1,199 @@
+"""The training step of several trials as one program, in which the trials are an axis of every array.
+
+Each trial has a thread, which runs the loop of `transformer.train` with a step of its own. When all have called their
+steps, one of the threads takes one for all. The loops keep their data, workdirs, validations and checkpoints apart.
+"""
+
+import operator
+import threading
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from transformer.config.keys import flatten
+from transformer.config_types import with_changes
+from transformer.data.batches.collation import Batch
+from transformer.data.batches.epoch_plan import Bucket
+from transformer.programs import Programs
+from transformer.run.preparation import Run
+from transformer.training.objectives import OBJECTIVES
+from transformer.training.optimizer import count_updates, make_optimizer
+from transformer.training.state import TrainState
+from transformer.training.step import TrainStep
+
+ARGUMENTS = ("seed", "optimizer.learning_rate", "optimizer.warmup_steps")  # of every step, by its seed and its rate
+RATES = ("model.dropout", "model.attention_dropout", "model.activation_dropout")  # attributes of modules
+TRACED = (*RATES, "training.label_smoothing", "optimizer.weight_decay")  # constants of a separate run's programs
+
+
+def stacked_update(run: Run, size: int) -> Any:
+    """Returns a jitted function that updates the stacked states of `size` trials, given the arguments of each.
+
+    It maps (states, a tuple of (batch, seed, learning rate, numbers) for each trial) to (states, a list of (count of
+    updates, metrics) for each trial). `numbers` are the values of some keys of TRACED.
+    """
+    idle, pieces = optax.constant_schedule(0.0), run.tokenizer.source.pieces  # the rate is an argument
+
+    def update_one(state: TrainState, batch: Batch, seed: jax.Array, rate: jax.Array, numbers: Mapping[str, jax.Array]):
+        config = with_changes(run.config)
+        with config.ignore_type():
+            config.update_from_flattened_dict(numbers)
+        optimizer = make_optimizer(config.optimizer, idle, config.training.freeze)
+        step = TrainStep(config, run.initializer.graph, optimizer, idle, run.train_step.mesh, pieces)
+        loss = OBJECTIVES[config.training.objective].make_loss(config.training, step.mesh)
+        step.loss = lambda model, *inputs: loss(_with_rates(model, numbers), *inputs)
+        return step.update(state, batch, seed, rate)
+
+    def update(states: TrainState, arguments: tuple):
+        states, metrics = jax.vmap(update_one)(states, *jax.tree.map(lambda *x: jnp.stack(x), *arguments))
+        return states, [_select((count_updates(states.optimizer_state), metrics), slot) for slot in range(size)]
+
+    return jax.jit(update, donate_argnums=0)
+
+
+def _with_rates(model: nnx.Module, numbers: Mapping[str, jax.Array]) -> nnx.Module:
+    for _, module in nnx.iter_modules(model):
+        for key in numbers.keys() & set(RATES):
+            if hasattr(module, name := key.removeprefix("model.")):
+                setattr(module, name, nnx.data(numbers[key]))
+    return model
+
+
+class Stack:
+    """The states of trials that take their steps together. The slot of a trial that has ended computes on, unread."""
+
+    def __init__(self, size: int, keys: Collection[str]) -> None:
+        """`keys`: those in which the trials differ."""
+        self.size, self.traced = size, [key for key in TRACED if key in keys]
+        # One trial at a time prepares, compiles what the next ones then find, and starts to save, since Orbax numbers
+        # the saves of a process.
+        self.turn = threading.Lock()
+        self._programs, self._update = Programs(), None
+        self._states: TrainState | None = None
+        self._slots: dict[Hashable, int] = {}
+        self._waiting: dict[int, tuple] = {}  # the arguments of the next step, by slot
+        self._results: Sequence[Any] | BaseException = ()
+        self._number, self._condition = 0, threading.Condition()
+
+    def enter(self, trial: Hashable) -> None:
+        """Gives a trial a slot. From now on the others wait for its steps, so that all validate at the same time."""
+        with self._condition:
+            self._slots[trial] = min(set(range(self.size)) - set(self._slots.values()))
+
+    def leave(self, trial: Hashable) -> None:
+        with self._condition:
+            del self._slots[trial]
+            self._take_if_all_wait()
+
+    def member_step(self, trial: Hashable, run: Run) -> "MemberStep":
+        """Returns the step of a trial, which takes the place of `run.train_step`."""
+        if self._update is None:
+            self._update = stacked_update(run, self.size)
+        values = flatten(run.config)
+        numbers = {key: np.float32(values[key]) for key in self.traced}
+        return MemberStep(run.train_step, self, self._slots[trial], numbers)
+
+    def compile(self, state: TrainState, arguments: tuple) -> jax.stages.Compiled:
+        """Compiles the step of trials with states and arguments like these."""
+
+        def stacked(leaf: Any) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct((self.size, *leaf.shape), leaf.dtype, sharding=leaf.sharding)
+
+        return self._programs.compile(self._update, jax.tree.map(stacked, state), (arguments,) * self.size)
+
+    def put(self, slot: int, state: TrainState) -> None:
+        with self._condition:
+            if self._states is None:
+                self._states = jax.tree.map(lambda x: jnp.stack([x] * self.size), state)
+            else:
+                self._states = _replace(self._states, state, slot)
+
+    def read(self, slot: int, part: Callable[[TrainState], Any]) -> Any:
+        with self._condition:
+            return _select(part(self._states), slot)
+
+    def take(self, slot: int, arguments: tuple) -> Any:
+        """Returns the trial's results of the next step, once all trials have called this. Raises the step's error."""
+        with self._condition:
+            self._waiting[slot] = arguments
+            number = self._number
+            self._take_if_all_wait()
+            self._condition.wait_for(lambda: self._number > number)
+            if isinstance(self._results, BaseException):
+                raise self._results
+            return self._results[slot]
+
+    def _take_if_all_wait(self) -> None:
+        if not self._waiting or self._waiting.keys() < set(self._slots.values()):
+            return
+        unused = next(iter(self._waiting.values()))
+        arguments = tuple(self._waiting.get(slot, unused) for slot in range(self.size))
+        try:
+            self._states, self._results = self._programs.run(self._update, self._states, arguments)
+        except Exception as error:
+            self._states, self._results = None, error
+        self._waiting, self._number = {}, self._number + 1
+        self._condition.notify_all()
+
+
+_replace = jax.jit(
+    lambda states, state, slot: jax.tree.map(lambda x, y: x.at[slot].set(y), states, state), donate_argnums=0
+)
+_select = jax.jit(lambda tree, slot: jax.tree.map(lambda x: x[slot], tree))
+
+
+class MemberStep:
+    """The step of a trial in a stack: a `TrainStep` that returns a `MemberState`."""
+
+    def __init__(self, step: TrainStep, stack: Stack, slot: int, numbers: Mapping[str, np.float32]) -> None:
+        self._step, self._stack, self._slot, self._numbers = step, stack, slot, numbers
+        self._count: jax.Array | None = None  # of updates
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._step, name)
+
+    def __call__(self, state: "TrainState | MemberState", batches: Sequence[Batch]) -> tuple["MemberState", dict]:
+        (batch,) = batches
+        is_new = isinstance(state, TrainState)  # at the start, or after a rollback
+        if is_new:
+            self._stack.put(self._slot, state)
+            self._count = count_updates(state.optimizer_state)
+        rate = self._step.programs.run(self._step.learning_rate, self._count)
+        if is_new:
+            jax.tree.map(lambda leaf: leaf.delete(), state)  # which the loop keeps
+        self._count, metrics = self._stack.take(self._slot, self._arguments(self._step.place(batch), rate))
+        return MemberState(self._stack, self._slot), metrics
+
+    def compilations(self, state: TrainState, buckets: Sequence[Bucket]) -> list[Callable[[], Any]]:
+        """Returns functions that compile the programs, like the method of `TrainStep`. There is one bucket."""
+        (bucket,), count = buckets, count_updates(state.optimizer_state)
+        rate = jax.ShapeDtypeStruct((), jnp.float32, sharding=count.sharding)
+        arguments = self._arguments(self._step.abstract_batch(bucket), rate)
+        return [
+            lambda: self._stack.compile(state, arguments),
+            lambda: self._step.programs.compile(self._step.learning_rate, count),
+        ]
+
+    def _arguments(self, batch: Batch, rate: Any) -> tuple:
+        return batch, self._step.seed, rate, self._numbers
+
+
+class MemberState:
+    """The state of a trial in a stack, which is copied out of it when a field is read."""
+
+    def __init__(self, stack: Stack, slot: int) -> None:
+        self._stack, self._slot = stack, slot
+
+    def __getattr__(self, name: str) -> Any:
+        return self._stack.read(self._slot, operator.attrgetter(name))
+
+    def flatten(self) -> tuple[tuple[TrainState], None]:
+        return (self._stack.read(self._slot, lambda states: states),), None
+
+
+jax.tree_util.register_pytree_node(MemberState, MemberState.flatten, lambda _, children: children[0])

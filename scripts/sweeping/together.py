@@ -1,0 +1,151 @@
+"""Trials that train together: threads of this process, whose steps are one program (`stack`)."""
+
+import contextlib
+import dataclasses
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import IO
+
+import jax
+
+from scripts.sweeping.description import Sweep, extremes
+from scripts.sweeping.stack import ARGUMENTS, TRACED, Stack
+from transformer import cli, logs
+from transformer.config import loading
+from transformer.config_types import Config
+from transformer.data.batches.loader import PLANS
+from transformer.errors import UserError, memory_advice
+from transformer.hooks.endings import Interruption
+from transformer.run import checks, loop
+from transformer.run.plan import mebibytes
+from transformer.run.preparation import open_workdir, prepare
+from transformer.training.accumulation import kinds
+from transformer.training.memory import bytes_used
+
+DECAY = "optimizer.weight_decay"
+
+
+def check(config: Config, sweep: Sweep, jobs: int) -> None:
+    """Raises UserError unless the trials differ in numbers only, and their batches have one shape."""
+    if others := [key for key in sweep.keys if key not in ARGUMENTS + TRACED]:
+        raise UserError(f"--together: {others[0]} varies, but only {', '.join(ARGUMENTS + TRACED)} may vary")
+    if config.batch.plan != "packed" and config.batch.max_buckets != 1:
+        raise UserError("--together: needs batches of one shape; set config.batch.plan=packed")
+    if kinds(config.training) != [1]:
+        raise UserError("--together: needs one batch for each update; set config.training.accumulation=1")
+    if sweep.space and len(sweep.trials) <= jobs:
+        raise UserError("--together: a search needs results to choose values; give --jobs=N, less than its trials")
+    if DECAY in sweep.keys:
+        listed = [trial.get(DECAY, config.optimizer.weight_decay) for trial in sweep.trials]
+        if 0.0 in (extremes(sweep.space[DECAY]) if sweep.space else listed):
+            raise UserError(f"--together: {DECAY}=0 needs another program than other trials; give them 1e-12 instead")
+    if jax.device_count() > 1:
+        raise UserError("--together: trains on one device; name one, as in CUDA_VISIBLE_DEVICES=0")
+
+
+def plan(config: Config, sweep: Sweep, folder: Path) -> str:
+    """Returns how many trials fit in the memory of the device, by compiling programs of one and of two."""
+    config = loading.with_values(config, {key: extremes(sweep.distribution(key))[-1] for key in sweep.keys})
+    with open_workdir(folder, config, is_plan=True) as (workdir, config):
+        run = prepare(config, workdir)
+        buckets = PLANS[config.batch.plan].choose_shapes(run.corpus.all_pairs().lengths, config.batch)
+        used = []
+        for size in (1, 2):
+            stack = Stack(size, sweep.keys)
+            stack.enter(size)
+            program = stack.member_step(size, run).compilations(run.initializer.abstract_state, buckets)[0]()
+            used.append(bytes_used(program.memory_analysis()))
+    statistics = jax.local_devices()[0].memory_stats() or {}
+    memory = statistics.get("bytes_limit") or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    more = used[1] - used[0]
+    count = max(0, 1 + (memory - used[0]) // more)
+    return (
+        f"One trial needs {mebibytes(used[0])}, each further one {mebibytes(more)}, and validation more: at most "
+        f"{count} fit in {mebibytes(memory)}."
+    )
+
+
+class Stop(Interruption):
+    """An end that another thread requests. It also gives each trial the turn to compile its programs and to save."""
+
+    def __init__(self, requested: threading.Event, turn: threading.Lock) -> None:
+        super().__init__()
+        self.requested, self.turn, self.compiling = requested, turn, contextlib.ExitStack()
+
+    def __enter__(self) -> "Stop":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.compiling.close()
+
+    def on_start(self, progress: object) -> None:
+        self.compiling.enter_context(self.turn)
+        self.poll()
+
+    def during(self, activity: str) -> AbstractContextManager:
+        self.compiling.close()
+        return self.turn if activity == "saving" else super().during(activity)
+
+    def stop_requested(self) -> bool:
+        return self.requested.is_set()
+
+
+class Trial(threading.Thread, AbstractContextManager):
+    """A trial in a thread, with the methods of the process that `child.start` returns."""
+
+    def __init__(self, stack: Stack, config: Path, workdir: Path, log: Path) -> None:
+        super().__init__(daemon=True)
+        self.stack, self.config, self.workdir, self.log = stack, config, workdir, log
+        self.requested, self.returncode = threading.Event(), 1
+        stack.enter(self)
+
+    def __exit__(self, *_: object) -> None:
+        self.join()
+
+    def poll(self) -> int | None:
+        return None if self.is_alive() else self.returncode
+
+    def terminate(self) -> None:
+        self.requested.set()
+
+    def wait(self, timeout: float) -> None:
+        self.join(timeout)
+        if self.is_alive():
+            raise subprocess.TimeoutExpired(self.name, timeout)
+
+    def run(self) -> None:
+        try:
+            with logs.of_this_thread(self.log):
+                self.returncode = cli.exit_code(self._train, "config")
+        finally:
+            self.stack.leave(self)
+
+    def _train(self) -> None:
+        # The watchdog has one timer for the process, and a trial may wait long for the preparation of others.
+        config = loading.load_file(str(self.config), [("training.stall_seconds", "0")])
+        with open_workdir(self.workdir, config) as (workdir, config), logs.of_this_thread(workdir.log):
+            with self.stack.turn:
+                if self.requested.is_set():
+                    return
+                run = prepare(config, workdir)
+                run = dataclasses.replace(run, train_step=self.stack.member_step(self, run))
+            checks.record_start(workdir, config)
+            with memory_advice("lower --jobs; --plan tells how many trials fit"):
+                loop.train(run, profiled=None, interruption=Stop(self.requested, self.stack.turn))
+
+
+def make_starter(jobs: int, keys: Sequence[str]) -> Callable[..., Trial]:
+    """Returns a function that does in a thread what `child.start` does in a process. The trials differ in `keys`."""
+    stack = Stack(jobs, keys)
+
+    def start(module: str, flags: Sequence[str], stderr: IO[bytes], **_: object) -> Trial:
+        values = dict(flag.removeprefix("--").split("=", 1) for flag in flags)
+        trial = Trial(stack, Path(values["config"]), Path(values["workdir"]), Path(stderr.name))
+        trial.start()
+        return trial
+
+    return start
