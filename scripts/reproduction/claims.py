@@ -62,11 +62,6 @@ def estimate(weights: Weights, scores: Scores) -> Contrast:
     return Contrast(value, math.sqrt(variance * per_score), freedom)
 
 
-def difference(row: str, baseline: str) -> Weights:
-    """Returns the weights of the row's mean minus the baseline's."""
-    return {row: 1.0, baseline: -1.0}
-
-
 def per_doubling(sizes: Mapping[str, float]) -> Weights:
     """Returns the weights of the least-squares slope of the means over log2 of the rows' sizes."""
     logs = np.log2(list(sizes.values()))
@@ -74,11 +69,16 @@ def per_doubling(sizes: Mapping[str, float]) -> Weights:
     return dict(zip(sizes, (centered / (centered**2).sum()).tolist(), strict=True))
 
 
+def versus(row: str, baseline: str) -> Mapping[str, float]:
+    """Returns sizes of two rows by which the slope is the difference of their means."""
+    return {baseline: 1, row: 2}
+
+
 class Claim(NamedTuple):
-    """A statement about a contrast: its sign for BLEU and for the logarithm of the perplexity."""
+    """A statement about a slope over the sizes of rows: its sign for BLEU and for the logarithm of the perplexity."""
 
     statement: str
-    weights: Weights
+    sizes: Mapping[str, float]
     bleu: int = HIGHER
     perplexity: int = LOWER
 
@@ -93,29 +93,31 @@ class Verdict(NamedTuple):
 
 
 CLAIMS = (
-    Claim("(A) several heads are better than one", difference("base", "A_h1")),
-    Claim("(A) too many heads (32) are worse than 8", difference("base", "A_h32")),
-    Claim("(B) wider keys are better, for each doubling", per_doubling({"B_dk16": 16, "B_dk32": 32, "base": 64})),
-    Claim("(C) deeper is better, for each doubling", per_doubling({"C_N2": 2, "C_N4": 4, "base": 6, "C_N8": 8})),
-    Claim("(C) wider is better, for each doubling", per_doubling({"C_d256": 256, "base": 512, "C_d1024": 1024})),
+    Claim("(A) several heads are better than one", versus("base", "A_h1")),
+    Claim("(A) too many heads (32) are worse than 8", versus("base", "A_h32")),
+    Claim("(B) wider keys are better, for each doubling", {"B_dk16": 16, "B_dk32": 32, "base": 64}),
+    Claim("(C) deeper is better, for each doubling", {"C_N2": 2, "C_N4": 4, "base": 6, "C_N8": 8}),
+    Claim("(C) wider is better, for each doubling", {"C_d256": 256, "base": 512, "C_d1024": 1024}),
     Claim(
         "(C) wider feed-forward networks are better, for each doubling",
-        per_doubling({"C_ff1024": 1024, "base": 2048, "C_ff4096": 4096}),
+        {"C_ff1024": 1024, "base": 2048, "C_ff4096": 4096},
     ),
-    Claim("(D) dropout helps", difference("base", "D_dropout0")),
-    Claim("(D) label smoothing improves BLEU and hurts perplexity", difference("base", "D_smoothing0"), HIGHER, HIGHER),
-    Claim("(E) learned positions are as good", difference("E_learned", "base"), EQUAL, EQUAL),
-    Claim("the big model is better", difference("big", "base")),
+    Claim("(D) dropout helps", versus("base", "D_dropout0")),
+    Claim("(D) label smoothing improves BLEU and hurts perplexity", versus("base", "D_smoothing0"), HIGHER, HIGHER),
+    Claim("(E) learned positions are as good", versus("E_learned", "base"), EQUAL, EQUAL),
+    Claim("the big model is better", versus("big", "base")),
 )
 
 
 def judge(claim: Claim, measure: str, scores: Scores) -> Verdict | None:
-    """Tests a claim on "bleu" of the rows, or on the logarithm of "perplexity"; None if one of the rows is missing."""
-    if not claim.weights.keys() <= scores.keys():
+    """Tests a claim on "bleu" of the rows, or on the logarithm of "perplexity"; None with less than two of its rows."""
+    sizes = {row: size for row, size in claim.sizes.items() if row in scores}
+    if len(sizes) < 2:
         return None
+    weights = per_doubling(sizes)
     scale = math.log if measure == "perplexity" else float
-    contrast = estimate(claim.weights, {row: [scale(value) for value in values] for row, values in scores.items()})
-    paper = sum(weight * scale(getattr(ROWS[row], measure)) for row, weight in claim.weights.items())
+    contrast = estimate(weights, {row: [scale(value) for value in values] for row, values in scores.items()})
+    paper = sum(weight * scale(getattr(ROWS[row], measure)) for row, weight in weights.items())
     sign, margin = getattr(claim, measure), MARGINS[measure]
     if sign == EQUAL:
         p_value, p_contrary = contrast.p_within(margin), min(contrast.p_above(margin), contrast.p_below(-margin))

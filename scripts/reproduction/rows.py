@@ -1,11 +1,12 @@
 """The rows of Table 3: their configurations and trials, and the results of complete runs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import jax
 
+from configs import table3_mini
 from configs.table3 import ROWS
 from scripts.sweeping.description import Values
 from scripts.sweeping.folder import Folder
@@ -15,14 +16,13 @@ from transformer.config.keys import flatten, nearest
 from transformer.config_types import Config
 from transformer.errors import UserError
 from transformer.run.record import read_record
+from transformer.training.progress import rank
 from transformer.training.state import abstract_init
 from transformer.workdir import Workdir
 
-EFFECT = 0.5  # BLEU; the base row and rows that differ by more from it have several seeds
-
 
 class RowResult(NamedTuple):
-    """The validation of a complete run of a row at its last step."""
+    """The best validation of a complete run of a row, by `checkpoint.best_metric`."""
 
     row: str
     perplexity: float
@@ -30,14 +30,27 @@ class RowResult(NamedTuple):
     seconds: float
 
 
-# The config whose argument is a row, and the name of the data that it has without a folder.
-SCALES = {"mini": ("configs/table3_mini.py", "multi30k"), "paper": ("configs/table3.py", "wmt14")}
+class Scale(NamedTuple):
+    """The config whose argument is a row, the rows to train, and the name of the data that it has without a folder."""
+
+    config: str
+    rows: Iterable[str]
+    data: str
+
+
+SCALES = {
+    "mini": Scale("configs/table3_mini.py", table3_mini.ROWS, "multi30k"),
+    "paper": Scale("configs/table3.py", ROWS, "wmt14"),
+}
 
 
 def read_rows(scale: str, data: str | None, names: str | None, overrides: loading.Overrides) -> dict[str, Config]:
-    """Returns the configurations of the rows in `names` (None: all), the base first. Raises UserError for others."""
-    config, known_data = SCALES[scale]
-    rows = list(ROWS) if names is None else list(dict.fromkeys(["base", *names.split(",")]))
+    """Returns the configurations of the rows in `names` (None: the scale's), the base first.
+
+    Raises UserError for other rows, or if there is no folder `data`.
+    """
+    config, rows, known_data = SCALES[scale]
+    rows = list(dict.fromkeys(["base", *(names.split(",") if names is not None else rows)]))
     for row in rows:
         if row not in ROWS:
             raise UserError(f"--rows: there is no row {row}{nearest(row, ROWS)}; the rows are {', '.join(ROWS)}")
@@ -48,19 +61,9 @@ def read_rows(scale: str, data: str | None, names: str | None, overrides: loadin
     return {row: loading.load_file(f"{config}:{row}", overrides) for row in rows}
 
 
-def needs_seeds(row: str) -> bool:
-    """Tells whether the row is the base, or its effect in the paper exceeds `EFFECT`."""
-    return row == "base" or round(abs(ROWS[row].bleu - ROWS["base"].bleu), 1) > EFFECT
-
-
 def make_trials(configs: Mapping[str, Config], seeds: int) -> list[Values]:
     """Returns the changes from the base row for every row and seed: all rows with seed 0, then seed 1, and so on."""
-    trials = []
-    for seed in range(seeds):
-        for row in configs:
-            if seed == 0 or needs_seeds(row):
-                trials.append(changes(configs, row) | {SEED: seed})
-    return trials
+    return [changes(configs, row) | {SEED: seed} for seed in range(seeds) for row in configs]
 
 
 def changes(configs: Mapping[str, Config], row: str) -> Values:
@@ -78,9 +81,11 @@ def read_results(folder: Folder, configs: Mapping[str, Config], trials: Sequence
         row = by_changes.get(frozenset((key, value) for key, value in trial.items() if key != SEED))
         if row and workdir.is_complete():
             lines = read_record(workdir.metrics)
-            last = [line for line in lines if line["split"] == "valid"][-1]
+            metric = configs[row].checkpoint.best_metric
+            valid = [line for line in lines if line["split"] == "valid"]
+            best = max(valid, key=lambda line: rank(line[metric], line["loss"], metric))
             seconds = [line["seconds"] for line in lines if "seconds" in line][-1]
-            results.append(RowResult(row, last["perplexity"], last["bleu"], seconds))
+            results.append(RowResult(row, best["perplexity"], best["bleu"], seconds))
     return results
 
 

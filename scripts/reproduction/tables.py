@@ -65,7 +65,7 @@ def _conditions(base: Config, results: Sequence[RowResult], planned: int) -> str
     languages = f"{base.data.source_language}-{base.data.target_language}"
     return (
         f"{len(results)} of {planned} runs, {minutes:.0f} minutes of training. {base.data.name}, {languages}. {text} "
-        f"sentences of the validation split after the last step, {search}, no averaging; "
+        f"sentences of the validation split at its best step, {search}, no averaging; "
         "BLEU is sacreBLEU's, the paper's is tokenized. ± is the standard deviation over seeds.\n"
     )
 
@@ -74,14 +74,14 @@ def _claims(perplexities: Mapping[str, Sequence[float]], bleus: Mapping[str, Seq
     rows = []
     for claim in CLAIMS:
         bleu, perplexity = judge(claim, "bleu", bleus), judge(claim, "perplexity", perplexities)
+        if bleu is None:
+            continue
         rows.append((claim.statement, "BLEU", *_verdict(bleu, lambda value: f"{value:+.2f}")))
         rows.append(("", "PPL", *_verdict(perplexity, lambda log: f"{math.expm1(log):+.1%}")))
     return rows
 
 
-def _verdict(verdict: Verdict | None, show: Callable[[float], str]) -> tuple[str, ...]:
-    if verdict is None:
-        return "", "", "", "not run"
+def _verdict(verdict: Verdict, show: Callable[[float], str]) -> tuple[str, ...]:
     here = show(verdict.contrast.value)
     if verdict.contrast.freedom:
         here += f" ± {show(verdict.contrast.error).lstrip('+')}"

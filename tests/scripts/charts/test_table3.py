@@ -35,7 +35,7 @@ def folder(tmp_path):
         workdir = sweep_folder.workdir(number)
         workdir.mkdir(parents=True)
         lines = [{"step": 1, "split": "train", "seconds": 1.0}]
-        lines += [{"step": 1, "split": "valid", "bleu": BLEU[row][i], "perplexity": PERPLEXITY[row][i]}]
+        lines += [{"step": 1, "split": "valid", "bleu": BLEU[row][i], "perplexity": PERPLEXITY[row][i], "loss": 2.0}]
         (workdir / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
         (workdir / "complete.json").touch()
     return sweep_folder.path

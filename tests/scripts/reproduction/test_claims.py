@@ -1,5 +1,7 @@
 """The paper's claims about Table 3, judged on made-up scores."""
 
+import math
+
 import pytest
 
 from configs.table3 import ROWS
@@ -28,6 +30,13 @@ def test_a_contrary_difference_refutes_and_noise_decides_nothing():
     noisy = {"A_h1": [10.0, 30.0], "base": [11.0, 32.0]}
     assert judge(one_head, "bleu", noisy).holds == "unclear"
     assert judge(one_head, "bleu", {"base": [1.0, 2.0]}) is None
+
+
+def test_a_slope_is_over_the_rows_that_were_trained():
+    deeper = find_claim("deeper")
+    verdict = judge(deeper, "bleu", {"C_N2": [20.0, 20.1], "base": [23.0, 23.1]})
+    assert verdict.contrast.value == pytest.approx(3 / math.log2(3))
+    assert verdict.paper == pytest.approx((25.8 - 23.7) / math.log2(3))
 
 
 def test_label_smoothing_is_to_improve_bleu_and_to_hurt_perplexity():

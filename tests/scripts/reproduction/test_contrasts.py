@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from scripts.reproduction.claims import Contrast, difference, estimate, per_doubling
+from scripts.reproduction.claims import Contrast, estimate, per_doubling, versus
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ def test_p_values_are_those_of_student(t, freedom, tail):
 
 
 def test_two_rows_give_the_two_sample_t_test():
-    contrast = estimate(difference("a", "b"), {"a": [1.0, 2.0, 3.0], "b": [4.0, 6.0]})
+    contrast = estimate(per_doubling(versus("a", "b")), {"a": [1.0, 2.0, 3.0], "b": [4.0, 6.0]})
     # Sums of squares 2 and 2, three degrees of freedom: s^2 = 4/3, and the error is sqrt(4/3 (1/3 + 1/2)).
     assert (contrast.value, contrast.freedom) == (-3.0, 3)
     assert contrast.error == pytest.approx(math.sqrt(10 / 9))
@@ -27,13 +27,13 @@ def test_two_rows_give_the_two_sample_t_test():
 
 def test_a_row_with_one_seed_borrows_the_spread_of_the_others():
     scores = {"a": [1.0, 3.0], "b": [5.0], "c": [0.0, 4.0, 2.0]}
-    contrast = estimate(difference("b", "a"), scores)
+    contrast = estimate(per_doubling(versus("b", "a")), scores)
     assert (contrast.value, contrast.freedom) == (3.0, 3)
     assert contrast.error == pytest.approx(math.sqrt((2 + 8) / 3 * (1 + 1 / 2)))
 
 
 def test_without_any_second_seed_nothing_is_significant():
-    contrast = estimate(difference("a", "b"), {"a": [1.0], "b": [9.0]})
+    contrast = estimate(per_doubling(versus("a", "b")), {"a": [1.0], "b": [9.0]})
     assert (contrast.value, contrast.p_above(0.0), contrast.p_below(0.0), contrast.p_within(100.0)) == (
         -8.0,
         1.0,
@@ -62,5 +62,5 @@ def test_false_positives_are_as_frequent_as_the_level():
     rejected = 0
     for _ in range(trials):
         scores = {row: random.normal(size=count).tolist() for row, count in sizes.items()}
-        rejected += estimate(difference("a", "b"), scores).p_above(0.0) < 0.05
+        rejected += estimate(per_doubling(versus("a", "b")), scores).p_above(0.0) < 0.05
     assert abs(rejected / trials - 0.05) < 0.03
