@@ -74,13 +74,13 @@ def test_the_plan_is_printed_and_nothing_is_trained(tmp_path, print_plan):
 @pytest.mark.slow
 def test_only_the_largest_batch_is_assembled(monkeypatch, print_plan):
     remove_layers(monkeypatch)
-    placed, place = [], plans.place
+    assembled, assemble = [], plans.assemble
     monkeypatch.setattr(
-        plans, "place", lambda pairs, batch, mesh: placed.append(batch.bucket) or place(pairs, batch, mesh)
+        plans, "assemble", lambda pairs, batch: assembled.append(batch.bucket) or assemble(pairs, batch)
     )
     monkeypatch.setattr(plans.Loader, "__next__", lambda _: pytest.fail("iterates over the batches"))
     plan = print_plan("--config.tokenizer.subword_sampling=0.1")
-    assert len(placed) == 1 and str(placed[0]) in plan
+    assert len(assembled) == 1 and str(assembled[0]) in plan
     assert re.search(r"padding in all: [\d.]+ % besides the length reserved for samples\n", plan)
 
 

@@ -1,12 +1,10 @@
 """Device meshes, and sharding over them: one rule per kind of parameter; batches by rows."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import jax
-import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Bool
 
 from transformer.config_types import Config
 from transformer.errors import UserError
@@ -38,15 +36,6 @@ def make_mesh(config: Config, devices: Sequence[jax.Device]) -> Mesh:
         )
     # On TPUs it places neighbouring devices next to each other.
     return jax.make_mesh((data, requested.fsdp, requested.tensor), AXES, AXIS_TYPES, devices=devices)
-
-
-def held_rows(num_rows: int, mesh: Mesh, devices: Iterable) -> Bool[np.ndarray, " B"]:
-    """Returns which rows of a batch these devices of the mesh hold; the mesh divides the rows evenly."""
-    indices = NamedSharding(mesh, BATCH).devices_indices_map((num_rows,))
-    held = np.zeros(num_rows, bool)
-    for device in devices:
-        held[indices[device]] = True
-    return held
 
 
 def abstract_arrays(shapes, shardings):

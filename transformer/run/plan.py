@@ -11,7 +11,7 @@ import numpy as np
 
 from transformer.checkpoints.restore import named_leaves, steps_in
 from transformer.checkpoints.retention import MAX_OPTIMIZER_STATES, max_checkpoints
-from transformer.data.batches.collation import place
+from transformer.data.batches.collation import assemble, place
 from transformer.data.batches.loader import Loader, Position
 from transformer.data.corpus.sanity_checks import pair_lines
 from transformer.run.preparation import Run
@@ -92,7 +92,7 @@ def seconds_per_position(run: Run, loader: Loader, num_batches: int) -> float:
     # The few pairs of a bucket may all have moved to the next one, which leaves it without a batch.
     largest = max((use.bucket for use in loader.plan.stats if use.batches), key=lambda bucket: bucket.positions)
     batch = next(batch for batch in loader.plan if batch.bucket == largest)
-    batches = [place(loader.pairs, batch, run.train_step.mesh)] * num_batches
+    batches = [place(assemble(loader.pairs, batch), run.train_step.mesh)] * num_batches
     state, _ = run.train_step(run.initializer.create(), batches)
     jax.block_until_ready(state)
     began = time.perf_counter()

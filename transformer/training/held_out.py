@@ -16,7 +16,7 @@ from jaxtyping import Int
 from transformer.config.loading import with_values
 from transformer.config_types import Config
 from transformer.data.batches import loader
-from transformer.data.batches.collation import Batch, place
+from transformer.data.batches.collation import Batch, assemble, place
 from transformer.data.batches.epoch_plan import EpochPlan, PlannedBatch
 from transformer.data.corpus import corpus
 from transformer.data.corpus.corpus import Corpus
@@ -75,8 +75,8 @@ class EvalStep:
 
     def place(self, corpus: Corpus, batch: PlannedBatch) -> Batch:
         """Returns the arrays of a batch, without the annotations of training pairs."""
-        arrays = place(corpus, batch, self.mesh)
-        return {name: array for name, array in arrays.items() if name not in ("target_weights", "links")}
+        arrays = assemble(corpus, batch)
+        return place({name: x for name, x in arrays.items() if name not in ("target_weights", "links")}, self.mesh)
 
     def _sums(self, parameters: dict, batch: Batch) -> LossSums:
         with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):

@@ -1,10 +1,9 @@
 """The arrays of a batch: tokens where the plan puts them, padding everywhere else."""
 
 import numpy as np
-import pytest
 
 from tests.data.sentences import MemorySentences, random_sentences
-from transformer.data.batches import bucketing, packing
+from transformer.data.batches import packing
 from transformer.data.batches.collation import assemble, ragged_arange
 from transformer.data.batches.epoch_plan import Bucket, PlannedBatch
 
@@ -52,18 +51,3 @@ def test_segments_of_a_planned_batch_are_whole_sentences():
                 assert source[-1] == target[-1] == 3
                 pairs.append((source[:-1].tolist(), target[:-1].tolist()))
     assert sorted(pairs) == sorted((source.tolist(), target.tolist()) for source, target in sentences.pairs)
-
-
-@pytest.mark.parametrize(("module", "bucket"), [(bucketing, Bucket(16, 13, 13)), (packing, Bucket(16, 32, 32))])
-def test_selected_rows_are_those_of_the_whole_batch(module, bucket):
-    sentences, random = random_sentences(330, longest=12), np.random.default_rng(0)
-    plan = module.plan_epoch(sentences.lengths, (bucket,), random)
-    batches = [plan[number] for number in range(len(plan))]
-    assert any(batch.rows.max() < 12 for batch in batches)  # then the last four rows hold no sentence
-    for batch in batches:
-        whole = assemble(sentences, batch)
-        for chosen in (np.arange(16) >= 12, random.random(16) < 0.5, np.arange(16) < 16):
-            part = assemble(sentences, batch.select(chosen))
-            assert {name: array.tolist() for name, array in part.items()} == {
-                name: array[chosen].tolist() for name, array in whole.items()
-            }

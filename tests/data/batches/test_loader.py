@@ -11,7 +11,7 @@ from configs import base
 from tests.data.sentences import MemorySentences, random_sentences
 from tests.meshes import one_device
 from transformer.data.batches import loader
-from transformer.data.batches.collation import place
+from transformer.data.batches.collation import assemble, place
 from transformer.data.batches.loader import Loader, Position
 from transformer.errors import UserError
 
@@ -193,7 +193,7 @@ def test_closing_leaves_no_thread_that_delays_the_exit():
 
 def held_out(corpus, config):
     """Returns the arrays of the batches of a held-out corpus."""
-    return [place(corpus, batch, one_device()) for batch in plan_in_order(corpus, config)]
+    return [place(assemble(corpus, batch), one_device()) for batch in plan_in_order(corpus, config)]
 
 
 def test_held_out_pairs_beyond_max_length_are_left_out():

@@ -88,7 +88,7 @@ def plan_epoch(
     assigned = assign(lengths, np.array([(bucket.source_length, bucket.target_length) for bucket in buckets]))
     counts = np.bincount(assigned, minlength=len(buckets))
     remainder, placed = np.empty(0, np.int32), 0
-    sentences, slices, bucket_ids, tokens, stats = [], [], [], [], []
+    sentences, slices, stats = [], [], []
     for number, bucket in enumerate(buckets):
         members = np.concatenate([remainder, np.flatnonzero(assigned == number).astype(np.int32)])
         if random is not None:
@@ -103,11 +103,11 @@ def plan_epoch(
         slices.append(placed + np.stack([starts, np.minimum(starts + bucket.rows, stop)], axis=1))
         placed += stop
         sentences.append(members)
-        bucket_ids.append(np.full(len(starts), number, np.uint16))
-        tokens.append(np.add.reduceat(np.take(lengths, members, axis=0), starts, dtype=np.int64))
-        stats.append(BucketStats(bucket, len(starts), stop, int(tokens[-1].sum())))
-    slices, bucket_ids, tokens = map(np.concatenate, (slices, bucket_ids, tokens))
+        tokens = int(np.take(lengths, members, axis=0).sum(dtype=np.int64))
+        stats.append(BucketStats(bucket, len(starts), stop, tokens))
+    slices = np.concatenate(slices)
+    bucket_ids = np.repeat(np.arange(len(buckets), dtype=np.uint16), [use.batches for use in stats])
     if random is not None:
         order = random.permutation(len(slices))
-        slices, bucket_ids, tokens = slices[order], bucket_ids[order], tokens[order]
-    return EpochPlan(np.concatenate(sentences), slices, bucket_ids, tokens, tuple(stats))
+        slices, bucket_ids = slices[order], bucket_ids[order]
+    return EpochPlan(np.concatenate(sentences), slices, bucket_ids, tuple(stats))

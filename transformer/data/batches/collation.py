@@ -13,26 +13,17 @@ from transformer.data.batches.epoch_plan import Bucket, PlannedBatch
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.corpus.epoch import Epoch
 from transformer.data.sources.mixture import annotations
-from transformer.distributed.mesh import BATCH, held_rows
+from transformer.distributed.mesh import BATCH
 from transformer.special_tokens import BOS, PAD
 
 Batch = dict[str, Any]  # the arrays of `assemble`: whole in NumPy, on devices, or abstract
 Arrays = dict[str, jax.Array]  # sharded by rows over the devices of all processes
 
 
-def place(corpus: Corpus | Epoch, batch: PlannedBatch, mesh: Mesh) -> Arrays:
-    """Assembles the rows of a batch that this process's devices hold, and puts them there."""
-    return assemble_and_place(corpus, batch, mesh)[-1]
-
-
-def assemble_and_place(
-    corpus: Corpus | Epoch, batch: PlannedBatch, mesh: Mesh
-) -> tuple[PlannedBatch, dict[str, np.ndarray], Arrays]:
-    """Returns the rows that this process's devices hold, their arrays on the host, and the arrays on the devices."""
-    own = batch.select(held_rows(batch.bucket.rows, mesh, mesh.local_devices))
-    arrays = assemble(corpus, own)
-    shapes = {name: (batch.bucket.rows, *array.shape[1:]) for name, array in arrays.items()}
-    return own, arrays, jax.make_array_from_process_local_data(NamedSharding(mesh, BATCH), arrays, shapes)
+def place(arrays: dict[str, np.ndarray], mesh: Mesh) -> Arrays:
+    """Returns the arrays of a batch sharded by rows over the mesh; each process copies only the rows of its devices."""
+    rows = NamedSharding(mesh, BATCH)
+    return {name: jax.make_array_from_callback(x.shape, rows, x.__getitem__) for name, x in arrays.items()}
 
 
 def assemble(corpus: Corpus | Epoch, batch: PlannedBatch) -> dict[str, np.ndarray]:

@@ -7,7 +7,7 @@ run resumes from two integers, and batches do not depend on the devices or hosts
 import dataclasses
 
 import numpy as np
-from jaxtyping import Bool, Int, UInt16
+from jaxtyping import Int, UInt16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,25 +42,15 @@ class PlannedBatch:
     rows: Int[np.ndarray, " N"]
     packed: bool = False
 
-    def select(self, chosen: Bool[np.ndarray, " B"]) -> "PlannedBatch":
-        """Returns the batch of the chosen rows: their sentences, in rows numbered from 0."""
-        sentences = chosen[self.rows]
-        return PlannedBatch(
-            dataclasses.replace(self.bucket, rows=int(np.count_nonzero(chosen))),
-            self.sentences[sentences],
-            (np.cumsum(chosen) - 1)[self.rows[sentences]],
-            self.packed,
-        )
-
 
 @dataclasses.dataclass(frozen=True)
 class BucketStats:
-    """The contents of a bucket in an epoch. `tokens` count both sides, end-of-sentence included."""
+    """The contents of a bucket in an epoch. With subword sampling, tokens are those reserved."""
 
     bucket: Bucket
     batches: int
     sentences: int
-    tokens: int
+    tokens: int  # of both sides, end-of-sentence included
 
     @property
     def positions(self) -> int:
@@ -75,12 +65,11 @@ class BucketStats:
 
 @dataclasses.dataclass(frozen=True)
 class EpochPlan:
-    """The batches of an epoch, a sequence of `PlannedBatch`. With subword sampling, `tokens` are those reserved."""
+    """The batches of an epoch, a sequence of `PlannedBatch`."""
 
     sentences: Int[np.ndarray, " N"]  # every sentence once, such that each batch is a slice
     slices: Int[np.ndarray, "M 2"]  # start and stop of each batch in `sentences`
     bucket_ids: UInt16[np.ndarray, " M"]  # the bucket of each batch
-    tokens: Int[np.ndarray, "M 2"]  # source and target tokens of each batch
     stats: tuple[BucketStats, ...]  # the contents of each bucket, shortest first
     rows: Int[np.ndarray, " N"] | None = None  # of each packed sentence in its batch; None: one sentence a row
 

@@ -19,7 +19,7 @@ from jaxtyping import Int
 from transformer import workers
 from transformer.config_types import Config, with_changes
 from transformer.data.batches import bucketing, packing
-from transformer.data.batches.collation import Arrays, assemble_and_place
+from transformer.data.batches.collation import Arrays, assemble, place
 from transformer.data.batches.epoch_plan import EpochPlan
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.corpus.epoch import Epoch
@@ -42,11 +42,7 @@ class Position:
 
 @dataclasses.dataclass(frozen=True)
 class BatchStats:
-    """The contents of a batch. Tokens count end-of-sentence; positions count padding, both sides.
-
-    Tokens come from the plan. With subword sampling they are counted in the rows of this process, and those in the rows
-    of other processes are estimated from them, in proportion to the planned lengths.
-    """
+    """The contents of a batch. Tokens count end-of-sentence; positions count padding, both sides."""
 
     sentences: int
     source_tokens: int
@@ -137,13 +133,8 @@ def plan_in_order(corpora: Sequence[tuple[Corpus, Int[np.ndarray, " _"]]], confi
 
 
 def _assemble(corpus: Epoch, plan: EpochPlan, number: int, mesh: Mesh) -> tuple[Arrays, BatchStats]:
-    """Assembles the rows of this process, and counts or estimates the tokens of all rows, see `BatchStats`."""
     batch = plan[number]
-    own, arrays, placed = assemble_and_place(corpus, batch, mesh)
-    tokens = plan.tokens[number]
-    if corpus.draw is not None:
-        counted = [np.count_nonzero(arrays[name]) if name in arrays else 0 for name in ("source", "target_output")]
-        planned = corpus.reserved(own.sentences).sum(axis=0)
-        tokens = np.rint(tokens * (counted / np.maximum(planned, 1))).astype(np.int64)
-    sizes = len(batch.sentences), *tokens.tolist(), batch.bucket.positions
-    return placed, BatchStats(*sizes, corpus.corpus_tokens(batch.sentences))
+    arrays = assemble(corpus, batch)
+    tokens = (int(np.count_nonzero(arrays.get(name, ()))) for name in ("source", "target_output"))  # PAD is 0
+    stats = BatchStats(len(batch.sentences), *tokens, batch.bucket.positions, corpus.corpus_tokens(batch.sentences))
+    return place(arrays, mesh), stats

@@ -25,41 +25,40 @@ def plan_epoch(lengths: Int[np.ndarray, "N 2"], buckets: Sequence[Bucket], rando
     """Plans an epoch of training: rows of random sentences, in random order. Every sentence fits a row."""
     (bucket,) = buckets
     capacity = max(bucket.source_length, bucket.target_length)
-    sentences, counts, row_tokens = map(np.concatenate, zip(*_fill_rows(lengths, capacity, random), strict=True))
+    sentences, counts = map(np.concatenate, zip(*_fill_rows(lengths, capacity, random), strict=True))
     first_rows = np.arange(0, len(counts), bucket.rows)
     stops = np.cumsum(np.add.reduceat(counts, first_rows))
     slices = np.stack([np.append(0, stops[:-1]), stops], axis=1)
-    tokens = np.add.reduceat(row_tokens, first_rows, dtype=np.int64)
     rows = np.repeat((np.arange(len(counts)) % bucket.rows).astype(np.int32), counts)
-    stats = BucketStats(bucket, len(slices), len(sentences), int(tokens.sum()))
+    stats = BucketStats(bucket, len(slices), len(sentences), int(lengths.sum(dtype=np.int64)))
     order = random.permutation(len(slices))  # the rows filled last hold what did not fit before
-    return EpochPlan(sentences, slices[order], np.zeros(len(slices), np.uint16), tokens[order], (stats,), rows)
+    return EpochPlan(sentences, slices[order], np.zeros(len(slices), np.uint16), (stats,), rows)
 
 
 def _fill_rows(
     lengths: Int[np.ndarray, "N 2"], capacity: int, random: np.random.Generator
-) -> Iterator[tuple[Int[np.ndarray, " M"], Int[np.ndarray, " R"], Int[np.ndarray, "R 2"]]]:
-    """Yields the R rows of a chunk of random sentences: the sentences row by row, their count and tokens in each."""
+) -> Iterator[tuple[Int[np.ndarray, " M"], Int[np.ndarray, " R"]]]:
+    """Yields the R rows of a chunk of random sentences: the sentences row by row, and their count in each."""
     waiting, unseen = np.empty(0, np.int32), random.permutation(np.arange(len(lengths), dtype=np.int32))
     while len(waiting) or len(unseen):
         if len(waiting) < CHUNK:
             waiting, unseen = np.concatenate([waiting, unseen[:CHUNK]]), unseen[CHUNK:]
-        row_of, tokens = _pack(np.take(lengths, waiting, axis=0), capacity)
-        order = random.permutation(len(tokens)).astype(row_of.dtype)  # the new number of each row
-        placed = np.flatnonzero(row_of < len(tokens))
+        row_of, num_rows = _pack(np.take(lengths, waiting, axis=0), capacity)
+        order = random.permutation(num_rows).astype(row_of.dtype)  # the new number of each row
+        placed = np.flatnonzero(row_of < num_rows)
         new_rows = order[row_of[placed]]
         by_row = placed[np.argsort(new_rows, kind="stable")]
-        yield waiting[by_row], np.bincount(new_rows), tokens[np.argsort(order)]
-        waiting = waiting[row_of == len(tokens)]
+        yield waiting[by_row], np.bincount(new_rows)
+        waiting = waiting[row_of == num_rows]
 
 
-def _pack(lengths: Int[np.ndarray, "N 2"], capacity: int) -> tuple[UInt[np.ndarray, " N"], Int[np.ndarray, "R 2"]]:
+def _pack(lengths: Int[np.ndarray, "N 2"], capacity: int) -> tuple[UInt[np.ndarray, " N"], int]:
     """Packs sentences into R rows, as few as the sum of lengths allows.
 
     First-fit decreasing, a block at a time: a block holds the longest sentences that are left, one for each row, and
     takes the rows with the most free positions. Both are sorted by source minus target, in length and in free
     positions, so that a sentence with a long source meets a row that can hold it, and both sides fill together. Returns
-    the row of each sentence, or R if it fits none, and the tokens of each row.
+    the row of each sentence, or R if it fits none, and R.
     """
     # NumPy sorts integers of 16 bits ten times as fast as larger ones.
     sides = np.ascontiguousarray(lengths.T, np.int16 if 2 * capacity < 1 << 15 else np.int32)
@@ -80,7 +79,7 @@ def _pack(lengths: Int[np.ndarray, "N 2"], capacity: int) -> tuple[UInt[np.ndarr
             free[:, rows] -= np.take(sides, block, axis=1)
         still_left = left[row_of[left] == num_rows]
         placed, left = len(still_left) < len(left), still_left
-    return row_of, capacity - free.T
+    return row_of, num_rows
 
 
 def _by_difference(indices: Int[np.ndarray, " M"], sides: Int[np.ndarray, "2 N"]) -> Int[np.ndarray, " M"]:
