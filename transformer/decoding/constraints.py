@@ -129,9 +129,7 @@ def needed_after(
     """Returns how many more tokens each hypothesis needs for its phrases after each of the N following tokens."""
     extended = jnp.broadcast_to(tokens[:, :, None], (*following.shape, tokens.shape[2]))
     extended = extended.at[:, :, :, position].set(following)
-    return jax.vmap(jax.vmap(jax.vmap(needed, (0, None, None)), (0, None, None)), (0, None, 0))(
-        extended, position + 1, phrases
-    )
+    return jnp.vectorize(needed, signature="(l),(),(c,a,m)->()")(extended, position + 1, phrases[:, None, None])
 
 
 def needed(tokens: Int[Array, "L"], length: Int[Array, ""], phrases: Int[Array, "C A M"]) -> Int[Array, ""]:

@@ -1,6 +1,7 @@
 """Translation of documents: each sentence after the sentences before it, given their translations (`data.context`)."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -87,13 +88,8 @@ class DocumentDecoder(TextDecoder):
 
 def _documents(texts: Sequence[str]) -> list[list[int]]:
     """Returns the numbers of the texts of each document."""
-    documents: list[list[int]] = [[]]
-    for number, text in enumerate(texts):
-        if text.strip():
-            documents[-1].append(number)
-        elif documents[-1]:
-            documents.append([])
-    return [document for document in documents if document]
+    parts = itertools.groupby(range(len(texts)), lambda number: texts[number].strip() != "")
+    return [list(numbers) for has_text, numbers in parts if has_text]
 
 
 def make_decoder(data: Config, *known: Any) -> TextDecoder:

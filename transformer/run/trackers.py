@@ -182,9 +182,8 @@ def points(line: Record) -> dict[str, float]:
 
 def attention_image(weights: Float[np.ndarray, "N H Q K"]) -> UInt8[np.ndarray, "height width"]:
     """Returns a map of grey values for each head, in a row for each layer: white for a weight of 0, black for 1."""
-    layers, heads, queries, keys = weights.shape
+    layers, heads = weights.shape[:2]
     grey = np.rint(255 * (1 - weights)).astype(np.uint8).repeat(CELL, axis=2).repeat(CELL, axis=3)
-    height, width = queries * CELL + GAP, keys * CELL + GAP
-    framed = np.full((layers, heads, height, width), FRAME, np.uint8)
-    framed[:, :, GAP // 2 : -GAP // 2, GAP // 2 : -GAP // 2] = grey
-    return framed.transpose(0, 2, 1, 3).reshape(layers * height, heads * width)
+    margin = GAP // 2, GAP // 2
+    framed = np.pad(grey, ((0, 0), (0, 0), margin, margin), constant_values=FRAME)
+    return framed.transpose(0, 2, 1, 3).reshape(layers * framed.shape[2], heads * framed.shape[3])

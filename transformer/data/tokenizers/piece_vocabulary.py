@@ -32,9 +32,6 @@ class PieceVocabulary:
         self._processor = target_model if side else source_model
         self._tokens = {piece: token for token, piece in enumerate(self.pieces) if token >= SPECIAL}
 
-    def __reduce__(self):
-        return PieceVocabulary, (self.pieces, self.models, self._side)
-
     @property
     def size(self) -> int:
         return len(self.pieces)
