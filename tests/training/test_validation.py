@@ -122,7 +122,7 @@ def test_the_warm_up_on_accelerators_translates_the_longest_text_with_its_line_n
 def test_the_warm_up_runs_the_batch_that_needs_most_memory_and_not_the_one_with_most_positions(prepared, monkeypatch):
     # In long rows the attention scores are the largest arrays.
     many_rows, long, ran = Bucket(256, 4, 4), Bucket(8, 64, 64), []
-    stats = tuple(BucketStats(bucket, 1, 1, 8) for bucket in (many_rows, long))
+    stats = tuple(BucketStats(bucket, 1, 8) for bucket in (many_rows, long))
     plan = EpochPlan(np.arange(2), np.array([[0, 1], [1, 2]]), np.arange(2, dtype=np.uint16), stats)
     monkeypatch.setattr(prepared.validation, "batches", {"": Batches(prepared.corpus, plan)})
     monkeypatch.setattr(held_out, "assemble", lambda corpus, batch: {"bucket": batch.bucket})

@@ -103,8 +103,8 @@ def plan_epoch(
         slices.append(placed + np.stack([starts, np.minimum(starts + bucket.rows, stop)], axis=1))
         placed += stop
         sentences.append(members)
-        tokens = int(np.take(lengths, members, axis=0).sum(dtype=np.int64))
-        stats.append(BucketStats(bucket, len(starts), stop, tokens))
+        tokens = np.take(lengths, members, axis=0).sum(dtype=np.int64)
+        stats.append(BucketStats(bucket, len(starts), int(tokens)))
     slices = np.concatenate(slices)
     bucket_ids = np.repeat(np.arange(len(buckets), dtype=np.uint16), [use.batches for use in stats])
     if random is not None:

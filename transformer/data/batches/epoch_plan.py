@@ -49,7 +49,6 @@ class BucketStats:
 
     bucket: Bucket
     batches: int
-    sentences: int
     tokens: int  # of both sides, end-of-sentence included
 
     @property

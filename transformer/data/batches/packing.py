@@ -30,7 +30,7 @@ def plan_epoch(lengths: Int[np.ndarray, "N 2"], buckets: Sequence[Bucket], rando
     stops = np.cumsum(np.add.reduceat(counts, first_rows))
     slices = np.stack([np.append(0, stops[:-1]), stops], axis=1)
     rows = np.repeat((np.arange(len(counts)) % bucket.rows).astype(np.int32), counts)
-    stats = BucketStats(bucket, len(slices), len(sentences), int(lengths.sum(dtype=np.int64)))
+    stats = BucketStats(bucket, len(slices), int(lengths.sum(dtype=np.int64)))
     order = random.permutation(len(slices))  # the rows filled last hold what did not fit before
     return EpochPlan(sentences, slices[order], np.zeros(len(slices), np.uint16), (stats,), rows)
 
