@@ -1,7 +1,6 @@
 """Workdirs: creating, resuming, refusing and locking them; atomic writing of files."""
 
 import errno
-import io
 import json
 import os
 import re
@@ -144,27 +143,6 @@ def test_a_failed_write_leaves_the_old_file_alone(tmp_path, monkeypatch):
         files.write_json(path, {"a": 2})
     assert json.loads(path.read_text()) == {"a": 1}
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_line_is_appended_completely_or_not_at_all(tmp_path, monkeypatch):
-    path = tmp_path / "lines"
-    for line in ("one", "zwö"):
-        files.append_line(path, line)
-    assert path.read_text() == "one\nzwö\n"
-
-    class Filling(io.FileIO):
-        """A file on a disk with four bytes of free space."""
-
-        def write(self, content):
-            if len(content) < 8:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return super().write(content[:4])
-
-    monkeypatch.setattr(Path, "open", lambda path, mode, buffering: Filling(path, "a"))
-    with pytest.raises(OSError):
-        files.append_line(path, "three...")
-    monkeypatch.undo()
-    assert path.read_text() == "one\nzwö\n"
 
 
 def test_a_workdir_in_use_is_refused_naming_its_process(tmp_path):

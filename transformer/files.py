@@ -40,19 +40,6 @@ def write_bytes(path: Path, content: bytes) -> None:
         unfinished.unlink(missing_ok=True)
 
 
-def append_line(path: Path, line: str) -> None:
-    """Appends a line of UTF-8. If the disk is full, it appends nothing."""
-    content = f"{line}\n".encode()
-    with path.open("ab", buffering=0) as file:
-        end = file.tell()
-        try:
-            while content:
-                content = content[file.write(content) :]
-        except OSError:
-            file.truncate(end)
-            raise
-
-
 def write_json(path: Path, value: object) -> None:
     """Writes indented JSON atomically."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"

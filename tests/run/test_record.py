@@ -132,7 +132,7 @@ def test_a_validation_has_the_norms_of_the_last_step(workdir):
     assert (3, "valid/weight_norm/encoder", 7.0) in shown(workdir)
 
 
-@pytest.mark.parametrize("damage", ["{}", "[]", "7", '"step"', '{"step": null}', "\0\0"])
+@pytest.mark.parametrize("damage", ["{}", "[]", "7", '"step"', '{"step": null}', "\0\0", '{"step": 2, "spl'])
 def test_a_damaged_line_is_removed(workdir, damage):
     lines = [{"step": 1, "split": "train"}, {"step": 2, "split": "train"}]
     workdir.metrics.write_text(f"{json.dumps(lines[0])}\n{damage}\n{json.dumps(lines[1])}\n")

@@ -64,7 +64,8 @@ class Recorder(Hook):
         line = {"step": progress.step, "split": split, **values}
         line |= {"examples": progress.examples, "tokens": progress.tokens, "seconds": progress.seconds}
         line |= files.six_digits({name: line[name] for name in TIMINGS if name in line})
-        files.append_line(self.path, json.dumps(line))
+        with self.path.open("a", encoding="utf-8") as file:  # `on_start` removes a line that a full disk has cut
+            file.write(f"{json.dumps(line)}\n")
         self._track("draw", line)
 
     def _track(self, method: str, *arguments: object) -> None:
