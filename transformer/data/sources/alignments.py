@@ -3,14 +3,10 @@
 import re
 from pathlib import Path
 
-import numpy as np
-from jaxtyping import Int, UInt16
-
 from transformer.data.sources.lines import read_lines_of_pairs
 from transformer.errors import UserError
 
 LINK = re.compile(r"(\d{1,4})([-?p])(\d{1,4})")  # 0-1 is sure; 0?1 and 0p1 are possible
-Links = tuple[UInt16[np.ndarray, "L 2"], Int[np.ndarray, "N 2"]]  # of all pairs; begin and end of each pair's
 
 
 def parse_links(line: str, where: str) -> list[tuple[int, int, bool]]:
@@ -23,14 +19,11 @@ def parse_links(line: str, where: str) -> list[tuple[int, int, bool]]:
     return links
 
 
-def read_links(path: Path | None, count: int, label: str) -> Links:
-    """Reads the links, sure and possible, of the `count` pairs of a corpus; without a file they have none.
+def read_links(path: Path | None, count: int, label: str) -> list[list[tuple[int, int]]]:
+    """Reads the links, sure and possible, of each of the `count` pairs of a corpus; without a file they have none.
 
     Raises UserError if the file has another number of lines, or a part is not a link.
     """
     lines = [""] * count if path is None else read_lines_of_pairs(path, count, label)
-    links, ends = [], [0]
-    for number, line in enumerate(lines, start=1):
-        links += [link[:2] for link in parse_links(line, f"{path}, line {number}")]
-        ends.append(len(links))
-    return np.array(links, np.uint16).reshape(-1, 2), np.array([ends[:-1], ends[1:]], int).T
+    numbered = enumerate(lines, start=1)
+    return [[link[:2] for link in parse_links(line, f"{path}, line {number}")] for number, line in numbered]

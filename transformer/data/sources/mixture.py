@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Float32, Int, UInt16
 
 from configs import base
 from transformer import files
 from transformer.config_types import Config, with_changes
 from transformer.data.languages import source_tag
-from transformer.data.sources.alignments import Links, read_links
+from transformer.data.sources.alignments import read_links
 from transformer.data.sources.lines import parse_number, read_lines_of_pairs
 from transformer.data.sources.text import file_identity
 from transformer.errors import UserError
@@ -93,19 +93,18 @@ class MixedSource:
         return np.cumsum(self.sizes).tolist()
 
     @cached_property
-    def links(self) -> Links | None:
-        """The links of the words of all pairs; None if no part has any. Raises UserError for an unusable file."""
+    def links(self) -> tuple[UInt16[np.ndarray, "L 2"], Int[np.ndarray, "N 2"]] | None:
+        """The links of all pairs, and begin and end of each pair's; None if no part has any. Raises as `read_links`."""
         if not any(self.paths("alignments")):
             return None
         sized = zip(self.corpora, self.sizes, strict=True)
         parts = [read_links(corpus.alignments, count, corpus.label) for corpus, count in sized]
-        links, first = np.concatenate([links for links, _ in parts]), 0
-        if not len(links):
+        pairs = list(itertools.chain(*parts))
+        if not any(pairs):
             raise UserError("config.data.mixture: the files of alignments have no link")
-        for part_links, spans in parts:
-            spans += first
-            first += len(part_links)
-        return links, np.concatenate([spans for _, spans in parts])
+        counts = np.array([len(links) for links in pairs])
+        ends = np.cumsum(counts)
+        return np.array([*itertools.chain(*pairs)], np.uint16), np.stack([ends - counts, ends], axis=1)
 
     @property
     def columns(self) -> dict[str, np.ndarray]:
