@@ -203,9 +203,8 @@ def _encode(folder: Path, source: Source, encoder: encoding.PairEncoder, wanted_
         first.sort()
         # The tokens and links of repeated pairs stay in their files, unused.
         for name in ("offsets", "lengths", "weights", "link_spans"):
-            if not (folder / name).exists():
-                continue
-            (folder / name).write_bytes(open_array(folder, name)[first].tobytes())
+            if (folder / name).exists():
+                (folder / name).write_bytes(open_array(folder, name)[first].tobytes())
         dropped["duplicate"] = kept - len(first)
         counts = np.diff(np.searchsorted(first, np.cumsum(counts)), prepend=0).tolist()
     for name in encoding.HASHES:

@@ -104,33 +104,30 @@ class PairEncoder:
         self, corpus_and_pairs: tuple[int, list[tuple[bytes, bytes]]]
     ) -> tuple[int, dict[str, np.ndarray], list[int], Counter]:
         """Returns the corpus, arrays by name, the pairs that are kept, and the numbers of dropped ones by reason."""
-        (corpus, pairs), texts, numbers, dropped = corpus_and_pairs, [], [], Counter()
+        (corpus, pairs), texts, kept, dropped = corpus_and_pairs, {}, {}, Counter()  # by the numbers of the pairs
         for number, pair in enumerate(pairs):
             try:
-                texts.append(tuple(line.decode().strip() for line in pair))
-                numbers.append(number)
+                texts[number] = tuple(line.decode().strip() for line in pair)
             except UnicodeDecodeError:
                 dropped["invalid_utf8"] += 1
         encoders = TaggedVocabulary(self.tokenizer.source, self.tags[corpus]), self.tokenizer.target
-        sources, targets = (encoders[side].encode([text[side] for text in texts]) for side in (0, 1))
-        kept_tokens, kept_texts, kept = [], [], []
-        for number, text, *pair in zip(numbers, texts, sources, targets, strict=True):
+        sources, targets = (encoders[side].encode([text[side] for text in texts.values()]) for side in (0, 1))
+        for number, *pair in zip(texts, sources, targets, strict=True):
             if reason := drop_reason([len(pair[side]) for side in self.sides], self.rules):
                 dropped[reason] += 1
             else:
-                kept_tokens.append(pair)
-                kept_texts.append(text)
-                kept.append(number)
+                kept[number] = pair
         # An empty side is one that monolingual pairs do not have: pairs with an empty side have been dropped.
         dtype = token_dtype(self.tokenizer.vocab_sizes)
-        tokens, lengths = end_sentences(chain.from_iterable(kept_tokens), dtype)
+        tokens, lengths = end_sentences(chain.from_iterable(kept.values()), dtype)
+        kept_texts = [texts[number] for number in kept]
         arrays = {
             "tokens": tokens,
             "lengths": lengths.reshape(-1, 2),
             "hashes": np.array([content_hash(*text) for text in kept_texts], np.uint64),
             "source_hashes": np.array([content_hash(source or target, "") for source, target in kept_texts], np.uint64),
         }
-        return corpus, arrays, kept, dropped
+        return corpus, arrays, list(kept), dropped
 
 
 def end_sentences(

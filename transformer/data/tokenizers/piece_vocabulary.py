@@ -11,7 +11,7 @@ import sentencepiece
 from transformer.errors import UserError
 from transformer.special_tokens import SPECIAL, SPECIAL_PIECES, UNK
 
-_LANGUAGE_TOKEN = re.compile(">>.*?<<", re.DOTALL)  # at the start of a text
+_LANGUAGE_TOKEN = re.compile("(?:>>.*?<<)?", re.DOTALL)  # at the start of a text, or nothing
 
 
 class PieceVocabulary:
@@ -56,20 +56,17 @@ class PieceVocabulary:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the tokens of each text. Pieces, and language tokens, that are not in the vocabulary become UNK."""
-        return [[self._tokens.get(piece, UNK) for piece in pieces] for pieces in self._segment(texts)]
+        return [[self._tokens.get(piece, UNK) for piece in self._segment(text)] for text in texts]
 
     def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         return [self._join([self.pieces[token] for token in tokens if token >= SPECIAL]) for tokens in sequences]
 
-    def _segment(self, texts: Sequence[str]) -> list[list[str]]:
+    def _segment(self, text: str) -> list[str]:
         if self._processor is None:
-            return [[piece for piece in text.split(" ") if piece] for text in texts]
-        languages = [match and match[0] for match in map(_LANGUAGE_TOKEN.match, texts)]
-        rest = [text.removeprefix(language or "") for language, text in zip(languages, texts, strict=True)]
-        sequences = [self._processor.encode(text, out_type=str) for text in rest]
-        return [
-            [language, *pieces] if language else pieces for language, pieces in zip(languages, sequences, strict=True)
-        ]
+            return [piece for piece in text.split(" ") if piece]
+        language = _LANGUAGE_TOKEN.match(text)[0]
+        pieces = self._processor.encode(text.removeprefix(language), out_type=str)
+        return [language, *pieces] if language else pieces
 
     def _join(self, pieces: list[str]) -> str:
         if self._processor is None:
