@@ -1,15 +1,15 @@
 """Aligns the words of sentence pairs by the cross-attention of a trained model.
 
-    python -m scripts.align --workdir=DIR [--heads=average|best|LAYER.HEAD,...] [--gold=FILE]
+    python -m scripts.align --workdir=DIR [--heads=average|LAYER.HEAD,...] [--gold=FILE]
         [--source_language=CODE] [--target_language=CODE] < PAIRS
 
 A line of PAIRS is "SOURCE ||| TARGET", and a line of output has its links in Pharaoh's format: "0-0 1-2" says that the
 first words belong together, and the second source word to the third target word. Words are separated by spaces. Every
 target word is linked to one source word.
 
---heads=average takes the mean weights of all heads; 2.1,2.3 those of two heads; best the head that agrees most with all
-others on sentences of the validation split. The default is training.guided_heads, if the run has any, else average.
-With --gold, a file with a line of links for each pair, the alignment error rate is logged.
+--heads=average takes the mean weights of all heads, and 2.1,2.3 those of two heads. The default is
+training.guided_heads, if the run has any, else average. With --gold, a file with a line of links for each pair, the
+alignment error rate is logged.
 """
 
 import argparse
@@ -35,14 +35,14 @@ def main(arguments: argparse.Namespace) -> None:
     model = transformer.load(arguments.workdir, arguments.checkpoint, arguments.average)
     model = model.with_languages(arguments.source_language, arguments.target_language)
     names = arguments.heads or model.config.training.guided_heads or "average"
-    heads = links.choose_heads(model, names, arguments.sentences)
+    heads = links.choose_heads(model.config.model, names)
     aligned = []
     for number, (source, target) in enumerate(read_pairs(), start=1):
         try:
             attention = model.attention(source, target)
         except UserError as error:
             raise UserError(f"line {number}: {error}") from error
-        aligned.append(links.word_links(attention, heads or list(links.heads_of(attention).values())))
+        aligned.append(links.word_links(attention, heads))
         print(links.format_links(aligned[-1]), flush=True)
     if gold is not None:
         if len(gold) != len(aligned):
@@ -66,12 +66,7 @@ def read_pairs() -> Iterator[tuple[str, str]]:
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.align", __doc__)
     parser.add_model_flags(ensemble=False, languages=True)
-    parser.add_argument(
-        "--heads", metavar="average|best|LAYER.HEAD,...", help="heads to align by (the guided ones, else average)"
-    )
-    parser.add_argument(
-        "--sentences", type=cli.at_least(1), default=200, metavar="N", help="validation sentences for best (200)"
-    )
+    parser.add_argument("--heads", metavar="average|LAYER.HEAD,...", help="heads to align by (guided ones or average)")
     parser.add_argument("--gold", metavar="FILE", help="annotated links, a line for each pair")
     return parser
 

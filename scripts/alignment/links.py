@@ -3,22 +3,16 @@
 A line in that format has SOURCE-TARGET links, separated by spaces, with words numbered from 0.
 """
 
-import collections
-import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from absl import logging
-from jaxtyping import Int
 
-from transformer.api import Model
-from transformer.config_types import names_in
+from transformer.config_types import Config, names_in
 from transformer.data.corpus.annotations import number_words, word_starts
-from transformer.data.sources import source as sources
 from transformer.data.sources.alignments import parse_links
-from transformer.data.sources.lines import counted, read_text_file
+from transformer.data.sources.lines import read_text_file
 from transformer.decoding.forced_decoding import Attention
 from transformer.errors import UserError
 
@@ -33,22 +27,11 @@ class Gold(NamedTuple):
     possible: Links
 
 
-def heads_of(attention: Attention) -> dict[str, Head]:
-    """Returns the heads of cross-attention by their names LAYER.HEAD, which count from 1."""
-    layers, heads = attention.cross.shape[:2]
-    return {f"{layer + 1}.{head + 1}": (layer, head) for layer in range(layers) for head in range(heads)}
-
-
-def word_numbers(pieces: Sequence[str]) -> Int[np.ndarray, "T"]:
-    """Returns the number of the word of each piece. Without SentencePiece's marks, each piece is a word."""
-    return number_words(word_starts(pieces))
-
-
 def word_links(attention: Attention, heads: Sequence[Head]) -> Links:
     """Returns a link from each target word to the source word with the largest sum of weights over its tokens."""
     tag = attention.tag_length  # its pieces are no words of the sentence
     sides = attention.source_pieces[tag:-1], attention.target_output_pieces[:-1]
-    source_words, target_words = map(word_numbers, sides)
+    source_words, target_words = (number_words(word_starts(pieces)) for pieces in sides)
     if not len(source_words) or not len(target_words):
         return frozenset()
     # (T, S), averaged over the heads, without end-of-sentence on either side.
@@ -60,46 +43,14 @@ def word_links(attention: Attention, heads: Sequence[Head]) -> Links:
     return frozenset((int(source), target) for target, source in enumerate(by_word.argmax(1)))
 
 
-def choose_heads(model: Model, names: str, sentences: int) -> list[Head]:
-    """Returns the heads that `--heads` names; none to average all. Raises UserError for a head that does not exist."""
-    if names == "average":
-        return []
-    known = heads_of(model.attention("", ""))
-    if names != "best":
-        chosen = names_in(names)
-        if not set(chosen) <= set(known):
-            raise UserError(f"--heads={names}: must be best, average, or LAYER.HEAD from 1.1 to {list(known)[-1]}")
-        return [known[name] for name in chosen]
-    pairs = list(zip(*sources.read_pairs(model.config.data, "valid"), strict=True))[:sentences]
-    attentions = []
-    for pair in pairs:
-        with contextlib.suppress(UserError):  # too long
-            attentions.append(model.attention(*pair))
-    links = {name: [word_links(attention, [head]) for attention in attentions] for name, head in known.items()}
-    best, agreement = most_consistent(links)
-    percent, count = 100 * agreement, counted(len(attentions), "sentence")
-    logging.info("Head %s agrees with the others in %.0f %% of links (%s).", best, percent, count)
-    return [known[best]]
-
-
-def most_consistent(links: Mapping[str, Sequence[Links]]) -> tuple[str, float]:
-    """Returns the head that agrees most with all other heads, and the fraction of their links that it shares.
-
-    Heads that align attend to the same words, and others attend to different ones, so no gold alignment is needed.
-    `links` has the links of each head in several sentences, in the same order.
-    """
-    numbered = {
-        head: [(number, link) for number, linked in enumerate(sentences) for link in linked]
-        for head, sentences in links.items()
-    }
-    counts = collections.Counter(link for head_links in numbered.values() for link in head_links)
-
-    def agreement(head: str) -> float:
-        shared = [counts[link] - 1 for link in numbered[head]]
-        return sum(shared) / max(len(shared) * (len(links) - 1), 1)
-
-    best = max(links, key=agreement)
-    return best, agreement(best)
+def choose_heads(config: Config, names: str) -> list[Head]:
+    """Returns the heads of cross-attention that `--heads` names. Raises UserError for a head that does not exist."""
+    layers = range(config.num_decoder_layers or config.num_layers)
+    known = {f"{layer + 1}.{head + 1}": (layer, head) for layer in layers for head in range(config.num_heads)}
+    chosen = list(known) if names == "average" else names_in(names)
+    if not chosen or not set(chosen) <= set(known):
+        raise UserError(f"--heads={names}: must be average, or LAYER.HEAD from 1.1 to {list(known)[-1]}")
+    return [known[name] for name in chosen]
 
 
 def format_links(links: Links) -> str:

@@ -1,10 +1,14 @@
 """Links from weights that were written by hand."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from scripts.alignment.links import heads_of, most_consistent, word_links, word_numbers
+from scripts.alignment.links import choose_heads, word_links
+from transformer.data.corpus.annotations import number_words, word_starts
 from transformer.decoding.forced_decoding import Attention
+from transformer.errors import UserError
 
 SOURCE = ("\u2581the", "\u2581h", "ouse", "</s>")
 TARGET = ("\u2581das", "\u2581H", "aus", "</s>")
@@ -16,11 +20,17 @@ def attention(*cross: list[list[float]]) -> Attention:
     return Attention(SOURCE, ("<s>", *TARGET[:-1]), TARGET, empty, empty, np.array([cross], np.float32))
 
 
-def test_pieces_of_a_word_have_its_number():
-    assert word_numbers(SOURCE[:-1]).tolist() == [0, 1, 1]
-    assert word_numbers(["1", "2", "3"]).tolist() == [0, 1, 2]  # ids have no marks
-    assert word_numbers(["\u2581", "a", "\u2581b"]).tolist() == [0, 0, 1]
-    assert word_numbers([]).tolist() == []
+@pytest.mark.parametrize(
+    ("pieces", "numbers"),
+    [
+        (SOURCE[:-1], [0, 1, 1]),
+        (["1", "2", "3"], [0, 1, 2]),  # ids have no marks
+        (["\u2581", "a", "\u2581b"], [0, 0, 1]),
+        ([], []),
+    ],
+)
+def test_pieces_of_a_word_have_its_number(pieces, numbers):
+    assert number_words(word_starts(pieces)).tolist() == numbers
 
 
 def test_a_word_is_linked_to_the_word_with_the_largest_sum_of_weights():
@@ -38,18 +48,13 @@ def test_several_heads_are_averaged():
     straight = [[0.7, 0.3, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
     crossed = [[0.4, 0.6, 0, 0], [0.7, 0.3, 0, 0], [0.7, 0.3, 0, 0], [0, 0, 0, 1]]
     weights = attention(straight, crossed)
-    assert heads_of(weights) == {"1.1": (0, 0), "1.2": (0, 1)}
     assert word_links(weights, [(0, 1)]) == {(1, 0), (0, 1)}
     assert word_links(weights, [(0, 0), (0, 1)]) == {(0, 0), (1, 1)}
 
 
-def test_the_most_consistent_head_shares_most_links_with_the_others():
-    first, second, third = "1.1", "1.2", "1.3"
-    links = {
-        first: [frozenset({(0, 0), (1, 1)}), frozenset({(0, 0)})],
-        second: [frozenset({(0, 0), (2, 1)}), frozenset({(0, 0)})],
-        third: [frozenset({(3, 0), (1, 1)}), frozenset({(0, 0)})],
-    }
-    # The first head shares (0, 0) with the second, (1, 1) with the third, and (0, 0) of the second sentence with both.
-    best, agreement = most_consistent(links)
-    assert best == first and agreement == pytest.approx(4 / 6)
+def test_heads_are_those_of_the_decoder_by_layer_and_number():
+    config = SimpleNamespace(num_layers=1, num_decoder_layers=2, num_heads=2)
+    assert choose_heads(config, "average") == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert choose_heads(config, "1.2, 2.1") == [(0, 1), (1, 0)]
+    with pytest.raises(UserError, match="--heads=2.3: must be average, or LAYER.HEAD from 1.1 to 2.2"):
+        choose_heads(config, "2.3")
