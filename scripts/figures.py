@@ -39,7 +39,7 @@ def main(arguments: argparse.Namespace) -> None:
     given = {name: value for name, value in vars(arguments).items() if value is not None}
     name, output = given.pop("figure"), Path(given.pop("output"))
     del given["overrides"]
-    from scripts.charts.output import check_output, write
+    from scripts.charts.theme import check_output, write
 
     check_output(output)
     check_flags(name, given)

@@ -58,7 +58,7 @@ def check_flags(arguments: argparse.Namespace) -> None:
         return
     if arguments.readme is not None:
         raise UserError(f"--readme={arguments.readme}: is for a table; give it without --output")
-    from scripts.charts.output import check_output
+    from scripts.charts.theme import check_output
     from transformer.arguments import check_text
 
     check_output(Path(arguments.output), ("html",))

@@ -1,11 +1,16 @@
-"""The look of all charts: colours that print and that colour-blind readers tell apart, fonts, and sizes in points."""
+"""The look and the files of all charts: colours that print and that all readers tell apart, fonts, sizes in points."""
 
+import io
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import altair as alt
 import numpy as np
+
+from transformer import files
+from transformer.errors import UserError
 
 # Equal steps of 13 in CIELAB, from white to dark blue. Lightness falls at every step, so it also prints in grey.
 SEQUENTIAL = ("#ffffff", "#d5e6f3", "#a6cee4", "#77b4d6", "#4d9ac9", "#2c80bd", "#1767ae", "#0f4a92", "#08306b")
@@ -21,6 +26,7 @@ FONT = "Helvetica, Arial, Liberation Sans, sans-serif"
 TEXT, SMALL = 9, 8  # font sizes
 INK, GRID, FRAME = "#222222", "#dddddd", "#bbbbbb"
 ALL = 0  # in Vega: no limit to the length of a label
+RESOLUTION = 300  # pixels an inch of a PNG
 
 LETTERS = {"labelFontSize": SMALL, "titleFontSize": TEXT, "titleFontWeight": "normal", "labelColor": INK}
 CONFIG: dict[str, Any] = {
@@ -95,3 +101,20 @@ def label_expression(labels: Sequence[str]) -> str:
     JSON in ASCII is also a literal of Vega's expressions, so a label cannot end its string.
     """
     return f"{json.dumps([visible(label) for label in labels])}[datum.value]"
+
+
+def check_output(path: Path, formats: Sequence[str] = ("pdf", "svg", "png")) -> None:
+    """Raises UserError unless the file has one of the endings and its folder exists, before anything is computed."""
+    endings = " or ".join(f".{ending}" for ending in formats)
+    if path.suffix[1:].lower() not in formats:
+        raise UserError(f"--output={path}: must end in {endings}")
+    if not path.parent.is_dir():
+        raise UserError(f"--output={path}: there is no folder {path.parent}; make it first, or name another")
+
+
+def write(chart: Any, path: Path) -> None:
+    """Writes the chart atomically. vl-convert renders it without a browser or a network."""
+    ending = path.suffix[1:].lower()
+    content = io.StringIO() if ending == "svg" else io.BytesIO()
+    chart.save(content, format=ending, **({"ppi": RESOLUTION} if ending == "png" else {}))
+    files.write_bytes(path, content.getvalue().encode() if ending == "svg" else content.getvalue())

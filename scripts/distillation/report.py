@@ -10,7 +10,7 @@ import altair as alt
 from absl import logging
 
 from scripts import markdown
-from scripts.charts import output, theme
+from scripts.charts import theme
 from scripts.charts.curves import LEAST_RATIO, LOG_TICKS
 from scripts.distillation import plan
 from scripts.distillation.folder import Folder
@@ -84,7 +84,7 @@ def publish(stages: Sequence[plan.Stage], folder: Folder, readme: str | None) ->
     header = ("measurement", *METRICS.values(), "sentences/s", "minutes of training")
     markdown.publish(markdown.table([header, *map(_cells, rows)]), "distill", readme)
     if timed := [row for row in rows if row.speed]:
-        output.write(draw(timed), folder.path / CHART)
+        theme.write(draw(timed), folder.path / CHART)
 
 
 def _cells(row: Row) -> tuple[str, ...]:

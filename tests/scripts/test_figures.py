@@ -50,7 +50,7 @@ def test_each_format_is_a_valid_file_of_the_same_size(tmp_path):
 
 def test_every_figure_passes_its_flags_on(tmp_path, monkeypatch):
     drawn = {}
-    monkeypatch.setattr("scripts.charts.output.write", lambda chart, path: drawn.setdefault(path.stem, chart))
+    monkeypatch.setattr("scripts.charts.theme.write", lambda chart, path: drawn.setdefault(path.stem, chart))
     output = lambda name: f"--output={tmp_path / name}.svg"  # noqa: E731
     assert run(figures, "positions", output("positions"), "--length=4", "--d_model=6", "--panels=products") == 0
     assert run(figures, "schedule", output("schedule"), "--curves=8:2,4:3", "--steps=5") == 0
@@ -67,7 +67,7 @@ def test_attention_is_that_of_the_run_over_its_own_translation(tmp_path, monkeyp
     target = model.translate(["1 2 3"])[0][0].text
     expected = charts.attention.draw(model.attention("1 2 3", target), part="cross", layers=[1]).to_dict()
     drawn = []
-    monkeypatch.setattr("scripts.charts.output.write", lambda chart, path: drawn.append(chart.to_dict()))
+    monkeypatch.setattr("scripts.charts.theme.write", lambda chart, path: drawn.append(chart.to_dict()))
     command = ["attention", f"--workdir={workdir}", "--source=1 2 3", f"--output={tmp_path / 'a.pdf'}"]
     assert run(figures, *command, "--part=cross") == 0
     assert drawn == [expected]
