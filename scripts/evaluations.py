@@ -66,7 +66,7 @@ class Evaluation:
         """The settings that evaluations of one system share: `run_settings` and the search."""
         decoding = {f"decoding.{key}": value for key, value in self.decoding.items()}
         search = {"split": self.split, "averaged": self.result["averaged"], "models": len(self.result["models"])}
-        search["shortlist"] = self.result["shortlist"]  # a digest
+        search["shortlist"] = (self.result["shortlist"] or "")[:8] or None  # of a digest
         return run_settings(self.config) | decoding | search | self.languages
 
     @property

@@ -41,12 +41,7 @@ def describe_settings(differences: Mapping[str, Any]) -> str:
     if len(differences) > MAX_NAMED or "evaluation" in differences:  # a path, too long for a name
         return ""
     short = {key: key if key.endswith(".name") else key.rpartition(".")[2] for key in differences}
-    return ", ".join(f"{short[key]}={show_setting(key, value)}" for key, value in differences.items())
-
-
-def show_setting(key: str, value: Any) -> str:
-    """Returns the value for a table or a name, which has eight characters of the digest of a shortlist."""
-    return value[:8] if key == "shortlist" and value else show(value)
+    return ", ".join(f"{short[key]}={show(value)}" for key, value in differences.items())
 
 
 def group_systems(evaluations: Sequence[Evaluation]) -> list[System]:

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from scripts.systems import describe_checkpoints, describe_search, mean_and_spread, show_setting
+from scripts.systems import describe_checkpoints, describe_search, mean_and_spread
+from transformer.config.keys import show
 from transformer.data.sources.lines import counted
 from transformer.decoding.bleu import METRICS
 
@@ -44,7 +45,7 @@ def describe_decoding(result: dict[str, Any]) -> str:
 def setting_table(result: dict[str, Any]) -> Table:
     labels = [system["label"] for system in result["systems"]]
     settings = result["settings"].items()
-    rows = [[key, *(show_setting(key, value) for value in values.values())] for key, values in settings]
+    rows = [[key, *(show(value) for value in values.values())] for key, values in settings]
     return Table("Settings that differ", [["", *labels], *rows])
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from scripts import markdown
 from scripts.evaluations import Evaluation, read_evaluations
-from scripts.systems import System, describe_checkpoints, describe_search, group_systems, mean_and_spread, show_setting
+from scripts.systems import System, describe_checkpoints, describe_search, group_systems, mean_and_spread
+from transformer.config.keys import show
 from transformer.decoding.bleu import METRICS, metrics_in
 from transformer.errors import UserError
 from transformer.training.objectives import OBJECTIVES
@@ -45,7 +46,7 @@ def make_row(system: System, scores: Sequence[str]) -> tuple[str, ...]:
     for key, value in system.differences.items():
         if key not in SHOWN:
             column = decoding if key.startswith("decoding.") else config
-            column.append(f"{key.removeprefix('decoding.')}={show_setting(key, value)}")
+            column.append(f"{key.removeprefix('decoding.')}={show(value)}")
     shown = []
     for name in scores:  # a cell is empty if an evaluation lacks the score
         values = [evaluation.result[name] for evaluation in system.evaluations if name in evaluation.result]

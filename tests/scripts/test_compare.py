@@ -106,6 +106,13 @@ def test_repeated_seeds_are_separated_by_code_step_or_evaluation(evaluated, tmp_
     assert comparison["settings"] == {"evaluation": {"A": str(file(old)), "B": str(file(new[1]))}}
 
 
+def test_a_shortlist_is_named_by_eight_characters_of_its_digest(evaluated, capsys):
+    path = evaluated("a")
+    evaluated("a", 0.05, "listed", {"shortlist": "0123456789abcdef"})
+    comparison = result(capsys, file(path), file(path, "listed"))
+    assert comparison["settings"] == {"shortlist": {"A": None, "B": "01234567"}}
+
+
 def test_seeds_that_ran_different_code_are_reported(evaluated, capsys):
     seeds = [evaluated("a", seed="1"), evaluated("aa", seed="2")]
     for path, changes in zip(seeds, (False, True), strict=True):

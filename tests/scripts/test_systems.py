@@ -14,7 +14,7 @@ from scripts.systems import System, describe_settings
         ({"data.name": "wmt14", "optimizer.name": "muon"}, "data.name=wmt14, optimizer.name=muon"),
         ({"a": 1, "b": 2, "c": 3}, ""),
         ({"evaluation": "/a/long/path.json"}, ""),
-        ({"shortlist": "0123456789abcdef"}, "shortlist=01234567"),
+        ({"shortlist": "01234567"}, "shortlist=01234567"),
         ({"shortlist": None}, "shortlist=None"),
     ],
 )
