@@ -19,13 +19,9 @@ LONGEST = 1000  # translations of a token in a shortlist
 EMBEDDINGS = "Wemb"  # the only int8 matrix that is not transposed
 
 
-def recognises(path: Path) -> bool:
-    return bool(_models_in(path))
-
-
 def read(path: Path) -> PortableModel:
     """Reads a .bin file, or the only one in a folder, with its shortlist. Raises UserError if that is impossible."""
-    models = _models_in(path)
+    models = models_in(path)
     if len(models) != 1:
         raise UserError(f"{path}: has {len(models)} models in Marian's binary format; name the file of one")
     model = marian.assemble(models[0], read_arrays(models[0]))
@@ -38,7 +34,7 @@ def read(path: Path) -> PortableModel:
     return dataclasses.replace(model, config=config, shortlist=shortlist)
 
 
-def _models_in(path: Path) -> list[Path]:
+def models_in(path: Path) -> list[Path]:
     paths = sorted(path.glob("*.bin")) if path.is_dir() else [path]
     return [path for path in paths if path.suffix == ".bin" and _has_version(path)]
 

@@ -32,7 +32,7 @@ COMMON_SEARCH = {
 class Format(NamedTuple):
     """A format of another toolkit. Its entry in the table says all that the two commands ask about it.
 
-    recognises(path): whether the names of the files look like this format. None: cannot be imported.
+    recognises(path): the models found, or True, if the files have the names of this format. None: cannot be imported.
     read(path): the model. Raises UserError if it cannot be read or expressed here.
     write(model, folder, quantization, python): writes the model into a new folder; the toolkit's own converter runs in
       that Python. Raises UserError, with the setting that the format cannot express. None: cannot be exported.
@@ -41,7 +41,7 @@ class Format(NamedTuple):
     search: the settings that make a search here the toolkit's; empty: the toolkit runs the search of the workdir.
     """
 
-    recognises: Callable[[Path], bool] | None
+    recognises: Callable[[Path], bool | list[Path]] | None
     read: Callable[[Path], PortableModel] | None
     write: Callable[[PortableModel, Path, str | None, Path | None], None] | None
     quantizations: tuple[str, ...] = ()
@@ -65,13 +65,13 @@ FORMATS: dict[str, Format] = {
         runtime="hugging_face",
     ),
     "marian": Format(
-        marian.recognises,
+        marian.models_in,
         marian.read,
         marian.write,
         runtime="marian",
         search=COMMON_SEARCH | {"decoding.shrinking_beam": True},
     ),
-    "bergamot": Format(bergamot.recognises, bergamot.read, None, runtime="bergamot"),
+    "bergamot": Format(bergamot.models_in, bergamot.read, None, runtime="bergamot"),
     "safetensors": Format(None, None, stablehlo.write_safetensors),
     "stablehlo": Format(None, None, stablehlo.write_stablehlo, ("bfloat16",), runtime="stablehlo", search={}),
 }

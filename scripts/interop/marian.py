@@ -18,20 +18,16 @@ SETTINGS = "special:model.yml"  # the array with the settings of the architectur
 MODEL, SEARCH = "model.npz", "decoder.yml"
 
 
-def recognises(path: Path) -> bool:
-    return bool(_models_in(path))
-
-
 def read(path: Path) -> PortableModel:
     """Reads a .npz file, or the only one in a folder. Raises UserError if it cannot be expressed here."""
-    models = _models_in(path)
+    models = models_in(path)
     if len(models) != 1:
         listed = first_of([model.name for model in models], 3, ", ")
         raise UserError(f"{path}: has {len(models)} models ({listed}); name the file of one")
     return assemble(models[0], untrusted.read_npz(models[0]))
 
 
-def _models_in(path: Path) -> list[Path]:
+def models_in(path: Path) -> list[Path]:
     """Returns the files of the models that a path names. The state of Marian's optimizer is none."""
     paths = sorted(path.glob("*.npz")) if path.is_dir() else [path]
     return [path for path in paths if path.suffix == ".npz" and not path.name.endswith(".optimizer.npz")]
