@@ -44,17 +44,17 @@ def make_step(task: dict[str, Any]) -> tuple[TrainStep, TrainState]:
     config = base.get_config()
     config.model.update({key: task[key] for key in (*MODEL_KEYS, "dropout")})
     config.training.label_smoothing = task["label_smoothing"]
-    step, initializer = step_of(config, jax.devices(), task["vocab_size"])
+    step, initializer = step_of(config, jax.devices(), (task["vocab_size"], task["vocab_size"]))
     return step, initializer.create()
 
 
-def step_of(config: Config, devices: Sequence[jax.Device], vocab_size: int) -> tuple[TrainStep, Initializer]:
-    """Returns the step of a config on these devices, and what makes its initial state."""
+def step_of(config: Config, devices: Sequence[jax.Device], sizes: tuple[int, int]) -> tuple[TrainStep, Initializer]:
+    """Returns the step of a config and these sizes of vocabularies on devices, and what makes its initial state."""
     mesh = make_mesh(config, devices)
     schedule = make_schedule(config.optimizer, config.model.d_model, config.training.steps)
-    optimizer = make_optimizer(config.optimizer, schedule)
-    initializer = Initializer(config, optimizer, mesh, (vocab_size, vocab_size))
-    return TrainStep(config, initializer.graph, optimizer, schedule, mesh), initializer
+    optimizer = make_optimizer(config.optimizer, schedule, config.training.freeze)
+    initializer = Initializer(config, optimizer, mesh, sizes)
+    return TrainStep(config, initializer.graph, optimizer, schedule, mesh, [""] * sizes[0]), initializer
 
 
 def make_batch(task: dict[str, Any]) -> dict[str, Int[np.ndarray, "B _"]]:

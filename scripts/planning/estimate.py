@@ -8,18 +8,17 @@ import jax
 import numpy as np
 from absl import logging
 
+from scripts.benchmarking.ours import step_of
 from scripts.planning import hlo, roofline
 from scripts.planning.devices import Target
 from scripts.planning.lengths import Data
 from transformer.config_types import Config
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.data.batches.loader import PLANS
-from transformer.distributed.mesh import make_mesh
 from transformer.errors import UserError
 from transformer.training.accumulation import kind_of, kinds, phases
 from transformer.training.memory import by_memory, bytes_used
-from transformer.training.optimizer import make_optimizer, make_schedule
-from transformer.training.state import Initializer, TrainState
+from transformer.training.state import TrainState
 from transformer.training.step import TrainStep
 
 TRITON_FAILURE = "Couldn't find output tile sizes"
@@ -81,12 +80,8 @@ def estimate(config: Config, target: Target, devices: Sequence[jax.Device], data
     Other shapes take the time per position that lies between these two at their length. Raises UserError if the mesh
     does not match the devices, or the compiler finds that the step does not fit.
     """
-    mesh = make_mesh(config, devices)
-    schedule = make_schedule(config.optimizer, config.model.d_model, config.training.steps)
-    optimizer = make_optimizer(config.optimizer, schedule, config.training.freeze)
-    initializer = Initializer(config, optimizer, mesh, data.vocab_sizes)
+    step, initializer = step_of(config, devices, data.vocab_sizes)
     state = initializer.abstract_state
-    step = TrainStep(config, initializer.graph, optimizer, schedule, mesh, [""] * data.vocab_sizes[0])
     planner, lengths = PLANS[config.batch.plan], data.corpus.epoch(0, config.seed).lengths
     buckets = planner.choose_shapes(data.corpus.all_pairs().lengths, config.batch)
     stats = planner.plan_epoch(lengths, buckets, np.random.default_rng(config.seed)).stats

@@ -55,7 +55,7 @@ def measure_step(name: str, file: ModuleType, size: Size, present: Sequence[jax.
     config.batch.row_multiple = len(present)
     config.model.update({key: getattr(size, key) for key in ours.SIZE_KEYS})
     config.mesh.data = len(present)
-    step, initializer = ours.step_of(config, present, size.vocab_size)
+    step, initializer = ours.step_of(config, present, (size.vocab_size, size.vocab_size))
     state, batch = initializer.create(), step.place(ours.make_batch(tasks.training_task(size)))
 
     def repeat() -> Any:

@@ -28,7 +28,7 @@ class Setup:
     def __init__(self, devices: Sequence[jax.Device], dtype: str, rows: int, **mesh: int) -> None:
         config = make_config(dtype, **mesh)
         config.batch.row_multiple = rows
-        self.step, self.initializer = step_of(config, devices, SIZE.vocab_size)
+        self.step, self.initializer = step_of(config, devices, (SIZE.vocab_size, SIZE.vocab_size))
         self.mesh = self.step.mesh
         self.batch = self.step.place(make_batch(training_task(SIZE._replace(pairs=rows))))
 
