@@ -91,7 +91,7 @@ class SweepStudy:
             if number >= len(self.sweep.trials) and not self.sweep.space:
                 raise UserError(f"the sweep has been extended by trial {number}; run the command of the longer sweep")
             # Before the trial runs: Optuna never counts a trial without any heartbeat as stale.
-            self.storage.record_heartbeat(self._id(waiting[0]))
+            self.storage.record_heartbeat(waiting[0]._trial_id)
             trial = self.load(seed=number).ask(self.sweep.distributions(number))
             trial.set_user_attr("process", PROCESS)
             return trial
@@ -101,8 +101,8 @@ class SweepStudy:
 
         Raises UpdateFinishedTrialError if another process has taken the trial after the grace period.
         """
-        self.storage.record_heartbeat(self._id(trial))
-        stored = self.storage.get_trial(self._id(trial))
+        self.storage.record_heartbeat(trial._trial_id)
+        stored = self.storage.get_trial(trial._trial_id)
         if stored.state != TrialState.RUNNING:
             raise UpdateFinishedTrialError
         new = [step for step in objective if step not in stored.intermediate_values]
@@ -113,9 +113,9 @@ class SweepStudy:
     def requeue(self, trial: Trial) -> None:
         """Enqueues an interrupted trial, for any process to continue."""
         with self.lock():
-            if self.storage.get_trial(self._id(trial)).state == TrialState.RUNNING:
+            if self.storage.get_trial(trial._trial_id).state == TrialState.RUNNING:
                 # In this order: if the storage fails in between, the trial still runs, and is taken over later.
-                self.retry(trial.study, self.storage.get_trial(self._id(trial)))
+                self.retry(trial.study, self.storage.get_trial(trial._trial_id))
                 trial.study.tell(trial, state=TrialState.FAIL)
 
     def retry_failed(self) -> None:
@@ -129,10 +129,6 @@ class SweepStudy:
         """Returns the latest copy of every trial, by its number in the sweep."""
         latest = {trial.user_attrs["trial"]: trial for trial in self.load().get_trials()}
         return [latest[number] for number in range(len(self.sweep.trials))]
-
-    def _id(self, trial: Trial | FrozenTrial) -> int:
-        study_id = self.storage.get_study_id_from_name(self.name)
-        return self.storage.get_trial_id_from_study_id_trial_number(study_id, trial.number)
 
 
 def values(trial: FrozenTrial) -> Values:
