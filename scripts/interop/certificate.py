@@ -92,16 +92,14 @@ def decode(
     graph, expected = abstract_init(config, *model.tokenizer.vocab_sizes)
     parameters = jax.tree.unflatten(jax.tree.structure(expected), model.parameters.values())
     limit = {"decoding.max_length_factor": 0.0, "decoding.max_extra_length": request["max_length"]}
-    found = {}
-    for beam_size in {request["beam_size"]} if has_own_search else {1, request["beam_size"]}:
+    answer: dict[str, Any] = {"ended": {}}
+    for search in ("beam",) if has_own_search else SEARCHES:
+        beam_size = 1 if search == "greedy" else request["beam_size"]
         settings = {} if has_own_search else limit | {"decoding.beam_size": beam_size}
         decoding = with_values(config, settings).decoding
         decoder = TextDecoder((graph,), model.tokenizer, decoding, jax.local_devices(), None)
         placed = decoder.place((parameters,))
-        found[beam_size] = [best for (best,) in decoder.translate(placed, request["sources"])]
-    searches = {"beam": found[request["beam_size"]]} | ({} if has_own_search else {"greedy": found[1]})
-    answer: dict[str, Any] = {"ended": {}}
-    for search, results in searches.items():
+        results = [best for (best,) in decoder.translate(placed, request["sources"])]
         answer[search] = [best.text for best in results]
         answer["ended"][search] = [len(best.tokens) <= request["max_length"] for best in results]
     pairs = list(zip(request["sources"], answer["beam"], strict=True))

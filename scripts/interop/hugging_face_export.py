@@ -65,12 +65,9 @@ def write(model: PortableModel, folder: Path, quantization: str | None, python: 
         "separate_vocabs": not settings["tokenizer.shared"],
         "model_max_length": longest,
     }
-    for name, content in (
-        (names.CONFIG, config | TOKENS),
-        (names.GENERATION, search | TOKENS),
-        (names.TOKENIZER, texts),
-    ):
-        files.write_json(folder / name, content)
+    files.write_json(folder / names.CONFIG, config | TOKENS)
+    files.write_json(folder / names.GENERATION, search | TOKENS)
+    files.write_json(folder / names.TOKENIZER, texts)
     for side, vocabulary in enumerate(model.tokenizer.sides):
         is_list = isinstance(vocabulary, PieceVocabulary)
         files.write_bytes(folder / names.MODELS[side], vocabulary.models[side] if is_list else vocabulary.serialized)

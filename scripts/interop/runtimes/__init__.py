@@ -71,7 +71,6 @@ def find_python(flag: str | None, is_here: bool) -> Path | None:
 def ask(python: Path, runtime: str, request: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the other toolkit's answer. Raises Unavailable if its packages are missing, and UserError if it fails."""
     program, began = FOLDER / f"{runtime}.py", time.perf_counter()
-    # -I: else Python would import the program's folder, where ctranslate2.py is not the toolkit.
     command, text = [str(python), "-I", str(program)], json.dumps(request)
     try:
         done = subprocess.run(command, input=text, capture_output=True, encoding="utf-8", errors="replace", check=False)
