@@ -18,20 +18,11 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from scripts.serving import explore, languages
+from scripts.serving import explore, languages, requests
 from scripts.serving.batching import QueueFull
 from scripts.serving.middleware import Measured, Metrics
 from scripts.serving.models import ServedModel
-from scripts.serving.requests import (
-    CLIENT_CLOSED,
-    Limits,
-    check_key,
-    read_controls,
-    read_fields,
-    read_name,
-    read_texts,
-    unless_gone,
-)
+from scripts.serving.requests import Limits
 from transformer.errors import UserError
 
 PAGE = Path(__file__).parent / "page"
@@ -82,13 +73,13 @@ class Routes:
         """Returns an endpoint that answers with the route's JSON for the fields of a request, within the limits."""
 
         async def respond(request: Request) -> Any:
-            fields = await read_fields(request, self.limits)
-            check_key(fields, self.keys)
+            fields = await requests.read_fields(request, self.limits)
+            requests.check_key(fields, self.keys)
             if self._running >= self.limits.requests:  # those whose body comes slowly do not count
                 raise HTTPException(429, "Slow down: too many requests at a time")
             self._running += 1
             try:
-                return await unless_gone(request, route(fields))
+                return await requests.unless_gone(request, route(fields))
             finally:
                 self._running -= 1
 
@@ -103,20 +94,20 @@ class Routes:
             except TimeoutError:
                 raise HTTPException(503, f"the request took more than {self.limits.seconds:g} seconds") from None
             except ClientDisconnect:
-                return Response(status_code=CLIENT_CLOSED)
+                return Response(status_code=requests.CLIENT_CLOSED)
 
         return endpoint
 
     async def translate(self, fields: dict[str, Any]) -> dict[str, Any]:
-        texts, is_list = read_texts(fields, "q", self.limits)
-        source, target = read_name(fields, "source"), read_name(fields, "target")
+        texts, is_list = requests.read_texts(fields, "q", self.limits)
+        source, target = requests.read_name(fields, "source"), requests.read_name(fields, "target")
         form = fields.get("format") or "text"
         if form not in ("text", "html"):
             raise HTTPException(400, f"{form!s:.20} format is not supported")
         detected = [self.detector(text)[0] for text in texts] if source == "auto" else []
         sources = [found["language"] for found in detected] or [source] * len(texts)
         models, alternatives = [self._model(code, target) for code in sources], _alternatives(fields)
-        controls, glossary = read_controls(fields, texts, is_list, self.limits)
+        controls, glossary = requests.read_controls(fields, texts, is_list, self.limits)
         found: list[list[str]] = [[] for _ in texts]
         for model in dict.fromkeys(models):
             chosen = [i for i, other in enumerate(models) if other is model]
@@ -133,14 +124,14 @@ class Routes:
         return answer if is_list else {key: value for key, (value,) in answer.items()}
 
     async def detect(self, fields: dict[str, Any]) -> list[dict[str, Any]]:
-        texts, _ = read_texts(fields, "q", self.limits)
+        texts, _ = requests.read_texts(fields, "q", self.limits)
         return self.detector("\n".join(texts))
 
     def explored(self, function: Callable[..., Any]) -> Callable[[dict[str, Any]], Awaitable[Any]]:
         """Returns the route of a function of a model and the fields, which the model's queue calls."""
 
         async def route(fields: dict[str, Any]) -> Any:
-            model = self._model(read_name(fields, "source"), read_name(fields, "target"))
+            model = self._model(requests.read_name(fields, "source"), requests.read_name(fields, "target"))
             call = functools.partial(function, model.explorer, fields, self.limits)
             return (await model.queue.compute("explore", [call]))[0]
 

@@ -109,10 +109,11 @@ class Batcher:
 
     def _gather(self) -> list[Job]:
         """Returns the next jobs, of one kind; [] after the last one of a closed queue."""
+        wanted = min(round(self._expected), self.max_jobs)
         with self._changed:
             while True:
                 self._changed.wait_for(lambda: self._jobs or self._is_closed)
-                self._changed.wait_for(self._is_complete, self.wait_seconds)
+                self._changed.wait_for(lambda: len(self._jobs) >= wanted or self._is_closed, self.wait_seconds)
                 taken, others = [], []
                 for job in self._jobs:
                     kind = taken[0].kind if taken else job.kind
@@ -124,9 +125,6 @@ class Batcher:
                 if taken or self._is_closed:
                     self._expected += EMA * (len(taken) - self._expected)
                     return taken
-
-    def _is_complete(self) -> bool:
-        return len(self._jobs) >= min(round(self._expected), self.max_jobs) or self._is_closed
 
     def _compute(self, jobs: Sequence[Job]) -> None:
         try:

@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import time
-from collections.abc import Callable, Collection, Sized
+from collections.abc import Collection, Sized
 from typing import Any
 
 import uvicorn
@@ -40,14 +40,10 @@ class Metrics:
     def watch_queue(self, pair: str, queue: Sized) -> None:
         self._queue.labels(pair).set_function(lambda: len(queue))
 
-    def batches_of(self, pair: str, capacity: int) -> Callable[[str, int, float], None]:
-        """Returns the `report` of the queue of a pair."""
-
-        def report(kind: str, jobs: int, seconds: float) -> None:
-            self._fill.labels(pair, kind).observe(jobs / (1 if kind == "explore" else capacity))
-            self._seconds.labels(pair).observe(seconds)
-
-        return report
+    def report(self, pair: str, capacity: int, kind: str, jobs: int, seconds: float) -> None:
+        """Records a batch of the queue of a pair."""
+        self._fill.labels(pair, kind).observe(jobs / (1 if kind == "explore" else capacity))
+        self._seconds.labels(pair).observe(seconds)
 
 
 class Measured:

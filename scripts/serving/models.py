@@ -61,7 +61,8 @@ class ServedModel:
             "explore": Work(lambda calls: [call() for call in calls], 1),
         }
         pair = f"{self.source}-{self.target}"
-        self.queue = Batcher(kinds, wait_seconds, max_jobs, metrics.batches_of(pair, self.capacity))
+        report = functools.partial(metrics.report, pair, self.capacity)
+        self.queue = Batcher(kinds, wait_seconds, max_jobs, report)
         metrics.watch_queue(pair, self.queue)
         self._tokens = metrics.tokens.labels(pair)
 
