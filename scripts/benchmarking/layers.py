@@ -6,7 +6,7 @@ A layer is a function from (B, n, d) to (B, n, d). Attention is that of one head
 import argparse
 import math
 import statistics
-import time
+import timeit
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -36,41 +36,28 @@ NEIGHBOURS = 16  # r: positions that restricted self-attention reads
 WIDTH = 3  # k: positions that the convolution reads
 
 
-def self_attention(d: int) -> Layer:
-    def layer(x):
-        everything = jnp.ones((1, 1, 1, x.shape[1]), bool)
-        weights = masked_softmax(dot_product_score(x[:, :, None], x[:, :, None]), everything)
-        return jnp.einsum("bhts,bsd->btd", weights, x)
-
-    return layer
+def self_attention(x: Float[Array, "B n d"]) -> Float[Array, "B n d"]:
+    everything = jnp.ones((1, 1, 1, x.shape[1]), bool)
+    weights = masked_softmax(dot_product_score(x[:, :, None], x[:, :, None]), everything)
+    return jnp.einsum("bhts,bsd->btd", weights, x)
 
 
-def restricted_self_attention(d: int) -> Layer:
+def restricted_self_attention(x: Float[Array, "B n d"]) -> Float[Array, "B n d"]:
     """Attends to the NEIGHBOURS positions around each one."""
-
-    def layer(x):
-        n, before = x.shape[1], NEIGHBOURS // 2
-        padded = jnp.pad(x, ((0, 0), (before, NEIGHBOURS - 1 - before), (0, 0)))
-        positions = jnp.arange(n)[:, None] + jnp.arange(NEIGHBOURS)[None]
-        is_real = (positions >= before) & (positions < n + before)
-        around = padded[:, positions]  # (B, n, r, d)
-        scores = jnp.einsum("btd,btrd->btr", x, around) / math.sqrt(d)
-        weights = jax.nn.softmax(jnp.where(is_real[None], scores, -jnp.inf), axis=-1)
-        return jnp.einsum("btr,btrd->btd", weights, around)
-
-    return layer
+    n, d = x.shape[1:]
+    before = NEIGHBOURS // 2
+    padded = jnp.pad(x, ((0, 0), (before, NEIGHBOURS - 1 - before), (0, 0)))
+    positions = jnp.arange(n)[:, None] + jnp.arange(NEIGHBOURS)[None]
+    is_real = (positions >= before) & (positions < n + before)
+    around = padded[:, positions]  # (B, n, r, d)
+    scores = jnp.einsum("btd,btrd->btr", x, around) / math.sqrt(d)
+    weights = jax.nn.softmax(jnp.where(is_real[None], scores, -jnp.inf), axis=-1)
+    return jnp.einsum("btr,btrd->btd", weights, around)
 
 
 def recurrent(d: int) -> Layer:
-    graph, state = nnx.split(nnx.GRUCell(d, d, rngs=nnx.Rngs(0)))
-
-    def layer(x):
-        def step(hidden, x):
-            return nnx.merge(graph, state)(hidden, x)
-
-        return jnp.moveaxis(jax.lax.scan(step, jnp.zeros((len(x), d)), jnp.moveaxis(x, 1, 0))[1], 0, 1)
-
-    return layer
+    graph, state = nnx.split(nnx.RNN(nnx.GRUCell(d, d, rngs=nnx.Rngs(0))))
+    return lambda x: nnx.merge(graph, state, copy=True)(x)
 
 
 def convolution(d: int) -> Layer:
@@ -89,10 +76,10 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "self-attention": Kind(self_attention, "n^2 d", (2, 1), "1", lambda n: 1),
+    "self-attention": Kind(lambda d: self_attention, "n^2 d", (2, 1), "1", lambda n: 1),
     "recurrent": Kind(recurrent, "n d^2", (1, 2), "n", lambda n: n),
     "convolutional": Kind(convolution, "k n d^2", (1, 2), "n / k", lambda n: 1),
-    "self-attention (restricted)": Kind(restricted_self_attention, "r n d", (1, 1), "n / r", lambda n: 1),
+    "self-attention (restricted)": Kind(lambda d: restricted_self_attention, "r n d", (1, 1), "n / r", lambda n: 1),
 }
 
 
@@ -114,12 +101,9 @@ def cost_of(kind: Kind, n: int, d: int, rows: int) -> tuple[float, int]:
     """Returns the median seconds of a layer on `rows` float32 sequences (n, d), and the bytes of its arrays."""
     x = jax.random.normal(jax.random.key(0), (rows, n, d))
     program = jax.jit(kind.make(d)).lower(x).compile()
-    jax.block_until_ready(program(x))
-    seconds = []
-    for _ in range(REPETITIONS):
-        began = time.perf_counter()
-        jax.block_until_ready(program(x))
-        seconds.append(time.perf_counter() - began)
+    timer = timeit.Timer(lambda: jax.block_until_ready(program(x)))
+    timer.timeit(1)  # a warm-up
+    seconds = timer.repeat(REPETITIONS, number=1)
     memory = program.memory_analysis()
     return statistics.median(seconds), memory.temp_size_in_bytes + memory.output_size_in_bytes
 

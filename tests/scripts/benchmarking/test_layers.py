@@ -18,7 +18,7 @@ def test_restricted_attention_is_attention_under_a_band(monkeypatch):
     band = ((distance >= -3) & (distance < 3))[None, None]
     weights = masked_softmax(dot_product_score(X[:, :, None], X[:, :, None]), band)
     expected = jnp.einsum("bhts,bsd->btd", weights, X)
-    np.testing.assert_allclose(layers.restricted_self_attention(D)(X), expected, atol=1e-5)
+    np.testing.assert_allclose(layers.restricted_self_attention(X), expected, atol=1e-5)
 
 
 @pytest.mark.slow
