@@ -23,6 +23,8 @@ from scripts.serving.middleware import Metrics
 from scripts.serving.models import load_models
 from scripts.serving.requests import read_controls
 from tests.scripts.serving.conftest import LIMITS, listening
+from transformer.decoding.control import Control
+from transformer.decoding.glossary import Glossary
 from transformer.errors import UserError
 
 QUESTION = {"q": "1 2 3", "source": "in", "target": "out"}
@@ -413,8 +415,8 @@ def test_a_server_outlives_its_workdir_and_every_program_is_compiled_ahead(workd
     ahead = [set(known) for known in programs]
     for count in (1, 5, 30):
         texts = [" ".join("12345678"[: n % 8 + 1]) for n in range(count)]
-        asyncio.run(model.translate(texts, "text", 1))
-    asyncio.run(model.translate(["1 2 3", "4"], "text", 2))
+        asyncio.run(model.translate(texts, "text", 1, [Control()] * count, Glossary([])))
+    asyncio.run(model.translate(["1 2 3", "4"], "text", 2, [Control()] * 2, Glossary([])))
     model.explorer.score([("1 2", "3")])
     model.explorer.attention("1 2", "3 4")
     model.explorer.beam_tree("1 2")
