@@ -1,5 +1,6 @@
 """The type of a configuration, or of one group of its keys, and the meaning of keys that several parts read."""
 
+import re
 from typing import Any
 
 import ml_collections
@@ -33,7 +34,9 @@ def names_in(text: str) -> list[str]:
 def guided_heads(config: Config) -> list[tuple[int, int]]:
     """Returns (layer, head), from 0, of each head in `guided_heads`. `config` is `config.training`.
 
-    Raises ValueError for another form than LAYER.HEAD,LAYER.HEAD,... of integers.
+    Raises ValueError for another form than LAYER.HEAD,LAYER.HEAD,... with numbers from 1.
     """
-    heads = [map(int, name.split(".")) for name in names_in(config.guided_heads)]
-    return [(layer - 1, head - 1) for layer, head in heads]
+    heads = [re.fullmatch(r"([1-9]\d*)\.([1-9]\d*)", name) for name in names_in(config.guided_heads)]
+    if None in heads:
+        raise ValueError(config.guided_heads)
+    return [(int(head[1]) - 1, int(head[2]) - 1) for head in heads]

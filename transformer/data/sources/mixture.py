@@ -98,13 +98,15 @@ class MixedSource:
         if not any(self.paths("alignments")):
             return None
         sized = zip(self.corpora, self.sizes, strict=True)
-        parts = [read_links(corpus.alignments, count, corpus.label) for corpus, count in sized]
-        pairs = list(itertools.chain(*parts))
-        if not any(pairs):
+        parts, counts = [], []
+        for corpus, count in sized:
+            pairs = read_links(corpus.alignments, count, corpus.label)
+            parts.append(np.array([*itertools.chain(*pairs)], np.uint16).reshape(-1, 2))
+            counts += map(len, pairs)
+        if not any(counts):
             raise UserError("config.data.mixture: the files of alignments have no link")
-        counts = np.array([len(links) for links in pairs])
         ends = np.cumsum(counts)
-        return np.array([*itertools.chain(*pairs)], np.uint16), np.stack([ends - counts, ends], axis=1)
+        return np.concatenate(parts), np.stack([ends - counts, ends], axis=1)
 
     @property
     def columns(self) -> dict[str, np.ndarray]:
