@@ -98,7 +98,7 @@ def test_the_documented_fine_tuning_in_small(quick, tmp_path, capsys):
     page = (REPOSITORY / "docs" / "experiments.md").read_text()
     section = page.partition("\n## Fine-tune\n")[2].partition("\n## ")[0]
     lines = section.replace("runs/multi30k", str(quick)).replace("runs/finetune", str(tmp_path / "run")).splitlines()
-    (_, training), evaluations = (
+    (_, training, *_), evaluations = (
         [line for line in lines if f"-m transformer.{name}" in line] for name in ("train", "evaluate")
     )
     model = loading.load(quick).model
