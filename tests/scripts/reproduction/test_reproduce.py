@@ -18,7 +18,7 @@ from tests.training.tiny import RUN
 MINI = "mini"
 
 
-def pretend(study, task, jobs, until=None) -> None:
+def pretend(study, task, jobs, start=None, until=None) -> None:
     """Completes trials without training: BLEU is 20, and a tenth more for each seed and head."""
     for number, trial in enumerate(study.sweep.trials[:until]):
         workdir = task.folder.workdir(number)
@@ -51,9 +51,9 @@ def test_an_interrupted_table_continues_and_more_seeds_are_added(tmp_path, capsy
     table = capsys.readouterr().out
     assert "3 of 6 runs, 3 minutes" in table  # each row once, and no second seed
     assert [cells(table)[row][10:14] for row in ("base", "A_h1", "A_h4")] == [
-        ["10.00", "20.80", "0.95", "1"],
-        ["10.00", "20.10", "0.95", "1"],
-        ["10.00", "20.40", "0.95", "1"],
+        ["10.00", "20.80", "3.54", "1"],
+        ["10.00", "20.10", "3.54", "1"],
+        ["10.00", "20.40", "3.54", "1"],
     ]
     assert cells(table)["(A) several heads are better than one"][:4] == ["BLEU", "+0.90", "+0.70", ""]
 
