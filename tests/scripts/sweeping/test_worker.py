@@ -12,7 +12,7 @@ import optuna
 import pytest
 from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 
-from scripts.sweeping import running, worker
+from scripts.sweeping import child, running, worker
 from scripts.sweeping.folder import Folder
 from scripts.sweeping.study import SweepStudy
 from scripts.sweeping.worker import Worker
