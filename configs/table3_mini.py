@@ -14,7 +14,7 @@ import ml_collections
 from configs import multi30k, table3
 
 FACTOR = 4
-# The rows that `scripts.reproduce` trains by default; the others of configs/table3.py have configurations too.
+# The rows that `scripts.reproduce` trains by default. Every row of configs/table3.py has a configuration here.
 ROWS = ("base", "A_h1", "C_N2", "C_d256", "C_d1024", "D_dropout0", "D_smoothing0", "E_learned")
 
 

@@ -1,7 +1,7 @@
 """The training step of several trials as one program, in which the trials are an axis of every array.
 
-Each trial has a thread, which runs the loop of `transformer.train` with a step of its own. When all have called their
-steps, one of the threads takes one for all. The loops keep their data, workdirs, validations and checkpoints apart.
+Each trial runs the loop of `transformer.train` in a thread. When all loops have asked for a step, one of the threads
+takes it for all. Data, workdirs, validations and checkpoints of the trials are separate.
 """
 
 import operator
@@ -65,7 +65,7 @@ def _with_rates(model: nnx.Module, numbers: Mapping[str, jax.Array]) -> nnx.Modu
 
 
 class Stack:
-    """The states of trials that take their steps together. The slot of a trial that has ended computes on, unread."""
+    """The states of trials whose steps are one program. The slot of a trial that has ended computes on, unread."""
 
     def __init__(self, size: int, keys: Collection[str]) -> None:
         """`keys`: those in which the trials differ."""
@@ -81,7 +81,7 @@ class Stack:
         self._number, self._condition = 0, threading.Condition()
 
     def enter(self, trial: Hashable) -> None:
-        """Gives a trial a slot. From now on the others wait for its steps, so that all validate at the same time."""
+        """Gives a trial a slot. From now on all trials wait for its steps, so that all validate at the same time."""
         with self._condition:
             self._slots[trial] = min(set(range(self.size)) - set(self._slots.values()))
 
