@@ -40,7 +40,7 @@ def _guides_own_heads(c: Config) -> bool:
     except ValueError:
         return False
     num_layers = c.model.num_decoder_layers or c.model.num_layers
-    return heads != [] and all(0 <= layer < num_layers and 0 <= head < c.model.num_heads for layer, head in heads)
+    return heads != [] and all(layer < num_layers and head < c.model.num_heads for layer, head in heads)
 
 
 def _longest_bucket(c: Config) -> int:
