@@ -25,6 +25,7 @@ from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.text_decoder import FIRST_EXTRA_LENGTH
 from transformer.decoding.translation import Translation
 from transformer.errors import UserError
+from transformer.model.kernels import FLOAT32, product_dtype
 from transformer.workdir import split_names
 
 ROWS = (1, 8)  # of the shortest batches: few sentences do not pay for the filler rows of a full batch
@@ -49,7 +50,8 @@ class ServedModel:
         self.source, self.target = config.data.source_language, config.data.target_language
         row = config.decoding.beam_size * (SHORTEST + FIRST_EXTRA_LENGTH)
         tokens = [rows * row for rows in ROWS if rows * row < config.decoding.batch_tokens]
-        tokens = tokens if (config.model.dtype, config.decoding.dtype) == ("float32", "auto") else []
+        is_exact = product_dtype(config.model.dtype) == FLOAT32 and config.decoding.dtype == "auto"
+        tokens = tokens if is_exact else []  # in other dtypes rounding may differ between programs
         self._num_tokens = functools.lru_cache(max_jobs)(model.num_tokens)  # asked twice of a sentence
         self._models = {count // row: model.with_decoding(batch_tokens=count) for count in tokens}
         self.capacity = max(config.decoding.batch_tokens // row, 1)
