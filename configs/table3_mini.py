@@ -26,7 +26,6 @@ def get_config(row: str = "") -> ml_collections.ConfigDict:
     config.model.max_positions = 128
 
     config.data = multi30k.get_config().data
-    config.data.train_pairs = 10_000  # of 29,000, with which a run would take hours
     config.tokenizer.vocab_size = 6000
     config.batch.tokens = 1024
     config.batch.plan = "packed"  # one shape, which compiles in seconds
@@ -34,11 +33,13 @@ def get_config(row: str = "") -> ml_collections.ConfigDict:
     config.batch.length_multiple = 1  # of validation
     config.batch.max_buckets = 2  # of validation
 
-    config.optimizer.warmup_steps = 1000
-    config.training.steps = 6000  # 36 epochs, at most
-    config.training.eval_every = 400
-    config.training.patience = 3
-    config.checkpoint.every = 400
+    config.optimizer.name = "muon"
+    config.optimizer.learning_rate = 1.5
+    config.optimizer.warmup_steps = 500
+    config.training.steps = 10_000  # 20 epochs, at most
+    config.training.eval_every = 1000
+    config.training.patience = 2
+    config.checkpoint.every = 500
     config.checkpoint.keep = 1
     config.decoding.max_source_length = 64
     return config

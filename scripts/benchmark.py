@@ -33,14 +33,17 @@ BENCHMARKS = {  # the function of each, which is imported when needed, and its f
 
 
 def main(arguments: argparse.Namespace) -> None:
+    from scripts.benchmarking.measurement import processor_kind
+
     what = arguments.what
     function, flags = BENCHMARKS[what]
     for name in FLAGS.keys() - flags:
         if getattr(arguments, name) != FLAGS[name]:
             raise UserError(f"--{name}={getattr(arguments, name)}: {what} has no such flag")
-    measurement = pkgutil.resolve_name(function)(arguments)
-    name = f"{what}-{arguments.size}-{measurement.processor}" if "size" in flags else what
-    markdown.publish(measurement.text, name, arguments.readme)
+    name = f"{what}-{arguments.size}-{processor_kind()}" if "size" in flags else what
+    if arguments.readme is not None:
+        markdown.read_table(name, arguments.readme)  # raises UserError before the minutes of measurements
+    markdown.publish(pkgutil.resolve_name(function)(arguments).text, name, arguments.readme)
 
 
 def make_parser() -> cli.Parser:

@@ -13,6 +13,7 @@ goes to standard output. If a command fails, it leaves no data; --tfds keeps arc
 import argparse
 import json
 import re
+from pathlib import Path
 
 from scripts.datasets import mtdata, parquet, tfds
 from scripts.datasets.folder import SPLITS, Pair
@@ -26,15 +27,14 @@ def main(arguments: argparse.Namespace) -> None:
     given += [f"--{split}" for split in list(datasets)[:1]]
     if len(given) != 1:
         raise UserError(f"give one of --recipe, --train, --hf and --tfds, not {' and '.join(given) or 'none'}")
-    output = files.expanded(arguments.output)
+    output = arguments.output
     if arguments.tfds:
-        archives = files.expanded(arguments.archives) if arguments.archives else None
-        print(json.dumps(tfds.prepare(arguments.tfds, output, archives)))
+        print(json.dumps(tfds.prepare(arguments.tfds, output, arguments.archives)))
         return
     pair = parse_pair(arguments.pair)
     files.check_new(output)  # before mtdata starts, which takes seconds
     if arguments.hf:
-        record = parquet.get_parquet(pair, files.expanded(arguments.hf), output)
+        record = parquet.get_parquet(pair, arguments.hf, output)
     elif arguments.recipe:
         record = mtdata.get_recipe(arguments.mtdata, pair, arguments.recipe, output)
     else:
@@ -60,10 +60,12 @@ def make_parser() -> cli.Parser:
     )
     parser.add_argument("--validation", metavar="ID,ID", help="those to validate on")
     parser.add_argument("--test", metavar="ID,ID", help="those to test on")
-    parser.add_argument("--hf", metavar="FOLDER", help="a folder of Parquet files, as on Hugging Face's hub")
+    parser.add_argument("--hf", metavar="FOLDER", type=Path, help="a folder of Parquet files, as on Hugging Face's hub")
     parser.add_argument("--tfds", metavar="NAME/CONFIG", help="a translation dataset of TFDS")
-    parser.add_argument("--archives", metavar="DIR", help="--tfds: folder of archives that need no download")
-    parser.add_argument("--output", metavar="DIR", required=True, help="the new folder; --tfds: TFDS's data_dir")
+    parser.add_argument("--archives", metavar="DIR", type=Path, help="--tfds: folder of archives that need no download")
+    parser.add_argument(
+        "--output", metavar="DIR", type=Path, required=True, help="the new folder; --tfds: TFDS's data_dir"
+    )
     parser.add_argument("--mtdata", metavar="PYTHON", default=str(mtdata.PYTHON), help="Python that has mtdata")
     return parser
 

@@ -33,11 +33,9 @@ def main(arguments: argparse.Namespace) -> None:
     name = formats.recognise(source)
     entry = formats.FORMATS[name]
     python, sentences = certificate.read_flags(arguments, entry)
-    flags = {f"data.{side}": getattr(arguments, side) for side in ("source_language", "target_language")}
-    given = {key: value for key, value in flags.items() if value} | parse_overrides(arguments.overrides, "--")
     model = entry.read(source)
-    model = dataclasses.replace(model, config=model.config | given)
-    if missing := [f"{key.replace('data.', '--')}=CODE" for key in flags if key not in model.config]:
+    model = dataclasses.replace(model, config=model.config | parse_overrides(arguments.overrides, "--"))
+    if missing := [f"--{name}=CODE" for name in cli.LANGUAGES if f"data.{name}" not in model.config]:
         raise UserError(f"--from={source}: its files do not name the languages; give {' '.join(missing)}")
     origin = origin_of(name, source)
     with files.new_folder(output) as unfinished:

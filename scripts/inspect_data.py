@@ -12,6 +12,7 @@ config.data.exclude takes: in each line a pair's number and its PMI.
 
 import argparse
 import math
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -58,7 +59,7 @@ def main(arguments: argparse.Namespace) -> None:
     sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
     if arguments.exclude is not None:
         worst = sorted(ranked[: round(arguments.share * len(ranked))])  # in the order of the corpus
-        files.write_text(Path(arguments.exclude), "".join(f"{pair.number}\t{pair.pmi:.4f}\n" for pair in worst))
+        files.write_text(arguments.exclude, "".join(f"{pair.number}\t{pair.pmi:.4f}\n" for pair in worst))
         logging.info("%s: %s.", arguments.exclude, counted(len(worst), "pair"))
 
 
@@ -68,8 +69,8 @@ def check(arguments: argparse.Namespace) -> None:
         raise UserError(f"--share={arguments.share}: must be above 0 and at most 1")
     if (arguments.source is None) != (arguments.target is None):
         raise UserError("--source and --target: give both files, or neither for the run's training data")
-    if arguments.exclude is not None and not Path(arguments.exclude).parent.is_dir():
-        raise UserError(f"--exclude={arguments.exclude}: there is no folder {Path(arguments.exclude).parent}")
+    if (path := arguments.exclude) is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
+        raise UserError(f"--exclude={path}: cannot be written; name a file in a folder that exists")
 
 
 def check_direction(arguments: argparse.Namespace, model: "Model", reverse: "Model | None") -> None:
@@ -88,14 +89,15 @@ def check_direction(arguments: argparse.Namespace, model: "Model", reverse: "Mod
 def read_corpus(arguments: argparse.Namespace, data: Config) -> tuple[str, list[tuple[str, str]]]:
     """Returns the name and the pairs of the files, or of all training data, also those that the run leaves out.
 
-    So a pair's number is that in the data. Bytes that are not UTF-8 become U+FFFD.
+    So a pair's number is that in the data, where bytes that are not UTF-8 become U+FFFD. Raises UserError for such
+    bytes in the files.
     """
     if arguments.source is not None:
         sides = read_parallel_files(Path(arguments.source), Path(arguments.target))
         return f"{arguments.source} and {arguments.target}", list(zip(*sides, strict=True))
     if data.mixture:
         raise UserError("config.data.mixture: inspect one corpus at a time; give --source=FILE --target=FILE")
-    source = open_source(with_changes(data, exclude="", train_pairs=0), "train")
+    source = open_source(with_changes(data, exclude="", train_pairs=0, context=0), "train")
     return source.name, [tuple(side.decode(errors="replace") for side in pair) for pair in source]
 
 
@@ -143,7 +145,7 @@ def make_parser() -> cli.Parser:
     parser.add_argument(
         "--min_tokens", metavar="N", type=cli.at_least(0), default=5, help="tokens of the shortest target to rank (5)"
     )
-    parser.add_argument("--exclude", metavar="FILE", help="write a list of the worst pairs")
+    parser.add_argument("--exclude", metavar="FILE", type=Path, help="write a list of the worst pairs")
     parser.add_argument(
         "--share", metavar="X", type=float, default=0.05, help="fraction of the pairs in the list (0.05)"
     )

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from scripts.get_data import parse_pair
 from transformer import cli, files
+from transformer.data.sources.lines import count_lines
 from transformer.errors import UserError
 
 
@@ -28,24 +29,35 @@ def main(arguments: argparse.Namespace) -> None:
     pair = parse_pair(arguments.pair)
     if arguments.ratio is not None and not arguments.ratio > 0:
         raise UserError(f"--ratio={arguments.ratio}: must be above 0")
-    folder, split = files.expanded(arguments.real), arguments.split
+    folder, split = arguments.real, arguments.split
     data = base.get_config().data
     data.update(path=str(folder), train_split=split, source_language=pair[0], target_language=pair[1])
-    real = TextSource.open(data, "train")
+    try:
+        real = TextSource.open(data, "train")
+    except UserError as error:
+        raise UserError(f"--real={folder} --split={split}: {error}") from error
     most = None if arguments.ratio is None else round(arguments.ratio * len(real))
-    translated = itertools.islice(translated_pairs(files.expanded(arguments.translated), arguments.tag), most)
-    with files.new_folder(files.expanded(arguments.output)) as output:
+    translated = itertools.islice(translated_pairs(arguments.translated, arguments.tag), most)
+    with files.new_folder(arguments.output) as output:
         with (output / f"{split}.{pair[0]}").open("wb") as source, (output / f"{split}.{pair[1]}").open("wb") as target:
             for texts in itertools.chain(real, translated):
                 source.write(texts[0] + b"\n")
                 target.write(texts[1] + b"\n")
-        for path in folder.iterdir():
-            stem, _, language = path.name.removesuffix(".gz").rpartition(".")
-            if language in pair and stem != split:
-                shutil.copyfile(path, output / path.name)
+        for path in other_splits(folder, pair, split):
+            shutil.copyfile(path, output / path.name)
         facts = {"by": "mix_pairs", "real": len(real), "tag": arguments.tag}
         record = write_record(output, pair, facts)
     print(json.dumps(record))
+
+
+def other_splits(folder: Path, pair: tuple[str, str], split: str) -> Iterator[Path]:
+    """Yields the files of the other splits: those with equally many lines in both languages."""
+    for path in sorted(folder.iterdir()):
+        stem, source_end, packed = path.name.partition(f".{pair[0]}")
+        other = folder / f"{stem}.{pair[1]}{packed}"
+        is_split = source_end and packed in ("", ".gz") and stem != split and other.is_file()
+        if is_split and count_lines(path) == count_lines(other):
+            yield from (path, other)
 
 
 def translated_pairs(folder: Path, tag: str) -> Iterator[tuple[bytes, bytes]]:
@@ -56,7 +68,9 @@ def translated_pairs(folder: Path, tag: str) -> Iterator[tuple[bytes, bytes]]:
 
     if not (folder / FILE_NAME).is_file():
         raise UserError(f"--translated={folder}: has no {FILE_NAME}; name an output of scripts.translate_corpus")
-    plan = open_plan(folder, {"format": "parquet"})
+    plan = open_plan(folder, {})
+    if plan.request["format"] != "parquet":
+        raise UserError(f"--translated={folder}: is text; translate again with --format=parquet")
     if missing := plan.missing(1, 1):
         raise UserError(
             f"--translated={folder}: {len(missing)} of {len(plan.shards)} shards are missing; run the command "
@@ -73,11 +87,13 @@ def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.mix_pairs", __doc__)
     parser.add_argument("--pair", required=True, metavar="SOURCE-TARGET", help="codes of the languages, such as en-de")
     parser.add_argument(
-        "--real", required=True, metavar="FOLDER", help="the real pairs and other splits, STEM.LANGUAGE"
+        "--real", required=True, type=Path, metavar="FOLDER", help="the real pairs and other splits, STEM.LANGUAGE"
     )
     parser.add_argument("--split", default="train", metavar="STEM", help="the split to extend (train)")
-    parser.add_argument("--translated", required=True, metavar="FOLDER", help="output of scripts.translate_corpus")
-    parser.add_argument("--output", required=True, metavar="FOLDER", help="the new folder")
+    parser.add_argument(
+        "--translated", required=True, type=Path, metavar="FOLDER", help="output of scripts.translate_corpus"
+    )
+    parser.add_argument("--output", required=True, type=Path, metavar="FOLDER", help="the new folder")
     parser.add_argument(
         "--tag", default="<BT>", metavar="WORD", help='first word of translated sources; "": none (<BT>)'
     )

@@ -36,6 +36,7 @@ def main(arguments: argparse.Namespace) -> None:
     flags = (arguments.workdir, arguments.checkpoint, arguments.average, arguments.overrides)
     workers = {"count": arguments.workers, "cpus": arguments.worker_cpus, "gpus": arguments.worker_gpus}
     models = translator.load(*flags)
+    models.decoder()[0].check_n_best(arguments.n_best)
     request = {
         "model": translator.identity(models),
         "files": [(str(path), path.stat().st_size) for path in paths],
@@ -56,7 +57,7 @@ def main(arguments: argparse.Namespace) -> None:
     lines = cut = untranslated = 0
     for done, report in enumerate(reports, start=1):
         lines, cut, untranslated = lines + report.lines, cut + report.cut, untranslated + len(report.errors)
-        if len(report.errors):
+        if report.errors:
             logging.warning("Not translated: %s.", first_of(report.errors, SHOWN))
         progress = (report.number, report.lines, report.seconds, done, len(missing))
         logging.info("Shard %d: %d lines in %.1f s; %d of %d shards are done.", *progress)

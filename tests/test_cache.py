@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from transformer.cache import enable_compilation_cache
+from transformer.cache import enable_compilation_cache, make_once
 
 
 @pytest.fixture
@@ -33,3 +33,11 @@ def test_the_environment_variable_takes_precedence(tmp_path, monkeypatch):
     before = jax.config.jax_compilation_cache_dir
     enable_compilation_cache(str(tmp_path))
     assert jax.config.jax_compilation_cache_dir == before is not None
+
+
+def test_what_exists_needs_no_lock(tmp_path):
+    made = []
+    make_once(tmp_path / "folder", made.append, 1)
+    (tmp_path / ".folder.lock").unlink()
+    make_once(tmp_path / "folder", made.append, 1)
+    assert len(made) == 1 and not (tmp_path / ".folder.lock").exists()

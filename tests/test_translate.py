@@ -18,6 +18,7 @@ from tests.conftest import REPOSITORY
 from transformer import translate
 from transformer.data.sources import lines as input_lines
 from transformer.decoding.translation import EMPTY
+from transformer.errors import UserError
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +160,11 @@ def test_a_file_gives_full_chunks_and_a_fast_writer_loses_no_line(tmp_path):
     assert list(map(len, expected)) == [30_000, 30_000, 30_000, 10_000]
     with subprocess.Popen(["seq", "100000"], stdout=subprocess.PIPE) as writer:  # several times what a pipe holds
         assert sum(input_lines.read_chunks(writer.stdout, 30_000), []) == sum(expected, [])
+
+
+def test_input_in_another_encoding_is_refused():
+    with pytest.raises(UserError, match="^standard input: is UTF-16 or UTF-32, must be UTF-8"):
+        list(input_lines.read_chunks(io.BytesIO("a man\n".encode("utf-16")), 10))
 
 
 def test_a_slow_writer_waits_for_a_moment_only(monkeypatch):

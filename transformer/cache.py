@@ -37,6 +37,8 @@ def key(content: object) -> str:
 
 def make_once(folder: Path, fill: Callable[[Path], None], seconds: int) -> None:
     """Creates `folder` unless it exists, atomically: `fill` gets a temporary folder. Other processes wait."""
+    if folder.exists():  # perhaps in a cache that this user may only read
+        return
     folder.parent.mkdir(exist_ok=True)
     with exclusive(folder.with_name(f".{folder.name}.lock"), seconds):
         if not folder.exists():

@@ -30,8 +30,8 @@ def describe_environment() -> dict[str, Any]:
 
     commit, diff = None, None
     # An installed package may be inside the repository of another project.
-    if _git("ls-files", "--error-unmatch", "transformer") is not None:
-        commit, diff = _git("rev-parse", "HEAD"), _git("diff", "HEAD", "--no-ext-diff", "--no-color")
+    if git("ls-files", "--error-unmatch", "transformer") is not None:
+        commit, diff = git("rev-parse", "HEAD"), git("diff", "HEAD", "--no-ext-diff", "--no-color")
     environment = {
         "started": now(),
         "commit": commit and commit.strip(),
@@ -82,7 +82,8 @@ def now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def _git(*arguments: str) -> str | None:
+def git(*arguments: str) -> str | None:
+    """Returns what git prints in this repository; None if it fails."""
     try:
         result = subprocess.run(["git", *arguments], cwd=REPOSITORY, capture_output=True, check=True)
     except (OSError, subprocess.CalledProcessError):

@@ -31,7 +31,7 @@ def map_ordered(function: Callable, arguments: Iterable, workers: int) -> Iterat
         yield from map(function, arguments)
         return
     pool, ahead = Pool(function, workers), collections.deque()
-    with contextlib.closing(pool), _death_reported():
+    with contextlib.closing(pool), pool.death_reported():
         for argument in arguments:
             ahead.append(pool.submit(argument))
             if len(ahead) > workers:
@@ -48,11 +48,11 @@ class Pool:
     """
 
     def __init__(self, function: Callable, workers: int) -> None:
-        context = multiprocessing.get_context("spawn")
+        context, self.workers = multiprocessing.get_context("spawn"), workers
         self._executor = ProcessPoolExecutor(workers, context, initializer=_start, initargs=(pickle.dumps(function),))
 
     def __call__(self, *arguments: Any) -> Any:
-        with _death_reported():
+        with self.death_reported():
             return self.submit(*arguments).result()
 
     def submit(self, *arguments: Any) -> Future:
@@ -67,13 +67,14 @@ class Pool:
         """Ends the processes after the calls that they compute. Calls that wait for a process are cancelled."""
         self._executor.shutdown(cancel_futures=True)
 
-
-@contextlib.contextmanager
-def _death_reported() -> Iterator[None]:
-    try:
-        yield
-    except BrokenProcessPool as error:
-        raise UserError("data.workers: a worker process died; if memory ran out, lower it") from error
+    @contextlib.contextmanager
+    def death_reported(self) -> Iterator[None]:
+        """Turns the error of a process that died into a UserError."""
+        try:
+            yield
+        except BrokenProcessPool as error:
+            died = f"data.workers: one of {self.workers} worker processes died; if memory ran out, choose fewer"
+            raise UserError(died) from error
 
 
 def _start(pickled_function: bytes) -> None:

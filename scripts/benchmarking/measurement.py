@@ -1,27 +1,20 @@
 """Results of a benchmark, and the machine and code that they belong to."""
 
-import contextlib
 import platform
 import re
-import subprocess
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from scripts import markdown
+from transformer.environment import git
 from transformer.model import kernels
 
 
 class Measurement(NamedTuple):
-    """The rows of a table, with the header first, and notes below the table.
-
-    `processor` is the kind of processor, if the results depend on it. The marks in a file name it, so that the file can
-    have a table for each kind.
-    """
+    """The rows of a table, with the header first, and notes below the table."""
 
     rows: Sequence[Sequence[str]]
     notes: Sequence[str]
-    processor: str = ""
 
     @property
     def text(self) -> str:
@@ -42,14 +35,14 @@ def processor_name() -> str:
 
 def commit() -> str:
     """Returns the commit of the code, + with uncommitted changes; "unknown" without git."""
-    command, described = ["git", "describe", "--always", "--dirty=+", "--exclude=*"], ""
-    with contextlib.suppress(OSError):
-        described = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip()
-    return described or "unknown"
+    return (git("describe", "--always", "--dirty=+", "--exclude=*") or "unknown").strip()
 
 
 def processor_kind() -> str:
-    """Returns how this processor computes in bfloat16: by a matrix unit (amx), by vector instructions, or not."""
+    """Returns how this processor computes in bfloat16: by a matrix unit (amx), by vector instructions, or not.
+
+    The marks of a table name it, so that a file can have a table for each kind.
+    """
     if not kernels.computes_bfloat16():
         return "no-bfloat16"
     return "amx" if "amx_bf16" in kernels.processor_words() else "bfloat16"

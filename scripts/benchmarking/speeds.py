@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from absl import logging
 
-from scripts.benchmarking.measurement import Measurement, describe_machine, processor_kind
+from scripts.benchmarking.measurement import Measurement, describe_machine
 from scripts.benchmarking.processes import Contender, Failed, Worker, running
 from transformer.errors import UserError
 from transformer.model.kernels import computes_bfloat16, computes_int8
@@ -92,4 +92,4 @@ def tabulate(comparisons: Sequence[Comparison], threads: int) -> Measurement:
         for reason in dict.fromkeys(left_out.values()):
             names = "; ".join(system for system, its_reason in left_out.items() if its_reason == reason)
             notes.append(f"Left out of {batch}: {names} ({reason}).")
-    return Measurement(rows, notes, processor_kind())
+    return Measurement(rows, notes)

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+import ml_collections
 import pyarrow
 from pyarrow import parquet
 
 from transformer import files
+from transformer.config import keys
 from transformer.data.sources.lines import read_lines, strip_line_end
-from transformer.errors import UserError
+from transformer.errors import UserError, first_of
 
 FILE_NAME = "plan.json"
 SHARD_LINES = 10_000  # without --shards: a few minutes of one CPU core, and what a killed worker does again at most
@@ -83,12 +85,13 @@ def open_plan(output: Path, request: dict[str, Any]) -> Plan:
             return Plan(output, record["request"], [Shard(*values) for values in record["shards"]])
 
         plan = files.read_json(path, parse, "name another --output")
-        for key, value in request.items():
-            if (planned := plan.request.get(key)) != value:
-                raise UserError(
-                    f"--output={output}: its shards were made with {key}={planned!s:.200}, not {value!s:.200}; "
-                    "give the same flags, files and checkpoint as before, or name another folder"
-                )
+        made = keys.flatten(ml_collections.ConfigDict(plan.request))
+        asked = keys.flatten(ml_collections.ConfigDict(request))
+        if differing := [f"{key}={made.get(key)!s:.200}" for key, value in asked.items() if made.get(key) != value]:
+            raise UserError(
+                f"--output={output}: its shards were made with {first_of(differing, 3, ', ')}; give the same flags, "
+                "files and checkpoint as before, or name another folder"
+            )
         return plan
     files.make_folder(output, "--output")
     plan = Plan(output, request, make_shards([Path(name) for name, _ in request["files"]], request))
@@ -109,7 +112,7 @@ def find_files(names: str) -> list[Path]:
         raise UserError(f"--source={names}: {missing[0]} is no file; name files, separated by commas, or a folder")
     if not found:
         raise UserError(f"--source={names}: the folder has no files")
-    return [path.resolve() for path in found]
+    return [path.absolute() for path in found]  # the name of a link tells the format
 
 
 def make_shards(paths: Sequence[Path], request: dict[str, Any]) -> list[Shard]:

@@ -61,7 +61,7 @@ def get_datasets(
     with new_folder(output) as folder:
         taken = folder / "mtdata"
         call(python, "mtdata", "-no-pb", *arguments, "-o", str(taken))
-        names = {"train": "train", "validation": "dev"} | name_tests(taken, codes[0], datasets.get("test", []))
+        names = NAMES | name_tests(taken, codes[0], datasets.get("test", []))
         for language, code in zip(pair, codes, strict=True):
             for stem, name in names.items():
                 if (path := taken / f"{name}.{code}").exists():  # or a link to a file in a folder beside it

@@ -1,4 +1,4 @@
-"""Models of Bergamot and Firefox Translations, in: Marian's binary format, with int8 matrices and a shortlist."""
+"""Import of models of Bergamot and Firefox Translations: Marian's binary format, int8 matrices and a shortlist."""
 
 import dataclasses
 from pathlib import Path

@@ -34,7 +34,7 @@ MIN_IDENTICAL = 0.99  # of the beam translations, and of the greedy ones; of the
 
 def read_flags(arguments: argparse.Namespace, entry: Format) -> tuple[Path | None, Sentences | None]:
     """Returns the Python of a format's runtime, and the sentences of --sentences. Raises UserError for a bad flag."""
-    return find_python(arguments.runtime, is_here=not entry.search), read_sentences(arguments.sentences)
+    return find_python(arguments.runtime, is_here=entry.has_own_search), read_sentences(arguments.sentences)
 
 
 def certify(
@@ -55,7 +55,7 @@ def certify(
         sentences, model = usable(sentences or default_sentences(config), model, config), model.without_tag
         request = {"folder": str(folder.resolve()), "sources": sentences.texts, "quantization": quantization}
         request |= search_settings(sentences.texts, model, config)
-        ours = decode(model, config, request, has_own_search=not entry.search)
+        ours = decode(model, config, request, has_own_search=entry.has_own_search)
         theirs = ask(python, entry.runtime, request | {"references": ours["references"]})
         return compare(sentences, request, ours, theirs, config)
     except Unavailable as reason:

@@ -3,6 +3,7 @@
 CTranslate2 stores the transpose of a kernel, and one matrix for the projections of one input.
 """
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -87,7 +88,8 @@ def write(model: PortableModel, folder: Path, quantization: str | None, python: 
         "sources": [],
     }
     try:
-        runtimes.ask(python or runtimes.find_python(None, is_here=False) or Path("python"), "ctranslate2", request)
+        python = python or runtimes.find_python(None, is_here=False) or Path(sys.executable)
+        runtimes.ask(python, "ctranslate2", request)
     except runtimes.Unavailable as reason:
         raise UserError(f"--format=ctranslate2: needs CTranslate2's converter: {reason}") from reason
     variables.unlink()

@@ -32,10 +32,14 @@ search = jax.jit(jax.export.deserialize((FOLDER / "search.jax").read_bytes()).ca
 
 
 def segment(line: str) -> list[str]:
-    """Returns the pieces of a line. A language token such as >>fra<< may begin it, if the model has it."""
+    """Returns the pieces of a line, which may begin with a token such as >>fra<<. Not every source.spm has these."""
+    if source is None:
+        return line.split()
     language, end, rest = line.partition("<<")
-    first, text = ([language + end], rest) if end and language + end in tokens else ([], line)
-    return [*first, *(source.encode(text, out_type=str) if source else text.split())]
+    tag = language + end
+    if end and tag in tokens and source.piece_to_id(tag) == source.unk_id():
+        return [tag, *source.encode(rest, out_type=str)]
+    return source.encode(line, out_type=str)
 
 
 for lines in iter(lambda: list(itertools.islice(sys.stdin, ROWS)), []):

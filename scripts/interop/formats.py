@@ -38,7 +38,8 @@ class Format(NamedTuple):
       that Python. Raises UserError, with the setting that the format cannot express. None: cannot be exported.
     quantizations: the values of --quantization.
     runtime: the module of scripts/interop/runtimes/ that decodes with the toolkit, in another Python environment.
-    search: the settings that make a search here the toolkit's; empty: the toolkit runs the search of the workdir.
+    search: the settings that make a search here the toolkit's.
+    has_own_search: whether the toolkit runs the search of the workdir, in this environment.
     """
 
     recognises: Callable[[Path], bool | list[Path]] | None
@@ -47,6 +48,7 @@ class Format(NamedTuple):
     quantizations: tuple[str, ...] = ()
     runtime: str | None = None
     search: Mapping[str, Any] = COMMON_SEARCH
+    has_own_search: bool = False
 
 
 FORMATS: dict[str, Format] = {
@@ -73,7 +75,15 @@ FORMATS: dict[str, Format] = {
     ),
     "bergamot": Format(bergamot.models_in, bergamot.read, None, runtime="bergamot"),
     "safetensors": Format(None, None, stablehlo.write_safetensors),
-    "stablehlo": Format(None, None, stablehlo.write_stablehlo, ("bfloat16",), runtime="stablehlo", search={}),
+    "stablehlo": Format(
+        None,
+        None,
+        stablehlo.write_stablehlo,
+        quantizations=("bfloat16",),
+        runtime="stablehlo",
+        search=stablehlo.LOST,
+        has_own_search=True,
+    ),
 }
 UNPACK = {".gz": "gunzip", ".argosmodel": "unzip", ".zip": "unzip"}  # by suffix of a file
 

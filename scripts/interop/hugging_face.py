@@ -91,7 +91,7 @@ def modules(settings: dict[str, Any]) -> Iterator[tuple[str, str]]:
 def _read_settings(settings: dict[str, Any], search: dict[str, Any], texts: dict[str, Any]) -> dict[str, Any]:
     """Returns the configuration that the three files of settings describe."""
     if (model_type := settings.get("model_type")) not in NORM_POSITIONS:
-        raise UserError(f"model_type={model_type}: only marian can be imported, the type of OPUS-MT models")
+        raise UserError(f"model_type={model_type}: must be one of {', '.join(NORM_POSITIONS)}")
     if (activation := settings["activation_function"]) not in ACTIVATIONS:
         raise UserError(f"activation_function={activation}: must be one of {', '.join(ACTIVATIONS)}")
     for names in KEYS.values():

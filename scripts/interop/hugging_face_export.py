@@ -1,5 +1,6 @@
 """A model as a folder that Hugging Face's `from_pretrained` loads: as MarianMTModel, or with pre-norm as Pegasus."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from transformer.errors import UserError
 from transformer.special_tokens import BOS, EOS, PAD, SPECIAL_PIECES, UNK
 
 FORMAT = "huggingface"
+TAG = re.compile(">>.+<<")
 ACTIVATIONS = {ours: foreign for foreign, ours in names.ACTIVATIONS.items()}
 TOKENS = {
     "pad_token_id": PAD,
@@ -91,6 +93,11 @@ def _check_expressible(model: PortableModel, settings: dict[str, Any]) -> None:
     model.check_expressible(FORMAT, expressible)
     if any(None in side.models for side in model.tokenizer.sides if isinstance(side, PieceVocabulary)):
         raise UserError(f"--format={FORMAT}: cannot express a vocabulary without a SentencePiece model")
+    # MarianTokenizer takes a tag out of the text, which then has other pieces than with it.
+    source = model.tokenizer.source
+    tags = [] if isinstance(source, PieceVocabulary) else [piece for piece in source.pieces if TAG.fullmatch(piece)]
+    if tags:
+        raise UserError(f"--format={FORMAT}: cannot express {tags[0]} in a SentencePiece model")
     if (epsilon := settings["model.layer_norm_epsilon"]) != names.EPSILON:
         logging.warning("model.layer_norm_epsilon=%g becomes %g, which this format fixes.", epsilon, names.EPSILON)
 

@@ -19,7 +19,7 @@ ABSENT = -1  # the id of a special token that the other toolkit lacks
 NEVER = -100.0  # the output bias of an absent token: far below every logit, and finite, so that losses stay finite
 
 
-# What other toolkits have too. A format that cannot express all of it, or more, replaces the entry.
+# The values that most formats can express. A format that supports fewer or more replaces the entry.
 COMMON = {
     "training.objective": ("translation",),
     "model.attention": ("dot_product",),

@@ -34,7 +34,10 @@ TRANSLATE = Path(__file__).with_name("exported_translate.py")
 PLATFORMS = ("cpu", "cuda", "tpu")
 # A device of no platform: programs traced for it have none of the forms that are for one platform only.
 ANY_PLATFORM = AbstractMesh((), (), abstract_device=AbstractDevice("any", None, "any"))
-EXPRESSIBLE = {"training.objective": ("translation",), "decoding.strategy": ("beam",)}
+EXPRESSIBLE = {"training.objective": ("translation",), "decoding.strategy": ("beam",), "data.context": (0,)}
+# What the exported search leaves out, with the values that turn it off.
+LOST = {"decoding.shortlist": 0, "decoding.min_length": 0, "decoding.no_repeat_ngram": 0, "decoding.banned": ""}
+LOST |= {"decoding.rerank": ""}
 
 Parameters = dict[str, Float[Array, "..."]]  # by dotted name
 
@@ -61,9 +64,9 @@ def write_stablehlo(model: PortableModel, folder: Path, quantization: str | None
     """
     model.check_expressible("stablehlo", EXPRESSIBLE)
     config = checked(model.config | {"model.dtype": quantization or "float32"})
-    for key in ("shortlist", "min_length", "no_repeat_ngram", "banned", "rerank"):
-        if config.decoding[key]:
-            logging.warning("decoding.%s=%s: the exported search has no such part.", key, config.decoding[key])
+    for key in LOST:
+        if value := model.settings[key]:
+            logging.warning("%s=%s: the exported search has no such part.", key, value)
     graph, shapes = abstract_init(config, *model.tokenizer.vocab_sizes)
     structure, names = jax.tree.structure(shapes), list(named_leaves(shapes))
     decoding = config.decoding

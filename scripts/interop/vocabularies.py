@@ -1,4 +1,4 @@
-"""The vocabularies of Marian and CTranslate2: which of their ids is which token, and how text is segmented."""
+"""The vocabularies of other toolkits: which of their ids is which token, and how text is segmented."""
 
 from collections.abc import Sequence
 from pathlib import Path

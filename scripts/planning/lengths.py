@@ -56,17 +56,23 @@ class AssumedCorpus(Corpus):
 
 
 def assume(config: Config, lengths: str | None) -> Data:
-    """Returns a corpus of stated lengths. Raises UserError if `lengths` does not state them."""
+    """Returns a corpus of stated lengths. Raises UserError if `lengths` does not state them, or no pair fits."""
     statistics, size = WMT if lengths is None else parse_statistics(lengths), config.tokenizer.vocab_size
+    assumed, longest = AssumedCorpus(statistics, config.data), config.data.max_length
+    if not len(assumed):
+        raise UserError(f"--lengths={lengths}: no pair fits in config.data.max_length={longest}; raise it")
+    fitting = len(assumed) / min(statistics.pairs, DRAWN)
     means = f"{statistics.source:g} source and {statistics.target:g} target tokens"
     description = f"{statistics.pairs:,} pairs, log-normal lengths with means of {means}; vocabulary of {size:,}"
-    return Data(AssumedCorpus(statistics, config.data), (size, size), f"assumed: {description}")
+    if fitting < 0.99:
+        description += f"; only the {fitting:.0%} in max_length={longest} count"
+    return Data(assumed, (size, size), f"assumed: {description}")
 
 
 def read(config: Config, workdir: Path) -> Data:
     """Returns the data of an existing run. Raises UserError if there is no such run, or no data."""
-    open_existing(workdir)
-    vocabulary = tokenizer.prepare(config, workdir)
+    _, trained = open_existing(workdir)
+    vocabulary = tokenizer.prepare(trained, workdir)
     train = corpus.prepare(config, vocabulary, "train")
     source, target = train.lengths.mean(axis=0)
     means = f"{source:.1f} source and {target:.1f} target tokens"

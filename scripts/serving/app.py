@@ -44,10 +44,7 @@ def make_app(models: Sequence[ServedModel], limits: Limits, keys: Sequence[str],
         routes=[
             Route("/translate", routes.limited(routes.translate), **post),
             Route("/detect", routes.limited(routes.detect), **post),
-            Route("/explore/alternatives", routes.limited(routes.explored(explore.alternatives)), **post),
-            Route("/explore/attention", routes.limited(routes.explored(explore.attention)), **post),
-            Route("/explore/score", routes.limited(routes.explored(explore.score)), **post),
-            Route("/explore/beam", routes.limited(routes.explored(explore.beam)), **post),
+            *(Route(f"/explore/{f.__name__}", routes.limited(routes.explored(f)), **post) for f in explore.FUNCTIONS),
             Route("/languages", routes.languages),
             Route("/frontend/settings", routes.settings),
             Route("/health", routes.health),
@@ -66,6 +63,7 @@ class Routes:
     def __init__(self, models: Sequence[ServedModel], limits: Limits, keys: Sequence[str], metrics: Metrics) -> None:
         self.models = {(model.source, model.target): model for model in models}
         self.limits, self.keys, self.registry, self._running = limits, keys, metrics.registry, 0
+        self.codes = list(dict.fromkeys(code for pair in self.models for code in pair))
         self.sources = list(dict.fromkeys(source for source, _ in self.models))
         self.detector = languages.Detector(self.sources)
 
@@ -106,10 +104,10 @@ class Routes:
             raise HTTPException(400, f"{form!s:.20} format is not supported")
         detected = [self.detector(text)[0] for text in texts] if source == "auto" else []
         sources = [found["language"] for found in detected] or [source] * len(texts)
-        models, alternatives = [self._model(code, target) for code in sources], _alternatives(fields)
+        models, alternatives = [self._model_or_none(code, target) for code in sources], _alternatives(fields)
         controls, glossary = requests.read_controls(fields, texts, is_list, self.limits)
-        found: list[list[str]] = [[] for _ in texts]
-        for model in dict.fromkeys(models):
+        found = [[text] for text in texts]
+        for model in dict.fromkeys(filter(None, models)):
             chosen = [i for i, other in enumerate(models) if other is model]
             n_best = min(1 + alternatives, model.max_n_best)
             known = [texts[i] for i in chosen], form, n_best, [controls[i] for i in chosen], glossary
@@ -138,9 +136,10 @@ class Routes:
         return route
 
     async def languages(self, request: Request) -> Response:
-        codes = list(dict.fromkeys(code for pair in self.models for code in pair))
-        targets = {code: [target for source, target in self.models if source == code] for code in codes}
-        return JSONResponse([{"code": code, "name": languages.name(code), "targets": targets[code]} for code in codes])
+        targets = {code: [target for source, target in self.models if source == code] for code in self.codes}
+        return JSONResponse(
+            [{"code": code, "name": languages.name(code), "targets": targets[code]} for code in self.codes]
+        )
 
     async def settings(self, request: Request) -> Response:
         source, target = next(iter(self.models))
@@ -174,10 +173,14 @@ class Routes:
         """Returns the model of a pair. Raises HTTPException if a language is not served."""
         if (source, target) in self.models:
             return self.models[source, target]
-        codes = {code for pair in self.models for code in pair}
-        if unknown := [code for code in (source, target) if code not in codes]:
+        if unknown := [code for code in (source, target) if code not in self.codes]:
             raise HTTPException(400, f"{unknown[0]:.20} is not supported")
         raise HTTPException(400, f"{target} is not available as a target language from {source}")
+
+    def _model_or_none(self, source: str, target: str) -> ServedModel | None:
+        """Returns the model of a pair; None for one language twice: as in LibreTranslate, its texts do not change."""
+        is_same = source == target in self.codes and (source, target) not in self.models
+        return None if is_same else self._model(source, target)
 
 
 def _alternatives(fields: dict[str, Any]) -> int:

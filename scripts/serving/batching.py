@@ -47,7 +47,7 @@ class Batcher:
 
     Attributes:
       kinds: the kinds of work, by name.
-      report: is called after each batch with its kind, number of jobs and seconds.
+      report: is called after each batch with its kind, its jobs relative to the most, and its seconds.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Batcher:
         kinds: Mapping[str, Work],
         wait_seconds: float,
         max_jobs: int,
-        report: Callable[[str, int, float], None] = lambda kind, jobs, seconds: None,
+        report: Callable[[str, float, float], None] = lambda kind, fill, seconds: None,
     ) -> None:
         self.kinds, self.wait_seconds, self.max_jobs, self.report = kinds, wait_seconds, max_jobs, report
         self._jobs: list[Job] = []
@@ -105,7 +105,8 @@ class Batcher:
         while jobs := self._gather():
             start = time.perf_counter()
             self._compute(jobs)
-            self.report(jobs[0].kind, len(jobs), time.perf_counter() - start)
+            kind = jobs[0].kind
+            self.report(kind, len(jobs) / self.kinds[kind].capacity, time.perf_counter() - start)
 
     def _gather(self) -> list[Job]:
         """Returns the next jobs, of one kind; [] after the last one of a closed queue."""

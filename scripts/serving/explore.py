@@ -45,6 +45,9 @@ def beam(model: Model, fields: dict[str, Any], limits: Limits) -> dict[str, Any]
     return beam_chart.tree(model.beam_tree(_whole(model, fields, limits))).to_dict()
 
 
+FUNCTIONS = (attention, score, alternatives, beam)
+
+
 def _as_json(translations: Sequence[Translation]) -> list[dict[str, Any]]:
     names = ("text", "score", "log_probability", "pieces", "token_log_probabilities")
     return [{name: getattr(translation, name) for name in names} for translation in translations]

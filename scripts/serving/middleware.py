@@ -40,9 +40,9 @@ class Metrics:
     def watch_queue(self, pair: str, queue: Sized) -> None:
         self._queue.labels(pair).set_function(lambda: len(queue))
 
-    def report(self, pair: str, capacity: int, kind: str, jobs: int, seconds: float) -> None:
+    def report(self, pair: str, kind: str, fill: float, seconds: float) -> None:
         """Records a batch of the queue of a pair."""
-        self._fill.labels(pair, kind).observe(jobs / (1 if kind == "explore" else capacity))
+        self._fill.labels(pair, kind).observe(fill)
         self._seconds.labels(pair).observe(seconds)
 
 

@@ -63,8 +63,7 @@ class ServedModel:
             "explore": Work(lambda calls: [call() for call in calls], 1),
         }
         pair = f"{self.source}-{self.target}"
-        report = functools.partial(metrics.report, pair, self.capacity)
-        self.queue = Batcher(kinds, wait_seconds, max_jobs, report)
+        self.queue = Batcher(kinds, wait_seconds, max_jobs, functools.partial(metrics.report, pair))
         metrics.watch_queue(pair, self.queue)
         self._tokens = metrics.tokens.labels(pair)
 
@@ -73,14 +72,14 @@ class ServedModel:
         return self.model.config.decoding.beam_size
 
     def compile(self) -> None:
-        """Compiles all programs of the queue's work."""
+        """Compiles the programs of translations, and those that explain them, except with controls."""
         for model in self._models.values():
             model.compile()
         self.explorer.compile(self.max_n_best)
         (one, two), decoding = map(self.explorer.num_tokens, ("1", "1 1")), self.model.config.decoding
         for padded in padded_lengths(longest_text(decoding)):
             lengths = padded, min(padded, decoding.max_source_length)  # of known texts and of texts to translate
-            text, source = (" ".join(["1"] * ((length - 1) // max(two - one, 1))) for length in lengths)
+            text, source = (" ".join(["1"] * (1 + (length - one) // max(two - one, 1))) for length in lengths)
             for method, arguments in (("score", [[(text, "")]]), ("attention", (text, "")), ("beam_tree", [source])):
                 with contextlib.suppress(UserError):  # the model has no such method
                     getattr(self.explorer, method)(*arguments)

@@ -59,6 +59,8 @@ IMPOSSIBLE_COMBINATIONS = (
     ({"tokenizer.shared": False}, ("share_embeddings=all", "shared=False")),
     ({"data.source": "ids"}, ("source=ids", "kind=bpe")),
     ({"tokenizer.kind": "ids"}, ("source=tfds", "kind=ids")),
+    ({"data.source": "ids", "tokenizer.kind": "ids", "data.context": 1}, ("context=1",)),
+    ({"data.source": "ids", "tokenizer.kind": "ids", "data.source_tag": "7"}, ("source_tag=7",)),
     ({"tokenizer.kind": "word", "tokenizer.subword_sampling": 0.1}, ("kind=word", "subword_sampling=0.1")),
     ({"tokenizer.kind": "pieces", "tokenizer.subword_sampling": 0.1}, ("kind=pieces", "subword_sampling=0.1")),
     ({"tokenizer.kind": "char", "tokenizer.byte_fallback": True}, ("kind=char", "byte_fallback=True")),

@@ -4,6 +4,7 @@ import pytest
 
 from scripts import inspect_data
 from tests.checkpoints.workdirs import REFERENCES, SOURCES, make_workdir, run
+from tests.data.files import text_config
 from transformer.config import loading
 from transformer.data.sources.source import open_source
 
@@ -37,6 +38,15 @@ def test_the_worst_pairs_are_printed_and_can_be_excluded(workdir, tmp_path, caps
     assert [tuple(side.decode() for side in pair) for pair in open_source(config.data, "train")] == kept
 
 
+def test_the_numbers_of_a_document_run_are_those_of_the_lines(tmp_path):
+    for language, text in (("en", "a\n\nb\n"), ("de", "A\n\nB\n")):
+        (tmp_path / f"train.{language}").write_text(text)
+    data = text_config(tmp_path, tmp_path / "cache").data
+    data.context = 1
+    _, pairs = inspect_data.read_corpus(inspect_data.make_parser().parse([f"--workdir={tmp_path}"]), data)
+    assert pairs == [("a", "A"), ("", ""), ("b", "B")]
+
+
 @pytest.mark.slow
 def test_other_files_directions_and_ensembles_can_be_inspected(workdir, tmp_path, capsys):
     reverse = make_workdir(
@@ -65,7 +75,7 @@ def test_other_files_directions_and_ensembles_can_be_inspected(workdir, tmp_path
         (["--share=0"], "--share=0.0: must be above 0 and at most 1"),
         (["--source=a"], "--source and --target: give both files"),
         (["--source={tmp}/a", "--target={tmp}/b"], "a has 1 line and {tmp}/b has 2"),
-        (["--exclude={tmp}/absent/list"], "there is no folder {tmp}/absent"),
+        (["--exclude={tmp}/absent/list"], "{tmp}/absent/list: cannot be written"),
         (["--reverse={tmp}/absent"], "{tmp}/absent: no such folder"),
         (["--reverse={run}"], "translates in to out, must translate out to in"),
     ],

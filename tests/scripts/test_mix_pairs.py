@@ -52,6 +52,23 @@ def test_real_pairs_come_first_and_translated_ones_are_tagged(flags, tmp_path, m
     assert json.loads((output / "data.json").read_text()) == record
 
 
+def test_only_files_that_are_parallel_are_copied(flags, tmp_path, capsys):
+    for name, lines in (("mono.en", 3), ("mono.de", 2), ("more.en", 1), ("notes.txt", 2)):
+        (tmp_path / "real" / name).write_text("a\n" * lines)
+    assert run(mix_pairs, *flags, f"--output={tmp_path / 'mixed'}") == 0
+    names = ["data.json", "train.de", "train.en", "valid.de", "valid.en"]
+    assert sorted(path.name for path in (tmp_path / "mixed").iterdir()) == names
+
+
+def test_errors_name_the_flags_of_this_command(flags, tmp_path, capsys):
+    assert run(mix_pairs, *flags, "--split=trian", f"--output={tmp_path / 'mixed'}") == 2
+    assert f"--real={tmp_path / 'real'} --split=trian: " in capsys.readouterr().err
+    plan = tmp_path / "translated" / "plan.json"
+    plan.write_text(plan.read_text().replace('"format": "parquet"', '"format": "text"'))
+    assert run(mix_pairs, *flags, f"--output={tmp_path / 'mixed'}") == 2
+    assert f"--translated={tmp_path / 'translated'}: is text; translate" in capsys.readouterr().err
+
+
 def test_translations_must_be_complete(flags, tmp_path, capsys):
     next(Path(tmp_path, "translated").glob("shard-000002*")).unlink()
     assert run(mix_pairs, *flags, f"--output={tmp_path / 'mixed'}") == 2

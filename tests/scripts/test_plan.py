@@ -18,6 +18,7 @@ from scripts.planning.estimate import Estimate
 from scripts.planning.estimate import estimate as make_estimate
 from tests.checkpoints.workdirs import run
 from transformer.config.loading import load_file, with_values
+from transformer.data.tokenizers import tokenizer
 from transformer.workdir import create_workdir
 
 TINY = [
@@ -156,6 +157,23 @@ def test_a_run_gives_its_own_lengths_and_vocabularies(print_plan, monkeypatch, t
     assert f"lengths     of {tmp_path / 'run'}: {means}; vocabulary of 9" in report
 
 
+def test_the_vocabularies_are_those_of_the_run_and_pairs_that_do_not_count_are_told(tmp_path):
+    config = load_file("configs/base.py", [])
+    settings = {"data.source": "text", "data.path": str(tmp_path), "data.train_split": "few"}
+    settings |= {"tokenizer.kind": "char", "data.cache_dir": str(tmp_path / "cache")}
+    for language in ("en", "de"):
+        (tmp_path / f"few.{language}").write_text("ab\n")
+    made = with_values(config, settings)
+    create_workdir(tmp_path / "run", made)
+    tokenizer.prepare(made, tmp_path / "run")
+    before = sorted(tmp_path.glob("run/*"))
+    lengths.read(with_values(made, {"tokenizer.shared": False, "model.share_embeddings": "target"}), tmp_path / "run")
+    assert sorted(tmp_path.glob("run/*")) == before
+    assumed = lengths.assume(config, "1000:200:200")
+    share = len(assumed.corpus) / 1000
+    assert 0.5 < share < 0.9 and f"; only the {share:.0%} in max_length=256 count" in assumed.description
+
+
 def test_what_does_not_fit_says_what_takes_the_memory(print_plan, estimated, monkeypatch, capsys):
     print_plan()
     monkeypatch.setattr(estimate, "estimate", lambda *_: with_memory(estimated, available=100_000))
@@ -171,6 +189,10 @@ def test_what_does_not_fit_says_what_takes_the_memory(print_plan, estimated, mon
     ("argv", "message"),
     [
         ([flag.replace("h100", "h1000") for flag in TINY], r"--device=h1000: no such device; .*; did you mean h100\?"),
+        (
+            [*WITHOUT_LENGTHS, "--lengths=9:400:400"],
+            r"--lengths=9:400:400: no pair fits in config.data.max_length=256",
+        ),
         ([*WITHOUT_LENGTHS, "--lengths=5"], r"--lengths=5: must be PAIRS:SOURCE:TARGET"),
         ([*TINY, "--config.mesh.fsdp=3"], r"mesh.data=-1 mesh.fsdp=3 mesh.tensor=1: the product must be 1, the number"),
         ([*TINY, "--workdir=x"], r"argument --workdir: not allowed with argument --lengths"),

@@ -90,9 +90,9 @@ def test_only_missing_shards_are_translated_again(whole, flags, tmp_path, capsys
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("--checkpoint=30", "its shards were made with model="),
-        ("--decoding.beam_size=1", "its shards were made with model="),
-        ("--format=text", "its shards were made with format=parquet, not text"),
+        ("--checkpoint=30", "its shards were made with model.parameters="),
+        ("--decoding.beam_size=1", "its shards were made with model.decoding.beam_size=2;"),
+        ("--format=text", "its shards were made with format=parquet;"),
     ],
 )
 def test_shards_of_other_settings_are_not_mixed(whole, flags, tmp_path, change, message, capsys):
@@ -101,11 +101,17 @@ def test_shards_of_other_settings_are_not_mixed(whole, flags, tmp_path, change, 
     assert contents(tmp_path / "whole") == whole
 
 
+def test_more_translations_than_the_search_has_are_refused_before_there_is_a_plan(flags, tmp_path, capsys):
+    assert run(translate_corpus, *flags, f"--output={tmp_path / 'new'}", "--shard=1/1", "--n_best=3") == 2
+    assert "n_best=3: must be at most decoding.beam_size=2" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
 def test_another_model_of_the_same_step_is_refused(whole, flags, tmp_path, capsys):
     (tmp_path / "runs").mkdir()
     other = make_workdir(tmp_path / "runs" / "other", seed=1)
     assert run(translate_corpus, f"--workdir={other}", *flags[1:], f"--output={tmp_path / 'whole'}", "--shard=1/1") == 2
-    assert "its shards were made with model=" in capsys.readouterr().err
+    assert "its shards were made with model.parameters=" in capsys.readouterr().err
 
 
 def test_a_line_that_cannot_be_translated_is_reported(workdir, tmp_path, capsys, monkeypatch):

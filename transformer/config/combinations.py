@@ -144,6 +144,9 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
     "source=ids needs kind=ids, and kind=ids needs source=ids; set both or neither": (
         lambda c: (c.data.source == "ids") != (c.tokenizer.kind == "ids")
     ),
+    "integers have no words for tags and between sentences; leave source_tag empty and context=0": (
+        lambda c: c.tokenizer.kind == "ids" and (c.data.source_tag != "" or c.data.context > 0)
+    ),
     "only bpe and unigram support subword_sampling and byte_fallback; set them to 0 and false": (
         lambda c: (
             c.tokenizer.kind not in ("bpe", "unigram")

@@ -53,8 +53,10 @@ class Segmenter:
     def split(self, text):
         if self.processor is None:
             return text.split()
-        language, text = re.fullmatch("(>>.*?<<)?(.*)", text).groups()
-        return ([language] if language else []) + self.processor.encode(text, out_type=str)
+        language, rest = re.fullmatch("(>>.*?<<)?(.*)", text).groups()
+        if language and self.processor.piece_to_id(language) == self.processor.unk_id():  # as in OPUS-MT's models
+            return [language, *self.processor.encode(rest, out_type=str)]
+        return self.processor.encode(text, out_type=str)
 
     def join(self, pieces):
         return " ".join(pieces) if self.processor is None else self.processor.decode(pieces)

@@ -81,6 +81,21 @@ def test_monolingual_text_has_one_file(tmp_path, data, side):
     assert source.name == str(tmp_path / f"train.{languages[side]}")
 
 
+def test_the_name_of_a_link_tells_the_format(tmp_path, data):
+    for side, language in enumerate(("en", "de")):
+        write(tmp_path / f"packed{side}.gz", [pair[side] for pair in PAIRS])
+        blob = (tmp_path / f"packed{side}.gz").rename(tmp_path / f"blob{side}")
+        (tmp_path / f"train.{language}.gz").symlink_to(blob)
+    assert list(sources.open_source(data, "train")) == RAW
+
+
+@pytest.mark.parametrize("content", ["[1]", '{"a": 1}\n{"a": 2}\n', '{"version": 3}'])
+def test_a_json_file_that_is_no_record_is_left_out(tmp_path, data, content, caplog):
+    (tmp_path / "data.json").write_text(content)
+    assert sources.read_origin(data) is None
+    assert "data.json is no record of scripts.get_data" in caplog.text
+
+
 @pytest.mark.parametrize("ending", ["", ".gz"])
 def test_files_are_joined(tmp_path, data, ending):
     write_pairs(tmp_path, "one", PAIRS[:7], ending=ending)

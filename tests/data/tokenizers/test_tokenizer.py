@@ -176,6 +176,15 @@ def test_the_sample_of_training_text_is_bounded_and_spread_evenly(tmp_path):
     assert all(abs(places.count(third) - len(plain) / 3) < 3 for third in range(3))
 
 
+def test_documents_need_a_separator_in_the_vocabulary(config, tmp_path):
+    make(config, tmp_path)
+    config.data.context = 1
+    with pytest.raises(UserError, match="^config.data.context=1: the vocabulary has no token <sep>; set "):
+        make(config, tmp_path)
+    (tmp_path / "workdir" / "tokenizer.model").unlink()
+    assert "<sep>" in make(config, tmp_path).source.pieces
+
+
 def test_training_skips_pairs_that_are_not_utf8(config, tmp_path):
     with (tmp_path / "train.en").open("ab") as file:
         file.write(b"caf\xe9\n")

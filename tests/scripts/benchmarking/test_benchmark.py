@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from scripts import benchmark
-from scripts.benchmarking import tasks
+from scripts.benchmarking import measurement, tasks
 from scripts.benchmarking.measurement import Measurement
 from tests.checkpoints.saved_runs import refusal
 from tests.checkpoints.workdirs import run
 from tests.test_imports import imported_modules
 
-MEASUREMENT = Measurement([("name", "value"), ("a", "1")], ["A note."], "amx")
+MEASUREMENT = Measurement([("name", "value"), ("a", "1")], ["A note."])
 
 
 @pytest.fixture
@@ -52,13 +52,16 @@ def test_a_flag_that_does_not_apply_is_refused(flags, message):
     assert message in refusal(lambda: benchmark.main(benchmark.make_parser().parse(flags)))
 
 
-def test_results_are_a_table_and_go_between_the_marks_of_size_and_processor(measured, capsys, tmp_path):
+def test_results_are_a_table_and_go_between_the_marks_of_size_and_processor(measured, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(measurement, "processor_kind", lambda: "amx")
     assert run(benchmark, "layers") == 0
     assert capsys.readouterr().out == "| name | value |\n| --- | --- |\n| a | 1 |\n\nA note.\n"
     page, (begin, end) = tmp_path / "page.md", (f"<!-- decode-small-amx: {mark} -->" for mark in ("begin", "end"))
     page.write_text(f"before\n{begin}\n{end}\nafter\n")
     assert run(benchmark, "decode", "--size=small", f"--readme={page}") == 0
     assert f"| a | 1 |\n\nA note.\n{end}\nafter" in page.read_text()
+    assert len(measured) == 2
+    assert run(benchmark, "train", f"--readme={page}") == 2 and len(measured) == 2  # without marks, nothing is measured
 
 
 def test_the_flag_names_every_size():

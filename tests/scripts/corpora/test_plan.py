@@ -71,9 +71,9 @@ def test_a_plan_is_made_once_and_answers_only_its_own_request(corpus, tmp_path, 
     assert open_plan(tmp_path / "out", request) == made
     with corpus[0].open("ab") as file:
         file.write(b"more\n")
-    with pytest.raises(UserError, match=r"--output=.*: its shards were made with files=.*, not"):
+    with pytest.raises(UserError, match=r"--output=.*: its shards were made with files=.*;"):
         open_plan(tmp_path / "out", request_for(corpus))
-    with pytest.raises(UserError, match="with format=text, not parquet"):
+    with pytest.raises(UserError, match="with format=text;"):
         open_plan(tmp_path / "out", {**request, "format": "parquet"})
     (tmp_path / "out" / plan.FILE_NAME).write_text('{"request"')
     with pytest.raises(UserError, match="plan.json: damaged"):
@@ -92,6 +92,8 @@ def test_unusable_files_are_named(tmp_path):
     for names, message in ((f"{tmp_path}/wide.txt,{tmp_path}/none", "none is no file"), ("", "no file")):
         with pytest.raises(UserError, match=message):
             find_files(names)
+    (tmp_path / "linked.parquet").symlink_to(tmp_path / "damaged.parquet")
+    assert find_files(f"{tmp_path}/linked.parquet") == [tmp_path / "linked.parquet"]  # whose name tells the format
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="the folder has no files"):
         find_files(str(tmp_path / "empty"))

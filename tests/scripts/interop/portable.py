@@ -36,13 +36,14 @@ TINY = {
 }
 
 
-def make_tokenizer(*sizes: int, texts: Sequence[str] = TEXTS) -> Tokenizer:
+def make_tokenizer(*sizes: int, texts: Sequence[str] = TEXTS, user_symbols: Sequence[str] = ()) -> Tokenizer:
     """Returns a SentencePiece tokenizer of these vocabulary sizes, one for both sides or one for each."""
     vocabularies = []
     for size in sizes:
         model = io.BytesIO()
         ids = {"pad_id": PAD, "unk_id": UNK, "bos_id": BOS, "eos_id": EOS}
         options = {"model_type": "unigram", "vocab_size": size, "minloglevel": 2, **ids}
+        options["user_defined_symbols"] = list(user_symbols)
         sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(texts), model_writer=model, **options)
         vocabularies.append(SentencePieceVocabulary(model.getvalue()))
     return Tokenizer(vocabularies[0], vocabularies[-1])

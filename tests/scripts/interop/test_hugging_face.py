@@ -212,6 +212,12 @@ def test_a_setting_that_no_class_has_is_refused(key, value, tmp_path, tokenizers
     assert not any(tmp_path.iterdir())
 
 
+def test_a_tag_of_the_sentencepiece_model_is_refused(tmp_path):
+    tokenizer = make_tokenizer(30, user_symbols=[">>de<<"])
+    with pytest.raises(UserError, match="^--format=huggingface: cannot express >>de<< in a SentencePiece model$"):
+        hugging_face_export.write(random_model(tokenizer), tmp_path, None)
+
+
 def test_pre_norm_needs_one_vocabulary(tmp_path, tokenizers):
     changes = {"tokenizer__shared": False, "model__norm_position": "pre", "model__share_embeddings": "target"}
     model = random_model(tokenizers[1], **changes)
@@ -247,8 +253,14 @@ def truncate(name):
 
 
 DAMAGES = {
-    "another architecture": (change_json("config.json", model_type="m2m_100"), "config.json: model_type=m2m_100: only"),
-    "no architecture": (change_json("config.json", model_type="absent"), "config.json: model_type=None: only"),
+    "another architecture": (
+        change_json("config.json", model_type="m2m_100"),
+        "model_type=m2m_100: must be one of mar",
+    ),
+    "no architecture": (
+        change_json("config.json", model_type="absent"),
+        "model_type=None: must be one of marian, pegasus",
+    ),
     "an activation": (change_json("config.json", activation_function="mish"), "must be one of silu, "),
     "widths that differ": (change_json("config.json", decoder_ffn_dim=4), "encoder_ffn_dim and decoder_ffn_dim differ"),
     "text for a number": (change_json("config.json", d_model="8"), "config.json: config.model.d_model=8: must be "),

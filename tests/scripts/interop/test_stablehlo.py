@@ -31,7 +31,8 @@ BYTES = {
     "data.source": "text",
     "tokenizer.kind": "bpe",
     "tokenizer.byte_fallback": "true",
-    "tokenizer.vocab_size": "270",
+    "tokenizer.vocab_size": "272",
+    "data.source_tag": ">>{target_language}<<",
     "decoding.max_source_length": "32",
 }
 VARIANT = {
@@ -93,12 +94,14 @@ def exported(request, tmp_path_factory):
 @pytest.mark.first_case
 def test_the_program_translates_without_our_code(exported):
     name, workdir, folder = exported
+    model = transformer.load(workdir)
+    tag = model._decoder.tokenizer.source_tag  # a token of the SentencePiece model
     # -I: neither the current folder nor PYTHONPATH leads to the project.
     command = [sys.executable, "-I", str(folder / "translate.py")]
-    text = "".join(f"{line}\n" for line in LINES[name])
+    text = "".join(f"{line and tag and tag + ' '}{line}\n" for line in LINES[name])
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, cwd=folder)
     assert done.returncode == 0, done.stderr
-    expected = [best.text for (best,) in transformer.load(workdir).translate(LINES[name])]
+    expected = [best.text for (best,) in model.translate(LINES[name])]
     assert done.stdout.split("\n") == [*expected, ""]
     assert len(set(expected)) > 2
 
@@ -148,7 +151,7 @@ def test_the_encoder_gives_the_states_of_any_number_and_length_of_sentences(expo
     name, workdir, folder = exported
     model = transformer.load(workdir)
     encoder = jax.export.deserialize((folder / "encoder.jax").read_bytes())
-    weights, tokenizer = load_file(folder / "model.safetensors"), model._decoder.tokenizer.source
+    weights, tokenizer = load_file(folder / "model.safetensors"), model._decoder.tokenizer.encoders[0]
     for texts in (LINES[name][:2], LINES[name][3:4]):
         rows = [[*tokens, 3] for tokens in tokenizer.encode(texts)]
         source = np.zeros((len(rows), max(map(len, rows)) + 2), np.int32)

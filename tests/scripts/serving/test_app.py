@@ -132,6 +132,13 @@ def test_the_language_is_detected_among_the_sources(client):
     assert (name("de_AT"), name("out")) == ("German", "out")
 
 
+def test_texts_in_the_target_language_do_not_change(client, expected, monkeypatch):
+    assert post(client, target="in", alternatives=1).json() == {"translatedText": "1 2 3", "alternatives": []}
+    found = {"1 2": "in", "3 4": "out"}
+    monkeypatch.setattr(Detector, "__call__", lambda self, text: [{"language": found[text], "confidence": 99.0}])
+    assert post(client, source="auto", q=["1 2", "3 4"]).json()["translatedText"] == [expected("1 2"), "3 4"]
+
+
 def test_what_is_served_is_listed(client):
     assert client.get("/languages").json() == [
         {"code": "in", "name": "in", "targets": ["out"]},
@@ -156,7 +163,7 @@ def test_what_is_served_is_listed(client):
         ({"source": ["in"]}, "source must be a text"),
         ({"source": "xx"}, "xx is not supported"),
         ({"target": "xx"}, "xx is not supported"),
-        ({"target": "in"}, "in is not available as a target language from in"),
+        ({"source": "xx", "target": "xx"}, "xx is not supported"),
         ({"format": "pdf"}, "pdf format is not supported"),
         ({"format": ["html"]}, "format is not supported"),
         ({"alternatives": -1}, "alternatives must be a number"),

@@ -2,7 +2,8 @@
 
 The plan of an epoch is made before its sentences are sampled, so it reserves the expected length and `MARGIN` standard
 deviations. A longer sample is drawn again; after `ATTEMPTS` draws a sentence keeps its best segmentation, which fits.
-The result is a function of (seed, epoch, side, sentence), whatever the batch, thread or process.
+For one corpus and `data.max_length` the result is a function of (seed, epoch, side, sentence), whatever the batch,
+thread or process.
 """
 
 import functools

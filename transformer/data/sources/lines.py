@@ -41,7 +41,7 @@ def read_lines(path: Path) -> Iterator[bytes]:
         raise UserError(f"{path}: {error.strerror}; name a file that can be read") from error
 
 
-def _check_encoding(head: bytes, path: Path) -> None:
+def _check_encoding(head: bytes, path: Path | str) -> None:
     has_mark = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE))
     wide_newlines = max(head.count(b"\n\0"), head.count(b"\0\n"))
     if has_mark or 2 * wide_newlines > head.count(b"\n"):
@@ -56,8 +56,11 @@ def strip_line_end(line: bytes, first: bool) -> bytes:
 
 def read_chunks(stream: io.BufferedIOBase, chunk_lines: int) -> Iterator[list[bytes]]:
     """Yields the lines of a stream, `chunk_lines` at a time, or those that have come when no more input is ready."""
-    lines, parts = [], []  # complete lines, and the parts of the next one
+    lines, parts, is_first = [], [], True  # complete lines, and the parts of the next one
     while _is_ready(stream, None) and (block := stream.read1(BLOCK_BYTES)):
+        if is_first:
+            _check_encoding(block, "standard input")
+            is_first = False
         if not lines:
             patient_until = time.monotonic() + PATIENCE
         first, *following = block.split(b"\n")

@@ -63,10 +63,9 @@ class MixedSource:
 
     @property
     def identity(self) -> dict:
-        parts = [[source.identity, corpus.tag] for source, corpus in zip(self.sources, self.corpora, strict=True)]
-        identity = {"source": "mixture", "parts": parts}
-        for name, key in (("weights", "pair_weights"), ("links", "alignments")):
-            identity[name] = [path and file_identity(path) for path in self.paths(key)]
+        identity = {"source": "mixture", "parts": [source.identity for source in self.sources]}
+        for key in ("pair_weights", "alignments"):
+            identity[key] = [path and file_identity(path) for path in self.paths(key)]
         return identity
 
     def weigh(self, counts: Sequence[int]) -> list[float]:

@@ -1,13 +1,16 @@
 """Sources of sentence pairs: the table of their kinds, and the functions that open and read them."""
 
+import contextlib
 import functools
 import hashlib
 import itertools
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from absl import logging
 from jaxtyping import Bool, Int
 
 from transformer import files
@@ -79,7 +82,7 @@ def _open_pairs(data: Config, split: str) -> Source:
 
 
 def read_pairs(data: Config, split: str) -> tuple[list[str], list[str]]:
-    """Reads the pairs of a held-out split as they are. Raises UserError if it is empty or a sentence is not UTF-8."""
+    """Reads a split as text, a sentence a line. Raises UserError if it is empty or a sentence is not UTF-8."""
     if split == "train" and data.mixture:
         raise UserError("split train: is a mixture of corpora here; give the files of one of them instead")
     source = _open_pairs(data, split)
@@ -125,8 +128,13 @@ class SelectedPairs:
 
 
 def read_origin(data: Config) -> dict[str, Any] | None:
-    """Returns the record in the folder `data.path`; None if there is none. Raises UserError if it is damaged."""
+    """Returns the record in the folder `data.path`; None if there is none."""
     path = files.expanded(data.path) / ORIGIN
     if not data.path or not path.is_file():
         return None
-    return files.read_json(path, lambda record: {**record}, "restore it or delete it")
+    with contextlib.suppress(ValueError):
+        record = json.loads(path.read_bytes())
+        if isinstance(record, dict) and {"made", "files"} <= record.keys():
+            return record
+    logging.warning("%s is no record of scripts.get_data; it is left out.", path)
+    return None

@@ -125,6 +125,11 @@ def prepare(config: Config, workdir: Path) -> Tokenizer:
     tokenizer = Tokenizer.load(workdir, config)
     for tag in tags(config.data):
         tokenizer.tagged(tag)
+    if config.data.context and any(len(tokens) > 2 for side in tokenizer.sides for tokens in side.encode([SEPARATOR])):
+        raise UserError(
+            f"config.data.context={config.data.context}: the vocabulary has no token {SEPARATOR}; set "
+            "config.training.init_vocabulary=own, or leave config.tokenizer.model_file empty"
+        )
     return tokenizer
 
 
