@@ -249,7 +249,7 @@ def get_keys() -> ml_collections.ConfigDict:
     # Consecutive updates skipped for a non-finite loss or gradient before a rollback
     training.max_skipped = Key(20, at_least(1))
     training.max_rollbacks = Key(3, at_least(0), RECORD)  # rollbacks to the last finite checkpoint before the run fails
-    # Abort if a step takes longer, not counting compilation and the encoding of the next epoch; 0: never
+    # Abort if a step takes longer, not counting compilation; 0: never
     training.stall_seconds = Key(1800.0, at_least(0), HOST)
     training.patience = Key(0, at_least(0), RECORD)  # validations without a better best_metric before stopping; 0: off
 

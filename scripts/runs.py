@@ -7,9 +7,10 @@ from pathlib import Path
 
 from transformer.checkpoints.restore import steps_in
 from transformer.config_types import Config
+from transformer.decoding.bleu import rank
 from transformer.errors import UserError
 from transformer.run.record import read_record
-from transformer.training.progress import Record, rank
+from transformer.training.progress import Record
 from transformer.workdir import Workdir, open_existing
 
 

@@ -261,8 +261,11 @@ def test_other_decoding_keys_share_the_parameters(model):
     assert other._parameters is model._parameters and model.config.decoding.batch_tokens == 128
     greedy = transformer.load(model.checkpoints[0].workdir, beam_size=1)
     assert [best[0].text for best in other.translate(TEXTS)] == [best[0].text for best in greedy.translate(TEXTS)]
-    with pytest.raises(UserError, match="beam_size"):
+    with pytest.raises(UserError, match="decoding.beam_size=0: "):
         model.with_decoding(beam_size=0)
+    for changed in ({"shortlist": 8}, {"dtype": "int8"}):
+        with pytest.raises(UserError, match=f"^{[*changed][0]}: cannot be changed in a loaded model"):
+            model.with_decoding(**changed)
 
 
 def test_tokens_are_counted_with_the_end_of_sentence(model):

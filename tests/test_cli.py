@@ -13,7 +13,7 @@ import pytest
 from absl import logging
 
 from tests.conftest import REPOSITORY
-from transformer import cli, logs
+from transformer import cli, evaluate, logs
 from transformer.config import loading
 from transformer.errors import UserError
 
@@ -55,6 +55,21 @@ def test_a_path_may_begin_with_the_home_folder(monkeypatch):
     assert parser.parse(["--workdir=~/runs/a"]).workdir == "/home/me/runs/a"
     assert parser.parse(["--workdir=~/a,~/b"]).workdir == "/home/me/a,/home/me/b"
     assert parser.parse(["--workdir=runs/~/a"]).workdir == "runs/~/a"
+
+
+@pytest.mark.parametrize("flag", ["--workdir=", "--output="])
+def test_an_empty_folder_is_refused(flag, capsys):
+    parser = cli.Parser("tests", "A command.")
+    parser.add_argument("--workdir")
+    parser.add_argument("--output")
+    with pytest.raises(UserError, match=f"^{flag}: is empty; name a folder$"):
+        parser.parse([flag])
+
+
+def test_rerank_is_given_in_one_form():
+    parser = evaluate.make_parser()
+    with pytest.raises(UserError, match="^--rerank: --decoding.rerank is given too"):
+        parser.parse(["--workdir=a", "--rerank=a:1", "--decoding.rerank=b:1"])
 
 
 def test_a_flag_that_collects_values_may_be_repeated():

@@ -135,6 +135,19 @@ def test_file_names_contain_split_average_and_overrides(workdir, capsys):
     assert Path(saved["hypotheses"]).name == "valid-step30-average3-beam_size1-length_penalty1.hypotheses.txt"
 
 
+def test_evaluations_with_other_settings_have_other_files(workdir, tmp_path, capsys):
+    names = set()
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "list.txt").write_text("7 7\n")
+        saved = result(
+            capsys, f"--workdir={workdir}", "--split=valid", f"--decoding.banned={tmp_path / folder / 'list.txt'}"
+        )
+        names.add(saved["hypotheses"])
+    assert len(names) == 2
+    assert "decoding.banned=none.txt: " in error(capsys, f"--workdir={workdir}", "--decoding.banned=none.txt")
+
+
 def test_the_data_of_another_run(workdir, tmp_path, capsys):
     data_run = make_workdir(tmp_path / "other", seed=1, steps=(10,))
     for name, text in (("valid.in", "1 2 3\n4\n"), ("valid.out", "3 2 1\n4\n")):
@@ -144,6 +157,11 @@ def test_the_data_of_another_run(workdir, tmp_path, capsys):
     assert saved["models"][0]["workdir"] == str(workdir)
     assert Path(saved["hypotheses"]).name == "valid-of-other-step20.hypotheses.txt"
     assert Path(saved["references"]).read_text() == "3 2 1\n4\n"
+    reverse = make_workdir(
+        tmp_path / "reverse", steps=(10,), **{"data.source_language": "out", "data.target_language": "in"}
+    )
+    refused = error(capsys, f"--workdir={workdir}", f"--data={reverse}")
+    assert f"--data={reverse}: is text from out to in, and the model translates in to out" in refused
     assert "--data=nowhere: no such folder" in error(capsys, f"--workdir={workdir}", "--data=nowhere")
     files = ("--source=a", "--reference=b", f"--data={data_run}")
     assert "give a run's data or files, not both" in error(capsys, f"--workdir={workdir}", *files)

@@ -11,12 +11,11 @@ from transformer.arguments import check_controls, check_glossary, check_items, c
 from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
 from transformer.config.loading import override, with_values
-from transformer.data.languages import source_tag
-from transformer.data.sources.mixture import check_direction
+from transformer.data.sources.mixture import tag_of_direction
 from transformer.decoding import forced_decoding
 from transformer.decoding.beam_tree import BeamTree, alternatives, trace
 from transformer.decoding.control import Control
-from transformer.decoding.forced_decoding import Attention, Encoding, is_scorable, longest_text
+from transformer.decoding.forced_decoding import Attention, Encoding, is_scorable
 from transformer.decoding.translation import Translation, encode
 from transformer.errors import UserError
 from transformer.training.objectives import OBJECTIVES
@@ -35,19 +34,26 @@ def load(workdir: object, checkpoint: object, average: object, decoding: Mapping
     if type(average) is not int:
         raise UserError(f"average={average!r:.60}: must be an integer")
     overrides = [(f"decoding.{key}", str(value)) for key, value in decoding.items()]
-    try:
+    with _errors_of_python():
         return Model(trained.load([os.fspath(folder) for folder in folders], str(checkpoint), average, overrides))
+
+
+@contextlib.contextmanager
+def _errors_of_python() -> Iterator[None]:
+    """Removes the dashes of the flag with which the errors of commands begin."""
+    try:
+        yield
     except UserError as error:
-        raise UserError(str(error).removeprefix("--")) from None  # the message of a command begins with a flag
+        raise UserError(str(error).removeprefix("--")) from None
 
 
 class Model:
     """A trained model, or an ensemble of several. `transformer.load` returns it.
 
-    All methods take any number of texts, translate or read them in batches of similar length, and return the results in
-    the order of the texts. Each batch shape is compiled when it is first needed; JAX keeps compiled programs between
-    processes only if you set its `jax_compilation_cache_dir`. Threads may share a model: a lock admits one call at a
-    time. Forked processes cannot use a model, nor load one if their parent has.
+    `translate`, `score` and `encode` take any number of texts, compute them in batches of similar length, and return
+    the results in the order of the texts. Each batch shape is compiled when it is first needed; JAX keeps compiled
+    programs between processes only if you set its `jax_compilation_cache_dir`. Threads may share a model: a lock admits
+    one call at a time. Forked processes cannot use a model, nor load one if their parent has.
 
     Attributes:
       config: the configuration of the (first) run, with the decoding keys given to `load`.
@@ -57,7 +63,7 @@ class Model:
     def __init__(self, models: Trained) -> None:
         self.config, self.checkpoints = models.config, models.checkpoints
         self._decoder, self._parameters = models.decoder()
-        self._lock = threading.Lock()
+        self._lock, self._loaded = threading.Lock(), models.config
 
     def __repr__(self) -> str:
         sources = [f"{checkpoint.workdir} at step {checkpoint.step}" for checkpoint in self.checkpoints]
@@ -119,7 +125,7 @@ class Model:
 
     def can_score(self, pair: tuple[str, str]) -> bool:
         """Tells whether both texts are short enough for `score`. Raises UserError if one cannot be tokenized."""
-        return is_scorable(self._decoder.tokenizer, pair, longest_text(self.config.decoding))
+        return is_scorable(self._decoder, pair)
 
     def attention(self, source: str, target: str) -> Attention:
         """Returns the attention weights of every layer and head when the model reads `target` as output of `source`.
@@ -146,6 +152,7 @@ class Model:
     def beam_tree(self, text: str) -> BeamTree:
         """Returns the hypotheses that a beam search for the text's translation considers, and their outcomes.
 
+        The search has neither the coverage penalty nor the sentences before the text in a document.
         A long text is cut, with a warning, as in `translate`. Raises UserError if the strategy is not a beam search.
         """
         text = check_text(text, "text")
@@ -165,12 +172,14 @@ class Model:
     def with_decoding(self, **decoding: object) -> "Model":
         """Returns a model with the same parameters and lock, and other values of keys of the group `decoding`.
 
-        Raises UserError if a value is not allowed.
+        Raises UserError if a value is not allowed, or for another `rerank`, `shortlist` or `dtype`: these are loaded.
         """
         model = copy.copy(self)
-        model.config = override(self.config, [(f"decoding.{key}", str(value)) for key, value in decoding.items()])
-        if model.config.decoding.rerank != self.config.decoding.rerank:
-            raise UserError("rerank: cannot be changed in a loaded model; give it to transformer.load")
+        with _errors_of_python():
+            model.config = override(self.config, [(f"decoding.{key}", str(value)) for key, value in decoding.items()])
+        for key in ("rerank", "shortlist", "dtype"):
+            if model.config.decoding[key] != self.config.decoding[key]:
+                raise UserError(f"{key}: cannot be changed in a loaded model; give it to transformer.load")
         model._decoder = dataclasses.replace(self._decoder, config=model.config.decoding)
         return model
 
@@ -185,8 +194,7 @@ class Model:
         if languages and self.config.decoding.rerank:
             raise UserError("with_languages: the models of decoding.rerank are for one direction; load it by itself")
         model.config = with_values(self.config, languages)
-        check_direction(self.config.data, model.config.data)
-        model._decoder = self._decoder.with_tag(source_tag(model.config.data))
+        model._decoder = self._decoder.with_tag(tag_of_direction(self._loaded.data, model.config.data))
         return model
 
     def compile(self, n_best: int = 1) -> None:

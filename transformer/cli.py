@@ -78,16 +78,19 @@ class Parser(argparse.ArgumentParser):
                 keys = [f"--config.{key}" if self.overrides == "config" else f"--{key}" for key in declared_keys()]
                 advice = nearest(name, [*flags, *filter(self._is_override, keys)])
                 raise UserError(f"{word}: no such flag{advice} (--help lists the flags)")
+            elif name in ("--workdir", "--output") and equals and not text:  # as of an unset variable of the shell
+                raise UserError(f"{word}: is empty; name a folder")
             elif name.startswith("--") and text.startswith("~/"):  # the shell expands ~ only where it begins a word
                 plain.append(f"{name}={','.join(map(os.path.expanduser, text.split(',')))}")
             else:
                 plain.append(word)
         arguments = self.parse_args(plain)
         if rerank := getattr(arguments, "rerank", None):
+            if "decoding.rerank" in dict(overrides):
+                raise UserError("--rerank: --decoding.rerank is given too; give one of them")
             overrides.append(("decoding.rerank", ",".join(rerank)))
-        flags = {"note": "training.note"} | {name: f"data.{name}" for name in LANGUAGES}
-        given = {key: getattr(arguments, name, None) for name, key in flags.items()}
-        overrides += [(key, text) for key, text in given.items() if text is not None]
+        keys = {"note": "training.note"} | {name: f"data.{name}" for name in LANGUAGES}
+        overrides += [(key, text) for name, key in keys.items() if (text := getattr(arguments, name, None)) is not None]
         parse_overrides(overrides, "--config." if self.overrides == "config" else "--")
         arguments.overrides = overrides
         return arguments

@@ -1,5 +1,6 @@
 """The type of a configuration, or of one group of its keys, and the meaning of keys that several parts read."""
 
+import math
 import re
 from typing import Any
 
@@ -24,6 +25,12 @@ def head_widths(config: Config) -> tuple[int, int]:
     """Returns d_k and d_v, the widths of a head's queries and keys, and of its values. `config` is `config.model`."""
     equal_part = config.d_model // config.num_heads
     return config.d_k or equal_part, config.d_v or equal_part
+
+
+def output_limit(tokens: int, config: Config) -> int:
+    """Returns the most tokens before EOS of an output, for a source with so many. `config` is `config.decoding`."""
+    # 1.1 x 10 is above 11 in floating point.
+    return math.ceil(round(config.max_length_factor * tokens, 6)) + config.max_extra_length
 
 
 def names_in(text: str) -> list[str]:

@@ -20,6 +20,7 @@ from transformer import cli, files
 from transformer.config_types import Config
 from transformer.data.corpus.encoding import count_losses
 from transformer.data.corpus.sanity_checks import find_losses
+from transformer.data.languages import base_code
 from transformer.data.sources import source
 from transformer.data.sources.lines import counted, read_parallel_files
 from transformer.errors import UserError
@@ -66,6 +67,12 @@ def evaluate(arguments: argparse.Namespace) -> Any:
     if arguments.data is not None:
         workdir, config = open_existing(Path(arguments.data), "--data")
         config = override(config, [(key, value) for key, value in arguments.overrides if key.startswith("data.")])
+        text, own = (
+            f"{base_code(data.source_language)} to {base_code(data.target_language)}"
+            for data in (config.data, models.config.data)
+        )
+        if text != own:
+            raise UserError(f"--data={arguments.data}: is text from {text}, and the model translates {own}")
     texts, references = read_texts(arguments, workdir, config.data)
     folder = evaluation_files.make_folder(arguments, models)
     if models.config.tokenizer.kind != "ids":  # the decoder names a line that is not of integers

@@ -66,6 +66,7 @@ def of_translations(
         "source_language": models.config.data.source_language,
         "target_language": models.config.data.target_language,
         "models": described["models"],
+        "decoding": models.config.decoding.to_dict(),
     }
     name = numbered_name(folder, evaluation_name(arguments, models), evaluated)
     sources, *references = ([" ".join(text.splitlines()) for text in texts] for texts in (sources, *references))
@@ -78,7 +79,6 @@ def of_translations(
         **evaluated,
         "sentences": len(sources),
         **described,
-        "decoding": models.config.decoding.to_dict(),
         "shortlist": None if models.shortlist is None else models.shortlist.fingerprint,
         "sources": f"{folder / name}.sources.txt",
         "references": _one_or_list([f"{folder / name}.{ending}" for ending in endings]),
@@ -89,7 +89,7 @@ def of_translations(
 
 
 def sentence_lines(sources: list[str], references: References, translations: list[Translation]) -> list[str]:
-    """Returns a line of JSON for each sentence. Lengths are in characters; the reference is the first one."""
+    """Returns a line of JSON for each sentence. Lengths are in characters, `reference_length` that of the first one."""
     chrf, lines = CHRF(), []
     for source, translation, *known in zip(sources, translations, *references, strict=True):
         sentence = {
@@ -133,7 +133,7 @@ def evaluation_name(arguments: argparse.Namespace, models: Trained) -> str:
 
 
 def numbered_name(folder: Path, name: str, evaluated: Mapping[str, Any]) -> str:
-    """Returns the name, with a number if it belongs to an evaluation of other files or models than `evaluated`."""
+    """Returns the name, with a number if it belongs to an evaluation of anything but `evaluated`."""
     for number in itertools.count(1):
         candidate = f"{name}-{number}" if number > 1 else name
         try:

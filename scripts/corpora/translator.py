@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -61,7 +60,7 @@ def load(workdir: str, checkpoint: str, average: int, overrides: Sequence[tuple[
 def identity(models: Trained) -> dict[str, Any]:
     """Returns all of the models that translations depend on, wherever their workdir is, as JSON types."""
     banned = models.config.decoding.banned
-    digest = hashlib.sha256("\n".join(read_text_file(Path(banned)) if banned else []).encode())
+    digest = hashlib.sha256("\n".join(read_text_file(files.expanded(banned)) if banned else []).encode())
     rerankers = [scorer.parameters[scorer.models.devices[0]] for scorer in models.scorers]
     for array in jax.tree.leaves((models.parameters, rerankers)):
         digest.update(np.ascontiguousarray(array))

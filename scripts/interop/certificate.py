@@ -20,7 +20,7 @@ from transformer import environment, files
 from transformer.config.loading import with_values
 from transformer.config_types import Config
 from transformer.decoding import bleu
-from transformer.decoding.forced_decoding import is_scorable, longest_text, score_pairs
+from transformer.decoding.forced_decoding import is_scorable, score_pairs
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.training.state import abstract_init
 
@@ -104,7 +104,7 @@ def decode(
         answer["ended"][search] = [len(best.tokens) <= request["max_length"] for best in results]
     pairs = list(zip(request["sources"], answer["beam"], strict=True))
     # The best segmentation of a text may be longer than the one that was found.
-    can_score = [is_scorable(model.tokenizer, pair, longest_text(decoding)) for pair in pairs]
+    can_score = [is_scorable(decoder, pair) for pair in pairs]
     pairs = [(source, text if can else "") for (source, text), can in zip(pairs, can_score, strict=True)]
     scored = score_pairs(decoder, placed, pairs)
     references = [{"text": text, "pieces": known.pieces[:-1]} for (_, text), known in zip(pairs, scored, strict=True)]

@@ -14,9 +14,9 @@ from scripts.sweeping.results import SEED
 from transformer.config import loading
 from transformer.config.keys import flatten, nearest
 from transformer.config_types import Config
+from transformer.decoding.bleu import rank
 from transformer.errors import UserError
 from transformer.run.record import read_record
-from transformer.training.progress import rank
 from transformer.training.state import abstract_init
 from transformer.workdir import Workdir
 

@@ -21,9 +21,8 @@ from optuna.samplers import BaseSampler, BruteForceSampler, GridSampler, RandomS
 
 from transformer.config import loading
 from transformer.config.keys import nearest
-from transformer.decoding.bleu import METRICS
+from transformer.decoding.bleu import direction
 from transformer.errors import UserError
-from transformer.training.progress import LOWER_IS_BETTER
 
 Value = None | bool | int | float | str  # the values that Optuna's storages hold
 Values = dict[str, Value]
@@ -51,10 +50,7 @@ class Sweep:
     @property
     def direction(self) -> str:
         """The direction of the objective, as Optuna names it."""
-        metric = self.objective.partition("/")[0]  # of a validation set
-        if metric in METRICS:
-            return METRICS[metric].direction
-        return "minimize" if metric in LOWER_IS_BETTER else "maximize"
+        return direction(self.objective)
 
     @property
     def best(self) -> Callable:

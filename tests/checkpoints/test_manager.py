@@ -43,6 +43,12 @@ def open_run(folder: Path, **changes) -> Checkpoints:
     return Checkpoints(Workdir(folder), tiny_config(checkpoint__every=10, **changes))
 
 
+def test_unfinished_checkpoints_are_deleted(tmp_path):
+    (tmp_path / "checkpoints" / "5.orbax-checkpoint-tmp").mkdir(parents=True)
+    save_run(tmp_path, 2, {10: 1.0})
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["10"]
+
+
 def test_restoring_returns_the_saved_state(tmp_path):
     tiny = setup(tiny_config(training__ema_decay=0.5), OPTIMIZER)
     state = tiny.initializer.create()

@@ -195,6 +195,8 @@ def test_other_files_are_rejected(tmp_path):
         loading.load_file("Makefile", [])
     with pytest.raises(UserError, match="no such file"):
         loading.load_file(str(tmp_path), [])
+    loading.save(loading.load_file("configs/big.py", []), tmp_path)
+    assert loading.load_file(str(tmp_path), []) == loading.load_file("configs/big.py", [])
 
 
 def test_the_configs_of_the_package_are_available_in_every_folder(tmp_path, monkeypatch):

@@ -2,15 +2,19 @@
 
 import dataclasses
 
+import jax
 import pytest
 
 from scripts.corpora import translator
 from scripts.serving.models import load_models
 from tests.checkpoints.workdirs import make_workdir
 from transformer.checkpoints import trained
+from transformer.config_types import with_changes
+from transformer.decoding import evaluation
 from transformer.decoding.control import Control
 from transformer.decoding.lengths import output_limits
 from transformer.decoding.translation import EMPTY
+from transformer.distributed import coordination
 from transformer.errors import UserError
 from transformer.special_tokens import EOS
 
@@ -31,6 +35,32 @@ TEXTS = ["1 2", "3", "4 5", "", "", "6 7", " ", "2 2", "5"]
 def loaded(tmp_path_factory):
     workdir = make_workdir(tmp_path_factory.mktemp("runs") / "documents", **SETTINGS)
     return trained.load([str(workdir)], "best", 1, [])
+
+
+@pytest.mark.parametrize("context", [0, 1])
+def test_processes_divide_the_texts_between_documents(loaded, monkeypatch, context):
+    texts, given = ["a", "b", "c", "", "d", "e", "", "f"], {}
+
+    def translate(parameters, texts, n_best, first_line, report):
+        given[jax.process_index()].append((first_line, list(texts)))
+        return [[EMPTY]] * len(texts)
+
+    decoder, parameters = loaded.decoder()
+    decoder.translate = translate
+    monkeypatch.setattr(evaluation, "TEXTS_PER_DEVICE", 6)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(coordination, "gather", lambda what, values, seconds: [values])
+    for index in range(2):
+        given[index] = []
+        monkeypatch.setattr(jax, "process_index", lambda index=index: index)
+        data = with_changes(loaded.config.data, context=context)
+        evaluation._translate_together(decoder, parameters, texts, data, lambda count: None)
+    parts = sorted(part for parts in given.values() for part in parts)
+    assert [text for _, part in parts for text in part] == texts
+    assert all(texts[line - 1 : line - 1 + len(part)] == part for line, part in parts)
+    if context:
+        assert all(not part or line == 1 or texts[line - 2] == "" for line, part in parts)
+    assert len([part for _, part in parts if part]) >= 2
 
 
 def test_a_sentence_is_searched_after_the_translation_of_the_one_before_it(loaded):

@@ -55,7 +55,9 @@ def test_a_run_that_ends_earlier_writes_its_trace_and_no_step_is_traced_again(tm
     argv = [f"--workdir={tmp_path / 'run'}", "--extend=6"]
     capsys.readouterr()
     assert cli.execute(train.make_parser(), train.main, [*argv, "--profile=2:4"]) == 0
-    assert "Wrote a trace" not in capsys.readouterr().err
+    logged = capsys.readouterr().err
+    assert "Wrote a trace" not in logged
+    assert "warning: --profile: no trace, since the run has done these steps; it is at step 4." in logged
     assert traces(tmp_path / "run") == [[3, 4]]
 
 

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.training import tiny
-from transformer import locks
-from transformer.data.batches.loader import Loader
 from transformer.hooks.endings import Watchdog
 
 SCRIPT = """
@@ -67,7 +65,7 @@ def timer(monkeypatch) -> list[float]:
     return running
 
 
-def test_progress_of_another_thread_does_not_start_a_stopped_timer(timer):
+def test_a_poll_does_not_start_a_stopped_timer(timer):
     with Watchdog(5.0) as watchdog:
         watchdog.extend()
         assert timer == []  # compilation before the first step may take any time
@@ -80,26 +78,6 @@ def test_progress_of_another_thread_does_not_start_a_stopped_timer(timer):
         assert timer == [5.0]
     watchdog.extend()
     assert timer == []
-
-
-@pytest.mark.slow
-def test_progress_in_encoding_extends_the_wait_for_data_only(tmp_path, monkeypatch):
-    extended, waits = [], []
-    monkeypatch.setattr(Watchdog, "extend", lambda watchdog: extended.append(watchdog.seconds))
-    monkeypatch.setattr(Watchdog, "start", lambda watchdog: None)
-    monkeypatch.setattr(Watchdog, "poll", lambda watchdog: None)
-    following = Loader.__next__
-
-    def encode(loader: Loader):
-        waits.append(1)
-        locks.report_progress()
-        return following(loader)
-
-    monkeypatch.setattr(Loader, "__next__", encode)
-    tiny.at_step(monkeypatch, 1, locks.report_progress)
-    tiny.remove_layers(monkeypatch)
-    assert tiny.run(tmp_path / "run", training__steps=2, training__stall_seconds=600) == 0
-    assert extended == [600.0] * 2 and len(waits) == 2
 
 
 def test_a_hanging_training_run_ends(tmp_path):

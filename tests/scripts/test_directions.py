@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import transformer
+from configs import base
 from scripts import align, directions, translate_corpus
 from scripts.alignment.links import word_links
 from scripts.corpora import translator
@@ -17,6 +18,9 @@ from tests.checkpoints.workdirs import REFERENCES, SOURCES, make_workdir, run
 from tests.data.files import write
 from transformer import evaluate, translate
 from transformer.checkpoints import trained
+from transformer.config.loading import with_values
+from transformer.config_types import with_changes
+from transformer.data.sources.mixture import tag_of_direction
 from transformer.errors import UserError
 from transformer.workdir import Workdir
 
@@ -71,6 +75,23 @@ def test_a_model_of_one_direction_refuses_another(tmp_path):
     with pytest.raises(UserError, match="in-third: the model translates in-out, and no tag tells it another language"):
         model.with_languages(target="third")
     assert model.with_languages("in", "out").config == model.config
+
+
+def test_a_corpus_gives_its_direction_its_tag():
+    mixture = (
+        "label=a source_tag=>>de<<",
+        "label=b target_language=fr source_tag=>>fr<<",
+        "label=c target_language=it",
+    )
+    data = with_values(base.get_config(), {"data.source": "text", "data.mixture": mixture}).data
+    tags = [tag_of_direction(data, with_changes(data, target_language=code)) for code in ("de", "fr", "it")]
+    assert tags == [">>de<<", ">>fr<<", ""]
+
+
+def test_another_direction_can_be_left_again(workdir):
+    model = transformer.load(workdir)
+    again = model.with_languages("out", "in").with_languages("in", "out")
+    assert pieces_of_source(again, "1")[1] == ">>out<<"
 
 
 def test_an_unknown_language_is_one_line_with_the_known_tags(workdir):

@@ -7,6 +7,7 @@ import math
 import ml_collections
 import pytest
 
+from transformer.decoding.bleu import METRICS, Metric
 from transformer.training.progress import Progress
 
 NAN, INF = math.nan, math.inf
@@ -20,9 +21,11 @@ NAN, INF = math.nan, math.inf
         ("bleu", [0, 0, 0, 0, 2, 2], [5, 4, 6, 3, 9, 8], [1, 2, 4, 5, 6]),  # of equal scores the one of lower loss
         ("loss", [NAN, 3, NAN, INF, 2], [NAN, 3, NAN, INF, 2], [1, 2, 5]),  # what is not finite is worse than any other
         ("bleu", [0, 0, 0], [NAN, 4, NAN], [1, 2]),
+        ("errors/news", [80, 50, 60], [1, 1, 1], [1, 2]),  # a metric of the table that is to be low
     ],
 )
-def test_the_best_validation_has_the_best_score_then_the_lowest_loss(metric, scores, losses, bests):
+def test_the_best_validation_has_the_best_score_then_the_lowest_loss(metric, scores, losses, bests, monkeypatch):
+    monkeypatch.setitem(METRICS, "errors", Metric(None, "errors", direction="minimize"))
     progress = Progress()
     for step, (score, loss) in enumerate(zip(map(float, scores), map(float, losses), strict=True), start=1):
         progress = dataclasses.replace(progress, step=step).after_validation({"loss": loss, metric: score}, metric)

@@ -29,6 +29,7 @@ class Checkpoints(AbstractContextManager):
         self.saving: Progress | None = None
         options = ocp.CheckpointManagerOptions(
             preservation_policy=self.retention,
+            cleanup_tmp_directories=True,  # of saves that a kill ended
             async_options=ocp.AsyncOptions(post_finalization_callback=self._write_record),
         )
         self.manager = ocp.CheckpointManager(self.folder, options=options)

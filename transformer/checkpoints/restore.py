@@ -27,7 +27,7 @@ SCHEMA_VERSION = 3
 def load_parameters(workdir: Path, steps: Sequence[int], expected: Any, config: Config, item: str = "") -> dict:
     """Returns the mean of the checkpoints' parameters, or of their averaged parameters with `training.ema_decay`.
 
-    `item` can be "parameters", to take these in any case. Raises UserError if a checkpoint cannot be read, or before
+    `item` names another item of the checkpoints to read. Raises UserError if a checkpoint cannot be read, or before
     reading an array if the shapes differ from `expected`, the abstract parameters of the model.
     """
     folders = [Workdir(workdir).checkpoints / str(step) for step in steps]

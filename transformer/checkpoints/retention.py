@@ -65,7 +65,8 @@ def remove_optimizer_states(folder: Path, best: int | None) -> None:
 def newest_resumable(workdir: Workdir, without_skips: bool = False) -> int | None:
     """Returns the step of the newest undamaged checkpoint with the optimizer's state; None if there is no checkpoint.
 
-    `without_skips` requires also that it follows no skipped update. Renames damaged ones. Raises UserError if all are.
+    Renames damaged ones. Raises UserError if there are checkpoints, but none to resume from. `without_skips` also
+    requires that it follows no skipped update; then None means that there is no such checkpoint.
     """
     folder = workdir.checkpoints
     for step in reversed(steps_in(folder)):

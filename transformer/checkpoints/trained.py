@@ -9,12 +9,12 @@ import jax
 from absl import logging
 from flax import nnx
 
+from transformer import files
 from transformer.checkpoints.restore import choose_steps, load_parameters
 from transformer.config.loading import override, with_values
 from transformer.config_types import Config
-from transformer.data.languages import source_tag
 from transformer.data.sources.lines import parse_number
-from transformer.data.sources.mixture import check_direction
+from transformer.data.sources.mixture import tag_of_direction
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.batches import Replicas
 from transformer.decoding.documents import make_decoder
@@ -81,7 +81,7 @@ def load(workdirs: Sequence[str], which: str, average: int, overrides: Sequence[
     first, first_config = opened[0]
     config = override(first_config, overrides)
     try:
-        check_direction(first_config.data, config.data)
+        tag = tag_of_direction(first_config.data, config.data)
     except UserError as error:
         raise UserError(f"--workdir={workdirs[0]}: {error}") from None
     tokenizers = [Tokenizer.load(workdir.path, run_config) for workdir, run_config in opened]
@@ -116,14 +116,15 @@ def load(workdirs: Sequence[str], which: str, average: int, overrides: Sequence[
         noun = "step" if len(steps) == 1 else "the mean of steps"
         logging.info("%s: loaded %s %s.", workdir.path, noun, ", ".join(map(str, steps)))
     models = tuple(graphs), tuple(parameters), tuple(checkpoints)
-    return Trained(first, config, tokenizers[0].tagged(source_tag(config.data)), *models, shortlist, scorers)
+    return Trained(first, config, tokenizers[0].tagged(tag), *models, shortlist, scorers)
 
 
 def load_scorers(config: Config) -> tuple[Scorer, ...]:
     """Loads the models of `decoding.rerank` at their best checkpoints. Raises UserError if one cannot rerank."""
     scorers = []
     for item in filter(None, config.decoding.rerank.split(",")):
-        name, _, text = item.rpartition(":")
+        path, _, text = item.rpartition(":")
+        name = path and str(files.expanded(path))
         weight = parse_number(text)
         if not name or not math.isfinite(weight):
             raise UserError(f"--rerank={item}: must be WORKDIR:WEIGHT with a number, such as runs/de-en:0.5")

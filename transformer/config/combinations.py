@@ -1,11 +1,10 @@
 """Combinations of values that no run can have, although each value is allowed."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 from configs.rules import implementations
-from transformer.config_types import Config, guided_heads, head_widths
+from transformer.config_types import Config, guided_heads, head_widths, output_limit
 
 OBJECTIVES = "transformer.training.objectives:OBJECTIVES"
 
@@ -26,8 +25,7 @@ def _is_wrong_strategy(c: Config) -> bool:
 
 def _longest_sequence(c: Config) -> int:
     source, longest = c.decoding.max_source_length, max(c.data.max_length, c.decoding.max_source_length)
-    output = math.ceil(c.decoding.max_length_factor * (source - 1)) + c.decoding.max_extra_length + 1
-    return max(output, *_objective(c).stack_lengths(c.model, longest, longest))
+    return max(output_limit(source - 1, c.decoding) + 1, *_objective(c).stack_lengths(c.model, longest, longest))
 
 
 def _has_alignments(c: Config) -> bool:
@@ -200,6 +198,10 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
         lambda c: (
             c.data.context > 0 and (c.decoding.shortlist > 0 or c.decoding.rerank != "" or c.decoding.strategy == "ctc")
         )
+    ),
+    "lengths and repetitions in documents would count the sentences before too; set context=0, or min_length=0 and "
+    "no_repeat_ngram=0": (
+        lambda c: c.data.context > 0 and (c.decoding.min_length > 0 or c.decoding.no_repeat_ngram > 0)
     ),
     "constraints need a search by steps in the whole vocabulary; set shortlist=0 and another strategy, or "
     "min_length=0, no_repeat_ngram=0 and an empty banned": (

@@ -25,7 +25,7 @@ Overrides = Iterable[tuple[str, str]]  # keys and values as typed, such as ("mod
 
 
 def load_file(path_and_argument: str, overrides: Overrides) -> ml_collections.FrozenConfigDict:
-    """Returns the configuration of `configs/X.py`, `configs/X.py:ARGUMENT` or a workdir's `config.json`, to train with.
+    """Returns the configuration of `configs/X.py`, `configs/X.py:ARGUMENT` or a workdir, to train with.
 
     `get_config` receives the argument. Warm-up and validation interval are reduced to the length of the run. Raises
     UserError if the file cannot be used, or its configuration, with the overrides, is not allowed.
@@ -34,6 +34,8 @@ def load_file(path_and_argument: str, overrides: Overrides) -> ml_collections.Fr
     if not os.path.isfile(name):  # else a folder's name has a colon
         name, _, argument = path_and_argument.partition(":")
     path = present_or_installed(name)
+    if os.path.isdir(path):
+        path = path / FILE_NAME
     if not os.path.isfile(path):  # unlike Path.is_file, false for a name that is too long
         present = [str(file) for file in path.parent.glob("*.py") if file.name != "__init__.py"]
         raise UserError(f"--config={name}: no such file{keys.nearest(name, present)}")

@@ -8,6 +8,7 @@ tokenized, with German compounds split at their hyphens, scored as Moses' multi-
 """
 
 import importlib.metadata
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -27,6 +28,7 @@ TOKENIZERS = {
     **dict.fromkeys(("th", "lo", "km", "my", "bo", "dz", "thai", "laoo", "khmr", "mymr", "tibt"), "char"),
 }
 
+LOSSES = ("loss", "nll", "perplexity")  # other metrics of a validation, which are better if they are lower
 References = Sequence[Sequence[str]]  # one or several lists with a reference of every sentence
 
 
@@ -54,6 +56,19 @@ class Metric(NamedTuple):
     direction: str = "maximize"
     is_mean: bool = False
     shown_in: Sequence[str] = ("validation", "log", "comparison", "results")
+
+
+def direction(metric: str) -> str:
+    """Returns "maximize" or "minimize", for a metric of a validation or of one of its sets, such as bleu/NAME."""
+    name = metric.partition("/")[0]
+    return METRICS[name].direction if name in METRICS else "minimize" if name in LOSSES else "maximize"
+
+
+def rank(score: float, loss: float | None, metric: str) -> tuple[float, ...]:
+    """Returns the values of a validation as they compare: the higher, the better; not finite is worst."""
+    score = -score if direction(metric) == "minimize" else score
+    values = (score, -math.inf if loss is None else -loss)
+    return tuple(value if math.isfinite(value) else -math.inf for value in values)
 
 
 def score(

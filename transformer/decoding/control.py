@@ -2,17 +2,16 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from transformer.config_types import Config
+from transformer import files
+from transformer.config_types import Config, output_limit
 from transformer.data.sources.lines import read_text_file
 from transformer.data.tokenizers.vocabulary import Vocabulary
-from transformer.decoding.lengths import output_limits
 from transformer.decoding.phrases import Spelling, spelling_of
 from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.translation import encode
@@ -46,7 +45,10 @@ class OutputControl:
         self.config, self.vocabulary = config, vocabulary
         values = {"min_length": config.min_length, "no_repeat_ngram": config.no_repeat_ngram}
         self.values: dict[str, Any] = {name: value for name, value in values.items() if value}
-        lines = read_text_file(Path(config.banned)) if config.banned else []
+        try:
+            lines = read_text_file(files.expanded(config.banned)) if config.banned else []
+        except UserError as error:
+            raise UserError(f"decoding.banned={config.banned}: {error}") from error
         self.banned = self.spelling.normalize(config.banned, lines) if lines else []
         if rules := self.spelling.rules(self.banned) if self.banned else []:
             self.values["banned"] = jnp.array([rules])
@@ -79,7 +81,7 @@ class OutputControl:
             )
         rows = []
         for line, (control, source) in enumerate(zip(controls, sources, strict=True), start=first_line):
-            limit = int(output_limits(max(len(source), 1), self.config)[-1])
+            limit = output_limit(max(len(source) - 1, 0), self.config)
             rows.append(self._encode_row(f"line {line}", limit, control))
         columns = {name: [*column, []] for name, column in zip(DEPTHS, zip(*rows, strict=True), strict=True)}
         sizes = {name: _sizes(column, DEPTHS[name]) for name, column in columns.items() if any(column)}

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer.decoding.beam_search import Hypotheses
+from transformer.decoding.forced_decoding import shift_right
 from transformer.decoding.top_k import gather
 from transformer.model.transformer import Transformer, attention_weights
-from transformer.special_tokens import BOS, EOS, PAD
+from transformer.special_tokens import EOS, PAD
 
 
 def rank_by_coverage(
@@ -47,5 +48,4 @@ def last_cross_attention(
     """Returns the attention weights of the last decoder layer, the mean of its heads, in forced decoding."""
     memory, visible = model.encoder(source), model.encoder.visible_segments(source)
     memory, visible = (jnp.repeat(x, beams, axis=0) for x in (memory, visible))
-    target_input = jnp.pad(target, ((0, 0), (1, 0)), constant_values=BOS)[:, :-1]
-    return attention_weights(model.decoder, target_input, memory, visible)["cross"][-1].mean(axis=1)
+    return attention_weights(model.decoder, shift_right(target), memory, visible)["cross"][-1].mean(axis=1)

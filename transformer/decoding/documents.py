@@ -5,11 +5,10 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from transformer.config_types import Config
+from transformer.config_types import Config, output_limit
 from transformer.data.sources.documents import SEPARATOR
 from transformer.decoding.batches import Replicas
 from transformer.decoding.control import Control
-from transformer.decoding.lengths import output_limits
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import EMPTY, Translation
 from transformer.errors import UserError
@@ -66,7 +65,7 @@ class DocumentDecoder(TextDecoder):
             source = f" {SEPARATOR} ".join(texts[line].strip() for line in lines[first:])
             length = len(self._encode(source)) + 1  # of end-of-sentence
             prefix = [x for line in lines[first:-1] for x in (*translations[line][0].tokens[:-1], *separator)]
-            limit = output_limits(length, self.config)[-1]
+            limit = output_limit(length - 1, self.config)
             # The output has room for as many tokens as the sentence has.
             if length <= self.config.max_source_length and len(prefix) + size <= limit:
                 break

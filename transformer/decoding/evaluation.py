@@ -38,7 +38,7 @@ def translate_and_score(
 ) -> ScoredTranslations:
     """Translates and scores the texts, which all processes share. `report` gets the number of texts just finished."""
     began, compiled = time.perf_counter(), decoder.compile_seconds
-    translations = _translate_together(decoder, parameters, texts, data.wait_seconds, report)
+    translations = _translate_together(decoder, parameters, texts, data, report)
     compile_seconds = decoder.compile_seconds - compiled
     seconds = time.perf_counter() - began - compile_seconds
     tokens = sum(len(translation.tokens) for translation in translations)
@@ -54,24 +54,29 @@ def translate_and_score(
 
 
 def _translate_together(
-    decoder: TextDecoder, parameters: Replicas, texts: Sequence[str], wait_seconds: int, report: Callable[[int], None]
+    decoder: TextDecoder, parameters: Replicas, texts: Sequence[str], data: Config, report: Callable[[int], None]
 ) -> list[Translation]:
     """Returns the best translation of each text to all processes. Each translates a part on its own devices.
 
-    `report` is called equally often in each process, so it may be a collective. `wait_seconds` limits the time that a
-    process may make no progress while another waits for it.
+    `report` is called equally often in each process, so it may be a collective. `data.wait_seconds` limits the time
+    that a process may make no progress while another waits for it. No document is divided.
     """
     processes, index = jax.process_count(), jax.process_index()
     if processes == 1:
         return [best for (best,) in decoder.translate(parameters, texts, report=report)]
     translations: list[Translation] = []
     size = TEXTS_PER_DEVICE * jax.device_count()
+    is_end = [not text.strip() or not data.context for text in texts]  # whether a part may end there
+
+    def cut(place: int) -> int:
+        return next((i for i in range(place, len(texts)) if i == 0 or is_end[i - 1]), len(texts))
+
     for begin in range(0, len(texts), size):
-        count = len(texts[begin : begin + size])
-        low, high = (begin + count * i // processes for i in (index, index + 1))
+        count = min(size, len(texts) - begin)
+        low, high = (cut(begin + count * i // processes) for i in (index, index + 1))
         own = decoder.translate(parameters, texts[low:high], 1, 1 + low, lambda _: coordination.publish_progress())
         values = [dataclasses.astuple(best) for (best,) in own]
-        for part in coordination.gather("translate its part", values, wait_seconds):
+        for part in coordination.gather("translate its part", values, data.wait_seconds):
             for fields in part:  # JSON makes lists of tuples
                 translations.append(Translation(*(tuple(x) if isinstance(x, list) else x for x in fields)))
         report(count)

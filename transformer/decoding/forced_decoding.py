@@ -1,6 +1,7 @@
 """Known texts, read instead of generated: their scores, encoder states and attention weights."""
 
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -9,11 +10,10 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from transformer.config_types import Config
-from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.config_types import Config, output_limit
 from transformer.decoding import ensemble
 from transformer.decoding.batches import DecodingBatch, DeviceModels, Replicas, make_batches, pad
-from transformer.decoding.lengths import LENGTH_PENALTIES, output_limits
+from transformer.decoding.lengths import LENGTH_PENALTIES
 from transformer.decoding.translation import Translation, encode
 from transformer.errors import UserError
 from transformer.model.single_stack import LanguageModel
@@ -103,7 +103,7 @@ def score_tokens(
 
     A language model does not read the source.
     """
-    inputs = [_shift_right(target)] if isinstance(models[0], LanguageModel) else [source, _shift_right(target)]
+    inputs = [shift_right(target)] if isinstance(models[0], LanguageModel) else [source, shift_right(target)]
     log_p = ensemble.log_probabilities([model(*inputs) for model in models])
     return jnp.where(target == PAD, 0.0, jnp.take_along_axis(log_p, target[:, :, None], axis=2)[:, :, 0])
 
@@ -115,12 +115,12 @@ def encoder_states(models: Sequence[nnx.Module], source: Int[Array, "B S"]) -> F
 def attend(
     models: Sequence[Transformer], source: Int[Array, "B S"], target: Int[Array, "B T"]
 ) -> dict[str, Float[Array, "N B H Q K"]]:
-    return attention_weights(models[0], source, _shift_right(target))
+    return attention_weights(models[0], source, shift_right(target))
 
 
-def _shift_right(target: Int[Array, "B T"]) -> Int[Array, "B T"]:
+def shift_right(target: Int[Array, "B T"]) -> Int[Array, "B T"]:
     """Returns the decoder's input that predicts `target`: BOS, and all tokens but the last."""
-    return jnp.concatenate([jnp.full((target.shape[0], 1), BOS, target.dtype), target[:, :-1]], axis=1)
+    return jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=BOS)
 
 
 def _map_rows(
@@ -159,10 +159,10 @@ def encode_known(models: DeviceModels, side: int, name: str, text: str) -> list[
 def longest_text(config: Config) -> int:
     """Returns the most tokens, EOS included, that a known text may have: those of the longest output or source."""
     longest = config.max_source_length
-    return max(longest, int(output_limits(longest, config)[-1]) + 1)
+    return max(longest, output_limit(longest - 1, config) + 1)
 
 
-def is_scorable(tokenizer: Tokenizer, pair: tuple[str, str], longest: int) -> bool:
-    """Tells whether both texts have at most `longest` tokens, EOS included."""
-    sides = zip(tokenizer.encoders, pair, strict=True)
+def is_scorable(models: DeviceModels, pair: tuple[str, str], most: int = sys.maxsize) -> bool:
+    """Tells whether both texts have as few tokens, EOS included, as known texts may have, and at most `most`."""
+    sides, longest = zip(models.tokenizer.encoders, pair, strict=True), min(most, longest_text(models.config))
     return all(len(vocabulary.encode([text])[0]) < longest for vocabulary, text in sides)

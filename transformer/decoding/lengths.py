@@ -1,12 +1,11 @@
 """Lengths of outputs: their limits, and the penalties that divide log-probabilities."""
 
-import math
 from collections.abc import Callable
 
 import numpy as np
 from jaxtyping import Int
 
-from transformer.config_types import Config
+from transformer.config_types import Config, output_limit
 
 # Functions of a length, EOS included, and alpha that divide log-probabilities: Wu et al. 2016, equation 14, and a plain
 # power. None decreases with the length, as the bound of the search supposes.
@@ -18,6 +17,4 @@ LENGTH_PENALTIES: dict[str, Callable] = {
 
 def output_limits(length: int, config: Config) -> Int[np.ndarray, "S"]:
     """Returns the most tokens before EOS of the outputs for sources of 0 to `length` - 1 tokens before EOS."""
-    factor, extra = config.max_length_factor, config.max_extra_length
-    # 1.1 x 10 is above 11 in floating point.
-    return np.array([math.ceil(round(factor * tokens, 6)) + extra for tokens in range(length)], np.int32)
+    return np.array([output_limit(tokens, config) for tokens in range(length)], np.int32)

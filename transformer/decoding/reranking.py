@@ -15,7 +15,7 @@ from absl import logging
 from jaxtyping import Float
 
 from transformer.decoding.batches import DeviceModels, Replicas
-from transformer.decoding.forced_decoding import is_scorable, longest_text, score_pairs
+from transformer.decoding.forced_decoding import is_scorable, score_pairs
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import Translation
 
@@ -36,8 +36,7 @@ class Scorer:
         Those of a text are 0 if it or one of its hypotheses is too long for the model, which a warning says.
         """
         rows = [[self.arrange(text, x.text) for x in known] for text, known in zip(texts, found, strict=True)]
-        longest = longest_text(self.models.config)
-        scored = [i for i, row in enumerate(rows) if all(is_scorable(self.models.tokenizer, x, longest) for x in row)]
+        scored = [i for i, row in enumerate(rows) if all(is_scorable(self.models, pair) for pair in row)]
         if len(scored) < len(rows):
             message = "%s: does not rerank %d of %d texts, which are too long for it."
             logging.warning(message, self.workdir, len(rows) - len(scored), len(rows))

@@ -16,7 +16,7 @@ from jaxtyping import Array, Int
 from transformer.decoding.batches import SHORTEST, DecodingBatch, DeviceModels, Replicas, make_batches, pad
 from transformer.decoding.beam_search import Hypotheses, Sentences
 from transformer.decoding.control import Control, OutputControl
-from transformer.decoding.lengths import output_limits
+from transformer.decoding.lengths import output_limit, output_limits
 from transformer.decoding.shortlist import CandidateModel
 from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.translation import EMPTY, Translation, encode, read_hypotheses
@@ -182,7 +182,7 @@ class TextDecoder(DeviceModels):
 
     def _max_length(self, length: int, extra_length: int | None) -> int:
         """Returns the length of the outputs of a pass, EOS included, for sources that are padded to `length`."""
-        longest = int(output_limits(length, self.config)[-1]) + 1
+        longest = output_limit(length - 1, self.config) + 1
         return longest if extra_length is None else min(length + extra_length, longest)
 
     def _read(self, hypotheses: Hypotheses, row: int) -> list[Translation]:

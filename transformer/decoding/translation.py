@@ -22,7 +22,7 @@ class Translation:
       know them: they are 0, and that of EOS is `log_probability`.
     log_probability: the sum of these.
     score: log_probability / the length penalty, such as ((5 + length) / 6)^length_penalty, where length counts EOS,
-      plus the coverage penalty, if there is one.
+      plus the coverage penalty, if there is one; for a document, that of the sentences before it and its own.
     score_kind: "log_probability", or the name of another score: see `mbr` and `reranking`.
     """
 

@@ -4,12 +4,10 @@ import contextlib
 import faulthandler
 import signal
 import sys
-import threading
 from contextlib import AbstractContextManager
 
 from absl import logging
 
-from transformer import locks
 from transformer.distributed import coordination
 from transformer.hooks.hook import Hook
 
@@ -59,8 +57,7 @@ class Watchdog(Hook):
     """
 
     def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self._is_running, self._lock = False, threading.Lock()
+        self.seconds, self._is_running = seconds, False
 
     def __exit__(self, *_: object) -> None:
         self.stop()
@@ -72,24 +69,22 @@ class Watchdog(Hook):
         self.extend()
 
     def during(self, activity: str) -> AbstractContextManager:
-        """Allows any time for restoring after a rollback, and for planning an epoch as long as it makes progress."""
+        """Allows any time for restoring after a rollback."""
         if activity == "rolling back":
             self.stop()
         elif activity == "validating":
             self.start()
-        return locks.progress_reported_to(self.extend) if activity == "wait for data" else contextlib.nullcontext()
+        return contextlib.nullcontext()
 
     def start(self) -> None:
         self._is_running = self.seconds > 0
         self.extend()
 
     def extend(self) -> None:
-        """Restarts the timer if it is running. Another thread may call this when it makes progress."""
-        with self._lock:
-            if self._is_running:
-                faulthandler.dump_traceback_later(self.seconds, exit=True, file=sys.__stderr__)
+        """Restarts the timer if it is running."""
+        if self._is_running:
+            faulthandler.dump_traceback_later(self.seconds, exit=True, file=sys.__stderr__)
 
     def stop(self) -> None:
-        with self._lock:
-            self._is_running = False
-            faulthandler.cancel_dump_traceback_later()
+        self._is_running = False
+        faulthandler.cancel_dump_traceback_later()

@@ -21,6 +21,10 @@ class Profile(Hook):
         if self.is_tracing:
             self._stop()
 
+    def on_start(self, progress: Progress) -> None:
+        if self.steps and self.steps[-1] <= progress.step:
+            logging.warning("--profile: no trace, since the run has done these steps; it is at step %d.", progress.step)
+
     def before_step(self, step: int) -> None:
         """Begins the trace before the first of the steps, and names what happens until `after_step` as this step."""
         if not self.is_tracing and step in self.steps:

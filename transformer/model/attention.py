@@ -43,7 +43,7 @@ class MultiHeadAttention(nnx.Module):
         relation: Relation = UNRELATED,
         positions: Int[Array, "#B T"] | None = None,
     ) -> Float[Array, "B T D"]:
-        """`positions`, here and below, are those of the queries and keys between which there is a relation."""
+        """`positions`, here and below, are what `relation` depends on, in self-attention."""
         keys, values = self.project_keys_values(keys_values, relation, positions)
         queries = self.project_queries(queries, relation, positions)
         bias = relation.bias(queries, positions, positions)

@@ -1,4 +1,4 @@
-"""What self-attention sees of the distance between a query and a key: rotations of both, or a term of their score."""
+"""Relative positions in self-attention: rotations of queries and keys, or a term of their score."""
 
 import math
 from collections.abc import Callable
@@ -17,7 +17,7 @@ T5_BUCKETS, T5_DISTANCE = 32, 128  # the last bucket has all distances from 128 
 
 
 class Relation(nnx.Module):
-    """Base class, which sees nothing: for positions that are added to the embeddings, and attention to a memory."""
+    """Base class, which changes nothing: for positions that are added to embeddings, and for cross-attention."""
 
     is_shared = False  # whether all layers of a stack have the same one
     term: Callable | None = None  # of the score: a function of queries (B, T, H, dk) and distances (B, T, S)

@@ -75,7 +75,7 @@ def warn_about_data(config: Config, vocabulary: Tokenizer, train: Corpus, sets: 
 
 
 def check_listed_corpora(config: Config) -> None:
-    """Raises UserError if a corpus of the mixture or a validation set does not fit the run, or a metric has no set."""
+    """Raises UserError if a corpus or a set does not fit the run, or names in the configuration have no such form."""
     sides, ids = OBJECTIVES[config.training.objective].sides, config.tokenizer.kind == "ids"
     corpora = {f"the corpus {corpus.label} of data.mixture": corpus.data for corpus in listed_corpora(config.data)}
     corpora |= {f"the set {label} of data.valid_sets": each.data for label, each in held_out_sets(config).items()}

@@ -51,7 +51,7 @@ class Parent:
     tokenizer: tokenizer.Tokenizer
     step: int
     checksum: str
-    item: str  # the parameters, or their moving average if the parent is evaluated with it; raw with the optimizer
+    item: str  # of the checkpoint: its moving average if it has one, unless the optimizer's state is taken too
     run_config: Config  # of the run that starts from it
 
     @property
@@ -231,7 +231,7 @@ def _check_optimizer(parent: Parent) -> None:
     """Raises UserError unless the checkpoint has the state of the run's optimizer, for the same model."""
     config, checkpoint = parent.run_config, parent.workdir.checkpoints / str(parent.step)
     reasons = ["it has no optimizer's state, which only the best and the newest two checkpoints keep"]
-    if (checkpoint / checksums.OPTIMIZER).exists():
+    if checksums.has_optimizer(checkpoint):
         optimizer = make_optimizer(config.optimizer, optax.constant_schedule(0.0), config.training.freeze)
         state = jax.eval_shape(optimizer.init, abstract_init(config, *parent.tokenizer.vocab_sizes)[1])
         changes = difference(parent.config, config) | {"model": parent.model_difference()}

@@ -34,8 +34,9 @@ MIN_LOGGED_SECONDS = 1.0  # of a compilation
 def train(run: Run, profiled: tuple[int, int] | None, interruption: Interruption | None = None) -> None:
     """Trains to the last step, or until `training.patience` validations in a row have not improved the score.
 
-    The steps from `profiled[0]` to `profiled[1]` are traced. A signal, the default `interruption`, ends it early: it
-    is saved and not complete. Raises KeyboardInterrupt after Ctrl-C, and UserError if training diverges too often.
+    The steps from `profiled[0]` to `profiled[1]` are traced. `interruption`, by default that of signals, ends it
+    early: it is saved, and not complete. Raises KeyboardInterrupt after Ctrl-C, and UserError if training diverges too
+    often.
     """
     for line in pair_lines(run.config.data, run.tokenizer, run.corpus, columns=65):
         logging.info("pair  %s", line)

@@ -71,7 +71,7 @@ OBJECTIVES = {
     "causal_lm": TrainingObjective(
         (False, True),
         lambda model, source, target, rngs: LanguageModel(model, target, rngs=rngs),
-        {"translate", "alternatives", "beam_tree"},
+        {"translate", "beam_tree"},
         {"packed", "label_smoothing", "r_drop", "pair_weights", "decoder"},
     ),
     # Predicts all target tokens at once, by the encoder only, which reads each token several times.

@@ -32,9 +32,9 @@ def make_schedule(config: Config, d_model: int, steps: int) -> optax.Schedule:
 def make_optimizer(config: Config, schedule: optax.Schedule, frozen: str = "") -> optax.GradientTransformationExtraArgs:
     """Returns the optimizer with its weight decay, after gradient clipping if any. `config` is `config.optimizer`.
 
-    `frozen` are the names of parameters that stay as they are. Raises UserError if `rate_factors` has no such form.
-    `update` takes an optional `learning_rate`, which replaces the schedule's: a program that has it as an argument does
-    not depend on the schedule.
+    `frozen` are the names of parameters that stay as they are. `update` takes an optional `learning_rate`, which
+    replaces the schedule's: a program that has it as an argument does not depend on the schedule. Raises UserError
+    unless `rate_factors` is NAME:FACTOR,...
     """
 
     factors = read_factors(config.rate_factors) + [(name, 0.0) for name in names_in(frozen)]

@@ -13,8 +13,8 @@ import jax
 
 from transformer.config_types import Config
 from transformer.data.batches.loader import BatchStats, Position
+from transformer.decoding.bleu import rank
 
-LOWER_IS_BETTER = ("loss", "nll", "perplexity")  # the other metrics of a validation are better if they are higher
 MAX_STEPS_IN_FLIGHT = 2  # enough to keep the device busy
 Record = dict[str, float | int | str]
 
@@ -76,13 +76,6 @@ class Progress:
             best = {"best_score": score, "best_loss": loss, "best_step": self.step}
             return dataclasses.replace(after, **best, validations_since_best=0)
         return dataclasses.replace(after, validations_since_best=self.validations_since_best + 1)
-
-
-def rank(score: float, loss: float | None, metric: str) -> tuple[float, ...]:
-    """Returns the values of a validation as they compare: the higher, the better; not finite is worst."""
-    score = -score if metric.partition("/")[0] in LOWER_IS_BETTER else score
-    values = (score, -math.inf if loss is None else -loss)
-    return tuple(value if math.isfinite(value) else -math.inf for value in values)
 
 
 def due(step: int, every: int, last: int) -> bool:
