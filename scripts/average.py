@@ -39,7 +39,7 @@ def main(arguments: argparse.Namespace) -> None:
     described = (source.config, source.environment, source.data, source.metrics, source.parent, source.events)
     others = (source.complete, source.shortlist, source.contents)
     with files.new_folder(output) as unfinished:
-        for file in (*described, *others, *source.path.glob("tokenizer*.model")):
+        for file in (*described, *others, *source.tokenizers):
             if file.exists():
                 shutil.copy2(file, unfinished)
         workdir = Workdir(unfinished)

@@ -41,8 +41,7 @@ def main(arguments: argparse.Namespace) -> None:
         if getattr(arguments, name) != FLAGS[name]:
             raise UserError(f"--{name}={getattr(arguments, name)}: {what} has no such flag")
     name = f"{what}-{arguments.size}-{processor_kind()}" if "size" in flags else what
-    if arguments.readme is not None:
-        markdown.read_table(name, arguments.readme)  # raises UserError before the minutes of measurements
+    markdown.check_marks(name, arguments.readme)
     markdown.publish(pkgutil.resolve_name(function)(arguments).text, name, arguments.readme)
 
 

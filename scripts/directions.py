@@ -10,6 +10,7 @@ with a star. Prints the results as one JSON object, as transformer.evaluate writ
 import argparse
 import itertools
 import json
+from pathlib import Path
 
 from transformer import cli
 from transformer.data.sources import source
@@ -17,9 +18,7 @@ from transformer.errors import UserError
 
 
 def main(arguments: argparse.Namespace) -> None:
-    from pathlib import Path  # these imports take seconds, which --help should not
-
-    from rich.console import Console
+    from rich.console import Console  # these imports take seconds, which --help should not
     from rich.table import Table
 
     from transformer import evaluate
@@ -40,16 +39,18 @@ def main(arguments: argparse.Namespace) -> None:
         evaluation = evaluate.evaluate(evaluate.make_parser().parse([f"--{key}={value}" for key, value in flags]))
         evaluation.save()
         scores[pair] = evaluation.result
+
+    def cell(pair: tuple[str, str]) -> str:
+        metric = METRICS[arguments.metric]
+        value = f"{scores[pair][arguments.metric]:{metric.format}}" if pair in scores else ""
+        return value if pair in trained or not value else f"{value} *"
+
     table = Table("from", *(f"to {code}" for code in languages))
     for code in languages:
-        cells = [_cell(scores.get((code, other)), arguments.metric, (code, other) in trained) for other in languages]
+        cells = [cell((code, other)) for other in languages]
         table.add_row(code, *cells)
     Console(stderr=True).print(table)
     print(json.dumps({f"{first}-{second}": result for (first, second), result in scores.items()}))
-
-
-def _cell(result: dict | None, metric: str, is_trained: bool) -> str:
-    return "" if result is None else f"{result[metric]:.1f}{'' if is_trained else ' *'}"
 
 
 def make_parser() -> cli.Parser:

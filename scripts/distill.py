@@ -13,11 +13,13 @@ from transformer import cli, files
 
 
 def main(arguments: argparse.Namespace) -> None:
+    from scripts import markdown
     from scripts.distillation import plan, report, stages
     from scripts.distillation.folder import Folder
 
     folder = Folder(files.expanded(arguments.workdir), arguments.overrides)
     planned = plan.load(arguments.plan)
+    markdown.check_marks("distill", arguments.readme)
     if arguments.report:
         folder.check(planned)
     else:

@@ -12,6 +12,7 @@ import ml_collections
 from sacrebleu.metrics import BLEU
 
 from configs.rules import HOST, LOG, MESH, PATH
+from scripts.runs import training_seconds
 from transformer import files
 from transformer.cli import LANGUAGES
 from transformer.config.keys import flatten, keys_of
@@ -72,8 +73,18 @@ class Evaluation:
     @property
     def languages(self) -> dict[str, str]:
         """The keys of the languages of the texts. An older evaluation has those of the run."""
-        keys = {f"data.{name}": name for name in LANGUAGES}
-        return {key: self.result.get(name, self.config.data[name]) for key, name in keys.items()}
+        own = own_languages(self.config)
+        return {key: self.result.get(key.removeprefix("data."), own[key]) for key in own}
+
+    @property
+    def has_own_settings(self) -> bool:
+        """Whether search and languages are those of the run's configuration."""
+        return self.decoding == self.config.decoding.to_dict() and self.languages == own_languages(self.config)
+
+    @property
+    def average(self) -> int:
+        """The number of the run's checkpoints that the evaluation averaged; `scripts.average` writes only one."""
+        return 1 if Workdir(self.workdir).averaged.exists() else self.result["averaged"]
 
     @property
     def signatures(self) -> dict[str, str]:
@@ -100,9 +111,9 @@ class Evaluation:
         if self.result["step"] == 0:  # the model of another toolkit
             return 0.0
         path = Workdir(self.workdir).metrics
-        if not (seconds := [line["seconds"] for line in read_record(path) if "seconds" in line]):
+        if not (seconds := training_seconds(read_record(path))):
             raise UserError(f"{path}: has no line with the seconds of training; restore the file")
-        return seconds[-1]
+        return seconds
 
     @cached_property
     def sources(self) -> list[str]:
@@ -132,6 +143,11 @@ class Evaluation:
         if len(lines) != sentences:
             raise UserError(f"{path}: has {len(lines)} lines, must have {sentences}; run transformer.evaluate again")
         return lines
+
+
+def own_languages(config: Config) -> dict[str, str]:
+    """Returns the keys of the languages of a run."""
+    return {f"data.{name}": config.data[name] for name in LANGUAGES}
 
 
 def run_settings(config: Config) -> dict[str, Any]:
@@ -170,9 +186,10 @@ def read_result(path: Path) -> dict[str, Any]:
 
 
 def read_evaluations(workdir: Workdir) -> list[Evaluation]:
-    """Reads the evaluations of a run on splits. Leaves out ensembles and language models."""
+    """Reads the evaluations of a run on splits, without ensembles. Raises UserError for a language model."""
     if not OBJECTIVES[open_existing(workdir.path)[1].training.objective].translates:
-        return []
+        advice = "transformer.evaluate prints its own"
+        raise UserError(f"{workdir.path}: a language model has no scores of translations; {advice}")
     evaluations = [read_evaluation(path) for path in sorted(workdir.evaluations.glob("*.json"))]
     own = [evaluation for evaluation in evaluations if evaluation.split and len(evaluation.result["models"]) == 1]
     # A flag that repeats the configured value makes the same evaluation under another name.

@@ -95,7 +95,7 @@ def make_parser() -> cli.Parser:
         "--columns", type=int, choices=(1, 2), help="how many columns of a paper it is wide (2; schedule: 1)"
     )
     add = parser.add_argument_group("attention, curves and table3").add_argument
-    add("--workdir", nargs="+", action="extend", metavar="DIR", help="folder of a run; curves: of several")
+    add("--workdir", nargs="+", metavar="DIR", help="folder of a run; curves: of several")
     add = parser.add_argument_group("attention").add_argument
     add("--checkpoint", metavar="best|last|STEP", help="the checkpoint to load (best)")
     add("--average", type=int, metavar="N", help="mean of N checkpoints up to that one (1)")

@@ -13,6 +13,12 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in (header, ["---"] * len(header), *cells))
 
 
+def check_marks(name: str, readme: str | None) -> None:
+    """Raises UserError if a file is named that does not exist or lacks the marks of NAME: before hours of work."""
+    if readme is not None:
+        _split(name, readme)
+
+
 def publish(text: str, name: str, readme: str | None) -> None:
     """Prints the text, or puts it between the marks of NAME in the file `readme`. Raises UserError without marks."""
     if readme is None:

@@ -17,13 +17,14 @@ from transformer import cli
 
 def main(arguments: argparse.Namespace) -> None:
     from scripts import markdown
-    from scripts.reproduction.rows import make_trials, read_results, read_rows
+    from scripts.reproduction.rows import make_trials, read_results, read_rows, recorded_rows
     from scripts.reproduction.tables import make_text
     from scripts.sweeping import description, running
     from scripts.sweeping.folder import Folder
     from scripts.sweeping.study import storage_errors
     from scripts.sweeping.tasks import Training
 
+    markdown.check_marks("table3", arguments.readme)
     configs = read_rows(arguments.scale, arguments.data, arguments.rows, arguments.overrides)
     folder = Folder(Path(arguments.output or f"runs/{arguments.table}-{arguments.scale}"))
     trials = make_trials(configs, arguments.seeds)
@@ -31,8 +32,9 @@ def main(arguments: argparse.Namespace) -> None:
         sweep, task = description.listed(trials, objective="bleu", pruner=None), Training(configs["base"], folder)
         with storage_errors(folder.storage):
             running.run_sweep(folder, sweep, task, folder.storage, arguments.jobs, arguments.retry_failed)
-    elif folder.record.exists():
-        trials = folder.read()["trials"]
+    else:
+        record = folder.read()
+        configs, trials = recorded_rows(configs, record["task"]), record["trials"]
     text = make_text(configs, read_results(folder, configs, trials), len(trials))
     markdown.publish(text, "table3", arguments.readme)
 

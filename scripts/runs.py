@@ -33,9 +33,19 @@ class RecordedRun:
     @property
     def best_step(self) -> int | None:
         """The step of the best validation in the record, by `checkpoint.best_metric`; None if there is none."""
-        metric = self.config.checkpoint.best_metric
-        scored = [line for line in self.record if line["split"] == "valid" and metric in line]
-        return max(scored, key=lambda line: rank(line[metric], None, metric))["step"] if scored else None
+        best = best_validation(self.record, self.config.checkpoint.best_metric)
+        return best and best["step"]
+
+
+def best_validation(record: Sequence[Record], metric: str) -> Record | None:
+    """Returns the line of the best validation by the metric, as training chooses it; None if there is none."""
+    scored = [line for line in record if line["split"] == "valid" and metric in line]
+    return max(scored, key=lambda line: rank(line[metric], line["loss"], metric), default=None)
+
+
+def training_seconds(record: Sequence[Record]) -> float:
+    """Returns the time of a run over all its starts, validations included; 0 for an imported model."""
+    return max((line["seconds"] for line in record if "seconds" in line), default=0.0)
 
 
 def read_runs(paths: Sequence[Path], flag: str = "--workdir") -> list[RecordedRun]:

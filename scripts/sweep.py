@@ -16,10 +16,12 @@ from transformer.errors import UserError
 
 
 def main(arguments: argparse.Namespace) -> None:
+    from scripts import markdown
     from scripts.sweeping import description, results, running, tasks
     from scripts.sweeping.folder import Folder, recorded_sweep
     from scripts.sweeping.study import SweepStudy, storage_errors
 
+    markdown.check_marks("sweep", arguments.readme)
     folder = Folder(Path(arguments.workdir))
     url = arguments.storage or folder.storage
     with storage_errors(url):

@@ -45,10 +45,9 @@ def main(arguments: argparse.Namespace) -> None:
     from scripts.verification.processes import EXACT, results_of
     from scripts.verification.report import HEADER, Report, cells, describe
 
-    if arguments.readme is not None:
-        if arguments.quick:
-            raise UserError("--readme has no rows of --quick; leave one of them out")
-        markdown.read_table("devices", arguments.readme)  # raises UserError before the minutes of checks
+    if arguments.readme is not None and arguments.quick:
+        raise UserError("--readme has no rows of --quick; leave one of them out")
+    markdown.check_marks("devices", arguments.readme)
     output = None if arguments.output is None else files.expanded(arguments.output)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)

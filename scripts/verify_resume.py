@@ -92,12 +92,14 @@ class Training:
     def kill(self, phase: str, delay: float) -> str | None:
         """Kills the run `delay` seconds after a phase begins, or at its end. Returns the phase; None if complete."""
         process = self.start()
-        while process.poll() is None and not PHASES[phase](self):
-            time.sleep(POLL_SECONDS)
-        until = time.perf_counter() + delay
-        while process.poll() is None and PHASES[phase](self) and time.perf_counter() < until:
-            time.sleep(POLL_SECONDS)
-        process.kill()
+        try:
+            while process.poll() is None and not PHASES[phase](self):
+                time.sleep(POLL_SECONDS)
+            until = time.perf_counter() + delay
+            while process.poll() is None and PHASES[phase](self) and time.perf_counter() < until:
+                time.sleep(POLL_SECONDS)
+        finally:
+            process.kill()
         if process.wait() != -signal.SIGKILL:
             self._check_complete(process)
             return None

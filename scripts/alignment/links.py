@@ -62,8 +62,8 @@ def read_gold(path: Path) -> list[Gold]:
     gold = []
     for number, line in enumerate(read_text_file(path), start=1):
         links = parse_links(line, f"--gold={path}, line {number}")
-        sure, possible = (frozenset(link[:2] for link in links if is_sure or link[2]) for is_sure in (False, True))
-        gold.append(Gold(sure, possible))
+        sure = frozenset(link[:2] for link in links if link[2])
+        gold.append(Gold(sure, possible=frozenset(link[:2] for link in links)))
     return gold
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from configs.table3 import ROWS
 from scripts.charts import theme
-from scripts.reproduction.rows import SCALES, read_results, read_rows, scores
+from scripts.reproduction.rows import SCALES, read_results, read_rows, recorded_rows, scores
 from scripts.sweeping.folder import Folder
 from transformer.errors import UserError
 
@@ -57,6 +57,7 @@ def read(path: Path) -> dict[str, Scores]:
             break
     else:
         raise UserError(f"{path}: is a sweep of another config; name the --output of scripts.reproduce")
+    configs = recorded_rows(configs, record["task"])
     if not (results := read_results(folder, configs, record["trials"])):
         raise UserError(f"{path}: has no complete run of a row of Table 3 yet")
     return {metric: scores(results, metric) for metric in TITLES}

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts.evaluations import Evaluation, name_split, read_evaluation, read_evaluations
+from scripts.evaluations import Evaluation, name_split, own_languages, read_evaluation, read_evaluations
 from scripts.sweeping.folder import expand_sweeps
 from transformer.checkpoints import restore
 from transformer.config import loading
@@ -46,13 +46,13 @@ def _find(path: Path, arguments: argparse.Namespace) -> Evaluation | None:
         for evaluation in evaluations
         if evaluation.split == split
         and step in (None, evaluation.result["step"])
-        and arguments.average in (None, evaluation.result["averaged"])
+        and arguments.average in (None, evaluation.average)
         and all(evaluation.decoding[key] == wanted[key] for key in keys)
     ]
     if not agreeing and arguments.evaluate:
         return None
-    settings = wanted, arguments.average or 1
-    own = [evaluation for evaluation in agreeing if (evaluation.decoding, evaluation.result["averaged"]) == settings]
+    settings = wanted, arguments.average or 1, own_languages(config)
+    own = [each for each in agreeing if (each.decoding, each.average, each.languages) == settings]
     for chosen in (agreeing, own):
         if len(chosen) == 1:
             return chosen[0]

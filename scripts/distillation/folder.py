@@ -13,6 +13,7 @@ from scripts.distillation import plan
 from scripts.evaluations import run_settings
 from transformer import files, locks
 from transformer.config import loading
+from transformer.config.keys import declared_keys
 from transformer.config_types import Config
 from transformer.data.sources import source
 from transformer.data.sources.source import open_source
@@ -69,7 +70,10 @@ class Folder:
         fields = {key: value for key, value in vars(stage).items() if key not in left_out}
         if isinstance(stage, plan.Training):
             config = self.config(stage)
-            fields = run_settings(config) | {"seed": config.seed, "workdir": stage.workdir}
+            # Without defaults, so that a key which is added to base.py changes nothing.
+            defaults = {key: declared.default for key, declared in declared_keys().items()}
+            fields = {key: value for key, value in run_settings(config).items() if value != defaults[key]}
+            fields |= {"seed": config.seed, "workdir": stage.workdir}
             if not stage.workdir and stage.data is None:
                 fields["data"] = open_source(config.data, "train").identity
         else:

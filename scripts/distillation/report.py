@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import altair as alt
@@ -15,6 +14,7 @@ from scripts.charts.curves import LEAST_RATIO, LOG_TICKS
 from scripts.distillation import plan
 from scripts.distillation.folder import Folder
 from scripts.interop.certificate import FILE_NAME as CERTIFICATE
+from scripts.runs import training_seconds
 from transformer import files
 from transformer.errors import UserError
 from transformer.run.record import read_record
@@ -68,14 +68,10 @@ def read_rows(stages: Sequence[plan.Stage], folder: Folder) -> list[Row]:
             form, split = f"{stage.format} {certificate['precision']}", "valid"
         system = "+".join(model.name for model in stage.models)
         system += ", greedy" if search["beam_size"] == 1 else f", beam {search['beam_size']}"
-        minutes = sum(_training_seconds(folder.of(model)) for model in stage.models) / 60
+        records = [read_record(Workdir(folder.of(model)).metrics) for model in stage.models]
+        minutes = sum(map(training_seconds, records)) / 60
         rows.append(Row(stage.name, system, form, split, scores, seconds and count / seconds, minutes))
     return rows
-
-
-def _training_seconds(workdir: Path) -> float:
-    """Returns the time of a run, over all its starts; 0 for an imported model."""
-    return max((line.get("seconds", 0.0) for line in read_record(Workdir(workdir).metrics)), default=0.0)
 
 
 def publish(stages: Sequence[plan.Stage], folder: Folder, readme: str | None) -> None:

@@ -22,6 +22,7 @@ from transformer.arguments import LINE_BREAKS
 from transformer.data.sources import source
 from transformer.data.sources.lines import read_text_file
 from transformer.decoding.bleu import bleu_language, make_bleu
+from transformer.errors import UserError
 
 SHARDS = "shards"  # the output of scripts.translate_corpus in the folder of a translation
 
@@ -118,6 +119,7 @@ def mix(mixture: plan.Mixture, folder: Folder, output: Path) -> None:
     data = folder.load_config(mixture.config).data
     languages = data.source_language, data.target_language
     pairs = list(_pairs(mixture.config, folder))
+    pairs = list(dict.fromkeys(pairs)) if data.deduplicate else pairs
     translated = itertools.chain(*(_oriented(translation, folder, languages) for translation in mixture.translations))
     tag = f"{mixture.tag} " if mixture.tag else ""
     known = set(pairs if mixture.copies else ())
@@ -125,7 +127,14 @@ def mix(mixture: plan.Mixture, folder: Folder, output: Path) -> None:
     with files.new_folder(output) as unfinished:
         _write(unfinished, SPLITS[0], languages, [*pairs * mixture.copies, *added])
         for name, split in zip(("valid", "test"), SPLITS[1:], strict=True):
-            _write(unfinished, split, languages, list(_pairs(mixture.config, folder, name)))
+            try:
+                held_out = list(_pairs(mixture.config, folder, name))
+            except UserError as error:
+                if name == "valid":
+                    raise
+                logging.warning("%s: has no test split (%s).", mixture.name, error)
+                continue
+            _write(unfinished, split, languages, held_out)
         facts = {"by": "distill", "real": len(pairs), "copies": mixture.copies, "added": len(added), "tag": mixture.tag}
         write_record(unfinished, languages, facts)
     logging.info("%s: %d pairs, %d times each, and %d others.", mixture.name, len(pairs), mixture.copies, len(added))

@@ -63,7 +63,7 @@ def _inspected(
     """Yields each text with the output of the run's model, or adds to `notes` why it cannot be shown."""
     checkpoint, average, decoding = "best", 1, {}
     if evaluation is not None:
-        checkpoint, average = str(evaluation.result["step"]), evaluation.result["averaged"]
+        checkpoint, average = str(evaluation.result["step"]), evaluation.average
         decoding = evaluation.decoding
     model = transformer.load(run.workdir.path, checkpoint, average, **decoding | {"strategy": "beam"})
     for number, text in enumerate(texts, start=1):

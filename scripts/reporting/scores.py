@@ -19,7 +19,6 @@ from scripts.runs import RecordedRun
 from scripts.systems import System, group_systems
 from transformer.data.sources.source import SPLITS
 from transformer.errors import UserError
-from transformer.training.objectives import OBJECTIVES
 
 SAMPLES = 1000  # of the bootstrap
 SENTENCES = 20  # that differ most
@@ -55,7 +54,6 @@ def compare(runs: Sequence[RecordedRun], split: str | None, data: str | None) ->
             evaluations[run] = read_evaluations(run.workdir)
         except UserError as error:
             notes.append(str(error))
-            evaluations[run] = []
     names_by_run = [{evaluation.split for evaluation in candidates} for candidates in evaluations.values()]
     splits = collections.Counter(itertools.chain(*names_by_run))
     names = [name_split(name, data) for name in ([split] if split else SPLITS)]
@@ -63,9 +61,7 @@ def compare(runs: Sequence[RecordedRun], split: str | None, data: str | None) ->
     split = max(names, key=lambda name: (splits[name], name.startswith("valid")))
     chosen: dict[str, Evaluation] = {}
     for run, candidates in evaluations.items():
-        if not OBJECTIVES[run.config.training.objective].translates:
-            notes.append(f"{run.label} is a language model, which has no scores of translations.")
-        elif of_split := [evaluation for evaluation in candidates if evaluation.split == split]:
+        if of_split := [evaluation for evaluation in candidates if evaluation.split == split]:
             chosen[run.label] = max(of_split, key=functools.partial(_preference, best_step=run.best_step))
         else:
             flags = f"--workdir={run.workdir.path} --split={split.replace(' of ', ' --data=', 1)}"
@@ -85,9 +81,8 @@ def compare(runs: Sequence[RecordedRun], split: str | None, data: str | None) ->
 
 def _preference(evaluation: Evaluation, best_step: int | None) -> tuple:
     """Returns the rank of an evaluation of a run: the settings of its config and its best step come first."""
-    own = evaluation.decoding == evaluation.config.decoding.to_dict()
     step = evaluation.result["step"]
-    return own, step == best_step, step, -evaluation.result["averaged"]
+    return evaluation.has_own_settings, step == best_step, step, -evaluation.average
 
 
 def section(compared: Comparison) -> Section:

@@ -10,7 +10,7 @@ import altair as alt
 
 from scripts.charts import curves
 from scripts.evaluations import NEUTRAL, differing_keys, short_commit
-from scripts.runs import RecordedRun
+from scripts.runs import RecordedRun, training_seconds
 from scripts.systems import System
 from transformer.config.keys import flatten, keys_of, show
 from transformer.decoding.bleu import metrics_in
@@ -66,14 +66,18 @@ def _row(run: RecordedRun, system: str) -> tuple[str, ...]:
     config, environment = run.config, read_environment(run.workdir.environment) or {}
     steps = f"{max((line['step'] for line in run.record), default=0):,} of {config.training.steps:,} steps"
     devices = environment.get("devices") or ["unknown"]
-    seconds = max((line["seconds"] for line in run.record if "seconds" in line), default=0.0)
-    digests = {}
+    seconds, digests = training_seconds(run.record), {}
     with contextlib.suppress(*UNREADABLE):  # the record is missing or damaged
         digests = dict(json.loads(run.workdir.contents.read_bytes()))
     languages = "-".join(filter(None, (config.data.source_language, config.data.target_language)))
     return (
         *(run.label, system, "complete" if run.workdir.is_complete() else steps, f"{config.data.name}, {languages}"),
-        *(str(config.seed), short_commit(environment), f"{len(devices)} {devices[0]}", f"{seconds / 60:.0f} min"),
+        *(
+            str(config.seed),
+            short_commit(environment),
+            f"{len(devices)} {devices[0]}",
+            f"{seconds / 60:.0f} min",
+        ),
         *(digests.get(name, "unknown")[:8] for name in FINGERPRINTS),
         describe_note(config),
     )

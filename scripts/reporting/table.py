@@ -10,7 +10,6 @@ from scripts.systems import System, describe_checkpoints, describe_search, group
 from transformer.config.keys import show
 from transformer.decoding.bleu import METRICS, metrics_in
 from transformer.errors import UserError
-from transformer.training.objectives import OBJECTIVES
 from transformer.workdir import open_existing
 
 SEARCH = tuple(
@@ -21,11 +20,9 @@ SHOWN = {"data.name", *SEARCH, "averaged", "split", "step", "commit"}  # in ever
 
 def read_results(path: Path) -> list[Evaluation]:
     """Returns the evaluations of a run on splits. Raises UserError if it is not complete or has none."""
-    workdir, config = open_existing(path, "WORKDIR")
+    workdir, _ = open_existing(path, "WORKDIR")
     if not workdir.is_complete():
         raise UserError(f"{path}: this run is not complete; run the same transformer.train command to continue it")
-    if not OBJECTIVES[config.training.objective].translates:
-        raise UserError(f"{path}: a language model has no scores of translations; transformer.evaluate prints its own")
     if not (evaluations := read_evaluations(workdir)):
         raise UserError(f"{path}: has no evaluation; run python -m transformer.evaluate --workdir={path}")
     return evaluations

@@ -8,13 +8,13 @@ import jax
 
 from configs import table3_mini
 from configs.table3 import ROWS
+from scripts.runs import best_validation, training_seconds
 from scripts.sweeping.description import Values
 from scripts.sweeping.folder import Folder
 from scripts.sweeping.results import SEED
 from transformer.config import loading
 from transformer.config.keys import flatten, nearest
 from transformer.config_types import Config
-from transformer.decoding.bleu import rank
 from transformer.errors import UserError
 from transformer.run.record import read_record
 from transformer.training.state import abstract_init
@@ -72,6 +72,11 @@ def changes(configs: Mapping[str, Config], row: str) -> Values:
     return {key: value for key, value in flatten(configs[row]).items() if value != base[key]}
 
 
+def recorded_rows(configs: Mapping[str, Config], task: Values) -> dict[str, Config]:
+    """Returns the configurations of rows as a sweep has recorded the base row, whatever the config file says today."""
+    return {row: loading.with_values(configs["base"], task | changes(configs, row)) for row in configs}
+
+
 def read_results(folder: Folder, configs: Mapping[str, Config], trials: Sequence[Values]) -> list[RowResult]:
     """Returns the results of the complete runs of a sweep with these trials, of the rows in `configs`."""
     by_changes = {frozenset(changes(configs, row).items()): row for row in configs}
@@ -81,11 +86,8 @@ def read_results(folder: Folder, configs: Mapping[str, Config], trials: Sequence
         row = by_changes.get(frozenset((key, value) for key, value in trial.items() if key != SEED))
         if row and workdir.is_complete():
             lines = read_record(workdir.metrics)
-            metric = configs[row].checkpoint.best_metric
-            valid = [line for line in lines if line["split"] == "valid"]
-            best = max(valid, key=lambda line: rank(line[metric], line["loss"], metric))
-            seconds = [line["seconds"] for line in lines if "seconds" in line][-1]
-            results.append(RowResult(row, best["perplexity"], best["bleu"], seconds))
+            best = best_validation(lines, configs[row].checkpoint.best_metric)
+            results.append(RowResult(row, best["perplexity"], best["bleu"], training_seconds(lines)))
     return results
 
 

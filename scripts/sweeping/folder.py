@@ -16,6 +16,7 @@ from optuna.samplers import RandomSampler
 
 from scripts.sweeping.description import Sweep
 from transformer import files, locks
+from transformer.config.keys import declared_keys
 from transformer.errors import UserError
 from transformer.workdir import Workdir
 
@@ -133,10 +134,15 @@ def recorded_sweep(record: dict[str, Any]) -> Sweep:
 
 
 def _difference(recorded: dict[str, Any], record: dict[str, Any]) -> str:
-    """Returns a description of the difference, or an empty string. A sweep may have more trials after those before."""
+    """Returns a description of the difference, or an empty string. A sweep may have more trials after those before.
+
+    Keys that base.py had not yet when the sweep began had their defaults.
+    """
     names = ["objective", "space"]
     if record["trials"][: len(recorded["trials"])] != recorded["trials"]:
         names.append("trials")
     pairs = [(f"its {name}", recorded[name], record[name]) for name in names]
-    pairs += [(key, recorded["task"].get(key), record["task"].get(key)) for key in recorded["task"] | record["task"]]
+    defaults = json.loads(json.dumps({key: declared.default for key, declared in declared_keys().items()}))
+    before, after = defaults | recorded["task"], defaults | record["task"]
+    pairs += [(key, before.get(key), after.get(key)) for key in before | after]
     return "; ".join(f"{name}: {old} -> {new}" for name, old, new in pairs if old != new)[:500]

@@ -107,7 +107,7 @@ def describe_decoding(folder: Folder, sweep: Sweep, trial: int) -> str:
         result = read_result(folder.result(trial))
         search = result["decoding"] | {key.removeprefix("decoding."): text for key, text in varied.items()}
         sentences, checkpoint = result["sentences"], describe_checkpoints([result["step"]], result["averaged"])
-    elif sweep.objective in METRICS:  # as transformer/training/validation.py decodes
+    elif sweep.objective.partition("/")[0] in METRICS:  # as transformer/training/validation.py decodes
         config = task | varied
         strategy = varied.get("decoding.strategy") or validation_strategy(config["decoding.strategy"])
         search = {"strategy": strategy, "beam_size": config["training.eval_beam_size"]}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from configs.rules import HOST, MESH
+from configs.rules import HOST, LOG, MESH
 from scripts.sweeping.description import Sweep, Values, extremes
 from scripts.sweeping.folder import Folder
 from transformer.checkpoints import restore
@@ -37,7 +37,7 @@ class Training:
     @property
     def identity(self) -> dict[str, Any]:
         """The settings that identify the sweep, as JSON."""
-        ignored = keys_of(MESH, HOST)
+        ignored = keys_of(MESH, HOST, LOG)
         return {key: value for key, value in flatten(self.config).items() if key not in ignored}
 
     def check(self, values: Values, objective: str) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from scripts import compare
 from tests.checkpoints.workdirs import make_workdir, run
-from tests.scripts.evaluated import error, file, result
+from tests.scripts.evaluated import error, file, make_run, result
 from transformer import evaluate
 
 AVERAGED, GREEDY, WIDE = "valid-step9-average5", "valid-step9-beam_size1", "valid-step9-beam_size8"
@@ -36,6 +36,27 @@ def test_flags_choose_among_several_evaluations(evaluated, capsys):
     assert compared(comparison) == ["valid-step9", WIDE]
     assert comparison["settings"] == {"decoding.beam_size": {"A": 4, "B": 8}}
     assert compared(result(capsys, a, wide, "--decoding.beam_size=8")) == [WIDE] * 2
+
+
+def test_the_direction_and_the_average_are_those_of_the_run(evaluated, capsys):
+    back = {"source_language": "de", "target_language": "en"}
+    for name in ("a", "b"):
+        path = evaluated(name, model__dropout="0.3" if name == "b" else "0.1")
+        evaluated(name, evaluation="valid-source_languagede-step9", saved=back)
+    assert compared(result(capsys, path.with_name("a"), path)) == ["valid-step9"] * 2
+    for name in ("c", "d"):  # the mean of five checkpoints is the only one of these
+        dropout = "0.3" if name == "d" else "0.1"
+        path = evaluated(name, evaluation=AVERAGED, model__dropout=dropout, saved={"averaged": 5})
+        evaluated(name, evaluation=f"{AVERAGED}-beam_size1", saved={"averaged": 5, "decoding": {"beam_size": 1}})
+        (path / "averaged.json").write_text("{}")
+    assert compared(result(capsys, path.with_name("c"), path)) == [AVERAGED] * 2
+
+
+def test_a_language_model_is_refused_with_the_reason(evaluated, tmp_path, capsys):
+    keys = {"training__objective": "causal_lm", "data__source_language": "", "checkpoint__best_metric": "loss"}
+    model = make_run(tmp_path / "lm", **keys, training__eval_bleu="false")
+    line = error(capsys, evaluated("a"), model)
+    assert f"{model}: a language model has no scores of translations; transformer.evaluate prints its own" in line
 
 
 def test_the_data_of_another_run_are_another_text(evaluated, tmp_path, monkeypatch, capsys):

@@ -13,7 +13,7 @@ from sacrebleu.metrics import CHRF
 
 import transformer
 from scripts import distill
-from scripts.distillation import plan, stages
+from scripts.distillation import plan, stages, texts
 from scripts.distillation.folder import Folder
 from tests.checkpoints.workdirs import REFERENCES, SOURCES, make_workdir, run
 from tests.conftest import REPOSITORY
@@ -76,6 +76,22 @@ def test_pairs_are_chosen_and_mixed(folder, tmp_path):
     mixed = [lines(tmp_path / f"distilled/pairs/train.{language}") for language in ("in", "out")]
     assert list(zip(*mixed, strict=True)) == expected
     assert lines(tmp_path / "distilled/pairs/validation.in") == SOURCES
+
+
+def test_a_mixture_has_no_repeated_pairs_if_its_config_has_none_and_needs_no_test_split(tmp_path, caplog):
+    config = tmp_path / "config.py"
+    values = {"source": "text", "path": str(tmp_path), "valid_split": "valid", "deduplicate": True}
+    config.write_text(
+        "from configs import base\n\n\ndef get_config():\n    config = base.get_config()\n"
+        f"    config.data.update({values})\n    return config\n"
+    )
+    for language in ("en", "de"):
+        (tmp_path / f"train.{language}").write_text("a b\na b\nc\n")
+        (tmp_path / f"valid.{language}").write_text("d\n")
+    texts.mix(plan.mix("pairs", str(config), copies=2), Folder(tmp_path), tmp_path / "pairs")
+    assert lines(tmp_path / "pairs" / "train.en") == ["a b", "c"] * 2
+    assert lines(tmp_path / "pairs" / "validation.de") == ["d"] and not (tmp_path / "pairs" / "test.de").exists()
+    assert "pairs: has no test split" in caplog.text
 
 
 def test_a_plan_is_measured_and_nothing_is_done_twice(folder, tmp_path, capsys):

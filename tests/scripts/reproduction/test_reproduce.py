@@ -11,6 +11,8 @@ from configs.table3 import ROWS
 from scripts import reproduce
 from scripts.reproduction import rows
 from scripts.sweeping import running
+from scripts.sweeping.folder import Folder
+from scripts.sweeping.tasks import Training
 from tests.checkpoints.workdirs import run
 from tests.scripts.tiny_sweep import error
 from tests.training.tiny import RUN
@@ -81,6 +83,13 @@ def test_every_row_of_a_scale_is_trained_once_before_its_second_seed():
     assert list(rows.read_rows("paper", None, None, [])) == list(ROWS)
 
 
+def test_a_report_has_the_settings_that_were_trained():
+    configs = rows.read_rows(MINI, None, "A_h4", [])
+    recorded = rows.recorded_rows(configs, Training(configs["base"], Folder(Path())).identity | {"training.steps": 7700})
+    assert {config.training.steps for config in recorded.values()} == {7700}
+    assert [config.model.num_heads for config in recorded.values()] == [8, 4]
+
+
 def test_the_miniature_keeps_the_relations_between_rows():
     mini, paper = (rows.read_rows(scale, None, ",".join(ROWS), []) for scale in ("mini", "paper"))
     for row in ROWS:
@@ -100,6 +109,8 @@ def test_the_miniature_keeps_the_relations_between_rows():
         (["--seeds=0"], "--seeds: 0: must be at least 1"),
         (["--data=nowhere"], "--data=nowhere: no such folder"),
         (["--config.model.num_heads=7"], "num_heads=7"),
+        (["--readme=nowhere.md"], "--readme=nowhere.md: no such file"),
+        (["--report"], "sweep.json: no such file"),
     ],
 )
 def test_mistakes_are_one_line(tmp_path, capsys, flags, message):

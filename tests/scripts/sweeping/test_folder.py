@@ -1,0 +1,24 @@
+"""The record of a sweep, by which a later command continues it."""
+
+import pytest
+
+from configs import base
+from scripts.sweeping import description
+from scripts.sweeping.folder import Folder
+from scripts.sweeping.tasks import Training
+from transformer import files
+from transformer.config.loading import with_values
+from transformer.errors import UserError
+
+
+def test_a_key_that_base_has_got_since_and_another_note_do_not_make_another_sweep(tmp_path):
+    folder, sweep = Folder(tmp_path), description.listed(description.seeds(2), objective="loss", pruner=None)
+    config = with_values(base.get_config(), {})
+    record = folder.describe(sweep, Training(config, folder).identity)
+    del record["task"]["model.layer_drop"]
+    files.write_json(folder.record, record)
+    noted = with_values(config, {"training.note": "why"})
+    assert folder.describe(sweep, Training(noted, folder).identity)["study"] == record["study"]
+    changed = with_values(config, {"model.layer_drop": 0.1})
+    with pytest.raises(UserError, match=r"holds another sweep \(model.layer_drop: 0.0 -> 0.1\)"):
+        folder.describe(sweep, Training(changed, folder).identity)
