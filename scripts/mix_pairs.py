@@ -15,6 +15,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from absl import logging
+
 from scripts.get_data import parse_pair
 from transformer import cli, files
 from transformer.data.sources.lines import count_lines
@@ -51,13 +53,17 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 def other_splits(folder: Path, pair: tuple[str, str], split: str) -> Iterator[Path]:
-    """Yields the files of the other splits: those with equally many lines in both languages."""
+    """Yields the files of the other splits: those with equally many lines in both languages. Warns of others."""
+    found: dict[str, dict[str, Path]] = {}
     for path in sorted(folder.iterdir()):
-        stem, source_end, packed = path.name.partition(f".{pair[0]}")
-        other = folder / f"{stem}.{pair[1]}{packed}"
-        is_split = source_end and packed in ("", ".gz") and stem != split and other.is_file()
-        if is_split and count_lines(path) == count_lines(other):
-            yield from (path, other)
+        stem, _, language = path.name.removesuffix(".gz").rpartition(".")
+        if language in pair and stem != split:
+            found.setdefault(stem, {})[language] = path
+    for stem, sides in found.items():
+        if len(sides) == 2 and len(set(map(count_lines, sides.values()))) == 1:
+            yield from sides.values()
+        else:
+            logging.warning("%s: %s is not parallel, and is left out.", folder, stem)
 
 
 def translated_pairs(folder: Path, tag: str) -> Iterator[tuple[bytes, bytes]]:

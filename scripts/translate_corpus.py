@@ -28,6 +28,7 @@ SHOWN = 3  # errors of a shard in the log; its file has all
 def main(arguments: argparse.Namespace) -> None:
     from scripts.corpora import plan, ray_workers, translator
     from transformer.cache import enable_compilation_cache
+    from transformer.decoding.control import check_n_best
 
     began = time.perf_counter()
     paths = plan.find_files(arguments.source)
@@ -36,7 +37,7 @@ def main(arguments: argparse.Namespace) -> None:
     flags = (arguments.workdir, arguments.checkpoint, arguments.average, arguments.overrides)
     workers = {"count": arguments.workers, "cpus": arguments.worker_cpus, "gpus": arguments.worker_gpus}
     models = translator.load(*flags)
-    models.decoder()[0].check_n_best(arguments.n_best)
+    check_n_best(models.config.decoding, arguments.n_best)
     request = {
         "model": translator.identity(models),
         "files": [(str(path), path.stat().st_size) for path in paths],

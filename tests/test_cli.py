@@ -62,8 +62,9 @@ def test_an_empty_folder_is_refused(flag, capsys):
     parser = cli.Parser("tests", "A command.")
     parser.add_argument("--workdir")
     parser.add_argument("--output")
-    with pytest.raises(UserError, match=f"^{flag}: is empty; name a folder$"):
-        parser.parse([flag])
+    for words in ([flag], [flag[:-1], ""]):
+        with pytest.raises(UserError, match=f"^{words[0]}: is empty, as an unset variable of a shell"):
+            parser.parse(words)
 
 
 def test_rerank_is_given_in_one_form():

@@ -139,12 +139,18 @@ def test_evaluations_with_other_settings_have_other_files(workdir, tmp_path, cap
     names = set()
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
-        (tmp_path / folder / "list.txt").write_text("7 7\n")
-        saved = result(
-            capsys, f"--workdir={workdir}", "--split=valid", f"--decoding.banned={tmp_path / folder / 'list.txt'}"
-        )
+        path = tmp_path / folder / "list.txt"
+        path.write_text("7 7\n")
+        flags = [f"--workdir={workdir}", "--split=valid", f"--decoding.banned={path}"]
+        saved = result(capsys, *flags)
         names.add(saved["hypotheses"])
     assert len(names) == 2
+    # An evaluation of before a key was added is the same one.
+    path = Path(saved["hypotheses"].replace(".hypotheses.txt", ".json"))
+    older = json.loads(path.read_text())
+    del older["decoding"]["shrinking_beam"]
+    path.write_text(json.dumps(older))
+    assert result(capsys, *flags)["hypotheses"] == saved["hypotheses"]
     assert "decoding.banned=none.txt: " in error(capsys, f"--workdir={workdir}", "--decoding.banned=none.txt")
 
 

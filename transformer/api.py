@@ -11,7 +11,8 @@ from transformer.arguments import check_controls, check_glossary, check_items, c
 from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
 from transformer.config.loading import override, with_values
-from transformer.data.sources.mixture import tag_of_direction
+from transformer.data.languages import source_tag
+from transformer.data.sources.mixture import check_direction
 from transformer.decoding import forced_decoding
 from transformer.decoding.beam_tree import BeamTree, alternatives, trace
 from transformer.decoding.control import Control
@@ -34,12 +35,12 @@ def load(workdir: object, checkpoint: object, average: object, decoding: Mapping
     if type(average) is not int:
         raise UserError(f"average={average!r:.60}: must be an integer")
     overrides = [(f"decoding.{key}", str(value)) for key, value in decoding.items()]
-    with _errors_of_python():
+    with _without_dashes():
         return Model(trained.load([os.fspath(folder) for folder in folders], str(checkpoint), average, overrides))
 
 
 @contextlib.contextmanager
-def _errors_of_python() -> Iterator[None]:
+def _without_dashes() -> Iterator[None]:
     """Removes the dashes of the flag with which the errors of commands begin."""
     try:
         yield
@@ -172,10 +173,10 @@ class Model:
     def with_decoding(self, **decoding: object) -> "Model":
         """Returns a model with the same parameters and lock, and other values of keys of the group `decoding`.
 
-        Raises UserError if a value is not allowed, or for another `rerank`, `shortlist` or `dtype`: these are loaded.
+        Raises UserError if a value is not allowed, or for another `rerank`, `shortlist` or `dtype`.
         """
         model = copy.copy(self)
-        with _errors_of_python():
+        with _without_dashes():
             model.config = override(self.config, [(f"decoding.{key}", str(value)) for key, value in decoding.items()])
         for key in ("rerank", "shortlist", "dtype"):
             if model.config.decoding[key] != self.config.decoding[key]:
@@ -194,7 +195,8 @@ class Model:
         if languages and self.config.decoding.rerank:
             raise UserError("with_languages: the models of decoding.rerank are for one direction; load it by itself")
         model.config = with_values(self.config, languages)
-        model._decoder = self._decoder.with_tag(tag_of_direction(self._loaded.data, model.config.data))
+        check_direction(self._loaded.data, model.config.data)
+        model._decoder = self._decoder.with_tag(source_tag(model.config.data))
         return model
 
     def compile(self, n_best: int = 1) -> None:

@@ -7,6 +7,7 @@ an interruption is one line and exit code 130. Only a bug shows a traceback, wit
 import argparse
 import errno
 import gc
+import itertools
 import os
 import signal
 import sys
@@ -78,12 +79,13 @@ class Parser(argparse.ArgumentParser):
                 keys = [f"--config.{key}" if self.overrides == "config" else f"--{key}" for key in declared_keys()]
                 advice = nearest(name, [*flags, *filter(self._is_override, keys)])
                 raise UserError(f"{word}: no such flag{advice} (--help lists the flags)")
-            elif name in ("--workdir", "--output") and equals and not text:  # as of an unset variable of the shell
-                raise UserError(f"{word}: is empty; name a folder")
             elif name.startswith("--") and text.startswith("~/"):  # the shell expands ~ only where it begins a word
                 plain.append(f"{name}={','.join(map(os.path.expanduser, text.split(',')))}")
             else:
                 plain.append(word)
+        for word, following in itertools.pairwise([*plain, "-"]):
+            if word in ("--workdir=", "--output=") or (word in ("--workdir", "--output") and not following):
+                raise UserError(f"{word}: is empty, as an unset variable of a shell is; name a folder")
         arguments = self.parse_args(plain)
         if rerank := getattr(arguments, "rerank", None):
             if "decoding.rerank" in dict(overrides):

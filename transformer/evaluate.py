@@ -72,7 +72,8 @@ def evaluate(arguments: argparse.Namespace) -> Any:
             for data in (config.data, models.config.data)
         )
         if text != own:
-            raise UserError(f"--data={arguments.data}: is text from {text}, and the model translates {own}")
+            advice = "name a run of these languages, or a direction of the model with --target_language"
+            raise UserError(f"--data={arguments.data}: is text from {text}, and the model translates {own}; {advice}")
     texts, references = read_texts(arguments, workdir, config.data)
     folder = evaluation_files.make_folder(arguments, models)
     if models.config.tokenizer.kind != "ids":  # the decoder names a line that is not of integers

@@ -138,7 +138,9 @@ def numbered_name(folder: Path, name: str, evaluated: Mapping[str, Any]) -> str:
         candidate = f"{name}-{number}" if number > 1 else name
         try:
             result = json.loads((folder / f"{candidate}.json").read_text(encoding="utf-8"))
-            if json.dumps({key: result[key] for key in evaluated}) == json.dumps(evaluated):
+            known = {key: result[key] for key in evaluated}
+            known["decoding"] = evaluated["decoding"] | known["decoding"]  # which lacks keys that are newer
+            if known == json.loads(json.dumps(evaluated)):
                 return candidate
         except UNREADABLE:  # missing or damaged: it may be overwritten
             return candidate

@@ -32,6 +32,7 @@ def main(arguments: argparse.Namespace) -> None:
     from transformer.arguments import read_columns  # these imports take seconds, which --help should not
     from transformer.cache import enable_compilation_cache
     from transformer.checkpoints import trained
+    from transformer.decoding.control import check_n_best
     from transformer.decoding.glossary import Glossary
 
     interactive = sys.stdin.isatty()
@@ -42,7 +43,7 @@ def main(arguments: argparse.Namespace) -> None:
     models = trained.load(split_names(arguments.workdir), arguments.checkpoint, arguments.average, overrides)
     trained.check_translates(models.config, arguments.workdir)
     decoder, parameters = models.decoder()
-    decoder.check_n_best(arguments.n_best)
+    check_n_best(models.config.decoding, arguments.n_best)
     has_context = models.config.data.context > 0
     if interactive:
         logging.info("Type one sentence a line; end %swith Ctrl-D.", "documents with an empty line, and " * has_context)

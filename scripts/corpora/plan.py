@@ -85,8 +85,7 @@ def open_plan(output: Path, request: dict[str, Any]) -> Plan:
             return Plan(output, record["request"], [Shard(*values) for values in record["shards"]])
 
         plan = files.read_json(path, parse, "name another --output")
-        made = keys.flatten(ml_collections.ConfigDict(plan.request))
-        asked = keys.flatten(ml_collections.ConfigDict(request))
+        made, asked = _flat(plan.request), _flat(request)
         if differing := [f"{key}={made.get(key)!s:.200}" for key, value in asked.items() if made.get(key) != value]:
             raise UserError(
                 f"--output={output}: its shards were made with {first_of(differing, 3, ', ')}; give the same flags, "
@@ -101,6 +100,10 @@ def open_plan(output: Path, request: dict[str, Any]) -> Plan:
     return plan
 
 
+def _flat(request: dict[str, Any]) -> dict[str, Any]:
+    return keys.flatten(ml_collections.ConfigDict(request))
+
+
 def find_files(names: str) -> list[Path]:
     """Returns the files of --source: of a folder, sorted by name, or a list with commas. Raises UserError if none."""
     folder = files.expanded(names)
@@ -112,7 +115,7 @@ def find_files(names: str) -> list[Path]:
         raise UserError(f"--source={names}: {missing[0]} is no file; name files, separated by commas, or a folder")
     if not found:
         raise UserError(f"--source={names}: the folder has no files")
-    return [path.absolute() for path in found]  # the name of a link tells the format
+    return [path.parent.resolve() / path.name for path in found]  # the name of a link tells the format
 
 
 def make_shards(paths: Sequence[Path], request: dict[str, Any]) -> list[Shard]:

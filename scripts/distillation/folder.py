@@ -13,7 +13,6 @@ from scripts.distillation import plan
 from scripts.evaluations import run_settings
 from transformer import files, locks
 from transformer.config import loading
-from transformer.config.keys import declared_keys
 from transformer.config_types import Config
 from transformer.data.sources import source
 from transformer.data.sources.source import open_source
@@ -70,14 +69,13 @@ class Folder:
         fields = {key: value for key, value in vars(stage).items() if key not in left_out}
         if isinstance(stage, plan.Training):
             config = self.config(stage)
-            # Without defaults, so that a key which is added to base.py changes nothing.
-            defaults = {key: declared.default for key, declared in declared_keys().items()}
-            fields = {key: value for key, value in run_settings(config).items() if value != defaults[key]}
-            fields |= {"seed": config.seed, "workdir": stage.workdir}
+            fields = run_settings(config) | {"seed": config.seed, "workdir": stage.workdir}
             if not stage.workdir and stage.data is None:
                 fields["data"] = open_source(config.data, "train").identity
         else:
             fields |= {name: self._text(stage, fields[name]) for name in ("text", "config") if name in fields}
+        if isinstance(stage, plan.Mixture) and self.load_config(stage.config).data.deduplicate:
+            fields["deduplicate"] = True
         if isinstance(fields.get("choose"), plan.Training):
             fields["choose"] = f"the loss of {fields['choose'].name}"
         self._check(stage)
@@ -98,6 +96,9 @@ class Folder:
         loading.parse_overrides([(f"decoding.{key}", str(value)) for key, value in decoding.items()], f"{stage.name}: ")
         if isinstance(stage, plan.Measurement) and stage.split not in source.SPLITS:
             raise UserError(f"{stage.name}: split={stage.split} must be one of {', '.join(source.SPLITS)}")
+        if isinstance(stage, plan.Measurement):
+            for mixture in filter(None, (model.data for model in stage.models)):
+                open_source(self.load_config(mixture.config).data, stage.split)  # which `mix` copies if there is one
         if isinstance(stage, plan.Mixture):
             self._check_languages(stage.config, stage.translations)
         if isinstance(stage, plan.Translation):

@@ -2,7 +2,6 @@
 
 import argparse
 import hashlib
-import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from scripts.interop.runtimes import Unavailable, ask, find_python
 from scripts.interop.sentences import Sentences, default_sentences, read_sentences, usable
 from transformer import environment, files
 from transformer.config.loading import with_values
-from transformer.config_types import Config
+from transformer.config_types import Config, output_limit
 from transformer.decoding import bleu
 from transformer.decoding.forced_decoding import is_scorable, score_pairs
 from transformer.decoding.text_decoder import TextDecoder
@@ -73,7 +72,7 @@ def search_settings(texts: Sequence[str], model: PortableModel, config: Config) 
     """Returns the settings of the search on both sides: one length limit for all sentences, and length^alpha."""
     longest = max(map(len, model.tokenizer.source.encode(list(texts))))
     decoding = config.decoding
-    limit = math.ceil(decoding.max_length_factor * longest) + decoding.max_extra_length
+    limit = output_limit(longest, decoding)
     return {
         "beam_size": decoding.beam_size,
         "length_penalty": decoding.length_penalty,

@@ -10,6 +10,8 @@ from absl import logging
 from scripts.interop import hugging_face as names
 from scripts.interop.portable import COMMON, NEVER, PortableModel, sinusoids
 from transformer import files
+from transformer.config.keys import freeze
+from transformer.config_types import output_limit
 from transformer.data.tokenizers.vocabulary import PieceVocabulary
 from transformer.errors import UserError
 from transformer.special_tokens import BOS, EOS, PAD, SPECIAL_PIECES, UNK
@@ -33,8 +35,8 @@ def write(model: PortableModel, folder: Path, quantization: str | None, python: 
     settings = model.settings
     _check_expressible(model, settings)
     dtype = np.dtype(quantization or "float32")
-    longest, extra = settings["decoding.max_source_length"], settings["decoding.max_extra_length"]
-    length = int(settings["decoding.max_length_factor"] * longest) + extra + 2  # of an output, with BOS and EOS
+    longest = settings["decoding.max_source_length"]
+    length = output_limit(longest, freeze(settings).decoding) + 2  # of an output, with BOS and EOS
     arrays = _layers(model.parameters, settings) | _tables(model.parameters, settings, max(length, longest))
     arrays = {name: np.ascontiguousarray(array, dtype) for name, array in arrays.items()}
     save_file(arrays, folder / names.WEIGHTS, metadata={"format": "pt"})

@@ -65,7 +65,7 @@ def assume(config: Config, lengths: str | None) -> Data:
     means = f"{statistics.source:g} source and {statistics.target:g} target tokens"
     description = f"{statistics.pairs:,} pairs, log-normal lengths with means of {means}; vocabulary of {size:,}"
     if fitting < 0.99:
-        description += f"; only the {fitting:.0%} in max_length={longest} count"
+        description += f"; {fitting:.0%} of the pairs fit in max_length={longest}, and only these count"
     return Data(assumed, (size, size), f"assumed: {description}")
 
 

@@ -179,7 +179,7 @@ class Routes:
 
     def _model_or_none(self, source: str, target: str) -> ServedModel | None:
         """Returns the model of a pair; None for one language twice: as in LibreTranslate, its texts do not change."""
-        is_same = source == target in self.codes and (source, target) not in self.models
+        is_same = source == target and source in self.codes and (source, target) not in self.models
         return None if is_same else self._model(source, target)
 
 

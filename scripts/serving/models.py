@@ -35,8 +35,8 @@ LONG = 1000  # characters of a request that are split into sentences in another 
 class ServedModel:
     """A model for one pair of languages.
 
-    Batches have one of a few numbers of rows. In float32 they all find the same translations; a model in another dtype
-    has only full batches, so that its answers cannot depend on the number of requests either.
+    Batches have one of a few numbers of rows. With products in float32 they all find the same translations; with others
+    all batches are full, so that answers cannot depend on the number of requests either.
 
     Attributes:
       source, target: the codes of the languages.

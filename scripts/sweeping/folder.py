@@ -14,9 +14,10 @@ from absl import logging
 from optuna.distributions import check_distribution_compatibility, distribution_to_json, json_to_distribution
 from optuna.samplers import RandomSampler
 
+from configs.rules import HOST, LOG, MESH
 from scripts.sweeping.description import Sweep
 from transformer import files, locks
-from transformer.config.keys import declared_keys
+from transformer.config.keys import declared_keys, keys_of
 from transformer.errors import UserError
 from transformer.workdir import Workdir
 
@@ -144,5 +145,6 @@ def _difference(recorded: dict[str, Any], record: dict[str, Any]) -> str:
     pairs = [(f"its {name}", recorded[name], record[name]) for name in names]
     defaults = json.loads(json.dumps({key: declared.default for key, declared in declared_keys().items()}))
     before, after = defaults | recorded["task"], defaults | record["task"]
-    pairs += [(key, before.get(key), after.get(key)) for key in before | after]
+    ignored = keys_of(MESH, HOST, LOG)  # older records have some of them
+    pairs += [(key, before.get(key), after.get(key)) for key in before | after if key not in ignored]
     return "; ".join(f"{name}: {old} -> {new}" for name, old, new in pairs if old != new)[:500]

@@ -195,8 +195,11 @@ def test_other_files_are_rejected(tmp_path):
         loading.load_file("Makefile", [])
     with pytest.raises(UserError, match="no such file"):
         loading.load_file(str(tmp_path), [])
-    loading.save(loading.load_file("configs/big.py", []), tmp_path)
-    assert loading.load_file(str(tmp_path), []) == loading.load_file("configs/big.py", [])
+    (tmp_path / "lr:0.1").mkdir()
+    with pytest.raises(UserError, match="lr:0.1/config.json: no such file"):
+        loading.load_file(str(tmp_path / "lr:0.1"), [])
+    loading.save(loading.load_file("configs/big.py", []), tmp_path / "lr:0.1")
+    assert loading.load_file(str(tmp_path / "lr:0.1"), []) == loading.load_file("configs/big.py", [])
 
 
 def test_the_configs_of_the_package_are_available_in_every_folder(tmp_path, monkeypatch):

@@ -94,8 +94,6 @@ IMPOSSIBLE_COMBINATIONS = (
         ("init_optimizer=True", "init_from=runs/a", "init_skip=encoder"),
     ),
     ({"data.context": 1, "decoding.shortlist": 8}, ("context=1", "shortlist=8")),
-    ({"data.context": 1, "decoding.min_length": 5}, ("context=1", "min_length=5")),
-    ({"data.context": 1, "decoding.no_repeat_ngram": 3}, ("context=1", "no_repeat_ngram=3")),
     (CTC | {"data.mixture": ("pair_weights=w",)}, ("objective=ctc", "mixture=('pair_weights=w',)")),
     (CTC | {"data.mixture": ("alignments=a",)}, ("objective=ctc", "mixture=('alignments=a',)")),
     ({"data.mixture": ("alignments=a",)}, ("mixture=('alignments=a',)", "guided_heads=''")),

@@ -143,5 +143,5 @@ def test_without_constraints_the_program_is_that_of_the_plain_search(monkeypatch
 
 
 def test_a_file_that_is_missing_is_refused():
-    with pytest.raises(UserError, match="^absent: No such file or directory; name a file that can be read"):
+    with pytest.raises(UserError, match="^decoding.banned=absent: absent: No such file or directory; name a file"):
         make_decoder(banned="absent")

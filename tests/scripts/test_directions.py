@@ -20,7 +20,7 @@ from transformer import evaluate, translate
 from transformer.checkpoints import trained
 from transformer.config.loading import with_values
 from transformer.config_types import with_changes
-from transformer.data.sources.mixture import tag_of_direction
+from transformer.data.sources.mixture import check_direction
 from transformer.errors import UserError
 from transformer.workdir import Workdir
 
@@ -77,15 +77,14 @@ def test_a_model_of_one_direction_refuses_another(tmp_path):
     assert model.with_languages("in", "out").config == model.config
 
 
-def test_a_corpus_gives_its_direction_its_tag():
-    mixture = (
-        "label=a source_tag=>>de<<",
-        "label=b target_language=fr source_tag=>>fr<<",
-        "label=c target_language=it",
-    )
+def test_a_direction_whose_corpora_have_tags_of_their_own_is_refused():
+    mixture = ("label=a source_tag=>>de<<", "label=b target_language=fr source_tag=>>fr<<")
+    mixture += ("label=c target_language=it",)
     data = with_values(base.get_config(), {"data.source": "text", "data.mixture": mixture}).data
-    tags = [tag_of_direction(data, with_changes(data, target_language=code)) for code in ("de", "fr", "it")]
-    assert tags == [">>de<<", ">>fr<<", ""]
+    for code in ("de", "it"):
+        check_direction(data, with_changes(data, target_language=code))
+    with pytest.raises(UserError, match="^en-fr: leave the languages out, and write >>fr<< before each source$"):
+        check_direction(data, with_changes(data, target_language="fr"))
 
 
 def test_another_direction_can_be_left_again(workdir):

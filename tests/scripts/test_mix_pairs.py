@@ -9,6 +9,7 @@ from scripts import mix_pairs
 from scripts.corpora import translator
 from scripts.corpora.plan import open_plan
 from tests.checkpoints.workdirs import run
+from tests.data.files import write
 from transformer import files
 
 REAL = {"en": ["one", "two"], "de": ["eins", "zwei"]}
@@ -53,11 +54,14 @@ def test_real_pairs_come_first_and_translated_ones_are_tagged(flags, tmp_path, m
 
 
 def test_only_files_that_are_parallel_are_copied(flags, tmp_path, capsys):
-    for name, lines in (("mono.en", 3), ("mono.de", 2), ("more.en", 1), ("notes.txt", 2)):
-        (tmp_path / "real" / name).write_text("a\n" * lines)
+    files_of = {"mono.en": 3, "mono.de": 2, "more.en": 1, "notes.txt": 2, "wmt14.en-de.en": 2, "wmt14.en-de.de.gz": 2}
+    for name, lines in files_of.items():
+        write(tmp_path / "real" / name, ["a"] * lines)
     assert run(mix_pairs, *flags, f"--output={tmp_path / 'mixed'}") == 0
-    names = ["data.json", "train.de", "train.en", "valid.de", "valid.en"]
+    names = ["data.json", "train.de", "train.en", "valid.de", "valid.en", "wmt14.en-de.de.gz", "wmt14.en-de.en"]
     assert sorted(path.name for path in (tmp_path / "mixed").iterdir()) == names
+    logged = capsys.readouterr().err
+    assert "mono is not parallel, and is left out" in logged and "more is not parallel" in logged
 
 
 def test_errors_name_the_flags_of_this_command(flags, tmp_path, capsys):

@@ -171,7 +171,7 @@ def test_the_vocabularies_are_those_of_the_run_and_pairs_that_do_not_count_are_t
     assert sorted(tmp_path.glob("run/*")) == before
     assumed = lengths.assume(config, "1000:200:200")
     share = len(assumed.corpus) / 1000
-    assert 0.5 < share < 0.9 and f"; only the {share:.0%} in max_length=256 count" in assumed.description
+    assert 0.5 < share < 0.9 and f"; {share:.0%} of the pairs fit in max_length=256, and only" in assumed.description
 
 
 def test_what_does_not_fit_says_what_takes_the_memory(print_plan, estimated, monkeypatch, capsys):
@@ -191,7 +191,7 @@ def test_what_does_not_fit_says_what_takes_the_memory(print_plan, estimated, mon
         ([flag.replace("h100", "h1000") for flag in TINY], r"--device=h1000: no such device; .*; did you mean h100\?"),
         (
             [*WITHOUT_LENGTHS, "--lengths=9:400:400"],
-            r"--lengths=9:400:400: no pair fits in config.data.max_length=256",
+            r"--lengths=9:400:400: no pair fits in config.data.max_length=32",
         ),
         ([*WITHOUT_LENGTHS, "--lengths=5"], r"--lengths=5: must be PAIRS:SOURCE:TARGET"),
         ([*TINY, "--config.mesh.fsdp=3"], r"mesh.data=-1 mesh.fsdp=3 mesh.tensor=1: the product must be 1, the number"),

@@ -13,8 +13,9 @@ from transformer import files
 from transformer.checkpoints.restore import choose_steps, load_parameters
 from transformer.config.loading import override, with_values
 from transformer.config_types import Config
+from transformer.data.languages import source_tag
 from transformer.data.sources.lines import parse_number
-from transformer.data.sources.mixture import tag_of_direction
+from transformer.data.sources.mixture import check_direction
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.batches import Replicas
 from transformer.decoding.documents import make_decoder
@@ -81,7 +82,7 @@ def load(workdirs: Sequence[str], which: str, average: int, overrides: Sequence[
     first, first_config = opened[0]
     config = override(first_config, overrides)
     try:
-        tag = tag_of_direction(first_config.data, config.data)
+        check_direction(first_config.data, config.data)
     except UserError as error:
         raise UserError(f"--workdir={workdirs[0]}: {error}") from None
     tokenizers = [Tokenizer.load(workdir.path, run_config) for workdir, run_config in opened]
@@ -116,7 +117,7 @@ def load(workdirs: Sequence[str], which: str, average: int, overrides: Sequence[
         noun = "step" if len(steps) == 1 else "the mean of steps"
         logging.info("%s: loaded %s %s.", workdir.path, noun, ", ".join(map(str, steps)))
     models = tuple(graphs), tuple(parameters), tuple(checkpoints)
-    return Trained(first, config, tokenizers[0].tagged(tag), *models, shortlist, scorers)
+    return Trained(first, config, tokenizers[0].tagged(source_tag(config.data)), *models, shortlist, scorers)
 
 
 def load_scorers(config: Config) -> tuple[Scorer, ...]:

@@ -199,10 +199,6 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
             c.data.context > 0 and (c.decoding.shortlist > 0 or c.decoding.rerank != "" or c.decoding.strategy == "ctc")
         )
     ),
-    "lengths and repetitions in documents would count the sentences before too; set context=0, or min_length=0 and "
-    "no_repeat_ngram=0": (
-        lambda c: c.data.context > 0 and (c.decoding.min_length > 0 or c.decoding.no_repeat_ngram > 0)
-    ),
     "constraints need a search by steps in the whole vocabulary; set shortlist=0 and another strategy, or "
     "min_length=0, no_repeat_ngram=0 and an empty banned": (
         lambda c: (

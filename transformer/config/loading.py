@@ -31,11 +31,11 @@ def load_file(path_and_argument: str, overrides: Overrides) -> ml_collections.Fr
     UserError if the file cannot be used, or its configuration, with the overrides, is not allowed.
     """
     name, argument = path_and_argument, ""
-    if not os.path.isfile(name):  # else a folder's name has a colon
+    if not os.path.exists(name):  # else a name has a colon
         name, _, argument = path_and_argument.partition(":")
     path = present_or_installed(name)
     if os.path.isdir(path):
-        path = path / FILE_NAME
+        name, path = f"{name}/{FILE_NAME}", path / FILE_NAME
     if not os.path.isfile(path):  # unlike Path.is_file, false for a name that is too long
         present = [str(file) for file in path.parent.glob("*.py") if file.name != "__init__.py"]
         raise UserError(f"--config={name}: no such file{keys.nearest(name, present)}")

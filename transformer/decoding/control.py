@@ -126,6 +126,12 @@ class OutputControl:
         return tokens
 
 
+def check_n_best(config: Config, n_best: int) -> None:
+    """Raises UserError if the search of `config.decoding` keeps fewer than `n_best` hypotheses."""
+    if (size := STRATEGIES[config.strategy].size) and n_best > config[size]:
+        raise UserError(f"n_best={n_best}: must be at most decoding.{size}={config[size]}; raise that")
+
+
 def _sizes(rows: Sequence, depth: int) -> tuple[int, ...]:
     """Returns the lengths of nested lists below the rows, rounded up to powers of two so that there are few shapes."""
     sizes = []

@@ -24,6 +24,12 @@ class DocumentDecoder(TextDecoder):
 
     context: int = 0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for key in ("min_length", "no_repeat_ngram"):
+            if self.config[key]:
+                raise UserError(f"decoding.{key}={self.config[key]}: would count the sentences before too; set it to 0")
+
     def translate(
         self,
         parameters: Replicas,

@@ -1,7 +1,6 @@
 """Known texts, read instead of generated: their scores, encoder states and attention weights."""
 
 import functools
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -162,7 +161,12 @@ def longest_text(config: Config) -> int:
     return max(longest, output_limit(longest - 1, config) + 1)
 
 
-def is_scorable(models: DeviceModels, pair: tuple[str, str], most: int = sys.maxsize) -> bool:
-    """Tells whether both texts have as few tokens, EOS included, as known texts may have, and at most `most`."""
-    sides, longest = zip(models.tokenizer.encoders, pair, strict=True), min(most, longest_text(models.config))
-    return all(len(vocabulary.encode([text])[0]) < longest for vocabulary, text in sides)
+def is_scorable(models: DeviceModels, pair: tuple[str, str]) -> bool:
+    """Tells whether both texts have at most as many tokens as `longest_text`."""
+    return max(num_tokens(models, pair)) <= longest_text(models.config)
+
+
+def num_tokens(models: DeviceModels, pair: tuple[str, str]) -> list[int]:
+    """Returns the number of tokens of both texts, EOS included."""
+    sides = zip(models.tokenizer.encoders, pair, strict=True)
+    return [len(vocabulary.encode([text])[0]) + 1 for vocabulary, text in sides]

@@ -15,6 +15,7 @@ from absl import logging
 from jaxtyping import Float
 
 from transformer.decoding.batches import DeviceModels, Replicas
+from transformer.decoding.control import check_n_best
 from transformer.decoding.forced_decoding import is_scorable, score_pairs
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import Translation
@@ -57,7 +58,7 @@ class RerankingDecoder(TextDecoder):
         self, parameters: Replicas, texts: Sequence[str], n_best: int = 1, *arguments: Any, **options: Any
     ) -> list[list[Translation]]:
         """Returns what `TextDecoder.translate` does, in the order of the reranked scores."""
-        self.check_n_best(n_best)
+        check_n_best(self.config, n_best)
         translations, weights = [], [1.0, *(scorer.weight for scorer in self.scorers)]
         for known, terms in zip(*self.hypotheses(parameters, texts, *arguments, **options), strict=True):
             scores = weights @ terms

@@ -15,12 +15,11 @@ from jaxtyping import Array, Int
 
 from transformer.decoding.batches import SHORTEST, DecodingBatch, DeviceModels, Replicas, make_batches, pad
 from transformer.decoding.beam_search import Hypotheses, Sentences
-from transformer.decoding.control import Control, OutputControl
+from transformer.decoding.control import Control, OutputControl, check_n_best
 from transformer.decoding.lengths import output_limit, output_limits
 from transformer.decoding.shortlist import CandidateModel
 from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.translation import EMPTY, Translation, encode, read_hypotheses
-from transformer.errors import UserError
 from transformer.special_tokens import EOS, PAD
 from transformer.workers import call_all
 
@@ -60,7 +59,7 @@ class TextDecoder(DeviceModels):
 
         Raises UserError if `check_n_best` or `OutputControl.encode` does, or the vocabulary cannot encode a text.
         """
-        self.check_n_best(n_best)
+        check_n_best(self.config, n_best)
         sources = self.source_tokens(texts, first_line)
         arrays_of = self.arrays_of(sources, first_line, controls)
         translations = [[EMPTY] * n_best for _ in texts]
@@ -86,11 +85,6 @@ class TextDecoder(DeviceModels):
         decoder = copy.copy(self)
         decoder.tokenizer = self.tokenizer.tagged(tag)
         return decoder
-
-    def check_n_best(self, n_best: int) -> None:
-        """Raises UserError if the search keeps fewer than `n_best` hypotheses."""
-        if (size := self.strategy.size) and n_best > self.config[size]:
-            raise UserError(f"n_best={n_best}: must be at most decoding.{size}={self.config[size]}; raise that")
 
     @property
     def extra_lengths(self) -> tuple[int | None, ...]:

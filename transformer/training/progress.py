@@ -13,7 +13,6 @@ import jax
 
 from transformer.config_types import Config
 from transformer.data.batches.loader import BatchStats, Position
-from transformer.decoding.bleu import rank
 
 MAX_STEPS_IN_FLIGHT = 2  # enough to keep the device busy
 Record = dict[str, float | int | str]
@@ -70,6 +69,8 @@ class Progress:
 
     def after_validation(self, values: Mapping[str, float], metric: str) -> "Progress":
         """Returns the progress after a validation. At equal scores the lower loss is better, then the earlier step."""
+        from transformer.decoding.bleu import rank  # sacreBLEU takes time that loading a checkpoint does not need
+
         after = dataclasses.replace(self, validated_step=self.step)
         score, loss = values[metric], values["loss"]
         if self.best_score is None or rank(score, loss, metric) > rank(self.best_score, self.best_loss, metric):

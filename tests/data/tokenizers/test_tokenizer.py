@@ -176,8 +176,9 @@ def test_the_sample_of_training_text_is_bounded_and_spread_evenly(tmp_path):
     assert all(abs(places.count(third) - len(plain) / 3) < 3 for third in range(3))
 
 
-def test_documents_need_a_separator_in_the_vocabulary(config, tmp_path):
-    make(config, tmp_path)
+@pytest.mark.parametrize("kind", ["bpe", "word", "char"])
+def test_documents_need_a_separator_in_the_vocabulary(config, tmp_path, kind):
+    make(config, tmp_path, kind=kind)
     config.data.context = 1
     with pytest.raises(UserError, match="^config.data.context=1: the vocabulary has no token <sep>; set "):
         make(config, tmp_path)

@@ -85,7 +85,8 @@ def test_every_row_of_a_scale_is_trained_once_before_its_second_seed():
 
 def test_a_report_has_the_settings_that_were_trained():
     configs = rows.read_rows(MINI, None, "A_h4", [])
-    recorded = rows.recorded_rows(configs, Training(configs["base"], Folder(Path())).identity | {"training.steps": 7700})
+    task = Training(configs["base"], Folder(Path())).identity | {"training.steps": 7700}
+    recorded = rows.recorded_rows(configs, json.loads(json.dumps(task)))
     assert {config.training.steps for config in recorded.values()} == {7700}
     assert [config.model.num_heads for config in recorded.values()] == [8, 4]
 

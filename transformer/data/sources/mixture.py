@@ -191,19 +191,19 @@ def annotations(data: Config) -> set[str]:
     return {key for key in ANNOTATIONS for corpus in listed_corpora(data) if getattr(corpus, key)}
 
 
-def tag_of_direction(trained: Config, wanted: Config) -> str:
-    """Returns the tag of sources for the languages of `wanted`, for a model that the group `trained` describes.
+def check_direction(trained: Config, wanted: Config) -> None:
+    """Raises UserError if a model that was trained with the group `trained` cannot know the languages of `wanted`.
 
-    It is that of `data.source_tag`, or of the first corpus in these languages if none of them has it. Raises UserError
-    if the model cannot know the languages. The vocabulary tells whether it has a tag that names another language.
+    The tag tells the target language, if it names it; the vocabulary then tells whether it has that tag.
     """
     directions = [(corpus.data.source_language, corpus.data.target_language) for corpus in listed_corpora(trained)]
-    pair, tag = (wanted.source_language, wanted.target_language), source_tag(wanted)
+    pair, is_other = (wanted.source_language, wanted.target_language), trained.target_language != wanted.target_language
     if pair not in directions and "{target_language}" not in trained.source_tag:
         known = ", ".join("-".join(direction) for direction in directions)
         raise UserError(f"{'-'.join(pair)}: the model translates {known}, and no tag tells it another language")
-    own = [corpus.tag for corpus, known in zip(listed_corpora(trained), directions, strict=True) if known == pair]
-    return own[0] if own and tag not in own else tag
+    tags = [corpus.tag for corpus, known in zip(listed_corpora(trained), directions, strict=True) if known == pair]
+    if is_other and tags and source_tag(wanted) not in tags:
+        raise UserError(f"{'-'.join(pair)}: leave the languages out, and write {tags[0]} before each source")
 
 
 def _read_corpus(data: Config, number: int, text: str) -> ListedCorpus:

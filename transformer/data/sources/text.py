@@ -99,7 +99,7 @@ def _find(folder: Path, stem: str, language: str, key: str) -> Path | None:
     plain, packed = folder / f"{stem}.{language}", folder / f"{stem}.{language}.gz"
     for path in (plain, packed):
         if path.is_file():
-            return path.absolute()  # the name of a link tells whether it is gzip
+            return path.parent.resolve() / path.name  # the name of a link tells whether it is gzip
     names = (path.name.removesuffix(".gz") for path in folder.iterdir())
     stems = sorted({name.removesuffix(f".{language}") for name in names if name.endswith(f".{language}")})
     advice = ", ".join(stems[:10]) if stems else f"no file ending in .{language}"

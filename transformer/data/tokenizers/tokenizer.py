@@ -74,10 +74,9 @@ class Tokenizer:
         """Returns the tokenizer with another tag of sources. Raises UserError if the vocabulary has no such token."""
         if not tag:
             return dataclasses.replace(self, source_tag="")
-        pieces, (encoded,) = self.source.pieces, self.source.encode([f"{tag} x"])
-        # Some vocabularies have pieces that no text is segmented into.
-        if tag not in {pieces[token].removeprefix("\u2581") for token in encoded}:
-            alike = [piece for piece in pieces if piece[:1] == tag[0] and piece[-1] == tag[-1] and len(piece) > 2]
+        if not _has_token(self.source, tag):
+            ends, pieces = (tag[0], tag[-1]), self.source.pieces
+            alike = [piece for piece in pieces if (piece[:1], piece[-1:]) == ends and len(piece) > 2]
             known = f"; it has {', '.join(alike[:20])}" if alike else ""
             raise UserError(f"{tag}: the vocabulary has no such token for data.source_tag{known}")
         return dataclasses.replace(self, source_tag=tag)
@@ -112,6 +111,12 @@ class Tokenizer:
         return hashlib.sha256(" ".join(digests).encode()).hexdigest()
 
 
+def _has_token(vocabulary: Vocabulary, word: str) -> bool:
+    """Tells whether a text with the word has a token for it. Some vocabularies have pieces that no text has."""
+    (encoded,) = vocabulary.encode([f"{word} x"])
+    return word in {vocabulary.pieces[token].removeprefix("\u2581") for token in encoded}
+
+
 def model_names(config: Config) -> tuple[str, ...]:
     """Returns the names of the tokenizer's files in a workdir: only one if the vocabulary is shared."""
     return (MODEL,) if config.tokenizer.shared else (MODEL, TARGET_MODEL)
@@ -125,7 +130,7 @@ def prepare(config: Config, workdir: Path) -> Tokenizer:
     tokenizer = Tokenizer.load(workdir, config)
     for tag in tags(config.data):
         tokenizer.tagged(tag)
-    if config.data.context and any(len(tokens) > 2 for side in tokenizer.sides for tokens in side.encode([SEPARATOR])):
+    if config.data.context and not all(_has_token(side, SEPARATOR) for side in tokenizer.sides):
         raise UserError(
             f"config.data.context={config.data.context}: the vocabulary has no token {SEPARATOR}; set "
             "config.training.init_vocabulary=own, or leave config.tokenizer.model_file empty"
