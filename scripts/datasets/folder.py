@@ -18,7 +18,8 @@ def write_record(folder: Path, languages: Pair, facts: dict[str, Any]) -> dict[s
     """Writes `data.json`, with the facts and the files of text. Raises UserError for empty or unequal files."""
     described, found = {}, {path.name.removesuffix(".gz"): path for path in folder.iterdir()}
     for stem in sorted(name.removesuffix(f".{languages[0]}") for name in found if name.endswith(f".{languages[0]}")):
-        paths = [found.get(name, folder / name) for name in (f"{stem}.{language}" for language in languages)]
+        names = [f"{stem}.{language}" for language in languages]
+        paths = [found.get(name, folder / name) for name in names]
         counts = [count_lines(path) for path in paths]
         if counts[0] != counts[1] or not counts[0]:
             raise UserError(f"{stem}: has {counts[0]} sentences of {languages[0]} and {counts[1]} of {languages[1]}")

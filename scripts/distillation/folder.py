@@ -94,9 +94,9 @@ class Folder:
         """Raises UserError for what would fail only once the stage begins."""
         decoding = getattr(stage, "decoding", {})
         loading.parse_overrides([(f"decoding.{key}", str(value)) for key, value in decoding.items()], f"{stage.name}: ")
-        if isinstance(stage, plan.Measurement) and stage.split not in source.SPLITS:
-            raise UserError(f"{stage.name}: split={stage.split} must be one of {', '.join(source.SPLITS)}")
         if isinstance(stage, plan.Measurement):
+            if stage.split not in source.SPLITS:
+                raise UserError(f"{stage.name}: split={stage.split} must be one of {', '.join(source.SPLITS)}")
             for mixture in filter(None, (model.data for model in stage.models)):
                 open_source(self.load_config(mixture.config).data, stage.split)  # which `mix` copies if there is one
         if isinstance(stage, plan.Mixture):

@@ -126,15 +126,11 @@ def mix(mixture: plan.Mixture, folder: Folder, output: Path) -> None:
     added = [pair for pair in dict.fromkeys((tag + text, other) for text, other in translated) if pair not in known]
     with files.new_folder(output) as unfinished:
         _write(unfinished, SPLITS[0], languages, [*pairs * mixture.copies, *added])
-        for name, split in zip(("valid", "test"), SPLITS[1:], strict=True):
-            try:
-                held_out = list(_pairs(mixture.config, folder, name))
-            except UserError as error:
-                if name == "valid":
-                    raise
-                logging.warning("%s: has no test split (%s).", mixture.name, error)
-                continue
-            _write(unfinished, split, languages, held_out)
+        _write(unfinished, SPLITS[1], languages, list(_pairs(mixture.config, folder, "valid")))
+        try:
+            _write(unfinished, SPLITS[2], languages, list(_pairs(mixture.config, folder, "test")))
+        except UserError as error:
+            logging.warning("%s: has no test split (%s).", mixture.name, error)
         facts = {"by": "distill", "real": len(pairs), "copies": mixture.copies, "added": len(added), "tag": mixture.tag}
         write_record(unfinished, languages, facts)
     logging.info("%s: %d pairs, %d times each, and %d others.", mixture.name, len(pairs), mixture.copies, len(added))

@@ -72,12 +72,7 @@ def _row(run: RecordedRun, system: str) -> tuple[str, ...]:
     languages = "-".join(filter(None, (config.data.source_language, config.data.target_language)))
     return (
         *(run.label, system, "complete" if run.workdir.is_complete() else steps, f"{config.data.name}, {languages}"),
-        *(
-            str(config.seed),
-            short_commit(environment),
-            f"{len(devices)} {devices[0]}",
-            f"{seconds / 60:.0f} min",
-        ),
+        *(str(config.seed), short_commit(environment), f"{len(devices)} {devices[0]}", f"{seconds / 60:.0f} min"),
         *(digests.get(name, "unknown")[:8] for name in FINGERPRINTS),
         describe_note(config),
     )

@@ -67,16 +67,16 @@ def timer(monkeypatch) -> list[float]:
 
 def test_a_poll_does_not_start_a_stopped_timer(timer):
     with Watchdog(5.0) as watchdog:
-        watchdog.extend()
+        watchdog.poll()
         assert timer == []  # compilation before the first step may take any time
         watchdog.before_step(1)
         assert timer == [5.0]
         watchdog.during("rolling back")
-        watchdog.extend()
+        watchdog.poll()
         assert timer == []
         watchdog.during("validating")  # may precede the first step
         assert timer == [5.0]
-    watchdog.extend()
+    watchdog.poll()
     assert timer == []
 
 

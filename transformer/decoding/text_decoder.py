@@ -13,10 +13,11 @@ from absl import logging
 from flax import nnx
 from jaxtyping import Array, Int
 
+from transformer.config_types import output_limit
 from transformer.decoding.batches import SHORTEST, DecodingBatch, DeviceModels, Replicas, make_batches, pad
 from transformer.decoding.beam_search import Hypotheses, Sentences
 from transformer.decoding.control import Control, OutputControl, check_n_best
-from transformer.decoding.lengths import output_limit, output_limits
+from transformer.decoding.lengths import output_limits
 from transformer.decoding.shortlist import CandidateModel
 from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.translation import EMPTY, Translation, encode, read_hypotheses

@@ -1,6 +1,5 @@
 """Early ends of a run: signals, after which it saves, and a timer that ends a run which hangs."""
 
-import contextlib
 import faulthandler
 import signal
 import sys
@@ -66,7 +65,9 @@ class Watchdog(Hook):
         self.start()
 
     def poll(self) -> None:
-        self.extend()
+        """Restarts the timer if it is running."""
+        if self._is_running:
+            faulthandler.dump_traceback_later(self.seconds, exit=True, file=sys.__stderr__)
 
     def during(self, activity: str) -> AbstractContextManager:
         """Allows any time for restoring after a rollback."""
@@ -74,16 +75,11 @@ class Watchdog(Hook):
             self.stop()
         elif activity == "validating":
             self.start()
-        return contextlib.nullcontext()
+        return super().during(activity)
 
     def start(self) -> None:
         self._is_running = self.seconds > 0
-        self.extend()
-
-    def extend(self) -> None:
-        """Restarts the timer if it is running."""
-        if self._is_running:
-            faulthandler.dump_traceback_later(self.seconds, exit=True, file=sys.__stderr__)
+        self.poll()
 
     def stop(self) -> None:
         self._is_running = False

@@ -196,13 +196,14 @@ def check_direction(trained: Config, wanted: Config) -> None:
 
     The tag tells the target language, if it names it; the vocabulary then tells whether it has that tag.
     """
-    directions = [(corpus.data.source_language, corpus.data.target_language) for corpus in listed_corpora(trained)]
-    pair, is_other = (wanted.source_language, wanted.target_language), trained.target_language != wanted.target_language
+    corpora = listed_corpora(trained)
+    directions = [(corpus.data.source_language, corpus.data.target_language) for corpus in corpora]
+    pair = wanted.source_language, wanted.target_language
     if pair not in directions and "{target_language}" not in trained.source_tag:
         known = ", ".join("-".join(direction) for direction in directions)
         raise UserError(f"{'-'.join(pair)}: the model translates {known}, and no tag tells it another language")
-    tags = [corpus.tag for corpus, known in zip(listed_corpora(trained), directions, strict=True) if known == pair]
-    if is_other and tags and source_tag(wanted) not in tags:
+    tags = [corpus.tag for corpus, direction in zip(corpora, directions, strict=True) if direction == pair]
+    if wanted.target_language != trained.target_language and tags and source_tag(wanted) not in tags:
         raise UserError(f"{'-'.join(pair)}: leave the languages out, and write {tags[0]} before each source")
 
 
