@@ -7,6 +7,7 @@ takes it for all. Data, workdirs, validations and checkpoints of the trials are 
 import operator
 import threading
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import jax
@@ -77,16 +78,16 @@ class Stack:
         self._states: TrainState | None = None
         self._slots: dict[Hashable, int] = {}
         self._waiting: dict[int, tuple] = {}  # the arguments of the next step, by slot
-        self._results: Sequence[Any] | BaseException = ()
-        self._number, self._condition = 0, threading.Condition()
+        self._results: Future[list] = Future()  # of the next step, by slot
+        self._lock = threading.Lock()
 
     def enter(self, trial: Hashable) -> None:
         """Gives a trial a slot. From now on all trials wait for its steps, so that all validate at the same time."""
-        with self._condition:
+        with self._lock:
             self._slots[trial] = min(set(range(self.size)) - set(self._slots.values()))
 
     def leave(self, trial: Hashable) -> None:
-        with self._condition:
+        with self._lock:
             del self._slots[trial]
             self._take_if_all_wait()
 
@@ -107,38 +108,35 @@ class Stack:
         return self._programs.compile(self._update, jax.tree.map(stacked, state), (arguments,) * self.size)
 
     def put(self, slot: int, state: TrainState) -> None:
-        with self._condition:
+        with self._lock:
             if self._states is None:
                 self._states = jax.tree.map(lambda x: jnp.stack([x] * self.size), state)
             else:
                 self._states = _replace(self._states, state, slot)
 
     def read(self, slot: int, part: Callable[[TrainState], Any]) -> Any:
-        with self._condition:
+        with self._lock:
             return _select(part(self._states), slot)
 
     def take(self, slot: int, arguments: tuple) -> Any:
         """Returns the trial's results of the next step, once all trials have called this. Raises the step's error."""
-        with self._condition:
-            self._waiting[slot] = arguments
-            number = self._number
+        with self._lock:
+            self._waiting[slot], results = arguments, self._results
             self._take_if_all_wait()
-            self._condition.wait_for(lambda: self._number > number)
-            if isinstance(self._results, BaseException):
-                raise self._results
-            return self._results[slot]
+        return results.result()[slot]
 
     def _take_if_all_wait(self) -> None:
         if not self._waiting or self._waiting.keys() < set(self._slots.values()):
             return
         unused = next(iter(self._waiting.values()))
         arguments = tuple(self._waiting.get(slot, unused) for slot in range(self.size))
+        results, self._results, self._waiting = self._results, Future(), {}
         try:
-            self._states, self._results = self._programs.run(self._update, self._states, arguments)
+            self._states, values = self._programs.run(self._update, self._states, arguments)
+            results.set_result(values)
         except Exception as error:
-            self._states, self._results = None, error
-        self._waiting, self._number = {}, self._number + 1
-        self._condition.notify_all()
+            self._states = None
+            results.set_exception(error)
 
 
 _replace = jax.jit(
