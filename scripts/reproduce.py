@@ -31,7 +31,7 @@ def main(arguments: argparse.Namespace) -> None:
     if not arguments.report:
         sweep, task = description.listed(trials, objective="bleu", pruner=None), Training(configs["base"], folder)
         with storage_errors(folder.storage):
-            running.run_sweep(folder, sweep, task, folder.storage, arguments.jobs, arguments.retry_failed)
+            running.run_sweep(sweep, task, folder.storage, arguments.jobs, arguments.retry_failed)
     else:
         record = folder.read()
         configs, trials = recorded_rows(configs, record["task"]), record["trials"]

@@ -41,7 +41,7 @@ def main(arguments: argparse.Namespace) -> None:
                     print(together.plan(task.config, sweep, folder.path))
                     return
                 start = together.make_starter(jobs, sweep.keys)
-            study = running.run_sweep(folder, sweep, task, url, jobs, arguments.retry_failed, start)
+            study = running.run_sweep(sweep, task, url, jobs, arguments.retry_failed, start)
         results.publish(study, folder, arguments.readme)
 
 

@@ -9,7 +9,6 @@ from optuna.trial import TrialState
 
 from scripts.sweeping import child
 from scripts.sweeping.description import Sweep
-from scripts.sweeping.folder import Folder
 from scripts.sweeping.study import SweepStudy
 from scripts.sweeping.tasks import Task, check_values
 from scripts.sweeping.worker import Starter, Worker
@@ -17,7 +16,7 @@ from transformer import files
 
 
 def run_sweep(
-    folder: Folder, sweep: Sweep, task: Task, url: str, jobs: int, retry_failed: bool, start: Starter | None = None
+    sweep: Sweep, task: Task, url: str, jobs: int, retry_failed: bool, start: Starter | None = None
 ) -> SweepStudy:
     """Runs the trials that are not complete, `jobs` at a time, and returns the study.
 
@@ -25,6 +24,7 @@ def run_sweep(
     an interrupted process have saved and are enqueued again.
     """
     check_values(sweep, task)
+    folder = task.folder
     files.make_folder(folder.path, "--workdir")
     folder.check_own()
     with folder.lock():

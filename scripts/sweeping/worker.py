@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from absl import logging
@@ -31,20 +32,16 @@ T = TypeVar("T")
 Starter = Callable[..., Any]  # like `child.start`
 
 
+@dataclass
 class Worker:
     """A loop that claims and runs trials. Each worker has a thread; `stop` interrupts it."""
 
-    def __init__(
-        self,
-        study: SweepStudy,
-        task: Task,
-        environment: dict[str, str],
-        processors: set[int],
-        stop: threading.Event,
-        start: Starter,
-    ) -> None:
-        self.study, self.task, self.environment, self.stop = study, task, environment, stop
-        self.processors, self.start = processors, start
+    study: SweepStudy
+    task: Task
+    environment: dict[str, str]
+    processors: set[int]
+    stop: threading.Event
+    start: Starter
 
     def run(self) -> None:
         """Runs trials until none is waiting or running in any process, or until `stop` is set."""
