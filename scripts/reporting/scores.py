@@ -1,5 +1,6 @@
 """The scores of runs, and the differences between them, as `scripts.compare` computes them."""
 
+import bisect
 import collections
 import functools
 import itertools
@@ -102,24 +103,21 @@ def section(compared: Comparison) -> Section:
         for label, score in group["bleu"].items()
     ]
     charts = {
-        "lengths": grouped_bars(lengths, "tokens of the reference", "BLEU", "sentences"),
-        "frequencies": grouped_bars(words, "occurrences of the word in the references", "F1 (%)", "words"),
+        "lengths": grouped_bars(lengths, "tokens of the reference", "BLEU", "sentences").to_dict(),
+        "frequencies": grouped_bars(words, "occurrences of the word in the references", "F1 (%)", "words").to_dict(),
     }
-    descriptions = {
+    panels = {
         "lengths": "BLEU by the length of the reference in tokens, the mean over seeds",
         "frequencies": "F1 of words by how often the references have the word, the mean over seeds",
     }
+    makers = (text.setting_table, text.score_table, text.difference_table, text.run_table)
     content = {
         "decoding": text.describe_decoding(result),
-        "settings": _as_content(text.setting_table(result)),
-        "scores": _as_content(text.score_table(result)),
-        "differences": _as_content(text.difference_table(result)),
-        "runs": _as_content(text.run_table(result)),
-        "charts": [{"name": name, "description": descriptions[name]} for name in charts],
+        "tables": [table for table in (make(result) for make in makers) if len(table.rows) > 1],
+        "panels": panels,
         "signatures": result["signatures"],
     }
-    specifications = {name: chart.to_dict() for name, chart in charts.items()}
-    return Section("scores", "Scores", content, compared.notes, specifications)
+    return Section("scores", "Scores", content, compared.notes, charts)
 
 
 def f1_by_frequency(hypotheses: Sequence[str], references: Sequence[str]) -> list[dict[str, Any]]:
@@ -134,8 +132,7 @@ def f1_by_frequency(hypotheses: Sequence[str], references: Sequence[str]) -> lis
         words, expected = collections.Counter(hypothesis.split()), collections.Counter(reference.split())
         for counts, total in ((words & expected, matched), (expected, wanted), (words, produced)):
             for word, count in counts.items():
-                group = sum(frequency[word] >= least for least in FREQUENCIES) - 1  # -1: no reference has the word
-                total[group] += count
+                total[bisect.bisect(FREQUENCIES, frequency[word]) - 1] += count  # of -1: no reference has the word
     most = [*(least - 1 for least in FREQUENCIES[1:]), None]
     return [
         {
@@ -146,11 +143,6 @@ def f1_by_frequency(hypotheses: Sequence[str], references: Sequence[str]) -> lis
         for i in range(len(FREQUENCIES))
         if wanted[i]
     ]
-
-
-def _as_content(table: text.Table) -> dict[str, Any]:
-    header, *rows = table.rows or [[]]
-    return {"caption": table.title, "header": header, "rows": rows}
 
 
 def grouped_bars(rows: Sequence[Mapping[str, Any]], x: str, y: str, count: str) -> alt.Chart:

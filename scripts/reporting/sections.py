@@ -95,14 +95,14 @@ def settings_section(runs: Sequence[RecordedRun]) -> Section:
 def curve_section(runs: Sequence[RecordedRun]) -> Section:
     notes = [f"{run.label} has no record of training." for run in runs if not run.record]
     systems = curves.group([run for run in runs if run.record])
-    charts, panels = {}, []
+    charts, panels = {}, {}
     for metric, split in (*LOSSES, *((name, "valid") for name in metrics_in("log")), *OTHERS):
         # Systems without the metric stay, so that each has the same colour in all panels.
         members = {label: [run for run in runs if curves.points(run, metric, split)] for label, runs in systems.items()}
         if any(members.values()):
             name = f"curve-{split}-{metric}"
             charts[name] = panel(members, metric, split).to_dict()
-            panels.append({"name": name, "description": f"{curves.title(metric)}, {SPLITS[split]}"})
+            panels[name] = f"{curves.title(metric)}, {SPLITS[split]}"
     return Section("curves", "Curves", {"panels": panels} if panels else None, notes, charts)
 
 

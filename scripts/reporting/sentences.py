@@ -35,11 +35,8 @@ def _pair(difference: dict[str, Any], sources: Sequence[str]) -> dict[str, Any]:
 def mark_differences(text: str, other: str) -> list[tuple[str, bool]]:
     """Splits `text` into spans of words, and tells of each whether `other` shares it, in the same order."""
     words, other_words = text.split(), other.split()
-    marks = []
-    for kind, begin, end, _, _ in difflib.SequenceMatcher(None, words, other_words, autojunk=False).get_opcodes():
-        if begin < end:
-            marks.append((" ".join(words[begin:end]), kind == "equal"))
-    return marks
+    operations = difflib.SequenceMatcher(None, words, other_words, autojunk=False).get_opcodes()
+    return [(" ".join(words[begin:end]), kind == "equal") for kind, begin, end, *_ in operations if begin < end]
 
 
 def _translations(compared: Comparison) -> dict[str, Any]:
