@@ -65,14 +65,13 @@ class Folder:
 
         Raises UserError for a key, a file or a language with which the stage would fail.
         """
-        left_out = ("name", "values", "data", "models", "translations")
-        fields = {key: value for key, value in vars(stage).items() if key not in left_out}
         if isinstance(stage, plan.Training):
             config = self.config(stage)
             fields = run_settings(config) | {"seed": config.seed, "workdir": stage.workdir}
             if not stage.workdir and stage.data is None:
                 fields["data"] = open_source(config.data, "train").identity
         else:
+            fields = {key: value for key, value in vars(stage).items() if key not in ("name", "models", "translations")}
             fields |= {name: self._text(stage, fields[name]) for name in ("text", "config") if name in fields}
         if isinstance(stage, plan.Mixture) and self.load_config(stage.config).data.deduplicate:
             fields["deduplicate"] = True

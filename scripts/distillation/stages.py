@@ -48,15 +48,15 @@ def train(model: plan.Training, folder: Folder) -> None:
 def translate(translation: plan.Translation, folder: Folder) -> None:
     output = folder.of(translation)
     output.mkdir(exist_ok=True)
-    source = texts.write_sources(translation, folder, output)
+    source = texts.write_sources(translation, folder)
     flags = {"source": source, "output": output / texts.SHARDS, "shard": "1/1", "n_best": translation.n_best}
     command(folder, translation, "scripts.translate_corpus", _model_flags(translation, folder) | flags)
-    texts.choose(translation, folder, output)
+    texts.choose(translation, folder)
 
 
 def mix(mixture: plan.Mixture, folder: Folder) -> None:
     shutil.rmtree(folder.of(mixture), ignore_errors=True)  # of a process that was killed before it recorded the end
-    texts.mix(mixture, folder, folder.of(mixture))
+    texts.mix(mixture, folder)
 
 
 def measure(measurement: plan.Measurement, folder: Folder) -> None:
@@ -102,10 +102,9 @@ def command(folder: Folder, stage: plan.Stage, module: str, flags: Mapping[str, 
         try:
             output = process.stdout.read()
             process.wait()
-        except BaseException:
+        finally:  # does nothing to a command that has ended
             process.terminate()
             process.wait()  # it saves before it ends
-            raise
     if process.returncode:
         lines = " ".join(child.last_lines(log, start))
         raise UserError(f"{stage.name}: {module} failed; the end of {log}: {lines}")

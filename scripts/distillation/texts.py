@@ -30,12 +30,12 @@ Pairs = Sequence[tuple[str, str]]
 Chosen = Iterator[tuple[str, str]]  # sentences and their translations
 
 
-def write_sources(translation: plan.Translation, folder: Folder, output: Path) -> Path:
+def write_sources(translation: plan.Translation, folder: Folder) -> Path:
     """Returns the file with the sentences to translate, which it writes if they are a config's."""
     if not plan.is_config(translation.text):
         return Path(translation.text)
     side, _ = _sides(translation, folder)
-    path = output / "sources.txt"
+    path = folder.of(translation) / "sources.txt"
     _write_lines(path, (pair[side] for pair in _pairs(translation.text, folder)))
     return path
 
@@ -53,9 +53,9 @@ def _pairs(config: str, folder: Folder, split: str = "train") -> Iterator[tuple[
     return (tuple(text.translate(LINE_BREAKS) for text in pair) for pair in pairs)
 
 
-def choose(translation: plan.Translation, folder: Folder, output: Path) -> None:
+def choose(translation: plan.Translation, folder: Folder) -> None:
     """Writes the sentences that have a translation, and the chosen one of each."""
-    rows = _hypotheses(output / SHARDS)
+    rows = _hypotheses(folder.of(translation) / SHARDS)
     if isinstance(translation.choose, plan.Training):
         model = (folder.of(translation.choose), translation.checkpoint, translation.average)
         chosen = _by_loss(rows, functools.partial(_losses, *model))
@@ -66,7 +66,7 @@ def choose(translation: plan.Translation, folder: Folder, output: Path) -> None:
         references = (pair[side] for pair in _pairs(translation.text, folder))
         chosen = _by_reference(rows, references, _metric(translation, folder))
     pairs = [(text, best) for text, best in chosen if best]
-    _write(output, "chosen", folder.languages(translation.models[0]), pairs)
+    _write(folder.of(translation), "chosen", folder.languages(translation.models[0]), pairs)
     logging.info("%s: %d sentences have a translation.", translation.name, len(pairs))
 
 
@@ -114,7 +114,7 @@ def _losses(workdir: Path, checkpoint: str, average: int, pairs: Pairs) -> list[
     return [-next(known).log_probability if can else float("inf") for can in can_score]
 
 
-def mix(mixture: plan.Mixture, folder: Folder, output: Path) -> None:
+def mix(mixture: plan.Mixture, folder: Folder) -> None:
     """Writes a folder of training pairs, with the other splits of the config."""
     data = folder.load_config(mixture.config).data
     languages = data.source_language, data.target_language
@@ -124,7 +124,7 @@ def mix(mixture: plan.Mixture, folder: Folder, output: Path) -> None:
     tag = f"{mixture.tag} " if mixture.tag else ""
     known = set(pairs if mixture.copies else ())
     added = [pair for pair in dict.fromkeys((tag + text, other) for text, other in translated) if pair not in known]
-    with files.new_folder(output) as unfinished:
+    with files.new_folder(folder.of(mixture)) as unfinished:
         _write(unfinished, SPLITS[0], languages, [*pairs * mixture.copies, *added])
         _write(unfinished, SPLITS[1], languages, list(_pairs(mixture.config, folder, "valid")))
         try:

@@ -88,7 +88,7 @@ def test_a_mixture_has_no_repeated_pairs_if_its_config_has_none_and_needs_no_tes
     for language in ("en", "de"):
         (tmp_path / f"train.{language}").write_text("a b\na b\nc\n")
         (tmp_path / f"valid.{language}").write_text("d\n")
-    texts.mix(plan.mix("pairs", str(config), copies=2), Folder(tmp_path), tmp_path / "pairs")
+    texts.mix(plan.mix("pairs", str(config), copies=2), Folder(tmp_path))
     assert lines(tmp_path / "pairs" / "train.en") == ["a b", "c"] * 2
     assert lines(tmp_path / "pairs" / "validation.de") == ["d"] and not (tmp_path / "pairs" / "test.de").exists()
     assert "pairs: has no test split" in caplog.text
