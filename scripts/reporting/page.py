@@ -9,7 +9,6 @@ from pathlib import Path
 import jinja2
 import vl_convert
 from absl import logging
-from markupsafe import Markup
 
 from scripts.reporting import attention_and_beams, scores, sections, sentences
 from scripts.runs import read_runs
@@ -45,9 +44,9 @@ def make_page(paths: Sequence[Path], split: str | None, data: str | None, texts:
 
 def render(title: str, parts: Sequence[sections.Section]) -> str:
     """Returns the page. Its policy lets browsers run only the page's own scripts, and load nothing."""
-    bundle, script = _script(vl_convert.javascript_bundle()), _script((FOLDER / "page.js").read_text("utf-8"))
+    scripts = [_script(vl_convert.javascript_bundle()), _script((FOLDER / "page.js").read_text("utf-8"))]
     policy = (
-        f"default-src 'none'; script-src {_hash(bundle)} {_hash(script)}; style-src 'unsafe-inline'; "
+        f"default-src 'none'; script-src {' '.join(map(_hash, scripts))}; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
     data = {"charts": {name: chart for section in parts for name, chart in section.charts.items()}}
@@ -56,14 +55,14 @@ def render(title: str, parts: Sequence[sections.Section]) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(FOLDER), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     return environment.get_template("page.html").render(
         title=title,
         sections=parts,
         policy=policy,
-        style=Markup((FOLDER / "page.css").read_text("utf-8")),
-        data=_json(data),
-        bundle=Markup(bundle),
-        script=Markup(script),
+        style=(FOLDER / "page.css").read_text("utf-8"),
+        data=json.loads(json.dumps(data), parse_constant=lambda _: None),  # numbers that are not finite become null
+        scripts=scripts,
     )
 
 
@@ -75,9 +74,3 @@ def _script(text: str) -> str:
 def _hash(script: str) -> str:
     """Returns the source expression with which a content-security policy allows a script."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
-
-
-def _json(data: object) -> Markup:
-    """Returns the data as JSON that cannot end the element that it is in. Numbers that are not finite become null."""
-    finite = json.loads(json.dumps(data), parse_constant=lambda _: None)
-    return Markup(json.dumps(finite, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"))
