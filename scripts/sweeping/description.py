@@ -103,10 +103,7 @@ def product(*parts: Mapping[str, Sequence[Value]] | Sequence[Mapping[str, Value]
     """Returns all combinations. A part maps keys to values, or is a list of trials. The last part varies fastest."""
     axes: list[Sequence[Mapping[str, Value]]] = []
     for part in parts:
-        if isinstance(part, Mapping):
-            axes += [[{key: value} for value in values] for key, values in part.items()]
-        else:
-            axes.append(part)
+        axes += [zipped({key: values}) for key, values in part.items()] if isinstance(part, Mapping) else [part]
     combinations = []
     for choice in itertools.product(*axes):
         merged = {key: value for values in choice for key, value in values.items()}
