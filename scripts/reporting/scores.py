@@ -132,7 +132,7 @@ def f1_by_frequency(hypotheses: Sequence[str], references: Sequence[str]) -> lis
         words, expected = collections.Counter(hypothesis.split()), collections.Counter(reference.split())
         for counts, total in ((words & expected, matched), (expected, wanted), (words, produced)):
             for word, count in counts.items():
-                total[bisect.bisect(FREQUENCIES, frequency[word]) - 1] += count  # of -1: no reference has the word
+                total[bisect.bisect(FREQUENCIES, frequency[word]) - 1] += count  # group -1: no reference has the word
     most = [*(least - 1 for least in FREQUENCIES[1:]), None]
     return [
         {

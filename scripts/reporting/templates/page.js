@@ -10,8 +10,12 @@ function isDark() {
   return root.dataset.theme === "dark";
 }
 
+function color(variable) {
+  return getComputedStyle(root).getPropertyValue(variable);
+}
+
 function vegaConfig() {
-  const [ink, line] = isDark() ? ["#e6e9ec", "#343c44"] : ["#1c1f23", "#d7dce1"];
+  const [ink, line] = [color("--ink"), color("--line")];
   const text = { labelColor: ink, titleColor: ink, labelFontSize: 11, titleFontSize: 12, titleFontWeight: "normal" };
   return {
     background: "transparent",
@@ -37,7 +41,7 @@ async function embed(element, spec) {
   // Vega does not wrap legends, and cuts off those that are too wide.
   const columns = Math.max(1, Math.floor(element.clientWidth / 280));
   Object.assign(config.legend, { columns, labelLimit: element.clientWidth / columns - 60 });
-  const options = { actions: false, ast: true, renderer: "canvas", config, tooltip: { theme: isDark() ? "dark" : "light" } };
+  const options = { actions: false, ast: true, renderer: "canvas", config, tooltip: { theme: root.dataset.theme } };
   const { view } = await vegaEmbed(element, spec, options);
   if (latest.get(element) !== spec) {
     view.finalize();
@@ -116,16 +120,12 @@ function showMore() {
   for (const i of matches.slice(shown, shown + PAGE)) {
     const entry = document.createElement("dl");
     entry.className = "translation";
-    add(entry, "dt", "line");
-    add(entry, "dd", String(i + 1));
-    for (const { name, values } of orders) {
-      add(entry, "dt", name);
-      add(entry, "dd", String(values[i]));
+    const scores = orders.map(({ name, values }) => [name, values[i]]);
+    const texts = names.map((name, column) => [name, lines[i][column]]);
+    for (const [term, value] of [["line", i + 1], ...scores, ...texts]) {
+      add(entry, "dt", term);
+      add(entry, "dd", value);
     }
-    names.forEach((name, column) => {
-      add(entry, "dt", name);
-      add(entry, "dd", lines[i][column]);
-    });
     list.append(entry);
   }
   document.getElementById("more").hidden = list.childElementCount >= matches.length;
@@ -150,11 +150,6 @@ if (data.translations) {
 
 let head = [0, 0]; // layer and head
 
-function currentPart() {
-  const shown = data.attention[document.getElementById("attention-sentence").value];
-  return shown.parts[document.getElementById("attention-part").value];
-}
-
 // The weights of a head as rows of numbers from 0 to 255.
 function weightsOf(part, layer, number) {
   part.bytes ??= Uint8Array.from(atob(part.weights), (c) => c.charCodeAt(0));
@@ -170,7 +165,7 @@ function drawAttention() {
   const select = document.getElementById("attention-part");
   for (const option of select.options) option.disabled = !(option.value in shown.parts);
   if (select.selectedOptions[0].disabled) select.value = "cross";
-  const part = currentPart();
+  const part = shown.parts[select.value];
   const [layers, heads] = part.shape;
   head = [Math.min(head[0], layers - 1), Math.min(head[1], heads - 1)];
   const grid = document.getElementById("attention-heads");
@@ -181,7 +176,7 @@ function drawAttention() {
     add(grid, "span", `layer ${layer + 1}`).className = "layer";
     for (let number = 0; number < heads; number++) grid.append(thumbnail(part, layer, number));
   }
-  drawHead();
+  drawHead(part);
 }
 
 function thumbnail(part, layer, number) {
@@ -193,7 +188,7 @@ function thumbnail(part, layer, number) {
   const canvas = document.createElement("canvas");
   [canvas.width, canvas.height] = [rows[0].length, rows.length];
   const context = canvas.getContext("2d");
-  const scale = SCALES[isDark() ? "dark" : "light"];
+  const scale = SCALES[root.dataset.theme];
   rows.forEach((row, y) => row.forEach((weight, x) => {
     context.fillStyle = scale[Math.round((weight / 255) * (scale.length - 1))];
     context.fillRect(x, y, 1, 1);
@@ -202,20 +197,18 @@ function thumbnail(part, layer, number) {
   button.addEventListener("click", () => {
     head = [layer, number];
     for (const other of document.querySelectorAll("#attention-heads button")) other.setAttribute("aria-pressed", String(other === button));
-    drawHead();
+    drawHead(part);
   });
   return button;
 }
 
-function drawHead() {
-  const part = currentPart();
+function drawHead(part) {
   const [layer, number] = head;
   document.getElementById("attention-head").textContent = `Layer ${layer + 1}, head ${number + 1}`;
   const { queries, keys, titles } = part;
-  const values = [];
-  weightsOf(part, layer, number).forEach((row, y) => row.forEach((weight, x) => {
-    values.push({ row: y, column: x, query: queries[y], key: keys[x], weight: weight / 255 });
-  }));
+  const values = weightsOf(part, layer, number).flatMap((row, y) => Array.from(row, (weight, x) => (
+    { row: y, column: x, query: queries[y], key: keys[x], weight: weight / 255 }
+  )));
   embed(document.getElementById("attention-map"), mapSpec(values, queries, keys, titles));
   embed(document.getElementById("attention-lines"), lineSpec(values, queries, keys));
 }
@@ -236,7 +229,7 @@ function mapSpec(values, queries, keys, titles) {
       color: {
         field: "weight",
         type: "quantitative",
-        scale: { domain: [0, 1], range: SCALES[isDark() ? "dark" : "light"], interpolate: "lab" }, // by default, zero is not the paper's colour
+        scale: { domain: [0, 1], range: SCALES[root.dataset.theme], interpolate: "lab" }, // by default, zero is not the paper's colour
         legend: { orient: "bottom", gradientLength: 150, tickCount: 3 },
       },
       tooltip: [{ field: "query" }, { field: "key" }, { field: "weight", format: ".3f" }],
@@ -249,7 +242,7 @@ function lineSpec(values, queries, keys) {
   const side = (names, x, align) => ({
     data: { values: names.map((name, row) => ({ name, row })) },
     mark: { type: "text", align, baseline: "middle", fontSize: 12 },
-    encoding: { x: { value: x }, y: { field: "row", type: "quantitative" }, text: { field: "name" }, color: { value: isDark() ? "#e6e9ec" : "#1c1f23" } },
+    encoding: { x: { value: x }, y: { field: "row", type: "quantitative" }, text: { field: "name" }, color: { value: color("--ink") } },
   });
   const longest = Math.max(queries.length, keys.length);
   return {
@@ -266,7 +259,7 @@ function lineSpec(values, queries, keys) {
           y: { field: "row", type: "quantitative", axis: null },
           y2: { field: "column" },
           opacity: { field: "weight", type: "quantitative", scale: { domain: [0, 1], range: [0.05, 1] }, legend: null },
-          color: { value: isDark() ? "#7cbcf5" : "#0b62a8" },
+          color: { value: color("--accent") },
           tooltip: [{ field: "query" }, { field: "key" }, { field: "weight", format: ".3f" }],
         },
       },
