@@ -4,7 +4,7 @@ import contextlib
 import functools
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ class Folder:
     def log(self, stage: plan.Stage) -> Path:
         return self.logs / f"{stage.name}.txt"
 
-    def load_config(self, name: str, values: Sequence[tuple[str, Any]] = ()) -> Config:
+    def load_config(self, name: str, values: Iterable[tuple[str, Any]] = ()) -> Config:
         """Returns a config with the values of a stage and the overrides of the command, which come last."""
         return self._load(name, (*((key, str(value)) for key, value in values), *self.overrides))
 
@@ -46,7 +46,7 @@ class Folder:
         """Returns the configuration of a model. Raises UserError if it is not allowed, or the workdir is no run's."""
         if model.workdir:
             return loading.load(Path(model.workdir))
-        config = self.load_config(model.config, list(model.values.items()))
+        config = self.load_config(model.config, model.values.items())
         if model.data is None:
             return config
         splits = dict(zip(("data.train_split", "data.valid_split", "data.test_split"), SPLITS, strict=True))

@@ -102,8 +102,8 @@ def command(folder: Folder, stage: plan.Stage, module: str, flags: Mapping[str, 
         try:
             output = process.stdout.read()
             process.wait()
-        finally:  # does nothing to a command that has ended
-            process.terminate()
+        finally:
+            process.terminate()  # without effect on a command that has ended
             process.wait()  # it saves before it ends
     if process.returncode:
         lines = " ".join(child.last_lines(log, start))
