@@ -20,13 +20,12 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from transformer import cli
 from transformer.config import loading
-from transformer.config_types import Config
 from transformer.errors import UserError
 from transformer.workdir import Workdir
 
@@ -36,24 +35,22 @@ STARTED = "Batches: "  # in the log once the run is prepared and restored
 
 
 def main(arguments: argparse.Namespace) -> None:
-    overrides = [f"--config.{key}={value}" for key, value in arguments.overrides]
-    flags = (f"--config={arguments.config}", *overrides)
-    config = loading.load_file(arguments.config, arguments.overrides)
-    if config.training.eval_every % config.training.log_every:
-        raise UserError(
-            f"config.training.eval_every={config.training.eval_every}: must be a multiple of "
-            f"config.training.log_every={config.training.log_every}, whose lines show that a validation has begun"
-        )
     folder = Path(arguments.workdir)
+    uninterrupted = Training(folder / "uninterrupted", arguments.config, arguments.overrides)
+    settings = uninterrupted.config.training
+    if settings.eval_every % settings.log_every:
+        raise UserError(
+            f"config.training.eval_every={settings.eval_every}: must be a multiple of "
+            f"config.training.log_every={settings.log_every}, whose lines show that a validation has begun"
+        )
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"--workdir={folder}: must be a new or empty folder")
-    uninterrupted = Training(folder / "uninterrupted", config, flags)
     uninterrupted.finish()
     expected = uninterrupted.digests()
     print_digests("without a kill", expected)
     kills, results = Counter(), []
     while kills.total() < arguments.kills:
-        killed = Training(folder / f"killed-{len(results)}", config, flags)
+        killed = Training(folder / f"killed-{len(results)}", arguments.config, arguments.overrides)
         kill_repeatedly(killed, arguments.kills, kills)
         results.append(killed.digests())
         print_digests(f"after {kills.total()} kills", results[-1])
@@ -64,10 +61,11 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 class Training:
-    """One run of the config, in its own folder. It has its own cache, so that its preparation can be killed too."""
+    """One run of a config, in its own folder. It has its own cache, so that its preparation can be killed too."""
 
-    def __init__(self, folder: Path, config: Config, flags: Sequence[str]) -> None:
-        self.folder, self.config, self.flags = folder, config, flags
+    def __init__(self, folder: Path, file: str, overrides: Sequence[tuple[str, str]]) -> None:
+        self.folder, self.config = folder, loading.load_file(file, overrides)
+        self.flags = [f"--config={file}", *(f"--config.{key}={value}" for key, value in overrides)]
         self.workdir = Workdir(folder / "run")
         self.output = folder / "output.txt"  # of the last start
         self.began = 0.0  # time of the last start
@@ -89,21 +87,21 @@ class Training:
             process.kill()
         self._check_complete(process)
 
-    def kill(self, phase: str, delay: float) -> str | None:
-        """Kills the run `delay` seconds after a phase begins, or at its end. Returns the phase; None if complete."""
+    def kill(self, is_in_phase: Callable[["Training"], bool], delay: float) -> bool:
+        """Kills the run `delay` seconds after a phase begins, or at its end. Returns False if it completed first."""
         process = self.start()
         try:
-            while process.poll() is None and not PHASES[phase](self):
+            while process.poll() is None and not is_in_phase(self):
                 time.sleep(POLL_SECONDS)
             until = time.perf_counter() + delay
-            while process.poll() is None and PHASES[phase](self) and time.perf_counter() < until:
+            while process.poll() is None and is_in_phase(self) and time.perf_counter() < until:
                 time.sleep(POLL_SECONDS)
         finally:
             process.kill()
-        if process.wait() != -signal.SIGKILL:
-            self._check_complete(process)
-            return None
-        return next((name for name in (phase, *PHASES) if PHASES[name](self)), "compiling")
+        if process.wait() == -signal.SIGKILL:
+            return True
+        self._check_complete(process)
+        return False
 
     def _check_complete(self, process: subprocess.Popen) -> None:
         if process.returncode != 0 or not self.workdir.is_complete():
@@ -170,9 +168,10 @@ def kill_repeatedly(training: Training, limit: int, kills: Counter[str]) -> None
     """Trains to the end, with kills until there are `limit`. Each aims at the phase with the fewest kills so far."""
     while kills.total() < limit:
         phase = min(PHASES, key=kills.__getitem__)
-        killed = training.kill(phase, math.exp(random.uniform(math.log(MIN_DELAY), math.log(MAX_DELAY))))
-        if killed is None:
+        delay = math.exp(random.uniform(math.log(MIN_DELAY), math.log(MAX_DELAY)))
+        if not training.kill(PHASES[phase], delay):
             return
+        killed = next((name for name in (phase, *PHASES) if PHASES[name](training)), "compiling")
         kills[killed] += 1
         print(f"killed while {killed}", flush=True)
     training.finish()

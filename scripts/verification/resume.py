@@ -3,13 +3,11 @@
 import os
 import statistics
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from scripts.verification.outcomes import Outcome
-from scripts.verify_resume import POLL_SECONDS, Training
-from transformer.config import loading
+from scripts.verify_resume import Training
 from transformer.errors import UserError
 from transformer.run.record import read_record
 
@@ -36,13 +34,13 @@ DETERMINISTIC = "--xla_gpu_exclude_nondeterministic_ops=true"
 
 def check_resume() -> Iterator[Outcome]:
     """Yields how many parts of the last checkpoint and of the record differ, and how long steps wait for data."""
-    flags = ["--config=configs/quickstart.py", *(f"--config.{key}={value}" for key, value in SETTINGS.items())]
-    config = loading.load_file("configs/quickstart.py", list(SETTINGS.items()))
+    file, overrides = "configs/quickstart.py", list(SETTINGS.items())
     os.environ["XLA_FLAGS"] = " ".join([*os.environ.get("XLA_FLAGS", "").split(), DETERMINISTIC])
     with tempfile.TemporaryDirectory() as folder:
-        whole, killed = (Training(Path(folder) / name, config, flags) for name in ("whole", "killed"))
+        whole, killed = (Training(Path(folder) / name, file, overrides) for name in ("whole", "killed"))
         whole.finish()
-        kill_after_checkpoint(killed)
+        if not killed.kill(has_saved, delay=0.0):
+            raise UserError("the run was complete before it could be killed")
         killed.finish()
         if RESUMED not in killed.output.read_text():
             raise UserError("the killed run began again instead of resuming")
@@ -54,14 +52,5 @@ def check_resume() -> Iterator[Outcome]:
     yield Outcome("fraction of the time between log lines that waits for data", statistics.median(waiting), 0.5)
 
 
-def kill_after_checkpoint(training: Training) -> None:
-    """Kills the run once it has saved a checkpoint. Raises UserError if it ends before."""
-    process = training.start()
-    try:
-        while process.poll() is None and not (training.workdir.checkpoints / SAVED).exists():
-            time.sleep(POLL_SECONDS)
-    finally:
-        process.kill()
-        process.wait()
-    if training.workdir.is_complete():
-        raise UserError("the run was complete before it could be killed")
+def has_saved(training: Training) -> bool:
+    return (training.workdir.checkpoints / SAVED).exists()

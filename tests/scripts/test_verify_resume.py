@@ -12,7 +12,7 @@ import pytest
 
 from scripts import verify_resume
 from scripts.verify_resume import PHASES, Training
-from tests.training.tiny import flags, tiny_config
+from tests.training.tiny import flags
 from transformer import cli
 from transformer.checkpoints.manager import Checkpoints
 from transformer.training.progress import Progress
@@ -43,7 +43,7 @@ def digests(folder: Path, progress: Progress, line: dict, **values: float) -> di
     """Returns the digests of a run with one checkpoint, whose arrays are filled with these values, and one line."""
     arrays = {name: {"kernel": np.full((2, 3), value, np.float32)} for name, value in values.items()}
     state = jax.device_put(TrainState(step=np.int32(progress.step), skipped=np.int32(0), **arrays))
-    training = Training(folder, tiny_config(), ())
+    training = Training(folder, "configs/base.py", [])
     training.workdir.path.mkdir(parents=True)
     with Checkpoints(training.workdir, training.config) as checkpoints:
         checkpoints.save(state, progress)
