@@ -8,11 +8,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.special
 from flax import nnx
 from jax.sharding import Mesh
 
 from configs import base
-from scripts.verification.outcomes import Outcome, worst
+from scripts.verification.outcomes import Outcome, worst_error
 from transformer.distributed.mesh import make_mesh
 from transformer.model.attention import dot_product_score, masked_softmax
 from transformer.model.fused_attention import ATTENTION_IMPLEMENTATIONS, fused_attention
@@ -26,15 +27,18 @@ ROWS, LENGTH, HEADS, WIDTH = 4, 128, 4, 64  # of attention, which all kernels ca
 
 def check_all() -> Iterator[Outcome]:
     """Yields the outcomes of all functions of this module, on the first device."""
-    mesh = make_mesh(base.get_config(), jax.devices()[:1])
-    yield from check_products(mesh)
-    yield from check_softmax(mesh)
-    yield from check_norms(mesh)
-    yield from check_attention(mesh)
+    for check in (check_products, check_softmax, check_norms, check_attention):
+        yield from check()
 
 
-def with_gradients(mesh: Mesh, function: Callable, cotangent: np.ndarray, *inputs: jax.Array) -> list[jax.Array]:
-    """Returns the function's result, and the gradients of its product with the cotangent, computed on the mesh."""
+@functools.cache
+def first_device() -> Mesh:
+    return make_mesh(base.get_config(), jax.devices()[:1])
+
+
+def with_gradients(function: Callable, cotangent: np.ndarray, *inputs: jax.Array) -> list[jax.Array]:
+    """Returns the function's result, and the gradients of its product with the cotangent, on the first device."""
+    mesh = first_device()
 
     def loss(*inputs):
         result = function(*inputs)
@@ -49,7 +53,7 @@ def with_gradients(mesh: Mesh, function: Callable, cotangent: np.ndarray, *input
         return jax.jit(evaluate)(*inputs)
 
 
-def check_products(mesh: Mesh) -> Iterator[Outcome]:
+def check_products() -> Iterator[Outcome]:
     random = np.random.default_rng(0)
     for dtype, bar in BARS.items():
         for rows, inner, columns in ((64, 512, 2048), (1, 512, 512), (256, 64, 1000)):
@@ -58,48 +62,47 @@ def check_products(mesh: Mesh) -> Iterator[Outcome]:
                 for shape in ((rows, inner), (inner, columns), (rows, columns))
             )
             product = functools.partial(flat_product, dtype=jnp.dtype(dtype), output_dtype=jnp.dtype(dtype))
-            found = with_gradients(mesh, product, cotangent, *(jnp.asarray(array, jnp.float32) for array in (x, w)))
+            found = with_gradients(product, cotangent, *(jnp.asarray(array, jnp.float32) for array in (x, w)))
             exact = [x @ w, cotangent @ w.T, x.T @ cotangent]
             name = f"product of ({rows}, {inner}) and ({inner}, {columns}), {dtype}"
-            yield Outcome(name, worst(zip(found, exact, strict=True)), bar)
+            yield Outcome(name, worst_error(found, exact), bar)
 
 
-def check_softmax(mesh: Mesh) -> Iterator[Outcome]:
+def check_softmax() -> Iterator[Outcome]:
     random = np.random.default_rng(1)
     scores, cotangent = (random.normal(size=(2, 4, 64, 64)).astype(np.float32) * 5 for _ in range(2))
     mask = np.tri(64, dtype=bool)[None, None]
-    found = with_gradients(mesh, lambda x: masked_softmax(x, jnp.asarray(mask)), cotangent, jnp.asarray(scores))
+    found = with_gradients(lambda x: masked_softmax(x, jnp.asarray(mask)), cotangent, jnp.asarray(scores))
     weights = softmax64(scores, mask)
-    yield Outcome(
-        "softmax", worst(zip(found, [weights, d_softmax64(weights, cotangent)], strict=True)), BARS["float32"]
-    )
+    exact = [weights, d_softmax64(weights, cotangent)]
+    yield Outcome("softmax", worst_error(found, exact), BARS["float32"])
 
 
-def check_norms(mesh: Mesh) -> Iterator[Outcome]:
+def check_norms() -> Iterator[Outcome]:
     random, config = np.random.default_rng(2), base.get_config().model
     for dtype, bar in BARS.items():
         for norm in NORMS:
             config.update({"norm": norm, "dtype": dtype})
             module = make_norm(config, nnx.Rngs(0))
             x, cotangent = (rounded(random.normal(size=(32, config.d_model)) + 3, dtype) for _ in range(2))
-            found = with_gradients(mesh, module, cotangent, jnp.asarray(x, dtype))
+            found = with_gradients(module, cotangent, jnp.asarray(x, dtype))
             exact = norm64(x, cotangent, config.layer_norm_epsilon, is_centered=norm == "layer_norm")
-            yield Outcome(f"{norm}, {dtype}", worst(zip(found, exact, strict=True)), bar)
+            yield Outcome(f"{norm}, {dtype}", worst_error(found, exact), bar)
 
 
-def check_attention(mesh: Mesh) -> Iterator[Outcome]:
+def check_attention() -> Iterator[Outcome]:
     """Checks plain attention, and each kernel of `auto` that the device runs, for all masks that it accepts."""
-    device = mesh.abstract_mesh.abstract_device
+    device = first_device().abstract_mesh.abstract_device
     for dtype in BARS:
         for case in attention_cases(dtype):
-            yield compare_attention(mesh, f"plain attention, {dtype}", plain_attention, dtype, case)
+            yield compare_attention(f"plain attention, {dtype}", plain_attention, dtype, case)
     for kernel in ATTENTION_IMPLEMENTATIONS["auto"]:
         if device is None or not kernel.runs_on(device):
             continue
         attend, shape = functools.partial(fused_attention, [kernel]), (ROWS, LENGTH, HEADS, WIDTH)
         for case in attention_cases("bfloat16"):
             if kernel.accepts(jnp.zeros(shape), jnp.zeros(shape), case.mask.is_packed):
-                yield compare_attention(mesh, kernel.attend.__name__, attend, "bfloat16", case)
+                yield compare_attention(kernel.attend.__name__, attend, "bfloat16", case)
 
 
 class AttentionCase(NamedTuple):
@@ -124,13 +127,13 @@ def attention_cases(dtype: str) -> Iterator[AttentionCase]:
             yield AttentionCase(f"{kind}, {name}", inputs, cotangent, mask)
 
 
-def compare_attention(mesh: Mesh, name: str, attend: Callable, dtype: str, case: AttentionCase) -> Outcome:
+def compare_attention(name: str, attend: Callable, dtype: str, case: AttentionCase) -> Outcome:
     arrays = [jnp.asarray(array, dtype) for array in case.inputs]
-    found = with_gradients(mesh, lambda *arrays: attend(*arrays, case.mask), case.cotangent, *arrays)
+    found = with_gradients(lambda *arrays: attend(*arrays, case.mask), case.cotangent, *arrays)
     exact = attention64(*case.inputs, case.cotangent, np.asarray(case.mask.dense))
     # Kernels may write anything finite where a position attends to nothing.
     found[0] = np.where(np.asarray(case.mask.query_segments != 0)[:, :, None, None], found[0], 0)
-    return Outcome(f"{name}, {case.name}", worst(zip(found, exact, strict=True)), 2 * BARS[dtype])
+    return Outcome(f"{name}, {case.name}", worst_error(found, exact), 2 * BARS[dtype])
 
 
 def segments(sentences: list[list[int]]) -> np.ndarray:
@@ -152,9 +155,8 @@ def rounded(array: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def softmax64(scores: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    scores = np.where(mask, scores.astype(np.float64), -np.inf)
-    exponentials = np.exp(scores - np.max(scores, axis=-1, keepdims=True, initial=-1e30))
-    return exponentials / np.maximum(exponentials.sum(axis=-1, keepdims=True), 1e-300)
+    """Returns the softmax over the scores where the mask is set, and 0 elsewhere, also in rows without any."""
+    return scipy.special.softmax(np.where(mask, scores.astype(np.float64), -1e30), axis=-1) * mask
 
 
 def d_softmax64(weights: np.ndarray, d_weights: np.ndarray) -> np.ndarray:

@@ -44,6 +44,6 @@ def relative_error(values, exact) -> float:
     return float(np.max(np.abs(values - exact)) / np.max(np.abs(exact)))
 
 
-def worst(pairs) -> float:
-    """Returns the largest relative error among pairs of (values, exact)."""
-    return max((relative_error(*pair) for pair in pairs), key=lambda error: (error != error, error))
+def worst_error(found, exact) -> float:
+    """Returns the largest relative error of several arrays; NaN if one is."""
+    return float(np.max([relative_error(*pair) for pair in zip(found, exact, strict=True)]))

@@ -5,14 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import base
 from scripts.verification import numerics
-from transformer.distributed.mesh import make_mesh
-
-
-@pytest.fixture(scope="module")
-def mesh():
-    return make_mesh(base.get_config(), jax.devices()[:1])
 
 
 def test_gradients_of_the_formulas_are_those_of_finite_differences():
@@ -29,27 +22,27 @@ def test_gradients_of_the_formulas_are_those_of_finite_differences():
         np.testing.assert_allclose(np.sum(gradient * direction), (values[0] - values[1]) / (2 * step), rtol=1e-6)
 
 
-def test_a_softmax_that_ignores_its_mask_fails(mesh, monkeypatch):
-    assert all(outcome.passed for outcome in numerics.check_softmax(mesh))
+def test_a_softmax_that_ignores_its_mask_fails(monkeypatch):
+    assert all(outcome.passed for outcome in numerics.check_softmax())
     monkeypatch.setattr(numerics, "masked_softmax", lambda scores, mask: jax.nn.softmax(scores))
-    assert not any(outcome.passed for outcome in numerics.check_softmax(mesh))
+    assert not any(outcome.passed for outcome in numerics.check_softmax())
 
 
-def test_attention_that_reads_another_sentence_of_its_row_fails(mesh):
+def test_attention_that_reads_another_sentence_of_its_row_fails():
     case = next(case for case in numerics.attention_cases("float32") if case.name == "self, packed")
-    right = numerics.compare_attention(mesh, "right", numerics.plain_attention, "float32", case)
+    right = numerics.compare_attention("right", numerics.plain_attention, "float32", case)
 
     def without_segments(queries, keys, values, mask):
         one_sentence = mask.replace(query_segments=jnp.minimum(mask.query_segments, 1))
         return numerics.plain_attention(queries, keys, values, one_sentence)
 
-    wrong = numerics.compare_attention(mesh, "wrong", without_segments, "float32", case)
+    wrong = numerics.compare_attention("wrong", without_segments, "float32", case)
     assert right.passed and not wrong.passed
 
 
-def test_a_kernel_that_returns_nan_fails(mesh):
+def test_a_kernel_that_returns_nan_fails():
     case = next(numerics.attention_cases("float32"))
-    outcome = numerics.compare_attention(mesh, "NaN", lambda q, k, v, mask: v * jnp.nan, "float32", case)
+    outcome = numerics.compare_attention("NaN", lambda q, k, v, mask: v * jnp.nan, "float32", case)
     assert np.isnan(outcome.error) and not outcome.passed
 
 
