@@ -33,11 +33,9 @@ def measure_all(is_quick: bool) -> Iterator[Speed]:
     """Measures a small model if quick; else, on accelerators, Multi30k's, base and big, and on CPUs small and base."""
     present = jax.devices()
     if present[0].platform == "cpu" or is_quick:
-        yield measure_step("small", base, tasks.SIZES["small"], present)
-        yield measure_search("small", tasks.SIZES["small"], 16)
-        if not is_quick:
-            yield measure_step("base", base, tasks.SIZES["base"], present)
-            yield measure_search("base", tasks.SIZES["base"], 16)
+        for name in ["small"] if is_quick else ["small", "base"]:
+            yield measure_step(name, base, tasks.SIZES[name], present)
+            yield measure_search(name, tasks.SIZES[name], 16)
     else:
         yield measure_step("Multi30k", multi30k, MULTI30K, present)
         yield measure_step("base", base, BASE, present)

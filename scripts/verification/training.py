@@ -1,5 +1,6 @@
 """Gradients and updates on devices, against the same computed operation by operation, or on the host's CPU."""
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 
@@ -105,8 +106,6 @@ def compare(name: str, found: tuple[dict, float], exact: tuple[dict, float], bar
 
 def meshes(count: int) -> Iterator[dict[str, int]]:
     """Yields the shapes of all meshes of several devices in which the tensor axis divides the heads."""
-    for tensor in range(1, count + 1):
-        if count % tensor == 0 and SIZE.num_heads % tensor == 0 and count > 1:
-            for fsdp in range(1, count // tensor + 1):
-                if (count // tensor) % fsdp == 0:
-                    yield {"data": count // tensor // fsdp, "fsdp": fsdp, "tensor": tensor}
+    for tensor, fsdp, data in itertools.product(range(1, count + 1), repeat=3):
+        if tensor * fsdp * data == count > 1 and SIZE.num_heads % tensor == 0:
+            yield {"data": data, "fsdp": fsdp, "tensor": tensor}
