@@ -31,8 +31,8 @@ class Report(NamedTuple):
     speeds: list[Speed]
 
     @property
-    def all_outcomes(self) -> list[Outcome]:
-        return sum(self.outcomes.values(), [])
+    def num_checks(self) -> int:
+        return sum(map(len, self.outcomes.values()))
 
     @property
     def failed(self) -> list[str]:
@@ -42,10 +42,9 @@ class Report(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        count = len(self.all_outcomes)
         if self.failed:
-            return f"{self.devices}: {len(self.failed)} of {count} checks failed: {'; '.join(self.failed)}"
-        return f"{self.devices}: computes what it should; all {count} checks passed"
+            return f"{self.devices}: {len(self.failed)} of {self.num_checks} checks failed: {'; '.join(self.failed)}"
+        return f"{self.devices}: computes what it should; all {self.num_checks} checks passed"
 
     def to_json(self) -> dict[str, Any]:
         """Returns JSON data, with None for errors that are not finite."""
@@ -62,8 +61,8 @@ class Report(NamedTuple):
 
     def publish(self, readme: str) -> None:
         """Puts a row for each speed into the table between the marks `devices` of a file, in place of this device's."""
-        count = len(self.all_outcomes)
-        known = [self.devices, self.jax, self.commit, f"{count - len(self.failed)} of {count}"]
+        passed = f"{self.num_checks - len(self.failed)} of {self.num_checks}"
+        known = [self.devices, self.jax, self.commit, passed]
         kept = [row for row in markdown.read_table("devices", readme) if row[0] != self.devices]
         rows = [[*known, *cells(speed)] for speed in self.speeds] or [[*known, *[""] * len(HEADER)]]
         markdown.publish(markdown.table([ROW_HEADER, *kept, *rows]), "devices", readme)
@@ -77,17 +76,12 @@ def describe(outcome: Outcome) -> str:
 
 def cells(speed: Speed) -> list[str]:
     """Returns the cells of a row of the table."""
-
-    def shown(value: float | None, pattern: str) -> str:
-        return "" if value is None else pattern.format(value)
-
-    gib = None if speed.memory is None else speed.memory / 2**30
     return [
         speed.task,
         f"{1e3 * speed.seconds:.1f}",
         f"{speed.tokens_per_second:,.0f}",
-        shown(speed.utilization, "{:.0%}"),
-        shown(speed.of_bound, "{:.2f}"),
-        shown(gib, "{:.1f}"),
+        "" if speed.utilization is None else f"{speed.utilization:.0%}",
+        "" if speed.of_bound is None else f"{speed.of_bound:.2f}",
+        "" if speed.memory is None else f"{speed.memory / 2**30:.1f}",
         f"{speed.compilation:.0f}",
     ]
