@@ -33,24 +33,20 @@ def main(arguments: argparse.Namespace) -> None:
     if len(set(languages)) < max(2, len(languages)) or not all(languages):
         raise UserError(f"--languages={arguments.languages}: must be two or more codes, each once: en,de,fr")
     trained = {(corpus.data.source_language, corpus.data.target_language) for corpus in listed_corpora(data)}
-    given, scores = {name: getattr(arguments, name) for name in ("workdir", "split", "checkpoint", "average")}, {}
+    given = {name: getattr(arguments, name) for name in ("workdir", "split", "checkpoint", "average")}
+    results, cells = {}, {}
     for pair in itertools.permutations(languages, 2):
         flags = [*given.items(), *zip(cli.LANGUAGES, pair, strict=True), *arguments.overrides]
         evaluation = evaluate.evaluate(evaluate.make_parser().parse([f"--{key}={value}" for key, value in flags]))
         evaluation.save()
-        scores[pair] = evaluation.result
-
-    def cell(pair: tuple[str, str]) -> str:
-        metric = METRICS[arguments.metric]
-        value = f"{scores[pair][arguments.metric]:{metric.format}}" if pair in scores else ""
-        return value if pair in trained or not value else f"{value} *"
-
+        results["-".join(pair)] = evaluation.result
+        score = f"{evaluation.result[arguments.metric]:{METRICS[arguments.metric].format}}"
+        cells[pair] = score if pair in trained else f"{score} *"
     table = Table("from", *(f"to {code}" for code in languages))
     for code in languages:
-        cells = [cell((code, other)) for other in languages]
-        table.add_row(code, *cells)
+        table.add_row(code, *(cells.get((code, other), "") for other in languages))
     Console(stderr=True).print(table)
-    print(json.dumps({f"{first}-{second}": result for (first, second), result in scores.items()}))
+    print(json.dumps(results))
 
 
 def make_parser() -> cli.Parser:
