@@ -22,7 +22,7 @@ class Shape:
 
     dtype: str
     dims: tuple[int, ...]
-    layout: str = ""
+    layout: str
 
     @property
     def bytes(self) -> int:
@@ -116,8 +116,7 @@ class Instruction:
         while frame in frames:
             location = locations[_field(frames[frame], "file_location_id")]
             functions.append(names[_field(location, "function_name_id")].strip('"'))
-            parent = _field(frames[frame], "parent_frame_id") - 1  # 1 is no parent
-            frame = parent if parent < frame else 0
+            frame = _field(frames[frame], "parent_frame_id") - 1  # 1 is no parent
         return functions[::-1]
 
     def attribute(self, pattern: str) -> str:

@@ -18,18 +18,14 @@ STEP, WRAPPERS = "TrainStep.", {"Layer", "SublayerConnection"}  # modules around
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
-    """A kernel, launched `times` a step; bytes in main memory and FLOPs of products are those of one launch.
-
-    Attributes:
-      is_async: a copy or collective that runs beside other kernels.
-    """
+    """A kernel, launched `times` a step; bytes in main memory and FLOPs of products are those of one launch."""
 
     instruction: Instruction
     times: int
     bytes: int
     flops: Flops
     collective: Collective | None
-    is_async: bool
+    is_async: bool  # a copy or collective that runs beside other kernels
 
 
 def describe(instruction: Instruction) -> str:
