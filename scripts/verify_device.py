@@ -48,9 +48,8 @@ def main(arguments: argparse.Namespace) -> None:
     if arguments.readme is not None and arguments.quick:
         raise UserError("--readme has no rows of --quick; leave one of them out")
     markdown.check_marks("devices", arguments.readme)
-    output = None if arguments.output is None else files.expanded(arguments.output)
-    if output is not None:
-        output.mkdir(parents=True, exist_ok=True)
+    if arguments.output is not None:
+        arguments.output.mkdir(parents=True, exist_ok=True)
     ((kind, version),) = results_of("scripts.verification.report:describe_devices", environment={})
     report = Report(kind, version, commit(), outcomes={}, speeds=[])
     for group, function in GROUPS.items():
@@ -59,14 +58,14 @@ def main(arguments: argparse.Namespace) -> None:
         for outcome in caught(results_of(function, environment=EXACT)):
             results.append(outcome)
             print(describe(outcome), flush=True)
-        save(report, output)
+        save(report, arguments.output)
     for measured in caught(results_of(SPEED, arguments.quick, environment={})):
         if isinstance(measured, Outcome):
             report.outcomes["speed"] = [measured]
         else:
             report.speeds.append(measured)
             logging.info("%s: %.1f ms.", measured.task, 1e3 * measured.seconds)
-        save(report, output)
+        save(report, arguments.output)
     print(markdown.table([HEADER, *map(cells, report.speeds)]))
     if arguments.readme is not None:
         report.publish(arguments.readme)
@@ -92,7 +91,7 @@ def caught(results: Iterator[T]) -> Iterator[T | Outcome]:
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.verify_device", __doc__)
     parser.add_argument("--quick", action="store_true", help="measure a small model only")
-    parser.add_argument("--output", metavar="FOLDER", help="folder for verification.json")
+    parser.add_argument("--output", type=Path, metavar="FOLDER", help="folder for verification.json")
     parser.add_argument("--readme", metavar="FILE", help="Markdown file whose table gets the speeds")
     return parser
 

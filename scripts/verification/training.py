@@ -30,12 +30,11 @@ class Setup:
         config = make_config(dtype, **mesh)
         config.batch.row_multiple = rows
         self.step, self.initializer = step_of(config, devices, (SIZE.vocab_size, SIZE.vocab_size))
-        self.mesh = self.step.mesh
         self.batch = self.step.place(make_batch(training_task(SIZE._replace(pairs=rows))))
 
     def state(self, parameters: dict) -> TrainState:
         """Returns the state that begins with these parameters."""
-        placed = jax.device_put(parameters, tree_shardings(self.mesh, parameters))
+        placed = jax.device_put(parameters, tree_shardings(self.step.mesh, parameters))
         return self.initializer.start_from(placed)
 
     def gradients(self, parameters: dict) -> tuple[dict, float]:
