@@ -36,11 +36,9 @@ def main(arguments: argparse.Namespace) -> None:
     recorded = read_progress(source.checkpoints / str(checkpoint.step))
     progress = dataclasses.replace(recorded, best_step=None, best_score=None, best_loss=None)
     step, skipped = (jax.numpy.int32(value) for value in (progress.step, progress.skipped))
-    described = (source.config, source.environment, source.data, source.metrics, source.parent, source.events)
-    others = (source.complete, source.shortlist, source.contents)
     with files.new_folder(output) as unfinished:
-        for file in (*described, *others, *source.tokenizers):
-            if file.exists():
+        for file in source.written:
+            if file.is_file() and file not in (source.log, source.trackers):
                 shutil.copy2(file, unfinished)
         workdir = Workdir(unfinished)
         with Checkpoints(workdir, models.config) as checkpoints:
