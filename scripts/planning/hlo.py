@@ -116,7 +116,8 @@ class Instruction:
         while frame in frames:
             location = locations[_field(frames[frame], "file_location_id")]
             functions.append(names[_field(location, "function_name_id")].strip('"'))
-            frame = _field(frames[frame], "parent_frame_id") - 1  # 1 is no parent
+            parent = _field(frames[frame], "parent_frame_id") - 1  # 1 is no parent
+            frame = parent if parent < frame else 0
         return functions[::-1]
 
     def attribute(self, pattern: str) -> str:
