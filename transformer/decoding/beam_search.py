@@ -5,7 +5,6 @@ A hypothesis ends when EOS is among the K best continuations of its sentence, so
 A sentence is done when K hypotheses have ended, or earlier if no live hypothesis can become one of the n_best.
 """
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -18,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer.config_types import Config
 from transformer.decoding import ensemble
 from transformer.decoding.constraints import constrain
-from transformer.decoding.lengths import LENGTH_PENALTIES
+from transformer.decoding.lengths import length_penalty
 from transformer.decoding.top_k import gather, top_k
 from transformer.special_tokens import BOS, EOS, PAD
 
@@ -143,17 +142,16 @@ class BeamSearch:
 
     def advance(self, state: State, extensions: Extensions) -> State:
         step, parents, config = state.position, extensions.parents, self.config
-        penalty = functools.partial(LENGTH_PENALTIES[config.length_penalty_form], alpha=config.length_penalty)
         ending = Hypotheses(
             state.live_tokens.at[:, :, step].set(EOS),
-            jnp.where(extensions.ends, extensions.end_log_p, -jnp.inf) / penalty(step + 1),
+            jnp.where(extensions.ends, extensions.end_log_p, -jnp.inf) / length_penalty(step + 1, config),
             state.live_token_log_p.at[:, :, step].set(extensions.prediction.log_p_of(EOS)),
         )
         candidates = Hypotheses(*(jnp.concatenate(pair, axis=1) for pair in zip(state.ended, ending, strict=True)))
         _, best = jax.lax.top_k(candidates.scores, config.beam_size)
         ended = Hypotheses(*(gather(x, best) for x in candidates))
         # The best score a live hypothesis can reach: all further tokens certain, and the largest length penalty.
-        bound = extensions.live_log_p[:, 0] / penalty(self.sentences.limits + 1)
+        bound = extensions.live_log_p[:, 0] / length_penalty(self.sentences.limits + 1, config)
         caches = extensions.caches
         return State(
             position=step + 1,

@@ -14,7 +14,7 @@ from transformer.config_types import Config
 from transformer.decoding.batches import Replicas, make_batches
 from transformer.decoding.beam_search import Models, Sentences, State
 from transformer.decoding.control import Control
-from transformer.decoding.lengths import LENGTH_PENALTIES
+from transformer.decoding.lengths import length_penalty
 from transformer.decoding.required_phrases import make_search
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import EMPTY, Translation
@@ -132,7 +132,7 @@ def _make_nodes(steps: Step, pieces: Sequence[str], config: Config) -> list[Node
         considered = [extension for extension in considered if math.isfinite(extension[2])]
         first_kept = len(nodes) + sum(outcome == ENDED for *_, outcome in considered)
         for parent, token, value, outcome in considered:
-            score = value / LENGTH_PENALTIES[config.length_penalty_form](length, config.length_penalty)
+            score = value / length_penalty(length, config)
             nodes.append(Node(live[parent], pieces[token], value, score, outcome))
         live = [first_kept + slot for slot in range(config.beam_size)]
     parents_of_kept = {node.parent for node in nodes if node.outcome != DROPPED}

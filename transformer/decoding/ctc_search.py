@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer.config_types import Config
 from transformer.decoding import ensemble
 from transformer.decoding.beam_search import Hypotheses, SearchResult, Sentences
-from transformer.decoding.lengths import LENGTH_PENALTIES
+from transformer.decoding.lengths import length_penalty
 from transformer.decoding.top_k import gather
 from transformer.model.kernels import FLOAT32
 from transformer.model.single_stack import BLANK, CtcTransformer, compact, is_kept
@@ -57,8 +57,8 @@ def ctc_search(models: Sequence[CtcTransformer], sentences: Sentences, config: C
     divisors = [size for size in range(1, len(source) + 1) if len(source) % size == 0]
     rows = max(size for size in divisors if size == 1 or size * row_bytes <= CHUNK_BYTES)
     prefixes = jax.lax.map(lambda row: search_row(*row), (hidden, is_frame), batch_size=rows)
-    penalty = LENGTH_PENALTIES[config.length_penalty_form](prefixes.lengths + 1, config.length_penalty)
-    scores = jnp.where((sentences.limits < 0)[:, None], -jnp.inf, prefixes.log_p / penalty)
+    scores = prefixes.log_p / length_penalty(prefixes.lengths + 1, config)
+    scores = jnp.where((sentences.limits < 0)[:, None], -jnp.inf, scores)
     scores, best = jax.lax.top_k(scores, n_best)
     tokens, lengths, totals = (gather(x, best) for x in (prefixes.tokens, prefixes.lengths, prefixes.log_p))
     is_end = jnp.arange(tokens.shape[2])[None, None] == lengths[:, :, None]

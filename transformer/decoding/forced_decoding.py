@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 from transformer.config_types import Config, output_limit
 from transformer.decoding import ensemble
 from transformer.decoding.batches import DecodingBatch, DeviceModels, Replicas, make_batches, pad
-from transformer.decoding.lengths import LENGTH_PENALTIES
+from transformer.decoding.lengths import length_penalty
 from transformer.decoding.translation import Translation, encode
 from transformer.errors import UserError
 from transformer.model.single_stack import LanguageModel
@@ -57,10 +57,10 @@ def score_pairs(models: DeviceModels, parameters: Replicas, pairs: Sequence[tupl
         for side in (0, 1)
     )
     rows = _map_rows(models, models.jit(score_tokens), parameters, [sources, targets])
-    translations, penalty = [], LENGTH_PENALTIES[models.config.length_penalty_form]
+    translations = []
     for (_, text), tokens, row in zip(pairs, targets, rows, strict=True):
         log_p, pieces = tuple(row.tolist()), tuple(models.target_pieces[token] for token in tokens)
-        score = sum(log_p) / penalty(len(tokens), models.config.length_penalty)
+        score = sum(log_p) / length_penalty(len(tokens), models.config)
         translations.append(Translation(text, tuple(tokens), pieces, log_p, sum(log_p), score))
     return translations
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Array, Float, Int
 
 from transformer.config_types import Config, output_limit
 
@@ -13,6 +13,11 @@ LENGTH_PENALTIES: dict[str, Callable] = {
     "gnmt": lambda length, alpha: ((5.0 + length) / 6.0) ** alpha,
     "power": lambda length, alpha: length**alpha,
 }
+
+
+def length_penalty(length: int | Int[Array, "*B"], config: Config) -> float | Float[Array, "*B"]:
+    """Returns the divisor of the log-probability of outputs of this length, EOS included."""
+    return LENGTH_PENALTIES[config.length_penalty_form](length, config.length_penalty)
 
 
 def output_limits(length: int, config: Config) -> Int[np.ndarray, "S"]:

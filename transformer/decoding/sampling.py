@@ -11,7 +11,7 @@ from transformer.config_types import Config
 from transformer.decoding import ensemble
 from transformer.decoding.beam_search import Hypotheses, Models, SearchResult, Sentences
 from transformer.decoding.constraints import constrain
-from transformer.decoding.lengths import LENGTH_PENALTIES
+from transformer.decoding.lengths import length_penalty
 from transformer.special_tokens import BOS, EOS, PAD
 
 LOWEST_TEMPERATURE = 1e-30  # is greedy already; at 1e-38 all quotients would be -inf in float32
@@ -63,8 +63,7 @@ def sample(models: Models, sentences: Sentences, config: Config, n_best: int) ->
     )
     final = jax.lax.while_loop(lambda state: (state.position < max_length) & ~state.done.all(), advance, start)
     lengths = (final.tokens != PAD).sum(axis=2)
-    penalty = LENGTH_PENALTIES[config.length_penalty_form](lengths, config.length_penalty)
-    scores = final.token_log_p.sum(axis=2) / penalty
+    scores = final.token_log_p.sum(axis=2) / length_penalty(lengths, config)
     return Hypotheses(final.tokens, scores, final.token_log_p), final.done.all(axis=1)
 
 
