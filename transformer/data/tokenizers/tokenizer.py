@@ -72,9 +72,7 @@ class Tokenizer:
 
     def tagged(self, tag: str) -> "Tokenizer":
         """Returns the tokenizer with another tag of sources. Raises UserError if the vocabulary has no such token."""
-        if not tag:
-            return dataclasses.replace(self, source_tag="")
-        if not _has_token(self.source, tag):
+        if tag and not _has_token(self.source, tag):
             ends, pieces = (tag[0], tag[-1]), self.source.pieces
             alike = [piece for piece in pieces if (piece[:1], piece[-1:]) == ends and len(piece) > 2]
             known = f"; it has {', '.join(alike[:20])}" if alike else ""
@@ -89,9 +87,7 @@ class Tokenizer:
     @property
     def tag_length(self) -> int:
         """The number of tokens of the tag, at the start of each source."""
-        if not self.source_tag:
-            return 0
-        with_tag, without = (vocabulary.encode(["x"])[0] for vocabulary in (self.encoders[0], self.source))
+        with_tag, without = (vocabulary.encode(["0"])[0] for vocabulary in (self.encoders[0], self.source))
         return len(with_tag) - len(without)
 
     @property
@@ -160,17 +156,16 @@ def _target_view(vocabulary: Vocabulary) -> Vocabulary:
 def _load_or_train(config: Config) -> Tokenizer:
     """Trains a tokenizer, unless the cache has one with the same training text and settings."""
     source = open_source(config.data, "train")
-    ignored = ("model_file", "subword_sampling")
-    settings = {key: value for key, value in config.tokenizer.items() if key not in ignored}
     separators = [SEPARATOR] if config.data.context else []
-    settings["user_symbols"] = [*settings["user_symbols"], *tags(config.data), *separators]
+    user_symbols = [*config.tokenizer.user_symbols, *tags(config.data), *separators]
+    options = with_changes(config.tokenizer, user_symbols=user_symbols)
+    settings = {key: value for key, value in options.items() if key not in ("model_file", "subword_sampling")}
     weights = source.weigh(source.sizes) if isinstance(source, MixedSource) else ()
     key = cache.key([_FORMAT, settings, source.identity, sentencepiece.__version__, *weights])
     folder = cache.folder(config.data.cache_dir) / "tokenizers" / f"{config.data.name.replace('/', '-')}-{key}"
 
     def fill(unfinished: Path) -> None:
         began = time.perf_counter()
-        options = with_changes(config.tokenizer, user_symbols=settings["user_symbols"])
         tokenizer = Tokenizer(*train(options, source))
         sizes = " and ".join(f"{size:,}" for size in sorted(set(tokenizer.vocab_sizes)))
         seconds = time.perf_counter() - began
