@@ -16,7 +16,7 @@ from transformer.config_types import Config
 from transformer.environment import CONTENTS, describe_environment, now
 from transformer.errors import UNREADABLE, UserError
 
-TOKENIZERS = ("tokenizer.model", "tokenizer.target.model")  # the second only if the vocabulary is not shared
+TOKENIZER_FILES = ("tokenizer.model", "tokenizer.target.model")  # the second only if the vocabulary is not shared
 
 
 class InUse(UserError):
@@ -45,7 +45,7 @@ class Workdir:
         self.complete = path / "complete.json"
         self.lock = path / ".lock"
         self.contents = path / CONTENTS
-        self.tokenizers = [path / name for name in TOKENIZERS]
+        self.tokenizers = [path / name for name in TOKENIZER_FILES]
         self.inode = os.stat(path).st_ino if os.path.exists(path) else None
 
     @property

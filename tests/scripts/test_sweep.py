@@ -21,7 +21,6 @@ from tests.training.tiny import flags
 from transformer import train
 from transformer.checkpoints.restore import steps_in
 from transformer.config import loading
-from transformer.data.tokenizers import tokenizer
 from transformer.run.record import read_record
 
 
@@ -48,7 +47,7 @@ def test_a_sweep_trains_every_trial_and_prints_the_table(tmp_path, capsys):
     assert sorted(path.parent.name for path in made) == ["corpora", "corpora", "tokenizers"]
     ended = (Path(rows[0]["workdir"]) / "complete.json").stat().st_mtime
     assert all(file.stat().st_mtime < ended for path in made for file in (path, *path.glob("*")))
-    tokenizers = {(Path(row["workdir"]) / tokenizer.MODEL).read_bytes() for row in rows}
+    tokenizers = {(Path(row["workdir"]) / "tokenizer.model").read_bytes() for row in rows}
     assert len(tokenizers) == 1
 
     # The same command again trains nothing.

@@ -144,7 +144,7 @@ def prepare(config: Config, workdir: Workdir) -> Parent | None:
 
     Gives the workdir a copy of the vocabularies that belong to the taken parameters, unless it has one.
     """
-    names = tokenizer.model_names(config)
+    names = tokenizer.model_names(config.tokenizer.shared)
     missing = {side for side, name in enumerate(names) if not (workdir.path / name).exists()}
     has_checkpoint = bool(restore.steps_in(workdir.checkpoints))
     if not config.training.init_from or (has_checkpoint and not missing):

@@ -31,8 +31,8 @@ from transformer.data.tokenizers.vocabulary import (
 from transformer.environment import VOCABULARY, check_fingerprints
 from transformer.errors import UserError
 from transformer.special_tokens import BOS, EOS, PAD, SPECIAL, UNK
+from transformer.workdir import TOKENIZER_FILES
 
-MODEL, TARGET_MODEL = "tokenizer.model", "tokenizer.target.model"  # the second only if the vocabulary is not shared
 _FORMAT = 1  # part of every key in the cache: raise it when the same inputs would give other vocabularies
 _BLOCK = 1024  # most consecutive pairs that are selected from a corpus larger than tokenizer.sample_size
 _LONGEST = 4192  # bytes: SentencePiece leaves out longer lines
@@ -55,14 +55,13 @@ class Tokenizer:
     @staticmethod
     def load(workdir: Path, config: Config) -> "Tokenizer":
         """Reads the tokenizer saved in `workdir`. Raises UserError if it is missing, damaged or not that of its run."""
-        tokenizer = _read([workdir / name for name in model_names(config)], source_tag(config.data))
+        tokenizer = _read([workdir / name for name in model_names(config.tokenizer.shared)], source_tag(config.data))
         check_fingerprints(workdir, {VOCABULARY: tokenizer.fingerprint})
         return tokenizer
 
     def save(self, workdir: Path) -> None:
         """Writes each file atomically, except those that exist."""
-        names = (MODEL,) if self.is_shared else (MODEL, TARGET_MODEL)
-        for name, side in zip(names, self.sides, strict=False):
+        for name, side in zip(model_names(self.is_shared), self.sides, strict=False):
             if not (workdir / name).exists():
                 files.write_bytes(workdir / name, side.serialized)
 
@@ -113,14 +112,14 @@ def _has_token(vocabulary: Vocabulary, word: str) -> bool:
     return word in {vocabulary.pieces[token].removeprefix("\u2581") for token in encoded}
 
 
-def model_names(config: Config) -> tuple[str, ...]:
+def model_names(is_shared: bool) -> tuple[str, ...]:
     """Returns the names of the tokenizer's files in a workdir: only one if the vocabulary is shared."""
-    return (MODEL,) if config.tokenizer.shared else (MODEL, TARGET_MODEL)
+    return TOKENIZER_FILES[:1] if is_shared else TOKENIZER_FILES
 
 
 def prepare(config: Config, workdir: Path) -> Tokenizer:
     """Returns the tokenizer in `workdir`, made if missing. Raises UserError if its model file or text is unusable."""
-    if not all((workdir / name).exists() for name in model_names(config)):
+    if not all((workdir / name).exists() for name in model_names(config.tokenizer.shared)):
         make = read_model_files if config.tokenizer.model_file else _load_or_train
         make(config).save(workdir)
     tokenizer = Tokenizer.load(workdir, config)
