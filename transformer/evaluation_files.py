@@ -71,7 +71,7 @@ def of_translations(
     name = numbered_name(folder, evaluation_name(arguments, models), evaluated)
     sources, *references = ([" ".join(text.splitlines()) for text in texts] for texts in (sources, *references))
     endings = ["references.txt", *(f"references.{number}.txt" for number in range(2, len(references) + 1))]
-    lines = {"sources.txt": sources, "hypotheses.txt": translated.hypotheses}
+    lines = {"sources.txt": sources, "hypotheses.txt": [best.text for best in translated.translations]}
     lines |= zip(endings, references, strict=True)
     lines["sentences.jsonl"] = sentence_lines(sources, references, translated.translations)
     result = {

@@ -121,8 +121,7 @@ def exact_match(hypotheses: Sequence[str], references: References, language: Lan
 
 def corpus_score(metric: BLEU | CHRF, hypotheses: Sequence[str], references: References) -> tuple[float, str]:
     """Returns the score and sacreBLEU's signature."""
-    value = metric.corpus_score(list(hypotheses), [list(texts) for texts in references]).score
-    return value, str(metric.get_signature())
+    return metric.corpus_score(hypotheses, references).score, str(metric.get_signature())
 
 
 def make_bleu(tokenizer: str) -> BLEU:

@@ -19,10 +19,9 @@ TEXTS_PER_DEVICE = 512  # between two reports; the processes wait for each other
 
 @dataclass(frozen=True)
 class ScoredTranslations:
-    """The best translation of each text, also as text only, their scores, and the speed without compilation."""
+    """The best translation of each text, their scores, and the speed without compilation."""
 
     translations: list[Translation]
-    hypotheses: list[str]
     scores: dict[str, float | str]
     speed: dict[str, float]
 
@@ -43,14 +42,12 @@ def translate_and_score(
     seconds = time.perf_counter() - began - compile_seconds
     tokens = sum(len(translation.tokens) for translation in translations)
     speed = {"seconds": seconds, "compile_seconds": compile_seconds, "output_tokens_per_second": tokens / seconds}
-    hypotheses = [translation.text for translation in translations]
     # Blank lines end documents, and are no sentences.
-    scored = [i for i, text in enumerate(texts) if text.strip()] if data.context else range(len(texts))
-    scores = bleu.score(
-        *([hypotheses[i] for i in scored], [[lines[i] for i in scored] for lines in references]),
-        *(bleu.bleu_language(data), metrics),
-    )
-    return ScoredTranslations(translations, hypotheses, scores, speed)
+    scored = [i for i, text in enumerate(texts) if text.strip() or not data.context]
+    hypotheses = [translations[i].text for i in scored]
+    references = [[lines[i] for i in scored] for lines in references]
+    scores = bleu.score(hypotheses, references, bleu.bleu_language(data), metrics)
+    return ScoredTranslations(translations, scores, speed)
 
 
 def _translate_together(

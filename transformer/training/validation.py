@@ -136,5 +136,5 @@ class Validation:
                 if not name and jax.process_index() == 0:
                     for number, *texts in self.samples:
                         attention = read_pair(self.decoder, replicas, *texts) if self.has_attention else None
-                        samples.append(Sample(*texts, translated.hypotheses[number], attention))
+                        samples.append(Sample(*texts, translated.translations[number].text, attention))
         return name_scores(scores) | losses, samples
