@@ -43,8 +43,7 @@ class OutputControl:
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         self.config, self.vocabulary = config, vocabulary
-        values = {"min_length": config.min_length, "no_repeat_ngram": config.no_repeat_ngram}
-        self.values: dict[str, Any] = {name: value for name, value in values.items() if value}
+        self.values: dict[str, Any] = {key: config[key] for key in ("min_length", "no_repeat_ngram") if config[key]}
         try:
             lines = read_text_file(files.expanded(config.banned)) if config.banned else []
         except UserError as error:

@@ -35,9 +35,6 @@ class Spelling:
     table: the characters of each token, the last one first, filled up with 0: see `_codes`.
     """
 
-    texts: Sequence[str]
-    table: Int[np.ndarray, "V W"]
-
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         # Between two other tokens, since decoding strips spaces at the ends. A lone space is stripped too.
@@ -51,7 +48,7 @@ class Spelling:
             boundaries = [i for i in range(len(text) + 1) if is_boundary(text, i)]
             for start, end in itertools.combinations(boundaries, 2):
                 self._parts[text[start:end]].append((token, start))
-        self.table = np.zeros((vocabulary.size, max(map(len, self.texts))), np.int32)
+        self.table: Int[np.ndarray, "V W"] = np.zeros((vocabulary.size, max(map(len, self.texts))), np.int32)
         for row, text in zip(self.table, self.texts, strict=True):
             row[: len(text)] = _codes(text)
 
