@@ -38,8 +38,7 @@ class Spelling:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         # Between two other tokens, since decoding strips spaces at the ends. A lone space is stripped too.
-        alone = vocabulary.decode([[token] for token in range(vocabulary.size)])
-        other = next(token for token in range(SPECIAL, vocabulary.size) if alone[token])
+        other = next(token for token in range(SPECIAL, vocabulary.size) if any(vocabulary.decode([[token]])))
         one, two = vocabulary.decode([[other], [other, other]])
         between = vocabulary.decode([[other, token, other] for token in range(vocabulary.size)])
         self.texts = [text[len(one) : len(one) - len(two)] for text in between]

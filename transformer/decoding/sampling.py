@@ -87,7 +87,7 @@ def draw(
     if top_k == 0 and top_p == 1.0:
         return jax.vmap(jax.vmap(jax.random.categorical))(keys, logits)
     vocab_size = logits.shape[-1]
-    likeliest, tokens = jax.lax.top_k(logits, min(top_k, vocab_size) if top_k else vocab_size)
+    likeliest, tokens = jax.lax.top_k(logits, min(top_k or vocab_size, vocab_size))
     p = jax.nn.softmax(likeliest, axis=-1)
     # A token stays if the likelier ones have not reached top_p, so the likeliest always stays.
     likeliest = jnp.where(jnp.cumsum(p, axis=-1) - p < top_p, likeliest, -jnp.inf)
