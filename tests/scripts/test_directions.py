@@ -48,7 +48,7 @@ def workdir(tmp_path_factory):
 def pieces_of_source(model, text):
     decoder = model._decoder
     (tokens,) = decoder.source_tokens([text], first_line=1)
-    return [decoder.source_pieces[token] for token in tokens]
+    return [decoder.tokenizer.source.pieces[token] for token in tokens]
 
 
 def test_the_tag_of_the_direction_begins_each_source(workdir):

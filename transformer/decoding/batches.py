@@ -91,7 +91,6 @@ class DeviceModels:
     shortlist: Shortlist | None = None
 
     def __post_init__(self) -> None:
-        self.source_pieces, self.target_pieces = (vocabulary.pieces for vocabulary in self.tokenizer.sides)
         self.programs, self._jitted = Programs(), {}
         self.is_int8 = self.config.dtype == "int8"
         if self.is_int8 and not computes_int8():

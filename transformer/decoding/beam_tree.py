@@ -71,11 +71,12 @@ def trace(decoder: TextDecoder, parameters: Replicas, text: str) -> BeamTree:
     (source,) = decoder.source_tokens([text], first_line=1)
     source = source or [EOS]
     steps = _search_steps(decoder, parameters, source, Control())
-    nodes = _make_nodes(steps, decoder.target_pieces, decoder.config)
+    source_pieces, target_pieces = (side.pieces for side in decoder.tokenizer.sides)
+    nodes = _make_nodes(steps, target_pieces, decoder.config)
     best = [max((i for i, node in enumerate(nodes) if node.outcome == ENDED), key=lambda i: nodes[i].score)]
     while (parent := nodes[best[0]].parent) is not None:
         best.insert(0, parent)
-    return BeamTree(tuple(decoder.source_pieces[token] for token in source), tuple(nodes), tuple(best))
+    return BeamTree(tuple(source_pieces[token] for token in source), tuple(nodes), tuple(best))
 
 
 def alternatives(decoder: TextDecoder, parameters: Replicas, text: str, prefix: str, count: int) -> list[Translation]:

@@ -57,9 +57,9 @@ def score_pairs(models: DeviceModels, parameters: Replicas, pairs: Sequence[tupl
         for side in (0, 1)
     )
     rows = _map_rows(models, models.jit(score_tokens), parameters, [sources, targets])
-    translations = []
+    translations, vocabulary = [], models.tokenizer.target
     for (_, text), tokens, row in zip(pairs, targets, rows, strict=True):
-        log_p, pieces = tuple(row.tolist()), tuple(models.target_pieces[token] for token in tokens)
+        log_p, pieces = tuple(row.tolist()), tuple(vocabulary.pieces[token] for token in tokens)
         score = sum(log_p) / length_penalty(len(tokens), models.config)
         translations.append(Translation(text, tuple(tokens), pieces, log_p, sum(log_p), score))
     return translations
@@ -69,7 +69,7 @@ def encode_texts(models: DeviceModels, parameters: Replicas, texts: Sequence[str
     """Returns the encoding of each text by the one model. Raises UserError, with its name, if a text is too long."""
     sequences = [encode_known(models, 0, f"texts[{i}]", text) for i, text in enumerate(texts)]
     states = _map_rows(models, models.jit(encoder_states), parameters, [sequences])
-    pieces = [tuple(models.source_pieces[token] for token in tokens) for tokens in sequences]
+    pieces = [tuple(models.tokenizer.source.pieces[token] for token in tokens) for tokens in sequences]
     return [Encoding(tuple(tokens), *known) for tokens, *known in zip(sequences, pieces, states, strict=True)]
 
 
@@ -78,10 +78,11 @@ def read_pair(models: DeviceModels, parameters: Replicas, source: str, target: s
     (source_tokens, target_tokens), arrays = _encode_pair(models, source, target)
     ((_, weights),) = models.map(models.jit(attend), parameters, [arrays], lambda arrays: arrays)
     S, T = len(source_tokens), len(target_tokens)
+    source_pieces, target_pieces = (side.pieces for side in models.tokenizer.sides)
     return Attention(
-        source_pieces=tuple(models.source_pieces[token] for token in source_tokens),
-        target_input_pieces=tuple(models.target_pieces[token] for token in (BOS, *target_tokens[:-1])),
-        target_output_pieces=tuple(models.target_pieces[token] for token in target_tokens),
+        source_pieces=tuple(source_pieces[token] for token in source_tokens),
+        target_input_pieces=tuple(target_pieces[token] for token in (BOS, *target_tokens[:-1])),
+        target_output_pieces=tuple(target_pieces[token] for token in target_tokens),
         encoder=weights["encoder"][:, 0, :, :S, :S].copy(),
         decoder=weights["decoder"][:, 0, :, :T, :T].copy() if "decoder" in weights else None,
         cross=weights["cross"][:, 0, :, :T, :S].copy(),

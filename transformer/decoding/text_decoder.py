@@ -182,5 +182,4 @@ class TextDecoder(DeviceModels):
 
     def _read(self, hypotheses: Hypotheses, row: int) -> list[Translation]:
         sentence = Hypotheses(*(array[row] for array in hypotheses))
-        found = read_hypotheses(sentence, self.tokenizer.target, self.target_pieces)
-        return self.strategy.select(found, self.config)
+        return self.strategy.select(read_hypotheses(sentence, self.tokenizer.target), self.config)

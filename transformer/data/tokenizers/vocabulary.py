@@ -49,7 +49,7 @@ class SentencePieceVocabulary:
         """The number of tokens, including the special ones."""
         return len(self.model_ids)
 
-    @property
+    @functools.cached_property
     def pieces(self) -> list[str]:
         """The string of each token; one that starts a word begins with U+2581."""
         return [*SPECIAL_PIECES, *map(self._processor.id_to_piece, self.model_ids[SPECIAL:])]
