@@ -1,5 +1,6 @@
 """Translation of texts and scoring of the translations, as validation and `transformer.evaluate` do it."""
 
+import bisect
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -63,14 +64,11 @@ def _translate_together(
         return [best for (best,) in decoder.translate(parameters, texts, report=report)]
     translations: list[Translation] = []
     size = TEXTS_PER_DEVICE * jax.device_count()
-    is_end = [not text.strip() or not data.context for text in texts]  # whether a part may end there
-
-    def cut(place: int) -> int:
-        return next((i for i in range(place, len(texts)) if i == 0 or is_end[i - 1]), len(texts))
-
+    # The indices at which a part may begin or end.
+    cuts = [i for i in range(len(texts)) if i == 0 or not (data.context and texts[i - 1].strip())] + [len(texts)]
     for begin in range(0, len(texts), size):
         count = min(size, len(texts) - begin)
-        low, high = (cut(begin + count * i // processes) for i in (index, index + 1))
+        low, high = (cuts[bisect.bisect_left(cuts, begin + count * i // processes)] for i in (index, index + 1))
         own = decoder.translate(parameters, texts[low:high], 1, 1 + low, lambda _: coordination.publish_progress())
         values = [dataclasses.astuple(best) for (best,) in own]
         for part in coordination.gather("translate its part", values, data.wait_seconds):
