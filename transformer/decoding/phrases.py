@@ -74,7 +74,7 @@ class Spelling:
 
     def ended(self, tokens: Sequence[int], phrases: Sequence[str]) -> str | None:
         """Returns a phrase that one of the tokens ends, after those before it, or None."""
-        texts = ["".join(self.texts[token] for token in tokens[:end]) for end in range(1, len(tokens) + 1)]
+        texts = list(itertools.accumulate(self.texts[token] for token in tokens))
         ends = ((phrase, text) for phrase in phrases for text in texts if text.endswith(phrase))
         return next((phrase for phrase, text in ends if is_boundary(text, len(text) - len(phrase))), None)
 
