@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int, Num
 
 from scripts.comparison import significance
 from scripts.comparison.significance import Sample
@@ -21,10 +21,11 @@ MIN_BIN_SENTENCES = 30  # on average; BLEU of fewer sentences is unreliable
 
 @dataclass(frozen=True)
 class ScoredSystem:
-    """A system with, by metric, its sufficient statistics (seeds, sentences, numbers) and its scores."""
+    """A system with BLEU's sufficient statistics, the chrF of sentences (the mean over seeds) and scores by metric."""
 
     system: System
-    statistics: dict[str, np.ndarray]
+    bleu: Num[np.ndarray, "seeds sentences numbers"]
+    chrf: Float[np.ndarray, "sentences"]
     samples: dict[str, Sample]
 
 
@@ -62,8 +63,8 @@ def make_result(systems: Sequence[System], references: Sequence[str], samples: i
         "sentences": len(references),
         "settings": {key: {system.label: system.differences[key] for system in systems} for key in first.differences},
         "systems": [_describe_system(system, names) for system in scored],
-        "differences": [_compare(scored[0], second, metrics["chrf"], references, sentences) for second in scored[1:]],
-        "worst": _worst(scored[0], metrics["chrf"], references, sentences) if len(scored) == 1 else [],
+        "differences": [_compare(scored[0], second, references, sentences) for second in scored[1:]],
+        "worst": _worst(scored[0], references, sentences) if len(scored) == 1 else [],
         "bleu_by_length": _bleu_by_length(metrics["bleu"], scored),
         "signatures": signatures,
     }
@@ -82,7 +83,8 @@ def _score(
         resampled = np.array([significance.resample(metric, seed, drawn) for seed in sufficient[name]])
         scores = np.array([evaluation.result[name] for evaluation in system.evaluations])
         samples[name] = Sample(scores, resampled)
-    return ScoredSystem(system, sufficient, samples)
+    chrf = metrics["chrf"].score(sufficient["chrf"]).mean(0)
+    return ScoredSystem(system, sufficient["bleu"], chrf, samples)
 
 
 def _describe_system(scored: ScoredSystem, names: Sequence[str]) -> dict[str, Any]:
@@ -107,19 +109,16 @@ def _describe_system(scored: ScoredSystem, names: Sequence[str]) -> dict[str, An
     return described
 
 
-def _compare(
-    first: ScoredSystem, second: ScoredSystem, chrf: AdditiveMetric, references: Sequence[str], count: int
-) -> dict[str, Any]:
+def _compare(first: ScoredSystem, second: ScoredSystem, references: Sequence[str], count: int) -> dict[str, Any]:
     pair = {scored.system.label: scored for scored in (first, second)}
-    scores = {label: chrf.score(scored.statistics["chrf"]).mean(0) for label, scored in pair.items()}
-    differences = scores[second.system.label] - scores[first.system.label]
+    differences = second.chrf - first.chrf
     most = [int(i) for i in np.argsort(-np.abs(differences), kind="stable")[:count] if differences[i] != 0]
     sentences = [
         {
             "line": i + 1,
             "reference": references[i],
             "difference": float(differences[i]),
-            "chrf": {label: float(scored[i]) for label, scored in scores.items()},
+            "chrf": {label: float(scored.chrf[i]) for label, scored in pair.items()},
             "hypotheses": {
                 label: [run.hypotheses[i] for run in scored.system.evaluations] for label, scored in pair.items()
             },
@@ -132,13 +131,12 @@ def _compare(
     return {**labels, **tested, "method": method, "sentences": sentences}
 
 
-def _worst(scored: ScoredSystem, chrf: AdditiveMetric, references: Sequence[str], count: int) -> list[dict[str, Any]]:
-    scores = chrf.score(scored.statistics["chrf"]).mean(0)
+def _worst(scored: ScoredSystem, references: Sequence[str], count: int) -> list[dict[str, Any]]:
     runs = scored.system.evaluations
     return [
         {
             "line": int(i) + 1,
-            "chrf": float(scores[i]),
+            "chrf": float(scored.chrf[i]),
             "source": runs[0].sources[i],
             "reference": references[i],
             "reference_length": len(references[i]),
@@ -146,16 +144,16 @@ def _worst(scored: ScoredSystem, chrf: AdditiveMetric, references: Sequence[str]
             "hypothesis_lengths": [len(run.hypotheses[i]) for run in runs],
             "model_scores": [run.model_scores[i] for run in runs],
         }
-        for i in np.argsort(scores, kind="stable")[:count]
+        for i in np.argsort(scored.chrf, kind="stable")[:count]
     ]
 
 
 def _bleu_by_length(metric: AdditiveMetric, systems: Sequence[ScoredSystem]) -> list[dict[str, Any]]:
-    lengths = systems[0].statistics["bleu"][0, :, REFERENCE_LENGTH]
+    lengths = systems[0].bleu[0, :, REFERENCE_LENGTH]
     bins = []
     for shortest, longest in length_bins(lengths):
         inside = (lengths >= shortest) & (lengths <= longest)
-        sums = {scored.system.label: scored.statistics["bleu"][:, inside].sum(1) for scored in systems}
+        sums = {scored.system.label: scored.bleu[:, inside].sum(1) for scored in systems}
         scores = {label: float(metric.score(seeds).mean()) for label, seeds in sums.items()}
         bins.append({"shortest": shortest, "longest": longest, "sentences": int(inside.sum()), "bleu": scores})
     return bins

@@ -26,11 +26,8 @@ class AdditiveMetric(NamedTuple):
 
 def additive_metrics(language: Language, names: Sequence[str] = ()) -> dict[str, AdditiveMetric]:
     """Returns the metrics whose differences are tested: `bleu`, `chrf`, and the named ones that are means."""
-    means = [name for name in names if METRICS[name].is_mean]
-    sacrebleu = {"bleu": make_bleu(language.tokenizer), "chrf": CHRF()}
-    return {name: _corpus_metric(metric) for name, metric in sacrebleu.items()} | {
-        name: _mean_metric(name, language) for name in means
-    }
+    metrics = {"bleu": _corpus_metric(make_bleu(language.tokenizer)), "chrf": _corpus_metric(CHRF())}
+    return metrics | {name: _mean_metric(name, language) for name in names if METRICS[name].is_mean}
 
 
 def _corpus_metric(metric: Metric) -> AdditiveMetric:

@@ -18,11 +18,9 @@ class Table(NamedTuple):
 
 def make_text(result: dict[str, Any]) -> str:
     """Returns the object that `result.make_result` returns as text."""
-    tables = [setting_table(result), score_table(result), run_table(result), difference_table(result)]
+    tables = [table(result) for table in (setting_table, score_table, run_table, difference_table, length_table)]
     parts = [[describe_decoding(result)]]
-    for title, rows in (*tables, length_table(result)):
-        if len(rows) != 1:  # only a header
-            parts.append([title, *(_aligned(rows) if rows else [])])
+    parts += [[title, *_aligned(rows)] for title, rows in tables if len(rows) != 1]  # 1: only a header
     parts += [_sentences(result, difference) for difference in result["differences"]]
     parts.append(_worst(result))
     parts.append(["Signatures", *_aligned(list(result["signatures"].items()))])
@@ -66,12 +64,12 @@ def score_table(result: dict[str, Any]) -> Table:
 def run_table(result: dict[str, Any]) -> Table:
     names = _metrics(result["systems"])
     noted = any(run["note"] for system in result["systems"] for run in system["runs"])
-    rows = [["", "seed", *names, "commit", "workdir", "evaluation", *(["note"] if noted else [])]]
+    others = ["commit", "workdir", "evaluation", *(["note"] if noted else [])]
+    rows = [["", "seed", *names, *others]]
     for system in result["systems"]:
         for run in system["runs"]:
             scores = [f"{run[name]:{METRICS[name].format}}" for name in names]
-            where = [run["commit"], run["workdir"], run["evaluation"], *([run["note"]] if noted else [])]
-            rows.append([system["label"], str(run["seed"]), *scores, *where])
+            rows.append([system["label"], str(run["seed"]), *scores, *(run[name] for name in others)])
     return Table("Runs (a + after the commit: with uncommitted changes)", rows)
 
 
