@@ -1,6 +1,6 @@
 """The hypotheses of a beam search: a column for each step, the most probable hypothesis on top."""
 
-import collections
+import itertools
 from typing import Any
 
 import altair as alt
@@ -31,14 +31,12 @@ def tree(beam_tree: BeamTree) -> alt.LayerChart:
         x=alt.X("from_x:Q", **across), y=alt.Y("from_rank:Q", **down), x2="to_x:Q", y2="rank:Q", color=color
     )
     links = links.encode(strokeWidth=alt.condition("datum.is_best", alt.value(2.5), alt.value(0.7)))
-    tokens = [
-        data.transform_filter(condition)
-        .mark_text(fontSize=11, baseline="middle", fontWeight=weight, limit=2 * HALF_TOKEN * STEP)
-        .encode(x=alt.X("step:Q", **across), y=alt.Y("rank:Q", **down), text="token:N", color=color)
-        .encode(tooltip=["hypothesis:N", "score:Q", "log-probability:Q", "outcome:N"])
-        for condition, weight in (("!datum.is_best", "normal"), ("datum.is_best", "bold"))
-    ]
-    return alt.layer(links, *tokens).properties(width=STEP * (steps + 1), height=ROW * ranks)
+    weight = alt.expr("datum.is_best ? 'bold' : 'normal'")
+    tokens = data.mark_text(fontSize=11, baseline="middle", fontWeight=weight, limit=2 * HALF_TOKEN * STEP).encode(
+        x=alt.X("step:Q", **across), y=alt.Y("rank:Q", **down), text="token:N", color=color
+    )
+    tokens = tokens.encode(tooltip=["hypothesis:N", "score:Q", "log-probability:Q", "outcome:N"])
+    return alt.layer(links, tokens).properties(width=STEP * (steps + 1), height=ROW * ranks)
 
 
 def _records(beam_tree: BeamTree) -> list[dict[str, Any]]:
@@ -49,11 +47,8 @@ def _records(beam_tree: BeamTree) -> list[dict[str, Any]]:
     for node in nodes:
         steps.append(0 if node.parent is None else steps[node.parent] + 1)
         texts.append(theme.visible(node.piece if node.parent is None else f"{texts[node.parent]} {node.piece}"))
-    ranks: dict[int, int] = {}
-    sizes: collections.Counter = collections.Counter()
-    for i in sorted(range(len(nodes)), key=lambda i: -nodes[i].log_probability):
-        sizes[steps[i]] += 1
-        ranks[i] = sizes[steps[i]]
+    order = sorted(range(len(nodes)), key=lambda i: (steps[i], -nodes[i].log_probability))
+    ranks = {i: rank for _, step in itertools.groupby(order, steps.__getitem__) for rank, i in enumerate(step, start=1)}
     best = set(beam_tree.best)
     return [
         {
