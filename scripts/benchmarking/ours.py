@@ -18,7 +18,7 @@ from transformer.decoding.text_decoder import TextDecoder
 from transformer.distributed.mesh import make_mesh
 from transformer.special_tokens import SPECIAL
 from transformer.training.optimizer import make_optimizer, make_schedule
-from transformer.training.state import Initializer, TrainState, abstract_init, init_model
+from transformer.training.state import Initializer, TrainState, init_model
 from transformer.training.step import TrainStep
 
 SIZE_KEYS = ("num_layers", "d_model", "d_ff", "num_heads")
@@ -75,8 +75,7 @@ def prepare_decoding(task: dict[str, Any]) -> Prepared:
         config.model.dtype, config.decoding.dtype = "auto", "int8"
     config.decoding.batch_tokens = rows * task["beam_size"] * length
     sizes = (task["vocab_size"], task["vocab_size"])
-    graphs = (abstract_init(config, *sizes)[0],)
-    parameters = jax.device_get(jax.jit(lambda: init_model(config, *sizes)[1])())
+    graph, parameters = jax.device_get(jax.jit(lambda: init_model(config, *sizes))())
     forbid_end(parameters, task["eos"])
     vocabulary, devices = IdsVocabulary(task["vocab_size"]), jax.local_devices()
     shortlist = None
@@ -84,7 +83,7 @@ def prepare_decoding(task: dict[str, Any]) -> Prepared:
         ordinary = np.arange(SPECIAL, task["vocab_size"], dtype=np.int32)
         translations = np.random.default_rng(0).choice(ordinary, (task["vocab_size"], task["shortlist"]))
         shortlist = Shortlist(translations, ordinary[:100], task["vocab_size"], is_shared=True)
-    decoder = TextDecoder(graphs, Tokenizer(vocabulary, vocabulary), config.decoding, devices, shortlist)
+    decoder = TextDecoder((graph,), Tokenizer(vocabulary, vocabulary), config.decoding, devices, shortlist)
     placed = decoder.place([parameters])
     texts = vocabulary.decode(task["source"])
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from transformer.errors import UserError
+from transformer.workers import num_workers
 
 ROOT = Path(__file__).resolve().parents[2]
 # The peers get what `transformer.runtime` sets for our commands: it saves PyTorch a quarter of a step's CPU time.
@@ -97,7 +98,7 @@ def running(python: str, contender: Contender, task: Mapping[str, Any]) -> Itera
 
 def count_threads(requested: int | None) -> int:
     """Returns the number of threads of each system. Raises UserError if the process may not use so many cores."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cores = num_workers(0)
     if requested is not None and not 1 <= requested <= cores:
         raise UserError(f"--threads={requested}: must be 1 to {cores}, the cores that this process may use")
     return requested or cores

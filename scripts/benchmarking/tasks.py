@@ -76,8 +76,8 @@ def training_task(size: Size) -> dict[str, Any]:
     """Returns the model and a batch of it: sentences whose lengths share a bucket; the first fills its row."""
     sides = {}
     for seed, side in enumerate(("source", "target")):
-        shortest = max(size.length - LENGTHS + 1, 1)
-        lengths = random.Random(seed).choices(range(shortest, size.length + 1), k=size.pairs - 1)
+        bucket = range(size.length - LENGTHS + 1, size.length + 1)
+        lengths = random.Random(seed).choices(bucket, k=size.pairs - 1)
         sides[side] = random_sentences(seed, [size.length, *lengths], size.vocab_size)
     return size._asdict() | TOKENS_BY_NAME | {"dropout": 0.1, "label_smoothing": 0.1} | sides
 

@@ -53,13 +53,14 @@ def make_model(task: dict[str, Any]) -> MarianMTModel:
 
 
 def prepare_ctranslate2(task: dict[str, Any]) -> Prepared:
+    pieces = [str(token) for token in range(task["vocab_size"])]
+    pieces[1], pieces[task["eos"]], pieces[-1] = UNKNOWN, END, PADDING
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder, "model"))
-        RandomModel(make_model(task), task["eos"]).convert(path)
+        RandomModel(make_model(task), pieces).convert(path)
         translator = ctranslate2.Translator(
             path, compute_type=task["dtype"], inter_threads=1, intra_threads=task["threads"]
         )
-    pieces = vocabulary(task["vocab_size"], task["eos"])
     source, length = [[pieces[token] for token in row] for row in task["source"]], task["output_tokens"]
 
     def translate() -> list[ctranslate2.TranslationResult]:
@@ -74,17 +75,12 @@ def prepare_ctranslate2(task: dict[str, Any]) -> Prepared:
 class RandomModel(Converter):
     """A conversion of a model in memory. It has no tokenizer: the name of each token is its number."""
 
-    def __init__(self, model: MarianMTModel, end: int):
-        self.model, self.end = model, end
+    def __init__(self, model: MarianMTModel, pieces: list[str]):
+        self.model, self.pieces = model, pieces
 
     def _load(self):
-        pieces = vocabulary(self.model.config.vocab_size, self.end)
         tokenizer = SimpleNamespace(
             **{"eos_token": END, "unk_token": UNKNOWN, "pad_token": PADDING, "bos_token": None},
-            get_vocab=lambda: {piece: token for token, piece in enumerate(pieces)},
+            get_vocab=lambda: {piece: token for token, piece in enumerate(self.pieces)},
         )
         return MarianMTLoader()(self.model, tokenizer)
-
-
-def vocabulary(size: int, end: int) -> list[str]:
-    return [UNKNOWN if token == 1 else END if token == end else str(token) for token in range(size - 1)] + [PADDING]
