@@ -16,13 +16,12 @@ from scripts.systems import describe_settings, grouped
 from transformer.decoding.bleu import METRICS
 from transformer.errors import UserError
 
-SPLITS = ("valid", "train")
+SPLITS = {"valid": "validation", "train": "training"}
 TEACHER_FORCED = ("loss", "nll", "perplexity", "accuracy")  # these and METRICS have the split in their titles
 TITLES = {
     **{"loss": "loss (nats per token)", "nll": "negative log-likelihood (nats)"},
     **{"seconds": "training time (s)", "padding_fraction": "fraction of padding"},
 }
-LOGARITHMIC = ("perplexity",)
 LOG_TICKS = [digit * 10**power for power in range(7) for digit in (1, 2, 5)]
 LEAST_RATIO = 5.0  # of the values on a logarithmic axis; a smaller range has too few round numbers
 HEIGHT = {1: 110, 2: 150}
@@ -78,7 +77,7 @@ def panel(
     """Returns the curves of one metric without a theme. Raises UserError if a run has none."""
     if split is None:
         members = [run for runs in systems.values() for run in runs]
-        split = next((name for name in SPLITS if all(points(run, metric, name) for run in members)), SPLITS[0])
+        split = next((name for name in SPLITS if all(points(run, metric, name) for run in members)), "valid")
     records = []
     for label, runs in systems.items():
         curves = [points(run, metric, split) for run in runs]
@@ -98,10 +97,10 @@ def panel(
     thick = alt.MarkDef(type="line", point=alt.OverlayMarkDef(size=12) if is_marked else False)
     name = title(metric)
     if metric in METRICS or metric in TEACHER_FORCED:
-        name = f"{'validation' if split == 'valid' else 'training'} {name}"
+        name = f"{SPLITS[split]} {name}"
     values = [record["value"] for record in records]
     scale, axis = alt.Scale(zero=False), alt.Axis(tickCount=5)
-    if metric in LOGARITHMIC and 0 < LEAST_RATIO * min(values) <= max(values):
+    if metric == "perplexity" and 0 < LEAST_RATIO * min(values) <= max(values):
         scale, axis = alt.Scale(type="log", nice=False), alt.Axis(values=LOG_TICKS)
     y = {"title": name, "scale": scale, "axis": axis}
     x = alt.X("step:Q", title="step", axis=alt.Axis(grid=False, tickCount=4))

@@ -116,5 +116,5 @@ def write(chart: Any, path: Path) -> None:
     """Writes the chart atomically. vl-convert renders it without a browser or a network."""
     ending = path.suffix[1:].lower()
     content = io.StringIO() if ending == "svg" else io.BytesIO()
-    chart.save(content, format=ending, **({"ppi": RESOLUTION} if ending == "png" else {}))
+    chart.save(content, format=ending, ppi=RESOLUTION)
     files.write_bytes(path, content.getvalue().encode() if ending == "svg" else content.getvalue())

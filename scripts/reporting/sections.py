@@ -28,7 +28,6 @@ OTHERS = (
     *(("accuracy", "valid"), ("learning_rate", "train"), ("gradient_norm", "train"), ("tokens_per_second", "train")),
     ("padding_fraction", "train"),
 )
-SPLITS = {"train": "training", "valid": "validation"}
 HEIGHT = 190
 
 
@@ -102,7 +101,7 @@ def curve_section(runs: Sequence[RecordedRun]) -> Section:
         if any(members.values()):
             name = f"curve-{split}-{metric}"
             charts[name] = panel(members, metric, split).to_dict()
-            panels[name] = f"{curves.title(metric)}, {SPLITS[split]}"
+            panels[name] = f"{curves.title(metric)}, {curves.SPLITS[split]}"
     return Section("curves", "Curves", {"panels": panels} if panels else None, notes, charts)
 
 
