@@ -18,7 +18,6 @@ import numpy as np
 
 from configs import base
 from scripts.benchmarking.measurement import Measurement, describe_machine
-from scripts.benchmarking.processes import count_threads
 from transformer import workers
 from transformer.config_types import Config
 from transformer.data.batches.loader import Loader, Position
@@ -42,7 +41,7 @@ def measure(arguments: argparse.Namespace) -> Measurement:
     with tempfile.TemporaryDirectory() as folder:
         stages = measure_stages(Path(folder), arguments.pairs)
     rows = [(stage, name, f"{value:,}") for stage, values in stages.items() for name, value in values.items()]
-    note = f"{arguments.pairs:,} pairs, batches of {TOKENS:,} positions; {describe_machine(count_threads(None))}."
+    note = f"{arguments.pairs:,} pairs, batches of {TOKENS:,} positions; {describe_machine(workers.num_workers(0))}."
     return Measurement([("stage", "quantity", "value"), *rows], [note])
 
 

@@ -61,8 +61,7 @@ def recurrent(d: int) -> Layer:
 
 
 def convolution(d: int) -> Layer:
-    layer = nnx.Conv(d, d, kernel_size=(WIDTH,), rngs=nnx.Rngs(0))
-    return lambda x: layer(x)
+    return nnx.Conv(d, d, kernel_size=(WIDTH,), rngs=nnx.Rngs(0))
 
 
 class Kind(NamedTuple):

@@ -18,7 +18,7 @@ from transformer.decoding.text_decoder import TextDecoder
 from transformer.distributed.mesh import make_mesh
 from transformer.special_tokens import SPECIAL
 from transformer.training.optimizer import make_optimizer, make_schedule
-from transformer.training.state import Initializer, TrainState, init_model
+from transformer.training.state import Initializer, init_model
 from transformer.training.step import TrainStep
 
 SIZE_KEYS = ("num_layers", "d_model", "d_ff", "num_heads")
@@ -28,24 +28,19 @@ LOGIT_OF_END = -1e4  # far below all others, so that no hypothesis ends before i
 
 def prepare_training(task: dict[str, Any]) -> Prepared:
     """Prepares a training step, by the functions that `transformer.train` calls."""
-    step, state = make_step(task)
-    batch = step.place(make_batch(task))
-
-    def repeat() -> None:
-        nonlocal state
-        state, metrics = step(state, [batch])
-        jax.block_until_ready((state, metrics))
-
-    return Prepared(repeat, int((batch["target_output"] != task["pad"]).sum()), f"JAX {jax.__version__}")
-
-
-def make_step(task: dict[str, Any]) -> tuple[TrainStep, TrainState]:
-    """Returns the step and its initial state."""
     config = base.get_config()
     config.model.update({key: task[key] for key in (*MODEL_KEYS, "dropout")})
     config.training.label_smoothing = task["label_smoothing"]
     step, initializer = step_of(config, jax.devices(), (task["vocab_size"], task["vocab_size"]))
-    return step, initializer.create()
+    state, batch = initializer.create(), step.place(make_batch(task))
+
+    def repeat() -> dict[str, Any]:
+        """Returns the metrics of the step."""
+        nonlocal state
+        state, metrics = step(state, [batch])
+        return jax.block_until_ready((state, metrics))[1]
+
+    return Prepared(repeat, int((batch["target_output"] != task["pad"]).sum()), f"JAX {jax.__version__}")
 
 
 def step_of(config: Config, devices: Sequence[jax.Device], sizes: tuple[int, int]) -> tuple[TrainStep, Initializer]:

@@ -46,16 +46,14 @@ def compare(batch: str, task: Mapping[str, Any], contenders: Sequence[Contender]
             logging.warning("%s is left out: %s", contender.name, failed)
             left_out[contender.name] = str(failed)
 
-    if python is None:
-        contenders = [contender for contender in contenders if not contender.is_peer]
-    for contender in contenders:
-        dtype = contender.options.get("dtype")
-        is_ours_in_int8 = dtype == "int8" and not contender.is_peer  # the peer's int8 runs on all processors
-        if (dtype == "bfloat16" and not computes_bfloat16()) or (is_ours_in_int8 and not computes_int8()):
-            left_out[contender.name] = EMULATED
     with contextlib.ExitStack() as stack:
         for contender in contenders:
-            if contender.name in left_out:
+            if contender.is_peer and python is None:
+                continue
+            dtype = contender.options.get("dtype")
+            is_ours_in_int8 = dtype == "int8" and not contender.is_peer  # the peer's int8 runs on all processors
+            if (dtype == "bfloat16" and not computes_bfloat16()) or (is_ours_in_int8 and not computes_int8()):
+                left_out[contender.name] = EMULATED
                 continue
             logging.info("Preparing %s.", contender.name)
             with leaving_out(contender):
@@ -67,10 +65,10 @@ def compare(batch: str, task: Mapping[str, Any], contenders: Sequence[Contender]
         for number in range(REPETITIONS):
             logging.info("%s: repetition %d of %d.", batch, number + 1, REPETITIONS)
             for worker in workers:
-                if worker.contender.name not in left_out:
-                    with leaving_out(worker.contender):
-                        worker.repeat()
-    return Comparison(batch, [worker for worker in workers if worker.contender.name not in left_out], left_out)
+                with leaving_out(worker.contender):
+                    worker.repeat()
+            workers = [worker for worker in workers if worker.contender.name not in left_out]
+    return Comparison(batch, workers, left_out)
 
 
 def tabulate(comparisons: Sequence[Comparison], threads: int) -> Measurement:
