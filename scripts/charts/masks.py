@@ -11,8 +11,6 @@ from scripts.charts import heat_map, theme
 from scripts.charts.heat_map import Axis
 from transformer.model.masks import Mask
 
-PACKED = (4, 3)  # tokens of the sentences of a packed row
-LENGTH = 9
 LABELS = 40  # width of the axis
 # Whether a query sees only earlier keys, as in the decoder.
 MASKS = {"padding": False, "causal": True, "packed": False, "packed_causal": True}
@@ -24,8 +22,8 @@ LEGEND = {
 
 def draw(
     panels: Sequence[str] = ("padding", "causal", "packed", "packed_causal"),
-    sentences: Sequence[int] = PACKED,
-    length: int = LENGTH,
+    sentences: Sequence[int] = (4, 3),
+    length: int = 9,
     columns: int = 2,
 ) -> Any:
     """Returns which keys each query may attend to, in a panel for each kind of mask.

@@ -14,15 +14,14 @@ from transformer.errors import UserError
 from transformer.model.positions import POSITIONS
 from transformer.model.relative_positions import Rotary
 
-LENGTH, WIDTH = 50, 128  # positions and dimensions
 HEIGHT = 150  # of a panel, in points
 LABELS = 105  # width of a panel's axis and legend, and of the space between panels
 MAX_LENGTH, MAX_WIDTH = 512, 1024
 
 
 def draw(
-    length: int = LENGTH,
-    d_model: int = WIDTH,
+    length: int = 50,
+    d_model: int = 128,
     kind: str = "sinusoidal",
     panels: Sequence[str] = ("heat_map", "products"),
     columns: int = 2,

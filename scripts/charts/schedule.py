@@ -12,14 +12,13 @@ from transformer.errors import UserError
 from transformer.training.optimizer import make_schedule
 
 CURVES = ((512, 4000), (512, 8000), (256, 4000))  # d_model and warm-up of the Annotated Transformer's figure
-STEPS = 20_000
 POINTS = 400
 HEIGHT = 150
 LABELS = {1: 64, 2: 200}  # width of the axis and, beside the panel, the legend
 MAX_STEPS = 10**7
 
 
-def draw(curves: Sequence[tuple[int, int]] = CURVES, steps: int = STEPS, columns: int = 1) -> Any:
+def draw(curves: Sequence[tuple[int, int]] = CURVES, steps: int = 20_000, columns: int = 1) -> Any:
     """Returns the paper's schedule (equation 3) for pairs of d_model and warm-up steps, which must be positive."""
     named = {}
     for d_model, warmup in curves:
@@ -27,7 +26,7 @@ def draw(curves: Sequence[tuple[int, int]] = CURVES, steps: int = STEPS, columns
             raise UserError(f"curves={d_model}:{warmup}: d_model and warm-up must be at least 1")
         config = base.get_config().optimizer
         config.update(schedule="inverse_sqrt", learning_rate=1.0, warmup_steps=warmup)
-        named[f"d_model {d_model}, warm-up {warmup:,}"] = make_schedule(config, d_model, STEPS)
+        named[f"d_model {d_model}, warm-up {warmup:,}"] = make_schedule(config, d_model, steps)
     return draw_schedules(named, steps, columns)
 
 
