@@ -193,8 +193,6 @@ def _check_links(corpus: Corpus) -> None:
 def _encode(folder: Path, source: Source, encoder: encoding.PairEncoder, wanted_workers: int) -> None:
     """Fills `folder` with the pairs of the source that satisfy the encoder's rules."""
     counts, dropped = _write(folder, source, encoder, wanted_workers)
-    if isinstance(source, MixedSource) and source.links is not None:
-        (folder / "links").write_bytes(source.links[0].tobytes())
     kept = sum(counts)
     if not kept:
         raise UserError(f"{source.name}: no pair is left of {len(source)}; {encoding.summary(0, dropped)}")
@@ -239,7 +237,9 @@ def _write(
     chunks = ((number, chunk) for number, part in enumerate(parts) for chunk in _chunks(part))
     counts = [0] * len(parts)
     processes = 1 if total <= _SMALL and not wanted_workers else workers.num_workers(wanted_workers)
-    columns = source.columns if is_mixed else {}
+    columns = source.read_annotations() if is_mixed else {}
+    if "links" in columns:  # no column: `link_spans` tells which are those of a pair
+        (folder / "links").write_bytes(columns.pop("links").tobytes())
     dropped, read, end = Counter(), 0, 0
     with progress_bar.bar(f"Encoding {source.name}", total) as advance:
         for part, arrays, kept, more_dropped in workers.map_ordered(encoder, chunks, processes):

@@ -4,14 +4,14 @@ import bisect
 import itertools
 import math
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from jaxtyping import Float32, Int, UInt16
+from jaxtyping import Float32
 
 from configs import base
 from transformer import files
@@ -64,7 +64,7 @@ class MixedSource:
     @property
     def identity(self) -> dict:
         identity = {"source": "mixture", "parts": [source.identity for source in self.sources]}
-        for key in ("pair_weights", "alignments"):
+        for key in ANNOTATIONS:
             identity[key] = [path and file_identity(path) for path in self.paths(key)]
         return identity
 
@@ -87,56 +87,40 @@ class MixedSource:
         return [len(source) for source in self.sources]
 
     @cached_property
-    def ends(self) -> list[int]:
-        """The number of pairs up to the end of each part."""
-        return np.cumsum(self.sizes).tolist()
+    def _starts(self) -> list[int]:
+        """The number of each part's first pair, and the number of all pairs."""
+        return list(itertools.accumulate(self.sizes, initial=0))
 
-    @cached_property
-    def links(self) -> tuple[UInt16[np.ndarray, "L 2"], Int[np.ndarray, "N 2"]] | None:
-        """The links of all pairs, and begin and end of each pair's; None if no part has any. Raises as `read_links`."""
-        if not any(self.paths("alignments")):
-            return None
-        sized = zip(self.corpora, self.sizes, strict=True)
-        parts, counts = [], []
-        for corpus, count in sized:
-            pairs = read_links(corpus.alignments, count, corpus.label)
-            parts.append(np.array([*itertools.chain(*pairs)], np.uint16).reshape(-1, 2))
-            counts += map(len, pairs)
-        if not any(counts):
-            raise UserError("config.data.mixture: the files of alignments have no link")
-        ends = np.cumsum(counts)
-        return np.concatenate(parts), np.stack([ends - counts, ends], axis=1)
+    def read_annotations(self) -> dict[str, np.ndarray]:
+        """Returns the weights and links of all pairs, if any have them. Raises UserError for an unusable file.
 
-    @property
-    def columns(self) -> dict[str, np.ndarray]:
-        """The arrays, by the names of their files, with a row for each pair. Raises UserError for an unusable file."""
-        columns = {}
+        `weights` has a row for each pair, and so has `link_spans`: the begin and end of its rows in `links`.
+        """
+        arrays, sized = {}, list(zip(self.corpora, self.sizes, strict=True))
         if any(self.paths("pair_weights")):
-            sized = zip(self.corpora, self.sizes, strict=True)
             weights = [read_weights(corpus.pair_weights, count, corpus.label) for corpus, count in sized]
-            columns["weights"] = np.concatenate(weights)
-        if self.links is not None:
-            columns["link_spans"] = self.links[1]
-        return columns
+            arrays["weights"] = np.concatenate(weights)
+        if any(self.paths("alignments")):
+            parts, counts = [], []
+            for corpus, count in sized:
+                pairs = read_links(corpus.alignments, count, corpus.label)
+                parts.append(np.array([*itertools.chain(*pairs)], np.uint16).reshape(-1, 2))
+                counts += map(len, pairs)
+            if not any(counts):
+                raise UserError("config.data.mixture: the files of alignments have no link")
+            ends = np.cumsum(counts)
+            arrays |= {"links": np.concatenate(parts), "link_spans": np.stack([ends - counts, ends], axis=1)}
+        return arrays
 
     def __len__(self) -> int:
-        return self.ends[-1]
+        return self._starts[-1]
 
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
         return itertools.chain(*self.sources)
 
     def where(self, index: int, side: int) -> str:
-        number = bisect.bisect_right(self.ends, index)
-        return self.sources[number].where(index - ([0, *self.ends][number]), side)
-
-
-def open_mixture(data: Config, open_part: Callable[[Config], "Source"]) -> MixedSource:
-    """Opens the training corpora of `data.mixture`, where `open_part` opens one. Raises UserError for unusable ones."""
-    corpora = tuple(listed_corpora(data))
-    for corpus, key in itertools.product(corpora, ANNOTATIONS):
-        if (path := getattr(corpus, key)) and not path.is_file():
-            raise UserError(f"config.data.mixture: {key}={path} of {corpus.label} is no file")
-    return MixedSource(corpora, tuple(open_part(corpus.data) for corpus in corpora), data.mixture_temperature)
+        number = bisect.bisect_right(self._starts, index) - 1
+        return self.sources[number].where(index - self._starts[number], side)
 
 
 def read_weights(path: Path | None, count: int, label: str) -> Float32[np.ndarray, " N"]:
