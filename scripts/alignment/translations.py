@@ -87,9 +87,8 @@ def normalized(expected: csr_array) -> csr_array:
 
 def learn(train: Corpus, most: int, tokenizer: Tokenizer) -> Shortlist:
     """Returns the shortlist of at most `most` pairs of a corpus, which are evenly spaced."""
-    count = min(most, len(train))
-    pairs = np.arange(count) * len(train) // count
-    logging.info("Learning from %d of %s.", count, counted(len(train), "pair"))
+    pairs = train.spread(most)
+    logging.info("Learning from %d of %s.", len(pairs), counted(len(train), "pair"))
     iterations = iterate(lambda: read_links(train, pairs), tokenizer.vocab_sizes)
     for number in range(1, ITERATIONS + 1):
         probabilities, log_likelihood = next(iterations)

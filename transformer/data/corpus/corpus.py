@@ -80,6 +80,11 @@ class Corpus:
     def __len__(self) -> int:
         return len(self._offsets)
 
+    def spread(self, count: int) -> Int[np.ndarray, "M"]:
+        """Returns the numbers of at most `count` pairs, spread evenly over the corpus."""
+        count = min(count, len(self))
+        return np.arange(count) * len(self) // count
+
     def tokens(self, side: int, pairs: Int[np.ndarray, "N"]) -> Int32[np.ndarray, "P"]:
         """Returns the concatenated sources (side 0) or targets (side 1) of these pairs."""
         lengths = self.lengths[pairs]

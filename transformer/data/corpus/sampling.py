@@ -59,8 +59,7 @@ class Sampler:
         lengths = self.corpus.lengths[:, side]
         if not lengths[0]:  # the pairs do not have this side
             return np.zeros(1, np.int32)
-        count = min(_SAMPLE, len(lengths))
-        pairs = np.arange(count) * len(lengths) // count
+        pairs = self.corpus.spread(_SAMPLE)
         best = lengths[pairs] - 1.0
         drawn = self._draw(side, pairs, self.corpus.sentences(side, pairs), (0, _NO_EPOCH, 0))
         sampled = np.array([len(tokens) for tokens in drawn])

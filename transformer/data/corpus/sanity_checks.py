@@ -26,7 +26,7 @@ _MAX_SHARED = 0.01  # fraction of held-out sources that may be training sources,
 
 def pair_lines(data: Config, tokenizer: Tokenizer, corpus: Corpus, columns: int) -> Iterator[str]:
     """Yields the first and the middle pair, as decoded from their tokens, in one line for each side."""
-    for pair in zip(*(tokenizer.sides[side].decode(_sample(corpus, side, 2)) for side in (0, 1)), strict=True):
+    for pair in zip(*_sample(tokenizer, corpus, 2), strict=True):
         for language, text in zip((data.source_language, data.target_language), pair, strict=True):
             if language:
                 yield _shorten(f"{language}: {text}", columns)
@@ -36,7 +36,7 @@ def find_untranslated(config: Config, tokenizer: Tokenizer, corpus: Corpus) -> I
     """Yields a line if many sampled training pairs have equal sides."""
     if config.data.source == "ids":  # copying integers is a common exercise
         return
-    sources, targets = (tokenizer.sides[side].decode(_sample(corpus, side, _SAMPLE)) for side in (0, 1))
+    sources, targets = _sample(tokenizer, corpus, _SAMPLE)
     for tag in tags(config.data):
         sources = [source.removeprefix(f"{tag} ") for source in sources]
     equal = [source for source, target in zip(sources, targets, strict=True) if source == target]
@@ -100,11 +100,10 @@ def _decoded(vocabulary: Vocabulary, text: str) -> str:
     return f"'{_shorten(text)}' becomes '{_shorten(decoded.strip())}'"
 
 
-def _sample(corpus: Corpus, side: int, count: int) -> list[list[int]]:
-    """Returns one side of at most `count` pairs, spread evenly over the corpus, without end-of-sentence."""
-    count = min(count, len(corpus))
-    pairs = np.arange(count) * len(corpus) // count
-    return corpus.sentences(side, pairs)
+def _sample(tokenizer: Tokenizer, corpus: Corpus, count: int) -> list[list[str]]:
+    """Returns the sources and the targets of at most `count` pairs, as decoded from their tokens."""
+    pairs = corpus.spread(count)
+    return [vocabulary.decode(corpus.sentences(side, pairs)) for side, vocabulary in enumerate(tokenizer.sides)]
 
 
 def _shorten(text: str, columns: int = 60) -> str:
