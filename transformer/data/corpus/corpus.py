@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from absl import logging
-from jaxtyping import Bool, Int, Int32
+from jaxtyping import Bool, Int, Int32, UInt64
 
 from transformer import cache, files, progress_bar, workers
 from transformer.config_types import Config
@@ -93,10 +93,10 @@ class Corpus:
         first = np.cumsum(counts) - counts
         return self._tokens[np.arange(counts.sum()) + np.repeat(starts - first, counts)].astype(np.int32)
 
-    def find_hashes(self, name: str, wanted: Sequence[int]) -> Bool[np.ndarray, "M"]:
+    def find_hashes(self, name: str, wanted: UInt64[np.ndarray, "M"]) -> Bool[np.ndarray, "M"]:
         """Returns which of the values are in the file of hashes, which is sorted."""
-        hashes, values = open_array(self._folder, name), np.array(wanted, np.uint64)
-        return hashes[np.searchsorted(hashes, values).clip(max=len(hashes) - 1)] == values
+        hashes = open_array(self._folder, name)
+        return hashes[np.searchsorted(hashes, wanted).clip(max=len(hashes) - 1)] == wanted
 
     def sequences(self, side: int, pairs: Int[np.ndarray, "N"]) -> Sequences:
         """Returns the concatenated tokens of these sources or targets, and their lengths."""

@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Int32, Integer
+from jaxtyping import Int32, Integer, UInt64
 
 from transformer.data.sources.lines import counted
 from transformer.data.tokenizers.tokenizer import Tokenizer
@@ -80,6 +80,12 @@ def content_hash(source: str, target: str) -> int:
     return int.from_bytes(digest, "little")
 
 
+def content_hashes(pairs: Sequence[tuple[str, str]]) -> dict[str, UInt64[np.ndarray, " N"]]:
+    """Returns the hashes of pairs, and those of their sources or only sides, by the names in `HASHES`."""
+    hashes = [content_hash(*pair) for pair in pairs], [content_hash(source or target, "") for source, target in pairs]
+    return {name: np.array(values, np.uint64) for name, values in zip(HASHES, hashes, strict=True)}
+
+
 def summary(kept: int, dropped: dict[str, int]) -> str:
     """Returns a line for the log: "28,990 pairs kept, 10 dropped: 7 repeated, 3 with an empty side"."""
     counts = sorted(((count, REASONS[reason]) for reason, count in dropped.items() if count), reverse=True)
@@ -120,14 +126,8 @@ class PairEncoder:
         # An empty side is one that monolingual pairs do not have: pairs with an empty side have been dropped.
         dtype = token_dtype(self.tokenizer.vocab_sizes)
         tokens, lengths = end_sentences(chain.from_iterable(kept.values()), dtype)
-        kept_texts = [texts[number] for number in kept]
-        arrays = {
-            "tokens": tokens,
-            "lengths": lengths.reshape(-1, 2),
-            "hashes": np.array([content_hash(*text) for text in kept_texts], np.uint64),
-            "source_hashes": np.array([content_hash(source or target, "") for source, target in kept_texts], np.uint64),
-        }
-        return corpus, arrays, list(kept), dropped
+        hashes = content_hashes([texts[number] for number in kept])
+        return corpus, {"tokens": tokens, "lengths": lengths.reshape(-1, 2)} | hashes, list(kept), dropped
 
 
 def end_sentences(

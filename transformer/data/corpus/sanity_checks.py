@@ -7,7 +7,7 @@ from rich.text import Text
 
 from transformer.config_types import Config
 from transformer.data.corpus.corpus import Corpus
-from transformer.data.corpus.encoding import content_hash
+from transformer.data.corpus.encoding import content_hashes
 from transformer.data.sources.lines import counted
 from transformer.data.sources.mixture import tags
 from transformer.data.sources.source import Source
@@ -81,10 +81,7 @@ def find_losses(config: Config, tokenizer: Tokenizer, name: str, losses: Sequenc
 def find_shared(corpus: Corpus, source: Source, texts: Sequence[tuple[str, str]]) -> Iterator[str]:
     """Yields a line if pairs of a held-out split occur in the training corpus, or many of their sources do."""
     texts = [tuple(side.strip() for side in pair) for pair in texts]
-    pairs = corpus.find_hashes("hashes", [content_hash(*pair) for pair in texts])
-    sources = corpus.find_hashes(
-        "source_hashes", [content_hash(text or translation, "") for text, translation in texts]
-    )
+    pairs, sources = (corpus.find_hashes(name, hashes) for name, hashes in content_hashes(texts).items())
     if pairs.any() or sources.mean() > _MAX_SHARED:
         index = int(np.argmax(pairs if pairs.any() else sources))
         example = f"{source.where(index, int(not texts[index][0]))}: '{_shorten(' '.join(texts[index]))}'"
