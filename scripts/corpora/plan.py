@@ -85,7 +85,7 @@ def open_plan(output: Path, request: dict[str, Any]) -> Plan:
             return Plan(output, record["request"], [Shard(*values) for values in record["shards"]])
 
         plan = files.read_json(path, parse, "name another --output")
-        made, asked = _flat(plan.request), _flat(request)
+        made, asked = (keys.flatten(ml_collections.ConfigDict(settings)) for settings in (plan.request, request))
         if differing := [f"{key}={made.get(key)!s:.200}" for key, value in asked.items() if made.get(key) != value]:
             raise UserError(
                 f"--output={output}: its shards were made with {first_of(differing, 3, ', ')}; give the same flags, "
@@ -98,10 +98,6 @@ def open_plan(output: Path, request: dict[str, Any]) -> Plan:
         path, json.dumps({"request": request, "shards": list(map(dataclasses.astuple, plan.shards))}) + "\n"
     )
     return plan
-
-
-def _flat(request: dict[str, Any]) -> dict[str, Any]:
-    return keys.flatten(ml_collections.ConfigDict(request))
 
 
 def find_files(names: str) -> list[Path]:
@@ -125,33 +121,32 @@ def make_shards(paths: Sequence[Path], request: dict[str, Any]) -> list[Shard]:
     """
     lines = SHARD_LINES
     if request["shards"]:
-        total = sum(shard.count for path in paths for shard in _cut(path, sys.maxsize, request["column"]))
+        total = sum(count for path in paths for _, _, count, _ in _cut(path, sys.maxsize, request["column"]))
         lines = max(-(-total // request["shards"]), 1)
-    shards = itertools.chain.from_iterable(_cut(path, lines, request["column"]) for path in paths)
-    return [dataclasses.replace(shard, number=number) for number, shard in enumerate(shards, start=1)]
+    ranges = itertools.chain.from_iterable(_cut(path, lines, request["column"]) for path in paths)
+    return [Shard(number, *values) for number, values in enumerate(ranges, start=1)]
 
 
-def _cut(path: Path, lines: int, column: str) -> Iterator[Shard]:
-    """Yields the ranges of a file with so many lines each, and the rest, all as number 0."""
-    start = offset = end = count = 0
+def _cut(path: Path, lines: int, column: str) -> Iterator[tuple[str, int, int, int]]:
+    """Yields file, start, count and offset of the shards of a file, with so many lines each but for the last."""
+    total, offsets = 0, []
     try:
         if path.suffix == ".parquet":
             with parquet.ParquetFile(path) as file:
                 _check_column(path, file.schema_arrow, column)
-                for start in range(0, file.metadata.num_rows, lines):
-                    yield Shard(0, str(path), start, min(lines, file.metadata.num_rows - start), 0)
-            return
-        next(read_lines(path), None)  # refuses UTF-16
-        with _open(path) as file:
-            for line in file:
-                if count == lines:
-                    yield Shard(0, str(path), start, count, offset)
-                    start, offset, count = start + count, end, 0
-                count, end = count + 1, end + len(line)
+                total, offsets = file.metadata.num_rows, itertools.repeat(0)
+        else:
+            next(read_lines(path), None)  # refuses UTF-16
+            end = 0
+            with _open(path) as file:
+                for total, line in enumerate(file, start=1):
+                    if (total - 1) % lines == 0:
+                        offsets.append(end)
+                    end += len(line)
     except UNREADABLE as error:
         raise _unreadable(path, error) from error
-    if count:
-        yield Shard(0, str(path), start, count, offset)
+    for start, offset in zip(range(0, total, lines), offsets, strict=False):
+        yield str(path), start, min(lines, total - start), offset
 
 
 def _open(path: Path) -> IO[bytes]:
