@@ -21,6 +21,7 @@ from absl import logging
 
 import transformer
 from transformer import cli
+from transformer.data.sources.lines import decode_lines
 from transformer.errors import UserError
 
 SEPARATOR = " ||| "
@@ -54,8 +55,6 @@ def main(arguments: argparse.Namespace) -> None:
 
 def read_pairs() -> Iterator[tuple[str, str]]:
     """Yields the pairs of standard input. Raises UserError for a line that is none."""
-    from transformer.data.sources.lines import decode_lines
-
     for number, line in enumerate(decode_lines(sys.stdin.buffer), start=1):
         source, separator, target = line.partition(SEPARATOR)
         if not separator:

@@ -35,7 +35,6 @@ def main(arguments: argparse.Namespace) -> None:
     if not arguments.shard:
         ray_workers.start(arguments.ray)
     flags = (arguments.workdir, arguments.checkpoint, arguments.average, arguments.overrides)
-    workers = {"count": arguments.workers, "cpus": arguments.worker_cpus, "gpus": arguments.worker_gpus}
     models = translator.load(*flags)
     check_n_best(models.config.decoding, arguments.n_best)
     request = {
@@ -54,7 +53,8 @@ def main(arguments: argparse.Namespace) -> None:
         enable_compilation_cache()
         reports = map(translator.Translator(models, opened).translate, missing)
     else:
-        reports = ray_workers.translate(flags, opened, missing, **workers)
+        workers = arguments.workers, arguments.worker_cpus, arguments.worker_gpus
+        reports = ray_workers.translate(flags, opened, missing, *workers)
     lines = cut = untranslated = 0
     for done, report in enumerate(reports, start=1):
         lines, cut, untranslated = lines + report.lines, cut + report.cut, untranslated + len(report.errors)

@@ -24,8 +24,8 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when ray is import
 class Worker:
     """A translator in a process of Ray. It maps the number of a shard to a report or the message of a UserError."""
 
-    def __init__(self, flags: Sequence[Any], output: str, request: dict[str, Any]) -> None:
-        self.flags, self.output, self.request = flags, Path(output), request
+    def __init__(self, flags: Sequence[Any], output: Path, request: dict[str, Any]) -> None:
+        self.flags, self.output, self.request = flags, output, request
 
     @functools.cached_property
     def translator(self) -> Translator:
@@ -95,7 +95,7 @@ def translate(
         compute=ray.data.ActorPoolStrategy(size=min(count, len(missing)), max_tasks_in_flight_per_actor=1),
         num_cpus=cpus,
         num_gpus=gpus,
-        fn_constructor_args=(flags, str(opened.output), opened.request),
+        fn_constructor_args=(flags, opened.output, opened.request),
     )
     try:
         for row in reports.iter_rows():

@@ -96,10 +96,11 @@ class Translator:
         for line, text, best in zip(itertools.count(first_line), texts, translations):
             if line in errors:
                 rows.append((shard.file, line, None, text, None, None, errors[line]))
-            for rank, found in enumerate(() if line in errors else best, start=1):
-                rows.append((shard.file, line, rank, text, found.text, round(found.score, 4), None))
+                continue
+            for rank, translation in enumerate(best, start=1):
+                rows.append((shard.file, line, rank, text, translation.text, round(translation.score, 4), None))
         files.write_bytes(self.plan.path(shard), FORMATS[self.plan.request["format"]](rows, self.plan.request))
-        messages = [f"{shard.file}, line {line} {error}" for line, error in sorted(errors.items())]
+        messages = [f"{shard.file}, line {line} {error}" for line, error in errors.items()]
         cut = self.decoder.cut_texts - cut
         return Report(shard.number, len(texts), cut, messages, time.perf_counter() - began)
 
