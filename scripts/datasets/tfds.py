@@ -46,7 +46,7 @@ def prepare(dataset: str, output: Path, archives: Path | None) -> dict[str, Any]
         raise UserError(f"--archives={archives}: no such folder")
     try:
         builder = tfds.builder(dataset, data_dir=output, file_format="array_record")
-    except (tfds.core.DatasetNotFoundError, ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError) as error:
         raise UserError(f"--tfds={dataset}: {one_line(error)}") from error
     if not builder.is_prepared():
         download(builder, output, archives)

@@ -36,7 +36,7 @@ def assemble(corpus: Corpus | Epoch, batch: PlannedBatch) -> dict[str, np.ndarra
     """
     bucket, arrays, annotated = batch.bucket, {}, corpus.annotations(batch.sentences)
     sides, firsts = [], []  # the sentences of each side, and the first position of each in its row
-    for side, length in enumerate((bucket.source_length, bucket.target_length)):
+    for side, (name, length) in enumerate((("source", bucket.source_length), ("target", bucket.target_length))):
         if not length:
             continue
         sides.append(corpus.sequences(side, batch.sentences))
@@ -53,13 +53,12 @@ def assemble(corpus: Corpus | Epoch, batch: PlannedBatch) -> dict[str, np.ndarra
                 values["target_weights"] = np.repeat(annotated.weights, lengths)
         firsts.append(offsets)
         if batch.packed:
-            name = ("source", "target")[side]
             segments = 1 + ragged_arange(np.bincount(batch.rows))
             values |= {f"{name}_segments": np.repeat(segments, lengths), f"{name}_positions": positions}
-        for name, flat in values.items():
-            filled = np.full(bucket.rows * length, PAD, np.float32 if name == "target_weights" else np.int32)
+        for key, flat in values.items():
+            filled = np.full(bucket.rows * length, PAD, np.float32 if key == "target_weights" else np.int32)
             filled[indices] = flat
-            arrays[name] = filled.reshape(bucket.rows, length)
+            arrays[key] = filled.reshape(bucket.rows, length)
     if annotated.links is not None:
         shape = bucket.rows, bucket.target_length, bucket.source_length
         arrays["links"] = annotated.link_tokens(sides, batch.rows, firsts, shape)
