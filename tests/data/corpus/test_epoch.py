@@ -52,7 +52,7 @@ def test_epochs_draw_different_pairs_and_the_same_ones_again():
 
 def test_a_temperature_draws_by_the_root_of_the_size():
     def weigh(weights, temperature):
-        corpora = tuple(ListedCorpus("", None, weight, None, None) for weight in weights)
+        corpora = tuple(ListedCorpus("", None, weight, {}) for weight in weights)
         return MixedSource(corpora, (), temperature).weigh([900, 100])
 
     assert weigh([1.0, 1.0], 2.0) == [1.0, pytest.approx(3.0)]  # 900 and 300 pairs, as sqrt(900) to sqrt(100)

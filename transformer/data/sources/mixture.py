@@ -30,7 +30,8 @@ CORPUS_KEYS = (
     *("source", "name", "path", "train_split", "train_pairs", "exclude"),
     *("source_language", "target_language", "source_tag"),
 )
-ANNOTATIONS = ("pair_weights", "alignments")  # of a corpus: files with a line for each pair
+# Files of a corpus with a line for each pair: its weight in the loss (1 without a file), and the links of its words.
+ANNOTATIONS = ("pair_weights", "alignments")
 SET_KEYS = ("source", "name", "path", "valid_split", "source_language", "target_language", "source_tag")
 
 
@@ -40,8 +41,7 @@ class ListedCorpus(NamedTuple):
     label: str  # in logs and metrics
     data: Config  # its group `data`
     weight: float  # how many times an epoch reads each pair
-    pair_weights: Path | None  # file with a line for each pair: its weight in the loss; None: 1
-    alignments: Path | None  # file with a line for each pair: the links of its words; None: it has none
+    annotations: dict[str, Path]  # the files of `ANNOTATIONS` that it has
 
     @property
     def tag(self) -> str:
@@ -78,8 +78,8 @@ class MixedSource:
         return [corpus.weight * (largest / max(n, 1)) ** root for corpus, n in zip(self.corpora, counts, strict=True)]
 
     def paths(self, key: str) -> list[Path | None]:
-        """Returns the files that the parts have for `pair_weights` or `alignments`."""
-        return [getattr(corpus, key) for corpus in self.corpora]
+        """Returns the file that each part has for one of `ANNOTATIONS`, or None."""
+        return [corpus.annotations.get(key) for corpus in self.corpora]
 
     @property
     def sizes(self) -> list[int]:
@@ -96,14 +96,12 @@ class MixedSource:
 
         `weights` has a row for each pair, and so has `link_spans`: the begin and end of its rows in `links`.
         """
-        arrays, sized = {}, list(zip(self.corpora, self.sizes, strict=True))
-        if any(self.paths("pair_weights")):
-            weights = [read_weights(corpus.pair_weights, count, corpus.label) for corpus, count in sized]
-            arrays["weights"] = np.concatenate(weights)
-        if any(self.paths("alignments")):
+        arrays, labels = {}, [corpus.label for corpus in self.corpora]
+        if any(paths := self.paths("pair_weights")):
+            arrays["weights"] = np.concatenate(list(map(read_weights, paths, self.sizes, labels)))
+        if any(paths := self.paths("alignments")):
             parts, counts = [], []
-            for corpus, count in sized:
-                pairs = read_links(corpus.alignments, count, corpus.label)
+            for pairs in map(read_links, paths, self.sizes, labels):
                 parts.append(np.array([*itertools.chain(*pairs)], np.uint16).reshape(-1, 2))
                 counts += map(len, pairs)
             if not any(counts):
@@ -141,7 +139,7 @@ def read_weights(path: Path | None, count: int, label: str) -> Float32[np.ndarra
 def listed_corpora(data: Config) -> list[ListedCorpus]:
     """Returns the corpora of `data.mixture`, or the only one. Raises UserError for a text that is no corpus."""
     if not data.mixture:
-        return [ListedCorpus(data.train_split, data, 1.0, None, None)]
+        return [ListedCorpus(data.train_split, data, 1.0, {})]
     corpora = [_read_corpus(data, number, text) for number, text in enumerate(data.mixture, start=1)]
     labels = [corpus.label for corpus in corpora]
     if repeated := next((label for label in labels if labels.count(label) > 1), None):
@@ -172,7 +170,7 @@ def tags(data: Config) -> list[str]:
 
 def annotations(data: Config) -> set[str]:
     """Returns which of `ANNOTATIONS` pairs of the mixture have."""
-    return {key for key in ANNOTATIONS for corpus in listed_corpora(data) if getattr(corpus, key)}
+    return {key for corpus in listed_corpora(data) for key in corpus.annotations}
 
 
 def check_direction(trained: Config, wanted: Config) -> None:
@@ -202,7 +200,7 @@ def _read_corpus(data: Config, number: int, text: str) -> ListedCorpus:
     own = with_changes(data, **values, mixture=())
     if "alignments" in paths and source_tag(own):
         raise UserError(f"{where}: the words of alignments have no tag; leave source_tag empty")
-    return ListedCorpus(label, own, weight, *(paths.get(key) for key in ANNOTATIONS))
+    return ListedCorpus(label, own, weight, paths)
 
 
 def _settings(where: str, text: str, own: Sequence[str], keys: Sequence[str]) -> dict[str, str | int]:

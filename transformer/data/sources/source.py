@@ -17,7 +17,7 @@ from transformer import files
 from transformer.config_types import Config
 from transformer.data.sources.documents import DocumentSource
 from transformer.data.sources.lines import decode, is_natural_number, read_text_file
-from transformer.data.sources.mixture import ANNOTATIONS, MixedSource, listed_corpora
+from transformer.data.sources.mixture import MixedSource, listed_corpora
 from transformer.data.sources.synthetic import SyntheticSource
 from transformer.data.sources.text import IdsSource, TextSource
 from transformer.data.sources.tfds import TfdsSource
@@ -59,9 +59,10 @@ def open_source(data: Config, split: str) -> Source:
     """
     if split == "train" and data.mixture:
         corpora = tuple(listed_corpora(data))
-        for corpus, key in itertools.product(corpora, ANNOTATIONS):
-            if (path := getattr(corpus, key)) and not path.is_file():
-                raise UserError(f"config.data.mixture: {key}={path} of {corpus.label} is no file")
+        for corpus in corpora:
+            for key, path in corpus.annotations.items():
+                if not path.is_file():
+                    raise UserError(f"config.data.mixture: {key}={path} of {corpus.label} is no file")
         sources = tuple(open_source(corpus.data, split) for corpus in corpora)
         return MixedSource(corpora, sources, data.mixture_temperature)
     source = _open_pairs(data, split)
