@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +50,10 @@ class Corpus:
       starts: `Annotations.starts`, where words have links.
     """
 
-    lengths: Int32[np.ndarray, "N 2"]
-    report: dict[str, Any]
     sampler: Sampler | None = None
     names: Sequence[str] = ()
     weights: Sequence[float] = ()
     starts: Sequence[Bool[np.ndarray, "_"]] = ()
-    _annotations: Mapping[str, np.ndarray] = {}
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -68,7 +65,7 @@ class Corpus:
             return report
 
         self.report = files.read_json(folder / _REPORT, check, f"delete {folder}, and the next run prepares it again")
-        self.lengths = open_array(folder, "lengths")
+        self.lengths: Int32[np.ndarray, "N 2"] = open_array(folder, "lengths")
         self._offsets = open_array(folder, "offsets")
         self._tokens = open_array(folder, "tokens", self.report["dtype"])
         optional = ("weights", "links", "link_spans")
