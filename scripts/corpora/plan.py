@@ -8,8 +8,9 @@ import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import ml_collections
 import pyarrow
@@ -137,19 +138,17 @@ def _cut(path: Path, lines: int, column: str) -> Iterator[tuple[str, int, int, i
                 total, offsets = file.metadata.num_rows, itertools.repeat(0)
         else:
             next(read_lines(path), None)  # refuses UTF-16
-            end = 0
             with _open(path) as file:
-                for total, line in enumerate(file, start=1):
-                    if (total - 1) % lines == 0:
-                        offsets.append(end)
-                    end += len(line)
+                while file.peek(1):
+                    offsets.append(file.tell())
+                    total += sum(1 for _ in itertools.islice(file, lines))
     except UNREADABLE as error:
         raise _unreadable(path, error) from error
     for start, offset in zip(range(0, total, lines), offsets, strict=False):
         yield str(path), start, min(lines, total - start), offset
 
 
-def _open(path: Path) -> IO[bytes]:
+def _open(path: Path) -> gzip.GzipFile | BufferedReader:
     return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
 
 
