@@ -1,7 +1,6 @@
 """Texts and HTML as sentences to translate, and what stands between them."""
 
 import html
-import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 
@@ -34,14 +33,11 @@ def split_html(text: str, language: str) -> list[Piece]:
     Script, style and comments are markup. A line break in a text node is a space.
     """
     pieces: list[Piece] = []
-    for is_text, run in _runs(text):
-        if not is_text:
-            pieces.append((False, run))
-            continue
-        # White space at the ends keeps its line breaks.
-        before, inside, after = _strip(html.unescape(run))
-        pieces += [(False, before), *_split_line(" ".join(inside.splitlines()), language), (False, after)]
-    return pieces
+    end = 0
+    for markup in _MARKUP.finditer(text):
+        pieces += [*_split_node(text[end : markup.start()], language), (False, markup[0])]
+        end = markup.end()
+    return pieces + _split_node(text[end:], language)
 
 
 SPLITTERS: dict[str, Callable[[str, str], list[Piece]]] = {"text": split_text, "html": split_html}
@@ -55,8 +51,7 @@ def shorten(sentence: str, fits: Callable[[str], bool]) -> list[Piece]:
     middle = len(sentence) / 2
     spaces = [match.span() for match in re.finditer(r"\s+", sentence)]
     start, end = min(spaces, key=lambda span: abs(sum(span) / 2 - middle), default=(int(middle), int(middle)))
-    rest = shorten(sentence[:start], fits), [(False, sentence[start:end])], shorten(sentence[end:], fits)
-    return list(itertools.chain(*rest))
+    return [*shorten(sentence[:start], fits), (False, sentence[start:end]), *shorten(sentence[end:], fits)]
 
 
 def join(pieces: Sequence[Piece], translations: Iterator[str], escape: Callable[[str], str]) -> str:
@@ -64,24 +59,19 @@ def join(pieces: Sequence[Piece], translations: Iterator[str], escape: Callable[
     return "".join(escape(next(translations)) if is_sentence else text for is_sentence, text in pieces)
 
 
+def _split_node(node: str, language: str) -> list[Piece]:
+    # White space at the ends keeps its line breaks.
+    before, inside, after = _strip(html.unescape(node))
+    return [(False, before), *_split_line(" ".join(inside.splitlines()), language), (False, after)]
+
+
 def _split_line(line: str, language: str) -> Iterator[Piece]:
     segments = sentencex.segment(base_code(language), line)
     for segment in segments if "".join(segments) == line else [line]:
-        before, sentence, after = _strip(segment)
-        yield from (
-            (is_sentence, text) for is_sentence, text in ((False, before), (True, sentence), (False, after)) if text
-        )
+        pieces = zip((False, True, False), _strip(segment), strict=True)
+        yield from ((is_sentence, text) for is_sentence, text in pieces if text)
 
 
 def _strip(text: str) -> tuple[str, str, str]:
     """Returns the white space before a text, the text without it, and the white space after it."""
     return text.partition(text.strip()) if text.strip() else (text, "", "")
-
-
-def _runs(text: str) -> Iterator[tuple[bool, str]]:
-    """Yields the text nodes of an HTML text and the markup between them, as (is_text, source)."""
-    end = 0
-    for markup in _MARKUP.finditer(text):
-        yield from ((True, text[end : markup.start()]), (False, markup[0]))
-        end = markup.end()
-    yield True, text[end:]
