@@ -62,29 +62,23 @@ class Routes:
 
     def __init__(self, models: Sequence[ServedModel], limits: Limits, keys: Sequence[str], metrics: Metrics) -> None:
         self.models = {(model.source, model.target): model for model in models}
-        self.limits, self.keys, self.registry, self._running = limits, keys, metrics.registry, 0
+        self.limits, self.keys, self.registry = limits, keys, metrics.registry
+        self._places = asyncio.Semaphore(limits.requests)
         self.codes = list(dict.fromkeys(code for pair in self.models for code in pair))
-        self.sources = list(dict.fromkeys(source for source, _ in self.models))
-        self.detector = languages.Detector(self.sources)
+        self.detector = languages.Detector(dict.fromkeys(source for source, _ in self.models))
 
     def limited(self, route: Callable[[dict[str, Any]], Awaitable[Any]]) -> Callable[[Request], Awaitable[Response]]:
         """Returns an endpoint that answers with the route's JSON for the fields of a request, within the limits."""
 
-        async def respond(request: Request) -> Any:
-            fields = await requests.read_fields(request, self.limits)
-            requests.check_key(fields, self.keys)
-            if self._running >= self.limits.requests:  # those whose body comes slowly do not count
-                raise HTTPException(429, "Slow down: too many requests at a time")
-            self._running += 1
-            try:
-                return await requests.unless_gone(request, route(fields))
-            finally:
-                self._running -= 1
-
         async def endpoint(request: Request) -> Response:
             try:
                 async with asyncio.timeout(self.limits.seconds):  # a client may send its body slowly
-                    return JSONResponse(await respond(request))
+                    fields = await requests.read_fields(request, self.limits)
+                    requests.check_key(fields, self.keys)
+                    if self._places.locked():  # those whose body comes slowly do not count
+                        raise HTTPException(429, "Slow down: too many requests at a time")
+                    async with self._places:
+                        return JSONResponse(await requests.unless_gone(request, route(fields)))
             except QueueFull:
                 raise HTTPException(429, "Slow down: the queue is full") from None
             except UserError as error:
@@ -142,7 +136,7 @@ class Routes:
         )
 
     async def settings(self, request: Request) -> Response:
-        source, target = next(iter(self.models))
+        source, target = ({"code": code, "name": languages.name(code)} for code in next(iter(self.models)))
         return JSONResponse(
             {
                 "apiKeys": bool(self.keys),
@@ -150,10 +144,7 @@ class Routes:
                 "filesTranslation": False,
                 "frontendTimeout": 500,  # milliseconds between the last key and the request
                 "keyRequired": bool(self.keys),
-                "language": {
-                    "source": {"code": source, "name": languages.name(source)},
-                    "target": {"code": target, "name": languages.name(target)},
-                },
+                "language": {"source": source, "target": target},
                 "suggestions": False,
                 "supportedFilesFormat": [],
             }
