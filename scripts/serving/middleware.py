@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import time
-from collections.abc import Collection, Sized
+from collections.abc import Collection
 from typing import Any
 
 import uvicorn
@@ -33,12 +33,9 @@ class Metrics:
         self.requests = Counter("requests", "Requests that were answered", ["route", "status"], **known)
         self.latency = Histogram("request_seconds", "From request to answer", ["route"], buckets=SECONDS, **known)
         self.tokens = Counter("tokens", "Tokens of translations, end-of-sentence included", ["pair"], **known)
-        self._queue = Gauge("queue", "Sentences and other jobs that wait", ["pair"], **known)
+        self.queue = Gauge("queue", "Sentences and other jobs that wait", ["pair"], **known)
         self._fill = Histogram("batch_fill", "Jobs / the most of a batch", ["pair", "kind"], buckets=FILL, **known)
         self._seconds = Histogram("batch_seconds", "Computation of a batch", ["pair"], buckets=SECONDS, **known)
-
-    def watch_queue(self, pair: str, queue: Sized) -> None:
-        self._queue.labels(pair).set_function(lambda: len(queue))
 
     def report(self, pair: str, kind: str, fill: float, seconds: float) -> None:
         """Records a batch of the queue of a pair."""

@@ -49,22 +49,20 @@ class ServedModel:
         config, self.model = model.config, model
         self.source, self.target = config.data.source_language, config.data.target_language
         row = config.decoding.beam_size * (SHORTEST + FIRST_EXTRA_LENGTH)
-        tokens = [rows * row for rows in ROWS if rows * row < config.decoding.batch_tokens]
+        capacity = max(config.decoding.batch_tokens // row, 1)
         is_exact = product_dtype(config.model.dtype) == FLOAT32 and config.decoding.dtype == "auto"
-        tokens = tokens if is_exact else []  # in other dtypes rounding may differ between programs
+        rows = [n for n in ROWS if is_exact and n * row < config.decoding.batch_tokens]  # else rounding may differ
         self._num_tokens = functools.lru_cache(max_jobs)(model.num_tokens)  # asked twice of a sentence
-        self._models = {count // row: model.with_decoding(batch_tokens=count) for count in tokens}
-        self.capacity = max(config.decoding.batch_tokens // row, 1)
-        self._models[self.capacity] = model
+        self._models = {n: model.with_decoding(batch_tokens=n * row) for n in rows} | {capacity: model}
         self.explorer = next(iter(self._models.values()))
         kinds = {
-            "translate": Work(self._translate, self.capacity),
-            "alternatives": Work(lambda sentences: self.explorer.translate(sentences, self.max_n_best), self.capacity),
+            "translate": Work(self._translate, capacity),
+            "alternatives": Work(lambda sentences: self.explorer.translate(sentences, self.max_n_best), capacity),
             "explore": Work(lambda calls: [call() for call in calls], 1),
         }
         pair = f"{self.source}-{self.target}"
         self.queue = Batcher(kinds, wait_seconds, max_jobs, functools.partial(metrics.report, pair))
-        metrics.watch_queue(pair, self.queue)
+        metrics.queue.labels(pair).set_function(lambda: len(self.queue))
         self._tokens = metrics.tokens.labels(pair)
 
     @property
