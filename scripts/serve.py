@@ -63,7 +63,7 @@ def read_pairs(arguments: argparse.Namespace) -> list[tuple[str, str]]:
         raise UserError(f"--languages={arguments.languages}: must be SOURCE:TARGET,SOURCE:TARGET,... such as en:de")
     if pairs and len(arguments.workdir) > 1:
         raise UserError(f"--languages={arguments.languages}: is for one model; give one --workdir")
-    return list(dict.fromkeys(pairs))
+    return pairs
 
 
 def read_keys(path: Path) -> list[str]:

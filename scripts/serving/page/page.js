@@ -18,7 +18,7 @@ function add(parent, kind, text, className = "") {
   return child;
 }
 
-function say(text, isError = false, place = element("status")) {
+function say(text, place = element("status"), isError = false) {
   place.textContent = text;
   place.classList.toggle("error", isError);
 }
@@ -54,7 +54,7 @@ async function answerOf(response) {
 // Shows why a request failed. A request that was replaced did not fail.
 function explain(error, place) {
   if (error.name === "AbortError") return;
-  say(error instanceof TypeError ? "The server does not answer." : error.message, true, place);
+  say(error instanceof TypeError ? "The server does not answer." : error.message, place, true);
 }
 
 // Languages.
@@ -252,7 +252,7 @@ function showAttention(text, sourceWords, targetWord, weights) {
   const place = element("attention");
   place.replaceChildren();
   if (!targetWord?.pieces.length) {
-    say("The tokenizer writes this word differently.", false, element("attended"));
+    say("The tokenizer writes this word differently.", element("attended"));
     return;
   }
   const end = { text: "end of text", pieces: [weights[0].length - 1], isEnd: true };
@@ -263,7 +263,7 @@ function showAttention(text, sourceWords, targetWord, weights) {
     return { ...word, weight };
   });
   const most = named.sort((a, b) => b.weight - a.weight).slice(0, MOST);
-  say(`${text} \u2190 ${most.map((word) => `${word.text} ${Math.round(100 * word.weight)} %`).join(", ")}`, false, element("attended"));
+  say(`${text} \u2190 ${most.map((word) => `${word.text} ${Math.round(100 * word.weight)} %`).join(", ")}`, element("attended"));
 }
 
 function sum(values) {
@@ -280,7 +280,7 @@ async function compare(event) {
     const { scores } = await ask("compare", "explore/score", { ...pair(), translations: [shown.best, own] });
     const difference = scores[1].score - scores[0].score;
     const better = "Yours has the higher score: the search did not find it.";
-    say(difference > 0 ? better : difference < 0 ? "The model's has the higher score." : "Both have the same score.", false, element("verdict"));
+    say(difference > 0 ? better : difference < 0 ? "The model's has the higher score." : "Both have the same score.", element("verdict"));
     element("compared").replaceChildren();
     scores.forEach((scored, i) => showTokens(i === 0 ? "The model's" : "Yours", scored));
   } catch (error) {
@@ -310,7 +310,7 @@ async function showBeam() {
   try {
     const { datasets } = await ask("beam", "explore/beam", pair());
     const [records] = Object.values(datasets);
-    say("", false, status);
+    say("", status);
     status.append("Each column is a step, the most probable hypothesis on top. The best translation is bold. ");
     for (const outcome of ["kept", "ended", "dropped"]) add(status, "span", outcome, `key ${outcome}`);
     place.replaceChildren(drawing(records));
@@ -351,8 +351,8 @@ function drawing(records) {
 function clearExplanations() {
   ["attention", "compare", "beam"].forEach(cancel);
   element("explanations").hidden = shown === null;
-  say(HINT, false, element("attended"));
-  for (const place of ["verdict", "beam-status"]) say("", false, element(place));
+  say(HINT, element("attended"));
+  for (const place of ["verdict", "beam-status"]) say("", element(place));
   for (const place of ["attention", "compared", "beam"]) element(place).replaceChildren();
   element("beam").hidden = true;
 }
