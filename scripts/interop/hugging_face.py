@@ -119,10 +119,9 @@ def _read_vocabularies(folder: Path, is_shared: bool, start: Any) -> tuple[Side,
 
     BOS has the id of the piece <s>, or else of the token from which decoding starts.
     """
-    models, lists = [], []
-    for name in MODELS:
-        with untrusted.reading(folder / name):
-            models.append((folder / name).read_bytes())
+    with untrusted.reading(folder):
+        models = [(folder / name).read_bytes() for name in MODELS]
+    lists = []
     for name in VOCABULARIES[: 1 if is_shared else 2]:
         vocabulary = untrusted.read_json(folder / name)
         with untrusted.reading(folder / name):

@@ -8,6 +8,7 @@ import numpy as np
 from absl import logging
 
 from scripts.interop import hugging_face as names
+from scripts.interop import vocabularies
 from scripts.interop.portable import COMMON, NEVER, PortableModel, sinusoids
 from transformer import files
 from transformer.config.keys import freeze
@@ -72,9 +73,8 @@ def write(model: PortableModel, folder: Path, quantization: str | None, python: 
     files.write_json(folder / names.CONFIG, config | TOKENS)
     files.write_json(folder / names.GENERATION, search | TOKENS)
     files.write_json(folder / names.TOKENIZER, texts)
+    vocabularies.write_segmenters(folder, model.tokenizer)
     for side, vocabulary in enumerate(model.tokenizer.sides):
-        is_list = isinstance(vocabulary, PieceVocabulary)
-        files.write_bytes(folder / names.MODELS[side], vocabulary.models[side] if is_list else vocabulary.serialized)
         if side == 0 or not settings["tokenizer.shared"]:
             ids = {piece: token for token, piece in enumerate(vocabulary.pieces)}
             files.write_json(folder / names.VOCABULARIES[side], ids)
@@ -128,18 +128,15 @@ def _order(settings: dict[str, Any]) -> np.ndarray:
 def _tables(parameters: dict[str, np.ndarray], settings: dict[str, Any], positions: int) -> dict[str, np.ndarray]:
     """Returns the embeddings, the projection and bias of the logits, and the vectors of so many positions."""
     share, is_pegasus = settings["model.share_embeddings"], settings["model.norm_position"] == "pre"
-    target = parameters["decoder.embedding.table"]
-    source = parameters.get("encoder.embedding.table", target)
-    head = parameters["projection.kernel"].T if share == "none" else target
-    bias = parameters.get("output_bias", np.zeros(len(target)))
+    table = parameters["decoder.embedding.table"]
+    bias = parameters.get("output_bias", np.zeros(len(table)))
+    target = table.copy()
     if settings["model.decoder_start"] == "zero":
-        target = target.copy()
         target[BOS] = 0.0
         if bias[BOS] > NEVER / 2:
             share = "none"  # the logits need the vector that BOS had
-        else:
-            source = target if share == "all" else source
-            head = head if share == "none" else target
+    source = target if share == "all" else parameters.get("encoder.embedding.table", table)
+    head = parameters.get("projection.kernel", table.T).T if share == "none" else target
     arrays = {names.SHARED: source} if share == "all" or is_pegasus else {}
     if share != "all":
         arrays |= dict(zip(names.EMBEDDINGS, (source, target), strict=True))
@@ -148,6 +145,6 @@ def _tables(parameters: dict[str, np.ndarray], settings: dict[str, Any], positio
     arrays = {name: table[:, _order(settings)] for name, table in arrays.items()} | {names.BIAS: bias[None]}
     if is_pegasus or settings["model.positions"] == names.POSITIONS[1]:
         name = names.POSITIONS[settings["model.positions"] == names.POSITIONS[1]]
-        table = sinusoids(name, settings["model.d_model"], np.arange(positions))
-        arrays |= dict.fromkeys(names.POSITION_TABLES, table)
+        encodings = sinusoids(name, settings["model.d_model"], np.arange(positions))
+        arrays |= dict.fromkeys(names.POSITION_TABLES, encodings)
     return arrays

@@ -55,12 +55,9 @@ def parameter_names(config: Mapping[str, Any]) -> dict[str, str]:
         names |= {f"{stack}.embedding.table": f"{stack}_Wemb" for stack in ("encoder", "decoder")}
     if share == "none":
         names["projection.kernel"] = OUTPUT
-    is_ssru = config["model.decoder_self_attention"] == "ssru"
+    self_attention = "ssru" if config["model.decoder_self_attention"] == "ssru" else "self_attention"
     encoder = {"self_attention": "self_attention", "feed_forward": "feed_forward"}
-    decoder = encoder | {
-        "self_attention": "ssru" if is_ssru else "self_attention",
-        "cross_attention": "cross_attention",
-    }
+    decoder = encoder | {"self_attention": self_attention, "cross_attention": "cross_attention"}
     for stack, sublayers, key in (("encoder", encoder, "num_layers"), ("decoder", decoder, "num_decoder_layers")):
         if config["model.final_norm"]:
             names |= _norm_names(f"{stack}.final_norm", f"{stack}_top")

@@ -39,7 +39,7 @@ def reading(path: Path) -> Iterator[None]:
     except UserError as error:
         raise UserError(str(error) if str(error).startswith(str(path)) else f"{path}: {error}") from None
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror or error}") from None
+        raise UserError(f"{error.filename or path}: {error.strerror or error}") from None
     except DAMAGED as error:
         reason = f"no {error}" if isinstance(error, KeyError) else " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"{path}: damaged ({reason:.120})") from None
@@ -89,9 +89,8 @@ def read_text(path: Path) -> str:
 
 def read_json(path: Path, kind: type = dict) -> Any:
     """Reads a JSON object, or a value of another `kind`."""
-    text = read_text(path)
     with reading(path):
-        return _of_kind(json.loads(text), kind)
+        return _of_kind(json.loads(read_text(path)), kind)
 
 
 def read_yaml(path: Path, loader: str = "SafeLoader") -> dict[str, Any]:
