@@ -10,12 +10,12 @@ from typing import Any
 import jax
 from absl import logging
 
-from configs import base
 from scripts.interop.formats import Format
 from scripts.interop.portable import PortableModel
 from scripts.interop.runtimes import Unavailable, ask, find_python
 from scripts.interop.sentences import Sentences, default_sentences, read_sentences, usable
 from transformer import environment, files
+from transformer.config.keys import checked
 from transformer.config.loading import with_values
 from transformer.config_types import Config, output_limit
 from transformer.decoding import bleu
@@ -65,7 +65,7 @@ def float32_config(model: PortableModel, search: Mapping[str, Any]) -> Config:
     """Returns the configuration with a toolkit's beam search over the whole vocabulary in float32."""
     settings = {"model.dtype": "float32", "decoding.dtype": "auto"}
     settings |= {"decoding.strategy": "beam", "decoding.shortlist": 0}
-    return with_values(base.get_config(), model.config | settings | search)
+    return checked(model.config | settings | search)
 
 
 def search_settings(texts: Sequence[str], model: PortableModel, config: Config) -> dict[str, Any]:

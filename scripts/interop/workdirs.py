@@ -8,14 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from configs import base
 from scripts.interop.portable import PortableModel
 from transformer import files
 from transformer.checkpoints import trained
 from transformer.checkpoints.manager import Checkpoints
 from transformer.checkpoints.restore import named_leaves
-from transformer.config.keys import coerce_types, flatten
-from transformer.config.loading import with_values
+from transformer.config.keys import checked, flatten
 from transformer.config_types import Config
 from transformer.decoding.shortlist import Shortlist
 from transformer.environment import VOCABULARY
@@ -37,7 +35,7 @@ def write(model: PortableModel, folder: Path, origin: Mapping[str, Any] | None =
     """
     tokenizer = model.tokenizer
     vocabulary = {"tokenizer.vocab_size": max(tokenizer.vocab_sizes), "tokenizer.shared": tokenizer.is_shared}
-    config = with_values(base.get_config(), NO_DATA | vocabulary | model.config)
+    config = checked(NO_DATA | vocabulary | model.config)
     parameters = _parameters(model, config)
     workdir = create_workdir(folder, config)
     tokenizer.save(folder)
@@ -70,9 +68,7 @@ def _parameters(model: PortableModel, config: Config) -> dict:
 def from_workdir(path: Path, checkpoint: str, average: int, overrides: Sequence[tuple[str, str]] = ()) -> PortableModel:
     """Returns the model of a workdir, with its shortlist if there is one. Raises UserError if it cannot be loaded."""
     models = trained.load([str(path)], checkpoint, average, overrides)
-    defaults, values = coerce_types({}), flatten(models.config)
-    config = {key: value for key, value in values.items() if value != defaults[key]}
     parameters = {name: np.asarray(leaf, np.float32) for name, leaf in named_leaves(models.parameters[0]).items()}
     file = models.workdir.shortlist
     shortlist = Shortlist.load(file, models.tokenizer, size=None) if file.exists() else None
-    return PortableModel(config, parameters, models.tokenizer, shortlist)
+    return PortableModel(flatten(models.config), parameters, models.tokenizer, shortlist)
