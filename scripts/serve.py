@@ -28,7 +28,7 @@ GRACE = 10  # seconds to read the answer of a request that took as long as it ma
 
 def main(arguments: argparse.Namespace) -> None:
     keys = [] if arguments.api_keys is None else read_keys(Path(arguments.api_keys))
-    with contextlib.closing(bind(arguments.host, arguments.port)) as listener:
+    with bind(arguments.host, arguments.port) as listener:
         # These imports take seconds, which --help should not.
         from scripts.serving.app import make_app
         from scripts.serving.middleware import Metrics, make_server

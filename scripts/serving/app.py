@@ -100,19 +100,17 @@ class Routes:
         sources = [found["language"] for found in detected] or [source] * len(texts)
         models, alternatives = [self._model_or_none(code, target) for code in sources], _alternatives(fields)
         controls, glossary = requests.read_controls(fields, texts, is_list, self.limits)
-        found = [[text] for text in texts]
+        found = {i: [text] for i, text in enumerate(texts)}
         for model in dict.fromkeys(filter(None, models)):
             chosen = [i for i, other in enumerate(models) if other is model]
             n_best = min(1 + alternatives, model.max_n_best)
             known = [texts[i] for i in chosen], form, n_best, [controls[i] for i in chosen], glossary
-            translations = await model.translate(*known)
-            for i, translation in zip(chosen, translations, strict=True):
-                found[i] = translation
-        answer: dict[str, Any] = {"translatedText": [best for best, *_ in found]}
+            found |= zip(chosen, await model.translate(*known), strict=True)
+        answer: dict[str, Any] = {"translatedText": [best for best, *_ in found.values()]}
         if detected:
             answer["detectedLanguage"] = detected
         if alternatives:
-            answer["alternatives"] = [others for _, *others in found]
+            answer["alternatives"] = [others for _, *others in found.values()]
         return answer if is_list else {key: value for key, (value,) in answer.items()}
 
     async def detect(self, fields: dict[str, Any]) -> list[dict[str, Any]]:

@@ -39,7 +39,7 @@ class ServedModel:
     all batches are full, so that answers cannot depend on the number of requests either.
 
     Attributes:
-      source, target: the codes of the languages.
+      source, target: the codes of the languages. max_n_best: the most translations of a sentence.
       model: the model as loaded, with full batches. explorer: the same with the smallest batches.
       queue: the queue of its work: the kinds "translate" and "alternatives", which finds `beam_size` translations of a
         sentence, and "explore", functions without arguments.
@@ -48,7 +48,8 @@ class ServedModel:
     def __init__(self, model: Model, wait_seconds: float, max_jobs: int, metrics: Metrics) -> None:
         config, self.model = model.config, model
         self.source, self.target = config.data.source_language, config.data.target_language
-        row = config.decoding.beam_size * (SHORTEST + FIRST_EXTRA_LENGTH)
+        self.max_n_best = config.decoding.beam_size
+        row = self.max_n_best * (SHORTEST + FIRST_EXTRA_LENGTH)
         capacity = max(config.decoding.batch_tokens // row, 1)
         is_exact = product_dtype(config.model.dtype) == FLOAT32 and config.decoding.dtype == "auto"
         rows = [n for n in ROWS if is_exact and n * row < config.decoding.batch_tokens]  # else rounding may differ
@@ -64,10 +65,6 @@ class ServedModel:
         self.queue = Batcher(kinds, wait_seconds, max_jobs, functools.partial(metrics.report, pair))
         metrics.queue.labels(pair).set_function(lambda: len(self.queue))
         self._tokens = metrics.tokens.labels(pair)
-
-    @property
-    def max_n_best(self) -> int:
-        return self.model.config.decoding.beam_size
 
     def compile(self) -> None:
         """Compiles the programs of translations, and those that explain them, except with controls."""
@@ -121,12 +118,11 @@ class ServedModel:
 
     def _translate(self, sentences: list[str]) -> list[list[Translation]]:
         rows = self._choose_rows([self._num_tokens(sentence) for sentence in sentences])
-        found: list[list[Translation]] = [[] for _ in sentences]
+        found: dict[int, list[Translation]] = {}
         for count in set(rows):
             chosen = [i for i in range(len(sentences)) if rows[i] == count]
-            for i, best in zip(chosen, self._models[count].translate([sentences[i] for i in chosen]), strict=True):
-                found[i] = best
-        return found
+            found |= zip(chosen, self._models[count].translate([sentences[i] for i in chosen]), strict=True)
+        return [found[i] for i in range(len(sentences))]
 
     def _translate_controlled(self, sentence: str, control: Control) -> list[Translation]:
         prefixes, required, banned = ([value] for value in control)
