@@ -221,16 +221,12 @@ function grouped(text, pieces) {
   const written = pieces.map((piece) => (piece === END ? "" : piece.replaceAll("\u2581", "")));
   const words = text.split(/\s+/).filter(Boolean).map((word) => ({ text: word, pieces: [] }));
   if (written.join("") !== words.map((word) => word.text).join("")) return groupedByPieces(pieces, written);
-  let [start, begin] = [0, 0]; // of the word and of the piece, in characters
-  let piece = 0;
+  let [begin, start] = [0, 0]; // of the piece and of the word, in characters
+  const spans = written.map((piece) => [begin, (begin += piece.length)]);
   for (const word of words) {
     const end = start + word.text.length;
-    while (piece < pieces.length && pieces[piece] !== END && begin < end) {
-      word.pieces.push(piece);
-      if (begin + written[piece].length > end) break; // the next word has a part of it
-      begin += written[piece].length;
-      piece += 1;
-    }
+    // A mark of a word has no characters, and belongs to the word that begins there.
+    spans.forEach(([from, to], i) => { if (from < end && (from >= start || to > start)) word.pieces.push(i); });
     start = end;
   }
   return words;
