@@ -121,14 +121,14 @@ def compare(
     A toolkit may cut such a translation or choose its end by other rules, so shares leave these out.
     """
     precision = theirs.get("precision") or request["quantization"] or "float32"
-    pairs = {}  # of the translations that end before the limit
-    for search in [search for search in SEARCHES if theirs[search]]:
+    equal = {}  # whether the translations that end before the limit are equal, apart from the number of their spaces
+    for search in filter(theirs.get, SEARCHES):
         triples = zip(ours[search], theirs[search], ours["ended"][search], strict=True)
-        pairs[search] = [(first, second) for first, second, has_ended in triples if has_ended]
+        equal[search] = [first.split() == second.split() for first, second, has_ended in triples if has_ended]
     count = len(sentences.texts)
-    if min(map(len, pairs.values())) < count / 2:
+    if min(map(len, equal.values())) < count / 2:
         raise Unavailable(f"most translations here reach the length limit of {request['max_length']} tokens")
-    identical = {search: identical_share(ended) for search, ended in pairs.items()}
+    identical = {search: sum(same) / len(same) for search, same in equal.items()}
     difference = None
     if theirs["scores"] is not None:
         triples = zip(ours["scores"], theirs["scores"], ours["references"], strict=True)
@@ -144,9 +144,9 @@ def compare(
         "verdict": verdict,
         "reasons": reasons,
         "precision": precision,
-        "sentences": len(sentences.texts),
+        "sentences": count,
         "sentences_from": sentences.origin,
-        "at_length_limit": {search: count - len(ended) for search, ended in pairs.items()},
+        "at_length_limit": {search: count - len(same) for search, same in equal.items()},
         **{f"identical_{search}": identical.get(search) for search in SEARCHES},
         "largest_score_difference_per_token": difference,
         "bleu": scores,
@@ -154,11 +154,6 @@ def compare(
         "versions": {name: side["versions"] for name, side in sides.items()},
         "seconds": {name: side["seconds"] for name, side in sides.items()} | {"search": theirs.get("search_seconds")},
     }
-
-
-def identical_share(pairs: Sequence[tuple[str, str]]) -> float:
-    """Returns the fraction of pairs of texts that are equal, apart from the number of their spaces."""
-    return sum(first.split() == second.split() for first, second in pairs) / len(pairs)
 
 
 def below_bars(identical: Mapping[str, float], difference: float | None) -> list[str]:
