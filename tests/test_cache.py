@@ -3,7 +3,9 @@
 import jax
 import pytest
 
+from transformer import locks
 from transformer.cache import enable_compilation_cache, make_once
+from transformer.errors import UserError
 
 
 @pytest.fixture
@@ -41,3 +43,9 @@ def test_what_exists_needs_no_lock(tmp_path):
     (tmp_path / ".folder.lock").unlink()
     make_once(tmp_path / "folder", made.append, 1)
     assert len(made) == 1 and not (tmp_path / ".folder.lock").exists()
+
+
+def test_what_another_process_makes_is_awaited_with_a_deadline(tmp_path):
+    late = "waited 0 s for another process that prepares data .*lock.; check .*data.wait_seconds=0"
+    with locks.exclusive(tmp_path / ".folder.lock", "nobody", "", 0), pytest.raises(UserError, match=late):
+        make_once(tmp_path / "folder", print, 0)

@@ -5,7 +5,6 @@ import json
 import os
 import platform
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from transformer import files, locks
@@ -24,12 +23,6 @@ def folder(cache_dir: str) -> Path:
     return path.resolve()
 
 
-def exclusive(lock: Path, seconds: int) -> AbstractContextManager[None]:
-    """Locks a file while one process prepares data that several need; `seconds` is `config.data.wait_seconds`."""
-    advice = f"check whether it still runs, or raise config.data.wait_seconds={seconds}"
-    return locks.exclusive(lock, "another process that prepares data", advice, seconds)
-
-
 def key(content: object) -> str:
     """Returns a digest of a JSON value, for use in a folder's name."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
@@ -40,7 +33,9 @@ def make_once(folder: Path, fill: Callable[[Path], None], seconds: int) -> None:
     if folder.exists():  # perhaps in a cache that this user may only read
         return
     folder.parent.mkdir(exist_ok=True)
-    with exclusive(folder.with_name(f".{folder.name}.lock"), seconds):
+    lock = folder.with_name(f".{folder.name}.lock")
+    advice = f"check whether it still runs, or raise config.data.wait_seconds={seconds}"
+    with locks.exclusive(lock, "another process that prepares data", advice, seconds):
         if not folder.exists():
             with files.new_folder(folder) as unfinished:
                 fill(unfinished)
