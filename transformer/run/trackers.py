@@ -31,9 +31,6 @@ CELL, GAP, FRAME = 6, 6, 160  # attention: pixels of a weight, pixels between tw
 class Tracker:
     """The interface of trackers. Methods, and the constructor, may raise any error."""
 
-    module: str  # that it imports
-    package: str  # to install for it
-
     def __init__(self, workdir: Workdir, config: Config) -> None:
         self.workdir, self.config = workdir, config
 
@@ -53,7 +50,6 @@ class Tracker:
 class TensorBoard(Tracker):
     """Event files in the workdir, with curves, and texts and cross-attention of the samples."""
 
-    module = package = "tensorboardX"
     _events: EventsWriter | None = None
 
     def start(self, first_step: int, lines: Sequence[Record]) -> None:
@@ -96,8 +92,6 @@ class TensorBoard(Tracker):
 class WeightsAndBiases(Tracker):
     """A run of Weights & Biases, which each start of the run continues. Environment variables are those of W&B."""
 
-    module = package = "wandb"
-
     def __init__(self, workdir: Workdir, config: Config) -> None:
         import wandb
 
@@ -120,8 +114,6 @@ class WeightsAndBiases(Tracker):
 
 class MLflow(Tracker):
     """A run of MLflow, which each start continues: on $MLFLOW_TRACKING_URI, or in a database in the workdir."""
-
-    module, package = "mlflow", "mlflow-skinny"
 
     def __init__(self, workdir: Workdir, config: Config) -> None:
         from mlflow import MlflowClient, entities
@@ -154,6 +146,7 @@ class MLflow(Tracker):
 
 
 TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases, "mlflow": MLflow}
+PACKAGES = {"wandb": "wandb", "mlflow": "mlflow-skinny"}  # not in requirements.txt, by the names of their modules
 
 
 def check_trackers(config: Config) -> None:
@@ -162,9 +155,8 @@ def check_trackers(config: Config) -> None:
     for name in names_in(config.training.trackers):
         if name not in TRACKERS:
             raise UserError(f"{given}: must be empty, or names out of {', '.join(TRACKERS)}{nearest(name, TRACKERS)}")
-        if importlib.util.find_spec(TRACKERS[name].module) is None:
-            package = TRACKERS[name].package
-            raise UserError(f"{given}: {name} needs a package; pip install {package}, or leave out {name}")
+        if name in PACKAGES and importlib.util.find_spec(name) is None:
+            raise UserError(f"{given}: {name} needs a package; pip install {PACKAGES[name]}, or leave out {name}")
 
 
 def recorded_id(workdir: Workdir, name: str, make: Callable[[], str]) -> str:
