@@ -155,9 +155,7 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
         lambda c: bool(c.training.init_from and (c.model.source_vectors or c.model.target_vectors))
     ),
     "a shared tokenizer has one model file, others have SOURCE,TARGET": (
-        lambda c: (
-            c.tokenizer.model_file != "" and len(c.tokenizer.model_file.split(",")) != (1 if c.tokenizer.shared else 2)
-        )
+        lambda c: c.tokenizer.model_file != "" and c.tokenizer.model_file.count(",") != (0 if c.tokenizer.shared else 1)
     ),
     "a packed row must hold the longest pair; raise packed_length or lower max_length": (
         lambda c: c.batch.plan == "packed" and c.batch.packed_length < c.data.max_length
