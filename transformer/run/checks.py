@@ -1,7 +1,7 @@
 """Checks before a run starts: its processes, devices and data, and whether a run that has begun can continue."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +93,8 @@ def check_listed_corpora(config: Config) -> None:
     read_factors(config.optimizer.rate_factors)
 
 
-def check_prefixes(flag: str, prefixes: Iterable[str], names: Iterable[str]) -> None:
+def check_prefixes(flag: str, prefixes: Iterable[str], names: Collection[str]) -> None:
     """Raises UserError, which begins with `flag`, for a prefix that is no name or beginning, up to a dot, of a name."""
-    names = list(names)
     for prefix in prefixes:
         if not any(begins_with(name, [prefix]) for name in names):
             modules = sorted({".".join(name.split(".")[:2]) for name in names})

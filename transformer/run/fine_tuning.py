@@ -106,8 +106,7 @@ class Parent:
     def initial_optimizer_state(self, fresh: optax.OptState) -> optax.OptState:
         """Returns the parent's optimizer state with its schedule at the beginning, sharded as the `fresh` state."""
         folder = self.workdir.checkpoints / str(self.step)
-        with restore.readable(folder, "name another step"):
-            loaded = restore.named_leaves(restore.read_arrays(folder, checksums.OPTIMIZER))
+        loaded = restore.named_leaves(restore.read_arrays(folder, checksums.OPTIMIZER))
         state = jax.tree.unflatten(jax.tree.structure(fresh), [loaded[name] for name in restore.named_leaves(fresh)])
         return jax.device_put(restart_schedule(state), jax.tree.map(lambda leaf: leaf.sharding, fresh))
 
