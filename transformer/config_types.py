@@ -39,11 +39,9 @@ def names_in(text: str) -> list[str]:
 
 
 def guided_heads(config: Config) -> list[tuple[int, int]]:
-    """Returns (layer, head), from 0, of each head in `guided_heads`. `config` is `config.training`.
+    """Returns (layer, head), from 0, of each head in `guided_heads`; none unless all are LAYER.HEAD, from 1.
 
-    Raises ValueError for another form than LAYER.HEAD,LAYER.HEAD,... with numbers from 1.
+    `config` is `config.training`.
     """
-    heads = [re.fullmatch(r"([1-9]\d*)\.([1-9]\d*)", name) for name in names_in(config.guided_heads)]
-    if None in heads:
-        raise ValueError(config.guided_heads)
-    return [(int(head[1]) - 1, int(head[2]) - 1) for head in heads]
+    heads = [re.fullmatch(r"([1-9]\d{0,8})\.([1-9]\d{0,8})", name) for name in names_in(config.guided_heads)]
+    return [] if None in heads else [(int(head[1]) - 1, int(head[2]) - 1) for head in heads]
