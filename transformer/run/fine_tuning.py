@@ -1,7 +1,6 @@
 """Fine-tuning: a run that starts from the parameters of another run, its parent (`training.init_from`)."""
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,7 +18,7 @@ from transformer.data.tokenizers import tokenizer
 from transformer.environment import read_environment
 from transformer.errors import UserError, first_of
 from transformer.run.checks import check_prefixes
-from transformer.run.new_vocabulary import find_origins
+from transformer.run.new_vocabulary import Origins, find_origins
 from transformer.special_tokens import SPECIAL
 from transformer.training.objectives import OBJECTIVES
 from transformer.training.optimizer import begins_with, make_optimizer, restart_schedule
@@ -96,10 +95,10 @@ class Parent:
         taken = restore.load_parameters(self.workdir.path, [self.step], expected, self.config, self.item)
         loaded = restore.named_leaves(taken)
         logging.info("Initial parameters %s.", self.describe(parameters))
-        leaves, vectors = restore.named_leaves(parameters), self._token_vectors(own) if self.has_own_vocabulary else {}
+        leaves, tokens = restore.named_leaves(parameters), self._token_origins(own) if self.has_own_vocabulary else {}
         for name, origin in self.origins.items():
             random, taken = leaves[name], loaded[origin]
-            taken = vectors[name](name, taken) if name in vectors else taken
+            taken = tokens[name].vectors(name, taken) if name in tokens else taken
             leaves[name] = jax.make_array_from_callback(random.shape, random.sharding, taken.__getitem__)
         return jax.tree.unflatten(jax.tree.structure(parameters), leaves.values())
 
@@ -110,13 +109,13 @@ class Parent:
         state = jax.tree.unflatten(jax.tree.structure(fresh), [loaded[name] for name in restore.named_leaves(fresh)])
         return jax.device_put(restart_schedule(state), jax.tree.map(lambda leaf: leaf.sharding, fresh))
 
-    def _token_vectors(self, own: tokenizer.Tokenizer) -> dict[str, Callable]:
-        """Returns the functions of (name, parameter of the parent) to the parameter for the own vocabulary, by name."""
+    def _token_origins(self, own: tokenizer.Tokenizer) -> dict[str, Origins]:
+        """Returns the origins of the own vocabulary's tokens for each taken parameter with a vector for each token."""
         sides = sorted(set(self.token_sides.values()))
         origins = {side: find_origins(own.sides[side], self.tokenizer.sides[side]) for side in sides}
         for side, found in origins.items():
             found.log("both sides" if own.is_shared else ("source", "target")[side])
-        return {name: origins[side].vectors for name, side in self.token_sides.items()}
+        return {name: origins[side] for name, side in self.token_sides.items()}
 
     def describe(self, parameters: dict) -> str:
         """Describes which of the run's parameters are taken; `parameters` may be abstract."""
