@@ -73,16 +73,8 @@ def attention_weights(model: nnx.Module, *inputs: Array) -> dict[str, Float[Arra
     """
     _, captured = nnx.capture(model, nnx.Intermediate)(*inputs)
     if isinstance(model, Stack):
-        captured = {"encoder" if isinstance(model, Encoder) else "decoder": captured}
-    weights = {}
-    for name, stack, attention in (
-        ("encoder", "encoder", "self_attention"),
-        ("decoder", "decoder", "self_attention"),
-        ("cross", "decoder", "cross_attention"),
-    ):
-        layers = captured[stack]["layers"] if stack in captured else {}
-        modules = [layers[i][attention] for i in sorted(layers) if attention in layers[i]]
-        by_layer = [module["weights"].get_value()[0] for module in modules if "weights" in module]
-        if by_layer:
-            weights[name] = jnp.stack(by_layer)
-    return weights
+        captured = nnx.State({"encoder" if isinstance(model, Encoder) else "decoder": captured})
+    layers: dict[str, list[Array]] = {"encoder": [], "decoder": [], "cross": []}
+    for (stack, *_, attention, _), weights in nnx.to_flat_state(captured):  # in the order of the layers
+        layers["cross" if attention == "cross_attention" else stack].append(weights.get_value()[0])
+    return {name: jnp.stack(weights) for name, weights in layers.items() if weights}
