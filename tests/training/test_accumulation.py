@@ -31,7 +31,15 @@ def test_each_step_has_the_batches_of_the_last_change_up_to_it(changes, expected
 
 @pytest.mark.parametrize(
     ("accumulation", "changes", "expected"),
-    [(1, "", [1]), (4, "", [2]), (1, "3:2,4:8", [2, 1]), (2, "3:1", [2, 1]), (2, "3:4", [2]), (1, "9:2", [1])],
+    [
+        (1, "", [1]),
+        (4, "", [2]),
+        (1, "3:2,4:8", [2, 1]),
+        (2, "3:1", [2, 1]),
+        (2, "3:4", [2]),
+        (1, "9:2", [1]),
+        (1, "8:2,9:4", [1]),
+    ],
 )
 def test_only_the_programs_of_updates_that_occur_are_needed(accumulation, changes, expected):
     assert kinds(training(6, accumulation, changes)) == expected

@@ -8,11 +8,10 @@ def phases(training: Config) -> list[tuple[range, int]]:
 
     `training` is `config.training`. Phases that begin after the last step are left out.
     """
-    changes = [change.split(":") for change in training.accumulation_changes.split(",") if change]
-    starts = [(1, training.accumulation), *((int(step), int(count)) for step, count in changes)]
+    changes = [map(int, change.split(":")) for change in training.accumulation_changes.split(",") if change]
+    starts = [(1, training.accumulation), *((step, count) for step, count in changes if step <= training.steps)]
     ends = [*(step for step, _ in starts[1:]), training.steps + 1]
-    spans = zip(starts, ends, strict=True)
-    return [(range(first, min(end, training.steps + 1)), count) for (first, count), end in spans if first < end]
+    return [(range(first, end), count) for (first, count), end in zip(starts, ends, strict=True)]
 
 
 def batches_at(step: int, training: Config) -> int:
