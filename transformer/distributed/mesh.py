@@ -47,9 +47,13 @@ def tree_shardings(mesh: Mesh, tree):
     """Returns the sharding of each leaf of parameters or optimizer state; what the mesh does not divide stays whole."""
 
     def place(path, leaf) -> NamedSharding:
-        names = [str(getattr(key, "key", getattr(key, "name", ""))) for key in path]
-        rule = next((RULES[name] for name in reversed(names) if name in RULES), P())
-        dimensions = zip(rule, leaf.shape, strict=False) if len(leaf.shape) == 2 else ()
+        dimensions = zip(sharding_rule(path), leaf.shape, strict=False) if len(leaf.shape) == 2 else ()
         return NamedSharding(mesh, P(*(axis if size % mesh.shape[axis] == 0 else None for axis, size in dimensions)))
 
     return jax.tree_util.tree_map_with_path(place, tree)
+
+
+def sharding_rule(path: tuple) -> P:
+    """Returns the axes of a matrix at this path of a tree, by the last name that has a rule; none without one."""
+    names = jax.tree_util.keystr(path, simple=True, separator=".").split(".")
+    return next((RULES[name] for name in reversed(names) if name in RULES), P())

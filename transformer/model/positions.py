@@ -58,7 +58,6 @@ def make_positions(
     config: Config, num_layers: int, *, is_causal: bool, rngs: nnx.Rngs
 ) -> tuple[Callable | None, list[Relation]]:
     """Returns what a stack adds to its embeddings, None for nothing, and the relation that each layer sees."""
-
     make = functools.partial(POSITIONS[config.positions], config, is_causal, rngs)
     first = make()
     if not isinstance(first, Relation):

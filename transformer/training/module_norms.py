@@ -42,6 +42,6 @@ def norms_by_module(tree: dict) -> dict[str, jax.Array]:
     """Returns the Euclidean norm of the parameters of each module, by its name."""
     squares: dict[str, jax.Array] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        module = ".".join(str(key.key) for key in (path[:-1] or path)[:MODULE_DEPTH])
+        module = jax.tree_util.keystr((path[:-1] or path)[:MODULE_DEPTH], simple=True, separator=".")
         squares[module] = squares.get(module, 0.0) + jnp.sum(jnp.square(leaf))
     return {module: jnp.sqrt(value) for module, value in squares.items()}

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from transformer.config_types import Config, is_positive, names_in
 from transformer.data.sources.lines import parse_number
-from transformer.distributed.mesh import RULES
+from transformer.distributed.mesh import sharding_rule
 from transformer.errors import UserError
 from transformer.model.partitioning import is_for_one_cpu, target_platform
 
@@ -36,7 +36,6 @@ def make_optimizer(config: Config, schedule: optax.Schedule, frozen: str = "") -
     replaces the schedule's: a program that has it as an argument does not depend on the schedule. Raises UserError
     unless `rate_factors` is NAME:FACTOR,...
     """
-
     factors = read_factors(config.rate_factors) + [(name, 0.0) for name in names_in(frozen)]
 
     def with_schedule(schedule: optax.Schedule) -> optax.GradientTransformation:
@@ -85,7 +84,7 @@ def _scale_by_name(factors: list[tuple[str, float]], only_zeros: bool = False) -
     """Multiplies each update with the last factor whose name fits; with `only_zeros`, where that is 0."""
 
     def scale(path, update):
-        name = ".".join(str(key.key) for key in path)
+        name = jax.tree_util.keystr(path, simple=True, separator=".")
         factor = next((factor for prefix, factor in reversed(factors) if begins_with(name, [prefix])), 1.0)
         if factor == 0.0:
             return jnp.zeros_like(update)
@@ -234,5 +233,4 @@ def _orthogonalize(stack: Float[Array, "N K M"], epsilon: float) -> Float[Array,
 
 def _transpose_by_rule(path: tuple, matrix: jax.Array) -> jax.Array:
     """Transposes a matrix whose columns "fsdp" shards, to shard a stack alike. A second call undoes the first."""
-    rule = next((RULES[key.key] for key in reversed(path) if getattr(key, "key", None) in RULES), ("fsdp",))
-    return matrix if rule[0] == "fsdp" else matrix.T
+    return matrix.T if sharding_rule(path) == P("tensor", "fsdp") else matrix
