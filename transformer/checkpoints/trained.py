@@ -107,16 +107,15 @@ def load(workdirs: Sequence[str], which: str, average: int, overrides: Sequence[
     size = config.decoding.shortlist
     shortlist = Shortlist.load(first.shortlist, tokenizers[0], size) if size else None
     scorers = load_scorers(config)
-    graphs, parameters, checkpoints = [], [], []
+    loaded = []
     for workdir, run_config in opened:
         steps = choose_steps(workdir.path, which, average, run_config.checkpoint.every)
         graph, expected = abstract_init(run_config, *tokenizers[0].vocab_sizes)
-        graphs.append(graph)
-        parameters.append(load_parameters(workdir.path, steps, expected, run_config))
-        checkpoints.append(Checkpoint(str(workdir.path), steps[-1], tuple(workdir.averaged_steps() or steps)))
+        checkpoint = Checkpoint(str(workdir.path), steps[-1], tuple(workdir.averaged_steps() or steps))
+        loaded.append((graph, load_parameters(workdir.path, steps, expected, run_config), checkpoint))
         noun = "step" if len(steps) == 1 else "the mean of steps"
         logging.info("%s: loaded %s %s.", workdir.path, noun, ", ".join(map(str, steps)))
-    models = tuple(graphs), tuple(parameters), tuple(checkpoints)
+    models = zip(*loaded, strict=True)  # graphs, parameters and checkpoints
     return Trained(first, config, tokenizers[0].tagged(source_tag(config.data)), *models, shortlist, scorers)
 
 
