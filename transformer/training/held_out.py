@@ -135,11 +135,10 @@ def read_texts(config: Config, decoder: TextDecoder) -> Texts:
     return Texts(texts[:count], references[:count], decoder.with_tag(source_tag(config.data)), config.data)
 
 
-def make_batches(config: Config, corpora: Sequence[Corpus], train: Corpus | None) -> dict[str, Batches]:
+def make_batches(config: Config, corpora: Sequence[Corpus], train: Corpus) -> dict[str, Batches]:
     """Returns the batches of each validation set by name, and by "train_loss/NAME" those of each part of a mixture."""
     chosen = {name: (x, np.arange(len(x))) for name, x in zip(held_out_sets(config), corpora, strict=True)}
-    if train is not None:
-        chosen |= {f"train_loss/{name}": (train, pairs) for name, pairs in _samples_of_parts(train)}
+    chosen |= {f"train_loss/{name}": (train, pairs) for name, pairs in _samples_of_parts(train)}
     plans = loader.plan_in_order(list(chosen.values()), config)
     return {name: Batches(chosen[name][0], plan) for name, plan in zip(chosen, plans, strict=True)}
 

@@ -59,9 +59,9 @@ class Validation:
         mesh: Mesh,
         tokenizer: Tokenizer,
         corpora: Sequence[Corpus],
-        train: Corpus | None = None,
+        train: Corpus,
     ):
-        """`corpora`: those of `held_out_sets`, in their order. `train`: the training corpus, if it may be a mixture."""
+        """`corpora`: those of `held_out_sets`, in their order. `train`: the training corpus."""
         self.config, self.graph, self.mesh = config, graph, mesh
         self.eval_step = EvalStep(config, graph, mesh, tokenizer.source.pieces)
         sets, self.decoder, self.texts = held_out_sets(config), None, {}
