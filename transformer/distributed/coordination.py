@@ -87,14 +87,14 @@ class AnyProcess:
         mesh = jax.make_mesh((jax.device_count(),), ("device",), (AxisType.Auto,))
         self._one_per_device = NamedSharding(mesh, P("device"))
         self._any = jax.jit(lambda flags: flags.any(), out_shardings=NamedSharding(mesh, P()))
-        self._previous: jax.Array | None = None
+        self._previous: jax.Array | bool = False
 
     def __call__(self, flag: bool) -> bool:
         if jax.process_count() == 1:
             return flag
         flags = jax.make_array_from_callback((jax.device_count(),), self._one_per_device, lambda _: np.array([flag]))
         previous, self._previous = self._previous, self._any(flags)
-        return previous is not None and bool(previous)
+        return bool(previous)
 
 
 def client() -> Any:
