@@ -1,6 +1,5 @@
 """The keys, values and states that decoding keeps, and its steps over them. K hypotheses ("beams") per sentence."""
 
-import functools
 from typing import Any
 
 import jax
@@ -25,8 +24,7 @@ class KeyValueCache:
     def start(cls, attention: MultiHeadAttention, rows: int, beams: int, length: int) -> "KeyValueCache":
         """Returns an empty cache of self-attention: an entry of each of K slots for each of L positions."""
         entries = jax.ShapeDtypeStruct((rows, beams * length, attention.key.in_features), FLOAT32)
-        shapes = jax.eval_shape(functools.partial(project, attention), entries)
-        return cls(*(jnp.zeros(array.shape, array.dtype) for array in shapes))
+        return cls(*map(jnp.zeros_like, jax.eval_shape(lambda x: project(attention, x), entries)))
 
     def step(
         self,
