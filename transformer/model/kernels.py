@@ -27,14 +27,17 @@ COLUMN_MULTIPLE = {"cpu": 1, "gpu": 128, "tpu": 128}
 class TransposedMatrix(NamedTuple):
     """A weight (K, N) that is stored as its transpose, as decoding on CPUs keeps it."""
 
-    transpose: Float[Array, "N K"] | Float[np.ndarray, "N K"]
+    transpose: Float[Array | np.ndarray, "N K"]
 
 
 class QuantizedRows(NamedTuple):
     """Rows of a matrix in 8 bits: integers times the scale of their row. Of a weight they are the columns."""
 
-    integers: Int8[Array, "*N K"] | Int8[np.ndarray, "*N K"]
-    scales: Float[Array, "*N"] | Float[np.ndarray, "*N"]
+    integers: Int8[Array | np.ndarray, "*N K"]
+    scales: Float[Array | np.ndarray, "*N"]
+
+
+Weight = Float[Array | np.ndarray, "K N"] | TransposedMatrix | QuantizedRows
 
 
 def product_dtype(name: str) -> jnp.dtype:
@@ -69,9 +72,7 @@ def batched_dtype(dtype: jnp.dtype) -> jnp.dtype:
     return FLOAT32 if target_platform() == "cpu" else dtype
 
 
-def decoding_weight(
-    w: Float[Array, "K N"] | Float[np.ndarray, "K N"], dtype: jnp.dtype
-) -> Float[Array, "K N"] | Float[np.ndarray, "K N"] | TransposedMatrix | QuantizedRows:
+def decoding_weight(w: Float[Array | np.ndarray, "K N"], dtype: jnp.dtype) -> Weight:
     """Returns a weight as decoding keeps it: in `dtype`, and transposed on CPUs, or quantized if `dtype` is int8.
 
     XLA on CPUs reorders the right operand at each product. It reorders a transposed weight faster, if it has to at all.
@@ -82,7 +83,7 @@ def decoding_weight(
     return TransposedMatrix(converted.T) if target_platform() == "cpu" else converted
 
 
-def quantize(rows: Float[Array, "N K"] | Float[np.ndarray, "N K"]) -> QuantizedRows:
+def quantize(rows: Float[Array | np.ndarray, "N K"]) -> QuantizedRows:
     """Returns the rows in 8 bits. The largest number of a row becomes 127 or -127; a row of zeros has the scale 1."""
     rows = rows.astype(FLOAT32)
     scales = abs(rows).max(axis=1) / INT8_MAX
@@ -96,10 +97,7 @@ def dequantize(rows: Float[Array, "*N K"] | QuantizedRows) -> Float[Array, "*N K
 
 
 def linear_map(
-    x: Float[Array, "*rows K"],
-    weight: Float[Array, "K N"] | Float[np.ndarray, "K N"] | TransposedMatrix | QuantizedRows,
-    dtype: jnp.dtype,
-    output_dtype: jnp.dtype,
+    x: Float[Array, "*rows K"], weight: Weight, dtype: jnp.dtype, output_dtype: jnp.dtype
 ) -> Float[Array, "*rows N"]:
     """Returns x times a weight: a product in `dtype`, or for a quantized weight in int8."""
     if isinstance(weight, QuantizedRows):
