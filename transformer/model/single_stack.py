@@ -19,7 +19,6 @@ class MaskedLanguageModel(TokenModel):
     """An encoder that predicts the tokens at masked positions by the table of its embedding (Devlin et al. 2019)."""
 
     def __init__(self, config: Config, vocab_size: int, *, rngs: nnx.Rngs):
-        """`config` is the group `config.model`."""
         embedding = Embedding(vocab_size, config.d_model, dtype=config.dtype, rngs=rngs)
         self.encoder = Encoder(config, embedding, rngs=rngs)
         self.set_output(config, embedding, vocab_size, True, rngs)
@@ -39,7 +38,6 @@ class LanguageModel(TokenModel):
     """A decoder without an encoder, which maps tokens to the logits of each next token."""
 
     def __init__(self, config: Config, vocab_size: int, *, rngs: nnx.Rngs):
-        """`config` is the group `config.model`."""
         embedding = Embedding(vocab_size, config.d_model, dtype=config.dtype, rngs=rngs)
         self.decoder = Decoder(config, embedding, cross_attention=False, rngs=rngs)
         self.set_output(config, embedding, vocab_size, True, rngs)
@@ -83,7 +81,6 @@ class CtcTransformer(TokenModel):
     """
 
     def __init__(self, config: Config, source_vocab_size: int, target_vocab_size: int, *, rngs: nnx.Rngs):
-        """`config` is the group `config.model`."""
         embedding = Embedding(source_vocab_size, config.d_model, dtype=config.dtype, rngs=rngs)
         self.encoder = Encoder(config, embedding, rngs=rngs)
         is_shared, _ = SHARE_EMBEDDINGS[config.share_embeddings]

@@ -21,7 +21,7 @@ class Transformer(TokenModel):
     """
 
     def __init__(self, config: Config, source_vocab_size: int, target_vocab_size: int, *, rngs: nnx.Rngs):
-        """`config` is the group `config.model`. Raises ValueError if a shared table would need two sizes."""
+        """Raises ValueError if a shared table would need two sizes."""
         is_shared, is_tied = SHARE_EMBEDDINGS[config.share_embeddings]
         if is_shared and source_vocab_size != target_vocab_size:
             raise ValueError(
