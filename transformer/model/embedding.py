@@ -34,7 +34,7 @@ class Embedding(nnx.Module):
 
 
 class TokenModel(nnx.Module):
-    """Base class of models that predict tokens: logits are the products of `hidden` and a table's rows, plus a bias."""
+    """Base class of models that have `hidden`: logits are products of its result and a table's rows, plus a bias."""
 
     def set_output(self, config: Config, embedding: Embedding, vocab_size: int, is_tied: bool, rngs: nnx.Rngs) -> None:
         """Makes the output layer: the table of the embedding if it `is_tied`, else a projection, and perhaps a bias."""
@@ -46,10 +46,6 @@ class TokenModel(nnx.Module):
     def __call__(self, *inputs: Array, **options: Any) -> Float[Array, "*B V"]:
         """Returns the logits of the tokens that the model predicts. The arguments are those of `hidden`."""
         return self.logits(self.hidden(*inputs, **options))
-
-    def hidden(self, *inputs: Array, **options: Any) -> Float[Array, "*B D"]:
-        """Returns the vectors whose products with the rows of the table are the logits."""
-        raise NotImplementedError
 
     def logits(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Returns the logits of the tokens, given the result of `hidden`."""
