@@ -2,7 +2,6 @@
 
 import enum
 import importlib
-import itertools
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -134,8 +133,8 @@ def choose(kind: str, name: str, table: Mapping[str, Chosen]) -> Chosen:
     return table[name]
 
 
-def _is_one_line(value: str) -> bool:
-    return "\n" not in value and "\0" not in value
+def _is_line(value: Any) -> bool:
+    return isinstance(value, str) and "\n" not in value and "\0" not in value
 
 
 def _has_languages_only(tag: str) -> bool:
@@ -144,8 +143,7 @@ def _has_languages_only(tag: str) -> bool:
 
 
 def _is_triples(value: tuple) -> bool:
-    triples = all(isinstance(item, tuple) and [type(part) for part in item] == [str, str, str] for item in value)
-    return triples and all(_is_one_line(part) for item in value for part in item)
+    return all(isinstance(item, tuple) and len(item) == 3 and all(map(_is_line, item)) for item in value)
 
 
 def _is_changes(value: str) -> bool:
@@ -153,13 +151,12 @@ def _is_changes(value: str) -> bool:
     if None in changes:
         return False
     steps = [1, *(int(change[1]) for change in changes)]
-    is_ascending = all(step < following for step, following in itertools.pairwise(steps))
-    return is_ascending and all(int(change[2]) >= 1 for change in changes)
+    return steps == sorted(set(steps)) and all(int(change[2]) >= 1 for change in changes)
 
 
-TEXT = Rule("text of one line", _is_one_line)
-NONEMPTY_TEXT = Rule("text of one line, not empty", lambda value: value.strip() != "" and _is_one_line(value))
-TEXTS = Rule("a tuple of texts", lambda value: all(isinstance(item, str) and _is_one_line(item) for item in value))
+TEXT = Rule("text of one line", _is_line)
+NONEMPTY_TEXT = Rule("text of one line, not empty", lambda value: value.strip() != "" and _is_line(value))
+TEXTS = Rule("a tuple of texts", lambda value: all(map(_is_line, value)))
 WORDS = Rule("a tuple of words", lambda value: all(isinstance(item, str) and item.split() == [item] for item in value))
 TAG = Rule(
     "one word, or empty, in which braces are those of {source_language} or {target_language}",
