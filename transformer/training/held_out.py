@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -11,7 +11,6 @@ import numpy as np
 from absl import logging
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Int
 
 from transformer.config.loading import with_values
 from transformer.config_types import Config
@@ -138,14 +137,10 @@ def read_texts(config: Config, decoder: TextDecoder) -> Texts:
 def make_batches(config: Config, corpora: Sequence[Corpus], train: Corpus) -> dict[str, Batches]:
     """Returns the batches of each validation set by name, and by "train_loss/NAME" those of each part of a mixture."""
     chosen = {name: (x, np.arange(len(x))) for name, x in zip(held_out_sets(config), corpora, strict=True)}
-    chosen |= {f"train_loss/{name}": (train, pairs) for name, pairs in _samples_of_parts(train)}
+    first = 0
+    for name, count in zip(train.names, train.report["parts"], strict=False):  # only the parts of a mixture have names
+        taken = min(count, TRAINING_SAMPLE)
+        chosen[f"train_loss/{name}"] = train, first + np.arange(taken) * count // taken
+        first += count
     plans = loader.plan_in_order(list(chosen.values()), config)
     return {name: Batches(chosen[name][0], plan) for name, plan in zip(chosen, plans, strict=True)}
-
-
-def _samples_of_parts(train: Corpus) -> Iterator[tuple[str, Int[np.ndarray, " N"]]]:
-    first = 0
-    for name, count in zip(train.names, train.report["parts"] if train.names else (), strict=True):
-        taken = min(count, TRAINING_SAMPLE)
-        yield name, first + np.arange(taken) * count // taken
-        first += count
