@@ -11,6 +11,7 @@ translation, after a tag that tells the model so (Caswell et al. 2019). Sentence
 import argparse
 import itertools
 import json
+import math
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,8 +30,8 @@ def main(arguments: argparse.Namespace) -> None:
     from transformer.data.sources.text import TextSource
 
     pair = parse_pair(arguments.pair)
-    if arguments.ratio is not None and not arguments.ratio > 0:
-        raise UserError(f"--ratio={arguments.ratio}: must be above 0")
+    if arguments.ratio is not None and not 0 < arguments.ratio < math.inf:
+        raise UserError(f"--ratio={arguments.ratio}: must be above 0, and finite")
     folder, split = arguments.real, arguments.split
     data = base.get_config().data
     data.update(path=str(folder), train_split=split, source_language=pair[0], target_language=pair[1])

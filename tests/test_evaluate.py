@@ -1,5 +1,6 @@
 """The command `transformer.evaluate`: its JSON, its files, its choice of checkpoints, and its errors."""
 
+import argparse
 import errno
 import json
 import os
@@ -13,7 +14,7 @@ import sacrebleu
 
 from configs import base
 from tests.checkpoints.workdirs import REFERENCES, SOURCES, make_workdir, run
-from transformer import evaluate
+from transformer import evaluate, evaluation_files
 from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
 from transformer.decoding.evaluation import translate_and_score
@@ -133,6 +134,14 @@ def test_file_names_contain_split_average_and_overrides(workdir, capsys):
     assert (saved["step"], saved["averaged"], saved["models"][0]["averaged"]) == (30, 3, [10, 20, 30])
     assert saved["decoding"]["beam_size"] == 1 and saved["decoding"]["length_penalty"] == 1.0
     assert Path(saved["hypotheses"]).name == "valid-step30-average3-beam_size1-length_penalty1.hypotheses.txt"
+
+
+def test_long_file_names_are_cut_between_characters():
+    overrides = [(f"decoding.key{number}", "\U0001f600" * 60) for number in range(14)]
+    arguments = argparse.Namespace(split="test", data=None, source=None, overrides=overrides)
+    models = SimpleNamespace(checkpoints=[trained.Checkpoint("runs/a", 20, (20,))])
+    name = evaluation_files.evaluation_name(arguments, models)
+    assert name.startswith("test-step20-key0\U0001f600") and 196 < len(name.encode()) <= 200
 
 
 def test_evaluations_with_other_settings_have_other_files(workdir, tmp_path, capsys):
@@ -285,6 +294,13 @@ def test_bad_flags_are_refused(workdir, tmp_path, monkeypatch, capsys, flags, me
     flags = flags if flags[0].startswith("--workdir") else [f"--workdir={workdir}", *flags]
     assert message in error(capsys, *flags)
     assert sorted(workdir.rglob("*")) == before
+
+
+def test_a_file_of_blank_lines_is_refused(workdir, tmp_path, capsys):
+    path = tmp_path / "blank.txt"
+    path.write_text("\n \n")
+    flags = f"--workdir={workdir}", f"--source={path}", f"--reference={path}"
+    assert f"--source={path}: the file has no text; give at least one sentence" in error(capsys, *flags)
 
 
 def test_missing_data_is_reported_with_the_flags_for_files(workdir, tmp_path, capsys):

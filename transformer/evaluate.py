@@ -119,8 +119,8 @@ def read_texts(arguments: argparse.Namespace, workdir: Workdir, data: Config) ->
                 "run that is not complete, or evaluate files with --source=FILE --reference=FILE"
             ) from error
     pairs = [read_parallel_files(Path(arguments.source), Path(name)) for name in arguments.reference]
-    if not pairs[0][0]:
-        raise UserError(f"--source={arguments.source}: the file is empty; give at least one sentence")
+    if not any(text.strip() for text in pairs[0][0]):
+        raise UserError(f"--source={arguments.source}: the file has no text; give at least one sentence")
     return pairs[0][0], [references for _, references in pairs]
 
 

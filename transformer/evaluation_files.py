@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import itertools
 import json
+import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -121,7 +122,6 @@ def describe_models(models: Trained) -> dict[str, Any]:
 def evaluation_name(arguments: argparse.Namespace, models: Trained) -> str:
     """Returns the name of an evaluation's files: split or file, checkpoint, other models and overridden keys."""
     first, *others = models.checkpoints
-    # File names have at most 255 bytes, and a character can have four.
     parts = [arguments.split or Path(arguments.source).name[:32]]
     parts += [f"of-{Path(arguments.data).name[:20]}"] if arguments.data else []
     parts += [f"step{first.step}"]
@@ -129,7 +129,8 @@ def evaluation_name(arguments: argparse.Namespace, models: Trained) -> str:
     parts += ["with-" + "+".join(Path(checkpoint.workdir).name for checkpoint in others)[:20]] if others else []
     for key, value in sorted(arguments.overrides):  # of paths, the last part
         parts.append(key.rpartition(".")[-1] + "+".join(Path(part).name for part in value.split(","))[:60])
-    return "-".join(parts)
+    # File names have at most 255 bytes, and an ending and a number follow.
+    return os.fsencode("-".join(parts))[:200].decode(errors="ignore")
 
 
 def numbered_name(folder: Path, name: str, evaluated: Mapping[str, Any]) -> str:

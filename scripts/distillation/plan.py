@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from transformer.config import loading
-from transformer.config.keys import nearest
 from transformer.errors import UserError
 
 CHOICES = ("score", "chrf", "bleu")  # what `Translation.choose` may name, beside a model
@@ -190,9 +189,7 @@ def in_order(measurements: Sequence[Stage]) -> list[Stage]:
 
 def load(name: str) -> list[Stage]:
     """Returns the stages of a plan file in order. Raises UserError if the file is missing or invalid."""
-    path = loading.present_or_installed(name)
-    if not path.is_file():
-        raise UserError(f"--plan={path}: no such file{nearest(name, map(str, path.parent.glob('*.py')))}")
+    path = loading.find_file("--plan", name)
     measurements = loading.call_function(path, "get_plan", sys.modules[__name__])
     items = measurements if isinstance(measurements, list) else []
     if not items or not all(isinstance(item, Measurement | Export) for item in items):

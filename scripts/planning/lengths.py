@@ -60,7 +60,7 @@ def assume(config: Config, lengths: str | None) -> Data:
     statistics, size = WMT if lengths is None else parse_statistics(lengths), config.tokenizer.vocab_size
     assumed, longest = AssumedCorpus(statistics, config.data), config.data.max_length
     if not len(assumed):
-        raise UserError(f"--lengths={lengths}: no pair fits in config.data.max_length={longest}; raise it")
+        raise UserError(f"--lengths={lengths or 'WMT'}: no pair fits in config.data.max_length={longest}; raise it")
     fitting = len(assumed) / min(statistics.pairs, DRAWN)
     means = f"{statistics.source:g} source and {statistics.target:g} target tokens"
     description = f"{statistics.pairs:,} pairs, log-normal lengths with means of {means}; vocabulary of {size:,}"

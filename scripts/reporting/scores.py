@@ -4,6 +4,7 @@ import bisect
 import collections
 import functools
 import itertools
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -65,8 +66,8 @@ def compare(runs: Sequence[RecordedRun], split: str | None, data: str | None) ->
         if of_split := [evaluation for evaluation in candidates if evaluation.split == split]:
             chosen[run.label] = max(of_split, key=functools.partial(_preference, best_step=run.best_step))
         else:
-            flags = f"--workdir={run.workdir.path} --split={split.replace(' of ', ' --data=', 1)}"
-            command = f"python -m transformer.evaluate {flags}"
+            flags = [f"--{flag}={part}" for flag, part in zip(("split", "data"), split.split(" of ", 1), strict=False)]
+            command = shlex.join(["python", "-m", "transformer.evaluate", f"--workdir={run.workdir.path}", *flags])
             notes.append(f"{run.label} has no evaluation of the split {split}; run {command}")
     if not chosen:
         return Comparison([], None, notes, chosen)

@@ -20,7 +20,6 @@ from optuna.pruners import BasePruner
 from optuna.samplers import BaseSampler, BruteForceSampler, GridSampler, RandomSampler
 
 from transformer.config import loading
-from transformer.config.keys import nearest
 from transformer.decoding.bleu import direction
 from transformer.errors import UserError
 
@@ -125,9 +124,7 @@ def seeds(count: int) -> list[Values]:
 
 def load_sweep(name: str) -> Sweep:
     """Returns the sweep of a sweep file. Raises UserError if the file is missing or invalid."""
-    path = loading.present_or_installed(name)
-    if not path.is_file():
-        raise UserError(f"--sweep={path}: no such file{nearest(name, map(str, path.parent.glob('*.py')))}")
+    path = loading.find_file("--sweep", name)
     sweep = loading.call_function(path, "get_sweep", sys.modules[__name__])
     if not isinstance(sweep, Sweep):
         name = type(sweep).__name__

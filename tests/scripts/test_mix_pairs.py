@@ -80,5 +80,6 @@ def test_translations_must_be_complete(flags, tmp_path, capsys):
     assert not (tmp_path / "mixed").exists()
     assert run(mix_pairs, *flags[:2], f"--translated={tmp_path / 'real'}", f"--output={tmp_path / 'mixed'}") == 2
     assert "has no plan.json; name an output of scripts.translate_corpus" in capsys.readouterr().err
-    assert run(mix_pairs, *flags, f"--output={tmp_path / 'mixed'}", "--ratio=0") == 2
-    assert "--ratio=0.0: must be above 0" in capsys.readouterr().err
+    for ratio in ("0.0", "inf", "nan"):
+        assert run(mix_pairs, *flags, f"--output={tmp_path / 'mixed'}", f"--ratio={ratio}") == 2
+        assert f"--ratio={ratio}: must be above 0, and finite" in capsys.readouterr().err

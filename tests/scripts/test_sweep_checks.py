@@ -74,7 +74,7 @@ def test_wrong_flags_are_one_line(tmp_path, capsys):
         "--sweep=FILE is needed": [*config, folder],
         "give either --config=FILE": [what, folder],
         "--from uses the configuration": [*config[1:], "--from=runs/a", what, folder],
-        "no such file": [*config, "--sweep=configs/sweeps/seed.py", folder],
+        "no such file": [*config, f"--sweep={'long' * 100}.py", folder],
         "did you mean configs/sweeps/seeds.py": [*config, "--sweep=configs/sweeps/seed.py", folder],
         "--jobs: 0: must be at least 1": [*config, what, folder, "--jobs=0"],
         "no such folder": ["--from=runs/nowhere", what, folder],

@@ -33,18 +33,13 @@ def load_file(path_and_argument: str, overrides: Overrides) -> ml_collections.Fr
     name, argument = path_and_argument, ""
     if not os.path.exists(name):  # else a name has a colon
         name, _, argument = path_and_argument.partition(":")
-    path = present_or_installed(name)
-    if os.path.isdir(path):
-        name, path = f"{name}/{FILE_NAME}", path / FILE_NAME
-    if not os.path.isfile(path):  # unlike Path.is_file, false for a name that is too long
-        present = [str(file) for file in path.parent.glob("*.py") if file.name != "__init__.py"]
-        raise UserError(f"--config={name}: no such file{keys.nearest(name, present)}")
+    path = find_file("--config", f"{name}/{FILE_NAME}" if os.path.isdir(name) else name)
     if path.suffix == ".json":
         config = load(path)
     elif path.suffix == ".py":
         config = call_function(path, "get_config", *([argument] if argument else []))
     else:
-        raise UserError(f"--config={name}: must be a .py file that defines get_config(), or the config.json of a run")
+        raise UserError(f"--config={path}: must be a .py file that defines get_config(), or the config.json of a run")
     if not isinstance(config, ml_collections.ConfigDict):
         raise UserError(f"--config={path}: get_config() returned {type(config).__name__}, must be a ConfigDict")
     values = keys.flatten(config) | parse_overrides(overrides, "--config.")
@@ -53,11 +48,18 @@ def load_file(path_and_argument: str, overrides: Overrides) -> ml_collections.Fr
     return config
 
 
-def present_or_installed(name: str) -> Path:
-    """Returns the path of a file that the user names; without one, configs/... means the installed package's."""
-    installed = Path(base.__file__).parent.parent / name
-    is_installed = name.startswith("configs/") and not os.path.isfile(name) and os.path.isfile(installed)
-    return installed if is_installed else Path(name)
+def find_file(flag: str, name: str) -> Path:
+    """Returns the path of a file that the user names; without one, configs/... means the installed package's.
+
+    Raises UserError, which begins with `flag`, if there is none.
+    """
+    path = Path(name)
+    if name.startswith("configs/") and not os.path.isfile(name):
+        path = Path(base.__file__).parent.parent / name
+    if not os.path.isfile(path):  # unlike Path.is_file, false for a name that is too long
+        present = [str(file) for file in Path(name).parent.glob("*.py") if file.name != "__init__.py"]
+        raise UserError(f"{flag}={name}: no such file{keys.nearest(name, present)}")
+    return path
 
 
 def call_function(path: Path, function: str, *arguments: Any) -> Any:
