@@ -296,13 +296,6 @@ def test_bad_flags_are_refused(workdir, tmp_path, monkeypatch, capsys, flags, me
     assert sorted(workdir.rglob("*")) == before
 
 
-def test_a_file_of_blank_lines_is_refused(workdir, tmp_path, capsys):
-    path = tmp_path / "blank.txt"
-    path.write_text("\n \n")
-    flags = f"--workdir={workdir}", f"--source={path}", f"--reference={path}"
-    assert f"--source={path}: the file has no text; give at least one sentence" in error(capsys, *flags)
-
-
 def test_missing_data_is_reported_with_the_flags_for_files(workdir, tmp_path, capsys):
     data = workdir.parent / "data"
     data.rename(tmp_path / "moved")
@@ -319,7 +312,8 @@ def test_missing_data_is_reported_with_the_flags_for_files(workdir, tmp_path, ca
     ("source", "reference", "message"),
     [
         (b"1\n2\n", b"1\n", "has 2 lines and .* has 1"),
-        (b"", b"", "file is empty"),
+        (b"", b"", "the file has no text"),
+        (b"\n \n", b"1\n2\n", "the file has no text"),
         (b"1\n\xff\n", b"1\n2\n", "s.txt, line 2: not UTF-8"),
         (b"1\n2\n", b"1\n\xe4\n", "r.txt, line 2: not UTF-8"),
         (b"1\n2 x\n", b"1\n2\n", "line 2: 'x'"),

@@ -60,7 +60,8 @@ def test_the_loss_covers_all_pairs_and_bleu_the_first_sentences(prepared, monkey
 
     def evaluate(decoder, replicas, texts, references, data, metrics, report):
         decoded.append((replicas, texts, references, data, metrics))
-        return SimpleNamespace(scores={"bleu": 12.0, "chrf": 34.0, "exact_match": 0.5}, hypotheses=list("abcde"))
+        translations = [SimpleNamespace(text=text) for text in "abcde"]
+        return SimpleNamespace(scores={"bleu": 12.0, "chrf": 34.0, "exact_match": 0.5}, translations=translations)
 
     monkeypatch.setattr(validation, "translate_and_score", evaluate)
     values, samples = prepared.validation(parameters, lambda: None)
@@ -191,7 +192,8 @@ def test_each_set_has_its_direction_and_its_scores_and_so_has_their_mean(several
 
     def evaluate(decoder, replicas, texts, references, data, metrics, report):
         decoded.append((decoder.tokenizer.source_tag, texts, references[0], data.target_language))
-        return SimpleNamespace(scores={metric: float(len(texts)) for metric in metrics}, hypotheses=texts)
+        translations = [SimpleNamespace(text=text) for text in texts]
+        return SimpleNamespace(scores={metric: float(len(texts)) for metric in metrics}, translations=translations)
 
     monkeypatch.setattr(validation, "translate_and_score", evaluate)
     values, (sample,) = several.validation(several.initializer.create().parameters, lambda: None)

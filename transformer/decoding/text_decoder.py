@@ -106,7 +106,7 @@ class TextDecoder(DeviceModels):
         self, lengths: dict[int, int], n_best: int, extra_length: int | None
     ) -> tuple[Callable, list[DecodingBatch]]:
         """Returns the search of a pass, and the batches of the sources with these lengths."""
-        num_hypotheses = self.config[self.strategy.size] if self.strategy.size else n_best
+        num_hypotheses = getattr(self.config, self.strategy.size) if self.strategy.size else n_best
         # Spare hypotheses replace those of equal text.
         n_best = 1 if n_best == 1 and not self.strategy.ranks_all else num_hypotheses
         search = self.jit(self.search, method=self.strategy.search, n_best=n_best, extra_length=extra_length)

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import shlex
 from html.parser import HTMLParser
 
 import numpy as np
@@ -128,7 +129,8 @@ def test_the_page_compares_evaluations_on_the_data_of_another_run(runs, tmp_path
         for flags in ((None, f"{tmp_path}/lo"), ("test", f"{tmp_path}/lo")):
             compared = scores.compare(read, *flags)
             assert list(compared.chosen) == ["plain"] and compared.result["text"] == f"test of {tmp_path}/lo"
-            assert f"--workdir={runs[0]} --split=test --data={tmp_path}/lo" in compared.notes[0]
+            command = ["python", "-m", "transformer.evaluate", f"--workdir={runs[0]}", "--split=test"]
+            assert compared.notes[0].endswith(f"; run {shlex.join([*command, f'--data={tmp_path}/lo'])}")
     finally:
         path.write_text(saved)
     assert list(scores.compare(read_runs(runs[:2]), None, None).chosen) == ["<b>bold", "plain"]
