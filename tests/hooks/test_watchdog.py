@@ -80,6 +80,7 @@ def test_a_poll_does_not_start_a_stopped_timer(timer):
     assert timer == []
 
 
+@pytest.mark.slow
 def test_a_hanging_training_run_ends(tmp_path):
     argv = [sys.executable, "-c", HANGING_RUN, *tiny.flags(tmp_path / "run", training__stall_seconds=3)]
     result = subprocess.run(argv, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=300)

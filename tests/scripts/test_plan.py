@@ -104,6 +104,7 @@ def test_the_products_in_the_report_are_those_of_the_model(print_plan):
     assert step["flops"] == pytest.approx(2 * 3 * forward, rel=0.1)
 
 
+@pytest.mark.slow
 def test_the_cost_is_the_mean_over_all_steps_if_the_number_of_batches_changes(estimated):
     target = parse_target("h100")
 
