@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -53,6 +54,7 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from transformer import locks, progress_bar
+progress_bar.REPORT_SECONDS = 0.2
 with locks.exclusive(Path(sys.argv[1]), "a friend", "call", 0), progress_bar.bar("Preparing", 15) as advance:
     print("held", flush=True)
     for _ in range(15):
@@ -78,10 +80,13 @@ def test_a_lock_is_awaited_while_its_holder_makes_progress(tmp_path, kind):
             holder.kill()
 
 
-def test_bars_report_progress():
+def test_bars_report_progress(monkeypatch):
+    monkeypatch.setattr(progress_bar, "REPORT_SECONDS", 0.3)
     reports = []
     with locks.progress_reported_to(lambda: reports.append(1)):
         with progress_bar.bar("Preparing", 3) as advance:
             advance(1)
-            advance(2)
+            advance(1)  # too early
+            time.sleep(0.4)
+            advance(1)
         assert len(reports) == 2

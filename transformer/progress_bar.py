@@ -13,24 +13,27 @@ from rich.console import Console
 from transformer import locks
 
 LOG_SECONDS = 10.0
+REPORT_SECONDS = 1.0  # between two reports of progress, at least
 
 
 @contextlib.contextmanager
 def bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
     """Yields a function that advances a bar, or logs a line every `LOG_SECONDS` if standard error is no terminal."""
-    next_line = time.monotonic() + LOG_SECONDS
+    next_report, next_line = 0.0, time.monotonic() + LOG_SECONDS
     is_logged = threading.current_thread() is threading.main_thread() and not sys.stderr.isatty()
     columns = progress.BarColumn(), progress.MofNCompleteColumn(), progress.TimeRemainingColumn()
     with make_bar(progress.TextColumn("{task.description}"), *columns) as shown:
         task = shown.add_task(description, total=total)
 
         def advance(count: int) -> None:
-            nonlocal next_line
+            nonlocal next_report, next_line
             shown.advance(task, count)
             if is_logged and time.monotonic() > next_line:
                 next_line = time.monotonic() + LOG_SECONDS
                 logging.info("%s: %s of %s.", description, f"{shown.tasks[0].completed:,}", f"{total:,}")
-            locks.report_progress()
+            if time.monotonic() > next_report:
+                next_report = time.monotonic() + REPORT_SECONDS
+                locks.report_progress()
 
         yield advance
 
