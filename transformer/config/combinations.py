@@ -33,10 +33,11 @@ def _has_alignments(c: Config) -> bool:
 
 
 def _guides_own_heads(c: Config) -> bool:
-    heads, model = guided_heads(c.training), c.model
-    return heads != [] and all(
-        layer < (model.num_decoder_layers or model.num_layers) and head < model.num_heads for layer, head in heads
-    )
+    heads = guided_heads(c.training)
+    if not heads:
+        return False
+    num_layers = c.model.num_decoder_layers or c.model.num_layers
+    return all(layer < num_layers and head < c.model.num_heads for layer, head in heads)
 
 
 def _longest_bucket(c: Config) -> int:

@@ -80,13 +80,15 @@ class Tokenizer:
 
     @property
     def encoders(self) -> tuple[TaggedVocabulary, Vocabulary]:
-        """What encodes the texts that a model reads: the same vocabularies, where the source has its tag."""
+        """The vocabularies as a model reads them: the source begins with its tag."""
         return TaggedVocabulary(self.source, self.source_tag), self.target
 
     @property
     def tag_length(self) -> int:
         """The number of tokens of the tag, at the start of each source."""
-        with_tag, without = (vocabulary.encode(["0"])[0] for vocabulary in (self.encoders[0], self.source))
+        if not self.source_tag:
+            return 0
+        with_tag, without = (vocabulary.encode(["x"])[0] for vocabulary in (self.encoders[0], self.source))
         return len(with_tag) - len(without)
 
     @property
