@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -159,6 +160,11 @@ def run_settings(config: Config) -> dict[str, Any]:
 def name_split(split: str, data: str | None) -> str:
     """Returns the name of a split, with the absolute path of `data`, the workdir of another run that it is part of."""
     return split if data is None else f"{split} of {Path(data).resolve()}"
+
+
+def evaluate_command(workdir: Path, flags: Sequence[str] = ()) -> str:
+    """Returns the command that makes an evaluation, as a person types it."""
+    return shlex.join(["python", "-m", "transformer.evaluate", f"--workdir={workdir}", *flags])
 
 
 def read_evaluation(path: Path) -> Evaluation:

@@ -5,7 +5,14 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts.evaluations import Evaluation, name_split, own_languages, read_evaluation, read_evaluations
+from scripts.evaluations import (
+    Evaluation,
+    evaluate_command,
+    name_split,
+    own_languages,
+    read_evaluation,
+    read_evaluations,
+)
 from scripts.sweeping.folder import expand_sweeps
 from transformer.checkpoints import restore
 from transformer.config import loading
@@ -62,9 +69,9 @@ def _find(path: Path, arguments: argparse.Namespace) -> Evaluation | None:
             f"{path}: has {len(agreeing)} evaluations with {shlex.join(flags)}, {names}; choose with "
             "--checkpoint=STEP, --average=N and --decoding.KEY=VALUE, or give the .json file of one instead"
         )
-    command = shlex.join(["python", "-m", "transformer.evaluate", f"--workdir={path}", *flags])
     raise UserError(
-        f"{path}: has no evaluation with {shlex.join(flags)} (it has {names}); add --evaluate, or run {command}"
+        f"{path}: has no evaluation with {shlex.join(flags)} (it has {names}); add --evaluate, or run "
+        f"{evaluate_command(path, flags)}"
     )
 
 

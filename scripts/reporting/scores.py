@@ -4,7 +4,6 @@ import bisect
 import collections
 import functools
 import itertools
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ from scripts.charts import theme
 from scripts.comparison import text
 from scripts.comparison.choice import check_comparable
 from scripts.comparison.result import make_result
-from scripts.evaluations import Evaluation, name_split, read_evaluations
+from scripts.evaluations import Evaluation, evaluate_command, name_split, read_evaluations
 from scripts.reporting.sections import Section
 from scripts.runs import RecordedRun
 from scripts.systems import System, group_systems
@@ -67,7 +66,7 @@ def compare(runs: Sequence[RecordedRun], split: str | None, data: str | None) ->
             chosen[run.label] = max(of_split, key=functools.partial(_preference, best_step=run.best_step))
         else:
             flags = [f"--{flag}={part}" for flag, part in zip(("split", "data"), split.split(" of ", 1), strict=False)]
-            command = shlex.join(["python", "-m", "transformer.evaluate", f"--workdir={run.workdir.path}", *flags])
+            command = evaluate_command(run.workdir.path, flags)
             notes.append(f"{run.label} has no evaluation of the split {split}; run {command}")
     if not chosen:
         return Comparison([], None, notes, chosen)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scripts import markdown
-from scripts.evaluations import Evaluation, read_evaluations
+from scripts.evaluations import Evaluation, evaluate_command, read_evaluations
 from scripts.systems import System, describe_checkpoints, describe_search, group_systems, mean_and_spread
 from transformer.config.keys import show
 from transformer.decoding.bleu import METRICS, metrics_in
@@ -24,7 +24,7 @@ def read_results(path: Path) -> list[Evaluation]:
     if not workdir.is_complete():
         raise UserError(f"{path}: this run is not complete; run the same transformer.train command to continue it")
     if not (evaluations := read_evaluations(workdir)):
-        raise UserError(f"{path}: has no evaluation; run python -m transformer.evaluate --workdir={path}")
+        raise UserError(f"{path}: has no evaluation; run {evaluate_command(path)}")
     return evaluations
 
 
