@@ -15,7 +15,7 @@ from configs import multi30k, table3
 
 FACTOR = 4
 # The rows that `scripts.reproduce` trains by default. Every row of configs/table3.py has a configuration here.
-ROWS = ("base", "A_h1", "C_N2", "C_d256", "C_d1024", "D_dropout0", "D_smoothing0", "E_learned")
+ROWS = ("base", "A_h1", "C_N2", "C_d256", "D_dropout0", "D_smoothing0", "E_learned", "C_d1024")
 
 
 def get_config(row: str = "") -> ml_collections.ConfigDict:
@@ -34,7 +34,7 @@ def get_config(row: str = "") -> ml_collections.ConfigDict:
     config.batch.max_buckets = 2  # of validation
 
     config.optimizer.name = "muon"
-    config.optimizer.learning_rate = 1.5
+    config.optimizer.learning_rate = 0.5  # validation BLEU of base after 2000 steps: 25.7; with 1.5 14.1
     config.optimizer.warmup_steps = 500
     config.training.steps = 10_000  # 20 epochs, at most
     config.training.eval_every = 1000
