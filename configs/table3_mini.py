@@ -15,7 +15,7 @@ from configs import multi30k, table3
 
 FACTOR = 4
 # The rows that `scripts.reproduce` trains by default. Every row of configs/table3.py has a configuration here.
-ROWS = ("base", "A_h1", "C_N2", "C_d256", "D_dropout0", "D_smoothing0", "E_learned", "C_d1024")
+ROWS = ("base", "A_h1", "C_N2", "C_d256", "D_dropout0", "D_smoothing0", "E_learned", "C_ff4096")
 
 
 def get_config(row: str = "") -> ml_collections.ConfigDict:
