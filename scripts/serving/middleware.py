@@ -93,8 +93,9 @@ class Connection(AutoHTTPProtocol):
 
     def data_received(self, data: bytes) -> None:
         earlier = self.cycle  # of the latest request; None before the first
+        is_body = earlier and earlier.more_body
         super().data_received(data)
-        is_header = self.cycle is earlier and not (earlier and earlier.more_body)
+        is_header = self.cycle is earlier and not is_body
         self._header_bytes = self._header_bytes + len(data) if is_header else 0
         if self._header_bytes > HEADER_BYTES and not self.transport.is_closing():
             self.send_400_response(f"The headers have more than {HEADER_BYTES} bytes.")

@@ -4,6 +4,8 @@ import asyncio
 import hmac
 import itertools
 import json
+import re
+import urllib.parse
 from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple
 
@@ -38,7 +40,8 @@ async def read_fields(request: Request, limits: Limits) -> dict[str, Any]:
         body += chunk
         if len(body) > limits.body_bytes:
             raise HTTPException(413, f"the body has more than {limits.body_bytes} bytes")
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    header = request.headers.get("content-type", "")
+    kind = header.partition(";")[0].strip().lower()
     if kind == "application/json":
         try:
             fields = json.loads(bytes(body), object_pairs_hook=_distinct)
@@ -48,14 +51,24 @@ async def read_fields(request: Request, limits: Limits) -> dict[str, Any]:
         if not isinstance(fields, dict):
             raise HTTPException(400, "Invalid JSON format: must be an object")
         return fields
-    if kind not in ("", "application/x-www-form-urlencoded", "multipart/form-data"):
+    if kind in ("", "application/x-www-form-urlencoded"):  # in UTF-8 even if not escaped, as by curl -d
+        form = dict(urllib.parse.parse_qsl(body.decode(errors="replace"), keep_blank_values=True))
+    elif kind == "multipart/form-data":
+        form = await _read_multipart(request, header, bytes(body))
+    else:
         raise HTTPException(415, "content-type must be application/json or that of a form")
+    return {**request.query_params, **form}  # as LibreTranslate
+
+
+async def _read_multipart(request: Request, header: str, body: bytes) -> dict[str, Any]:
+    """Returns the fields of a form in UTF-8. Other codecs of Python may fail or take quadratic time."""
 
     async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": bytes(body)}
+        return {"type": "http.request", "body": body}
 
-    async with Request(request.scope, receive).form(max_files=0) as form:
-        return {**request.query_params, **form}  # as LibreTranslate
+    headers = [(b"content-type", re.sub("charset", "_", header, flags=re.IGNORECASE).encode("latin-1"))]
+    async with Request({**request.scope, "headers": headers}, receive).form(max_files=0) as form:
+        return dict(form)
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

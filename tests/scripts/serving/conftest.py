@@ -42,10 +42,12 @@ def served(workdirs, metrics) -> Iterator[list[ServedModel]]:
 
 
 @contextlib.contextmanager
-def listening(served: Sequence[ServedModel], keys: tuple[str, ...] = (), seconds: float = 60) -> Iterator[str]:
+def listening(
+    served: Sequence[ServedModel], keys: tuple[str, ...] = (), seconds: float = 60, limits: Limits = LIMITS
+) -> Iterator[str]:
     """Yields the address of a server of the models in another thread."""
     with bind("127.0.0.1", 0) as listener:
-        server = make_server(make_app(served, LIMITS, keys, Metrics()), seconds, lifespan="off")
+        server = make_server(make_app(served, limits, keys, Metrics()), seconds, lifespan="off")
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:

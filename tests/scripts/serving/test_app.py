@@ -14,6 +14,7 @@ import types
 import httpx2
 import pytest
 from libretranslatepy import LibreTranslateAPI
+from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from scripts.serving import app as app_module
@@ -21,7 +22,7 @@ from scripts.serving.app import make_app
 from scripts.serving.languages import Detector, name
 from scripts.serving.middleware import Metrics
 from scripts.serving.models import load_models
-from scripts.serving.requests import read_controls
+from scripts.serving.requests import read_controls, read_fields
 from tests.scripts.serving.conftest import LIMITS, listening
 from transformer.decoding.control import Control
 from transformer.decoding.glossary import Glossary
@@ -52,6 +53,26 @@ def test_json_and_forms_have_the_same_answer(client, expected):
     assert client.post("/translate", data=QUESTION).json() == answer
     assert client.post("/translate", params=QUESTION).json() == answer
     assert client.post("/translate", files={key: (None, value) for key, value in QUESTION.items()}).json() == answer
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("application/x-www-form-urlencoded", "q=Müller+schl%C3%A4ft"),
+        (
+            "multipart/form-data; boundary=b; charset=punycode",
+            '--b\r\nContent-Disposition: form-data; name="q"\r\n\r\nMüller schläft\r\n--b--\r\n',
+        ),
+    ],
+    ids=["urlencoded", "multipart"],
+)
+def test_forms_are_utf8_whatever_they_say(kind, body):
+    async def receive():
+        return {"type": "http.request", "body": body.encode()}
+
+    scope = {"type": "http", "headers": [(b"content-type", kind.encode())], "query_string": b"source=de"}
+    fields = asyncio.run(read_fields(Request(scope, receive), LIMITS))
+    assert fields == {"q": "Müller schläft", "source": "de"}
 
 
 def test_lists_have_lists_of_answers(client, expected):
@@ -457,6 +478,12 @@ def test_a_client_of_libretranslate_works_over_loopback(served, expected):
         assert library.translate("1 2 3", "in", "out") == expected("1 2 3")
         assert [language["code"] for language in library.languages()] == ["in", "out"]
         assert library.detect("1 2")[0]["language"] in ("in", "out")
+
+
+def test_large_bodies_are_not_taken_for_headers(served):
+    with listening(served, limits=LIMITS._replace(body_bytes=10**6)) as address:
+        answers = [httpx2.post(f"{address}translate", json=QUESTION | {"q": "1" * 200_000}) for _ in range(10)]
+        assert all("exceeds text limit" in answer.json()["error"] for answer in answers)
 
 
 @pytest.mark.slow
