@@ -13,6 +13,8 @@ bundled ones. If the results differ too much, the exit code is 1 and FOLDER has 
 import argparse
 from pathlib import Path
 
+from absl import logging
+
 from scripts.interop import runtimes
 from transformer import cli, files
 from transformer.errors import UserError
@@ -35,6 +37,8 @@ def main(arguments: argparse.Namespace) -> None:
         raise UserError(f"--quantization={arguments.quantization}: {advice}")
     python, sentences = certificate.read_flags(arguments, entry)
     model = workdirs.from_workdir(Path(arguments.workdir), arguments.checkpoint, arguments.average, arguments.overrides)
+    if tag := model.tokenizer.source_tag:
+        logging.warning("Texts for the exported model must begin with %s.", tag)
     with files.new_folder(output) as unfinished:
         entry.write(model, unfinished, arguments.quantization, python)
         certified = certificate.certify(model, unfinished, entry, python, sentences, arguments.quantization)

@@ -17,6 +17,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from absl import logging
+
 from scripts.interop import runtimes
 from transformer import cli, files
 from transformer.errors import UserError
@@ -34,6 +36,8 @@ def main(arguments: argparse.Namespace) -> None:
     entry = formats.FORMATS[name]
     python, sentences = certificate.read_flags(arguments, entry)
     model = entry.read(source)
+    if any(None in getattr(side, "models", ()) for side in model.tokenizer.sides):
+        logging.warning("%s: has no SentencePiece models; texts must be pieces, separated by spaces.", source)
     model = dataclasses.replace(model, config=model.config | parse_overrides(arguments.overrides, "--"))
     if missing := [f"--{name}=CODE" for name in cli.LANGUAGES if f"data.{name}" not in model.config]:
         raise UserError(f"--from={source}: its files do not name the languages; give {' '.join(missing)}")

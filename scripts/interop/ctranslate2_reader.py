@@ -139,7 +139,8 @@ class _Importer:
             "model.share_embeddings": "all" if is_shared else "target" if is_tied else "none",
             "model.output_bias": has_bias,
             "model.decoder_start": "zero" if self.scalar("start_from_zero_embedding", 0, STACKS[1:]) else "bos",
-            "model.source_eos": self.settings["add_source_eos"],
+            # A decoder that starts with EOS is Marian's or fairseq's. Callers of such a model add EOS to sources.
+            "model.source_eos": self.settings["add_source_eos"] or targets[BOS] == targets[EOS],
         }
         return Tokenizer(source.vocabulary, target.vocabulary)
 

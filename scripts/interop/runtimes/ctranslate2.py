@@ -81,9 +81,16 @@ def decode(request):
         "suppress_sequences": [[token] for token in ("<pad>", "<blank>", "<s>") if token in tokens],
     }
     sources, beam_size = request["sources"], request["beam_size"]
+    config_file = folder / "config.json"  # since CTranslate2 3
+    config = json.loads(config_file.read_text(encoding="utf-8")) if config_file.exists() else {}
+    ends_itself = config.get("add_source_eos", True) or config["decoder_start_token"] != config["eos_token"]
+    end = [] if ends_itself else [config["eos_token"]]  # as Hugging Face's tokenizer adds it
+
+    def split(texts):
+        return [source.split(text) + end for text in texts]
 
     def translate(texts, beam_size):
-        results = translator.translate_batch(list(map(source.split, texts)), beam_size=beam_size, **options)
+        results = translator.translate_batch(split(texts), beam_size=beam_size, **options)
         return [target.join(result.hypotheses[0]) for result in results]
 
     answer = {"versions": VERSIONS, "greedy": translate(sources, 1), "scores": None}
@@ -92,7 +99,7 @@ def decode(request):
     answer |= {"beam": translate(sources, beam_size), "search_seconds": time.perf_counter() - began}
     if request["references"] is not None:
         pieces = [reference["pieces"] for reference in request["references"]]
-        results = translator.score_batch(list(map(source.split, sources)), pieces, max_batch_size=ROWS)
+        results = translator.score_batch(split(sources), pieces, max_batch_size=ROWS)
         answer["scores"] = [sum(result.log_probs) for result in results]
     return answer
 

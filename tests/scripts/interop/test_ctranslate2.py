@@ -117,13 +117,17 @@ def test_weights_of_fewer_bits(tmp_path, kind, tolerance):
         assert np.abs(model.parameters[name] - value).max() < tolerance * max(1, np.abs(value).max()), name
 
 
-def test_absent_and_doubled_tokens(tmp_path):
-    """A shared table, padded, whose decoder starts with EOS: neither BOS nor padding has a probability."""
+@pytest.mark.parametrize("has_source_eos", [True, False])
+def test_absent_and_doubled_tokens(tmp_path, has_source_eos):
+    """A shared table, padded, whose decoder starts with EOS: neither BOS nor padding has a probability.
+
+    Converters of models that start so leave it to the caller to add EOS to sources, or have it added.
+    """
     variables = random_variables()
     table = variables["encoder/embeddings/weight"] = variables["decoder/embeddings/weight"]
     del variables["decoder/projection/weight"], variables["decoder/projection/bias"]
     aliases = [("decoder/projection/weight", "decoder/embeddings/weight")]
-    config = {"decoder_start_token": "</s>", "add_source_eos": True, "layer_norm_epsilon": 1e-3}
+    config = {"decoder_start_token": "</s>", "add_source_eos": has_source_eos, "layer_norm_epsilon": 1e-3}
     folder = write_folder(tmp_path, model_bin(variables, aliases=aliases), config)
     (folder / "shared_vocabulary.json").write_text(json.dumps(["</s>", "<unk>", "a", "b", "c"]))
     for name in ("source_vocabulary.txt", "target_vocabulary.json"):

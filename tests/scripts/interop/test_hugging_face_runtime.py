@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -62,6 +63,28 @@ def test_a_model_of_transformers_comes_in_and_goes_back(interop_python, tmp_path
         ours, theirs = answers(model, path, FORMATS["huggingface"], interop_python, texts)
         np.testing.assert_allclose(ours["scores"], theirs["scores"], atol=1e-4)
         assert (ours["greedy"], ours["beam"]) == (theirs["greedy"], theirs["beam"])
+
+
+@pytest.mark.slow
+def test_a_conversion_of_transformers_to_ctranslate2_comes_in(interop_python, tmp_path):
+    """Its configuration says that it adds no EOS to sources, since MarianTokenizer has done so."""
+    folder, converted = tmp_path / "opus", tmp_path / "converted"
+    folders.write_folder(folder)
+    (folder / "model.safetensors").unlink()
+    settings = json.loads((folder / "config.json").read_text()) | {"d_model": 16, "max_position_embeddings": 512}
+    request = json.dumps([str(folder), settings])
+    subprocess.run([interop_python, "-c", SAVE], input=request, text=True, check=True, capture_output=True)
+    converter = Path(interop_python).with_name("ct2-transformers-converter")
+    flags = ["--model", folder, "--output_dir", converted, "--copy_files", "source.spm", "target.spm"]
+    subprocess.run([converter, *flags], check=True, capture_output=True)
+    (tmp_path / "workdir").mkdir()
+    workdirs.write(FORMATS["ctranslate2"].read(converted), tmp_path / "workdir")
+    model = workdirs.from_workdir(tmp_path / "workdir", "best", 1)
+    ours, theirs = answers(model, folder, FORMATS["huggingface"], interop_python, TEXTS)
+    assert ours["greedy"] == theirs["greedy"]  # in its scores, padding has a probability, which the converter removes
+    ours, theirs = answers(model, converted, FORMATS["ctranslate2"], interop_python, TEXTS)
+    assert ours["greedy"] == theirs["greedy"]
+    np.testing.assert_allclose(ours["scores"], theirs["scores"], atol=1e-4)
 
 
 @pytest.mark.slow
