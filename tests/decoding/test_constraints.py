@@ -14,6 +14,7 @@ from tests.decoding.test_text_decoder import make_decoder, random_texts, transla
 from transformer.decoding import beam_search, ensemble
 from transformer.decoding.batches import DecodingBatch
 from transformer.decoding.beam_search import BeamSearch, Sentences
+from transformer.decoding.constraints import constrain
 from transformer.decoding.control import Control
 from transformer.decoding.required_phrases import search_with_phrases
 from transformer.errors import UserError
@@ -140,6 +141,19 @@ def test_without_constraints_the_program_is_that_of_the_plain_search(monkeypatch
     monkeypatch.setattr(beam_search, "constrain", lambda values, limits, prediction, *_: prediction)
     texts.append(program(make_decoder(), lambda *arguments: beam_search.BeamSearch(*arguments).run()))
     assert texts[0] == texts[2] != texts[1]
+
+
+def test_the_prompt_of_a_language_model_is_not_forbidden():
+    """The model of the first row predicts a token of its prompt, which would repeat a token."""
+    tokens = jnp.full((2, 1, 6), PAD).at[:, 0, 0].set(5)
+    logits = jnp.zeros((2, 1, 8)).at[0].set(-jnp.inf).at[0, 0, 5].set(1.0)
+    prediction = ensemble.Prediction(logits, jnp.zeros((2, 1)))
+    arguments = jnp.array([5, 5]), prediction, tokens, jnp.array(1)
+    constrained = constrain({"no_repeat_ngram": 1, "min_length": 3}, *arguments).logits[:, 0]
+    assert jnp.flatnonzero(jnp.isfinite(constrained[0])).tolist() == [5]
+    assert jnp.flatnonzero(jnp.isneginf(constrained[1])).tolist() == [EOS, 5]
+    other = constrain({"no_repeat_ngram": 1, "prefix": jnp.array([[0, 6], [0, 6]])}, *arguments).logits[:, 0]
+    assert jnp.isneginf(other[0]).all()  # a prefix that contradicts the prompt leaves no output
 
 
 def test_a_file_that_is_missing_is_refused():

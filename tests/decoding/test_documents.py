@@ -10,9 +10,10 @@ from scripts.serving.models import load_models
 from tests.checkpoints.workdirs import make_workdir
 from transformer.checkpoints import trained
 from transformer.config_types import with_changes
-from transformer.decoding import evaluation
+from transformer.decoding import documents, evaluation
 from transformer.decoding.control import Control
 from transformer.decoding.lengths import output_limits
+from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import EMPTY
 from transformer.distributed import coordination
 from transformer.errors import UserError
@@ -79,6 +80,13 @@ def test_a_sentence_is_searched_after_the_translation_of_the_one_before_it(loade
         assert found[line].log_probability == pytest.approx(sum(whole.token_log_probabilities[len(prefix) :]), abs=1e-4)
         assert len(found[line].pieces) == len(found[line].tokens)
     assert alone[0].tokens != found[8].tokens
+
+
+def test_a_language_model_continues_each_sentence_by_itself(loaded):
+    known = [getattr(loaded.decoder()[0], field.name) for field in dataclasses.fields(TextDecoder)]
+    data = with_changes(loaded.config.data, source_language="")
+    assert type(documents.make_decoder(data, *known)) is TextDecoder
+    assert type(documents.make_decoder(loaded.config.data, *known)) is documents.DocumentDecoder
 
 
 def test_documents_do_not_depend_on_their_neighbours(loaded):

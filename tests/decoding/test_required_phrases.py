@@ -9,11 +9,12 @@ import pytest
 
 from tests.decoding.models import decoding_config, random_sources
 from tests.decoding.test_constraints import LIMIT, LOG_P, MODEL, SCORES, SOURCE, SPACE, has
+from tests.decoding.test_phrases import make_vocabulary
 from tests.decoding.test_text_decoder import make_decoder, random_texts, translate
 from transformer.decoding import ensemble
 from transformer.decoding.beam_search import BeamSearch, Sentences
 from transformer.decoding.constraints import needed
-from transformer.decoding.control import Control
+from transformer.decoding.control import Control, OutputControl
 from transformer.decoding.required_phrases import PhraseSearch
 from transformer.errors import UserError
 from transformer.special_tokens import EOS, PAD, UNK
@@ -89,6 +90,14 @@ def test_outputs_have_their_phrases_whatever_their_neighbours(strategy):
         assert all(any(has(body, phrase.split()) for phrase in alternatives) for alternatives in phrases)
     (alone,) = translate(decoder, texts[2:3], first_line=3, controls=controls[2:3])
     assert alone[0].tokens == together[2][0].tokens
+
+
+def test_a_phrase_of_a_script_without_spaces_may_follow_a_character():
+    vocabulary = make_vocabulary("私は東京に 東京 ab ab", size=17)
+    control = OutputControl(decoding_config(), vocabulary)
+    arrays = control.encode([Control(required=[["東京"], ["ab"]])], [[5] * 9], 1)([0])
+    spelled = [["".join(vocabulary.pieces[x] for x in row if x) for row in phrase] for phrase in arrays["required"][0]]
+    assert spelled == [["\u2581東京", "東京"], ["\u2581ab", ""]]
 
 
 @pytest.mark.parametrize(

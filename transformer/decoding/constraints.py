@@ -75,6 +75,11 @@ def lacks_phrases(phrases: Int[Array, "B C A M"], history: History, forbidden: F
     return forbidden | fits_not.at[:, :, EOS].set(needed[:, :, -1] > 0)
 
 
+def allows_prompt(is_prompt: Bool[Array, "B K 1"], history: History, forbidden: Forbidden) -> Forbidden:
+    """Allows the tokens of a language model's prompt, which the entries above may forbid."""
+    return forbidden & ~is_prompt
+
+
 def leaves_prefix(prefix: Int[Array, "B P"], history: History, forbidden: Forbidden) -> Forbidden:
     """Forbids all tokens but that of the prefix, which it allows. PAD ends the prefix."""
     token = jnp.take(prefix, history.position, axis=1, mode="fill", fill_value=PAD)[:, None, None]
@@ -89,6 +94,7 @@ CONSTRAINTS: dict[str, Callable[[Any, History, Forbidden], Forbidden]] = {
     "banned": ends_banned,
     "banned_here": ends_banned,
     "required": lacks_phrases,
+    "prompt": allows_prompt,
     "prefix": leaves_prefix,
 }
 
@@ -106,6 +112,8 @@ def constrain(
     """
     if not values:
         return prediction
+    # A language model predicts nothing but the next token of its prompt.
+    values = {**values, "prompt": jnp.isfinite(prediction.logits).sum(axis=2, keepdims=True) == 1}
     forbidden = jnp.zeros(prediction.logits.shape, bool)
     history = History(tokens, position, limits, values.get("spelling"))
     for name in filter(values.__contains__, CONSTRAINTS):

@@ -12,13 +12,14 @@ from transformer import files
 from transformer.config_types import Config, output_limit
 from transformer.data.sources.lines import read_text_file
 from transformer.data.tokenizers.vocabulary import Vocabulary
-from transformer.decoding.phrases import Spelling, spelling_of
+from transformer.decoding.phrases import WORD, Spelling, spelling_of
 from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.translation import encode
 from transformer.errors import UserError
 from transformer.special_tokens import EOS, PAD, UNK
 
 MAX_REQUIRED = 256  # tokens; a search compares each with each, and with all tokens of each hypothesis
+NO_CHARACTER = "\uffff"  # of any text
 DEPTHS = {"prefix": 1, "required": 3, "banned_here": 2}  # of the lists that are a sentence's values
 
 
@@ -95,7 +96,7 @@ class OutputControl:
         tokens = self.encode_text(f"prefix of {line}", prefix) if isinstance(prefix, str) else prefix
         banned = self.spelling.normalize(line, banned) if banned else []
         known = [*banned, *self.banned]
-        phrases = [[self._encode_required(line, text, known) for text in alternatives] for alternatives in required]
+        phrases = [[x for text in texts for x in self._encode_required(line, text, known)] for texts in required]
         shortest = [min(alternatives, key=len) for alternatives in phrases]
         phrases = [[x for x in alternatives if len(x) <= limit] for alternatives in phrases]
         count = sum(token != EOS for token in tokens) + sum(map(len, shortest))
@@ -109,14 +110,19 @@ class OutputControl:
             raise UserError(f"{line}: {listed} are more than {MAX_REQUIRED} tokens; give fewer or shorter ones")
         return tokens, phrases, self.spelling.rules(banned) if banned else []
 
-    def _encode_required(self, line: str, text: str, banned: Sequence[str]) -> list[int]:
+    def _encode_required(self, line: str, text: str, banned: Sequence[str]) -> list[list[int]]:
+        """Returns the tokens of a phrase after a space and, if it can follow a word so, without one."""
         name = f"required phrase of {line}"
         if not (tokens := self.encode_text(name, text)):
             raise UserError(f"{name}: {text!r:.60} has no tokens; change it")
         if phrase := banned and self.spelling.ended(tokens, banned):
             which = "is in decoding.banned" if phrase in self.banned else "is banned"
             raise UserError(f"{line}: {text!r:.60} is required, but {phrase!r:.60} {which}; remove one of them")
-        return tokens
+        if WORD.match(text):
+            return [tokens]
+        before, whole = self.vocabulary.encode([NO_CHARACTER, NO_CHARACTER + text])
+        joined = whole[len(before) :]
+        return [tokens, joined] if joined and joined != tokens else [tokens]
 
     def encode_text(self, name: str, text: str) -> list[int]:
         """Returns the tokens of a text's best segmentation. Raises UserError, with its name, if one is UNK."""

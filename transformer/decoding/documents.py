@@ -99,4 +99,6 @@ def _documents(texts: Sequence[str]) -> list[list[int]]:
 
 def make_decoder(data: Config, *known: Any) -> TextDecoder:
     """Returns the decoder of sentences, or of documents, for models that were trained with the group `data`."""
-    return DocumentDecoder(*known, context=data.context) if data.context else TextDecoder(*known)
+    # The output of a language model begins with its source, so it continues each sentence by itself.
+    is_of_documents = data.context and data.source_language
+    return DocumentDecoder(*known, context=data.context) if is_of_documents else TextDecoder(*known)
