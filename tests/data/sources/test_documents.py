@@ -8,8 +8,8 @@ from transformer.data.corpus import corpus
 from transformer.data.sources.source import open_source, read_pairs
 from transformer.data.tokenizers import tokenizer
 
-PAIRS = [("a 1", "A 1"), ("b 2", "B 2"), ("c 3", "C 3"), ("", ""), ("d 4", "D 4"), (" ", ""), ("", ""), ("e 5", "E 5")]
-PAIRS += [("f 6", "F 6")]
+PAIRS = [("a 1", "A 1"), ("b 2", "B 2"), ("c 3", "C 3"), ("", ""), ("d 4", "D 4"), ("\u3000", "\xa0"), ("", "")]
+PAIRS += [("e 5", "E 5"), ("f 6", "F 6")]
 
 
 @pytest.fixture

@@ -66,6 +66,15 @@ def test_the_cache_of_bpe_dropout_is_bounded_and_changes_no_sample(monkeypatch):
     assert draws() == expected
 
 
+def test_sentences_without_spaces_are_not_cached():
+    scores = {"a": -1.0, "b": -2.0, "ab": -3.0}
+    bpe, unigram = BpeDropout(scores, 0.5), UnigramSampler(scores, 1.0)
+    for sampler, cache in ((bpe, bpe._first_path), (unigram, unigram._cached_forward)):
+        for word, cached in (("ab" * 16, 1), ("ab" * 17, 1)):
+            assert "".join(sampler.segment(word, random.Random(0))) == word
+            assert cache.cache_info().currsize == cached
+
+
 def test_unigram_draws_in_proportion_to_probability_to_the_power_alpha():
     probabilities = {"a": 0.1, "b": 0.2, "c": 0.3, "ab": 0.25, "bc": 0.15}
     scores = {piece: math.log(probability) for piece, probability in probabilities.items()}

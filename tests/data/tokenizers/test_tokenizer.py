@@ -177,13 +177,17 @@ def test_the_sample_of_training_text_is_bounded_and_spread_evenly(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["bpe", "word", "char"])
-def test_documents_need_a_separator_in_the_vocabulary(config, tmp_path, kind):
+def test_the_vocabulary_must_have_the_separator_of_documents_and_symbols(config, tmp_path, kind):
     make(config, tmp_path, kind=kind)
     config.data.context = 1
     with pytest.raises(UserError, match="^config.data.context=1: the vocabulary has no token <sep>; set "):
         make(config, tmp_path)
+    config.data.context, config.tokenizer.user_symbols = 0, ("<name>",)
+    with pytest.raises(UserError, match="^config.tokenizer.user_symbols: the vocabulary has no token <name>; set "):
+        make(config, tmp_path)
+    config.data.context = 1
     (tmp_path / "workdir" / "tokenizer.model").unlink()
-    assert "<sep>" in make(config, tmp_path).source.pieces
+    assert {"<sep>", "<name>"} < set(make(config, tmp_path).source.pieces)
 
 
 def test_training_skips_pairs_that_are_not_utf8(config, tmp_path):

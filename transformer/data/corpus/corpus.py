@@ -26,7 +26,7 @@ from transformer.data.sources.source import Source, open_source, read_pairs
 from transformer.data.tokenizers.tokenizer import Tokenizer, select_pairs
 from transformer.errors import UserError
 
-_FORMAT = 9  # part of every key: raise it when the same inputs would give other files
+_FORMAT = 10  # part of every key: raise it when the same inputs would give other files
 _REPORT = "corpus.json"
 _CHUNK = 8192  # pairs encoded at once
 _SAMPLE = 10_000  # pairs, spread over the source, whose losses are counted

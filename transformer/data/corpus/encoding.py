@@ -3,7 +3,7 @@
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
@@ -13,7 +13,7 @@ from jaxtyping import Int32, Integer, UInt64
 
 from transformer.data.sources.lines import counted
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.data.tokenizers.vocabulary import TaggedVocabulary, Vocabulary
+from transformer.data.tokenizers.vocabulary import Vocabulary
 from transformer.special_tokens import EOS, UNK
 
 # The type and row width of each file's entries. `tokens` has the smallest type that holds the vocabulary.
@@ -62,12 +62,16 @@ class Rules:
     deduplicate: bool = False
 
 
-def drop_reason(lengths: Sequence[int], rules: Rules) -> str | None:
-    """Returns the reason to drop a pair, or None. The lengths of its sides do not count end-of-sentence."""
-    longer, shorter = max(lengths), min(lengths)
-    if not shorter:
+def drop_reason(lengths: Sequence[int], rules: Rules, tag_length: int = 0) -> str | None:
+    """Returns the reason to drop a pair, or None. The lengths of its sides do not count end-of-sentence.
+
+    The first of them counts a tag of `tag_length`, which is no part of the text.
+    """
+    texts = [lengths[0] - tag_length, *lengths[1:]]
+    longer, shorter = max(texts), min(texts)
+    if shorter <= 0:
         return "empty"
-    if longer + 1 > rules.max_length:
+    if max(lengths) + 1 > rules.max_length:
         return "too_long"
     if rules.max_length_ratio and longer > rules.max_length_ratio * shorter:
         return "length_ratio"
@@ -116,10 +120,11 @@ class PairEncoder:
                 texts[number] = tuple(line.decode().strip() for line in pair)
             except UnicodeDecodeError:
                 dropped["invalid_utf8"] += 1
-        encoders = TaggedVocabulary(self.tokenizer.source, self.tags[corpus]), self.tokenizer.target
+        tokenizer = replace(self.tokenizer, source_tag=self.tags[corpus])
+        encoders, tag_length = tokenizer.encoders, tokenizer.tag_length if 0 in self.sides else 0
         sources, targets = (encoders[side].encode([text[side] for text in texts.values()]) for side in (0, 1))
         for number, *pair in zip(texts, sources, targets, strict=True):
-            if reason := drop_reason([len(pair[side]) for side in self.sides], self.rules):
+            if reason := drop_reason([len(pair[side]) for side in self.sides], self.rules, tag_length):
                 dropped[reason] += 1
             else:
                 kept[number] = pair

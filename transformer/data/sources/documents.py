@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Int
 
+from transformer.data.sources.lines import is_blank
+
 if TYPE_CHECKING:
     from transformer.data.sources.source import Source
 
@@ -36,7 +38,7 @@ class DocumentSource:
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
         before, separator = deque(maxlen=self.context + 1), f" {SEPARATOR} ".encode()
         for pair in self.source:
-            if is_blank(pair):
+            if all(map(is_blank, pair)):
                 before.clear()
                 continue
             before.append(pair)
@@ -49,9 +51,4 @@ class DocumentSource:
     @cached_property
     def _numbers(self) -> Int[np.ndarray, " N"]:
         """The numbers of the pairs that are no ends of documents."""
-        return np.flatnonzero([not is_blank(pair) for pair in self.source])
-
-
-def is_blank(pair: tuple[bytes, ...]) -> bool:
-    """Tells whether all sides of a pair are blank, as between two documents."""
-    return not any(side.strip() for side in pair)
+        return np.flatnonzero([not all(map(is_blank, pair)) for pair in self.source])

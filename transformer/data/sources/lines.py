@@ -77,11 +77,16 @@ def read_chunks(stream: io.BufferedIOBase, chunk_lines: int) -> Iterator[list[by
         yield lines
 
 
+def is_blank(line: bytes) -> bool:
+    """Tells whether a line has only spaces of any kind, as between two documents."""
+    return not line.decode(errors="replace").strip()
+
+
 def whole_documents(chunks: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
     """Yields the lines of the chunks again, divided only after blank lines."""
     lines: list[bytes] = []
     for chunk in chunks:
-        blank = max((i for i, line in enumerate(chunk, start=len(lines) + 1) if not line.strip()), default=0)
+        blank = max((i for i, line in enumerate(chunk, start=len(lines) + 1) if is_blank(line)), default=0)
         lines += chunk
         if blank:
             yield lines[:blank]

@@ -17,6 +17,7 @@ from random import Random
 from typing import NamedTuple
 
 from transformer.config_types import Config
+from transformer.errors import UserError
 
 
 class Phrase(NamedTuple):
@@ -49,13 +50,19 @@ class SyntheticSource:
 
     split: str
     examples: int
-    sides: tuple[bool, bool]  # those that the pairs have
+    languages: tuple[str, str]  # en, de or "" for a side that the pairs do not have
 
     @classmethod
     def open(cls, data: Config, split: str) -> "SyntheticSource":
-        """Returns `data.synthetic_examples` pairs for training, or a hundredth of it, at least 200, held out."""
+        """Returns `data.synthetic_examples` pairs for training, or a hundredth of it, at least 200, held out.
+
+        Raises UserError for other languages than English and German.
+        """
+        for key in ("source_language", "target_language"):
+            if data[key] not in ("en", "de", ""):
+                raise UserError(f"data.{key}={data[key]}: must be en or de with data.source=synthetic")
         examples = data.synthetic_examples if split == "train" else max(200, data.synthetic_examples // 100)
-        return cls(split, examples, (bool(data.source_language), bool(data.target_language)))
+        return cls(split, examples, (data.source_language, data.target_language))
 
     @property
     def name(self) -> str:
@@ -81,7 +88,8 @@ class SyntheticSource:
                 pair = draw(random)
                 # A pair belongs to one split: a twentieth of all to "valid", another to "test".
                 split = {1: "valid", 2: "test"}.get(zlib.crc32(pair.english.encode()) % 20, "train")
-            yield tuple(text.encode() if is_kept else b"" for text, is_kept in zip(pair, self.sides, strict=True))
+            texts = {"en": pair.english, "de": pair.german, "": ""}
+            yield tuple(texts[language].encode() for language in self.languages)
 
 
 def draw(random: Random) -> Phrase:

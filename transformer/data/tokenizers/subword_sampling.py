@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 _CACHED_WORDS = 1 << 16
 _CACHED_PATHS = 1 << 14  # of BPE-dropout, below those of whole words
+_LONGEST_CACHED = 32  # characters; a sentence without spaces is one word, which does not occur again
 
 
 class BpeDropout:
@@ -32,7 +33,8 @@ class BpeDropout:
         self._path = functools.lru_cache(_CACHED_PATHS)(self._greedy_path)
 
     def segment(self, word: str, generator: random.Random) -> list[str]:
-        path = self._first_path(word)
+        is_cached = len(word) <= _LONGEST_CACHED
+        path = self._first_path(word) if is_cached else self._greedy_path(word)
         while True:
             count = int(math.log(1.0 - generator.random()) * self._per_merge)  # geometric
             if count >= len(path) - 1:
@@ -41,7 +43,8 @@ class BpeDropout:
             merge = next((index for index in merges[1:] if generator.random() >= self._rate), None)
             if merge is None:
                 return symbols
-            path = self._path(tuple(_joined(symbols, merge)))
+            follow = self._path if is_cached else self._greedy_path
+            path = follow(tuple(_joined(symbols, merge)))
 
     def _greedy_path(self, symbols: Sequence[str]) -> list[tuple[list[str], list[int]]]:
         """Returns the segmentation into these symbols and those that follow by always making the best merge.
@@ -71,10 +74,11 @@ class UnigramSampler:
         self._scores, self._alpha = scores, alpha
         self._longest = max(map(len, scores))
         self._unknown = min(scores.values()) - 10.0  # SentencePiece's own penalty
-        self._forward = functools.lru_cache(_CACHED_WORDS)(self._forward)
+        self._cached_forward = functools.lru_cache(_CACHED_WORDS)(self._forward)
 
     def segment(self, word: str, generator: random.Random) -> list[str]:
-        table, end, pieces = self._forward(word), len(word), []
+        forward = self._cached_forward if len(word) <= _LONGEST_CACHED else self._forward
+        table, end, pieces = forward(word), len(word), []
         while end:
             starts, cumulative = table[end]
             start = starts[bisect.bisect(cumulative, generator.random() * cumulative[-1], hi=len(starts) - 1)]

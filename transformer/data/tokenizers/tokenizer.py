@@ -127,11 +127,14 @@ def prepare(config: Config, workdir: Path) -> Tokenizer:
     tokenizer = Tokenizer.load(workdir, config)
     for tag in tags(config.data):
         tokenizer.tagged(tag)
-    if config.data.context and not all(_has_token(side, SEPARATOR) for side in tokenizer.sides):
-        raise UserError(
-            f"config.data.context={config.data.context}: the vocabulary has no token {SEPARATOR}; set "
-            "config.training.init_vocabulary=own, or leave config.tokenizer.model_file empty"
-        )
+    words = dict.fromkeys(config.tokenizer.user_symbols, "tokenizer.user_symbols")
+    words |= {SEPARATOR: f"data.context={config.data.context}"} if config.data.context else {}
+    for word, key in words.items():
+        if not all(_has_token(side, word) for side in tokenizer.sides):
+            raise UserError(
+                f"config.{key}: the vocabulary has no token {word}; set config.training.init_vocabulary=own, or leave "
+                "config.tokenizer.model_file empty"
+            )
     return tokenizer
 
 
