@@ -54,6 +54,9 @@ def find_files(source: Path, pair: Pair) -> dict[str, list[Path]]:
             f"--hf={source}: no Parquet file of a split in {folder}; needs names such as train-00000-of-00001.parquet "
             "or train/0000.parquet"
         )
+    for split, paths in files.items():
+        if (count := re.search(r"-of-(\d+)", paths[0].name)) and len(paths) < int(count[1]):
+            raise UserError(f"--hf={source}: has {len(paths)} of {int(count[1])} files of {split}; download the others")
     return {split: files[split] for split in SPLITS if split in files}
 
 
@@ -82,7 +85,7 @@ def read_pairs(path: Path, pair: Pair) -> Iterator[tuple[str | None, str | None]
             for batch in file.iter_batches(ROWS, columns=columns):
                 flat = pyarrow.Table.from_batches([batch]).flatten()
                 yield from zip(*(flat[column].to_pylist() for column in columns), strict=True)
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({str(error).splitlines()[0]:.200}); download it again") from error
 
 

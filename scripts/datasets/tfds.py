@@ -81,6 +81,8 @@ def download(builder: Any, output: Path, archives: Path | None) -> None:
     except (*damaged, OSError, util.DownloadError) as error:
         if is_new:
             shutil.rmtree(dataset_folder, ignore_errors=True)
+        if "No space left on device" in str(error):
+            raise
         advice = "delete a damaged archive, or get a missing one, and give its folder with --archives=DIR"
         raise UserError(f"--tfds={builder.info.full_name}: {one_line(error)}; {advice}") from error
     finally:

@@ -189,6 +189,11 @@ def test_parquet_that_cannot_be_used_leaves_nothing(dataset, tmp_path, capsys):
     second.write_bytes(second.read_bytes()[:-20])
     line = error(capsys, "--pair=en-de", f"--hf={dataset}", output)
     assert f"{second}: cannot be read" in line and "download it again" in line
+    second.unlink()
+    assert "has 1 of 2 files of train; download the others" in error(capsys, "--pair=en-de", f"--hf={dataset}", output)
+    undecodable = pyarrow.array([b"\xff"], pyarrow.binary()).cast(pyarrow.string(), safe=False)
+    path = write_parquet(tmp_path / "empty" / "test.parquet", en=undecodable, de=["x"])
+    assert f"{path}: cannot be read" in error(capsys, "--pair=en-de", f"--hf={tmp_path / 'empty'}", output)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "wmt"]
 
 
