@@ -99,7 +99,8 @@ def get_keys() -> ml_collections.ConfigDict:
     # (Raffel et al. 2020).
     model.positions = Key("sinusoidal", listed_in("transformer.model.positions:POSITIONS"))
     model.max_positions = Key(1024, at_least(1))  # rows of the table of learned positions
-    # Matrices that are shared. all: source and target embeddings and logits; target: target embeddings and logits
+    # Matrices that are shared. all: source and target embeddings and logits; target: target embeddings and logits.
+    # A model of one language always shares its embeddings with the logits
     model.share_embeddings = Key("all", listed_in("transformer.model.transformer:SHARE_EMBEDDINGS"))
     model.source_eos = Key(True, SWITCH)  # whether attention sees the end-of-sentence token of the source
     model.output_bias = Key(False, SWITCH)  # a bias for each token's logit

@@ -25,6 +25,7 @@ from transformer.checkpoints import checksums
 from transformer.checkpoints.manager import Checkpoints
 from transformer.checkpoints.restore import read_progress, steps_in
 from transformer.checkpoints.retention import max_checkpoints, steps_to_keep
+from transformer.errors import UserError
 from transformer.training.progress import Progress
 from transformer.workdir import Workdir
 
@@ -121,6 +122,13 @@ def test_the_best_and_the_newest_two_checkpoints_have_the_state_of_the_optimizer
         checkpoints.save(state_at(30), Progress(step=30, best_step=20))
     assert checksums.damage(tmp_path / "checkpoints" / "30") is None
     assert read_progress(tmp_path / "checkpoints" / "30").best_step == 20
+
+
+def test_a_start_that_fails_removes_nothing(tmp_path):
+    save_run(tmp_path, 4, SCORES)
+    with pytest.raises(UserError), open_run(tmp_path, checkpoint__keep=4):
+        raise UserError("the model has other arrays")
+    assert steps_with_optimizer(tmp_path) == [20, 50, 60]
 
 
 def test_the_newest_two_checkpoints_without_skipped_updates_have_the_state_of_the_optimizer(tmp_path):

@@ -2,6 +2,7 @@
 
 import jax
 import ml_collections
+import pytest
 
 from tests.data.files import text_config, write_pairs
 from tests.training.tiny import flags, tiny_config
@@ -11,6 +12,7 @@ from transformer.data.corpus import corpus
 from transformer.data.tokenizers import tokenizer
 from transformer.distributed import coordination
 from transformer.environment import describe_environment
+from transformer.errors import UserError
 from transformer.run import checks, preparation
 
 
@@ -28,6 +30,24 @@ def test_processes_compare_configuration_code_versions_and_data(tmp_path, monkey
     assert facts["the validation corpus"] == prepared.validation.batches[""].corpus.report["digest"]
     # Each host may have its own cache.
     assert "config.data.cache_dir" not in facts
+
+
+def test_a_run_that_continues_needs_no_files_of_vectors(tmp_path):
+    arguments = train.make_parser().parse([*flags(tmp_path / "run"), "--config.model.source_vectors=absent.vec"])
+    config = loading.load_file(arguments.config, arguments.overrides)
+    with preparation.open_workdir(tmp_path / "run", config) as (workdir, _):
+        with pytest.raises(UserError, match="absent.vec"):
+            preparation.prepare(config, workdir)
+        (workdir.checkpoints / "10").mkdir(parents=True)
+        preparation.prepare(config, workdir)
+
+
+def test_language_models_of_several_languages_need_no_tag():
+    mixture = ("label=a target_language=de", "label=b target_language=fr")
+    known = {"training__objective": "causal_lm", "data__source_language": "", "data__mixture": mixture}
+    checks.check_listed_corpora(tiny_config(**known, checkpoint__best_metric="loss"))
+    with pytest.raises(UserError, match="nothing tells the model to translate into fr; set data.source_tag"):
+        checks.check_listed_corpora(tiny_config(data__mixture=mixture))
 
 
 def test_a_changed_file_changes_the_digest_of_the_code(tmp_path, monkeypatch):

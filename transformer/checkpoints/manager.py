@@ -39,7 +39,8 @@ class Checkpoints(AbstractContextManager):
             return  # Orbax would wait for the process that died
         self.manager.wait_until_finished()
         self.manager.close()
-        coordination.on_process_zero(retention.remove_optimizer_states, self.folder, self.retention.best)
+        if error is None:  # otherwise the best may not be known yet
+            coordination.on_process_zero(retention.remove_optimizer_states, self.folder, self.retention.best)
 
     def save(self, state: TrainState, progress: Progress) -> None:
         """Starts to save a checkpoint of `progress.step`."""

@@ -86,7 +86,8 @@ def check_listed_corpora(config: Config) -> None:
             raise UserError(f"{name}: source={data.source} does not go with tokenizer.kind={config.tokenizer.kind}")
     directions = {(source_tag(data), data.source_language): data.target_language for data in corpora.values()}
     for name, data in corpora.items():
-        if directions[source_tag(data), data.source_language] != (target := data.target_language):
+        target = data.target_language
+        if data.source_language and directions[source_tag(data), data.source_language] != target:
             raise UserError(f"{name}: nothing tells the model to translate into {target}; set data.source_tag")
     if (best := config.checkpoint.best_metric) not in (names := metric_names(config)):
         raise UserError(f"config.checkpoint.best_metric={best}: must be one of {', '.join(names)}")

@@ -11,6 +11,7 @@ from absl import logging
 from transformer import files
 from transformer.cache import enable_compilation_cache
 from transformer.checkpoints.manager import Checkpoints
+from transformer.checkpoints.restore import steps_in
 from transformer.config import loading
 from transformer.config_types import Config
 from transformer.data.corpus import corpus
@@ -116,7 +117,8 @@ def prepare(config: Config, workdir: Workdir) -> Run:
 
     Raises UserError if an input cannot be used, or differs between processes or from that at the start of the run.
     """
-    check_files(config.model)
+    if not steps_in(workdir.checkpoints):  # no vectors are read afterwards
+        check_files(config.model)
     check_trackers(config)
     checks.check_listed_corpora(config)
     enable_compilation_cache(config.data.cache_dir)
