@@ -153,7 +153,7 @@ class Folder:
             entry, new = recorded.get(stage.name), planned[stage.name]
             if entry is None and self.of(stage).exists() and not getattr(stage, "workdir", ""):
                 raise UserError(f"{self.of(stage)}: exists, but is not of this plan; name another --workdir")
-            if entry is not None and entry["digest"] != new["digest"]:
+            if entry is not None and self.of(stage).exists() and entry["digest"] != new["digest"]:
                 raise UserError(
                     f"--workdir={self.path}: {stage.name} was made with {_difference(entry, new)}; give the stage "
                     "another name, or name another --workdir"

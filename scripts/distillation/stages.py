@@ -22,9 +22,9 @@ def run(stages: Sequence[plan.Stage], folder: Folder) -> None:
     """Makes the results that are missing. Raises UserError if the folder has another plan's, or a command fails."""
     planned, begun = folder.check(stages), folder.read()
     for number, stage in enumerate(stages, start=1):
-        entry = begun.setdefault(stage.name, planned[stage.name])
-        if "seconds" in entry and folder.of(stage).exists():
+        if "seconds" in begun.get(stage.name, {}) and folder.of(stage).exists():
             continue
+        entry = begun[stage.name] = planned[stage.name]
         logging.info("Stage %d of %d: %s; %s has its output.", number, len(stages), stage.name, folder.log(stage))
         files.write_json(folder.record, {"stages": begun})
         began = time.perf_counter()

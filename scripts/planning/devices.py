@@ -103,9 +103,10 @@ class Target:
 
     @property
     def interconnect(self) -> float:
-        """Bytes/s that a device can send. GPUs of several hosts send through the network."""
+        """Bytes/s that a device can send. The GPUs of a host share their networks: each carries one of eight rings."""
+        shared = GPUS_PER_HOST * self.kind.network
         is_network = self.kind.platform == "gpu" and self.count > GPUS_PER_HOST
-        return self.kind.network if is_network else self.kind.interconnect
+        return min(shared, self.kind.interconnect) if is_network else self.kind.interconnect
 
 
 def parse_target(text: str) -> Target:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
+from absl import logging
 
 from configs import table3_mini
 from configs.table3 import ROWS
@@ -88,6 +89,8 @@ def read_results(folder: Folder, configs: Mapping[str, Config], trials: Sequence
             lines = read_record(workdir.metrics)
             best = best_validation(lines, configs[row].checkpoint.best_metric)
             results.append(RowResult(row, best["perplexity"], best["bleu"], training_seconds(lines)))
+        elif row is None:
+            logging.warning("%s: is of none of these rows; add the --config flags that it was made with.", workdir.path)
     return results
 
 

@@ -143,6 +143,10 @@ def _check(sweep: Sweep) -> Sweep:
     """Checks a sweep with a few trials in memory: some samplers need a missing package only after several trials."""
     if not sweep.trials:
         raise UserError("the sweep has no trials; give every key at least one value")
+    choices = [getattr(distribution, "choices", ()) for distribution in sweep.space.values()]
+    for value in itertools.chain(*choices, *(trial.values() for trial in sweep.trials)):
+        if not isinstance(value, Value):
+            raise UserError(f"{value!r:.60}: a sweep takes numbers, text, true, false and None; make a config of each")
     try:
         sampler = sweep.sampler(0)
         if isinstance(sampler, GridSampler | BruteForceSampler):

@@ -96,7 +96,7 @@ class Decoding:
         loading.with_values(self.config, values)
 
     def command(self, trial: int, values: Values) -> list[str]:
-        settings = [f"--{key}={show(value)}" for key, value in values.items()]
+        settings = [f"--{key}={value}" for key, value in values.items()]
         flags = (f"--workdir={self.source}", "--split=valid", f"--checkpoint={self.step}")
         return ["transformer.evaluate", *flags, *settings]
 

@@ -155,6 +155,8 @@ def test_a_command_that_fails_is_named_with_its_message(folder, tmp_path, capsys
     assert run(distill, *flags) == 2
     assert "forward-valid: transformer.evaluate failed; the end of" in (message := error(capsys))
     assert "beam_size=0" in message
+    (tmp_path / "plan.py").write_text(text.replace('"beam_size": 0', '"beam_size": 1'))
+    assert run(distill, *flags) == 0  # nothing was made of the other beam size
 
 
 @pytest.mark.slow

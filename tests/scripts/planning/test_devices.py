@@ -43,7 +43,7 @@ def test_unusable_targets(text, message):
 
 
 def test_gpus_of_several_hosts_send_through_the_network():
-    assert parse_target("h100:8").interconnect == 450e9 and parse_target("h100:16").interconnect == 50e9
+    assert parse_target("h100:8").interconnect == 450e9 and parse_target("h100:16").interconnect == 400e9
     assert parse_target("v5e:16x16").interconnect == 200e9
 
 

@@ -79,6 +79,7 @@ def test_extremes_are_bounds_or_choices():
         (lambda: product({"a": [1]}, {"a": [2]}), "a key is in two of the parts"),
         (lambda: listed(product({"a": []}), objective="bleu", pruner=None), "no trials; give every key"),
         (lambda: listed([{"a": 1}], objective="bleu", pruner="median"), "pruner cannot be used"),
+        (lambda: listed([{"a": ("x", "y")}], objective="bleu", pruner=None), r"^\('x', 'y'\): a sweep takes numbers"),
         (lambda: search_by(random(0)), "sampler or pruner cannot be used; TypeError"),
         (lambda: search_by(Late), "cannot be used; ModuleNotFoundError: No module named 'torch'"),
         (lambda: search_by(lambda seed: optuna.samplers.GridSampler({"a": [0, 1]})), "tries every combination"),
