@@ -34,6 +34,8 @@ def main(arguments: argparse.Namespace) -> None:
     gold = None if arguments.gold is None else links.read_gold(Path(arguments.gold))
     enable_compilation_cache()
     model = transformer.load(arguments.workdir, arguments.checkpoint, arguments.average)
+    if model.config.tokenizer.kind == "word":
+        raise UserError("tokenizer.kind=word: unknown words in a row are one token, so that links cannot count words")
     model = model.with_languages(arguments.source_language, arguments.target_language)
     names = arguments.heads or model.config.training.guided_heads or "average"
     heads = links.choose_heads(model.config.model, names)

@@ -82,7 +82,7 @@ def heat_map_of(vectors: np.ndarray, width: float, height: float) -> alt.Chart:
 def products_of(vectors: np.ndarray, width: float, height: float) -> alt.LayerChart:
     """Returns the dot products (L, L) of four positions with all positions, as curves."""
     length = len(vectors)
-    chosen = sorted({0, length // 4, length // 2, length - length // 4})
+    chosen = sorted({0, length // 4, length // 2, length - max(length // 4, 1)})
     products = vectors @ vectors[chosen].T
     curves = {str(p): (np.arange(length), products[:, i]) for i, p in enumerate(chosen)}
     return theme.lines(curves, "position", "dot product", "with position", width, height)

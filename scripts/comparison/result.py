@@ -133,6 +133,8 @@ def _compare(first: ScoredSystem, second: ScoredSystem, references: Sequence[str
 
 def _worst(scored: ScoredSystem, references: Sequence[str], count: int) -> list[dict[str, Any]]:
     runs = scored.system.evaluations
+    # Blank pairs are the ends of documents.
+    worst = [i for i in np.argsort(scored.chrf, kind="stable") if references[i].strip() or runs[0].sources[i].strip()]
     return [
         {
             "line": int(i) + 1,
@@ -144,7 +146,7 @@ def _worst(scored: ScoredSystem, references: Sequence[str], count: int) -> list[
             "hypothesis_lengths": [len(run.hypotheses[i]) for run in runs],
             "model_scores": [run.model_scores[i] for run in runs],
         }
-        for i in np.argsort(scored.chrf, kind="stable")[:count]
+        for i in worst[:count]
     ]
 
 

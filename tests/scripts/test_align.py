@@ -60,6 +60,12 @@ def test_the_error_rate_is_logged(aligned, tmp_path):
     assert aligned()[0] == 0
 
 
+def test_unknown_words_in_a_row_are_one_token(tmp_path, capsys):
+    workdir = make_workdir(tmp_path / "run", **{"tokenizer.kind": "word", "data.source": "text"})
+    assert run(align, f"--workdir={workdir}") == 2
+    assert "tokenizer.kind=word: unknown words in a row are one token" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("flags", "text", "message"),
     [

@@ -17,6 +17,13 @@ REFERENCES = make_sentences(60, seed=0)
 GOOD, BAD = damage(REFERENCES, 0.1, seed=1), damage(REFERENCES, 0.15, seed=2)
 
 
+def test_blank_lines_between_documents_are_not_the_worst(tmp_path):
+    texts = ["", *GOOD[:4], ""]
+    evaluation = read_evaluation(add_evaluation(make_run(tmp_path / "run"), "valid-step9", texts, texts))
+    worst = make_result(group_systems([evaluation]), texts, 100, 3)["worst"]
+    assert [sentence["line"] for sentence in worst] == [2, 3, 4]
+
+
 @pytest.fixture
 def result(tmp_path):
     """Compares systems, each given as a list of the translations of its seeds."""

@@ -53,10 +53,10 @@ def test_every_figure_passes_its_flags_on(tmp_path, monkeypatch):
     drawn = {}
     monkeypatch.setattr("scripts.charts.theme.write", lambda chart, path: drawn.setdefault(path.stem, chart))
     output = lambda name: f"--output={tmp_path / name}.svg"  # noqa: E731
-    assert run(figures, "positions", output("positions"), "--length=4", "--d_model=6", "--panels=products") == 0
+    assert run(figures, "positions", output("positions"), "--length=3", "--d_model=6", "--panels=products") == 0
     assert run(figures, "schedule", output("schedule"), "--curves=8:2,4:3", "--steps=5") == 0
     assert run(figures, "smoothing", output("smoothing"), "--smoothing=0.3") == 0
-    assert {each["x"] for each in data(drawn["positions"])} == {0, 1, 2, 3}
+    assert {each["x"] for each in data(drawn["positions"])} == {0, 1, 2}
     assert {(each["name"]) for each in data(drawn["schedule"])} == {"d_model 8, warm-up 2", "d_model 4, warm-up 3"}
     assert [each["value"] for each in data(drawn["smoothing"])[:5]] == pytest.approx([0, 0.1, 0.7, 0.1, 0.1], abs=1e-6)
 
