@@ -3,7 +3,7 @@
 Command:   python -m scripts.sweep --config=configs/attention_scores.py --sweep=configs/sweeps/attention_scores.py
                --workdir=runs/attention-scores --jobs=2
 Hardware:  a quarter of an hour on two CPU cores for all 36 runs.
-Expect:    the losses in docs/paper.md.
+Expect:    the negative log-likelihoods in docs/paper.md.
 """
 
 import ml_collections

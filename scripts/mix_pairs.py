@@ -1,6 +1,6 @@
 """Mixes real sentence pairs with back-translated ones (Sennrich et al. 2016) into a folder to train on.
 
-    python -m scripts.translate_corpus --workdir=REVERSE_RUN --source=mono.de --output=translated
+    python -m scripts.translate_corpus --workdir=REVERSE_RUN --source=mono.de --output=translated --shard=1/1
     python -m scripts.mix_pairs --pair=en-de --real=FOLDER --translated=translated --output=FOLDER [--ratio=N]
 
 The reverse run translates text of the target language. Each of its sentences becomes a pair whose source is the

@@ -1,7 +1,7 @@
 """Trains rows of the paper's Table 3, and tests what the paper concludes from it.
 
     python -m scripts.reproduce table3 --scale=mini --data=FOLDER [--output=DIR] [--readme=docs/results.md]
-    python -m scripts.reproduce table3 --scale=paper --data=wmt14 --output=DIR [--jobs=N]
+    python -m scripts.reproduce table3 --scale=paper --data=data/tfds --output=DIR [--jobs=N]
     python -m scripts.reproduce table3 --scale=mini --output=DIR --report
 
 --scale=mini has a quarter of all widths, some of the rows and Multi30k (configs/table3_mini.py); --scale=paper has the

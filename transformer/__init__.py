@@ -29,7 +29,7 @@ def load(
     """Returns the trained model of a run, which translates, scores, and shows its attention and encoder states.
 
     The methods of the result are `translate`, `alternatives`, `score`, `can_score`, `attention`, `beam_tree`, `encode`,
-    `num_tokens`, `with_decoding`, `with_languages` and `compile`; `help(transformer.api.Model)` describes them. Each
+    `num_tokens`, `with_decoding`, `with_languages` and `compile`; `help` of it describes them. Each
     local device holds a copy of the parameters.
 
     Args:

@@ -57,7 +57,7 @@ def read_rows(scale: str, data: str | None, names: str | None, overrides: loadin
             raise UserError(f"--rows: there is no row {row}{nearest(row, ROWS)}; the rows are {', '.join(ROWS)}")
     if data not in (None, known_data):
         if not Path(data).is_dir():
-            raise UserError(f"--data={data}: no such folder; name the folder of the data, or {known_data} to fetch it")
+            raise UserError(f"--data={data}: no such folder; name the folder of the data, or {known_data}")
         overrides = [*overrides, ("data.path", data)]
     return {row: loading.load_file(f"{config}:{row}", overrides) for row in rows}
 
