@@ -122,7 +122,7 @@ class OutputControl:
             return [tokens]
         before, whole = self.vocabulary.encode([NO_CHARACTER, NO_CHARACTER + text])
         joined = whole[len(before) :]
-        return [tokens, joined] if joined and joined != tokens else [tokens]
+        return [tokens] if UNK in joined or joined in ([], tokens) else [tokens, joined]
 
     def encode_text(self, name: str, text: str) -> list[int]:
         """Returns the tokens of a text's best segmentation. Raises UserError, with its name, if one is UNK."""
