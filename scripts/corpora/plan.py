@@ -112,6 +112,8 @@ def find_files(names: str) -> list[Path]:
         raise UserError(f"--source={names}: {missing[0]} is no file; name files, separated by commas, or a folder")
     if not found:
         raise UserError(f"--source={names}: the folder has no files")
+    if packed := [path for path in found if path.suffix in (".bz2", ".xz", ".zip", ".zst")]:
+        raise UserError(f"--source={names}: {packed[0]} is compressed in a format other than .gz; unpack it")
     return [path.parent.resolve() / path.name for path in found]  # the name of a link tells the format
 
 

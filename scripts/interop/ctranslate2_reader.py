@@ -58,6 +58,8 @@ class _Importer:
                 raise UserError(f"has the variable {name}, for which the models here have no part")
         if (self.package / "metadata.json").exists():
             metadata = untrusted.read_json(self.package / "metadata.json")
+            if prefix := metadata.get("target_prefix"):
+                raise UserError(f"metadata.json has target_prefix={prefix!r:.60}, with which no model here can begin")
             self.config |= {"data.source_language": metadata["from_code"], "data.target_language": metadata["to_code"]}
         return PortableModel(self.config, self.parameters, tokenizer)
 

@@ -35,7 +35,8 @@ class Side(NamedTuple):
 def read_marian(folder: Path, names: Any) -> tuple[Side, Side]:
     """Reads the vocabularies of source and target: those with these names, or if there are none those in the folder.
 
-    Each is a SentencePiece model (.spm), or a list of pieces (.yml), which the models beside it segment, as in OPUS-MT.
+    Each is a SentencePiece model (.spm), or a list of pieces (.yml, or text with one a line), which the models beside
+    it segment, as in OPUS-MT.
     Raises UserError if they are missing or damaged.
     """
     with untrusted.reading(folder):
@@ -53,10 +54,10 @@ def read_marian(folder: Path, names: Any) -> tuple[Side, Side]:
     sides = []
     for path in (paths[0], paths[-1]):
         with untrusted.reading(path):
-            if path.suffix == ".yml":
-                sides.append(_read_list(path, models))
-            else:
+            if path.suffix == ".spm":
                 sides.append(marian_side(SentencePieceVocabulary(path.read_bytes())))
+            else:
+                sides.append(_read_list(path, models))
     return pair(*sides)
 
 
@@ -70,8 +71,12 @@ def marian_side(vocabulary: SentencePieceVocabulary) -> Side:
 
 
 def _read_list(path: Path, models: Sequence[bytes | None]) -> Side:
-    loaded = untrusted.read_yaml(path, loader="BaseLoader")  # all are strings: `no` and `1` are pieces
-    ids = {piece: int(id_) for piece, id_ in loaded.items()}
+    if path.suffix == ".yml":
+        loaded = untrusted.read_yaml(path, loader="BaseLoader")  # all are strings: `no` and `1` are pieces
+        ids = {piece: int(id_) for piece, id_ in loaded.items()}
+    else:
+        lines = untrusted.read_text(path).removesuffix("\n").split("\n")
+        ids = {piece: id_ for id_, piece in enumerate(lines)}
     if sorted(ids.values()) != list(range(len(ids))):
         raise UserError("must map pieces to the ids 0, 1, 2, ...")
     special = [ids.get(piece, ABSENT) for piece in SPECIAL_PIECES]

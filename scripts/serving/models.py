@@ -48,7 +48,7 @@ class ServedModel:
     def __init__(self, model: Model, wait_seconds: float, max_jobs: int, metrics: Metrics) -> None:
         config, self.model = model.config, model
         self.source, self.target = config.data.source_language, config.data.target_language
-        self.max_n_best = config.decoding.beam_size
+        self._gap, self.max_n_best = texts.gap(self.source, self.target), config.decoding.beam_size
         row = self.max_n_best * (SHORTEST + FIRST_EXTRA_LENGTH)
         capacity = max(config.decoding.batch_tokens // row, 1)
         is_exact = product_dtype(config.model.dtype) == FLOAT32 and config.decoding.dtype == "auto"
@@ -105,7 +105,7 @@ class ServedModel:
             hypotheses = list(itertools.islice(remaining, sum(is_sentence for is_sentence, _ in pieces)))
             count = min(n_best, max(map(len, hypotheses), default=1))
             chosen = [[best[min(n, len(best) - 1)].text for best in hypotheses] for n in range(count)]
-            joined = [texts.join(pieces, iter(nth), texts.ESCAPES[form]) for nth in chosen]
+            joined = [texts.join(pieces, iter(nth), texts.ESCAPES[form], self._gap) for nth in chosen]
             translations.append(list(dict.fromkeys(joined)))
         return translations
 

@@ -9,11 +9,13 @@ import sentencex
 from transformer.data.languages import base_code
 
 Piece = tuple[bool, str]  # whether it is a sentence to translate, and the text
-# Comments, scripts, styles and tags, as browsers read them: one without its end reaches to the end of the text. So a
-# search never begins again within markup, and its time is linear in the text. Python's HTMLParser takes quadratic time.
+_UNSPACED = ("zh", "yue", "ja", "th", "lo", "km", "my")  # languages without spaces between sentences
+# Comments, elements without text to translate, and tags, as browsers read them: one without its end reaches to the end
+# of the text. So a search never begins again within markup, and its time is linear in the text. Python's HTMLParser
+# takes quadratic time.
 _ATTRIBUTES = r"""(?:[^>=]++|=\s*+(?:"[^"]*+"?+|'[^']*+'?+|[^\s>]*+))*+"""
 _MARKUP = re.compile(
-    rf"""<!--(?:-?>|.*?(?:--!?>|\Z))|<(script|style)(?=[\s/>]){_ATTRIBUTES}>.*?(?:</\1(?=[\s/>])[^>]*>?|\Z)"""
+    rf"""<!--(?:-?>|.*?(?:--!?>|\Z))|<(script|style|code|textarea)(?=[\s/>]){_ATTRIBUTES}>.*?(?:</\1(?=[\s/>])[^>]*>?|\Z)"""
     rf"""|</?[a-z]{_ATTRIBUTES}>?|<[!?/][^>]*>?""",
     re.DOTALL | re.IGNORECASE,
 )
@@ -22,7 +24,8 @@ _MARKUP = re.compile(
 def split_text(text: str, language: str) -> list[Piece]:
     """Returns the sentences of a text, without white space at their ends, and the white space between them.
 
-    A sentence ends at the end of its line at the latest. The pieces, joined, are the text.
+    A sentence ends at the end of its line at the latest. Without a letter or digit it stays as it is. The pieces,
+    joined, are the text.
     """
     return [piece for line in text.splitlines(keepends=True) for piece in _split_line(line, language)]
 
@@ -30,7 +33,7 @@ def split_text(text: str, language: str) -> list[Piece]:
 def split_html(text: str, language: str) -> list[Piece]:
     """Returns the sentences of the text nodes, unescaped, and the markup between them as it stands.
 
-    Script, style and comments are markup. A line break in a text node is a space.
+    Comments and the elements script, style, code and textarea are markup. A line break in a text node is a space.
     """
     pieces: list[Piece] = []
     end = 0
@@ -54,21 +57,35 @@ def shorten(sentence: str, fits: Callable[[str], bool]) -> list[Piece]:
     return [*shorten(sentence[:start], fits), (False, sentence[start:end]), *shorten(sentence[end:], fits)]
 
 
-def join(pieces: Sequence[Piece], translations: Iterator[str], escape: Callable[[str], str]) -> str:
-    """Returns the text with the next translation, escaped, in the place of each sentence."""
-    return "".join(escape(next(translations)) if is_sentence else text for is_sentence, text in pieces)
+def gap(source: str, target: str) -> str:
+    """Returns what separates the translations of two sentences between which the source has nothing."""
+    return " " if base_code(source) in _UNSPACED and base_code(target) not in _UNSPACED else ""
+
+
+def join(pieces: Sequence[Piece], translations: Iterator[str], escape: Callable[[str], str], gap: str = "") -> str:
+    """Returns the text with the next translation, escaped, in the place of each sentence, and gaps between them."""
+    joined, is_after_sentence = [], False
+    for is_sentence, text in pieces:
+        if is_sentence and is_after_sentence:
+            joined.append(gap)
+        joined.append(escape(next(translations)) if is_sentence else text)
+        is_after_sentence = is_sentence or (is_after_sentence and not text)
+    return "".join(joined)
 
 
 def _split_node(node: str, language: str) -> list[Piece]:
     # White space at the ends keeps its line breaks.
     before, inside, after = _strip(html.unescape(node))
-    return [(False, before), *_split_line(" ".join(inside.splitlines()), language), (False, after)]
+    pieces = _split_line(" ".join(inside.splitlines()), language)
+    kept = [(is_sentence, text if is_sentence else ESCAPES["html"](text)) for is_sentence, text in pieces]
+    return [(False, before), *kept, (False, after)]
 
 
 def _split_line(line: str, language: str) -> Iterator[Piece]:
     segments = sentencex.segment(base_code(language), line)
     for segment in segments if "".join(segments) == line else [line]:
-        pieces = zip((False, True, False), _strip(segment), strict=True)
+        is_text = any(map(str.isalnum, segment))
+        pieces = zip((False, is_text, False), _strip(segment), strict=True)
         yield from ((is_sentence, text) for is_sentence, text in pieces if text)
 
 

@@ -95,5 +95,8 @@ def test_unusable_files_are_named(tmp_path):
     (tmp_path / "linked.parquet").symlink_to(tmp_path / "damaged.parquet")
     assert find_files(f"{tmp_path}/linked.parquet") == [tmp_path / "linked.parquet"]  # whose name tells the format
     (tmp_path / "empty").mkdir()
+    (tmp_path / "packed.xz").write_bytes(b"")
+    with pytest.raises(UserError, match="packed.xz is compressed in a format other than .gz; unpack it"):
+        plan.find_files(str(tmp_path / "packed.xz"))
     with pytest.raises(UserError, match="the folder has no files"):
         find_files(str(tmp_path / "empty"))

@@ -197,6 +197,10 @@ def test_argos_package(tmp_path):
     model = ctranslate2_reader.read(folder.parent)
     assert model.tokenizer.source.models == (tokenizer.source.serialized,) * 2
     assert (model.config["data.source_language"], model.config["data.target_language"]) == ("de", "en")
+    prefixed = json.dumps({"from_code": "de", "to_code": "en", "target_prefix": ">>en<<"})
+    (folder.parent / "metadata.json").write_text(prefixed)
+    with pytest.raises(UserError, match="has target_prefix='>>en<<', with which"):
+        ctranslate2_reader.read(folder.parent)
     (folder.parent / "sentencepiece.model").rename(folder.parent / "bpe.model")
     with pytest.raises(UserError, match="has a bpe.model of subword-nmt"):
         ctranslate2_reader.read(folder.parent)

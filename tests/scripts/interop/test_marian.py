@@ -122,6 +122,12 @@ def test_lists_of_pieces(tmp_path):
     np.testing.assert_array_equal(table[model.tokenizer.target.encode(["y x"])[0]], arrays["decoder_Wemb"][[2, 0]])
     np.testing.assert_array_equal(table[[EOS, UNK]], arrays["decoder_Wemb"][[3, 1]])
 
+    (tmp_path / "a.src.vocab").write_text("</s>\n<unk>\nb\n1\nno\n")
+    (tmp_path / "a.trg.vocab").write_text("x\n<unk>\ny\n</s>\n")
+    (tmp_path / "model.npz.decoder.yml").write_text("vocabs: [a.src.vocab, a.trg.vocab]\n")
+    again = marian.read(tmp_path)
+    assert [side.pieces for side in again.tokenizer.sides] == [side.pieces for side in model.tokenizer.sides]
+
 
 @pytest.mark.parametrize(
     ("changes", "message"),

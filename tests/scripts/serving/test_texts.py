@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scripts.serving.texts import ESCAPES, SPLITTERS, join, shorten, split_html, split_text
+from scripts.serving.texts import ESCAPES, SPLITTERS, gap, join, shorten, split_html, split_text
 
 
 def sentences(pieces):
@@ -42,6 +42,10 @@ def test_sentences_end_at_their_marks_and_at_line_breaks():
         ("</>a", "</>A"),
         ("<![a<b><!--c--!>d&#x; <b>e", "<![a<b><!--c--!>D&amp;#X; <b>E"),
         ("<script>a <b>", "<script>a <b>"),
+        (
+            "<p>run <code>a\n&amp;b</code> on \u2713 &lt; <td>\U0001f642</td>",
+            "<p>RUN <code>a\n&amp;b</code> ON \u2713 &lt; <td>\U0001f642</td>",
+        ),
         ("", ""),
     ],
 )
@@ -71,6 +75,17 @@ def test_long_sentences_are_cut_into_pieces_that_fit(text, longest):
     pieces = shorten(text, lambda sentence: len(sentence) <= longest)
     assert "".join(piece for _, piece in pieces) == text
     assert all(len(piece) <= longest for piece in sentences(pieces))
+
+
+def test_translations_have_spaces_between_sentences_if_their_language_has():
+    pieces = split_text("\u4f60\u597d\u3002\u6211\u5f88\u597d\u3002\n\u4f60\u5462\uff1f", "zh")
+    assert join(pieces, iter("abc"), str, gap("zh-Hans", "en")) == "a b\nc"
+    assert join(pieces, iter("abc"), str, gap("zh", "ja")) == "ab\nc"
+    assert gap("en", "zh") == gap("en", "de") == ""
+
+
+def test_texts_without_letters_and_digits_stay():
+    assert sentences(split_text("-----\n\U0001f642\nA 1. 2", "en")) == ["A 1.", "2"]
 
 
 def test_long_sentences_are_cut_between_words():
