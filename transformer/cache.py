@@ -51,6 +51,9 @@ def enable_compilation_cache(cache_dir: str = "") -> None:
 
     if jax.config.jax_compilation_cache_dir is not None:
         return
+    # The GPUs of several processes tune a program together. One that finds it in its own cache would block the others.
+    if jax.distributed.is_initialized() and jax.default_backend() == "gpu":
+        return
     # Code compiled for another processor may use instructions that this one lacks.
     information = Path("/proc/cpuinfo")
     lines = information.read_text().splitlines() if information.exists() else []

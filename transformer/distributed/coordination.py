@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax._src import distributed as jax_distributed  # its key-value store has no public API
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from transformer.errors import UserError, first_of
@@ -84,7 +84,7 @@ class AnyProcess:
     """
 
     def __init__(self) -> None:
-        mesh = jax.make_mesh((jax.device_count(),), ("device",), (AxisType.Auto,))
+        mesh = Mesh(np.array(jax.devices()), ("device",), axis_types=(AxisType.Auto,))
         self._one_per_device = NamedSharding(mesh, P("device"))
         self._any = jax.jit(lambda flags: flags.any(), out_shardings=NamedSharding(mesh, P()))
         self._previous: jax.Array | bool = False

@@ -63,11 +63,12 @@ def _connect(arguments: argparse.Namespace) -> None:
     deadline = threading.Timer(START_SECONDS, abort)
     deadline.daemon = True
     deadline.start()
+    given = arguments.coordinator, arguments.num_processes, arguments.process_id
     try:
         jax.distributed.initialize(
-            arguments.coordinator,
-            arguments.num_processes,
-            arguments.process_id,
+            *given,
+            # In a Slurm step JAX would otherwise give this process one GPU of its host.
+            cluster_detection_method=None if None in given else "deactivate",
             # At this deadline JAX aborts with a stack trace: ours comes first.
             initialization_timeout=2 * START_SECONDS,
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,

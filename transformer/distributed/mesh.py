@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import jax
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -34,8 +35,11 @@ def make_mesh(config: Config, devices: Sequence[jax.Device]) -> Mesh:
             f"batch.row_multiple={multiple}: must be a multiple of the {data} x {requested.fsdp} devices (mesh.data x "
             "mesh.fsdp) that share the rows; raise it at the start of the run, or take fewer devices"
         )
-    # On TPUs it places neighbouring devices next to each other.
-    return jax.make_mesh((data, requested.fsdp, requested.tensor), AXES, AXIS_TYPES, devices=devices)
+    # On TPUs neighbouring devices are next to each other. jax.make_mesh does the same, but refuses GPUs of several
+    # hosts, and sizes that the axes of a TPU's torus do not multiply to.
+    shape = data, requested.fsdp, requested.tensor
+    placed = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+    return Mesh(placed, AXES, axis_types=AXIS_TYPES)
 
 
 def abstract_arrays(shapes, shardings):
