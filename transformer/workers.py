@@ -19,6 +19,8 @@ from typing import Any
 
 from transformer.errors import UserError
 
+SECONDS_AFTER_SIGTERM = 10  # in which a run can take what it waits for
+
 
 def num_workers(wanted: int) -> int:
     """Returns `wanted`, or the number of cores available to this process if it is 0."""
@@ -88,6 +90,12 @@ def _start(pickled_function: bytes) -> None:
         multiprocessing.parent_process().join()
         os._exit(1)
 
+    def exit_later(*_: object) -> None:  # Slurm signals all processes; the run needs batches to end its step and save
+        timer = threading.Timer(SECONDS_AFTER_SIGTERM, os._exit, (1,))
+        timer.daemon = True
+        timer.start()
+
+    signal.signal(signal.SIGTERM, exit_later)
     _function = pickle.loads(pickled_function)
     threading.Thread(target=exit_with_parent, daemon=True).start()  # not while this one imports
 
