@@ -25,7 +25,8 @@ LANGUAGES = ("source_language", "target_language")
 DISK_IS_FULL = "the disk is full"
 OUT_OF_MEMORY = {  # the advice, by the parser's `overrides`, which are the keys that the command can change
     "config": "lower config.batch.tokens and raise config.training.accumulation in return, or lower "
-    "config.data.max_length; if validation does not fit, lower config.decoding.batch_tokens",
+    "config.data.max_length; a run that continues can set config.model.remat=layers; if validation does not fit, lower "
+    "config.decoding.batch_tokens",
     "decoding": "lower --decoding.batch_tokens",
     **dict.fromkeys((None, "data"), "use a device with more memory"),
 }

@@ -69,11 +69,13 @@ def run_trials(study: SweepStudy, task: Task, jobs: int, start: Starter | None =
 
 
 def _environments(jobs: int) -> list[dict[str, str]]:
-    """Returns the environment of each worker's children: they share the GPUs in $CUDA_VISIBLE_DEVICES."""
+    """Returns the environment of each worker's children: they share the GPUs of this one, or their memory."""
     devices = [device for device in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if device]
+    # By default a process takes three quarters of the memory of its GPUs.
+    shared = {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{0.9 / jobs:.3f}"} if jobs > max(len(devices), 1) else {}
     if not devices:
-        return [dict(os.environ)] * jobs
-    return [os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(part)} for part in _divided(devices, jobs)]
+        return [shared | os.environ] * jobs
+    return [shared | os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(part)} for part in _divided(devices, jobs)]
 
 
 def _processors(jobs: int) -> list[set[int]]:

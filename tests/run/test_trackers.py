@@ -35,9 +35,10 @@ def track(folder: Path, names: str, done: int, steps: tuple[int, ...], rollback:
     """Records training lines of these steps in a start from the checkpoint of step `done`."""
     config = tiny.tiny_config(training__trackers=names, **ABOUT)
     with Recorder(Workdir(folder), config) as recorder:
-        recorder.on_start(Progress(step=done))
+        recorder.on_start(Progress(step=done, validated_step=done))
         for step in steps:
             recorder.on_log(Progress(step=step), {"loss": 1 / step, "train_tokens/>>de<<": 2.0})
+            recorder.after_step(Progress(step=step), {"module_norms": {}})
             if step == rollback:
                 recorder.on_start(Progress(step=done))
 
@@ -92,12 +93,15 @@ def test_a_later_start_continues_the_run_of_mlflow(tmp_path, capfd, monkeypatch)
     client = MlflowClient(f"sqlite:///{tmp_path / 'run' / 'mlflow.db'}")
     (run,) = client.search_runs(["0"])
     assert run.info.run_id == json.loads((tmp_path / "run" / "trackers.json").read_text())["mlflow"]
-    assert (run.info.run_name, run.info.status) == ("run", "FINISHED")
+    assert (run.info.run_name, run.info.status) == ("run", "KILLED")
     assert (run.data.tags["mlflow.note.content"], run.data.tags["tags"]) == ("why", "ablation de-en")
     assert run.data.params["model.d_model"] == "8" and run.data.params["training.tags"] == "('ablation', 'de-en')"
     losses = [(point.step, point.value) for point in client.get_metric_history(run.info.run_id, "train/loss")]
     assert sorted(losses) == [(step, 1 / step) for step in (1, 2, 3, 3, 4)]
     assert "train/train_tokens/__de__" in run.data.metrics
+    last = tiny.tiny_config().training.steps
+    track(tmp_path / "run", "mlflow", last, ())
+    assert client.get_run(run.info.run_id).info.status == "FINISHED"
 
 
 class Failing(trackers.Tracker):

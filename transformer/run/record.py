@@ -27,14 +27,16 @@ class Recorder(Hook):
         self.path, self.workdir, self.config, self.corpora = workdir.metrics, workdir, config, corpora
         self.trackers: dict[str, Tracker | None] = dict.fromkeys(names_in(config.training.trackers))
         self.module_norms: dict[str, jax.Array] = {}  # of the last step, if `training.module_norms` is set
+        self.progress: Progress | None = None  # the latest
 
     def __exit__(self, kind: object, *_: object) -> None:
         self.trackers = {name: tracker for name, tracker in self.trackers.items() if tracker is not None}
-        self._track("close", kind is not None)
+        is_finished = self.progress is not None and self.progress.is_finished(self.config.training)
+        self._track("close", "FAILED" if kind else "FINISHED" if is_finished else "KILLED")
 
     def on_start(self, progress: Progress) -> None:
         """Removes the lines after the checkpoint, also a validation of its step that is repeated, and their points."""
-        self.module_norms = {}
+        self.module_norms, self.progress = {}, progress
         reached = {"train": progress.step, "valid": progress.validated_step}
         kept, removed = [], []
         for line in read_record(self.path):
@@ -46,13 +48,14 @@ class Recorder(Hook):
         self._track("start", first_step, [line for line in kept if line["step"] >= first_step])
 
     def after_step(self, progress: Progress, metrics: dict) -> None:
-        self.module_norms = metrics["module_norms"]
+        self.module_norms, self.progress = metrics["module_norms"], progress
 
     def on_log(self, progress: Progress, values: Record) -> None:
         self.write("train", progress, values)
 
     def on_validation(self, progress: Progress, values: Record, samples: Sequence[Sample]) -> None:
         """Writes a line, and shows the samples."""
+        self.progress = progress
         counts = zip(self.corpora, progress.corpus_tokens, strict=False)  # before the first step there are none
         norms = {name: float(norm) for name, norm in self.module_norms.items()}
         self.write("valid", progress, values | {f"train_tokens/{name}": count for name, count in counts} | norms)

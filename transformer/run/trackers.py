@@ -43,8 +43,8 @@ class Tracker:
     def show(self, step: int, samples: Sequence[Sample]) -> None:
         """Shows the samples of a validation."""
 
-    def close(self, has_failed: bool = False) -> None:
-        """Ends the tracking of this start of the run."""
+    def close(self, status: str = "FINISHED") -> None:
+        """Ends the tracking of this start of the run, which is FINISHED, KILLED before its last step, or FAILED."""
 
 
 class TensorBoard(Tracker):
@@ -80,7 +80,7 @@ class TensorBoard(Tracker):
                 value = Summary.Value(tag=f"cross-attention {number}", image=image)
                 self._add(step, summary=Summary(value=[value]))
 
-    def close(self, has_failed: bool = False) -> None:
+    def close(self, status: str = "FINISHED") -> None:
         if self._events is not None:
             self._events.close()
 
@@ -108,8 +108,8 @@ class WeightsAndBiases(Tracker):
     def draw(self, line: Record) -> None:
         self.run.log({"step": line["step"], **points(line)})
 
-    def close(self, has_failed: bool) -> None:
-        self.run.finish(exit_code=int(has_failed))
+    def close(self, status: str = "FINISHED") -> None:
+        self.run.finish(exit_code=int(status != "FINISHED"))
 
 
 class MLflow(Tracker):
@@ -141,8 +141,8 @@ class MLflow(Tracker):
         metrics = [self.entities.Metric(name, value, int(1e3 * now), line["step"]) for name, value in values.items()]
         self.client.log_batch(self.identity, metrics=metrics)
 
-    def close(self, has_failed: bool) -> None:
-        self.client.set_terminated(self.identity, "FAILED" if has_failed else "FINISHED")
+    def close(self, status: str = "FINISHED") -> None:
+        self.client.set_terminated(self.identity, status)
 
 
 TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases, "mlflow": MLflow}

@@ -190,6 +190,8 @@ def test_jobs_share_the_gpus(monkeypatch):
     assert shares("0,1,2,3", 2) == ["0,1", "2,3"]
     assert shares("0,1,2,3", 1) == ["0,1,2,3"]
     assert shares("0", 2) == ["0", "0"]
+    assert [each["XLA_PYTHON_CLIENT_MEM_FRACTION"] for each in running._environments(3)] == ["0.300"] * 3
+    assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in running._environments(1)[0]
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system cannot reserve processors")
