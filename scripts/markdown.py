@@ -9,7 +9,7 @@ from transformer.errors import UserError
 
 def table(rows: Sequence[Sequence[str]]) -> str:
     """Returns a Markdown table, with the first row as its header."""
-    header, *cells = rows
+    header, *cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     return "".join(f"| {' | '.join(row)} |\n" for row in (header, ["---"] * len(header), *cells))
 
 

@@ -9,6 +9,7 @@ from sacrebleu.metrics import CHRF
 from sacrebleu.metrics.base import Metric
 
 from transformer.decoding.bleu import METRICS, Language, make_bleu
+from transformer.errors import UserError
 
 REFERENCE_LENGTH = 1  # the column of BLEU's statistics with the reference length in tokens
 
@@ -25,8 +26,15 @@ class AdditiveMetric(NamedTuple):
 
 
 def additive_metrics(language: Language, names: Sequence[str] = ()) -> dict[str, AdditiveMetric]:
-    """Returns the metrics whose differences are tested: `bleu`, `chrf`, and the named ones that are means."""
-    metrics = {"bleu": _corpus_metric(make_bleu(language.tokenizer)), "chrf": _corpus_metric(CHRF())}
+    """Returns the metrics whose differences are tested: `bleu`, `chrf`, and the named ones that are means.
+
+    Raises UserError if the tokenizer that computed the scores is not installed.
+    """
+    bleu = make_bleu(language.tokenizer)
+    if not bleu.tokenizer_signature.startswith(language.tokenizer):
+        package = f"sacrebleu[{language.tokenizer.removesuffix('-mecab')}]"
+        raise UserError(f"the scores need sacreBLEU's tokenizer {language.tokenizer}; pip install '{package}'")
+    metrics = {"bleu": _corpus_metric(bleu), "chrf": _corpus_metric(CHRF())}
     return metrics | {name: _mean_metric(name, language) for name in names if METRICS[name].is_mean}
 
 

@@ -100,8 +100,14 @@ def test_a_later_start_continues_the_run_of_mlflow(tmp_path, capfd, monkeypatch)
     assert sorted(losses) == [(step, 1 / step) for step in (1, 2, 3, 3, 4)]
     assert "train/train_tokens/__de__" in run.data.metrics
     last = tiny.tiny_config().training.steps
+    monkeypatch.setitem(ABOUT, "training__note", "why not")
     track(tmp_path / "run", "mlflow", last, ())
-    assert client.get_run(run.info.run_id).info.status == "FINISHED"
+    run = client.get_run(run.info.run_id)
+    assert (run.info.status, run.data.tags["mlflow.note.content"]) == ("FINISHED", "why not")
+    client.delete_run(run.info.run_id)
+    track(tmp_path / "run", "mlflow", last, ())
+    (another,) = client.search_runs(["0"])
+    assert another.info.run_id == json.loads((tmp_path / "run" / "trackers.json").read_text())["mlflow"]
 
 
 class Failing(trackers.Tracker):
@@ -134,7 +140,9 @@ def test_a_tracker_that_fails_is_left_out_with_one_warning(tmp_path, monkeypatch
     assert Failing.lines == 2 and len(list((tmp_path / "tensorboard").iterdir())) == 1
     absent, failing = caplog.messages
     assert absent.startswith("The tracker absent fails and is left out (OSError: disk); the next start")
-    assert failing.startswith("The tracker failing fails and is left out (ConnectionError: no route); the next start")
+    assert failing.startswith(
+        "The tracker failing fails and is left out (ConnectionError: no route to host); the next start"
+    )
 
 
 def test_without_trackers_the_record_is_written(tmp_path):

@@ -1,5 +1,7 @@
 """The numbers of a comparison, compared with sacreBLEU's or with numbers worked out by other means."""
 
+import importlib.util
+
 import numpy as np
 import pytest
 from sacrebleu.metrics import BLEU, CHRF
@@ -7,11 +9,13 @@ from sacrebleu.significance import PairedTest
 
 from scripts.comparison import significance
 from scripts.comparison.result import length_bins, make_result
+from scripts.comparison.sufficient_statistics import additive_metrics
 from scripts.comparison.text import difference_table, score_table
 from scripts.evaluations import read_evaluation
 from scripts.systems import group_systems
 from tests.scripts.evaluated import add_evaluation, damage, make_run, make_sentences
 from transformer.decoding import bleu
+from transformer.errors import UserError
 
 REFERENCES = make_sentences(60, seed=0)
 GOOD, BAD = damage(REFERENCES, 0.1, seed=1), damage(REFERENCES, 0.15, seed=2)
@@ -22,6 +26,14 @@ def test_blank_lines_between_documents_are_not_the_worst(tmp_path):
     evaluation = read_evaluation(add_evaluation(make_run(tmp_path / "run"), "valid-step9", texts, texts))
     worst = make_result(group_systems([evaluation]), texts, 100, 3)["worst"]
     assert [sentence["line"] for sentence in worst] == [2, 3, 4]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("MeCab") is not None, reason="the tokenizer is installed")
+def test_scores_of_a_tokenizer_that_is_missing_are_not_compared():
+    with pytest.raises(
+        UserError, match=r"the scores need sacreBLEU's tokenizer ja-mecab; pip install 'sacrebleu\[ja\]'"
+    ):
+        additive_metrics(bleu.Language("ja", "ja-mecab"))
 
 
 @pytest.fixture

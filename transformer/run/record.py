@@ -79,7 +79,7 @@ class Recorder(Hook):
                 getattr(tracker, method)(*arguments)
             except Exception as error:
                 del self.trackers[name]
-                reason = f"{type(error).__name__}: {error}".splitlines()[0]
+                reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
                 advice = "the next start tries again, and metrics.jsonl has all values"
                 logging.warning("The tracker %s fails and is left out (%s); %s.", name, reason, advice)
 

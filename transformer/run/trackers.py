@@ -1,5 +1,6 @@
 """Trackers: programs that draw the record of a run, beside `metrics.jsonl` (`training.trackers`)."""
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -117,19 +118,31 @@ class MLflow(Tracker):
 
     def __init__(self, workdir: Workdir, config: Config) -> None:
         from mlflow import MlflowClient, entities
+        from mlflow.exceptions import MlflowException
 
         super().__init__(workdir, config)
         database = f"sqlite:///{workdir.path.resolve() / 'mlflow.db'}"  # MLflow refuses new stores of plain files
         self.client, self.entities = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or database), entities
+        tags = {"mlflow.note.content": config.training.note, "tags": " ".join(config.training.tags)}
         self.identity = recorded_id(workdir, "mlflow", self._create_run)
-        self.client.update_run(self.identity, "RUNNING")
+        try:
+            self.client.update_run(self.identity, "RUNNING")
+        except MlflowException as error:
+            if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+                raise
+            self.identity = recorded_id(workdir, "mlflow", self._create_run, is_new=True)  # the other has been deleted
+        for name, value in tags.items():
+            self.client.set_tag(self.identity, name, value)
 
     def _create_run(self) -> str:
-        name, training = os.environ.get("MLFLOW_EXPERIMENT_NAME", "Default"), self.config.training
-        known = self.client.get_experiment_by_name(name)
-        experiment = known.experiment_id if known else self.client.create_experiment(name)
-        tags = {"mlflow.note.content": training.note, "tags": " ".join(training.tags)}
-        run = self.client.create_run(experiment, tags=tags, run_name=self.workdir.path.resolve().name)
+        from mlflow.exceptions import MlflowException
+
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "Default")
+        if self.client.get_experiment_by_name(name) is None:
+            with contextlib.suppress(MlflowException):  # another process has just created it
+                self.client.create_experiment(name)
+        experiment = self.client.get_experiment_by_name(name).experiment_id
+        run = self.client.create_run(experiment, run_name=self.workdir.path.resolve().name)
         values = list(flatten(self.config).items())
         for first in range(0, len(values), 100):  # MLflow takes so many at a time, of 6,000 characters
             params = [self.entities.Param(key, str(value)[:6000]) for key, value in values[first : first + 100]]
@@ -159,10 +172,10 @@ def check_trackers(config: Config) -> None:
             raise UserError(f"{given}: {name} needs a package; pip install {PACKAGES[name]}, or leave out {name}")
 
 
-def recorded_id(workdir: Workdir, name: str, make: Callable[[], str]) -> str:
+def recorded_id(workdir: Workdir, name: str, make: Callable[[], str], is_new: bool = False) -> str:
     """Returns the id of the run in a tracker, by `make` at the first start, which `trackers.json` keeps for others."""
     ids = json.loads(workdir.trackers.read_bytes()) if workdir.trackers.exists() else {}
-    if name not in ids:
+    if name not in ids or is_new:
         files.write_json(workdir.trackers, ids := ids | {name: make()})
     return ids[name]
 

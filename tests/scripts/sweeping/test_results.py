@@ -46,6 +46,7 @@ def test_the_table_has_mean_and_deviation_over_seeds_best_first_and_partial_rows
         (f"31 ± {math.sqrt(2):.1f}", "0.1", "0, 1"),
         ("35", "0.3", "2 (1 of 2)"),
     ]
+    assert markdown.table([["<|de|>", "b"]]).startswith("| <\\|de\\|> | b |\n")
     assert markdown.table(table).splitlines()[:3] == [
         "| bleu | model.dropout | trials |",
         "| --- | --- | --- |",
