@@ -81,6 +81,13 @@ def test_another_config_is_refused_without_changing_anything(workdir):
     assert contents(workdir.path) == before
 
 
+def test_the_files_of_a_mixture_may_move_but_not_change(tmp_path):
+    config = lambda text: make_config(data__mixture=(text, "label=b"))  # noqa: E731
+    workdir = create_workdir(tmp_path / "run", config("label=a path=/scratch/1/a weight=2"))
+    checks.check_continuation(workdir, config("label=a path=/scratch/2/a weight=2"))
+    assert "data.mixture" in refusal(checks.check_continuation, workdir, config("label=a path=/scratch/2/a weight=3"))
+
+
 def test_a_long_difference_is_shortened(workdir):
     changes = {f"model__{key}": 0.5 for key in ("dropout", "attention_dropout", "activation_dropout")}
     changes |= {f"optimizer__{key}": 0.5 for key in ("beta1", "beta2", "epsilon", "clip_norm")}

@@ -29,6 +29,7 @@ from transformer.training.progress import Progress
 from transformer.workdir import Workdir
 
 STEPS = "training.steps"
+PATHS = ("path=", "exclude=", "pair_weights=", "alignments=")  # in the texts of listed corpora
 
 
 def process_facts(config: Config) -> dict[str, Any]:
@@ -129,6 +130,9 @@ def check_continuation(workdir: Workdir, config: Config, extend: int | None = No
     if extend is not None:
         _check_extension(workdir, config, extend, recorded.training.steps)
     refused = {key: values for key, values in loading.difference(recorded, config).items() if key in keys_of(RESULT)}
+    for key in ("mixture", "valid_sets"):
+        if _without_paths(recorded.data[key]) == _without_paths(config.data[key]):
+            refused.pop(f"data.{key}", None)
     changes = [start["changes"] for start in _read_environment(workdir)["resumed"]]
     if extend is not None or config.training.steps in [change[STEPS][0] for change in changes if STEPS in change]:
         refused.pop(STEPS, None)
@@ -141,6 +145,11 @@ def check_continuation(workdir: Workdir, config: Config, extend: int | None = No
             f"resume it with --config={workdir.config} and without these keys, which are fixed for the run, or start a "
             f"new run in another --workdir, from this one with --config.training.init_from={workdir.path}"
         )
+
+
+def _without_paths(texts: Sequence[str]) -> list[list[str]]:
+    """Returns the words of listed corpora, without files and folders: these may move, and fingerprints know them."""
+    return [[word for word in text.split() if not word.startswith(PATHS)] for text in texts]
 
 
 def _check_extension(workdir: Workdir, config: Config, extend: int, length: int) -> None:
