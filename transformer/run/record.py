@@ -5,7 +5,6 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import jax
 from absl import logging
 
 from transformer import files
@@ -26,12 +25,11 @@ class Recorder(Hook):
     def __init__(self, workdir: Workdir, config: Config, corpora: Sequence[str] = ()):  # the labels of a mixture's
         self.path, self.workdir, self.config, self.corpora = workdir.metrics, workdir, config, corpora
         self.trackers: dict[str, Tracker | None] = dict.fromkeys(names_in(config.training.trackers))
-        self.module_norms: dict[str, jax.Array] = {}  # of the last step, if `training.module_norms` is set
-        self.progress: Progress | None = None  # the latest
+        self.progress, self.module_norms = Progress(), {}  # of the last step; norms if `training.module_norms` is set
 
     def __exit__(self, kind: object, *_: object) -> None:
         self.trackers = {name: tracker for name, tracker in self.trackers.items() if tracker is not None}
-        is_finished = self.progress is not None and self.progress.is_finished(self.config.training)
+        is_finished = self.progress.is_finished(self.config.training)
         self._track("close", "FAILED" if kind else "FINISHED" if is_finished else "KILLED")
 
     def on_start(self, progress: Progress) -> None:
