@@ -1,7 +1,7 @@
 """Models that other codebases call the Transformer, each as its differences from the paper's base or big model.
 
 Data:      python -m scripts.get_data --tfds=wmt14_translate/de-en --output=data/tfds
-           wmt17_translate/de-en for flax_wmt and algoperf_wmt; annotated_transformer downloads Multi30k, without a path.
+           wmt17_translate/de-en for flax_wmt and algoperf_wmt; annotated_transformer downloads Multi30k; no path.
 Command:   python -m transformer.train --config=configs/variants.py:tensor2tensor_base --workdir=runs/tensor2tensor
                --config.data.path=data/tfds
 

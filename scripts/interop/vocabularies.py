@@ -36,8 +36,7 @@ def read_marian(folder: Path, names: Any) -> tuple[Side, Side]:
     """Reads the vocabularies of source and target: those with these names, or if there are none those in the folder.
 
     Each is a SentencePiece model (.spm), or a list of pieces (.yml, or text with one a line), which the models beside
-    it segment, as in OPUS-MT.
-    Raises UserError if they are missing or damaged.
+    it segment, as in OPUS-MT. Raises UserError if they are missing or damaged.
     """
     with untrusted.reading(folder):
         found = sorted(path for path in folder.glob("*vocab*") if path.suffix in (".spm", ".yml"))

@@ -69,8 +69,8 @@ def make_server(app: ASGIApp, seconds: float, **options: Any) -> uvicorn.Server:
     """Returns a server of the application with `Connection`s, and other options of `uvicorn.Config`."""
     # Without uvicorn's access log, which would have one line a request, and its headers, which name the server.
     known = {"log_config": None, "access_log": False, "server_header": False, "ws": "none"}
-    known |= {"timeout_keep_alive": seconds}
-    return uvicorn.Server(uvicorn.Config(app, http=functools.partial(Connection, seconds=seconds), **known, **options))
+    limits = {"timeout_keep_alive": seconds, "http": functools.partial(Connection, seconds=seconds)}
+    return uvicorn.Server(uvicorn.Config(app, **limits, **known, **options))
 
 
 class Connection(AutoHTTPProtocol):

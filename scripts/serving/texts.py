@@ -24,7 +24,7 @@ _MARKUP = re.compile(
 def split_text(text: str, language: str) -> list[Piece]:
     """Returns the sentences of a text, without white space at their ends, and the white space between them.
 
-    A sentence ends at the end of its line at the latest. Without a letter or digit it stays as it is. The pieces,
+    A sentence ends at the end of its line at the latest. What has no letter or digit is not translated. The pieces,
     joined, are the text.
     """
     return [piece for line in text.splitlines(keepends=True) for piece in _split_line(line, language)]
@@ -62,12 +62,12 @@ def gap(source: str, target: str) -> str:
     return " " if base_code(source) in _UNSPACED and base_code(target) not in _UNSPACED else ""
 
 
-def join(pieces: Sequence[Piece], translations: Iterator[str], escape: Callable[[str], str], gap: str = "") -> str:
-    """Returns the text with the next translation, escaped, in the place of each sentence, and gaps between them."""
+def join(pieces: Sequence[Piece], translations: Iterator[str], escape: Callable[[str], str], between: str = "") -> str:
+    """Returns the text with the next translation, escaped, in the place of each sentence, and `between` them."""
     joined, is_after_sentence = [], False
     for is_sentence, text in pieces:
         if is_sentence and is_after_sentence:
-            joined.append(gap)
+            joined.append(between)
         joined.append(escape(next(translations)) if is_sentence else text)
         is_after_sentence = is_sentence or (is_after_sentence and not text)
     return "".join(joined)

@@ -109,7 +109,7 @@ class WeightsAndBiases(Tracker):
     def draw(self, line: Record) -> None:
         self.run.log({"step": line["step"], **points(line)})
 
-    def close(self, status: str = "FINISHED") -> None:
+    def close(self, status: str) -> None:
         self.run.finish(exit_code=int(status != "FINISHED"))
 
 
@@ -123,7 +123,6 @@ class MLflow(Tracker):
         super().__init__(workdir, config)
         database = f"sqlite:///{workdir.path.resolve() / 'mlflow.db'}"  # MLflow refuses new stores of plain files
         self.client, self.entities = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or database), entities
-        tags = {"mlflow.note.content": config.training.note, "tags": " ".join(config.training.tags)}
         self.identity = recorded_id(workdir, "mlflow", self._create_run)
         try:
             self.client.update_run(self.identity, "RUNNING")
@@ -131,8 +130,8 @@ class MLflow(Tracker):
             if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
                 raise
             self.identity = recorded_id(workdir, "mlflow", self._create_run, is_new=True)  # the other has been deleted
-        for name, value in tags.items():
-            self.client.set_tag(self.identity, name, value)
+        self.client.set_tag(self.identity, "mlflow.note.content", config.training.note)
+        self.client.set_tag(self.identity, "tags", " ".join(config.training.tags))
 
     def _create_run(self) -> str:
         from mlflow.exceptions import MlflowException
@@ -154,7 +153,7 @@ class MLflow(Tracker):
         metrics = [self.entities.Metric(name, value, int(1e3 * now), line["step"]) for name, value in values.items()]
         self.client.log_batch(self.identity, metrics=metrics)
 
-    def close(self, status: str = "FINISHED") -> None:
+    def close(self, status: str) -> None:
         self.client.set_terminated(self.identity, status)
 
 

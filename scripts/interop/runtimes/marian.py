@@ -21,7 +21,7 @@ def find_files(path):
     found = sorted(path for path in folder.glob("*vocab*") if path.suffix in (".spm", ".yml"))
     vocabularies = [str(folder / pathlib.Path(name).name) for name in (settings.get("vocabs", found) * 2)[:2]]
     segmenters = [folder / "source.spm", folder / "target.spm"]
-    if vocabularies[0].endswith(".spm") or not (all(path.exists() for path in segmenters)):
+    if vocabularies[0].endswith(".spm") or not all(path.exists() for path in segmenters):
         return str(path), vocabularies, None
     return str(path), vocabularies, [sentencepiece.SentencePieceProcessor(model_file=str(path)) for path in segmenters]
 

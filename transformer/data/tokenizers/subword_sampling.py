@@ -34,7 +34,8 @@ class BpeDropout:
 
     def segment(self, word: str, generator: random.Random) -> list[str]:
         is_cached = len(word) <= _LONGEST_CACHED
-        path = self._first_path(word) if is_cached else self._greedy_path(word)
+        first_path, next_path = (self._first_path, self._path) if is_cached else (self._greedy_path, self._greedy_path)
+        path = first_path(word)
         while True:
             count = int(math.log(1.0 - generator.random()) * self._per_merge)  # geometric
             if count >= len(path) - 1:
@@ -43,8 +44,7 @@ class BpeDropout:
             merge = next((index for index in merges[1:] if generator.random() >= self._rate), None)
             if merge is None:
                 return symbols
-            follow = self._path if is_cached else self._greedy_path
-            path = follow(tuple(_joined(symbols, merge)))
+            path = next_path(tuple(_joined(symbols, merge)))
 
     def _greedy_path(self, symbols: Sequence[str]) -> list[tuple[list[str], list[int]]]:
         """Returns the segmentation into these symbols and those that follow by always making the best merge.
