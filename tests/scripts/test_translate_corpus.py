@@ -135,6 +135,11 @@ def test_a_part_must_exist(flags, tmp_path, part, capsys):
     assert f"{part}: must be I/N with I from 1 to N" in capsys.readouterr().err
 
 
+def test_a_part_is_translated_without_ray(flags, tmp_path, capsys):
+    assert run(translate_corpus, *flags, f"--output={tmp_path / 'out'}", "--shard=1/2", "--ray=auto") == 2
+    assert "argument --ray: not allowed with argument --shard" in capsys.readouterr().err
+
+
 @pytest.mark.skipif(RAY.args[0] is False, reason="Ray is installed")
 def test_without_ray_the_message_names_what_to_do(flags, tmp_path, capsys):
     assert run(translate_corpus, *flags, f"--output={tmp_path / 'out'}") == 2
