@@ -123,11 +123,9 @@ def read_progress(folder: Path) -> Progress:
 
 def check_same_arrays(folder: Path, expected: Mapping[str, Any], config: Config) -> None:
     """Raises UserError, naming keys that differ, if a checkpoint has other shapes than the trees in `expected`."""
-    differing = [
-        f"{item}.{name}: {shapes}"
-        for item, tree in expected.items()
-        for name, shapes in differing_shapes(folder, item, tree).items()
-    ]
+    differing = []
+    for item, tree in expected.items():
+        differing += [f"{item}.{name}: {shapes}" for name, shapes in differing_shapes(folder, item, tree).items()]
     if differing:
         saved_config = checked(checksums.read(folder)["config"])
         causes = [f"{key}: {values}" for key, values in difference(saved_config, config).items()]
@@ -161,6 +159,5 @@ def readable(folder: Path, advice: str) -> Iterator[None]:
     except UserError:
         raise
     except UNREADABLE as error:
-        # str() of a KeyError is in quotes.
-        message = str(error.args[0] if isinstance(error, KeyError) else error) or type(error).__name__
+        message = str(error) or type(error).__name__
         raise UserError(f"{folder}: this checkpoint cannot be read ({message.splitlines()[0]}); {advice}") from error

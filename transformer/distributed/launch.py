@@ -27,11 +27,11 @@ INTERRUPTED = 130  # the exit code after a signal
 @contextlib.contextmanager
 def distributed_run(arguments: argparse.Namespace) -> Iterator[None]:
     """Connects the processes that the flags describe; a failure of one ends all. Raises UserError for wrong flags."""
-    explicit = (arguments.coordinator, arguments.num_processes, arguments.process_id)
-    if not arguments.distributed and explicit == (None, None, None):
+    given = arguments.coordinator, arguments.num_processes, arguments.process_id
+    if not arguments.distributed and given == (None, None, None):
         yield
         return
-    _connect(arguments)
+    _connect("--distributed" if arguments.distributed else f"--coordinator={arguments.coordinator}", given)
     done = threading.Event()
     threading.Thread(target=_watch_failures, args=(done,), daemon=True).start()
     try:
@@ -49,21 +49,19 @@ def distributed_run(arguments: argparse.Namespace) -> Iterator[None]:
         done.set()
 
 
-def _connect(arguments: argparse.Namespace) -> None:
-    address = "--distributed" if arguments.distributed else f"--coordinator={arguments.coordinator}"
+def _connect(flag: str, given: tuple[str | None, int | None, int | None]) -> None:
     # The preemption service would take SIGTERM for itself; `AnyProcess` does its work.
     jax.config.update("jax_enable_preemption_service", False)
     handlers = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def abort() -> None:
         advice = "check that all are started and can reach process 0"
-        logging.error("%s: not all processes have connected within %d s; %s", address, START_SECONDS, advice)
+        logging.error("%s: not all processes have connected within %d s; %s", flag, START_SECONDS, advice)
         os._exit(2)  # the main thread is inside JAX and cannot be interrupted
 
     deadline = threading.Timer(START_SECONDS, abort)
     deadline.daemon = True
     deadline.start()
-    given = arguments.coordinator, arguments.num_processes, arguments.process_id
     try:
         jax.distributed.initialize(
             *given,
@@ -77,7 +75,7 @@ def _connect(arguments: argparse.Namespace) -> None:
         jax.devices()  # waits until all processes have connected
     except (ValueError, RuntimeError, IndexError) as error:  # the last if the address has no port
         raise UserError(
-            f"{address}: the processes cannot connect ({str(error).splitlines()[0]}); if JAX detects no cluster, give "
+            f"{flag}: the processes cannot connect ({str(error).splitlines()[0]}); if JAX detects no cluster, give "
             "--coordinator=HOST:PORT, --num_processes and --process_id"
         ) from error
     finally:

@@ -64,7 +64,7 @@ def warn_about_data(config: Config, vocabulary: Tokenizer, train: Corpus, sets: 
     for data, split in (*((each.data, "valid") for each in held_out), (config.data, "test")):
         try:
             source = open_source(data, split)
-            texts = list(decoded(source)) if len(source) else []
+            texts = list(decoded(source))
         except UserError as error:
             logging.warning("%s; training does not need it, but transformer.evaluate --split=%s does", error, split)
             continue
@@ -80,13 +80,12 @@ def check_listed_corpora(config: Config) -> None:
     sides, ids = OBJECTIVES[config.training.objective].sides, config.tokenizer.kind == "ids"
     corpora = {f"the corpus {corpus.label} of data.mixture": corpus.data for corpus in listed_corpora(config.data)}
     corpora |= {f"the set {label} of data.valid_sets": each.data for label, each in held_out_sets(config).items()}
+    directions = {(source_tag(data), data.source_language): data.target_language for data in corpora.values()}
     for name, data in corpora.items():
         if (bool(data.source_language), bool(data.target_language)) != sides:
             raise UserError(f"{name}: has other sides than training.objective={config.training.objective} reads")
         if (data.source == "ids") != ids:
             raise UserError(f"{name}: source={data.source} does not go with tokenizer.kind={config.tokenizer.kind}")
-    directions = {(source_tag(data), data.source_language): data.target_language for data in corpora.values()}
-    for name, data in corpora.items():
         target = data.target_language
         if data.source_language and directions[source_tag(data), data.source_language] != target:
             raise UserError(f"{name}: nothing tells the model to translate into {target}; set data.source_tag")

@@ -1,8 +1,6 @@
-"""Fine-tuning: a run that starts from the parameters of another run, its parent (`training.init_from`)."""
+"""Fine-tuning: opening the parent of a run (`training.init_from`), the checks that it fits, and its record."""
 
 import re
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import jax
@@ -13,128 +11,16 @@ from transformer import files
 from transformer.checkpoints import checksums, restore
 from transformer.config.keys import show
 from transformer.config.loading import difference
-from transformer.config_types import Config, names_in, with_changes
+from transformer.config_types import Config
 from transformer.data.tokenizers import tokenizer
 from transformer.environment import read_environment
 from transformer.errors import UserError, first_of
 from transformer.run.checks import check_prefixes
-from transformer.run.new_vocabulary import Origins, find_origins
-from transformer.special_tokens import SPECIAL
+from transformer.run.parent import Parent
 from transformer.training.objectives import OBJECTIVES
-from transformer.training.optimizer import begins_with, make_optimizer, restart_schedule
+from transformer.training.optimizer import make_optimizer
 from transformer.training.state import abstract_init
 from transformer.workdir import Workdir, open_existing
-
-# Keys of `config.model` that do not change what its parameters mean.
-INDEPENDENT_KEYS = (
-    "dropout",
-    "attention_dropout",
-    "activation_dropout",
-    "layer_drop",
-    "dtype",
-    "attention_implementation",
-    "remat",
-    "source_vectors",
-    "target_vectors",
-)
-# The embedding tables, with the side of their tokens: 0 is the source, 1 the target.
-EMBEDDINGS = {"decoder.embedding.table": 1, "encoder.embedding.table": 0}
-
-
-@dataclass(frozen=True)
-class Parent:
-    """The checkpoint from which a run takes its initial parameters, with its workdir, configuration and tokenizer."""
-
-    workdir: Workdir
-    config: Config
-    tokenizer: tokenizer.Tokenizer
-    step: int
-    checksum: str
-    item: str  # of the checkpoint: its moving average if it has one, unless the optimizer's state is taken too
-    run_config: Config  # of the run that starts from it
-
-    @property
-    def skipped(self) -> list[str]:
-        """The parameters that are not taken, each a name or its beginning up to a dot."""
-        return names_in(self.run_config.training.init_skip)
-
-    def takes(self, name: str) -> bool:
-        return not begins_with(name, self.skipped)
-
-    @cached_property
-    def origins(self) -> dict[str, str]:
-        """The names of the run's parameters that are taken, with their names in the parent.
-
-        A parent of another objective gives what models of both objectives have. The only embedding of a model belongs
-        to the decoder if there is one, else to the encoder.
-        """
-        own = parameter_names(self.run_config, self.run_config.training.objective)
-        parents = parameter_names(self.run_config, self.config.training.objective)
-        origins = {name: name for name in own if name in parents and self.takes(name)}
-        own_tables, parent_tables = ([name for name in EMBEDDINGS if name in names] for names in (own, parents))
-        if len(own_tables) == len(parent_tables) == 1 and self.takes(own_tables[0]):
-            origins[own_tables[0]] = parent_tables[0]
-        return origins
-
-    @property
-    def token_sides(self) -> dict[str, int]:
-        """The taken parameters with a vector for each token, each with the side of the tokens; 0 for shared ones."""
-        sides, is_shared = EMBEDDINGS | {"projection.kernel": 1, "output_bias": 1}, self.run_config.tokenizer.shared
-        return {name: 0 if is_shared else side for name, side in sides.items() if name in self.origins}
-
-    @property
-    def has_own_vocabulary(self) -> bool:
-        return self.run_config.training.init_vocabulary == "own"
-
-    def initial_parameters(self, parameters: dict, own: tokenizer.Tokenizer) -> dict:
-        """Returns the random parameters of the run with those that are taken in their places, sharded alike.
-
-        `own` is the tokenizer of the run.
-        """
-        expected = abstract_init(self.config, *self.tokenizer.vocab_sizes)[1]
-        taken = restore.load_parameters(self.workdir.path, [self.step], expected, self.config, self.item)
-        loaded = restore.named_leaves(taken)
-        logging.info("Initial parameters %s.", self.describe(parameters))
-        leaves, tokens = restore.named_leaves(parameters), self._token_origins(own) if self.has_own_vocabulary else {}
-        for name, origin in self.origins.items():
-            random, taken = leaves[name], loaded[origin]
-            taken = tokens[name].vectors(name, taken) if name in tokens else taken
-            leaves[name] = jax.make_array_from_callback(random.shape, random.sharding, taken.__getitem__)
-        return jax.tree.unflatten(jax.tree.structure(parameters), leaves.values())
-
-    def initial_optimizer_state(self, fresh: optax.OptState) -> optax.OptState:
-        """Returns the parent's optimizer state with its schedule at the beginning, sharded as the `fresh` state."""
-        folder = self.workdir.checkpoints / str(self.step)
-        loaded = restore.named_leaves(restore.read_arrays(folder, checksums.OPTIMIZER))
-        state = jax.tree.unflatten(jax.tree.structure(fresh), [loaded[name] for name in restore.named_leaves(fresh)])
-        return jax.device_put(restart_schedule(state), jax.tree.map(lambda leaf: leaf.sharding, fresh))
-
-    def _token_origins(self, own: tokenizer.Tokenizer) -> dict[str, Origins]:
-        """Returns the origins of the own vocabulary's tokens for each taken parameter with a vector for each token."""
-        sides = sorted(set(self.token_sides.values()))
-        origins = {side: find_origins(own.sides[side], self.tokenizer.sides[side]) for side in sides}
-        for side, found in origins.items():
-            found.log("both sides" if own.is_shared else ("source", "target")[side])
-        return {name: origins[side] for name, side in self.token_sides.items()}
-
-    def describe(self, parameters: dict) -> str:
-        """Describes which of the run's parameters are taken; `parameters` may be abstract."""
-        sizes = {name: leaf.size for name, leaf in restore.named_leaves(parameters).items()}
-        taken, total = sum(sizes[name] for name in self.origins), sum(sizes.values())
-        note = " (moving average)" if self.item == "ema_parameters" else ""
-        if self.run_config.training.init_optimizer:
-            note = " (raw parameters, with the optimizer's state)"
-        skipped, objective = self.skipped, self.config.training.objective
-        if objective != self.run_config.training.objective:
-            skipped = [f"what training.objective={objective} does not have", *skipped]
-        source = f"from {self.workdir.path}, step {self.step}{note}"
-        return f"{source}: {taken:,} of {total:,}; not taken: {', '.join(skipped) or 'none'}"
-
-    def model_difference(self) -> str:
-        """Returns the keys whose difference may change what the parameters mean, each with "PARENT'S -> RUN'S"."""
-        keys = [f"model.{key}" for key in self.config.model if key not in INDEPENDENT_KEYS]
-        differing = difference(self.config, self.run_config)
-        return "; ".join(f"{key}: {differing[key]}" for key in keys if key in differing)
 
 
 def prepare(config: Config, workdir: Workdir) -> Parent | None:
@@ -212,8 +98,7 @@ def _check_parameters(parent: Parent) -> None:
     own = restore.named_leaves(abstract_init(parent.run_config, source, target)[1])
     wanted = {origin: own[name] for name, origin in parent.origins.items()}
     differing = restore.differing_shapes(parent.workdir.checkpoints / str(parent.step), parent.item, wanted)
-    names = own | differing
-    check_prefixes(f"config.training.init_skip={training.init_skip}", parent.skipped, names)
+    check_prefixes(f"config.training.init_skip={training.init_skip}", parent.skipped, own | differing)
     # A parent of another objective may have more parameters than the run.
     is_alike = parent.config.training.objective == training.objective
     required = wanted.keys() | {name for name in differing if is_alike and parent.takes(name)}
@@ -261,9 +146,3 @@ def _read_record(workdir: Workdir) -> dict[str, Any] | None:
         return None
     keys, advice = ("step", "checksum"), "start again in another --workdir"
     return files.read_json(workdir.parent, lambda facts: {key: facts[key] for key in keys}, advice)
-
-
-def parameter_names(config: Config, objective: str) -> tuple[str, ...]:
-    """Returns the names of the parameters that the model has if it is trained for `objective`."""
-    changed = with_changes(config, training={"objective": objective})
-    return tuple(restore.named_leaves(abstract_init(changed, SPECIAL, SPECIAL)[1]))

@@ -89,9 +89,7 @@ def costs(program: jax.stages.Compiled) -> str:
 
 def seconds_per_position(run: Run, loader: Loader, num_batches: int) -> float:
     """Measures updates from so many of the largest batch and returns the seconds for each position, of both sides."""
-    # The few pairs of a bucket may all have moved to the next one, which leaves it without a batch.
-    largest = max((use.bucket for use in loader.plan.stats if use.batches), key=lambda bucket: bucket.positions)
-    batch = next(batch for batch in loader.plan if batch.bucket == largest)
+    batch = max(loader.plan, key=lambda batch: batch.bucket.positions)
     batches = [place(assemble(loader.pairs, batch), run.train_step.mesh)] * num_batches
     state, _ = run.train_step(run.initializer.create(), batches)
     jax.block_until_ready(state)
@@ -99,4 +97,4 @@ def seconds_per_position(run: Run, loader: Loader, num_batches: int) -> float:
     for _ in range(MEASURED_STEPS):
         state, _ = run.train_step(state, batches)
     jax.block_until_ready(state)
-    return (time.perf_counter() - began) / MEASURED_STEPS / (len(batches) * largest.positions)
+    return (time.perf_counter() - began) / MEASURED_STEPS / (num_batches * batch.bucket.positions)

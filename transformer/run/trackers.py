@@ -59,7 +59,6 @@ class TensorBoard(Tracker):
         # tensorboardX's `SummaryWriter` writes in a thread. When a full disk ends that thread, the training loop hangs.
         # EventsWriter names files by the second; two may be created in the same one.
         self._events = EventsWriter(str(self.workdir.tensorboard / "events"), f".{time.time_ns()}")
-        self._add(first_step, file_version="brain.Event:2")
         self._add(first_step, session_log=SessionLog(status=SessionLog.START))  # hides earlier points from this step on
         for line in lines:
             self.draw(line)
@@ -137,15 +136,12 @@ class MLflow(Tracker):
         from mlflow.exceptions import MlflowException
 
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "Default")
-        if self.client.get_experiment_by_name(name) is None:
-            with contextlib.suppress(MlflowException):  # another process has just created it
-                self.client.create_experiment(name)
+        with contextlib.suppress(MlflowException):  # it exists
+            self.client.create_experiment(name)
         experiment = self.client.get_experiment_by_name(name).experiment_id
         run = self.client.create_run(experiment, run_name=self.workdir.path.resolve().name)
-        values = list(flatten(self.config).items())
-        for first in range(0, len(values), 100):  # MLflow takes so many at a time, of 6,000 characters
-            params = [self.entities.Param(key, str(value)[:6000]) for key, value in values[first : first + 100]]
-            self.client.log_batch(run.info.run_id, params=params)
+        params = [self.entities.Param(key, str(value)) for key, value in flatten(self.config).items()]
+        self.client.log_batch(run.info.run_id, params=params)
         return run.info.run_id
 
     def draw(self, line: Record) -> None:

@@ -9,7 +9,7 @@ from tests.checkpoints.workdirs import make_workdir
 from tests.data.files import write
 from tests.run.test_fine_tuning import child, prepared, refusal
 from transformer.data.tokenizers import vocabulary
-from transformer.run.new_vocabulary import find_origins
+from transformer.run.parent import find_origins, mean_vectors
 from transformer.special_tokens import SPECIAL
 
 TEXT = {"data.source": "text", "tokenizer.kind": "char", "tokenizer.vocab_size": "40"}
@@ -72,16 +72,20 @@ class Words:
         return [[self.pieces.index(x) if x in self.pieces else 1 for x in text.strip()] for text in texts]
 
 
-def test_a_new_piece_gets_the_mean_of_its_parts():
-    origins = find_origins(Words("▁ab", "b", "▁xy", "ax"), Words("a", "b", "c"))
-    assert origins.tokens == [[0], [1], [2], [3], [4, 5], [5], [], []]
-    assert (origins.kept, origins.dropped) == (5, 2)
+def test_a_new_piece_gets_the_mean_of_its_parts(caplog):
+    with caplog.at_level("INFO"):
+        origins = find_origins(Words("▁ab", "b", "▁xy", "ax"), Words("a", "b", "c"), "source")
+    assert origins == [[0], [1], [2], [3], [4, 5], [5], [], []]
+    assert caplog.messages == [
+        "Vocabulary, source: 5 of 8 tokens keep their vectors, 1 start from those of their parts, 2 from the mean of "
+        "all; 2 of the parent's are dropped."
+    ]
     taken = np.arange(14, dtype=np.float32).reshape(7, 2)
-    vectors = origins.vectors("decoder.embedding.table", taken)
+    vectors = mean_vectors("decoder.embedding.table", taken, origins)
     assert vectors.dtype == np.float32
     np.testing.assert_array_equal(vectors[4:], [[9, 10], [10, 11], [10, 11], [10, 11]])
-    np.testing.assert_array_equal(origins.vectors("projection.kernel", taken.T), vectors.T)
-    np.testing.assert_array_equal(origins.vectors("output_bias", taken[:, 0]), vectors[:, 0])
+    np.testing.assert_array_equal(mean_vectors("projection.kernel", taken.T, origins), vectors.T)
+    np.testing.assert_array_equal(mean_vectors("output_bias", taken[:, 0], origins), vectors[:, 0])
 
 
 def test_vocabularies_for_one_side_and_for_both_do_not_fit(parent, tmp_path):
