@@ -33,7 +33,6 @@ def test_programs_differ_by_the_function_and_the_shapes_of_all_arguments_but_the
 def test_a_device_has_a_program_of_its_own_that_runs_on_it():
     programs, function, (device, *_) = Programs(), jax.jit(scaled), jax.local_devices()
     batch, factor = {"x": jnp.ones((2, 3))}, jnp.float32(1)
-    programs.lower(function, STATE, batch, factor)
     program = programs.compile(function, STATE, batch, factor, device=device)
     assert program is not programs.compile(function, STATE, batch, factor)
     assert program(STATE, batch, factor)["x"].devices() == {device}

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from transformer.arguments import check_controls, check_glossary, check_items, check_text, check_texts
 from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
-from transformer.config.loading import override, with_values
+from transformer.config.loading import parse_overrides, with_values
 from transformer.data.languages import source_tag
 from transformer.data.sources.mixture import check_direction
 from transformer.decoding import forced_decoding
@@ -35,16 +35,9 @@ def load(workdir: object, checkpoint: object, average: object, decoding: Mapping
     if type(average) is not int:
         raise UserError(f"average={average!r:.60}: must be an integer")
     overrides = [(f"decoding.{key}", str(value)) for key, value in decoding.items()]
-    with _without_dashes():
-        return Model(trained.load([os.fspath(folder) for folder in folders], str(checkpoint), average, overrides))
-
-
-@contextlib.contextmanager
-def _without_dashes() -> Iterator[None]:
-    """Removes the dashes of the flag with which the errors of commands begin."""
     try:
-        yield
-    except UserError as error:
+        return Model(trained.load([os.fspath(folder) for folder in folders], str(checkpoint), average, overrides))
+    except UserError as error:  # those of commands begin with a flag
         raise UserError(str(error).removeprefix("--")) from None
 
 
@@ -120,7 +113,7 @@ class Model:
         for i, pair in enumerate(check_items(pairs, "pairs", "(source, target) pairs")):
             if not isinstance(pair, list | tuple) or len(pair) != 2:
                 raise UserError(f"pairs[{i}]={pair!r:.60}: must be a pair of texts, (source, target)")
-            checked.append(tuple(check_text(text, f"pairs[{i}][{side}]") for side, text in enumerate(pair)))
+            checked.append(tuple(check_texts(pair, f"pairs[{i}]")))
         with self._ready("score"):
             return forced_decoding.score_pairs(self._decoder, self._parameters, checked)
 
@@ -134,7 +127,7 @@ class Model:
         Raises UserError if an argument is not a text or too long (see `score`), or the model is an ensemble.
         """
         source, target = check_text(source, "source"), check_text(target, "target")
-        with self._ready("attention", allows_ensemble=False):
+        with self._ready("attention"):
             return forced_decoding.read_pair(self._decoder, self._parameters, source, target)
 
     def alternatives(self, text: str, prefix: str, count: int) -> list[Translation]:
@@ -167,7 +160,7 @@ class Model:
         not a text or too long (see `score`), or the model is an ensemble or one of CTC, whose encoder repeats tokens.
         """
         texts = check_texts(texts, "texts")
-        with self._ready("encode", allows_ensemble=False):
+        with self._ready("encode"):
             return forced_decoding.encode_texts(self._decoder, self._parameters, texts)
 
     def with_decoding(self, **decoding: object) -> "Model":
@@ -176,8 +169,8 @@ class Model:
         Raises UserError if a value is not allowed, or for another `rerank`, `shortlist` or `dtype`.
         """
         model = copy.copy(self)
-        with _without_dashes():
-            model.config = override(self.config, [(f"decoding.{key}", str(value)) for key, value in decoding.items()])
+        overrides = [(f"decoding.{key}", str(value)) for key, value in decoding.items()]
+        model.config = with_values(self.config, parse_overrides(overrides, ""))
         for key in ("rerank", "shortlist", "dtype"):
             if model.config.decoding[key] != self.config.decoding[key]:
                 raise UserError(f"{key}: cannot be changed in a loaded model; give it to transformer.load")
@@ -211,10 +204,10 @@ class Model:
         return len(encode(self._decoder.tokenizer.encoders[0], "text", check_text(text, "text")))
 
     @contextlib.contextmanager
-    def _ready(self, method: str, allows_ensemble: bool = True) -> Iterator[None]:
+    def _ready(self, method: str) -> Iterator[None]:
         """Holds the lock. Raises UserError unless this process can run the method, and a model of this kind has it."""
         _refuse_fork(method)
-        if len(self.checkpoints) > 1 and not allows_ensemble:
+        if len(self.checkpoints) > 1 and method in ("attention", "encode"):
             raise UserError(f"{method}: is not defined for an ensemble of {len(self.checkpoints)}; load one workdir")
         objective = self.config.training.objective
         if method not in OBJECTIVES[objective].methods:

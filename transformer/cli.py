@@ -57,6 +57,7 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
         self.overrides = overrides
+        self._prefix = "--config." if overrides == "config" else "--"  # of the keys
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parses the arguments. Raises UserError for an unknown or repeated flag or key, or a value of another type."""
@@ -75,10 +76,10 @@ class Parser(argparse.ArgumentParser):
             if self._is_override(name):
                 if not equals and (text := next(words, None)) is None:
                     raise UserError(f"{word}: needs a value, {word}=VALUE")
-                overrides.append((name.removeprefix("--").removeprefix("config."), text))
+                overrides.append((name.removeprefix(self._prefix), text))
             elif name.startswith("--") and name not in flags:
-                keys = [f"--config.{key}" if self.overrides == "config" else f"--{key}" for key in declared_keys()]
-                advice = nearest(name, [*flags, *filter(self._is_override, keys)])
+                keys = filter(self._is_override, (self._prefix + key for key in declared_keys()))
+                advice = nearest(name, [*flags, *keys])
                 raise UserError(f"{word}: no such flag{advice} (--help lists the flags)")
             elif name.startswith("--") and text.startswith("~/"):  # the shell expands ~ only where it begins a word
                 plain.append(f"{name}={','.join(map(os.path.expanduser, text.split(',')))}")
@@ -94,7 +95,7 @@ class Parser(argparse.ArgumentParser):
             overrides.append(("decoding.rerank", ",".join(rerank)))
         keys = {"note": "training.note"} | {name: f"data.{name}" for name in LANGUAGES}
         overrides += [(key, text) for name, key in keys.items() if (text := getattr(arguments, name, None)) is not None]
-        parse_overrides(overrides, "--config." if self.overrides == "config" else "--")
+        parse_overrides(overrides, self._prefix)
         arguments.overrides = overrides
         return arguments
 

@@ -4,7 +4,6 @@ import contextlib
 import errno
 import json
 import os
-import platform
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
@@ -29,7 +28,7 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Writes a file atomically: a kill leaves the old or the new file, and several machines may write it at once."""
-    unfinished = path.with_name(f".{platform.node()[:64]}-{uuid.uuid4().hex}.unfinished")
+    unfinished = path.with_name(f".{uuid.uuid4().hex}.unfinished")
     try:
         with unfinished.open("wb") as file:
             file.write(content)

@@ -38,33 +38,24 @@ class Programs:
 
     def compile(self, function: Any, *arguments: Any, device: jax.Device | None = None) -> jax.stages.Compiled:
         """Returns the function compiled for these shapes, and for `device` or the shardings of the arguments."""
-        key = _key(function, arguments)
+        leaves, structure = jax.tree.flatten(arguments[1:])
+        key = function, structure, *map(np.shape, leaves)
         if (device, key) in self.compiled:
             return self.compiled[device, key]
         if device is None:
             self.compiled[device, key] = compile_program(function.lower(*arguments))
-        else:
-            lowered = self.lower(function, *arguments)
-            # JAX's compilation cache gives a GPU what it has compiled for another one.
-            waits = device.platform == "gpu" and jax.config.jax_compilation_cache_dir is not None
-            with self._locks[key] if waits else contextlib.nullcontext():
-                self.compiled[device, key] = compile_program(lowered, device_assignment=(device,))
-        return self.compiled[device, key]
-
-    def lower(self, function: Any, *arguments: Any) -> jax.stages.Lowered:
-        """Traces and lowers the function once for all devices."""
-        key = _key(function, arguments)
-        with self._locks.setdefault(key, threading.Lock()):
+            return self.compiled[device, key]
+        lock = self._locks.setdefault(key, threading.Lock())
+        with lock:  # one lowering serves all devices
             if key not in self._lowered:
                 shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=ANY_DEVICE), arguments)
                 platforms = (jax.export.default_export_platform(),)
                 self._lowered[key] = function.trace(*shapes).lower(lowering_platforms=platforms)
-            return self._lowered[key]
-
-
-def _key(function: Any, arguments: tuple) -> tuple:
-    leaves, structure = jax.tree.flatten(arguments[1:])
-    return function, structure, *map(np.shape, leaves)
+        # JAX's compilation cache gives a GPU what it has compiled for another one.
+        waits = device.platform == "gpu" and jax.config.jax_compilation_cache_dir is not None
+        with lock if waits else contextlib.nullcontext():
+            self.compiled[device, key] = compile_program(self._lowered[key], device_assignment=(device,))
+        return self.compiled[device, key]
 
 
 def compile_program(lowered: jax.stages.Lowered, **options: object) -> jax.stages.Compiled:

@@ -4,11 +4,10 @@ A key is written with its group, `model.d_model`; a flat configuration is a dict
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import ml_collections
-from absl import logging
 
 from configs import base
 from configs.rules import Key, Scope
@@ -48,12 +47,6 @@ def freeze(flat: dict[str, Any]) -> ml_collections.FrozenConfigDict:
         group, _, name = key.rpartition(".")
         (nested.setdefault(group, {}) if group else nested)[name] = value
     return ml_collections.FrozenConfigDict(nested)
-
-
-def unknown_key(given: str, key: str) -> UserError:
-    """Returns the error for a key that `configs/base.py` does not declare."""
-    advice = nearest(key, declared_keys(), count=3) or "; configs/base.py explains every key"
-    return UserError(f"{given}: there is no key {key}{advice}")
 
 
 def nearest(name: str, candidates: Iterable[str], count: int = 1) -> str:
@@ -108,33 +101,30 @@ def check_for_training(config: Config) -> None:
             )
 
 
-def coerce_types(flat: dict[str, Any]) -> dict[str, Any]:
-    """Returns the values of all keys in their types: 1 is a float too, 1e4 an integer. Raises UserError for others."""
-    keys = declared_keys()
-    for name, value in flat.items():
+def coerce_types(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of all keys, with the defaults of others, in their types. Raises UserError as `coerce`."""
+    return {name: key.default for name, key in declared_keys().items()} | coerce(flat, "config.")
+
+
+def coerce(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Returns the values in the types of their keys: 1 is a float too, 1e4 an integer.
+
+    Raises UserError, which begins with `prefix` and the key, for an unknown key or a value of another type.
+    """
+    keys, coerced = declared_keys(), {}
+    for name, value in values.items():
         if name not in keys:
-            raise unknown_key(f"config.{name}={show(value)}", name)
-    return {name: coerce(f"config.{name}", flat.get(name, key.default), key) for name, key in keys.items()}
-
-
-def coerce(name: str, value: Any, key: Key) -> Any:
-    """Returns the value of a key in its type. Raises UserError, with the `name` of the key, if it has another."""
-    if key.type is float and type(value) is int and abs(value) < LARGEST:
-        return float(value)
-    if key.type is int and type(value) is float and value.is_integer():
-        return int(value)
-    if key.type is tuple and type(value) is list:
-        return tuple(tuple(item) if isinstance(item, list) else item for item in value)
-    if type(value) is not key.type and not (key.is_optional and value is None):
-        required = TYPE_NAMES[key.type] + (" or None" if key.is_optional else "")
-        raise UserError(f"{name}={show(value)}: must be {required}")
-    return value
-
-
-def fit_to_steps(flat: dict[str, Any]) -> dict[str, Any]:
-    """Returns the values with warm-up and validation interval reduced to `training.steps`, so a run may be short."""
-    steps = flat["training.steps"]
-    longer = [name for name in ("optimizer.warmup_steps", "training.eval_every") if flat[name] > steps > 0]
-    for name in longer:
-        logging.warning("%s=%d is reduced to training.steps=%d.", name, flat[name], steps)
-    return flat | dict.fromkeys(longer, steps)
+            advice = nearest(name, keys, count=3) or "; configs/base.py explains every key"
+            raise UserError(f"{prefix}{name}={show(value)}: there is no key {name}{advice}")
+        key = keys[name]
+        if key.type is float and type(value) is int and abs(value) < LARGEST:
+            value = float(value)
+        elif key.type is int and type(value) is float and value.is_integer():
+            value = int(value)
+        elif key.type is tuple and type(value) is list:
+            value = tuple(tuple(item) if isinstance(item, list) else item for item in value)
+        elif type(value) is not key.type and not (key.is_optional and value is None):
+            required = TYPE_NAMES[key.type] + (" or None" if key.is_optional else "")
+            raise UserError(f"{prefix}{name}={show(value)}: must be {required}")
+        coerced[name] = value
+    return coerced

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import ml_collections
+from absl import logging
 
 from configs import base
 from configs.rules import UnknownName
@@ -42,8 +43,13 @@ def load_file(path_and_argument: str, overrides: Overrides) -> ml_collections.Fr
         raise UserError(f"--config={path}: must be a .py file that defines get_config(), or the config.json of a run")
     if not isinstance(config, ml_collections.ConfigDict):
         raise UserError(f"--config={path}: get_config() returned {type(config).__name__}, must be a ConfigDict")
-    values = keys.flatten(config) | parse_overrides(overrides, "--config.")
-    config = keys.checked(keys.fit_to_steps(keys.coerce_types(values)))
+    values = keys.coerce_types(keys.flatten(config) | parse_overrides(overrides, "--config."))
+    steps = values["training.steps"]
+    for name in ("optimizer.warmup_steps", "training.eval_every"):
+        if values[name] > steps > 0:
+            logging.warning("%s=%d is reduced to training.steps=%d.", name, values[name], steps)
+            values[name] = steps
+    config = keys.checked(values)
     keys.check_for_training(config)
     return config
 
@@ -81,13 +87,8 @@ def call_function(path: Path, function: str, *arguments: Any) -> Any:
 
 def parse_overrides(overrides: Overrides, flag: str) -> dict[str, Any]:
     """Returns the values that overrides set, by key. Raises UserError, which begins with `flag`, if one cannot be."""
-    values, declared = {}, keys.declared_keys()
-    for name, text in overrides:
-        if name not in declared:
-            raise keys.unknown_key(f"{flag}{name}={text}", name)
-        key = declared[name]
-        values[name] = keys.coerce(f"{flag}{name}", text if key.type is str else _literal(text), key)
-    return values
+    literals = {name for name, key in keys.declared_keys().items() if key.type is not str}
+    return keys.coerce({name: _literal(text) if name in literals else text for name, text in overrides}, flag)
 
 
 def override(config: Config, overrides: Overrides) -> ml_collections.FrozenConfigDict:
