@@ -1,16 +1,17 @@
 """Markdown tables, and marked parts of files that tables replace."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from transformer import files
 from transformer.errors import UserError
 
 
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """Returns a Markdown table, with the first row as its header."""
+def table(rows: Sequence[Sequence[str]], notes: Iterable[str] = ()) -> str:
+    """Returns a Markdown table, with the first row as its header, and a paragraph for each note."""
     header, *cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
-    return "".join(f"| {' | '.join(row)} |\n" for row in (header, ["---"] * len(header), *cells))
+    lines = [f"| {' | '.join(row)} |\n" for row in (header, ["---"] * len(header), *cells)]
+    return "".join([*lines, *(f"\n{note}\n" for note in notes)])
 
 
 def check_marks(name: str, readme: str | None) -> None:

@@ -9,6 +9,7 @@ The same command resumes a sweep. Several machines with one storage and one work
 """
 
 import argparse
+import functools
 from pathlib import Path
 
 from transformer import cli
@@ -40,7 +41,7 @@ def main(arguments: argparse.Namespace) -> None:
                 if arguments.plan:
                     print(together.plan(task.config, sweep, folder.path))
                     return
-                start = together.make_starter(jobs, sweep.keys)
+                start = functools.partial(together.Trial, together.Stack(jobs, sweep.keys))
             study = running.run_sweep(sweep, task, url, jobs, arguments.retry_failed, start)
         results.publish(study, folder, arguments.readme)
 

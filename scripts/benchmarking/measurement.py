@@ -19,7 +19,7 @@ class Measurement(NamedTuple):
     @property
     def text(self) -> str:
         """The table and its notes in Markdown."""
-        return markdown.table(self.rows) + "".join(f"\n{note}\n" for note in self.notes)
+        return markdown.table(self.rows, self.notes)
 
 
 def describe_machine(threads: int) -> str:

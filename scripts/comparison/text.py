@@ -33,11 +33,7 @@ def describe_decoding(result: dict[str, Any]) -> str:
     for system in result["systems"]:
         steps, averaged = [run["step"] for run in system["runs"]], system["runs"][0]["averaged"]
         decodings[system["label"]] = f"{describe_search(system['decoding'])}, {describe_checkpoints(steps, averaged)}"
-    if len(set(decodings.values())) == 1:
-        parts = [decodings[result["systems"][0]["label"]]]
-    else:
-        parts = [f"{label}: {how}" for label, how in decodings.items()]
-    return "; ".join([f"{result['text']}, {counted(result['sentences'], 'sentence')}", *parts])
+    return "; ".join([f"{result['text']}, {counted(result['sentences'], 'sentence')}", *_labelled(decodings)])
 
 
 def setting_table(result: dict[str, Any]) -> Table:
@@ -77,19 +73,15 @@ def difference_table(result: dict[str, Any]) -> Table:
     if not result["differences"]:
         return Table("There is only one system, so there are no differences.", [])
     names = _metrics(result["differences"])
-    rows = [["", *(cell for name in names for cell in (name, "p"))]]
+    rows, methods = [["", *(cell for name in names for cell in (name, "p"))]], {}
     for difference in result["differences"]:
         cells = [f"{difference['system']} - {difference['baseline']}"]
+        methods[cells[0]] = difference["method"]
         for name in names:
             tested, form = difference[name], f"+{METRICS[name].format}"
             cells += [f"{tested['difference']:{form}} {_interval(tested, form)}", f"{tested['p_value']:.4f}"]
         rows.append(cells)
-    methods = [difference["method"] for difference in result["differences"]]
-    if len(set(methods)) == 1:
-        parts = methods[:1]
-    else:
-        parts = [f"{row[0]}: {method}" for row, method in zip(rows[1:], methods, strict=True)]
-    return Table(f"Differences [95 % interval], p by {'. '.join(parts)}", rows)
+    return Table(f"Differences [95 % interval], p by {'. '.join(_labelled(methods))}", rows)
 
 
 def length_table(result: dict[str, Any]) -> Table:
@@ -132,6 +124,12 @@ def _worst(result: dict[str, Any]) -> list[str]:
             rows.append([f"  seed {seed}", f"model score {score:.2f}", f"{length} characters", hypothesis])
         lines += _aligned(rows)
     return lines
+
+
+def _labelled(texts: dict[str, str]) -> list[str]:
+    """Returns the texts with their labels, or the text that all of them share."""
+    distinct = set(texts.values())
+    return list(distinct) if len(distinct) == 1 else [f"{label}: {text}" for label, text in texts.items()]
 
 
 def _metrics(objects: Sequence[dict[str, Any]]) -> list[str]:

@@ -125,10 +125,8 @@ class Folder:
         """Returns the identity of each stage by name, and the digest of it and of its inputs."""
         described: dict[str, dict[str, Any]] = {}
         for stage in stages:
-            facts = {
-                "is": self.identity(stage),
-                "from": {x.name: described[x.name]["digest"] for x in plan.inputs(stage)},
-            }
+            inputs = {needed.name: described[needed.name]["digest"] for needed in plan.inputs(stage)}
+            facts = {"is": self.identity(stage), "from": inputs}
             digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
             described[stage.name] = {"digest": digest} | facts
         return described

@@ -54,18 +54,13 @@ def translate(translation: plan.Translation, folder: Folder) -> None:
     texts.choose(translation, folder)
 
 
-def mix(mixture: plan.Mixture, folder: Folder) -> None:
-    shutil.rmtree(folder.of(mixture), ignore_errors=True)  # of a process that was killed before it recorded the end
-    texts.mix(mixture, folder)
-
-
 def measure(measurement: plan.Measurement, folder: Folder) -> None:
     flags = _model_flags(measurement, folder) | {"split": measurement.split}
     files.write_json(folder.of(measurement), json.loads(command(folder, measurement, "transformer.evaluate", flags)))
 
 
 def export(stage: plan.Export, folder: Folder) -> None:
-    shutil.rmtree(folder.of(stage), ignore_errors=True)  # as above, or below the bars
+    shutil.rmtree(folder.of(stage), ignore_errors=True)  # of a killed process, or below the bars
     flags = {"format": stage.format, "quantization": stage.quantization, "output": folder.of(stage)}
     command(folder, stage, "scripts.export", _model_flags(stage, folder) | flags)
 
@@ -73,7 +68,7 @@ def export(stage: plan.Export, folder: Folder) -> None:
 MAKERS: dict[type, Callable[[Any, Folder], None]] = {
     plan.Training: train,
     plan.Translation: translate,
-    plan.Mixture: mix,
+    plan.Mixture: texts.mix,
     plan.Measurement: measure,
     plan.Export: export,
 }

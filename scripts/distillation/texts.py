@@ -1,10 +1,10 @@
 """The sentences that models translate, the choice among their hypotheses, and training pairs made of them."""
 
 import concurrent.futures
-import functools
 import itertools
 import multiprocessing
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from absl import logging
@@ -57,8 +57,7 @@ def choose(translation: plan.Translation, folder: Folder) -> None:
     """Writes the sentences that have a translation, and the chosen one of each."""
     rows = _hypotheses(folder.of(translation) / SHARDS)
     if isinstance(translation.choose, plan.Training):
-        model = (folder.of(translation.choose), translation.checkpoint, translation.average)
-        chosen = _by_loss(rows, functools.partial(_losses, *model))
+        chosen = _by_loss(rows, folder.of(translation.choose), translation.checkpoint, translation.average)
     elif translation.choose == "score":
         chosen = ((text, hypotheses[0]) for text, hypotheses in rows)
     else:
@@ -94,13 +93,13 @@ def _by_reference(rows: Iterator[tuple[str, list[str]]], references: Iterator[st
         yield text, max(hypotheses, key=lambda hypothesis: metric.sentence_score(hypothesis, [reference]).score)
 
 
-def _by_loss(rows: Iterator[tuple[str, list[str]]], losses_of: Callable[[Pairs], list[float]]) -> Chosen:
+def _by_loss(rows: Iterator[tuple[str, list[str]]], workdir: Path, checkpoint: str, average: int) -> Chosen:
     """Yields the hypothesis from which a model of the other direction finds the sentence with the lowest loss."""
     known = list(rows)
     pairs = [(hypothesis, text) for text, hypotheses in known for hypothesis in hypotheses]
     # Another process computes them, so that this one does not hold the device that later stages need.
     with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as executor:
-        losses = iter(executor.submit(losses_of, pairs).result())
+        losses = iter(executor.submit(_losses, workdir, checkpoint, average, pairs).result())
     for text, hypotheses in known:
         own = list(itertools.islice(losses, len(hypotheses)))
         yield text, hypotheses[own.index(min(own))]
@@ -116,6 +115,7 @@ def _losses(workdir: Path, checkpoint: str, average: int, pairs: Pairs) -> list[
 
 def mix(mixture: plan.Mixture, folder: Folder) -> None:
     """Writes a folder of training pairs, with the other splits of the config."""
+    shutil.rmtree(folder.of(mixture), ignore_errors=True)  # of a process that was killed before it recorded the end
     data = folder.load_config(mixture.config).data
     languages = data.source_language, data.target_language
     pairs = list(_pairs(mixture.config, folder))

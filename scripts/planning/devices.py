@@ -118,9 +118,7 @@ def parse_target(text: str) -> Target:
     kind = ACCELERATORS.get(name)
     if kind is None:
         known = ", ".join(ACCELERATORS)
-        raise UserError(
-            f"--device={text}: no such device; the known ones are {known}{nearest(name, list(ACCELERATORS))}"
-        )
+        raise UserError(f"--device={text}: no such device; the known ones are {known}{nearest(name, ACCELERATORS)}")
     is_gpu = kind.platform == "gpu"
     sizes = rest.split("x") if rest or not is_gpu else ["1"]
     if len(sizes) != kind.axes or not all(re.fullmatch(r"[1-9]\d{0,3}", size) for size in sizes):

@@ -32,9 +32,10 @@ def make_table(evaluations: Sequence[Evaluation]) -> str:
     """Returns a Markdown table with a row for each system, followed by the signatures of the scores."""
     scores = [name for name in metrics_in("results") if any(name in evaluation.result for evaluation in evaluations)]
     header = ("config", "split", "sentences", "decoding", "seeds", *scores, "training", "commit", "device")
-    table = markdown.table([header, *(make_row(system, scores) for system in group_systems(evaluations))])
     signed = [evaluation.result.get(f"{name}_signature") for evaluation in evaluations for name in scores]
-    return table + "\nSignatures: " + ", ".join(sorted({f"`{text}`" for text in signed if text})) + ".\n"
+    signatures = ", ".join(sorted({f"`{text}`" for text in signed if text}))
+    rows = [make_row(system, scores) for system in group_systems(evaluations)]
+    return markdown.table([header, *rows], [f"Signatures: {signatures}."])
 
 
 def make_row(system: System, scores: Sequence[str]) -> tuple[str, ...]:

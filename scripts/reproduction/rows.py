@@ -1,6 +1,6 @@
 """The rows of Table 3: their configurations and trials, and the results of complete runs."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,17 +31,9 @@ class RowResult(NamedTuple):
     seconds: float
 
 
-class Scale(NamedTuple):
-    """The config whose argument is a row, the rows to train, and the name of the data that it has without a folder."""
-
-    config: str
-    rows: Iterable[str]
-    data: str
-
-
-SCALES = {
-    "mini": Scale("configs/table3_mini.py", table3_mini.ROWS, "multi30k"),
-    "paper": Scale("configs/table3.py", ROWS, "wmt14"),
+SCALES = {  # the config whose argument is a row, the rows to train, and the name of the config's own data
+    "mini": ("configs/table3_mini.py", table3_mini.ROWS, "multi30k"),
+    "paper": ("configs/table3.py", ROWS, "wmt14"),
 }
 
 

@@ -31,11 +31,10 @@ def make_text(configs: Mapping[str, Config], results: Sequence[RowResult], plann
     """Returns the table of rows, how it was measured, and the table of claims; `planned` is the number of all runs."""
     perplexities, bleus = scores(results, "perplexity"), scores(results, "bleu")
     rows = [_row(name, configs, perplexities.get(name, []), bleus.get(name, [])) for name in configs]
-    parts = [markdown.table([("row", *SETTINGS, *MEASURED), *rows]), _conditions(configs["base"], results, planned)]
+    text = markdown.table([("row", *SETTINGS, *MEASURED), *rows], [_conditions(configs["base"], results, planned)])
     if results:
-        parts.append(markdown.table([CLAIM_HEADER, *_claims(perplexities, bleus)]))
-        parts.append(_explanation(bleus))
-    return "\n".join(parts)
+        text += "\n" + markdown.table([CLAIM_HEADER, *_claims(perplexities, bleus)], [_explanation(bleus)])
+    return text
 
 
 def _row(
@@ -66,7 +65,7 @@ def _conditions(base: Config, results: Sequence[RowResult], planned: int) -> str
     return (
         f"{len(results)} of {planned} runs, {minutes:.0f} minutes of training. {base.data.name}, {languages}. {text} "
         f"sentences of the validation split at its best step, {search}, no averaging; "
-        "BLEU is sacreBLEU's, the paper's is tokenized. ± is the standard deviation over seeds.\n"
+        "BLEU is sacreBLEU's, the paper's is tokenized. ± is the standard deviation over seeds."
     )
 
 
@@ -97,5 +96,5 @@ def _explanation(bleus: Mapping[str, Sequence[float]]) -> str:
         "is, and is unclear otherwise. p-values are one-sided, from Student's t with the variance over seeds pooled "
         f'over all rows ({freedom} degrees of freedom), without correction for multiple tests. "As good" means within '
         f"{MARGINS['bleu']} BLEU and {margin:.0%} of the perplexity, by two one-sided tests. "
-        "± is the standard error.\n"
+        "± is the standard error."
     )

@@ -74,7 +74,13 @@ class Folder:
             recorded = self.read()
             if difference := _difference(recorded, json.loads(json.dumps(record))):
                 raise UserError(f"--workdir={self.path}: holds another sweep ({difference}); name another folder")
-            self._check_extension(recorded_sweep(recorded), sweep)
+            before = recorded_sweep(recorded)
+            for key in before.keys:
+                try:
+                    check_distribution_compatibility(before.distribution(key), sweep.distribution(key))
+                except ValueError as error:
+                    reason = f"{key} has other values now ({error})"
+                    raise UserError(f"--workdir={self.path}: {reason}; name another folder") from None
             name = recorded["study"]
         else:
             name = f"{self.path.resolve().name}-{secrets.token_hex(4)}"  # unique in a database of several sweeps
@@ -92,14 +98,6 @@ class Folder:
             return record
 
         return files.read_json(self.record, check, "name another folder")
-
-    def _check_extension(self, recorded: Sweep, sweep: Sweep) -> None:
-        for key in recorded.keys:
-            try:
-                check_distribution_compatibility(recorded.distribution(key), sweep.distribution(key))
-            except ValueError as error:
-                reason = f"{key} has other values now ({error})"
-                raise UserError(f"--workdir={self.path}: {reason}; name another folder") from None
 
     def complete_runs(self) -> list[Path]:
         """Returns the workdirs of the complete trials. Raises UserError if there is none, or trials are evaluations."""

@@ -39,18 +39,16 @@ def publish(study: SweepStudy, folder: Folder, readme: str | None) -> None:
     logging.info("%s", summary(trials, sweep))
     if not (complete := [number for number, trial in enumerate(trials) if trial.state == TrialState.COMPLETE]):
         raise UserError(f"{folder.path}: no trial is complete; {folder.logs} has the output of each")
-    table = markdown.table(make_table(trials, sweep))
-    if decoding := describe_decoding(folder, sweep, complete[0]):
-        table += f"\n{decoding}\n"
     if effects := importances(study):
         listed = ", ".join(f"{key} {100 * importance:.3g}%" for key, importance in effects.items())
-        table += f"\nImportance for {sweep.objective} (fANOVA main effects): {listed}.\n"
+        importance = f"Importance for {sweep.objective} (fANOVA main effects): {listed}."
     else:
-        table += (
-            f"\nNo importance for {sweep.objective}: it needs a complete grid in which the objective differs, "
-            f"or {FOREST_TRIALS} complete trials of a search.\n"
+        importance = (
+            f"No importance for {sweep.objective}: it needs a complete grid in which the objective differs, "
+            f"or {FOREST_TRIALS} complete trials of a search."
         )
-    markdown.publish(table, "sweep", readme)
+    notes = filter(None, [describe_decoding(folder, sweep, complete[0]), importance])
+    markdown.publish(markdown.table(make_table(trials, sweep), notes), "sweep", readme)
 
 
 def summary(trials: Sequence[FrozenTrial], sweep: Sweep) -> str:

@@ -47,16 +47,11 @@ def run_trials(study: SweepStudy, task: Task, jobs: int, start: Starter | None =
 
     `start` takes the place of `child.start`, and its trials share all devices and processors.
     """
-    resources = (
-        [(dict(os.environ), set())] * jobs if start else zip(_environments(jobs), _processors(jobs), strict=True)
-    )
-    stop = threading.Event()
+    shared, stop = [(dict(os.environ), set())] * jobs, threading.Event()
+    resources = shared if start else zip(_environments(jobs), _processors(jobs), strict=True)
+    workers = [Worker(study, task, *resource, stop, start or child.start) for resource in resources]
     task.folder.logs.mkdir(exist_ok=True)
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        workers = [
-            Worker(study, task, environment, processors, stop, start or child.start)
-            for environment, processors in resources
-        ]
         futures = [pool.submit(worker.run) for worker in workers]
         try:
             concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_EXCEPTION)

@@ -5,7 +5,7 @@ import dataclasses
 import os
 import subprocess
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO
@@ -95,13 +95,15 @@ class Stop(Interruption):
 
 
 class Trial(threading.Thread, AbstractContextManager):
-    """A trial in a thread, with the methods of the process that `child.start` returns."""
+    """A trial in a thread, with the arguments of `child.start` and the methods of the process that this returns."""
 
-    def __init__(self, stack: Stack, config: Path, workdir: Path, log: Path) -> None:
+    def __init__(self, stack: Stack, module: str, flags: Sequence[str], stderr: IO[bytes], **_: object) -> None:
         super().__init__(daemon=True)
-        self.stack, self.config, self.workdir, self.log = stack, config, workdir, log
-        self.requested, self.returncode = threading.Event(), 1
+        values = dict(flag.removeprefix("--").split("=", 1) for flag in flags)
+        self.config, self.workdir, self.log = values["config"], Path(values["workdir"]), Path(stderr.name)
+        self.stack, self.requested, self.returncode = stack, threading.Event(), 1
         stack.enter(self)
+        self.start()
 
     def __exit__(self, *_: object) -> None:
         self.join()
@@ -126,7 +128,7 @@ class Trial(threading.Thread, AbstractContextManager):
 
     def _train(self) -> None:
         # The watchdog has one timer for the process, and a trial may wait long for the preparation of others.
-        config = loading.load_file(str(self.config), [("training.stall_seconds", "0")])
+        config = loading.load_file(self.config, [("training.stall_seconds", "0")])
         with open_workdir(self.workdir, config) as (workdir, config), logs.of_this_thread(workdir.log):
             with self.stack.turn:
                 if self.requested.is_set():
@@ -136,16 +138,3 @@ class Trial(threading.Thread, AbstractContextManager):
             checks.record_start(workdir, config)
             with memory_advice("lower --jobs; --plan tells how many trials fit"):
                 loop.train(run, profiled=None, interruption=Stop(self.requested, self.stack.turn))
-
-
-def make_starter(jobs: int, keys: Sequence[str]) -> Callable[..., Trial]:
-    """Returns a function that does in a thread what `child.start` does in a process. The trials differ in `keys`."""
-    stack = Stack(jobs, keys)
-
-    def start(module: str, flags: Sequence[str], stderr: IO[bytes], **_: object) -> Trial:
-        values = dict(flag.removeprefix("--").split("=", 1) for flag in flags)
-        trial = Trial(stack, Path(values["config"]), Path(values["workdir"]), Path(stderr.name))
-        trial.start()
-        return trial
-
-    return start

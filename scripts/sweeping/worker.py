@@ -75,26 +75,25 @@ class Worker:
         if cli.DISK_IS_FULL in error:
             self._retry(self.study.requeue, trial)
             raise UserError(f"trial {number}: {error.splitlines()[-1].removeprefix('error: ')}")
+        objective, value = self.study.sweep.objective, None
         if self.task.is_complete(number):
-            objective, best = self.study.sweep.objective, self.study.sweep.best
             finite = [value for value in self.task.measured(number, objective).values() if math.isfinite(value)]
-            self._tell(number, trial, best(finite, default=None), "" if finite else f"{objective} was never finite")
-        elif error or pruned:
-            self._tell(number, trial, None, error)
+            value = self.study.sweep.best(finite, default=None)
+            error = "" if finite else f"{objective} was never finite"
+        if error:
+            state = TrialState.FAIL
+            self._retry(trial.set_user_attr, "error", error)
+            logging.error("Trial %d failed: %s", number, error)
+        elif value is not None:
+            state = TrialState.COMPLETE
+            logging.info("Trial %d is complete: %s %.4g", number, objective, value)
+        elif pruned:
+            state = TrialState.PRUNED
+            logging.info("Trial %d was pruned.", number)
         else:
             self._retry(self.study.requeue, trial)
             logging.warning("Trial %d was interrupted; it continues later.", number)
-
-    def _tell(self, number: int, trial: Trial, value: float | None, error: str) -> None:
-        """Tells the study the trial's result: its value, an error, or neither if it was pruned."""
-        if error:
-            self._retry(trial.set_user_attr, "error", error)
-            logging.error("Trial %d failed: %s", number, error)
-        elif value is None:
-            logging.info("Trial %d was pruned.", number)
-        else:
-            logging.info("Trial %d is complete: %s %.4g", number, self.study.sweep.objective, value)
-        state = TrialState.FAIL if error else TrialState.PRUNED if value is None else TrialState.COMPLETE
+            return
         self._retry(lambda: trial.study.tell(trial, value, state, skip_if_finished=True))
 
     def _run_process(self, number: int, trial: Trial) -> tuple[bool, str]:

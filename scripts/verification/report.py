@@ -48,14 +48,7 @@ class Report(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Returns JSON data, with None for errors that are not finite."""
-        outcomes = {
-            group: [
-                outcome._asdict()
-                | {"error": outcome.error if math.isfinite(outcome.error) else None, "passed": outcome.passed}
-                for outcome in outcomes
-            ]
-            for group, outcomes in self.outcomes.items()
-        }
+        outcomes = {group: list(map(_as_json, outcomes)) for group, outcomes in self.outcomes.items()}
         speeds = [speed._asdict() for speed in self.speeds]
         return self._asdict() | {"verdict": self.verdict, "outcomes": outcomes, "speeds": speeds}
 
@@ -66,6 +59,11 @@ class Report(NamedTuple):
         kept = [row for row in markdown.read_table("devices", readme) if row[0] != self.devices]
         rows = [[*known, *cells(speed)] for speed in self.speeds] or [[*known, *[""] * len(HEADER)]]
         markdown.publish(markdown.table([ROW_HEADER, *kept, *rows]), "devices", readme)
+
+
+def _as_json(outcome: Outcome) -> dict[str, Any]:
+    error = outcome.error if math.isfinite(outcome.error) else None
+    return outcome._asdict() | {"error": error, "passed": outcome.passed}
 
 
 def describe(outcome: Outcome) -> str:
