@@ -68,14 +68,14 @@ def ctc_update(shape: Shape) -> TrainState:
 
 
 def r_drop_loss(shape: Shape) -> tuple[float, list[float]]:
-    """Returns the loss of six sentences with two rows each, and its gradient with respect to the bias of the logits.
+    """Returns the loss of eight sentences with two rows each, and its gradient with respect to the bias of the logits.
 
-    Four devices can share the rows only. Two tables of 9 rows need padding.
+    Two tables of 9 rows need padding.
     """
     criterion, random = Criterion(0.1, "uniform", r_drop=5.0), np.random.default_rng(0)
     loss = functools.partial(projected_loss, criterion, mesh_of(shape, base.get_config()))
-    hidden, table, bias = (random.normal(size=size).astype(np.float32) for size in ((12, 3, 8), (17, 8), (17,)))
-    targets = random.integers(1, 17, (12, 3))
+    hidden, table, bias = (random.normal(size=size).astype(np.float32) for size in ((16, 3, 8), (17, 8), (17,)))
+    targets = random.integers(1, 17, (16, 3))
     value, d_bias = jax.jit(jax.value_and_grad(lambda bias: loss(hidden, table, targets, bias)[0]))(bias)
     return float(value), d_bias.tolist()
 

@@ -76,8 +76,9 @@ class RecurrentCache:
         self, unit: RecurrentUnit, x: Float[Array, "B K D"], *_: Any
     ) -> tuple[Float[Array, "B K D"], "RecurrentCache"]:
         """Updates the states with the new token of each hypothesis. Only attention uses the other arguments."""
-        out, states = unit.step(x, self.states)
-        return out, RecurrentCache(states)
+        decays, increments = unit.terms(x)
+        states = decays * self.states + increments
+        return unit.output(x, states, None), RecurrentCache(states)
 
     def reorder(self, parents: Int[Array, "B K"]) -> "RecurrentCache":
         """Returns the cache in which hypothesis k of a sentence continues hypothesis parents[k]."""

@@ -38,7 +38,7 @@ class FusedAttention(NamedTuple):
 
 def fused_attention(
     kernels: Sequence[FusedAttention], queries: Queries, keys: Keys, values: Float[Array, "B S H dv"], mask: Mask
-) -> Float[Array, "B T H d"] | None:
+) -> Queries | None:
     """Returns the heads by the first kernel that can compute them on the active mesh, or None if none can.
 
     Each device computes its own rows and heads. Without a mesh there is no kernel.
@@ -50,21 +50,16 @@ def fused_attention(
         return None
     if rows % row_shards(mesh) or heads % mesh.shape["tensor"]:
         return None
-    usable = (kernel for kernel in kernels if kernel.runs_on(mesh.abstract_device))
-    kernel = next((kernel for kernel in usable if kernel.accepts(queries, keys, mask.is_packed)), None)
-    if kernel is None:
-        return None
     by_rows, by_heads = PartitionSpec(ROW_AXES), PartitionSpec(ROW_AXES, None, "tensor")
-    # The kernels are opaque to the compiler's partitioner, and Pallas does not annotate what it varies over.
-    attend = jax.shard_map(
-        kernel.attend, in_specs=(by_heads, by_heads, by_heads, by_rows), out_specs=by_heads, check_vma=False
-    )
-    return attend(queries, keys, values, mask)
+    for kernel in kernels:
+        if kernel.runs_on(mesh.abstract_device) and kernel.accepts(queries, keys, mask.is_packed):
+            # The kernels are opaque to the compiler's partitioner, and Pallas does not annotate what it varies over.
+            specs = {"in_specs": (by_heads, by_heads, by_heads, by_rows), "out_specs": by_heads}
+            return jax.shard_map(kernel.attend, **specs, check_vma=False)(queries, keys, values, mask)
+    return None
 
 
-def cudnn_attention(
-    queries: Queries, keys: Keys, values: Values, mask: Mask, implementation: str = "cudnn"
-) -> Float[Array, "B T H d"]:
+def cudnn_attention(queries: Queries, keys: Keys, values: Values, mask: Mask, implementation: str = "cudnn") -> Queries:
     """Attends over rows of one sentence each, by their lengths.
 
     `implementation` is an argument of `jax.nn.dot_product_attention`; "xla" computes the same on every device.
@@ -83,9 +78,7 @@ def cudnn_attention(
     )
 
 
-def splash_attention(
-    queries: Queries, keys: Keys, values: Values, mask: Mask, interpret: bool = False
-) -> Float[Array, "B T H d"]:
+def splash_attention(queries: Queries, keys: Keys, values: Values, mask: Mask, interpret: bool = False) -> Queries:
     """Attends within segments by JAX's Pallas kernel for TPUs. Other devices `interpret` it, operation by operation."""
     # Here because it takes 0.2 s to import, which only programs for TPUs should spend.
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels

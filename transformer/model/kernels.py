@@ -110,8 +110,7 @@ def linear_map(
 def quantized_product(x: Float[Array, "*rows K"], weight: QuantizedRows) -> Float[Array, "*rows N"]:
     """Returns x times a weight in float32, with int32 sums. A row of x has its own scale, whatever the other rows."""
     rows = quantize(_rows(x, FLOAT32))
-    dimensions = (((1,), (1,)), ((), ()))
-    sums = jax.lax.dot_general(rows.integers, weight.integers, dimensions, preferred_element_type=jnp.int32)
+    sums = jnp.einsum("mk,nk->mn", rows.integers, weight.integers, preferred_element_type=jnp.int32)
     y = sums * rows.scales[:, None] * weight.scales[None]
     return y.reshape(*x.shape[:-1], y.shape[-1])
 

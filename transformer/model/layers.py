@@ -26,6 +26,8 @@ ACTIVATIONS = {
 }
 GATED = ("glu", "geglu", "swiglu")  # the result is multiplied with a second linear map of the input
 
+Sublayer = Callable[[Float[Array, "B T D"]], Float[Array, "B T D"]]
+
 
 class FeedForward(nnx.Module):
     """FFN(x) = max(0, x W1 + b1) W2 + b2 (equation 2); gated: (f(x W1 + b1) * (x W3 + b3)) W2 + b2."""
@@ -54,12 +56,7 @@ class SublayerConnection(nnx.Module):
         self.output_norm = make_norm(config, rngs) if num_norms == 2 else None
         self.dropout = config.dropout
 
-    def __call__(
-        self,
-        x: Float[Array, "B T D"],
-        sublayer: Callable[[Float[Array, "B T D"]], Float[Array, "B T D"]],
-        rngs: nnx.Rngs | None,
-    ) -> Float[Array, "B T D"]:
+    def __call__(self, x: Float[Array, "B T D"], sublayer: Sublayer, rngs: nnx.Rngs | None) -> Float[Array, "B T D"]:
         norms = [norm for norm in (self.norm, self.output_norm) if norm is not None]
         return self.connect(x, lambda x: dropout(sublayer(x), self.dropout, rngs), *norms)
 
@@ -91,11 +88,7 @@ class Layer(nnx.Module):
         self.feed_forward_connection = SublayerConnection(config, rngs=rngs)
 
     def __call__(
-        self,
-        x: Float[Array, "B T D"],
-        attend_self: Callable[[Float[Array, "B T D"]], Float[Array, "B T D"]],
-        attend_memory: Callable[[Float[Array, "B T D"]], Float[Array, "B T D"]] | None,
-        rngs: nnx.Rngs | None,
+        self, x: Float[Array, "B T D"], attend_self: Sublayer, attend_memory: Sublayer | None, rngs: nnx.Rngs | None
     ) -> Float[Array, "B T D"]:
         """Applies the sub-layers. The two functions attend with keys and values of x and the memory, or of a cache."""
         x = self.self_attention_connection(x, attend_self, rngs)

@@ -1,5 +1,7 @@
 """Linear maps: Xavier initialization, products in the model's dtype, gradients of the parameters in float32."""
 
+from typing import Any
+
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
@@ -10,18 +12,9 @@ from transformer.model.kernels import QuantizedRows, TransposedMatrix, dequantiz
 class Linear(nnx.Linear):
     """x W + b over the last dimension of x: product in `dtype`, sum in float32, result in `output_dtype` or `dtype`."""
 
-    def __init__(
-        self,
-        fan_in: int,
-        fan_out: int,
-        *,
-        use_bias: bool = True,
-        dtype: str,
-        output_dtype: jnp.dtype | None = None,
-        rngs: nnx.Rngs,
-    ):
-        kernel_init = nnx.initializers.xavier_uniform()
-        super().__init__(fan_in, fan_out, use_bias=use_bias, dtype=dtype, kernel_init=kernel_init, rngs=rngs)
+    def __init__(self, fan_in: int, fan_out: int, *, dtype: str, output_dtype: jnp.dtype | None = None, **options: Any):
+        """`options` are those of `nnx.Linear`: `rngs` and perhaps `use_bias`."""
+        super().__init__(fan_in, fan_out, dtype=dtype, kernel_init=nnx.initializers.xavier_uniform(), **options)
         self.output_dtype = output_dtype
 
     def __call__(self, x: Float[Array, "*rows K"]) -> Float[Array, "*rows N"]:

@@ -18,12 +18,10 @@ def shard_rows(x: Float[Array, "B *rest"]) -> Float[Array, "B *rest"]:
     """Constrains the rows of `x`, and of its gradient, to the mesh axes that share the batch.
 
     Without it the compiler follows the weights, which "fsdp" shards too, and keeps the whole batch on every device.
-    Without a mesh, or if its devices cannot share the rows evenly, x is returned unchanged.
+    Without a mesh, x is returned unchanged.
     """
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or x.shape[0] % row_shards(mesh):
-        return x
-    return jax.lax.with_sharding_constraint(x, PartitionSpec(ROW_AXES))
+    is_sharded = not jax.sharding.get_abstract_mesh().empty
+    return jax.lax.with_sharding_constraint(x, PartitionSpec(ROW_AXES)) if is_sharded else x
 
 
 def target_platform() -> str:

@@ -17,16 +17,12 @@ from transformer.model.masks import Mask
 class RecurrentUnit(nnx.Module):
     """Base class: an output follows from a state s_t = decay_t * s_{t-1} + increment_t, which is 0 before a sentence.
 
-    States are float32 for every dtype of the products. `terms` returns decays and increments.
+    States are float32 for every dtype of the products. `terms` returns decays and increments, and `output` what follows
+    from the states.
     """
 
     def __call__(
-        self,
-        x: Float[Array, "B T D"],
-        keys_values: Float[Array, "B T D"],
-        mask: Mask,
-        rngs: nnx.Rngs | None = None,
-        *_: Any,
+        self, x: Float[Array, "B T D"], keys_values: Any, mask: Mask, rngs: nnx.Rngs | None = None, *_: Any
     ) -> Float[Array, "B T D"]:
         """Maps whole rows, in which each segment of the mask starts again. Only attention uses the other arguments."""
 
@@ -38,14 +34,6 @@ class RecurrentUnit(nnx.Module):
         decays = jnp.where(is_first[..., None], 0.0, decays)
         _, states = jax.lax.associative_scan(compose, (decays, increments), axis=1)  # O(log T) parallel steps
         return self.output(x, states, rngs)
-
-    def step(
-        self, x: Float[Array, "B K D"], states: Float[Array, "B K _"]
-    ) -> tuple[Float[Array, "B K D"], Float[Array, "B K _"]]:
-        """Returns the outputs for one more token of each hypothesis, and the next states."""
-        decays, increments = self.terms(x)
-        states = decays * states + increments
-        return self.output(x, states, None), states
 
 
 class Ssru(RecurrentUnit):

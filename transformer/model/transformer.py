@@ -1,5 +1,7 @@
 """The whole model (Figure 1): encoder, decoder, shared embeddings, logits."""
 
+import functools
+
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
@@ -24,14 +26,10 @@ class Transformer(TokenModel):
         """Raises ValueError if a shared table would need two sizes."""
         is_shared, is_tied = SHARE_EMBEDDINGS[config.share_embeddings]
         if is_shared and source_vocab_size != target_vocab_size:
-            raise ValueError(
-                f"model.share_embeddings=all needs one vocabulary, "
-                f"not {source_vocab_size} source and {target_vocab_size} target tokens"
-            )
-        target_embedding = Embedding(target_vocab_size, config.d_model, dtype=config.dtype, rngs=rngs)
-        source_embedding = target_embedding
-        if not is_shared:
-            source_embedding = Embedding(source_vocab_size, config.d_model, dtype=config.dtype, rngs=rngs)
+            raise ValueError(f"share_embeddings=all needs one vocabulary, not {source_vocab_size} and {target_vocab_size} tokens")
+        make_embedding = functools.partial(Embedding, d_model=config.d_model, dtype=config.dtype, rngs=rngs)
+        target_embedding = make_embedding(target_vocab_size)
+        source_embedding = target_embedding if is_shared else make_embedding(source_vocab_size)
         self.encoder = Encoder(config, source_embedding, rngs=rngs)
         self.decoder = Decoder(config, target_embedding, cross_attention=True, rngs=rngs)
         self.set_output(config, target_embedding, target_vocab_size, is_tied, rngs)

@@ -19,11 +19,6 @@ def batches_at(step: int, training: Config) -> int:
     return next(count for steps, count in phases(training) if step in steps)
 
 
-def kind_of(count: int) -> int:
-    """Returns the kind of an update, which has its own programs: 1 from a single batch, 2 from several."""
-    return min(count, 2)
-
-
 def kinds(training: Config) -> list[int]:
-    """Returns the kinds of a run's updates, those from several batches first."""
-    return sorted({kind_of(count) for _, count in phases(training)}, reverse=True)
+    """Returns the kinds of a run's updates, each with its own programs: 2 (from several batches), 1 (from a single)."""
+    return sorted({min(count, 2) for _, count in phases(training)}, reverse=True)

@@ -97,7 +97,7 @@ def needed_frames(labels: Int[Array, "B T"]) -> Int[Array, "B"]:
 
 def _split(x: Array, most_rows: int, devices: int) -> Array:
     """Splits rows into equal chunks of at most `most_rows` on each device: every N-th row, filled up with padding."""
-    rows_per_device = math.ceil(len(x) / devices)
+    rows_per_device = len(x) // devices
     count = math.ceil(rows_per_device / most_rows)
     rows = devices * math.ceil(rows_per_device / count)
     x = jnp.pad(x, ((0, count * rows - len(x)), *[(0, 0)] * (x.ndim - 1)))

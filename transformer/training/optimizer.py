@@ -52,13 +52,11 @@ def make_optimizer(config: Config, schedule: optax.Schedule, frozen: str = "") -
         # Frozen parameters do not count in the norm that is clipped.
         return optax.chain(_scale_by_name(factors, only_zeros=True), optimizer, _scale_by_name(factors))
 
-    scheduled = with_schedule(schedule)
-
     def update(updates, state, params=None, *, learning_rate: jax.Array | None = None):
-        optimizer = scheduled if learning_rate is None else with_schedule(lambda _: learning_rate)
-        return optimizer.update(updates, state, params)
+        used = schedule if learning_rate is None else lambda _: learning_rate
+        return with_schedule(used).update(updates, state, params)
 
-    return optax.GradientTransformationExtraArgs(scheduled.init, update)
+    return optax.GradientTransformationExtraArgs(with_schedule(schedule).init, update)
 
 
 def begins_with(name: str, prefixes: Iterable[str]) -> bool:
@@ -199,13 +197,13 @@ def _orthogonalize_tree(tree, epsilon: float):
     paths_leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
     leaves = [_transpose_by_rule(path, leaf) for path, leaf in paths_leaves]
     one_by_one = is_for_one_cpu()  # XLA's batched products on a CPU are slower than single ones
-    numbers = defaultdict(list)
+    groups = defaultdict(list)
     for number, leaf in enumerate(leaves):
-        numbers[leaf.shape, number if one_by_one else None].append(number)
-    for (shape, _), equal in numbers.items():
-        stack = jnp.stack([leaves[number].astype(dtype) for number in equal])
-        for number, matrix in zip(equal, _orthogonalize(stack, epsilon), strict=True):
-            leaves[number] = matrix.astype(jnp.float32) * (MUON_RMS * math.sqrt(max(shape)))
+        groups[number if one_by_one else leaf.shape].append(number)
+    for group in groups.values():
+        stack = jnp.stack([leaves[number].astype(dtype) for number in group])
+        for number, matrix in zip(group, _orthogonalize(stack, epsilon), strict=True):
+            leaves[number] = matrix.astype(jnp.float32) * (MUON_RMS * math.sqrt(max(matrix.shape)))
     results = [_transpose_by_rule(path, leaf) for (path, _), leaf in zip(paths_leaves, leaves, strict=True)]
     return structure.unflatten(results)
 

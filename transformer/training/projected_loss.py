@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 from transformer.config_types import Config
 from transformer.data.batches.collation import Batch
 from transformer.model import kernels
-from transformer.model.partitioning import ROW_AXES, row_shards, target_platform
+from transformer.model.partitioning import ROW_AXES, target_platform
 from transformer.training.loss import Criterion, LossSums
 
 
@@ -65,16 +65,15 @@ def _backward(criterion: Criterion, mesh: Mesh, gradients: tuple, cotangents: tu
 def _with_gradients(criterion: Criterion, mesh: Mesh, *operands: jax.Array | None) -> tuple:
     """Returns ((criterion, sums), (d_hidden, d_table, d_bias)), computed by all devices of the mesh.
 
-    The devices split the rows over "data" and "fsdp", and the columns over "tensor"; statistics and gradients cross.
+    The devices split the rows over "data" and "fsdp", with R-Drop's rows of a sentence on one device, and the columns
+    over "tensor"; statistics and gradients cross. The sentences must divide evenly over the devices.
     """
     hidden, table, targets, bias, weights = operands
     (vocab_size, d_model), sizes = table.shape, mesh.shape
-    # R-Drop compares the rows of a sentence, which are on one device.
-    splits_rows = len(hidden) // criterion.passes % row_shards(mesh) == 0
+    rows = P(ROW_AXES)
     # Between processes on CPUs, a reduce-scatter may return wrong sums (jax-ml/jax#40830).
     is_exact = target_platform() != "cpu" or jax.process_count() == 1
-    splits_d_table = splits_rows and sizes["fsdp"] > 1 and d_model % sizes["fsdp"] == 0 and is_exact
-    rows = P(ROW_AXES) if splits_rows else P()
+    splits_d_table = sizes["fsdp"] > 1 and d_model % sizes["fsdp"] == 0 and is_exact
     # The devices of "tensor" compute an equal number of columns each, which suits their matrix units.
     padding = -vocab_size % (kernels.COLUMN_MULTIPLE[target_platform()] * sizes["tensor"])
     padded = jnp.pad(table.astype(hidden.dtype), ((0, padding), (0, 0)))
@@ -85,17 +84,14 @@ def _with_gradients(criterion: Criterion, mesh: Mesh, *operands: jax.Array | Non
         axes = tuple(axis for axis in axes if sizes[axis] > 1)
         return jax.lax.psum(x, axes) if axes else x
 
-    def on_device(hidden, table, targets, bias, weights):
-        columns = jnp.arange(len(table)) + jax.lax.axis_index("tensor") * len(table)
+    def on_device(*shards):
         axis = "tensor" if sizes["tensor"] > 1 else None
-        sums, d_hidden = _sum_chunks(criterion, hidden, table, targets, bias, weights, columns, vocab_size, axis)
-        result, d_table, d_bias = sums
-        if splits_rows:
-            (result, d_bias), d_table = sum_over(ROW_AXES, (result, d_bias)), sum_over(("data",), d_table)
-            if splits_d_table:
-                d_table = jax.lax.psum_scatter(d_table, "fsdp", scatter_dimension=1, tiled=True)
-            else:
-                d_table = sum_over(("fsdp",), d_table)
+        (result, d_table, d_bias), d_hidden = _sum_chunks(criterion, vocab_size, axis, *shards)
+        (result, d_bias), d_table = sum_over(ROW_AXES, (result, d_bias)), sum_over(("data",), d_table)
+        if splits_d_table:
+            d_table = jax.lax.psum_scatter(d_table, "fsdp", scatter_dimension=1, tiled=True)
+        else:
+            d_table = sum_over(("fsdp",), d_table)
         return result, (sum_over(("tensor",), d_hidden).astype(hidden.dtype), d_table, d_bias)
 
     result, (d_hidden, *d_output) = jax.shard_map(
@@ -113,17 +109,17 @@ projected_loss.defvjp(_with_gradients, _backward)
 
 def _sum_chunks(
     criterion: Criterion,
+    vocab_size: int,
+    axis: str | None,
     hidden: Float[Array, "B T D"],
     table: Float[Array, "C D"],
     targets: Int[Array, "B T"],
     bias: Float[Array, " C"] | None,
     weights: Float[Array, "B T"] | None,
-    columns: Int[Array, "C"],
-    vocab_size: int,
-    axis: str | None,
 ) -> tuple[tuple, Float[Array, "B T D"]]:
     """Returns ((criterion, sums), d_table, d_bias) and d_hidden of the rows and the columns of logits of one device."""
     (rows, length, _), passes = hidden.shape, criterion.passes
+    columns = jnp.arange(len(table)) + jax.lax.axis_index("tensor") * len(table)
     count = math.ceil(rows // passes / kernels.rows_per_chunk(4 * passes * length * len(table)))
     chunk_rows = passes * math.ceil(rows / passes / count)  # a sentence's passes are in one chunk
 

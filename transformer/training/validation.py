@@ -106,8 +106,9 @@ class Validation:
 
         On CPUs, runs only the batch: an untrained model ends no sentence, so its search takes as long as many steps.
         """
+        largest = self.buckets[0]
         every = ((batches.corpus, batch) for batches in self.batches.values() for batch in batches.plan)
-        corpus, batch = next((corpus, batch) for corpus, batch in every if batch.bucket == self.buckets[0])
+        corpus, batch = next((corpus, batch) for corpus, batch in every if batch.bucket == largest)
         self.eval_step(parameters, self.eval_step.place(corpus, batch))
         if self.decoder is not None and self.mesh.devices.flat[0].platform != "cpu":
             texts = self.texts[""].texts
