@@ -26,7 +26,9 @@ class Transformer(TokenModel):
         """Raises ValueError if a shared table would need two sizes."""
         is_shared, is_tied = SHARE_EMBEDDINGS[config.share_embeddings]
         if is_shared and source_vocab_size != target_vocab_size:
-            raise ValueError(f"share_embeddings=all needs one vocabulary, not {source_vocab_size} and {target_vocab_size} tokens")
+            raise ValueError(
+                f"share_embeddings=all needs one vocabulary, not {source_vocab_size} and {target_vocab_size} tokens"
+            )
         make_embedding = functools.partial(Embedding, d_model=config.d_model, dtype=config.dtype, rngs=rngs)
         target_embedding = make_embedding(target_vocab_size)
         source_embedding = target_embedding if is_shared else make_embedding(source_vocab_size)
