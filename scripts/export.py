@@ -22,6 +22,7 @@ from transformer.errors import UserError
 
 def main(arguments: argparse.Namespace) -> None:
     from scripts.interop import certificate, formats, workdirs
+    from scripts.interop.sentences import read_sentences
     from transformer.cache import enable_compilation_cache
 
     enable_compilation_cache()
@@ -32,10 +33,10 @@ def main(arguments: argparse.Namespace) -> None:
         raise UserError(f"--format={arguments.format}: must be {', '.join(writers)}")
     entry = writers[arguments.format]
     if arguments.quantization not in (None, *entry.quantizations):
-        allowed = ", ".join(entry.quantizations)
-        advice = f"must be {allowed}" if allowed else f"--format={arguments.format} has none; leave it out"
-        raise UserError(f"--quantization={arguments.quantization}: {advice}")
-    python, sentences = certificate.read_flags(arguments, entry)
+        allowed = ", ".join(entry.quantizations) or f"left out with --format={arguments.format}"
+        raise UserError(f"--quantization={arguments.quantization}: must be {allowed}")
+    python = runtimes.find_python(arguments.runtime, is_here=entry.has_own_search)
+    sentences = read_sentences(arguments.sentences)
     model = workdirs.from_workdir(Path(arguments.workdir), arguments.checkpoint, arguments.average, arguments.overrides)
     if tag := model.tokenizer.source_tag:
         logging.warning("Texts for the exported model must begin with %s.", tag)

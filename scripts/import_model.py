@@ -26,6 +26,7 @@ from transformer.errors import UserError
 
 def main(arguments: argparse.Namespace) -> None:
     from scripts.interop import certificate, formats, workdirs
+    from scripts.interop.sentences import read_sentences
     from transformer.cache import enable_compilation_cache
     from transformer.config.loading import parse_overrides
 
@@ -34,7 +35,8 @@ def main(arguments: argparse.Namespace) -> None:
     files.check_new(output)
     name = formats.recognise(source)
     entry = formats.FORMATS[name]
-    python, sentences = certificate.read_flags(arguments, entry)
+    python = runtimes.find_python(arguments.runtime, is_here=entry.has_own_search)
+    sentences = read_sentences(arguments.sentences)
     model = entry.read(source)
     if any(None in getattr(side, "models", ()) for side in model.tokenizer.sides):
         logging.warning("%s: has no SentencePiece models; texts must be pieces, separated by spaces.", source)

@@ -72,17 +72,11 @@ def iterate(read: Callable[[], Iterable[Links]], sizes: tuple[int, int]) -> Iter
             expected += csr_array((p / sums[positions], (sources, targets)), sizes)
             log_likelihood += np.log(sums / np.bincount(positions)).sum()
             count += len(sums)
-        probabilities = normalized(expected)
+        expected.data /= np.repeat(expected.sum(axis=1), np.diff(expected.indptr))
+        expected.data[expected.data < SMALLEST] = 0
+        expected.eliminate_zeros()
+        probabilities = expected
         yield probabilities, log_likelihood / count
-
-
-def normalized(expected: csr_array) -> csr_array:
-    """Returns the probabilities for these expected numbers of links."""
-    probabilities = expected.copy()
-    probabilities.data /= np.repeat(expected.sum(axis=1), np.diff(expected.indptr))
-    probabilities.data[probabilities.data < SMALLEST] = 0
-    probabilities.eliminate_zeros()
-    return probabilities
 
 
 def learn(train: Corpus, most: int, tokenizer: Tokenizer) -> Shortlist:

@@ -1,6 +1,6 @@
 """Certificates: the same sentences, translated and scored by this project and by the other toolkit, and compared."""
 
-import argparse
+import dataclasses
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
@@ -12,8 +12,8 @@ from absl import logging
 
 from scripts.interop.formats import Format
 from scripts.interop.portable import PortableModel
-from scripts.interop.runtimes import Unavailable, ask, find_python
-from scripts.interop.sentences import Sentences, default_sentences, read_sentences, usable
+from scripts.interop.runtimes import Unavailable, ask
+from scripts.interop.sentences import Sentences, default_sentences, usable
 from transformer import environment, files
 from transformer.config.keys import checked
 from transformer.config.loading import with_values
@@ -31,11 +31,6 @@ MAX_DIFFERENCE = 1e-4  # of the log-probabilities of a translation, in nats per 
 MIN_IDENTICAL = 0.99  # of the beam translations, and of the greedy ones; of these all if the scores are that close
 
 
-def read_flags(arguments: argparse.Namespace, entry: Format) -> tuple[Path | None, Sentences | None]:
-    """Returns the Python of a format's runtime, and the sentences of --sentences. Raises UserError for a bad flag."""
-    return find_python(arguments.runtime, is_here=entry.has_own_search), read_sentences(arguments.sentences)
-
-
 def certify(
     model: PortableModel,
     folder: Path,
@@ -51,7 +46,8 @@ def certify(
         if python is None:
             raise Unavailable("no Python with the other toolkits; make interop, or name one with --runtime=PYTHON")
         config = float32_config(model, entry.search)
-        sentences, model = usable(sentences or default_sentences(config), model, config), model.without_tag
+        sentences = usable(sentences or default_sentences(config), model, config)
+        model = dataclasses.replace(model, tokenizer=model.tokenizer.tagged(""))  # the sentences begin with the tag
         request = {"folder": str(folder.resolve()), "sources": sentences.texts, "quantization": quantization}
         request |= search_settings(sentences.texts, model, config)
         ours = decode(model, config, request, has_own_search=entry.has_own_search)
@@ -72,12 +68,9 @@ def search_settings(texts: Sequence[str], model: PortableModel, config: Config) 
     """Returns the settings of the search on both sides: one length limit for all sentences, and length^alpha."""
     longest = max(map(len, model.tokenizer.source.encode(list(texts))))
     decoding = config.decoding
-    limit = output_limit(longest, decoding)
-    return {
-        "beam_size": decoding.beam_size,
-        "length_penalty": decoding.length_penalty,
-        "max_length": min(limit, decoding.max_source_length - 1),  # a toolkit's tables of positions may end there
-    }
+    # A toolkit's tables of positions may end at max_source_length.
+    max_length = min(output_limit(longest, decoding), decoding.max_source_length - 1)
+    return {"beam_size": decoding.beam_size, "length_penalty": decoding.length_penalty, "max_length": max_length}
 
 
 def decode(

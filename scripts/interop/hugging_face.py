@@ -48,25 +48,24 @@ def recognises(path: Path) -> bool:
 
 def read(folder: Path) -> PortableModel:
     """Reads a folder that `save_pretrained` wrote. Raises UserError for another kind of model or a damaged file."""
-    settings = untrusted.read_json(folder / CONFIG)
-    search, texts = (
-        untrusted.read_json(folder / name) if (folder / name).exists() else {} for name in (GENERATION, TOKENIZER)
-    )
-    with untrusted.reading(folder / CONFIG):
-        config = _read_settings(settings, search or settings, texts)
-    is_shared = not texts.get("separate_vocabs", False)
-    source, target = _read_vocabularies(folder, is_shared, settings.get("decoder_start_token_id"))
-    tokenizer = Tokenizer(source.vocabulary, target.vocabulary)
-    if not (folder / WEIGHTS).exists():
-        raise untrusted.pickle_error(folder / PICKLE)
-    arrays = untrusted.read_safetensors(folder / WEIGHTS)
     with untrusted.reading(folder):
+        settings = untrusted.read_json(folder / CONFIG)
+        search, texts = (
+            untrusted.read_json(folder / name) if (folder / name).exists() else {} for name in (GENERATION, TOKENIZER)
+        )
+        with untrusted.reading(folder / CONFIG):
+            config = _read_settings(settings, search or settings, texts)
+        is_shared = not texts.get("separate_vocabs", False)
+        source, target = _read_vocabularies(folder, is_shared, settings.get("decoder_start_token_id"))
+        if not (folder / WEIGHTS).exists():
+            raise untrusted.pickle_error(folder / PICKLE)
+        arrays = untrusted.read_safetensors(folder / WEIGHTS)
         parameters = _read_tables(arrays, settings, (source, target), config)
         for module, foreign in modules(config):
             weight, bias = (np.asarray(arrays[f"{foreign}.{leaf}"], np.float32) for leaf in ("weight", "bias"))
             parameters |= {f"{module}.scale": weight} if module.endswith("norm") else {f"{module}.kernel": weight.T}
             parameters[f"{module}.bias"] = bias
-    return PortableModel(config, parameters, tokenizer)
+    return PortableModel(config, parameters, Tokenizer(source.vocabulary, target.vocabulary))
 
 
 def modules(settings: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -119,19 +118,17 @@ def _read_vocabularies(folder: Path, is_shared: bool, start: Any) -> tuple[Side,
 
     BOS has the id of the piece <s>, or else of the token from which decoding starts.
     """
-    with untrusted.reading(folder):
-        models = [(folder / name).read_bytes() for name in MODELS]
-    lists = []
+    models = [(folder / name).read_bytes() for name in MODELS]
+    sides = []
     for name in VOCABULARIES[: 1 if is_shared else 2]:
-        vocabulary = untrusted.read_json(folder / name)
+        ids = untrusted.read_json(folder / name)
         with untrusted.reading(folder / name):
-            if sorted(vocabulary.values()) != list(range(len(vocabulary))):
-                raise UserError(f"the ids of its {len(vocabulary)} pieces must be 0 to {len(vocabulary) - 1}")
-            pad, unk, eos = (vocabulary[piece] for piece in ("<pad>", "<unk>", "</s>"))
-            bos = vocabulary.get("<s>", start if start in vocabulary.values() else pad)
-            lists.append((sorted(vocabulary, key=vocabulary.__getitem__), (pad, unk, bos, eos)))
-    with untrusted.reading(folder):
-        return vocabularies.pair(*(vocabularies.piece_side(*lists[side], models) for side in (0, -1)))
+            if sorted(ids.values()) != list(range(len(ids))):
+                raise UserError(f"the ids of its {len(ids)} pieces must be 0 to {len(ids) - 1}")
+            pad, unk, eos = (ids[piece] for piece in ("<pad>", "<unk>", "</s>"))
+            bos = ids.get("<s>", start if start in ids.values() else pad)
+        sides.append(vocabularies.piece_side(sorted(ids, key=ids.__getitem__), (pad, unk, bos, eos), models))
+    return vocabularies.pair(sides[0], sides[-1])
 
 
 def _read_tables(

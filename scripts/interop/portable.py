@@ -52,11 +52,6 @@ class PortableModel:
         """The values of all keys, by dotted key."""
         return coerce_types(self.config)
 
-    @property
-    def without_tag(self) -> "PortableModel":
-        """The model for texts that begin with the tag of `data.source_tag` already, as other toolkits read them."""
-        return dataclasses.replace(self, tokenizer=self.tokenizer.tagged(""))
-
     def check_expressible(self, format: str, expressible: Mapping[str, Collection[Any]]) -> None:
         """Raises UserError if a setting has none of the values that a format of export can express."""
         for key, values in expressible.items():

@@ -1,7 +1,7 @@
 """The sentences that certificates compare: the lines of a file, the validation split, or bundled ones."""
 
-import dataclasses
 from pathlib import Path
+from typing import NamedTuple
 
 from absl import logging
 
@@ -17,8 +17,7 @@ from transformer.errors import UserError
 BUNDLED = Path(__file__).with_name("sentences.tsv")
 
 
-@dataclasses.dataclass(frozen=True)
-class Sentences:
+class Sentences(NamedTuple):
     """Sentences to translate, with references if there are any."""
 
     origin: str
@@ -52,12 +51,12 @@ def default_sentences(config: Config) -> Sentences:
 
 def usable(sentences: Sentences, model: PortableModel, config: Config) -> Sentences:
     """Returns the sentences that have tokens and are not too long. Raises Unavailable if there are none."""
-    sentences = dataclasses.replace(sentences, texts=list(model.tokenizer.encoders[0].tagged(sentences.texts)))
-    lengths = [len(tokens) for tokens in model.tokenizer.source.encode(sentences.texts)]
+    texts = model.tokenizer.encoders[0].tagged(sentences.texts)
+    lengths = [len(tokens) for tokens in model.tokenizer.source.encode(texts)]
     kept = [i for i, length in enumerate(lengths) if 0 < length < config.decoding.max_source_length]
     if not kept:
         raise Unavailable(f"{sentences.origin}: no sentence has 1 to {config.decoding.max_source_length - 1} tokens")
     if skipped := len(lengths) - len(kept):
         logging.warning("%s: skipped %s, empty or too long.", sentences.origin, counted(skipped, "sentence"))
-    texts = [" ".join(sentences.texts[i].splitlines()) for i in kept]
-    return Sentences(sentences.origin, texts, sentences.references and [sentences.references[i] for i in kept])
+    references = sentences.references and [sentences.references[i] for i in kept]
+    return Sentences(sentences.origin, [" ".join(texts[i].splitlines()) for i in kept], references)

@@ -51,13 +51,13 @@ def read_marian(folder: Path, names: Any) -> tuple[Side, Side]:
             "and trg, or a decoder.yml with vocabs: [SOURCE, TARGET]"
         )
     sides = []
-    for path in (paths[0], paths[-1]):
+    for path in paths:
         with untrusted.reading(path):
             if path.suffix == ".spm":
                 sides.append(marian_side(SentencePieceVocabulary(path.read_bytes())))
             else:
                 sides.append(_read_list(path, models))
-    return pair(*sides)
+    return pair(sides[0], sides[-1])
 
 
 def marian_side(vocabulary: SentencePieceVocabulary) -> Side:

@@ -30,7 +30,7 @@ PAGE = Path(__file__).parent / "page"
 
 def make_app(models: Sequence[ServedModel], limits: Limits, keys: Sequence[str], metrics: Metrics) -> ASGIApp:
     """Returns the application. With `keys`, those who ask for translations must give one of them."""
-    routes = Routes(models, limits, keys, metrics)
+    routes = Routes(models, limits, keys)
     post = {"methods": ["POST"]}
 
     @contextlib.asynccontextmanager
@@ -48,8 +48,8 @@ def make_app(models: Sequence[ServedModel], limits: Limits, keys: Sequence[str],
             Route("/languages", routes.languages),
             Route("/frontend/settings", routes.settings),
             Route("/health", routes.health),
-            Route("/metrics", routes.metrics),
-            Route("/", routes.page),
+            Route("/metrics", lambda _: Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)),
+            Route("/", lambda _: FileResponse(PAGE / "index.html")),
             Mount("/static", StaticFiles(directory=PAGE)),
         ],
         exception_handlers={HTTPException: _error, Exception: _error},
@@ -60,9 +60,9 @@ def make_app(models: Sequence[ServedModel], limits: Limits, keys: Sequence[str],
 class Routes:
     """The routes. Errors are {"error": text}, as LibreTranslate's."""
 
-    def __init__(self, models: Sequence[ServedModel], limits: Limits, keys: Sequence[str], metrics: Metrics) -> None:
+    def __init__(self, models: Sequence[ServedModel], limits: Limits, keys: Sequence[str]) -> None:
         self.models = {(model.source, model.target): model for model in models}
-        self.limits, self.keys, self.registry = limits, keys, metrics.registry
+        self.limits, self.keys = limits, keys
         self._places = asyncio.Semaphore(limits.requests)
         self.codes = list(dict.fromkeys(code for pair in self.models for code in pair))
         self.detector = languages.Detector(dict.fromkeys(source for source, _ in self.models))
@@ -151,12 +151,6 @@ class Routes:
     async def health(self, request: Request) -> Response:
         is_ok = all(model.queue.is_alive for model in self.models.values())
         return JSONResponse({"status": "ok" if is_ok else "failed"}, 200 if is_ok else 503)
-
-    async def metrics(self, request: Request) -> Response:
-        return Response(generate_latest(self.registry), media_type=CONTENT_TYPE_LATEST)
-
-    async def page(self, request: Request) -> Response:
-        return FileResponse(PAGE / "index.html")
 
     def _model(self, source: str, target: str) -> ServedModel:
         """Returns the model of a pair. Raises HTTPException if a language is not served."""
