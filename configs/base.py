@@ -159,7 +159,7 @@ def get_keys() -> ml_collections.ConfigDict:
 
     keys.tokenizer = tokenizer = ml_collections.ConfigDict()
     # SentencePiece's bpe, unigram, word and char; ids: the integers of data.source=ids; pieces: of imported models
-    tokenizer.kind = Key("bpe", listed_in("transformer.data.tokenizers.tokenizer:TOKENIZERS"))
+    tokenizer.kind = Key("bpe", listed_in("transformer.data.tokenizers.vocabulary_training:TOKENIZERS"))
     tokenizer.vocab_size = Key(37_000, at_least(5))  # with the four special tokens; an upper limit for word, char, ids
     tokenizer.shared = Key(True, SWITCH)  # one vocabulary for both languages, as share_embeddings=all requires
     tokenizer.model_file = Key("", TEXT)  # a trained SentencePiece model; SOURCE,TARGET unless shared; "": train one
@@ -273,7 +273,7 @@ def get_keys() -> ml_collections.ConfigDict:
     decoding.length_penalty = Key(0.6, at_least(0))  # alpha of the length penalty; 0: none
     # Divides the log-probability of an output by its length, end included. gnmt: ((5 + length) / 6)^alpha (Wu et al.
     # 2016); power: length^alpha, as in CTranslate2, Hugging Face and Marian
-    decoding.length_penalty_form = Key("gnmt", listed_in("transformer.decoding.lengths:LENGTH_PENALTIES"))
+    decoding.length_penalty_form = Key("gnmt", listed_in("transformer.decoding.beam_search:LENGTH_PENALTIES"))
     # beam: beta of the coverage penalty (Wu et al. 2016), by which the ended hypotheses of the beam are ranked; 0: none
     decoding.coverage_penalty = Key(0.0, at_least(0))
     # Whether an ended hypothesis keeps its place among the beam_size, as in Marian. If not, the search ends with the

@@ -10,8 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from transformer.config_types import Config, names_in
-from transformer.data.corpus.annotations import number_words, word_starts
-from transformer.data.sources.alignments import parse_links
+from transformer.data.corpus.annotations import number_words, parse_links, word_starts
 from transformer.data.sources.lines import read_text_file
 from transformer.decoding.forced_decoding import Attention
 from transformer.errors import UserError

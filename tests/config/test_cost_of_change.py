@@ -58,7 +58,7 @@ BASE = base.get_config()
 PAIRS = open_source(loading.load_file("configs/quickstart.py", []).data, "train")
 TABLES = {
     "data.source": "transformer.data.sources.source:SOURCES",
-    "tokenizer.kind": "transformer.data.tokenizers.tokenizer:TOKENIZERS",
+    "tokenizer.kind": "transformer.data.tokenizers.vocabulary_training:TOKENIZERS",
     "model.activation": "transformer.model.layers:ACTIVATIONS",
     "model.attention": "transformer.model.attention:ATTENTION_SCORES",
     "model.attention_implementation": "transformer.model.fused_attention:ATTENTION_IMPLEMENTATIONS",
@@ -73,7 +73,7 @@ TABLES = {
     "optimizer.schedule": "transformer.training.optimizer:SCHEDULES",
     "decoding.strategy": "transformer.decoding.strategies:STRATEGIES",
     "decoding.mbr_utility": "transformer.decoding.mbr:UTILITIES",
-    "decoding.length_penalty_form": "transformer.decoding.lengths:LENGTH_PENALTIES",
+    "decoding.length_penalty_form": "transformer.decoding.beam_search:LENGTH_PENALTIES",
     "batch.plan": "transformer.data.batches.loader:PLANS",
 }
 

@@ -15,11 +15,10 @@ from transformer.config.keys import flatten, keys_of
 from transformer.config_types import Config, names_in
 from transformer.data.corpus import sanity_checks
 from transformer.data.corpus.corpus import Corpus
-from transformer.data.corpus.encoding import losses_of_pairs
 from transformer.data.languages import source_tag
 from transformer.data.sources.mixture import held_out_sets, listed_corpora
 from transformer.data.sources.source import decoded, open_source
-from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.data.tokenizers.tokenizer import Tokenizer, losses_of_pairs
 from transformer.environment import describe_environment, read_environment
 from transformer.errors import UserError, first_of
 from transformer.training.held_out import metric_names

@@ -7,7 +7,7 @@ from tests.data.files import text_config, write, write_pairs
 from tests.meshes import one_device
 from transformer.data.batches.loader import Loader, Position
 from transformer.data.corpus import corpus
-from transformer.data.corpus.annotations import Annotations, number_words, word_starts
+from transformer.data.corpus.annotations import Annotations, number_words, parse_links, read_links, word_starts
 from transformer.data.tokenizers import tokenizer
 from transformer.errors import UserError
 from transformer.special_tokens import EOS
@@ -38,7 +38,8 @@ def test_tokens_of_linked_words_are_linked_wherever_the_pair_is_in_its_row():
     expected[0, 4, 4:6] = True  # word 1 and word 0 of the second pair
     expected[0, 3, 6] = True
     np.testing.assert_array_equal(linked, expected)
-    assert annotated.count_outside([sources, targets]) == 1
+    with pytest.raises(UserError, match="in 1 of 2 pairs, links name words that the sentences do not have"):
+        annotated.check_links([sources, targets])
     nothing = np.array([], np.int32), np.array([], np.int32)  # the rows of a process that gets no sentence
     empty = annotated._replace(links=[])
     assert not empty.link_tokens([nothing, nothing], np.array([], int), [np.array([], int)] * 2, (1, 2, 2)).any()
@@ -110,3 +111,23 @@ def test_repeated_and_dropped_pairs_keep_the_links_of_the_others(tmp_path):
     config.data.deduplicate = True
     train = corpus.prepare(config, tokenizer.prepare(config, tmp_path), "train")
     assert [pair.tolist() for pair in train.annotations(np.array([1, 0])).links] == [[[2, 2]], [[0, 0]]]
+
+
+def test_each_pair_has_the_links_of_its_line(tmp_path):
+    write(tmp_path / "links.gz", ["0-0 2-1", "", "1?0 10p3"])
+    links = read_links(tmp_path / "links.gz", 3, "news")
+    assert links == [[(0, 0), (2, 1)], [], [(1, 0), (10, 3)]]
+    assert parse_links("1?0 2-2", "here") == [(1, 0, False), (2, 2, True)]
+    assert read_links(None, 2, "news") == [[], []] and read_links(None, 0, "news") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [("0-0 1:1", "line 2: 1:1 is not a link such as 0-1"), ("0-0 -1-1", "line 2: -1-1"), ("1-99999", "line 2: 1-9")],
+)
+def test_anything_but_a_link_is_named_with_its_line(tmp_path, line, message):
+    write(tmp_path / "links", ["0-0", line])
+    with pytest.raises(UserError, match=message):
+        read_links(tmp_path / "links", 2, "news")
+    with pytest.raises(UserError, match="links: has 2 lines for 3 pairs of news"):
+        read_links(tmp_path / "links", 3, "news")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.data.files import pair_tokens, text_config, write, write_pairs
 from transformer import workers
-from transformer.data.corpus import corpus
+from transformer.data.corpus import corpus, encoding
 from transformer.data.sources import source as sources
 from transformer.data.tokenizers import tokenizer
 from transformer.errors import UserError
@@ -42,7 +42,7 @@ def prepared(config, tmp_path):
 @pytest.fixture
 def short_chunks(monkeypatch):
     """Divides small corpora into many chunks."""
-    monkeypatch.setattr(corpus, "_CHUNK", 7)
+    monkeypatch.setattr(encoding, "_CHUNK", 7)
 
 
 def decoded(prepared_corpus, made):
@@ -119,7 +119,7 @@ def test_held_out_pairs_must_be_utf8(prepared, tmp_path):
 def test_a_corpus_is_encoded_again_only_if_its_inputs_change(config, prepared, tmp_path, monkeypatch):
     first = content(prepared())
     with monkeypatch.context() as patch:
-        patch.setattr(corpus, "_encode", lambda *_: pytest.fail("encoded again"))
+        patch.setattr(encoding, "encode", lambda *_: pytest.fail("encoded again"))
         assert content(prepared()) == first
         config.batch.tokens = 1  # the corpus does not depend on it
         prepared()

@@ -12,11 +12,12 @@ from configs import multi30k_both
 from tests.data.files import text_config, write, write_pairs
 from tests.meshes import one_device
 from transformer.data.batches.loader import Loader, Position
-from transformer.data.corpus import corpus
+from transformer.data.corpus import corpus, encoding
 from transformer.data.corpus.epoch import pairs_of_epoch
 from transformer.data.sources.mixture import ListedCorpus, MixedSource, held_out_sets
 from transformer.data.sources.source import open_source, read_pairs
 from transformer.data.tokenizers import tokenizer
+from transformer.data.tokenizers.vocabulary_training import training_pairs
 from transformer.errors import UserError
 from transformer.special_tokens import EOS
 
@@ -63,7 +64,7 @@ def test_a_temperature_draws_by_the_root_of_the_size():
 @pytest.mark.parametrize(("limit", "expected"), [(1000, (60, 50)), (55, (30, 25))])
 def test_a_vocabulary_is_trained_on_what_an_epoch_reads(config, limit, expected):
     config.data.mixture = ("train_split=news", "train_split=talks weight=2.5")
-    pairs = list(tokenizer.training_pairs(open_source(config.data, "train"), limit))
+    pairs = list(training_pairs(open_source(config.data, "train"), limit))
     counts = Counter(source.split()[0] for source, _ in pairs)
     assert (counts["news"], counts["talk"]) == expected
     if limit == 1000:
@@ -103,7 +104,7 @@ def test_pairs_to_translate_are_not_those_of_a_mixture(config):
 
 
 def test_the_parts_follow_each_other_and_a_tag_is_one_token_of_each_source(config, tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus, "_CHUNK", 7)
+    monkeypatch.setattr(encoding, "_CHUNK", 7)
     made, train = prepare(config, tmp_path)
     assert train.report["parts"] == [60, 20] and train.weights == [1.0, 2.5]
     pieces = made.source.pieces

@@ -9,8 +9,9 @@ import pytest
 from tests.data.files import text_config, write_pairs
 from tests.meshes import one_device
 from transformer.data.batches.loader import Loader, Position
-from transformer.data.corpus import corpus, sampling
-from transformer.data.corpus.sampling import mix
+from transformer.data.corpus import corpus
+from transformer.data.corpus import epoch as epochs
+from transformer.data.corpus.epoch import mix
 from transformer.data.tokenizers import tokenizer
 from transformer.special_tokens import EOS
 
@@ -64,7 +65,7 @@ def test_equal_sentences_are_sampled_independently(config, made, tmp_path):
 
 @pytest.mark.parametrize("margin", [-100.0, 1.0, 100.0])
 def test_samples_fit_the_plan(config, made, monkeypatch, margin):
-    monkeypatch.setattr(sampling, "MARGIN", margin)
+    monkeypatch.setattr(epochs, "MARGIN", margin)
     train = corpus.prepare(config, made, "train")
     epoch, best = train.epoch(0, 0), made.target.encode([target for _, target in PAIRS])
     assert (train.lengths <= epoch.lengths).all() and epoch.lengths.max() <= config.data.max_length

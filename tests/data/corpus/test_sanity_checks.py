@@ -7,9 +7,9 @@ from rich.cells import cell_len
 
 from tests.data.files import text_config, write_pairs
 from transformer.data.corpus import corpus, sanity_checks
-from transformer.data.corpus.encoding import count_losses
 from transformer.data.sources import source as sources
 from transformer.data.tokenizers import tokenizer
+from transformer.data.tokenizers.tokenizer import count_losses
 from transformer.errors import UserError
 
 

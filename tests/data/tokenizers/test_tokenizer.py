@@ -12,6 +12,7 @@ from transformer.data.sources import source as sources
 from transformer.data.tokenizers import tokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary, SentencePieceVocabulary
+from transformer.data.tokenizers.vocabulary_training import TOKENIZERS
 from transformer.errors import UserError
 from transformer.special_tokens import BOS, EOS, PAD, UNK
 
@@ -167,9 +168,9 @@ def test_the_sample_of_training_text_is_bounded_and_spread_evenly(tmp_path):
     write_pairs(tmp_path, "train", pairs)
     write_pairs(tmp_path, "packed", pairs, ending=".gz")
     config = text_config(tmp_path, tmp_path)
-    plain = list(tokenizer.select_pairs(sources.open_source(config.data, "train"), 2_500))
+    plain = list(sources.select_pairs(sources.open_source(config.data, "train"), 2_500))
     config.data.train_split = "packed"
-    assert list(tokenizer.select_pairs(sources.open_source(config.data, "train"), 2_500)) == plain
+    assert list(sources.select_pairs(sources.open_source(config.data, "train"), 2_500)) == plain
     assert 2_400 < len(plain) <= 2_500
     assert len(set(plain)) == len(plain) and set(plain) <= set(pairs)
     places = [int(source[1:]) // 3_334 for source, _ in plain]
@@ -254,7 +255,7 @@ def test_a_kind_in_the_table_can_be_named(config, tmp_path, monkeypatch):
     def largest_only(options, source, sides):
         return IdsVocabulary(options.vocab_size)
 
-    monkeypatch.setitem(tokenizer.TOKENIZERS, "largest", largest_only)
+    monkeypatch.setitem(TOKENIZERS, "largest", largest_only)
     assert make(config, tmp_path, kind="largest").vocab_sizes == (60, 60)
 
 

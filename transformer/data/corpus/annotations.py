@@ -1,10 +1,24 @@
-"""Annotations of training pairs: weights in the loss, and links between their words."""
+"""Annotations of training pairs: weights in the loss, and links between their words, with the files that list them.
 
-from collections.abc import Sequence
+Such a file has a line for each pair: a number, or SOURCE-TARGET links of words numbered from 0 (the format of Pharaoh).
+"""
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int, Int32, UInt16
+
+from transformer.data.sources.lines import counted, parse_number, read_text_file
+from transformer.data.sources.mixture import MixedSource
+from transformer.errors import UserError
+
+LINK = re.compile(r"(\d{1,4})([-?p])(\d{1,4})")  # 0-1 is sure; 0?1 and 0p1 are possible
+_MAX_OUTSIDE = 0.01  # fraction of the pairs whose links may name words that their sentences do not have
 
 Sequences = tuple[Int32[np.ndarray, " _"], Int32[np.ndarray, " _"]]  # concatenated tokens; tokens of each sentence
 
@@ -42,11 +56,16 @@ class Annotations(NamedTuple):
             region[:] = by_word[targets][:, sources]
         return linked
 
-    def count_outside(self, sides: Sequence[Sequences]) -> int:
-        """Counts the pairs with links of words that their sentences do not have."""
+    def check_links(self, sides: Sequence[Sequences]) -> None:
+        """Raises UserError if too many of the pairs have links of words that their sentences do not have."""
         words = zip(*(words_of(side, starts) for side, starts in zip(sides, self.starts, strict=True)), strict=True)
         counts = [[numbers.max(initial=-1) + 1 for numbers in pair] for pair in words]
-        return sum(bool((links >= count).any()) for links, count in zip(self.links, counts, strict=True))
+        outside = sum(bool((links >= count).any()) for links, count in zip(self.links, counts, strict=True))
+        if outside > _MAX_OUTSIDE * len(self.links):
+            raise UserError(
+                f"config.data.mixture: in {outside} of {counted(len(self.links), 'pair')}, links name words that the "
+                "sentences do not have; align the words that spaces separate in these texts"
+            )
 
 
 def words_of(side: Sequences, starts: Bool[np.ndarray, " V"]) -> list[Int[np.ndarray, " _"]]:
@@ -65,3 +84,66 @@ def word_starts(pieces: Sequence[str]) -> Bool[np.ndarray, " V"]:
     """Returns whether each token begins a word. In a vocabulary that marks no beginnings, each token is a word."""
     starts = np.array([piece.startswith("\u2581") for piece in pieces])
     return starts if starts.any() else np.ones(len(pieces), bool)
+
+
+def read_annotations(source: MixedSource) -> dict[str, np.ndarray]:
+    """Returns the weights and links of all pairs, if any have them. Raises UserError for an unusable file.
+
+    `weights` has a row for each pair, and so has `link_spans`: the begin and end of its rows in `links`.
+    """
+    arrays, labels = {}, [corpus.label for corpus in source.corpora]
+    if any(paths := source.paths("pair_weights")):
+        arrays["weights"] = np.concatenate(list(map(read_weights, paths, source.sizes, labels)))
+    if any(paths := source.paths("alignments")):
+        links = list(itertools.chain(*map(read_links, paths, source.sizes, labels)))
+        counts = [len(links_of_pair) for links_of_pair in links]
+        if not any(counts):
+            raise UserError("config.data.mixture: the files of alignments have no link")
+        ends = np.cumsum(counts)
+        arrays["links"] = np.array([*itertools.chain(*links)], np.uint16)
+        arrays["link_spans"] = np.stack([ends - counts, ends], axis=1)
+    return arrays
+
+
+def read_weights(path: Path | None, count: int, label: str) -> Float32[np.ndarray, " N"]:
+    """Reads the weight in the loss of each of the `count` pairs of a corpus; without a file they have 1.
+
+    Raises UserError for an unusable file.
+    """
+    if path is None:
+        return np.ones(count, np.float32)
+    weights = []
+    for where, line in _read_lines(path, count, label):
+        weights.append(parse_number(line))
+        if not 0 <= weights[-1] < math.inf:
+            raise UserError(f"{where}: '{line:.40}' must be a number, at least 0")
+    return np.array(weights, np.float32)
+
+
+def read_links(path: Path | None, count: int, label: str) -> list[list[tuple[int, int]]]:
+    """Reads the links, sure and possible, of each of the `count` pairs of a corpus; without a file they have none.
+
+    Raises UserError for an unusable file.
+    """
+    if path is None:
+        return [[]] * count
+    return [[link[:2] for link in parse_links(line, where)] for where, line in _read_lines(path, count, label)]
+
+
+def parse_links(line: str, where: str) -> list[tuple[int, int, bool]]:
+    """Returns (source word, target word, is sure) of each link. Raises UserError, with `where`, for anything else."""
+    links = []
+    for part in line.split():
+        if not (match := LINK.fullmatch(part)):
+            raise UserError(f"{where}: {part:.40} is not a link such as 0-1, or 0?1 (possible)")
+        links.append((int(match[1]), int(match[3]), match[2] == "-"))
+    return links
+
+
+def _read_lines(path: Path, count: int, label: str) -> Iterator[tuple[str, str]]:
+    """Yields the position and text of the line of each pair. Raises UserError if there are more or fewer lines."""
+    lines = read_text_file(path)
+    if len(lines) != count:
+        raise UserError(f"{path}: has {counted(len(lines), 'line')} for {counted(count, 'pair')} of {label}")
+    for number, line in enumerate(lines, start=1):
+        yield f"{path}, line {number}", line

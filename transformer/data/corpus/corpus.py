@@ -1,10 +1,7 @@
 """A split as tokens: encoded once by several processes, then memory-mapped from the cache."""
 
 import dataclasses
-import hashlib
-import itertools
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,27 +9,19 @@ import numpy as np
 from absl import logging
 from jaxtyping import Bool, Int, Int32, UInt64
 
-from transformer import cache, files, progress_bar, workers
+from transformer import cache, files
 from transformer.config_types import Config
 from transformer.data.corpus import encoding
 from transformer.data.corpus.annotations import Annotations, Sequences, word_starts
-from transformer.data.corpus.encoding import open_array
-from transformer.data.corpus.epoch import Epoch, pairs_of_epoch
-from transformer.data.corpus.sampling import Sampler
+from transformer.data.corpus.encoding import REPORT, open_array
+from transformer.data.corpus.epoch import Epoch, Sampler, pairs_of_epoch
 from transformer.data.languages import source_tag
-from transformer.data.sources.lines import counted
 from transformer.data.sources.mixture import MixedSource, held_out_sets
-from transformer.data.sources.source import Source, open_source, read_pairs
-from transformer.data.tokenizers.tokenizer import Tokenizer, select_pairs
-from transformer.errors import UserError
+from transformer.data.sources.source import open_source, read_pairs
+from transformer.data.tokenizers.tokenizer import Tokenizer
 
 _FORMAT = 10  # part of every key: raise it when the same inputs would give other files
-_REPORT = "corpus.json"
-_CHUNK = 8192  # pairs encoded at once
-_SAMPLE = 10_000  # pairs, spread over the source, whose losses are counted
-_SMALL = 50_000  # pairs that one process encodes in about the time it takes to start others
 _LINKED_SAMPLE = 2000  # pairs, spread over the corpus, whose links are checked
-_MAX_OUTSIDE = 0.01  # fraction of them whose links may name words that their sentences do not have
 _MAX_DROPPED = 0.05  # fraction of the pairs that may be dropped without a warning
 
 
@@ -64,7 +53,7 @@ class Corpus:
                     raise ValueError(f"{name} has {actual} bytes of {size}")
             return report
 
-        self.report = files.read_json(folder / _REPORT, check, f"delete {folder}, and the next run prepares it again")
+        self.report = files.read_json(folder / REPORT, check, f"delete {folder}, and the next run prepares it again")
         self.lengths: Int32[np.ndarray, "N 2"] = open_array(folder, "lengths")
         self._offsets = open_array(folder, "offsets")
         self._tokens = open_array(folder, "tokens", self.report["dtype"])
@@ -143,7 +132,7 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
         if split != "train":
             read_pairs(data, split)  # raises UserError with the line that is not UTF-8
         sides = tuple(side for side, key in enumerate(("source_language", "target_language")) if data[key])
-        _encode(unfinished, source, encoding.PairEncoder(tokenizer, rules, sides, tags), data.workers)
+        encoding.encode(unfinished, source, encoding.PairEncoder(tokenizer, rules, sides, tags), data.workers)
 
     cache.make_once(folder, fill, data.wait_seconds)
     corpus = Corpus(folder)
@@ -151,10 +140,13 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
         corpus.sampler = Sampler(corpus, tokenizer, rate, data.max_length)
     if is_mixed:
         corpus.names = [part.label for part in source.corpora]
-        corpus.weights = _weigh(source, corpus.report["parts"])
+        corpus.weights = source.weigh(counts := corpus.report["parts"])
+        for label, count, weight in zip(corpus.names, counts, corpus.weights, strict=True):
+            logging.info("An epoch reads each of the %s pairs of %s %.4g times.", f"{count:,}", label, weight)
         if any(source.paths("alignments")):
             corpus.starts = [word_starts(side.pieces) for side in tokenizer.sides]
-            _check_links(corpus)
+            pairs = corpus.spread(_LINKED_SAMPLE)
+            corpus.annotations(pairs).check_links([corpus.sequences(side, pairs) for side in (0, 1)])
     kept, dropped = corpus.report["kept"], corpus.report["dropped"]
     total = sum(dropped.values())
     level = logging.WARNING if total > _MAX_DROPPED * (total + kept) else logging.INFO
@@ -166,99 +158,3 @@ def prepare_validation(config: Config, tokenizer: Tokenizer) -> list[Corpus]:
     """Prepares the corpus of each validation set, in the order of `held_out_sets`."""
     sets = held_out_sets(config).values()
     return [prepare(each, tokenizer.tagged(source_tag(each.data)), "valid") for each in sets]
-
-
-def _weigh(source: MixedSource, counts: Sequence[int]) -> list[float]:
-    """Returns how many times an epoch reads each pair of each part. Raises UserError if a part has none."""
-    if not all(counts):
-        empty = source.corpora[counts.index(0)].label
-        raise UserError(f"config.data.mixture: no pair of {empty} is left; remove it, or raise config.data.max_length")
-    weights = source.weigh(counts)
-    for part, count, weight in zip(source.corpora, counts, weights, strict=True):
-        if weight * count < 1:
-            raise UserError(f"config.data.mixture: an epoch reads less than one pair of {part.label}; raise its weight")
-        logging.info("An epoch reads each of the %s pairs of %s %.4g times.", f"{count:,}", part.label, weight)
-    return weights
-
-
-def _check_links(corpus: Corpus) -> None:
-    """Raises UserError if too many of the pairs have links of words that their sentences do not have."""
-    pairs = np.linspace(0, len(corpus) - 1, min(_LINKED_SAMPLE, len(corpus))).astype(int)
-    sides = [corpus.sequences(side, pairs) for side in (0, 1)]
-    if (count := corpus.annotations(pairs).count_outside(sides)) > _MAX_OUTSIDE * len(pairs):
-        raise UserError(
-            f"config.data.mixture: in {count} of {counted(len(pairs), 'pair')}, links name words that the sentences do "
-            "not have; align the words that spaces separate in these texts"
-        )
-
-
-def _encode(folder: Path, source: Source, encoder: encoding.PairEncoder, wanted_workers: int) -> None:
-    """Fills `folder` with the pairs of the source that satisfy the encoder's rules."""
-    counts, dropped = _write(folder, source, encoder, wanted_workers)
-    kept = sum(counts)
-    if not kept:
-        raise UserError(f"{source.name}: no pair is left of {len(source)}; {encoding.summary(0, dropped)}")
-    if encoder.rules.deduplicate:
-        _, first = np.unique(open_array(folder, "hashes"), return_index=True)
-        first.sort()
-        # The tokens and links of repeated pairs stay in their files, unused.
-        for name in ("offsets", "lengths", "weights", "link_spans"):
-            if (folder / name).exists():
-                (folder / name).write_bytes(open_array(folder, name)[first].tobytes())
-        dropped["duplicate"] = kept - len(first)
-        counts = np.diff(np.searchsorted(first, np.cumsum(counts)), prepend=0).tolist()
-    for name in encoding.HASHES:
-        open_array(folder, name, mode="r+").sort()
-    report = {
-        "kept": sum(counts),
-        "parts": counts,
-        "dropped": {reason: dropped[reason] for reason in encoding.REASONS},
-        "digest": _digest(folder),
-        "dtype": str(encoding.token_dtype(encoder.tokenizer.vocab_sizes)),
-        "losses": encoding.losses_of_pairs(encoder.tokenizer, select_pairs(source, _SAMPLE)),
-        "sizes": {path.name: path.stat().st_size for path in sorted(folder.iterdir())},
-    }
-    files.write_json(folder / _REPORT, report)
-
-
-def _digest(folder: Path) -> str:
-    """Returns a digest that is equal for folders with the same arrays, without their hashes."""
-    total = hashlib.sha256()
-    for path in sorted(path for path in folder.iterdir() if path.name not in encoding.HASHES):
-        with path.open("rb") as file:
-            total.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
-    return total.hexdigest()
-
-
-def _write(
-    folder: Path, source: Source, encoder: encoding.PairEncoder, wanted_workers: int
-) -> tuple[list[int], Counter]:
-    """Writes the encoded pairs to files in `folder`. Returns the pairs kept of each part, and dropped by reason."""
-    is_mixed, total = isinstance(source, MixedSource), len(source)
-    parts = source.sources if is_mixed else [source]
-    chunks = ((number, chunk) for number, part in enumerate(parts) for chunk in _chunks(part))
-    counts = [0] * len(parts)
-    processes = 1 if total <= _SMALL and not wanted_workers else workers.num_workers(wanted_workers)
-    columns = source.read_annotations() if is_mixed else {}
-    if "links" in columns:  # no column: `link_spans` tells which are those of a pair
-        (folder / "links").write_bytes(columns.pop("links").tobytes())
-    dropped, read, end = Counter(), 0, 0
-    with progress_bar.bar(f"Encoding {source.name}", total) as advance:
-        for part, arrays, kept, more_dropped in workers.map_ordered(encoder, chunks, processes):
-            counts[part] += len(kept)
-            arrays |= {name: column[read + np.array(kept, int)] for name, column in columns.items()}
-            read += len(kept) + more_dropped.total()
-            sizes = arrays["lengths"].sum(axis=1, dtype=np.int64)
-            arrays["offsets"] = end + np.cumsum(sizes) - sizes
-            end += int(sizes.sum())
-            for name, array in arrays.items():
-                with (folder / name).open("ab") as file:
-                    file.write(array.tobytes())
-            dropped += more_dropped
-            advance(len(kept) + more_dropped.total())
-    return counts, dropped
-
-
-def _chunks(pairs: Iterable) -> Iterator[list[tuple[bytes, bytes]]]:
-    pairs = iter(pairs)
-    return iter(lambda: list(itertools.islice(pairs, _CHUNK)), [])

@@ -1,20 +1,29 @@
 """Cleaning of text pairs, their encoding into arrays, and the files of these arrays, which are memory-mapped."""
 
+import hashlib
+import itertools
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Int32, Integer, UInt64
 
+from transformer import files, progress_bar, workers
+from transformer.data.corpus.annotations import read_annotations
 from transformer.data.sources.lines import counted
-from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.data.tokenizers.vocabulary import Vocabulary
-from transformer.special_tokens import EOS, UNK
+from transformer.data.sources.mixture import MixedSource
+from transformer.data.sources.source import Source, select_pairs
+from transformer.data.tokenizers.tokenizer import Tokenizer, losses_of_pairs
+from transformer.errors import UserError
+from transformer.special_tokens import EOS
+
+REPORT = "corpus.json"
+_CHUNK = 8192  # pairs encoded at once
+_SAMPLE = 10_000  # pairs, spread over the source, whose losses are counted
+_SMALL = 50_000  # pairs that one process encodes in about the time it takes to start others
 
 # The type and row width of each file's entries. `tokens` has the smallest type that holds the vocabulary.
 _LAYOUT = {
@@ -37,9 +46,6 @@ REASONS = {
     "length_ratio": "beyond data.max_length_ratio",
     "duplicate": "repeated",
 }
-
-# The text of one side that decoding does not restore: counts, and an example of each kind.
-Losses = tuple[dict[str, int], dict[str, str]]
 
 
 def token_dtype(vocab_sizes: tuple[int, int]) -> np.dtype:
@@ -80,7 +86,7 @@ def drop_reason(lengths: Sequence[int], rules: Rules, tag_length: int = 0) -> st
 
 def content_hash(source: str, target: str) -> int:
     """Hashes a pair to 64 bits. Among 36 million different pairs the chance of any collision is 4 in 100,000."""
-    digest = blake2b(source.encode() + b"\n" + target.encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(source.encode() + b"\n" + target.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
@@ -130,7 +136,7 @@ class PairEncoder:
                 kept[number] = pair
         # An empty side is one that monolingual pairs do not have: pairs with an empty side have been dropped.
         dtype = token_dtype(self.tokenizer.vocab_sizes)
-        tokens, lengths = end_sentences(chain.from_iterable(kept.values()), dtype)
+        tokens, lengths = end_sentences(itertools.chain.from_iterable(kept.values()), dtype)
         hashes = content_hashes([texts[number] for number in kept])
         return corpus, {"tokens": tokens, "lengths": lengths.reshape(-1, 2)} | hashes, list(kept), dropped
 
@@ -140,30 +146,76 @@ def end_sentences(
 ) -> tuple[Integer[np.ndarray, " P"], Int32[np.ndarray, " N"]]:
     """Returns the concatenated tokens of the sentences, each with EOS unless it is empty, and their lengths."""
     ended = [[*sentence, EOS] if sentence else [] for sentence in sentences]
-    return np.fromiter(chain.from_iterable(ended), dtype), np.array([len(sentence) for sentence in ended], np.int32)
+    tokens = np.fromiter(itertools.chain.from_iterable(ended), dtype)
+    return tokens, np.array([len(sentence) for sentence in ended], np.int32)
 
 
-def losses_of_pairs(tokenizer: Tokenizer, pairs: Iterable[tuple[str, str]]) -> list[Losses]:
-    """Returns `count_losses` of sources and targets."""
-    sides = zip(tokenizer.sides, zip(*pairs, strict=True), strict=True)
-    return [count_losses(vocabulary, [text.strip() for text in texts]) for vocabulary, texts in sides]
+def encode(folder: Path, source: Source, encoder: PairEncoder, wanted_workers: int) -> None:
+    """Fills `folder` with the pairs of the source that satisfy the encoder's rules."""
+    counts, dropped = _write(folder, source, encoder, wanted_workers)
+    kept = sum(counts)
+    if not kept:
+        raise UserError(f"{source.name}: no pair is left of {len(source)}; {summary(0, dropped)}")
+    if encoder.rules.deduplicate:
+        _, first = np.unique(open_array(folder, "hashes"), return_index=True)
+        first.sort()
+        # The tokens and links of repeated pairs stay in their files, unused.
+        for name in ("offsets", "lengths", "weights", "link_spans"):
+            if (folder / name).exists():
+                (folder / name).write_bytes(open_array(folder, name)[first].tobytes())
+        dropped["duplicate"] = kept - len(first)
+        counts = np.diff(np.searchsorted(first, np.cumsum(counts)), prepend=0).tolist()
+    for name in HASHES:
+        open_array(folder, name, mode="r+").sort()
+    report = {
+        "kept": sum(counts),
+        "parts": counts,
+        "dropped": {reason: dropped[reason] for reason in REASONS},
+        "digest": _digest(folder),
+        "dtype": str(token_dtype(encoder.tokenizer.vocab_sizes)),
+        "losses": losses_of_pairs(encoder.tokenizer, select_pairs(source, _SAMPLE)),
+        "sizes": {path.name: path.stat().st_size for path in sorted(folder.iterdir())},
+    }
+    files.write_json(folder / REPORT, report)
 
 
-def count_losses(vocabulary: Vocabulary, texts: Sequence[str]) -> Losses:
-    """Counts characters and lines that decoding does not restore, without regard to spaces.
+def _digest(folder: Path) -> str:
+    """Returns a digest that is equal for folders with the same arrays, without their hashes."""
+    total = hashlib.sha256()
+    for path in sorted(path for path in folder.iterdir() if path.name not in HASHES):
+        with path.open("rb") as file:
+            total.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    return total.hexdigest()
 
-    The counts are of `characters`, of those `unknown`, of `lines`, and of the lines without unknown characters that
-    `changed`. The examples are the first lines with an `unknown` character and that `changed`.
-    """
-    counts, examples, tokens = Counter(lines=len(texts)), {}, vocabulary.encode(texts)
-    for text, sequence, decoded in zip(texts, tokens, vocabulary.decode(tokens), strict=True):
-        characters = "".join(text.split())
-        counts["characters"] += len(characters)
-        if UNK in sequence:
-            (known,) = vocabulary.decode([[token for token in sequence if token != UNK]])
-            counts["unknown"] += max(1, len(characters) - len("".join(known.split())))
-            examples.setdefault("unknown", text)
-        elif text != decoded and characters != "".join(decoded.split()):
-            counts["changed"] += 1
-            examples.setdefault("changed", text)
-    return counts, examples
+
+def _write(folder: Path, source: Source, encoder: PairEncoder, wanted_workers: int) -> tuple[list[int], Counter]:
+    """Writes the encoded pairs to files in `folder`. Returns the pairs kept of each part, and dropped by reason."""
+    is_mixed, total = isinstance(source, MixedSource), len(source)
+    parts = source.sources if is_mixed else [source]
+    chunks = ((number, chunk) for number, part in enumerate(parts) for chunk in _chunks(part))
+    counts = [0] * len(parts)
+    processes = 1 if total <= _SMALL and not wanted_workers else workers.num_workers(wanted_workers)
+    columns = read_annotations(source) if is_mixed else {}
+    if "links" in columns:  # no column: `link_spans` tells which are those of a pair
+        (folder / "links").write_bytes(columns.pop("links").tobytes())
+    dropped, read, end = Counter(), 0, 0
+    with progress_bar.bar(f"Encoding {source.name}", total) as advance:
+        for part, arrays, kept, more_dropped in workers.map_ordered(encoder, chunks, processes):
+            counts[part] += len(kept)
+            arrays |= {name: column[read + np.array(kept, int)] for name, column in columns.items()}
+            count = len(kept) + more_dropped.total()
+            read += count
+            sizes = arrays["lengths"].sum(axis=1, dtype=np.int64)
+            arrays["offsets"] = end + np.cumsum(sizes) - sizes
+            end += int(sizes.sum())
+            for name, array in arrays.items():
+                with (folder / name).open("ab") as file:
+                    file.write(array.tobytes())
+            dropped += more_dropped
+            advance(count)
+    return counts, dropped
+
+
+def _chunks(pairs: Iterable) -> Iterator[list[tuple[bytes, bytes]]]:
+    pairs = iter(pairs)
+    return iter(lambda: list(itertools.islice(pairs, _CHUNK)), [])

@@ -147,14 +147,6 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def read_lines_of_pairs(path: Path, count: int, label: str) -> list[str]:
-    """Reads a file with a line for each of the `count` pairs of a corpus. Raises UserError if it has more or fewer."""
-    lines = read_text_file(path)
-    if len(lines) != count:
-        raise UserError(f"{path}: has {counted(len(lines), 'line')} for {counted(count, 'pair')} of {label}")
-    return lines
-
-
 def parse_number(text: str) -> float:
     """Returns the number that a text is, or NaN."""
     try:

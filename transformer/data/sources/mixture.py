@@ -6,19 +6,14 @@ import math
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-
-import numpy as np
-from jaxtyping import Float32
 
 from configs import base
 from transformer import files
 from transformer.config_types import Config, with_changes
 from transformer.data.languages import source_tag
-from transformer.data.sources.alignments import read_links
-from transformer.data.sources.lines import parse_number, read_lines_of_pairs
+from transformer.data.sources.lines import parse_number
 from transformer.data.sources.text import file_identity
 from transformer.errors import UserError
 
@@ -72,10 +67,18 @@ class MixedSource:
         """Returns how many times an epoch reads each pair of each part, given the number of pairs of each.
 
         A temperature T draws from parts in proportion to the T-th root of their size, where the largest keeps its
-        weight.
+        weight. Raises UserError if an epoch reads no pair of a part.
         """
-        largest, root = max(counts), 1 - 1 / self.temperature
-        return [corpus.weight * (largest / max(n, 1)) ** root for corpus, n in zip(self.corpora, counts, strict=True)]
+        largest, root, weights = max(counts), 1 - 1 / self.temperature, []
+        for part, count in zip(self.corpora, counts, strict=True):
+            if not count:
+                advice = "remove it, or raise config.data.max_length"
+                raise UserError(f"config.data.mixture: no pair of {part.label} is left; {advice}")
+            weights.append(part.weight * (largest / count) ** root)
+            if weights[-1] * count < 1:
+                advice = "raise its weight"
+                raise UserError(f"config.data.mixture: an epoch reads less than one pair of {part.label}; {advice}")
+        return weights
 
     def paths(self, key: str) -> list[Path | None]:
         """Returns the file that each part has for one of `ANNOTATIONS`, or None."""
@@ -86,54 +89,15 @@ class MixedSource:
         """The number of pairs of each part."""
         return [len(source) for source in self.sources]
 
-    @cached_property
-    def _starts(self) -> list[int]:
-        """The number of each part's first pair, and the number of all pairs."""
-        return list(itertools.accumulate(self.sizes, initial=0))
-
-    def read_annotations(self) -> dict[str, np.ndarray]:
-        """Returns the weights and links of all pairs, if any have them. Raises UserError for an unusable file.
-
-        `weights` has a row for each pair, and so has `link_spans`: the begin and end of its rows in `links`.
-        """
-        arrays, labels = {}, [corpus.label for corpus in self.corpora]
-        if any(paths := self.paths("pair_weights")):
-            arrays["weights"] = np.concatenate(list(map(read_weights, paths, self.sizes, labels)))
-        if any(paths := self.paths("alignments")):
-            parts, counts = [], []
-            for pairs in map(read_links, paths, self.sizes, labels):
-                parts.append(np.array([*itertools.chain(*pairs)], np.uint16).reshape(-1, 2))
-                counts += map(len, pairs)
-            if not any(counts):
-                raise UserError("config.data.mixture: the files of alignments have no link")
-            ends = np.cumsum(counts)
-            arrays |= {"links": np.concatenate(parts), "link_spans": np.stack([ends - counts, ends], axis=1)}
-        return arrays
-
     def __len__(self) -> int:
-        return self._starts[-1]
+        return sum(self.sizes)
 
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
         return itertools.chain(*self.sources)
 
     def where(self, index: int, side: int) -> str:
-        number = bisect.bisect_right(self._starts, index) - 1
-        return self.sources[number].where(index - self._starts[number], side)
-
-
-def read_weights(path: Path | None, count: int, label: str) -> Float32[np.ndarray, " N"]:
-    """Reads the weight in the loss of each of the `count` pairs of a corpus; without a file they have 1.
-
-    Raises UserError for an unusable file.
-    """
-    if path is None:
-        return np.ones(count, np.float32)
-    weights = []
-    for number, line in enumerate(read_lines_of_pairs(path, count, label), start=1):
-        weights.append(parse_number(line))
-        if not 0 <= weights[-1] < math.inf:
-            raise UserError(f"{path}, line {number}: '{line:.40}' must be a number, at least 0")
-    return np.array(weights, np.float32)
+        number = bisect.bisect_right(list(itertools.accumulate(self.sizes)), index)
+        return self.sources[number].where(index - sum(self.sizes[:number]), side)
 
 
 def listed_corpora(data: Config) -> list[ListedCorpus]:

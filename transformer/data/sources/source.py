@@ -5,6 +5,8 @@ import functools
 import hashlib
 import itertools
 import json
+import math
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -15,8 +17,7 @@ from jaxtyping import Bool, Int
 
 from transformer import files
 from transformer.config_types import Config
-from transformer.data.sources.documents import DocumentSource
-from transformer.data.sources.lines import decode, is_natural_number, read_text_file
+from transformer.data.sources.lines import decode, is_blank, is_natural_number, read_text_file
 from transformer.data.sources.mixture import MixedSource, listed_corpora
 from transformer.data.sources.synthetic import SyntheticSource
 from transformer.data.sources.text import IdsSource, TextSource
@@ -25,6 +26,8 @@ from transformer.errors import UserError
 
 SPLITS = ("train", "valid", "test")
 ORIGIN = "data.json"  # the record of how a folder of data was made, which `scripts.get_data` writes
+SEPARATOR = "<sep>"  # the word between two sentences of a document, of which the vocabulary makes a token
+_BLOCK = 1024  # most consecutive pairs that are selected from a corpus larger than tokenizer.sample_size
 
 # The kinds that `data.source` can name. Each has `open(data, split)`, which returns a Source.
 SOURCES = {"tfds": TfdsSource, "text": TextSource, "ids": IdsSource, "synthetic": SyntheticSource}
@@ -34,13 +37,8 @@ SOURCES = {"tfds": TfdsSource, "text": TextSource, "ids": IdsSource, "synthetic"
 class Source(Protocol):
     """The sentence pairs of one split, in a fixed order."""
 
-    @property
-    def name(self) -> str:
-        """The name used in messages."""
-
-    @property
-    def identity(self) -> dict:
-        """Everything that the pairs depend on, as JSON types. It is part of the key of a cached corpus."""
+    name: str  # used in messages
+    identity: dict  # everything that the pairs depend on, as JSON types: part of the key of a cached corpus
 
     def __len__(self) -> int:
         """Counts the pairs, which may take one pass over the files. Raises UserError if the sides differ in number."""
@@ -104,6 +102,16 @@ def decoded(source: Source) -> Iterator[tuple[str, str]]:
         yield tuple(decode(line, source.where(index, side)) for side, line in enumerate(pair))
 
 
+def select_pairs(source: Source, limit: int) -> Iterator[tuple[str, str]]:
+    """Yields at most `limit` pairs, in blocks spread evenly over the source, and skips those that are not UTF-8."""
+    total, blocks = len(source), math.ceil(limit / _BLOCK)
+    for index, pair in enumerate(source):
+        block = ((index + 1) * blocks - 1) // total  # the last that starts at this index or before
+        if total <= limit or index - block * total // blocks < limit // blocks:
+            with contextlib.suppress(UnicodeDecodeError):
+                yield pair[0].decode(), pair[1].decode()
+
+
 @dataclass(frozen=True)
 class SelectedPairs:
     """The pairs of a source at which `kept` is true; none after its end."""
@@ -131,6 +139,46 @@ class SelectedPairs:
     @functools.cached_property
     def _numbers(self) -> Int[np.ndarray, " M"]:
         return np.flatnonzero(self.kept)
+
+
+@dataclass(frozen=True)
+class DocumentSource:
+    """The pairs of a source, each after at most `context` pairs before it in its document, on both sides.
+
+    Blank lines stand between documents (Tiedemann and Scherrer 2017).
+    """
+
+    source: Source
+    context: int
+
+    @property
+    def name(self) -> str:
+        return self.source.name
+
+    @property
+    def identity(self) -> dict:
+        return self.source.identity | {"context": self.context}
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
+        before, separator = deque(maxlen=self.context + 1), f" {SEPARATOR} ".encode()
+        for pair in self.source:
+            if all(map(is_blank, pair)):
+                before.clear()
+                continue
+            before.append(pair)
+            sides = zip(*before, strict=True)  # one that monolingual pairs do not have stays empty
+            yield tuple(separator.join(side) if any(side) else b"" for side in sides)
+
+    def where(self, index: int, side: int) -> str:
+        return self.source.where(int(self._numbers[index]), side)
+
+    @functools.cached_property
+    def _numbers(self) -> Int[np.ndarray, " N"]:
+        """The numbers of the pairs that are no ends of documents."""
+        return np.flatnonzero([not all(map(is_blank, pair)) for pair in self.source])
 
 
 def read_origin(data: Config) -> dict[str, Any] | None:

@@ -37,9 +37,7 @@ class SentencePieceVocabulary:
         self.model_ids = [-1, self._processor.unk_id(), -1, -1, *ordinary]
         self._tokens = {model_id: token for token, model_id in enumerate(self.model_ids) if model_id >= 0}
         self._token_of_piece = {self._processor.id_to_piece(id_): token for id_, token in self._tokens.items()}
-        self._has_bytes = "<0x00>" in self._token_of_piece
         self._sampler = functools.cache(self._sampler)
-        self._same_ids = all(token == model_id for model_id, token in self._tokens.items())
 
     def __reduce__(self):
         return SentencePieceVocabulary, (self.serialized,)
@@ -62,10 +60,7 @@ class SentencePieceVocabulary:
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the tokens of each text in its best segmentation."""
         # SentencePiece starts a thread for a list, which takes five times as long as a text.
-        sequences = [self._processor.encode(text) for text in texts]
-        if self._same_ids:
-            return sequences
-        return [[self._tokens[model_id] for model_id in sequence] for sequence in sequences]
+        return [[self._tokens[model_id] for model_id in self._processor.encode(text)] for text in texts]
 
     def sample(self, sequences: Iterable[Sequence[int]], seeds: Iterable[int], rate: float) -> list[list[int]]:
         """Segments the text of each sequence of tokens again, by BPE-dropout or unigram sampling.
@@ -123,7 +118,7 @@ class SentencePieceVocabulary:
             token = self._token_of_piece.get(piece, UNK)
             if token != UNK:
                 tokens.append(token)
-            elif self._has_bytes:
+            elif "<0x00>" in self._token_of_piece:
                 tokens += [self._token_of_piece[f"<0x{byte:02X}>"] for byte in piece.encode()]
             elif not tokens or tokens[-1] != UNK:
                 tokens.append(UNK)

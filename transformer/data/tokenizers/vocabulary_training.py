@@ -1,0 +1,120 @@
+"""Training of vocabularies on the text of a run (section 5.1), and the table of their kinds."""
+
+import io
+import itertools
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import NoReturn
+
+import sentencepiece
+
+from transformer.config_types import Config
+from transformer.data.sources.mixture import MixedSource
+from transformer.data.sources.source import Source, decoded, select_pairs
+from transformer.data.tokenizers.vocabulary import QUIET, IdsVocabulary, SentencePieceVocabulary, Vocabulary
+from transformer.errors import UserError
+from transformer.special_tokens import BOS, EOS, PAD, SPECIAL, UNK
+
+_LONGEST = 4192  # bytes: SentencePiece leaves out longer lines
+# The parts of a longer line, at most 4 bytes a character: they end at a space, if there is one.
+_PARTS = re.compile(rf".{{1,{_LONGEST // 4 - 1}}}(?:\s|\Z)|.{{1,{_LONGEST // 4}}}", re.DOTALL)
+_THREADS = 16  # fixed, since the pieces of unigram may depend on the order of its sums
+
+
+def train(options: Config, source: Source) -> tuple[Vocabulary, Vocabulary]:
+    """Makes the vocabularies of both sides by `config.tokenizer`. Raises UserError if the text does not allow them."""
+    groups = ((0, 1),) if options.shared else ((0,), (1,))
+    vocabularies = [TOKENIZERS[options.kind](options, source, sides) for sides in groups]
+    return vocabularies[0], vocabularies[-1]
+
+
+def training_pairs(source: Source, limit: int) -> Iterator[tuple[str, str]]:
+    """Returns about `limit` pairs at most; those of a mixture as often as an epoch reads them, in proportion."""
+    if not isinstance(source, MixedSource):
+        return select_pairs(source, limit)
+    counts = source.sizes
+    read = [weight * count for weight, count in zip(source.weigh(counts), counts, strict=True)]
+    scale, chosen = min(1.0, limit / sum(read)), []
+    for part, count, number in zip(source.sources, counts, read, strict=True):
+        times, rest = divmod(round(scale * number), count)
+        chosen += [select_pairs(part, size) for size in (*[count] * times, rest) if size]
+    return itertools.chain(*chosen)
+
+
+def _parts(text: str) -> list[str]:
+    """Divides a line that SentencePiece would leave out of its training."""
+    is_long = len(text) > _LONGEST // 4 and len(text.encode()) > _LONGEST
+    return _PARTS.findall(text) if is_long else [text]
+
+
+def _train_sentencepiece(options: Config, source: Source, sides: Sequence[int]) -> SentencePieceVocabulary:
+    pairs = training_pairs(source, options.sample_size)
+    texts = (part for pair in pairs for side in sides if pair[side] for part in _parts(pair[side]))
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=texts,
+            model_writer=model,
+            model_type=options.kind,
+            vocab_size=options.vocab_size,
+            hard_vocab_limit=options.kind in ("bpe", "unigram"),  # exactly vocab_size pieces
+            normalization_rule_name=options.normalization,
+            character_coverage=options.character_coverage,
+            byte_fallback=options.byte_fallback,
+            user_defined_symbols=list(dict.fromkeys(options.user_symbols)),
+            pad_id=PAD,
+            unk_id=UNK,
+            bos_id=BOS,
+            eos_id=EOS,
+            num_threads=_THREADS,
+            minloglevel=QUIET,
+        )
+    except RuntimeError as error:
+        raise UserError(_explain(options, source, str(error))) from error
+    return SentencePieceVocabulary(model.getvalue())
+
+
+def _explain(options: Config, source: Source, message: str) -> str:
+    received = f"tokenizer.vocab_size={options.vocab_size}"
+    if largest := re.search(r"set it to a value <= (\d+)", message):
+        return f"{received}: the training text allows at most {largest[1]} {options.kind} pieces; lower it"
+    if needed := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
+        return (
+            f"{received}: the characters of the training text need at least {needed[1]}; raise it, or lower "
+            f"tokenizer.character_coverage={options.character_coverage}"
+        )
+    if "sentences_.empty()" in message or "all_chars_count" in message:
+        list(decoded(source))  # raises UserError, with the encoding, if a line is not UTF-8
+        return (
+            f"{source.name}: no line can train tokenizer.kind={options.kind}; one must be UTF-8, not only spaces, and "
+            "without NUL"
+        )
+    reason = " ".join(message.split())
+    return f"tokenizer.kind={options.kind}, {received}: SentencePiece cannot train on this text: {reason}"
+
+
+def _count_ids(options: Config, source: Source, sides: Sequence[int]) -> IdsVocabulary:
+    """Makes a vocabulary just large enough for the largest integer of the whole training split."""
+    largest = max((int(token) for pair in source for side in sides for token in pair[side].split()), default=-1)
+    needed = largest + SPECIAL + 1
+    if needed > options.vocab_size:
+        raise UserError(
+            f"tokenizer.vocab_size={options.vocab_size}: the largest integer in {source.name} is {largest}, "
+            f"which needs at least {needed}; raise it"
+        )
+    return IdsVocabulary(needed)
+
+
+def _refuse_training(options: Config, source: Source, sides: Sequence[int]) -> NoReturn:
+    raise UserError(
+        f"tokenizer.kind={options.kind}: only imported models have this kind, and it cannot be trained; name the "
+        "vocabulary in tokenizer.model_file or the imported model in training.init_from, or use kind=bpe"
+    )
+
+
+# The kinds that `tokenizer.kind` can name, with the functions that make a vocabulary of the text on these sides.
+TOKENIZERS: dict[str, Callable[[Config, Source, Sequence[int]], Vocabulary]] = {
+    **dict.fromkeys(("bpe", "unigram", "word", "char"), _train_sentencepiece),
+    "ids": _count_ids,
+    "pieces": _refuse_training,
+}
