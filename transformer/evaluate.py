@@ -18,11 +18,11 @@ from absl import logging
 
 from transformer import cli, files
 from transformer.config_types import Config
-from transformer.data.corpus.encoding import count_losses
 from transformer.data.corpus.sanity_checks import find_losses
 from transformer.data.languages import base_code
 from transformer.data.sources import source
 from transformer.data.sources.lines import counted, read_parallel_files
+from transformer.data.tokenizers.tokenizer import count_losses
 from transformer.errors import UserError
 from transformer.progress_bar import bar
 from transformer.workdir import Workdir, open_existing, split_names
@@ -57,13 +57,12 @@ def evaluate(arguments: argparse.Namespace) -> Any:
             raise UserError(f"--workdir={arguments.workdir}: {model} {advice}")
         for key, text in arguments.overrides:
             raise UserError(f"--{key}={text}: has no meaning for the perplexity of {model}; leave it out")
-        folder = evaluation_files.make_folder(arguments, models)
+        path = evaluation_files.make_path(arguments, models)
         means = held_out_means(config, models.tokenizer, models.graphs[0], models.parameters[0], arguments.split)
         accuracy = f"accuracy {100 * means['accuracy']:.1f} %"
         logging.info("%s: perplexity %.3f, %s", arguments.split, means["perplexity"], accuracy)
         result = files.six_digits(means) | {"split": arguments.split} | evaluation_files.describe_models(models)
-        name = evaluation_files.evaluation_name(arguments, models)
-        return evaluation_files.EvaluationFiles(folder, name, result, {})
+        return evaluation_files.EvaluationFiles(path, result, {})
     if arguments.data is not None:
         workdir, config = open_existing(Path(arguments.data), "--data")
         config = override(config, [(key, value) for key, value in arguments.overrides if key.startswith("data.")])
@@ -75,7 +74,7 @@ def evaluate(arguments: argparse.Namespace) -> Any:
             advice = "name a run of these languages, or a direction of the model with --target_language"
             raise UserError(f"--data={arguments.data}: is text from {text}, and the model translates {own}; {advice}")
     texts, references = read_texts(arguments, workdir, config.data)
-    folder = evaluation_files.make_folder(arguments, models)
+    path = evaluation_files.make_path(arguments, models)
     if models.config.tokenizer.kind != "ids":  # the decoder names a line that is not of integers
         losses = count_losses(models.tokenizer.source, texts), ({}, {})
         name = arguments.source or arguments.split
@@ -85,7 +84,7 @@ def evaluate(arguments: argparse.Namespace) -> Any:
     logging.info("Translating %s.", counted(len(texts), "sentence"))
     with bar("Translating", len(texts)) as report:
         translated = translate_and_score(decoder, parameters, texts, references, config.data, METRICS, report)
-    evaluation = evaluation_files.of_translations(arguments, models, folder, texts, references, translated)
+    evaluation = evaluation_files.of_translations(arguments, models, path, texts, references, translated)
     log_result(evaluation.result, describe_scores(evaluation.result, METRICS))
     return evaluation
 

@@ -23,22 +23,21 @@ from transformer.errors import UNREADABLE, UserError
 
 @dataclass(frozen=True)
 class EvaluationFiles:
-    """The content of FOLDER/NAME.json, and the lines of FOLDER/NAME.KEY for each key of `lines`."""
+    """The content of PATH.json, and the lines of PATH.KEY for each key of `lines`."""
 
-    folder: Path
-    name: str
+    path: Path
     result: dict[str, Any]
     lines: Mapping[str, list[str]]
 
     def save(self) -> None:
         """Writes all files."""
         for ending, lines in self.lines.items():
-            files.write_text(self.folder / f"{self.name}.{ending}", "".join(f"{line}\n" for line in lines))
-        files.write_json(self.folder / f"{self.name}.json", self.result)
+            files.write_text(Path(f"{self.path}.{ending}"), "".join(f"{line}\n" for line in lines))
+        files.write_json(Path(f"{self.path}.json"), self.result)
 
 
-def make_folder(arguments: argparse.Namespace, models: Trained) -> Path:
-    """Returns the folder of the files. Raises UserError, before the work, if it cannot be written to."""
+def make_path(arguments: argparse.Namespace, models: Trained) -> Path:
+    """Returns the path of the files in a folder, which it makes. Raises UserError if it cannot be written to."""
     folder = files.expanded(arguments.output) if arguments.output else models.workdir.evaluations
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -46,13 +45,13 @@ def make_folder(arguments: argparse.Namespace, models: Trained) -> Path:
     except OSError as error:
         advice = "name another folder with --output=FOLDER"
         raise UserError(f"{folder}: cannot be written to ({error.strerror}); {advice}") from error
-    return folder
+    return folder / evaluation_name(arguments, models)
 
 
 def of_translations(
     arguments: argparse.Namespace,
     models: Trained,
-    folder: Path,
+    path: Path,
     sources: Sequence[str],
     references: References,
     translated: ScoredTranslations,
@@ -69,7 +68,7 @@ def of_translations(
         "models": described["models"],
         "decoding": models.config.decoding.to_dict(),
     }
-    name = numbered_name(folder, evaluation_name(arguments, models), evaluated)
+    path = numbered(path, evaluated)
     sources, *references = ([" ".join(text.splitlines()) for text in texts] for texts in (sources, *references))
     endings = ["references.txt", *(f"references.{number}.txt" for number in range(2, len(references) + 1))]
     lines = {"sources.txt": sources, "hypotheses.txt": [best.text for best in translated.translations]}
@@ -81,12 +80,12 @@ def of_translations(
         "sentences": len(sources),
         **described,
         "shortlist": None if models.shortlist is None else models.shortlist.fingerprint,
-        "sources": f"{folder / name}.sources.txt",
-        "references": _one_or_list([f"{folder / name}.{ending}" for ending in endings]),
-        "hypotheses": f"{folder / name}.hypotheses.txt",
-        "sentence_scores": f"{folder / name}.sentences.jsonl",
+        "sources": f"{path}.sources.txt",
+        "references": _one_or_list([f"{path}.{ending}" for ending in endings]),
+        "hypotheses": f"{path}.hypotheses.txt",
+        "sentence_scores": f"{path}.sentences.jsonl",
     }
-    return EvaluationFiles(folder, name, result, lines)
+    return EvaluationFiles(path, result, lines)
 
 
 def sentence_lines(sources: list[str], references: References, translations: list[Translation]) -> list[str]:
@@ -133,12 +132,12 @@ def evaluation_name(arguments: argparse.Namespace, models: Trained) -> str:
     return os.fsencode("-".join(parts))[:200].decode(errors="ignore")
 
 
-def numbered_name(folder: Path, name: str, evaluated: Mapping[str, Any]) -> str:
-    """Returns the name, with a number if it belongs to an evaluation of anything but `evaluated`."""
+def numbered(path: Path, evaluated: Mapping[str, Any]) -> Path:
+    """Returns the path, with a number if it belongs to an evaluation of anything but `evaluated`."""
     for number in itertools.count(1):
-        candidate = f"{name}-{number}" if number > 1 else name
+        candidate = Path(f"{path}-{number}") if number > 1 else path
         try:
-            result = json.loads((folder / f"{candidate}.json").read_text(encoding="utf-8"))
+            result = json.loads(Path(f"{candidate}.json").read_text(encoding="utf-8"))
             known = {key: result[key] for key in evaluated}
             known["decoding"] = evaluated["decoding"] | known["decoding"]  # which lacks keys that are newer
             if known == json.loads(json.dumps(evaluated)):

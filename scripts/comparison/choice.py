@@ -34,7 +34,7 @@ def choose(arguments: argparse.Namespace) -> list[Evaluation]:
         if evaluations[number] is None:
             made = evaluate(make_parser().parse([f"--workdir={path}", *_flags(arguments)]))
             made.save()
-            evaluations[number] = read_evaluation(made.folder / f"{made.name}.json")
+            evaluations[number] = read_evaluation(Path(f"{made.path}.json"))
     return evaluations
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 import jax.export
-import jax.numpy as jnp
 import numpy as np
 from absl import logging
 from jax.sharding import AbstractDevice, AbstractMesh
@@ -23,11 +22,9 @@ from transformer.checkpoints.restore import named_leaves
 from transformer.config.keys import checked
 from transformer.decoding import ensemble
 from transformer.decoding.batches import convert_kernels
-from transformer.decoding.beam_search import Sentences
-from transformer.decoding.lengths import output_limits
+from transformer.decoding.beam_search import Sentences, output_limits
 from transformer.decoding.required_phrases import search_with_phrases
 from transformer.model.transformer import Transformer
-from transformer.special_tokens import PAD
 from transformer.training.state import abstract_init
 
 TRANSLATE = Path(__file__).with_name("exported_translate.py")
@@ -70,7 +67,6 @@ def write_stablehlo(model: PortableModel, folder: Path, quantization: str | None
     graph, shapes = abstract_init(config, *model.tokenizer.vocab_sizes)
     structure, names = jax.tree.structure(shapes), list(named_leaves(shapes))
     decoding = config.decoding
-    limits = output_limits(decoding.max_source_length, decoding)
 
     def build(parameters: Parameters) -> list[Transformer]:
         tree = structure.unflatten(parameters[name] for name in names)
@@ -80,11 +76,9 @@ def write_stablehlo(model: PortableModel, folder: Path, quantization: str | None
         return build(parameters)[0].encoder(source).astype(np.float32)
 
     def search(parameters: Parameters, source: Int[Array, "B S"]) -> tuple[Int[Array, "B L"], Float[Array, "B"]]:
-        lengths = (source != PAD).sum(axis=1) - 1
-        output_lengths = jnp.where(lengths < 0, -1, jnp.array(limits)[lengths])
         # The largest limit of sources of this length, which may be a symbol, or a little more.
         max_length = math.ceil(decoding.max_length_factor) * (source.shape[1] - 1) + decoding.max_extra_length + 1
-        sentences = Sentences(source, output_lengths, max_length)
+        sentences = Sentences(source, output_limits(source, decoding), max_length)
         best, _ = search_with_phrases(build(parameters), sentences, decoding, n_best=1)
         return best.tokens[:, 0], best.scores[:, 0]
 

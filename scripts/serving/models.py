@@ -92,7 +92,7 @@ class ServedModel:
         split = await asyncio.to_thread(self._split, sources, form) if is_long else self._split(sources, form)
         sentences = [[piece for is_sentence, piece in pieces if is_sentence] for pieces in split]
         jobs, kind = list(itertools.chain(*sentences)), "translate" if n_best == 1 else "alternatives"
-        if glossary or any(map(any, controls)):
+        if glossary.terms or any(map(any, controls)):
             controls = list(itertools.chain(*map(_controls, sentences, controls, itertools.repeat(glossary))))
             await asyncio.to_thread(self.model.check_controls, jobs, controls)
             # One at a time, since the shapes of a program depend on all phrases of a batch.
@@ -126,10 +126,8 @@ class ServedModel:
 
     def _translate_controlled(self, sentence: str, control: Control) -> list[Translation]:
         prefixes, required, banned = ([value] for value in control)
-        found = self.explorer.translate(
-            [sentence], self.max_n_best, prefixes=prefixes, required=required, banned=banned
-        )
-        return found[0]
+        controls = {"prefixes": prefixes, "required": required, "banned": banned}
+        return self.explorer.translate([sentence], self.max_n_best, **controls)[0]
 
     def _choose_rows(self, lengths: Sequence[int]) -> list[int]:
         """Returns each sentence's number of rows: the most that the sentences of its padded length fill by half."""

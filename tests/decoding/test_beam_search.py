@@ -19,9 +19,8 @@ from tests.decoding.models import (
     tiny_model,
 )
 from transformer.decoding import ensemble
-from transformer.decoding.beam_search import BeamSearch, Sentences
+from transformer.decoding.beam_search import LENGTH_PENALTIES, BeamSearch, Sentences, output_limits
 from transformer.decoding.ensemble import Prediction
-from transformer.decoding.lengths import LENGTH_PENALTIES, output_limits
 from transformer.special_tokens import BOS, EOS, PAD, UNK
 
 VOCAB_SIZE = 12
@@ -208,8 +207,10 @@ def test_length_penalty_by_hand():
 
 def test_output_limits_are_rounded_up_once():
     def limits(length: int, factor: float, extra: int) -> list[int]:
-        return output_limits(length, decoding_config(max_length_factor=factor, max_extra_length=extra)).tolist()
+        sources = np.where(np.arange(length) < np.arange(length + 1)[:, None], EOS, PAD)  # of 0 to `length` tokens
+        config = decoding_config(max_length_factor=factor, max_extra_length=extra)
+        return output_limits(jnp.array(sources), config).tolist()
 
-    assert limits(5, 1.0, 50) == [50, 51, 52, 53, 54]
+    assert limits(5, 1.0, 50) == [-1, 50, 51, 52, 53, 54]
     assert limits(11, 1.1, 0)[-2:] == [10, 11]  # in floating point 1.1 x 10 is above 11
-    assert limits(4, 1.5, 2) == [2, 4, 5, 7]
+    assert limits(4, 1.5, 2) == [-1, 2, 4, 5, 7]

@@ -9,10 +9,9 @@ from scripts.corpora import translator
 from scripts.serving.models import load_models
 from tests.checkpoints.workdirs import make_workdir
 from transformer.checkpoints import trained
-from transformer.config_types import with_changes
+from transformer.config_types import output_limit, with_changes
 from transformer.decoding import documents, evaluation
 from transformer.decoding.control import Control
-from transformer.decoding.lengths import output_limits
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import EMPTY
 from transformer.distributed import coordination
@@ -110,7 +109,7 @@ def test_a_context_that_does_not_fit_is_left_out(loaded):
     assert given(["1 2 3 4 5 6 7 1 2 3", "4"], 3) == ("4", [])  # the longest source
     source = "1 <sep> 4"
     own, whole = (len(tokens) for tokens in decoder.tokenizer.source.encode(["4", source]))
-    longest = int(output_limits(whole + 1, decoder.config)[-1]) - len(separator) - own + 1  # EOS is not given
+    longest = output_limit(whole, decoder.config) - len(separator) - own + 1  # EOS is not given
     assert given(["1", "4"], longest)[0] == source
     assert given(["1", "4"], longest + 1) == ("4", [])  # a translation before it that repeats itself
 

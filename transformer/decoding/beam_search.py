@@ -5,7 +5,7 @@ A hypothesis ends when EOS is among the K best continuations of its sentence, so
 A sentence is done when K hypotheses have ended, or earlier if no live hypothesis can become one of the n_best.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -14,10 +14,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config_types import Config
+from transformer.config_types import Config, output_limit
 from transformer.decoding import ensemble
 from transformer.decoding.constraints import constrain
-from transformer.decoding.lengths import length_penalty
 from transformer.decoding.top_k import gather, top_k
 from transformer.special_tokens import BOS, EOS, PAD
 
@@ -51,6 +50,8 @@ class Hypotheses(NamedTuple):
 
 Models = Sequence[ensemble.AutoregressiveModel]
 SearchResult = tuple[Hypotheses, Bool[Array, "B"]]  # and which rows are done
+# Of each extension of a hypothesis: its log-probability, the parent, the last token and that token's log-probability.
+Extensions = tuple[Float[Array, "B N"], Int[Array, "B N"], Int[Array, "B N"], Float[Array, "B N"]]
 
 
 class State(NamedTuple):
@@ -62,19 +63,6 @@ class State(NamedTuple):
     live_log_p: Float[Array, "B K"]
     ended: Hypotheses
     done: Bool[Array, "B"]
-    caches: ensemble.Caches
-
-
-class Extensions(NamedTuple):
-    """The K best extensions of the live hypotheses, which of these end, and their log-probabilities with EOS."""
-
-    prediction: ensemble.Prediction
-    end_log_p: Float[Array, "B K"]
-    ends: Bool[Array, "B K"]
-    live_log_p: Float[Array, "B K"]
-    parents: Int[Array, "B K"]
-    tokens: Int[Array, "B K"]
-    token_log_p: Float[Array, "B K"]
     caches: ensemble.Caches
 
 
@@ -106,30 +94,49 @@ class BeamSearch:
             caches=tuple(model.start_cache(source, self.config.beam_size, length) for model in self.models),
         )
 
-    def extend(self, state: State) -> Extensions:
-        (_, limits, *_, constraints), beam_size = self.sentences, self.config.beam_size
-        tokens = jnp.where(state.position == 0, BOS, state.live_tokens[:, :, state.position - 1])
-        prediction, caches = ensemble.decode_step(self.models, tokens, state.position, state.caches)
-        prediction = constrain(constraints, limits, prediction, state.live_tokens, state.position)
-        end_log_p = state.live_log_p + prediction.log_p_of(EOS)
-        live_log_p, *extensions = self.best_extensions(state, prediction, beam_size)
-        live_log_p = jnp.where((state.position < limits)[:, None], live_log_p, -jnp.inf)
-        _, best = jax.lax.top_k(jnp.concatenate([end_log_p, live_log_p], axis=1), beam_size)
-        if self.config.shrinking_beam:
-            is_free = jnp.arange(beam_size)[None] < jnp.isneginf(state.ended.scores).sum(axis=1, keepdims=True)
+    def step(self, state: State) -> tuple[State, ensemble.Prediction, Bool[Array, "B K"], Float[Array, "B K"]]:
+        """Returns the next state, the prediction, which hypotheses end, and their log-probabilities with EOS."""
+        (_, limits, *_, constraints), config, position = self.sentences, self.config, state.position
+        tokens = jnp.where(position == 0, BOS, state.live_tokens[:, :, position - 1])
+        prediction, caches = ensemble.decode_step(self.models, tokens, position, state.caches)
+        prediction = constrain(constraints, limits, prediction, state.live_tokens, position)
+        end_token_log_p = prediction.logits[:, :, EOS] - prediction.log_normalizer
+        end_log_p = state.live_log_p + end_token_log_p
+        live_log_p, parents, tokens, token_log_p = self.best_extensions(state, prediction, config.beam_size)
+        live_log_p = jnp.where((position < limits)[:, None], live_log_p, -jnp.inf)
+
+        _, best = jax.lax.top_k(jnp.concatenate([end_log_p, live_log_p], axis=1), config.beam_size)
+        slots = jnp.arange(config.beam_size)[None, None]
+        if config.shrinking_beam:
+            is_free = slots[0] < jnp.isneginf(state.ended.scores).sum(axis=1, keepdims=True)
             best = jnp.where(is_free, best, -1)
-            stays = (best[:, :, None] == beam_size + jnp.arange(beam_size)[None, None]).any(axis=1)
+            stays = (best[:, :, None] == config.beam_size + slots).any(axis=1)
             live_log_p = jnp.where(stays, live_log_p, -jnp.inf)
-        ends = (best[:, :, None] == jnp.arange(beam_size)[None, None]).any(axis=1) & ~state.done[:, None]
-        return Extensions(prediction, end_log_p, ends, live_log_p, *extensions, caches)
+        ends = (best[:, :, None] == slots).any(axis=1) & ~state.done[:, None]
+        ending = Hypotheses(
+            state.live_tokens.at[:, :, position].set(EOS),
+            jnp.where(ends, end_log_p, -jnp.inf) / length_penalty(position + 1, config),
+            state.live_token_log_p.at[:, :, position].set(end_token_log_p),
+        )
+        candidates = Hypotheses(*(jnp.concatenate(pair, axis=1) for pair in zip(state.ended, ending, strict=True)))
+        _, best = jax.lax.top_k(candidates.scores, config.beam_size)
+        ended = Hypotheses(*(gather(x, best) for x in candidates))
 
-    def best_extensions(
-        self, state: State, prediction: ensemble.Prediction, count: int
-    ) -> tuple[Float[Array, "B N"], Int[Array, "B N"], Int[Array, "B N"], Float[Array, "B N"]]:
-        """Returns the best `count` of the K x V extensions without EOS; the first wins a tie.
+        # The best score a live hypothesis can reach: all further tokens certain, and the largest length penalty.
+        bound = live_log_p[:, 0] / length_penalty(limits + 1, config)
+        after = State(
+            position=position + 1,
+            live_tokens=gather(state.live_tokens, parents).at[:, :, position].set(tokens),
+            live_token_log_p=gather(state.live_token_log_p, parents).at[:, :, position].set(token_log_p),
+            live_log_p=live_log_p,
+            ended=ended,
+            done=state.done | jnp.isfinite(ended.scores[:, -1]) | (bound <= ended.scores[:, self.n_best - 1]),
+            caches=caches if config.beam_size == 1 else tuple(cache.reorder(parents) for cache in caches),
+        )
+        return after, prediction, ends, end_log_p
 
-        Of each extension: the log-probability, the parent, the last token and that token's log-probability.
-        """
+    def best_extensions(self, state: State, prediction: ensemble.Prediction, count: int) -> Extensions:
+        """Returns the best `count` of the K x V extensions without EOS; the first wins a tie."""
         excluded = (EOS, *ensemble.forbidden_tokens(self.config.forbid_unk))  # which may all be among the likeliest
         per_parent = min(count + len(excluded), prediction.logits.shape[-1])
         logits, tokens = top_k(prediction.logits, per_parent)
@@ -138,35 +145,34 @@ class BeamSearch:
         values = token_log_p + state.live_log_p[:, :, None]
         best, index = jax.lax.top_k(values.reshape(values.shape[0], -1), count)
         tokens, token_log_p = (gather(x.reshape(x.shape[0], -1), index) for x in (tokens, token_log_p))
-        return best, index // per_parent, prediction.tokens_at(tokens), token_log_p
-
-    def advance(self, state: State, extensions: Extensions) -> State:
-        step, parents, config = state.position, extensions.parents, self.config
-        ending = Hypotheses(
-            state.live_tokens.at[:, :, step].set(EOS),
-            jnp.where(extensions.ends, extensions.end_log_p, -jnp.inf) / length_penalty(step + 1, config),
-            state.live_token_log_p.at[:, :, step].set(extensions.prediction.log_p_of(EOS)),
-        )
-        candidates = Hypotheses(*(jnp.concatenate(pair, axis=1) for pair in zip(state.ended, ending, strict=True)))
-        _, best = jax.lax.top_k(candidates.scores, config.beam_size)
-        ended = Hypotheses(*(gather(x, best) for x in candidates))
-        # The best score a live hypothesis can reach: all further tokens certain, and the largest length penalty.
-        bound = extensions.live_log_p[:, 0] / length_penalty(self.sentences.limits + 1, config)
-        caches = extensions.caches
-        return State(
-            position=step + 1,
-            live_tokens=gather(state.live_tokens, parents).at[:, :, step].set(extensions.tokens),
-            live_token_log_p=gather(state.live_token_log_p, parents).at[:, :, step].set(extensions.token_log_p),
-            live_log_p=extensions.live_log_p,
-            ended=ended,
-            done=state.done | jnp.isfinite(ended.scores[:, -1]) | (bound <= ended.scores[:, self.n_best - 1]),
-            caches=caches if config.beam_size == 1 else tuple(cache.reorder(parents) for cache in caches),
-        )
+        if prediction.candidates is not None:
+            tokens = jnp.take_along_axis(prediction.candidates, tokens, axis=1)
+        return best, index // per_parent, tokens, token_log_p
 
     def is_unfinished(self, state: State) -> Bool[Array, ""]:
         return (state.position < self.sentences.max_length) & ~state.done.all()
 
     def run(self) -> SearchResult:
         """Returns the `n_best` translations of each row, and which rows are done."""
-        final = jax.lax.while_loop(self.is_unfinished, lambda x: self.advance(x, self.extend(x)), self.start())
+        final = jax.lax.while_loop(self.is_unfinished, lambda state: self.step(state)[0], self.start())
         return Hypotheses(*(x[:, : self.n_best] for x in final.ended)), final.done
+
+
+# Functions of a length, EOS included, and alpha that divide log-probabilities: Wu et al. 2016, equation 14, and a plain
+# power. None decreases with the length, as the bound of the search supposes.
+LENGTH_PENALTIES: dict[str, Callable] = {
+    "gnmt": lambda length, alpha: ((5.0 + length) / 6.0) ** alpha,
+    "power": lambda length, alpha: length**alpha,
+}
+
+
+def length_penalty(length: int | Int[Array, "*B"], config: Config) -> float | Float[Array, "*B"]:
+    """Returns the divisor of the log-probability of outputs of this length, EOS included."""
+    return LENGTH_PENALTIES[config.length_penalty_form](length, config.length_penalty)
+
+
+def output_limits(source: Int[Array, "B S"], config: Config) -> Int[Array, "B"]:
+    """Returns `Sentences.limits` for sources; a filler row has not even EOS."""
+    limits = jnp.array([output_limit(tokens, config) for tokens in range(config.max_source_length)])
+    lengths = (source != PAD).sum(axis=1) - 1
+    return jnp.where(lengths < 0, -1, limits[lengths])

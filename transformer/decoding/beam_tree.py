@@ -12,9 +12,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config_types import Config
 from transformer.decoding.batches import Replicas, make_batches
-from transformer.decoding.beam_search import Models, Sentences, State
+from transformer.decoding.beam_search import Models, Sentences, State, length_penalty
 from transformer.decoding.control import Control
-from transformer.decoding.lengths import length_penalty
 from transformer.decoding.required_phrases import make_search
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import EMPTY, Translation
@@ -56,14 +55,15 @@ class BeamTree:
 
 
 class Step(NamedTuple):
-    """The hypotheses that a step considers: those that end, and 2 K extensions, of which it keeps the first K."""
+    """The hypotheses of a step: the K live ones with EOS, and 2 K extensions, of which the search keeps the first K.
 
-    is_taken: Bool[Array, "L"]
-    ends: Bool[Array, "L K"]
-    end_log_p: Float[Array, "L K"]
-    parents: Int[Array, "L 2K"]
-    tokens: Int[Array, "L 2K"]
-    log_p: Float[Array, "L 2K"]
+    exists: whether the search considers it.
+    """
+
+    exists: Bool[Array, "L 3K"]
+    parents: Int[Array, "L 3K"]
+    tokens: Int[Array, "L 3K"]
+    log_p: Float[Array, "L 3K"]
 
 
 def trace(decoder: TextDecoder, parameters: Replicas, text: str) -> BeamTree:
@@ -91,9 +91,9 @@ def alternatives(decoder: TextDecoder, parameters: Replicas, text: str, prefix: 
         return [EMPTY]
     tokens = decoder.control.encode_text("prefix", prefix)
     steps = _search_steps(decoder, parameters, source, Control(tokens))
-    _, _, (end_log_p, *_), _, following, log_p = (array[len(tokens)].tolist() for array in steps)
-    following = sorted([(end_log_p, EOS), *zip(log_p, following, strict=True)], key=lambda pair: -pair[0])
-    controls = [Control([*tokens, token]) for value, token in following[:count] if math.isfinite(value)]
+    _, _, following, log_p = (array[len(tokens)].tolist() for array in steps)
+    likeliest = sorted(zip(log_p, following, strict=True), key=lambda pair: -pair[0])[:count]
+    controls = [Control([*tokens, token]) for value, token in likeliest if math.isfinite(value)]
     return [best for (best,) in decoder.translate(parameters, [text] * len(controls), controls=controls)]
 
 
@@ -108,36 +108,32 @@ def _search_steps(decoder: TextDecoder, parameters: Replicas, source: Sequence[i
 
 def record(models: Models, sentences: Sentences, config: Config, n_best: int) -> Step:
     """Returns the steps of the search for the one sentence, as many as the longest output has tokens."""
-    search = make_search(models, sentences, config, n_best)
+    search, slots = make_search(models, sentences, config, n_best), jnp.arange(config.beam_size)
 
     def step(state: State, _) -> tuple[State, Step]:
-        is_taken, extensions = search.is_unfinished(state), search.extend(state)
-        count = 2 * config.beam_size
-        log_p, parents, tokens, _ = search.best_extensions(state, extensions.prediction, count)
-        log_p = jnp.where(state.position < sentences.limits[0], log_p, -jnp.inf)
-        considered = Step(is_taken, extensions.ends[0], extensions.end_log_p[0], parents[0], tokens[0], log_p[0])
-        return jax.lax.cond(is_taken, lambda: search.advance(state, extensions), lambda: state), considered
+        after, prediction, ends, end_log_p = search.step(state)
+        log_p, parents, tokens, _ = search.best_extensions(state, prediction, 2 * config.beam_size)
+        is_possible = (state.position < sentences.limits[0]) & ~state.done[0]
+        log_p = jnp.concatenate([end_log_p[0], jnp.where(is_possible, log_p[0], -jnp.inf)])
+        parents, tokens = jnp.concatenate([slots, parents[0]]), jnp.concatenate([jnp.full_like(slots, EOS), tokens[0]])
+        exists = jnp.isfinite(log_p).at[slots].min(ends[0])
+        return after, Step(exists, parents, tokens, log_p)
 
     return jax.lax.scan(step, search.start(), length=sentences.max_length)[1]
 
 
 def _make_nodes(steps: Step, pieces: Sequence[str], config: Config) -> list[Node]:
-    nodes, live = [Node(None, pieces[BOS], 0.0, 0.0, KEPT)], [0] * config.beam_size
-    outcomes = [KEPT] * config.beam_size + [DROPPED] * config.beam_size
+    nodes, live = [Node(None, pieces[BOS], 0.0, 0.0, KEPT)], [0]
+    outcomes = [outcome for outcome in (ENDED, KEPT, DROPPED) for _ in range(config.beam_size)]
     for length, step in enumerate(zip(*(array.tolist() for array in steps), strict=True), start=1):
-        is_taken, ends, end_log_p, parents, tokens, log_p = step
-        if not is_taken:
-            break
-        considered = [(slot, EOS, value, ENDED) for slot, value in enumerate(end_log_p) if ends[slot]]
-        considered += zip(parents, tokens, log_p, outcomes, strict=True)
-        considered = [extension for extension in considered if math.isfinite(extension[2])]
-        first_kept = len(nodes) + sum(outcome == ENDED for *_, outcome in considered)
-        for parent, token, value, outcome in considered:
-            score = value / length_penalty(length, config)
-            nodes.append(Node(live[parent], pieces[token], value, score, outcome))
-        live = [first_kept + slot for slot in range(config.beam_size)]
-    parents_of_kept = {node.parent for node in nodes if node.outcome != DROPPED}
+        first = len(nodes)
+        for exists, parent, token, log_p, outcome in zip(*step, outcomes, strict=True):
+            score = log_p / length_penalty(length, config)
+            if exists:
+                nodes.append(Node(live[parent], pieces[token], log_p, score, outcome))
+        live = [i for i in range(first, len(nodes)) if nodes[i].outcome == KEPT]
+    extended = {node.parent for node in nodes if node.outcome != DROPPED}
     return [
-        node if i in parents_of_kept or node.outcome == ENDED else dataclasses.replace(node, outcome=DROPPED)
+        dataclasses.replace(node, outcome=DROPPED) if node.outcome == KEPT and i not in extended else node
         for i, node in enumerate(nodes)
     ]

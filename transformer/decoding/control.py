@@ -44,8 +44,7 @@ class OutputControl:
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         self.config, self.vocabulary = config, vocabulary
-        values = {"min_length": config.min_length, "no_repeat_ngram": config.no_repeat_ngram}
-        self.values: dict[str, Any] = {name: value for name, value in values.items() if value}
+        self.values: dict[str, Any] = {name: config[name] for name in ("min_length", "no_repeat_ngram") if config[name]}
         try:
             lines = read_text_file(files.expanded(config.banned)) if config.banned else []
         except UserError as error:
@@ -80,10 +79,9 @@ class OutputControl:
                 "prefixes, phrases and glossaries need a search by steps without decoding.shortlist; change the "
                 "decoding keys"
             )
-        rows = []
-        for line, (control, source) in enumerate(zip(controls, sources, strict=True), start=first_line):
-            limit = output_limit(max(len(source) - 1, 0), self.config)
-            rows.append(self._encode_row(f"line {line}", limit, control))
+        limits = [output_limit(max(len(source) - 1, 0), self.config) for source in sources]
+        known = enumerate(zip(limits, controls, strict=True), start=first_line)
+        rows = [self._encode_row(f"line {line}", limit, control) for line, (limit, control) in known]
         columns = {name: [*column, []] for name, column in zip(DEPTHS, zip(*rows, strict=True), strict=True)}
         sizes = {name: _sizes(column, DEPTHS[name]) for name, column in columns.items() if any(column)}
         return lambda rows: {
@@ -97,9 +95,8 @@ class OutputControl:
         banned = self.spelling.normalize(line, banned) if banned else []
         known = [*banned, *self.banned]
         phrases = [[x for text in texts for x in self._encode_required(line, text, known)] for texts in required]
-        shortest = [min(alternatives, key=len) for alternatives in phrases]
+        count = sum(token != EOS for token in tokens) + sum(min(map(len, alternatives)) for alternatives in phrases)
         phrases = [[x for x in alternatives if len(x) <= limit] for alternatives in phrases]
-        count = sum(token != EOS for token in tokens) + sum(map(len, shortest))
         if count > limit:
             advice = "shorten them, or raise decoding.max_extra_length"
             raise UserError(

@@ -35,17 +35,13 @@ def log_coverage(
     The attention is the mean over the heads of the last decoder layer, and over the models. The `beams` targets of a
     source follow each other.
     """
-    weights = sum(last_cross_attention(model, source, target, beams) for model in models) / len(models)
-    attention = jnp.where((target != PAD)[:, :, None], weights, 0.0).sum(axis=1)
+    weights = []
+    for model in models:
+        encoded = model.encoder(source), model.encoder.visible_segments(source)
+        memory = (jnp.repeat(x, beams, axis=0) for x in encoded)
+        weights.append(attention_weights(model.decoder, shift_right(target), *memory)["cross"][-1].mean(axis=1))
+    is_output = (target != PAD)[:, :, None]
+    attention = jnp.where(is_output, sum(weights) / len(models), 0.0).sum(axis=1)
     attention = jnp.clip(attention, jnp.finfo(jnp.float32).tiny, 1.0)  # no attention at all: a large penalty
     is_counted = jnp.repeat((source != PAD) & (source != EOS), beams, axis=0)
     return jnp.where(is_counted, jnp.log(attention), 0.0).sum(axis=1)
-
-
-def last_cross_attention(
-    model: Transformer, source: Int[Array, "B S"], target: Int[Array, "N T"], beams: int
-) -> Float[Array, "N T S"]:
-    """Returns the attention weights of the last decoder layer, the mean of its heads, in forced decoding."""
-    memory, visible = model.encoder(source), model.encoder.visible_segments(source)
-    memory, visible = (jnp.repeat(x, beams, axis=0) for x in (memory, visible))
-    return attention_weights(model.decoder, shift_right(target), memory, visible)["cross"][-1].mean(axis=1)

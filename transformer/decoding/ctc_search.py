@@ -13,8 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config_types import Config
 from transformer.decoding import ensemble
-from transformer.decoding.beam_search import Hypotheses, SearchResult, Sentences
-from transformer.decoding.lengths import length_penalty
+from transformer.decoding.beam_search import Hypotheses, SearchResult, Sentences, length_penalty
 from transformer.decoding.top_k import gather
 from transformer.model.kernels import FLOAT32
 from transformer.model.single_stack import BLANK, CtcTransformer, compact, is_kept

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from transformer.config_types import Config, output_limit
-from transformer.data.sources.documents import SEPARATOR
+from transformer.data.sources.source import SEPARATOR
 from transformer.decoding.batches import Replicas
 from transformer.decoding.control import Control
 from transformer.decoding.text_decoder import TextDecoder
@@ -42,22 +42,21 @@ class DocumentDecoder(TextDecoder):
         """Returns the translations of each text, as `TextDecoder.translate` does. Raises UserError for controls."""
         if any(map(any, controls)):
             raise UserError("prefixes, phrases and glossaries are for single sentences; this model has data.context")
-        translations, documents = [[EMPTY] * n_best for _ in texts], _documents(texts)
+        translations = [[EMPTY] * n_best for _ in texts]
+        parts = itertools.groupby(range(len(texts)), lambda line: texts[line].strip() != "")
+        documents = [list(lines) for has_text, lines in parts if has_text]
         report(len(texts) - sum(map(len, documents)))
         for number in range(max(map(len, documents), default=0)):
             begin = max(number - self.context, 0)
             windows = [lines[begin : number + 1] for lines in documents if number < len(lines)]
-            first, last = windows[0][-1], windows[-1][-1]
-            # The lines between are blank here, so that each sentence keeps its number, and with it its random numbers.
-            sources, prefixes = [""] * (last - first + 1), [[] for _ in range(first, last + 1)]
+            # The other lines are blank here, so that each sentence keeps its number, and with it its random numbers.
+            sources, controls = [""] * len(texts), [Control()] * len(texts)
             for lines in windows:
-                row = lines[-1] - first
-                sources[row], prefixes[row] = self._in_context(texts, translations, lines)
-            controls = [Control(prefix=prefix) for prefix in prefixes]
-            found = super().translate(parameters, sources, n_best, first_line + first, controls=controls)
+                sources[lines[-1]], prefix = self._in_context(texts, translations, lines)
+                controls[lines[-1]] = Control(prefix)
+            found = super().translate(parameters, sources, n_best, first_line, controls=controls)
             for *_, line in windows:
-                given = len(prefixes[line - first])
-                translations[line] = [self._without(translation, given) for translation in found[line - first]]
+                translations[line] = [self._without(x, len(controls[line].prefix)) for x in found[line]]
             report(len(windows))
         return translations
 
@@ -65,20 +64,17 @@ class DocumentDecoder(TextDecoder):
         self, texts: Sequence[str], translations: Sequence[list[Translation]], lines: Sequence[int]
     ) -> tuple[str, list[int]]:
         """Returns the source of the last line, and its output's first tokens, with as much context as fits."""
-        size = len(self._encode(texts[lines[-1]]))
-        separator = self.tokenizer.target.encode([SEPARATOR])[0]
+        vocabulary, (separator,) = self.tokenizer.encoders[0], self.tokenizer.target.encode([SEPARATOR])
+        size = len(vocabulary.encode([texts[lines[-1]]])[0])
         for first in range(len(lines)):
             source = f" {SEPARATOR} ".join(texts[line].strip() for line in lines[first:])
-            length = len(self._encode(source)) + 1  # of end-of-sentence
+            length = len(vocabulary.encode([source])[0]) + 1  # of end-of-sentence
             prefix = [x for line in lines[first:-1] for x in (*translations[line][0].tokens[:-1], *separator)]
             limit = output_limit(length - 1, self.config)
             # The output has room for as many tokens as the sentence has.
             if length <= self.config.max_source_length and len(prefix) + size <= limit:
                 break
         return source, prefix
-
-    def _encode(self, text: str) -> Sequence[int]:
-        return self.tokenizer.encoders[0].encode([text])[0]
 
     def _without(self, translation: Translation, count: int) -> Translation:
         """Returns the translation without its first tokens, which were given."""
@@ -89,12 +85,6 @@ class DocumentDecoder(TextDecoder):
         own = {"text": " ".join(text.split()), "tokens": tokens, "pieces": translation.pieces[count:]}
         own |= {"token_log_probabilities": log_p, "log_probability": sum(log_p)}
         return dataclasses.replace(translation, **own)
-
-
-def _documents(texts: Sequence[str]) -> list[list[int]]:
-    """Returns the numbers of the texts of each document."""
-    parts = itertools.groupby(range(len(texts)), lambda number: texts[number].strip() != "")
-    return [list(numbers) for has_text, numbers in parts if has_text]
 
 
 def make_decoder(data: Config, *known: Any) -> TextDecoder:

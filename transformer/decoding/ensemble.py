@@ -49,13 +49,6 @@ class Prediction(NamedTuple):
     log_normalizer: Float[Array, "B K"]
     candidates: Int[Array, "B V"] | None = None
 
-    def log_p_of(self, special_token: int) -> Float[Array, "B K"]:
-        return self.logits[:, :, special_token] - self.log_normalizer
-
-    def tokens_at(self, index: Int[Array, "B N"]) -> Int[Array, "B N"]:
-        """Returns the ids of the tokens at these indices of the last axis."""
-        return index if self.candidates is None else jnp.take_along_axis(self.candidates, index, axis=1)
-
 
 def decode_step(
     models: Sequence[AutoregressiveModel], tokens: Int[Array, "B K"], position: Int[Array, ""], caches: Caches

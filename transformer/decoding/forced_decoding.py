@@ -1,6 +1,7 @@
 """Known texts, read instead of generated: their scores, encoder states and attention weights."""
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from jaxtyping import Array, Float, Int
 from transformer.config_types import Config, output_limit
 from transformer.decoding import ensemble
 from transformer.decoding.batches import DecodingBatch, DeviceModels, Replicas, make_batches, pad
-from transformer.decoding.lengths import length_penalty
+from transformer.decoding.beam_search import length_penalty
 from transformer.decoding.translation import Translation, encode
 from transformer.errors import UserError
 from transformer.model.single_stack import LanguageModel
@@ -162,12 +163,8 @@ def longest_text(config: Config) -> int:
     return max(longest, output_limit(longest - 1, config) + 1)
 
 
-def is_scorable(models: DeviceModels, pair: tuple[str, str]) -> bool:
-    """Tells whether both texts have at most as many tokens as `longest_text`."""
-    return max(num_tokens(models, pair)) <= longest_text(models.config)
-
-
-def num_tokens(models: DeviceModels, pair: tuple[str, str]) -> list[int]:
-    """Returns the number of tokens of both texts, EOS included."""
+def is_scorable(models: DeviceModels, pair: Sequence[str], most: int | float = math.inf) -> bool:
+    """Tells whether both texts have at most `most` tokens, EOS included, and no more than `longest_text`."""
     sides = zip(models.tokenizer.encoders, pair, strict=True)
-    return [len(vocabulary.encode([text])[0]) + 1 for vocabulary, text in sides]
+    longest = max(len(vocabulary.encode([text])[0]) + 1 for vocabulary, text in sides)
+    return longest <= min(most, longest_text(models.config))

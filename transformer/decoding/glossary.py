@@ -32,9 +32,6 @@ class Glossary:
                 )
         self.terms = sorted(terms.items(), key=lambda item: -len(item[0]))
 
-    def __bool__(self) -> bool:
-        return bool(self.terms)
-
     @classmethod
     def read(cls, name: str) -> "Glossary":
         """Reads a file with a term, a tab and its translation a line; further tabs precede alternatives."""

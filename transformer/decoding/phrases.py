@@ -59,18 +59,17 @@ class Spelling:
 
     def rules(self, phrases: Iterable[str]) -> list[list[int]]:
         """Returns the tokens that end a phrase, each with the characters before it, as `ends_banned` takes them."""
-        rules = [rule for phrase in phrases for rule in self._find_rules(phrase)]
+        rules = []
+        for phrase in phrases:
+            before = [BOUNDARY] if WORD.match(phrase) else []
+            for i in range(len(phrase)):
+                for token, start in self._parts.get(phrase[i:], ()):
+                    if start == 0:
+                        rules.append([token, *_codes(phrase[:i]), *before])
+                    elif i == 0:
+                        rules.append([token])
         longest = max(map(len, rules), default=0)
         return [rule + [0] * (longest - len(rule)) for rule in rules]
-
-    def _find_rules(self, phrase: str) -> list[list[int]]:
-        before = [BOUNDARY] if WORD.match(phrase) else []
-        return [
-            [token] if start else [token, *_codes(phrase[:i]), *before]
-            for i in range(len(phrase))
-            for token, start in self._parts.get(phrase[i:], ())
-            if i == 0 or start == 0
-        ]
 
     def ended(self, tokens: Sequence[int], phrases: Sequence[str]) -> str | None:
         """Returns a phrase that one of the tokens ends, after those before it, or None."""

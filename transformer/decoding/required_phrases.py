@@ -6,11 +6,10 @@ their phrases form a bank. The beam takes the best of each bank in turn, so thos
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
 
 from transformer.config_types import Config
 from transformer.decoding import ensemble
-from transformer.decoding.beam_search import BeamSearch, Models, SearchResult, Sentences, State
+from transformer.decoding.beam_search import BeamSearch, Extensions, Models, SearchResult, Sentences, State
 from transformer.decoding.constraints import NEVER, needed_after
 from transformer.decoding.coverage import rank_by_coverage
 from transformer.decoding.top_k import gather, top_k
@@ -20,9 +19,7 @@ from transformer.special_tokens import EOS
 class PhraseSearch(BeamSearch):
     """A search for outputs with C phrases of A alternatives; PAD fills up tokens, alternatives and phrases."""
 
-    def best_extensions(
-        self, state: State, prediction: ensemble.Prediction, count: int
-    ) -> tuple[Float[Array, "B N"], Int[Array, "B N"], Int[Array, "B N"], Float[Array, "B N"]]:
+    def best_extensions(self, state: State, prediction: ensemble.Prediction, count: int) -> Extensions:
         """Returns the best extensions of each bank in turn, `count` in total, the likeliest first."""
         phrases = self.sentences.constraints["required"]
         excluded = (EOS, *ensemble.forbidden_tokens(self.config.forbid_unk))

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from absl import logging
 from flax import nnx
@@ -15,13 +14,12 @@ from jaxtyping import Array, Int
 
 from transformer.config_types import output_limit
 from transformer.decoding.batches import SHORTEST, DecodingBatch, DeviceModels, Replicas, make_batches, pad
-from transformer.decoding.beam_search import Hypotheses, Sentences
+from transformer.decoding.beam_search import Hypotheses, Sentences, output_limits
 from transformer.decoding.control import Control, OutputControl, check_n_best
-from transformer.decoding.lengths import output_limits
 from transformer.decoding.shortlist import CandidateModel
 from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.translation import EMPTY, Translation, encode, read_hypotheses
-from transformer.special_tokens import EOS, PAD
+from transformer.special_tokens import EOS
 from transformer.workers import call_all
 
 FIRST_EXTRA_LENGTH = 8  # `extra_lengths` of the first pass, at most
@@ -168,11 +166,8 @@ class TextDecoder(DeviceModels):
     ) -> Any:
         """Returns the result of `method`, which has the arguments of `Strategy.search`."""
         models = models if candidates is None else [CandidateModel(model, candidates) for model in models]
-        lengths, length = (source != PAD).sum(axis=1) - 1, source.shape[1]
-        # A filler row has not even EOS; its negative limit marks it as done.
-        limits = jnp.where(lengths < 0, -1, jnp.array(output_limits(length, self.config))[lengths])
-        values = self.control.values_with(constraints)
-        sentences = Sentences(source, limits, self._max_length(length, extra_length), lines, values)
+        limits, max_length = output_limits(source, self.config), self._max_length(source.shape[1], extra_length)
+        sentences = Sentences(source, limits, max_length, lines, self.control.values_with(constraints))
         return method(models, sentences, self.config, n_best)
 
     def _max_length(self, length: int, extra_length: int | None) -> int:
