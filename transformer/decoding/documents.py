@@ -49,14 +49,17 @@ class DocumentDecoder(TextDecoder):
         for number in range(max(map(len, documents), default=0)):
             begin = max(number - self.context, 0)
             windows = [lines[begin : number + 1] for lines in documents if number < len(lines)]
-            # The other lines are blank here, so that each sentence keeps its number, and with it its random numbers.
-            sources, controls = [""] * len(texts), [Control()] * len(texts)
+            first, last = windows[0][-1], windows[-1][-1]
+            # The lines between are blank here, so that each sentence keeps its number, and with it its random numbers.
+            sources, controls = [""] * (last - first + 1), [Control()] * (last - first + 1)
             for lines in windows:
-                sources[lines[-1]], prefix = self._in_context(texts, translations, lines)
-                controls[lines[-1]] = Control(prefix)
-            found = super().translate(parameters, sources, n_best, first_line, controls=controls)
+                row = lines[-1] - first
+                sources[row], prefix = self._in_context(texts, translations, lines)
+                controls[row] = Control(prefix)
+            found = super().translate(parameters, sources, n_best, first_line + first, controls=controls)
             for *_, line in windows:
-                translations[line] = [self._without(x, len(controls[line].prefix)) for x in found[line]]
+                given = len(controls[line - first].prefix)
+                translations[line] = [self._without(translation, given) for translation in found[line - first]]
             report(len(windows))
         return translations
 

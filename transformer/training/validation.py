@@ -18,7 +18,7 @@ from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.bleu import metrics_in
 from transformer.decoding.documents import make_decoder
 from transformer.decoding.evaluation import translate_and_score
-from transformer.decoding.forced_decoding import Attention, attention_compilation, longest_text, num_tokens, read_pair
+from transformer.decoding.forced_decoding import Attention, attention_compilation, is_scorable, read_pair
 from transformer.decoding.strategies import STRATEGIES
 from transformer.distributed.mesh import BATCH
 from transformer.errors import memory_advice
@@ -74,9 +74,8 @@ class Validation:
             self.decoder = make_decoder(config.data, [graph], tokenizer, decoding, jax.local_devices())
             self.texts = {name: read_texts(each, self.decoder) for name, each in sets.items()}
             pairs = enumerate(zip(self.texts[""].texts, self.texts[""].references, strict=True))
-            longest = min(MAX_TOKENS, longest_text(config.decoding))
             pairs = ((number, *pair) for number, pair in pairs if pair[0].strip())
-            short = (each for each in pairs if max(num_tokens(self.decoder, each[1:])) <= longest)
+            short = (each for each in pairs if is_scorable(self.decoder, each[1:], MAX_TOKENS))
             self.samples = list(itertools.islice(short, config.training.samples))
             self.has_attention = "attention" in OBJECTIVES[config.training.objective].methods
 
