@@ -283,6 +283,7 @@ def test_several_workdirs_are_an_ensemble(workdir, tmp_path, capsys):
         (["--decoding.beam_size=many"], "--decoding.beam_size=many: must be an integer"),
         (["--model.d_model=3"], "no such flag"),
         (["--source=a.txt"], "to translate without one: python -m transformer.translate --workdir="),
+        (["--source=a b.txt"], "< 'a b.txt'"),
         (["--reference=a.txt"], "--reference=a.txt: needs --source=FILE"),
         (["--source=a.txt", "--reference=b.txt", "--split=test"], "not both"),
         (["--source=a.txt", "--reference=b.txt"], "a.txt: No such file"),

@@ -11,6 +11,7 @@ A language model has no hypotheses: its result is the perplexity.
 
 import argparse
 import json
+import shlex
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -98,7 +99,8 @@ def check_flags(arguments: argparse.Namespace) -> None:
         return
     name = f"--source={arguments.source}"
     if not arguments.reference:
-        command = f"python -m transformer.translate --workdir={arguments.workdir} < {arguments.source}"
+        workdir, file = map(shlex.quote, (arguments.workdir, arguments.source))
+        command = f"python -m transformer.translate --workdir={workdir} < {file}"
         raise UserError(f"{name}: scores need --reference=FILE; to translate without one: {command}")
     for flag in ("split", "data"):
         if getattr(arguments, flag) is not None:
