@@ -44,7 +44,8 @@ class OutputControl:
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         self.config, self.vocabulary = config, vocabulary
-        self.values: dict[str, Any] = {name: config[name] for name in ("min_length", "no_repeat_ngram") if config[name]}
+        values = {"min_length": config.min_length, "no_repeat_ngram": config.no_repeat_ngram}
+        self.values: dict[str, Any] = {name: value for name, value in values.items() if value}
         try:
             lines = read_text_file(files.expanded(config.banned)) if config.banned else []
         except UserError as error:
