@@ -2,7 +2,7 @@
 
 Command:   python -m scripts.reproduce table3 --scale=mini --data=FOLDER --output=runs/table3-mini
            python -m transformer.train --config=configs/table3_mini.py:A_h1 --workdir=runs/A_h1 trains one row.
-Hardware: about 12 hours on two CPU cores, with --jobs=2; a GPU takes minutes.
+Hardware:  about 12 hours on two CPU cores, with --jobs=2.
 
 Layers, numbers of heads, dropout, label smoothing and form of the schedule are those of the paper; d_model, d_ff, d_k
 and d_v are divided by 4, the vocabulary by 6. The optimizer is Muon, which needs fewer epochs than Adam. Every row
