@@ -127,7 +127,7 @@ class Model:
         Raises UserError if an argument is not a text or too long (see `score`), or the model is an ensemble.
         """
         source, target = check_text(source, "source"), check_text(target, "target")
-        with self._ready("attention"):
+        with self._ready("attention", allows_ensemble=False):
             return forced_decoding.read_pair(self._decoder, self._parameters, source, target)
 
     def alternatives(self, text: str, prefix: str, count: int) -> list[Translation]:
@@ -160,7 +160,7 @@ class Model:
         not a text or too long (see `score`), or the model is an ensemble or one of CTC, whose encoder repeats tokens.
         """
         texts = check_texts(texts, "texts")
-        with self._ready("encode"):
+        with self._ready("encode", allows_ensemble=False):
             return forced_decoding.encode_texts(self._decoder, self._parameters, texts)
 
     def with_decoding(self, **decoding: object) -> "Model":
@@ -204,10 +204,10 @@ class Model:
         return len(encode(self._decoder.tokenizer.encoders[0], "text", check_text(text, "text")))
 
     @contextlib.contextmanager
-    def _ready(self, method: str) -> Iterator[None]:
+    def _ready(self, method: str, allows_ensemble: bool = True) -> Iterator[None]:
         """Holds the lock. Raises UserError unless this process can run the method, and a model of this kind has it."""
         _refuse_fork(method)
-        if len(self.checkpoints) > 1 and method in ("attention", "encode"):
+        if len(self.checkpoints) > 1 and not allows_ensemble:
             raise UserError(f"{method}: is not defined for an ensemble of {len(self.checkpoints)}; load one workdir")
         objective = self.config.training.objective
         if method not in OBJECTIVES[objective].methods:
