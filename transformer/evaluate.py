@@ -114,10 +114,11 @@ def read_texts(arguments: argparse.Namespace, workdir: Workdir, data: Config) ->
             texts, references = source.read_pairs(data, arguments.split)
             return texts, [references]
         except UserError as error:
-            flags = f"--config={workdir.config} --workdir={workdir.path} --config.data.path=FOLDER"
+            words = [f"--config={workdir.config}", f"--workdir={workdir.path}", "--config.data.path=FOLDER"]
+            command = f"transformer.train {shlex.join(words)}"
             raise UserError(
-                f"{error}; if the data has moved, run transformer.train {flags}, which records its place and resumes a "
-                "run that is not complete, or evaluate files with --source=FILE --reference=FILE"
+                f"{error}; if the data has moved, run {command}, which records its place and resumes a run that "
+                "is not complete, or evaluate files with --source=FILE --reference=FILE"
             ) from error
     pairs = [read_parallel_files(Path(arguments.source), Path(name)) for name in arguments.reference]
     if not any(text.strip() for text in pairs[0][0]):

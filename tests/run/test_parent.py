@@ -1,4 +1,4 @@
-"""A run with a vocabulary of its own starts from a parent's: which vector each token gets."""
+"""A run with its own vocabulary starts from a parent's: which vector each token gets."""
 
 import jax
 import numpy as np
