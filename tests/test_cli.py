@@ -257,7 +257,7 @@ def run_python(body: str, redirections: str = "", **options) -> subprocess.Popen
     return subprocess.Popen(argv, text=True, env=buffered, **pipes)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_interrupts_a_command(number):
     process = run_python("print('ready', flush=True)\ntime.sleep(60)")
     assert process.stdout.readline() == "ready\n"

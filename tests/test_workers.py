@@ -158,10 +158,11 @@ def test_a_closed_pool_raises(open_pool, used):
             in_thread(pool, 3).result(20)
 
 
-def test_a_worker_computes_on_after_sigterm(open_pool):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_worker_computes_on_after_a_termination(open_pool, number):
     """Slurm signals all processes of a job, and the run needs its next batches to save."""
     pool = open_pool(process_id, 1)
-    os.kill(pool(0), signal.SIGTERM)
+    os.kill(pool(0), number)
     assert pool(1) == pool(2)
 
 

@@ -37,7 +37,7 @@ UNUSABLE_PATH = (
 
 
 class Terminated(KeyboardInterrupt):
-    """An interruption by SIGTERM."""
+    """An interruption by one of `runtime.TERMINATIONS`."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -145,8 +145,8 @@ def run(parser: Parser, main: Callable[[argparse.Namespace], None]) -> NoReturn:
     def terminate(number: int, frame: object) -> NoReturn:
         raise Terminated(f"terminated by signal {number}")
 
-    # SIGTERM announces that the machine will be taken away. It ends a command as Ctrl-C does.
-    signal.signal(signal.SIGTERM, terminate)
+    for number in runtime.TERMINATIONS:  # they end a command as Ctrl-C does
+        signal.signal(number, terminate)
     code = execute(parser, main, sys.argv[1:])
     gc.freeze()  # else the exit searches all modules for garbage: half a second with JAX
     sys.exit(code)

@@ -5,9 +5,12 @@ import gc
 import importlib.metadata
 import importlib.util
 import os
+import signal
 import sys
 from typing import Any
 
+# They announce that the machine will be taken away: SIGTERM, and what `--signal` of Slurm jobs often names.
+TERMINATIONS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 GC_THRESHOLD = 50_000  # new objects between two searches for garbage; Python's 700 cost a tenth of a start
 M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8  # from glibc's malloc.h
 

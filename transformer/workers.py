@@ -17,9 +17,10 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
+from transformer import runtime
 from transformer.errors import UserError
 
-SECONDS_AFTER_SIGTERM = 10  # in which a run can take what it waits for
+SECONDS_AFTER_TERMINATION = 10  # in which a run can take what it waits for
 
 
 def num_workers(wanted: int) -> int:
@@ -91,11 +92,12 @@ def _start(pickled_function: bytes) -> None:
         os._exit(1)
 
     def exit_later(*_: object) -> None:  # Slurm signals all processes; the run needs batches to end its step and save
-        timer = threading.Timer(SECONDS_AFTER_SIGTERM, os._exit, (1,))
+        timer = threading.Timer(SECONDS_AFTER_TERMINATION, os._exit, (1,))
         timer.daemon = True
         timer.start()
 
-    signal.signal(signal.SIGTERM, exit_later)
+    for number in runtime.TERMINATIONS:
+        signal.signal(number, exit_later)
     _function = pickle.loads(pickled_function)
     threading.Thread(target=exit_with_parent, daemon=True).start()  # not while this one imports
 

@@ -7,7 +7,7 @@ import pytest
 from transformer.hooks.endings import Interrupted, Interruption
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_the_first_signal_requests_a_stop_and_a_second_ctrl_c_stops_at_once(number):
     def earlier(*_) -> None:
         raise AssertionError("the handler from before the block")

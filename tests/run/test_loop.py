@@ -219,7 +219,7 @@ def test_a_signal_before_the_first_step_loses_nothing(straight, tmp_path):
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         next(line for line in process.stderr if "Model:" in line)
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGUSR1)
         output, errors = process.communicate(timeout=120)
     finally:
         process.kill()

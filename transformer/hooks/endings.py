@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 
 from absl import logging
 
+from transformer import runtime
 from transformer.distributed import coordination
 from transformer.hooks.hook import Hook
 
@@ -16,14 +17,15 @@ class Interrupted(Exception):
 
 
 class Interruption(Hook):
-    """Records the first Ctrl-C or SIGTERM: the run ends its step, saves and stops. A second Ctrl-C stops at once."""
+    """Records the first interruption: the run ends its step, saves and stops. A second Ctrl-C stops at once."""
 
     def __init__(self) -> None:
         self.signal: int | None = None  # the first that this process received
         self._any_process = coordination.AnyProcess()
 
     def __enter__(self) -> "Interruption":
-        self._handlers = {number: signal.signal(number, self._record) for number in (signal.SIGINT, signal.SIGTERM)}
+        numbers = (signal.SIGINT, *runtime.TERMINATIONS)
+        self._handlers = {number: signal.signal(number, self._record) for number in numbers}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -44,7 +46,7 @@ class Interruption(Hook):
             self.signal = number
             if number == signal.SIGINT:
                 logging.info("Interrupted: stopping after this step or compilation; press Ctrl-C again to stop at once")
-        elif number == signal.SIGINT:  # a second SIGTERM changes nothing: a machine that shuts down may send several
+        elif number == signal.SIGINT:  # a second one changes nothing: a machine that shuts down may send several
             raise KeyboardInterrupt("interrupted twice: stopped without saving")
 
 
