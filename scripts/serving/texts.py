@@ -13,11 +13,19 @@ _UNSPACED = ("zh", "yue", "ja", "th", "lo", "km", "my")  # languages without spa
 # Comments, elements without text to translate, and tags, as browsers read them: one without its end reaches to the end
 # of the text. So a search never begins again within markup, and its time is linear in the text. Python's HTMLParser
 # takes quadratic time.
-_ATTRIBUTES = r"""(?:[^>=]++|=\s*+(?:"[^"]*+"?+|'[^']*+'?+|[^\s>]*+))*+"""
+_VALUE = r"""=\s*+(?>"[^"]*+"?+|'[^']*+'?+|[^\s>]*+)"""
+_ATTRIBUTES = rf"(?:[^>=]++|{_VALUE})*+"
 _MARKUP = re.compile(
     rf"""<!--(?:-?>|.*?(?:--!?>|\Z))|<(script|style|code|textarea)(?=[\s/>]){_ATTRIBUTES}>.*?(?:</\1(?=[\s/>])[^>]*>?|\Z)"""
     rf"""|</?[a-z]{_ATTRIBUTES}>?|<[!?/][^>]*>?""",
     re.DOTALL | re.IGNORECASE,
+)
+# The tag of an element with translate="no" that has content which is not markup already.
+_WITHOUT_CONTENT = "script|style|code|textarea|area|base|br|col|embed|hr|img|input|link|meta|source|track|wbr"
+_UNTRANSLATED = re.compile(
+    rf"""<(?!(?:{_WITHOUT_CONTENT})[\s/>])([a-z][^\s/>]*+)"""
+    rf"""(?>{_VALUE}|[^>=])*?(?<=[\s/"'])translate\s*+=\s*+(["']?)no\2[\s/>]""",
+    re.IGNORECASE,
 )
 
 
@@ -33,13 +41,14 @@ def split_text(text: str, language: str) -> list[Piece]:
 def split_html(text: str, language: str) -> list[Piece]:
     """Returns the sentences of the text nodes, unescaped, and the markup between them as it stands.
 
-    Comments and the elements script, style, code and textarea are markup. A line break in a text node is a space.
+    Comments, the elements script, style, code and textarea, and those with translate="no" are markup. A line break in
+    a text node is a space.
     """
     pieces: list[Piece] = []
     end = 0
-    for markup in _MARKUP.finditer(text):
-        pieces += [*_split_node(text[end : markup.start()], language), (False, markup[0])]
-        end = markup.end()
+    for start, stop in _markup(text):
+        pieces += [*_split_node(text[end:start], language), (False, text[start:stop])]
+        end = stop
     return pieces + _split_node(text[end:], language)
 
 
@@ -71,6 +80,22 @@ def join(pieces: Sequence[Piece], translations: Iterator[str], escape: Callable[
         joined.append(escape(next(translations)) if is_sentence else text)
         is_after_sentence = is_sentence or (is_after_sentence and not text)
     return "".join(joined)
+
+
+def _markup(text: str) -> Iterator[tuple[int, int]]:
+    """Yields where markup starts and ends. An element with translate="no" ends with its own end tag, if it has one."""
+    start, depth = 0, 0  # of an element with translate="no": how many tags of its name are open
+    for markup in _MARKUP.finditer(text):
+        if depth == 0:
+            start = markup.start()
+            if first := _UNTRANSLATED.match(markup[0]):
+                depth, same_name = 1, re.compile(rf"<(/?){re.escape(first[1])}(?=[\s/>])", re.IGNORECASE)
+        elif tag := same_name.match(markup[0]):
+            depth += -1 if tag[1] else 1
+        if depth == 0:
+            yield start, markup.end()
+    if depth:
+        yield start, len(text)
 
 
 def _split_node(node: str, language: str) -> list[Piece]:

@@ -46,6 +46,12 @@ def test_sentences_end_at_their_marks_and_at_line_breaks():
             "<p>run <code>a\n&amp;b</code> on \u2713 &lt; <td>\U0001f642</td>",
             "<p>RUN <code>a\n&amp;b</code> ON \u2713 &lt; <td>\U0001f642</td>",
         ),
+        ("a <b translate=no>b <b>c</b> d</B> e", "A <b translate=no>b <b>c</b> d</B> E"),
+        ("<p TRANSLATE = 'no' id=a>a &amp;<br>b</p>c<p>d", "<p TRANSLATE = 'no' id=a>a &amp;<br>b</p>C<p>D"),
+        ("<i title='a'translate=\"no\">a</i>b<i translate=no>c", "<i title='a'translate=\"no\">a</i>B<i translate=no>c"),
+        ("<img translate=no>a<code translate=no>b</code>c", "<img translate=no>A<code translate=no>b</code>C"),
+        ("<i title=' translate=no '>a</i><i translate=none>b", "<i title=' translate=no '>A</i><i translate=none>B"),
+        ("<i data-translate=no>a</i><i translate>b", "<i data-translate=no>A</i><i translate>B"),
         ("", ""),
     ],
 )
@@ -55,7 +61,7 @@ def test_only_text_nodes_of_html_are_translated(text, expected):
     assert upper(text, "html") == expected
 
 
-@pytest.mark.parametrize("piece", ["<a x='", "<a ", "<!--", "<![", "<script>", "</a/", "<?", "<", "&#", "<a =\"'"])
+@pytest.mark.parametrize("piece", ["<a x='", "<a ", "<!--", "<![", "<script>", "</a/", "<?", "<", "&#", "<a =\"'", "<a translate=no>"])
 def test_markup_without_its_end_takes_linear_time(piece):
     text = piece * 20_000  # quadratic time would be minutes
     assert len(split_html(text, "en")) < 9
