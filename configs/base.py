@@ -167,7 +167,7 @@ def get_keys() -> ml_collections.ConfigDict:
     tokenizer.normalization = Key("nmt_nfkc", one_of("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity"))
     tokenizer.character_coverage = Key(1.0, between(0.98, 1.0))  # fraction of characters that the vocabulary covers
     tokenizer.byte_fallback = Key(False, SWITCH)  # encode unknown characters as bytes instead of <unk>
-    # Words that are one token each wherever they occur, beside data.source_tag: ("<name>", "<url>")
+    # Words that are one token each wherever they occur, or for kind=word between spaces: ("<name>", "<url>")
     tokenizer.user_symbols = Key((), WORDS)
     tokenizer.sample_size = Key(5_000_000, at_least(1))  # sentences of each side to train it on, at most
     tokenizer.subword_sampling = Key(0.0, PROBABILITY)  # in training: BPE-dropout's rate or unigram's alpha; 0: off

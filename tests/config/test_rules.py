@@ -87,6 +87,8 @@ IMPOSSIBLE_COMBINATIONS = (
     ({"decoding.shortlist": 8, "decoding.min_length": 2}, ("shortlist=8", "min_length=2", "strategy=beam")),
     ({"data.mixture": ("weight=2",), "data.train_pairs": 9}, ("mixture=('weight=2',)", "train_pairs=9")),
     ({"tokenizer.user_symbols": ("<a>",), "tokenizer.model_file": "m"}, ("user_symbols=('<a>',)", "model_file=m")),
+    ({"tokenizer.user_symbols": ("<a>", "</s>")}, ("user_symbols=('<a>', '</s>')",)),
+    ({"data.source_tag": "<pad>"}, ("source_tag=<pad>",)),
     ({"training.init_vocabulary": "own"}, ("init_vocabulary=own", "init_from=''")),
     ({"training.init_optimizer": True}, ("init_optimizer=True", "init_from=''")),
     (

@@ -451,3 +451,11 @@ def test_a_model_that_computes_something_else_with_the_same_parameters_gives_a_w
     assert "The model differs" not in caplog.text
     prepared(tmp_path / "run", child(parent, model__num_heads="4"))
     assert f"The model differs from that of {parent}: model.num_heads: 2 -> 4." in caplog.text
+
+
+def test_settings_of_a_vocabulary_that_is_not_trained_give_a_warning(parent, tmp_path, caplog):
+    prepared(tmp_path / "same", child(parent))
+    assert "no effect" not in caplog.text
+    prepared(tmp_path / "run", child(parent, tokenizer__character_coverage=0.99, tokenizer__normalization="identity"))
+    keys = "tokenizer.normalization: nmt_nfkc -> identity; tokenizer.character_coverage: 1.0 -> 0.99"
+    assert f"The vocabulary is that of {parent}, so these keys have no effect: {keys};" in caplog.text

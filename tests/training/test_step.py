@@ -69,6 +69,15 @@ def test_filler_rows_and_padding_change_nothing(plain):
     assert distance(few_metrics, many_metrics) < tolerance
 
 
+@in_float32
+def test_equal_weights_of_pairs_change_nothing_however_small(plain):
+    batch = make_batch(LONG, 4, 7, seed=0)
+    weighted = batch | {"target_weights": np.full(batch["target_output"].shape, 2**-12, np.float32)}
+    (_, metrics), (_, weighted_metrics) = plain.after([batch]), plain.after([weighted])
+    assert weighted_metrics["sums"].tokens == metrics["sums"].tokens / 2**12 < 1
+    np.testing.assert_allclose(weighted_metrics["gradient_norm"], metrics["gradient_norm"], rtol=1e-5)
+
+
 def test_parameters_of_zero_predict_all_tokens_alike(plain):
     state, batch = plain.initializer.create(), make_batch(LONG, 4, 7, seed=0)
     state = state.replace(parameters=jax.tree.map(np.zeros_like, jax.device_get(state.parameters)))

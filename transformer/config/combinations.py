@@ -5,6 +5,7 @@ from typing import Any
 
 from configs.rules import implementations
 from transformer.config_types import Config, guided_heads, head_widths, output_limit
+from transformer.special_tokens import SPECIAL_PIECES
 
 OBJECTIVES = "transformer.training.objectives:OBJECTIVES"
 
@@ -119,6 +120,9 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
             c.tokenizer.user_symbols != ()
             and (c.tokenizer.model_file != "" or c.tokenizer.kind not in ("bpe", "unigram", "word", "char"))
         )
+    ),
+    "the vocabulary has tokens of this name for other purposes; choose another word": (
+        lambda c: not {c.data.source_tag, *c.tokenizer.user_symbols}.isdisjoint(SPECIAL_PIECES)
     ),
     "a run without a parent has its own vocabulary; set init_from or init_vocabulary=parent": (
         lambda c: c.training.init_vocabulary == "own" and not c.training.init_from

@@ -138,6 +138,11 @@ def record(workdir: Workdir, parent: Parent) -> None:
         files.write_json(workdir.parent, facts | {"not_taken": parent.skipped})
     if differing := parent.model_difference():
         logging.warning("The model differs from that of %s: %s.", parent.workdir.path, differing)
+    if differing := parent.ignored_settings():
+        logging.warning(
+            "The vocabulary is that of %s, so these keys have no effect: %s; init_vocabulary=own trains another.",
+            *(parent.workdir.path, differing),
+        )
 
 
 def _read_record(workdir: Workdir) -> dict[str, Any] | None:

@@ -1,6 +1,6 @@
 """The parent of a run: a checkpoint of another run, and the initial values that it gives (`training.init_from`)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -27,6 +27,7 @@ INDEPENDENT_KEYS = (  # keys of `config.model` that do not change what its param
     *("dtype", "attention_implementation", "remat"),  # how it is computed
     *("source_vectors", "target_vectors"),  # initial values
 )
+VOCABULARY_KEYS = ("vocab_size", "normalization", "character_coverage", "byte_fallback")  # of `config.tokenizer`
 # The embedding tables, with the side of their tokens: 0 is the source, 1 the target.
 EMBEDDINGS = {"decoder.embedding.table": 1, "encoder.embedding.table": 0}
 WORD_START = "\u2581"
@@ -117,7 +118,15 @@ class Parent:
 
     def model_difference(self) -> str:
         """Returns the keys whose difference may change what the parameters mean, each with "PARENT'S -> RUN'S"."""
-        keys = [f"model.{key}" for key in self.config.model if key not in INDEPENDENT_KEYS]
+        return self._difference(f"model.{key}" for key in self.config.model if key not in INDEPENDENT_KEYS)
+
+    def ignored_settings(self) -> str:
+        """Returns the same for keys with which the vocabulary would have been trained, were it not the parent's."""
+        if self.has_own_vocabulary or self.run_config.tokenizer.model_file or not self.token_sides:
+            return ""
+        return self._difference(f"tokenizer.{key}" for key in VOCABULARY_KEYS)
+
+    def _difference(self, keys: Iterable[str]) -> str:
         differing = difference(self.config, self.run_config)
         return "; ".join(f"{key}: {differing[key]}" for key in keys if key in differing)
 

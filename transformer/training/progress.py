@@ -87,7 +87,7 @@ def due(step: int, every: int, last: int) -> bool:
 def means(sums: Mapping[str, SupportsFloat]) -> Record:
     """Returns per-token means of sums named as in `LossSums`. Perplexity is that of `nll`, which is not smoothed."""
     loss, nll, correct, tokens = (float(sums[name]) for name in ("loss", "nll", "correct", "tokens"))
-    tokens = max(tokens, 1.0)  # a batch may have no masked token, or no target that fits its frames
+    tokens = tokens or 1.0  # a batch may have no masked token, or no target that fits its frames
     return {
         "loss": loss / tokens,
         "nll": nll / tokens,
@@ -106,7 +106,7 @@ class TrainingWindow:
     def __init__(self, sums: Mapping[str, float | int], data_wait_seconds: float = 0.0) -> None:
         self.sums = Counter(sums)
         self.resumed_tokens = self.sums["tokens"]
-        self.num_steps = 0
+        self.num_steps = self.target_tokens = 0  # since this start
         self.pending: list[dict] = []  # metrics that are still on the device
         self.learning_rate = 0.0
         self.started, self.paused_seconds = time.perf_counter(), 0.0
@@ -117,6 +117,7 @@ class TrainingWindow:
         self.num_steps += 1
         for batch in stats:
             self.sums.update(pieces=batch.source_tokens + batch.target_tokens, positions=batch.positions)
+            self.target_tokens += batch.target_tokens
         self.pending.append(metrics)
         # JAX itself would dispatch dozens of steps, and an interrupted run would have to wait for all of them.
         if len(self.pending) >= MAX_STEPS_IN_FLIGHT:
@@ -147,12 +148,14 @@ class TrainingWindow:
         if totals["updates"] == 0:
             return None
         seconds = time.perf_counter() - self.started - self.paused_seconds
+        # The sums are weighted by `pair_weights`; without a target side, they count the predicted tokens of the source.
+        tokens = self.target_tokens or totals["tokens"] - self.resumed_tokens
         return means(totals) | {
             "learning_rate": self.learning_rate,
             "gradient_norm": totals["gradient_norm"] / totals["updates"],
             "skipped": totals["skipped"],
             "steps_per_second": self.num_steps / seconds,
-            "tokens_per_second": (totals["tokens"] - self.resumed_tokens) / seconds,
+            "tokens_per_second": tokens / seconds,
             "padding_fraction": 1.0 - totals["pieces"] / totals["positions"],
             "waiting_fraction": (data_wait_seconds - self.data_wait_seconds) / seconds,
         }

@@ -120,7 +120,7 @@ class TrainStep:
     ) -> tuple[TrainState, dict[str, Any]]:
         """Returns the updated state. Where the loss or a gradient is not finite, only the counts change."""
         gradients, sums = totals
-        tokens = jnp.maximum(sums.tokens, 1.0)
+        tokens = jnp.where(sums.tokens == 0.0, 1.0, sums.tokens)
         # Before the division, which is then part of the update's kernels.
         norm = global_norm(self.mesh, gradients) / tokens
         gradients = jax.tree.map(lambda x: x / tokens, gradients)

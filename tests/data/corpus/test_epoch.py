@@ -124,6 +124,11 @@ def test_dropped_pairs_are_not_counted(config, tmp_path):
     _, train = prepare(config, tmp_path)
     # A pair of the first corpus is a repeated one in the second, whatever the tags.
     assert train.report["parts"] == [60, 4] and train.report["dropped"]["duplicate"] == 2
+    # In another direction the same texts are another pair.
+    write_pairs(tmp_path, "talks", [*TALKS[:4], NEWS[5]], languages=("en", "fr"))
+    config.data.mixture = ("train_split=news", "train_split=talks target_language=fr")
+    _, train = prepare(config, tmp_path)
+    assert train.report["parts"] == [60, 5] and train.report["dropped"]["duplicate"] == 0
 
 
 def test_a_tag_that_the_vocabulary_lacks_is_refused(config, tmp_path):

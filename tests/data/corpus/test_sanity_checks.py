@@ -76,6 +76,24 @@ def test_two_pairs_are_shown_within_the_columns(config, prepare, captions):
     assert shown[2] == f"en: {captions[4][0]}"[:68]
 
 
+def test_the_pairs_of_a_mixture_are_shown_with_their_languages(config, prepare, captions):
+    config.data.mixture = ("label=a", "label=b source_language=de target_language=en source_tag=<en>")
+    made, train = prepare(captions[:9])[1:]
+    shown = list(sanity_checks.pair_lines(config.data, made, train, 500))
+    english, german = captions[0]
+    assert shown == [f"en: {english}", f"de: {german}", f"de: <en> {german}", f"en: {english}"]
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_held_out_pairs_are_found_in_either_direction(config, prepare, captions, tmp_path, is_reversed):
+    write_pairs(tmp_path, "valid", [(f" {english}", german) for english, german in captions[4:8]])
+    if is_reversed:
+        config.data.mixture = ("label=back source_language=de target_language=en",)
+    train, source = prepare(captions[6:40])[2], sources.open_source(config.data, "valid")
+    (line,) = sanity_checks.find_shared(train, source, list(sources.decoded(source)))
+    assert "2 pairs of 4" in line and captions[6][0][:20] in line
+
+
 def losses(config, made, texts):
     sides = [count_losses(side, list(texts)) for side in made.sides]
     return list(sanity_checks.find_losses(config, made, "data", sides, is_train=True))

@@ -20,7 +20,7 @@ from transformer.data.sources.mixture import MixedSource, held_out_sets
 from transformer.data.sources.source import open_source, read_pairs
 from transformer.data.tokenizers.tokenizer import Tokenizer
 
-_FORMAT = 10  # part of every key: raise it when the same inputs would give other files
+_FORMAT = 11  # part of every key: raise it when the same inputs would give other files
 _LINKED_SAMPLE = 2000  # pairs, spread over the corpus, whose links are checked
 _MAX_DROPPED = 0.05  # fraction of the pairs that may be dropped without a warning
 

@@ -157,7 +157,8 @@ def encode(folder: Path, source: Source, encoder: PairEncoder, wanted_workers: i
     if not kept:
         raise UserError(f"{source.name}: no pair is left of {len(source)}; {summary(0, dropped)}")
     if encoder.rules.deduplicate:
-        _, first = np.unique(open_array(folder, "hashes"), return_index=True)
+        salts = np.repeat(_direction_hashes(source), counts)
+        _, first = np.unique(open_array(folder, "hashes") ^ salts, return_index=True)
         first.sort()
         # The tokens and links of repeated pairs stay in their files, unused.
         for name in ("offsets", "lengths", "weights", "link_spans"):
@@ -177,6 +178,14 @@ def encode(folder: Path, source: Source, encoder: PairEncoder, wanted_workers: i
         "sizes": {path.name: path.stat().st_size for path in sorted(folder.iterdir())},
     }
     files.write_json(folder / REPORT, report)
+
+
+def _direction_hashes(source: Source) -> UInt64[np.ndarray, " parts"]:
+    """Returns a hash of the languages of each part: equal pairs of different directions are no repetitions."""
+    if not isinstance(source, MixedSource):
+        return np.zeros(1, np.uint64)
+    parts = [part.data for part in source.corpora]
+    return np.array([content_hash(data.source_language, data.target_language) for data in parts], np.uint64)
 
 
 def _digest(folder: Path) -> str:

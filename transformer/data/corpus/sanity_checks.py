@@ -9,7 +9,7 @@ from transformer.config_types import Config
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.corpus.encoding import content_hashes
 from transformer.data.sources.lines import counted
-from transformer.data.sources.mixture import tags
+from transformer.data.sources.mixture import listed_corpora, tags
 from transformer.data.sources.source import Source
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import Vocabulary
@@ -26,8 +26,10 @@ _MAX_SHARED = 0.01  # fraction of held-out sources that may be training sources,
 
 def pair_lines(data: Config, tokenizer: Tokenizer, corpus: Corpus, columns: int) -> Iterator[str]:
     """Yields the first and the middle pair, as decoded from their tokens, in one line for each side."""
-    for pair in zip(*_sample(tokenizer, corpus, 2), strict=True):
-        for language, text in zip((data.source_language, data.target_language), pair, strict=True):
+    parts, ends = listed_corpora(data), np.cumsum(corpus.report["parts"])
+    for number, *pair in zip(corpus.spread(2), *_sample(tokenizer, corpus, 2), strict=True):
+        own = parts[np.searchsorted(ends, number, side="right")].data
+        for language, text in zip((own.source_language, own.target_language), pair, strict=True):
             if language:
                 yield _shorten(f"{language}: {text}", columns)
 
@@ -79,9 +81,13 @@ def find_losses(config: Config, tokenizer: Tokenizer, name: str, losses: Sequenc
 
 
 def find_shared(corpus: Corpus, source: Source, texts: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """Yields a line if pairs of a held-out split occur in the training corpus, or many of their sources do."""
+    """Yields a line if pairs of a held-out split occur in the training corpus, or many of their sources do.
+
+    A mixture may have them in the other direction.
+    """
     texts = [tuple(side.strip() for side in pair) for pair in texts]
     pairs, sources = (corpus.find_hashes(name, hashes) for name, hashes in content_hashes(texts).items())
+    pairs |= corpus.find_hashes("hashes", content_hashes([pair[::-1] for pair in texts])["hashes"])
     if pairs.any() or sources.mean() > _MAX_SHARED:
         index = int(np.argmax(pairs if pairs.any() else sources))
         example = f"{source.where(index, int(not texts[index][0]))}: '{_shorten(' '.join(texts[index]))}'"
