@@ -21,6 +21,7 @@ from transformer.config.loading import with_values
 from transformer.config_types import Config
 from transformer.data.sources.lines import read_text_file
 from transformer.decoding.bleu import METRICS, Language, bleu_language, metrics_in
+from transformer.environment import CONTENTS, TRAINING_CORPUS
 from transformer.errors import MALFORMED, UserError
 from transformer.run.record import read_record
 from transformer.training.objectives import OBJECTIVES
@@ -69,7 +70,7 @@ class Evaluation:
         decoding = {f"decoding.{key}": value for key, value in self.decoding.items()}
         search = {"split": self.split, "averaged": self.result["averaged"], "models": len(self.result["models"])}
         search["shortlist"] = (self.result["shortlist"] or "")[:8] or None  # of a digest
-        return run_settings(self.config) | decoding | search | self.languages
+        return run_settings(self.config) | training_data(self.workdir) | decoding | search | self.languages
 
     @property
     def languages(self) -> dict[str, str]:
@@ -157,6 +158,13 @@ def run_settings(config: Config) -> dict[str, Any]:
     return {key: value for key, value in flatten(config).items() if key not in ignored}
 
 
+def training_data(workdir: Path) -> dict[str, str | None]:
+    """Returns the abbreviated digest of a run's training corpus, whose path may be that of other data by now."""
+    path = workdir / CONTENTS
+    contents = files.read_json(path, dict, "restore it or delete it") if path.exists() else {}
+    return {"training_data": contents.get(TRAINING_CORPUS, "")[:8] or None}
+
+
 def name_split(split: str, data: str | None) -> str:
     """Returns the name of a split, with the absolute path of `data`, the workdir of another run that it is part of."""
     return split if data is None else f"{split} of {Path(data).resolve()}"
@@ -216,8 +224,11 @@ def _read_object(path: Path, types: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def short_commit(environment: Mapping[str, Any]) -> str:
-    """Returns the abbreviated commit of a recorded environment, with + for uncommitted changes."""
-    return (environment.get("commit") or "unknown")[:9] + ("+" if environment.get("uncommitted_changes") else "")
+    """Returns the abbreviated commit of each start of a run, as far as they differ, with + for uncommitted changes."""
+    starts = [environment, *environment.get("resumed", [])]
+    ends = ["+" if start.get("uncommitted_changes") else "" for start in starts]
+    commits = [f"{(start.get('commit') or 'unknown')[:9]}{end}" for start, end in zip(starts, ends, strict=True)]
+    return ", then ".join(commit for commit, _ in itertools.groupby(commits))
 
 
 def differing_keys(several: Sequence[Mapping[str, Any]]) -> list[str]:

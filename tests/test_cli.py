@@ -58,12 +58,15 @@ def test_a_path_may_begin_with_the_home_folder(monkeypatch):
 
 
 @pytest.mark.parametrize("flag", ["--workdir=", "--output="])
-def test_an_empty_folder_is_refused(flag, capsys):
+def test_an_empty_folder_and_a_bucket_are_refused(flag, capsys):
     parser = cli.Parser("tests", "A command.")
     parser.add_argument("--workdir")
     parser.add_argument("--output")
     for words in ([flag], [flag[:-1], ""]):
         with pytest.raises(UserError, match=f"^{words[0]}: is empty, as an unset variable of a shell"):
+            parser.parse(words)
+    for words in ([f"{flag}gs://a/b"], [flag[:-1], "gs://a/b"]):
+        with pytest.raises(UserError, match=f"^{flag}gs://a/b: must be a folder of this machine"):
             parser.parse(words)
 
 

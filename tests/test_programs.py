@@ -36,3 +36,17 @@ def test_a_device_has_a_program_of_its_own_that_runs_on_it():
     program = programs.compile(function, STATE, batch, factor, device=device)
     assert program is not programs.compile(function, STATE, batch, factor)
     assert program(STATE, batch, factor)["x"].devices() == {device}
+
+
+def test_without_jit_the_function_itself_runs(monkeypatch):
+    shapes = []
+
+    def function(state, x):
+        shapes.append(type(x))
+        return x
+
+    with jax.disable_jit():
+        programs = Programs()
+        programs.run(jax.jit(function), STATE, np.ones(2))
+        programs.run(jax.jit(function), STATE, np.ones(2))
+    assert shapes == [np.ndarray] * 2

@@ -66,7 +66,8 @@ def test_the_commit_is_recorded(tmp_path, monkeypatch):
     git("init")
     git("add", ".")
     git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-m", "another project")
-    (tmp_path / "transformer").touch()  # installed in the folder of that project
+    (tmp_path / "transformer").mkdir()  # installed in the folder of that project
+    (tmp_path / "transformer" / "__init__.py").touch()
     described = environment.describe_environment()
     assert described["commit"] is None and described["uncommitted_changes"] is None
     git("add", ".")
@@ -74,6 +75,12 @@ def test_the_commit_is_recorded(tmp_path, monkeypatch):
     described = environment.describe_environment()
     assert described["commit"] == git("rev-parse", "HEAD") and described["uncommitted_changes"] is False
     assert "diff" not in described
+    (tmp_path / "my_config.py").touch()  # config.json has what it says
+    assert environment.describe_environment()["uncommitted_changes"] is False
+    (tmp_path / "transformer" / "new.py").touch()
+    described = environment.describe_environment()
+    assert described["uncommitted_changes"] is True and described["untracked"] == ["transformer/new.py"]
+    (tmp_path / "transformer" / "new.py").unlink()
     (tmp_path / "requirements.txt").write_text("jax==2 \n")
     described = environment.describe_environment()
     assert described["uncommitted_changes"] is True

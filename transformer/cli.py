@@ -22,6 +22,7 @@ from transformer.config.loading import parse_overrides
 from transformer.errors import UserError, is_out_of_memory
 
 LANGUAGES = ("source_language", "target_language")
+FOLDERS = ("--workdir", "--output")
 DISK_IS_FULL = "the disk is full"
 OUT_OF_MEMORY = {  # the advice, by the parser's `overrides`, which are the keys that the command can change
     "config": "lower config.batch.tokens and raise config.training.accumulation in return, or lower "
@@ -34,10 +35,6 @@ UNUSABLE_PATH = (
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY),
     *(errno.ENAMETOOLONG, errno.ELOOP),
 )
-
-
-class Terminated(KeyboardInterrupt):
-    """An interruption by one of `runtime.TERMINATIONS`."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -86,8 +83,12 @@ class Parser(argparse.ArgumentParser):
             else:
                 plain.append(word)
         for word, following in itertools.pairwise([*plain, "-"]):
-            if word in ("--workdir=", "--output=") or (word in ("--workdir", "--output") and not following):
+            name, equals, text = word.partition("=")
+            folder = text if equals else following
+            if name in FOLDERS and not folder:
                 raise UserError(f"{word}: is empty, as an unset variable of a shell is; name a folder")
+            if name in FOLDERS and "://" in folder:
+                raise UserError(f"{name}={folder}: must be a folder of this machine; mount the bucket")
         arguments = self.parse_args(plain)
         if rerank := getattr(arguments, "rerank", None):
             if "decoding.rerank" in dict(overrides):
@@ -143,7 +144,7 @@ def run(parser: Parser, main: Callable[[argparse.Namespace], None]) -> NoReturn:
     runtime.set_up()
 
     def terminate(number: int, frame: object) -> NoReturn:
-        raise Terminated(f"terminated by signal {number}")
+        raise KeyboardInterrupt(f"terminated by signal {number}")
 
     for number in runtime.TERMINATIONS:  # they end a command as Ctrl-C does
         signal.signal(number, terminate)

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from absl import logging
+
 from transformer import files
 from transformer.errors import UserError
 
@@ -25,17 +27,21 @@ FINGERPRINTS = (VOCABULARY, TRAINING_CORPUS, VALIDATION_CORPUS)
 
 
 def describe_environment() -> dict[str, Any]:
-    """Returns commit (None unless git tracks the code), uncommitted changes, packages, devices and command line."""
+    """Returns commit (None unless git tracks the code), uncommitted changes, packages, devices and command line.
+
+    Uncommitted changes include new modules of `transformer`, of which only the names are recorded.
+    """
     import jax  # commands that compute nothing need only `now`
 
-    commit, diff = None, None
+    commit, diff, untracked = None, None, None
     # An installed package may be inside the repository of another project.
     if git("ls-files", "--error-unmatch", "transformer") is not None:
         commit, diff = git("rev-parse", "HEAD"), git("diff", "HEAD", "--no-ext-diff", "--no-color")
+        untracked = git("ls-files", "--others", "--exclude-standard", "transformer")
     environment = {
         "started": now(),
         "commit": commit and commit.strip(),
-        "uncommitted_changes": None if diff is None else diff != "",
+        "uncommitted_changes": None if diff is None else bool(diff or untracked),
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -44,6 +50,8 @@ def describe_environment() -> dict[str, Any]:
         "processes": jax.process_count(),
         "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
     }
+    if untracked:
+        environment["untracked"] = untracked.splitlines()
     if diff:
         cut = f"\n[cut: the first {MAX_DIFF:,} of {len(diff):,} characters]\n" if len(diff) > MAX_DIFF else ""
         environment["diff"] = diff[:MAX_DIFF] + cut
@@ -83,9 +91,13 @@ def now() -> str:
 
 
 def git(*arguments: str) -> str | None:
-    """Returns what git prints in this repository; None if it fails."""
+    """Returns what git prints in this repository; None if it fails. Warns if git does not trust the folder's owner."""
     try:
         result = subprocess.run(["git", *arguments], cwd=REPOSITORY, capture_output=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
+    except OSError:
+        return None
+    except subprocess.CalledProcessError as error:
+        if b"dubious ownership" in error.stderr:  # as for a folder that a container mounts
+            logging.warning("The commit is unknown: git config --global --add safe.directory %s", REPOSITORY)
         return None
     return result.stdout.decode(errors="replace")

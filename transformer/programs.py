@@ -37,7 +37,12 @@ class Programs:
         return self.compile(function, *arguments)(*arguments)
 
     def compile(self, function: Any, *arguments: Any, device: jax.Device | None = None) -> jax.stages.Compiled:
-        """Returns the function compiled for these shapes, and for `device` or the shardings of the arguments."""
+        """Returns the function compiled for these shapes, and for `device` or the shardings of the arguments.
+
+        With JAX_DISABLE_JIT=1, for debugging, it is the function itself.
+        """
+        if jax.config.jax_disable_jit:
+            return function
         leaves, structure = jax.tree.flatten(arguments[1:])
         key = function, structure, *map(np.shape, leaves)
         if (device, key) in self.compiled:

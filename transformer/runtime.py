@@ -17,6 +17,7 @@ M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8  # from glibc's malloc.h
 
 def set_up() -> None:
     """Prepares the process for a command. To be called before any thread starts."""
+    os.environ.pop("JAX_ENABLE_X64", None)  # the arrays of this code are of 32 bits
     open_closed_streams()
     keep_freed_memory()
     gc.set_threshold(GC_THRESHOLD)  # importing and tracing make many objects that stay

@@ -24,13 +24,6 @@ from transformer.workdir import open_existing
 def main(arguments: argparse.Namespace) -> None:
     if arguments.profile is not None and arguments.plan:
         raise UserError("--profile --plan: a plan trains no step to trace; give one of them")
-    try:
-        prepare_and_train(arguments)
-    except cli.Terminated:  # before the loop, which handles signals itself, there is nothing to save
-        logging.info("Terminated before the first step of this start: run the same command again.")
-
-
-def prepare_and_train(arguments: argparse.Namespace) -> None:
     from transformer.distributed import coordination
     from transformer.distributed.launch import distributed_run
     from transformer.run import checks, loop

@@ -10,7 +10,7 @@ from typing import Any
 import altair as alt
 
 from scripts.charts import theme
-from scripts.evaluations import run_settings
+from scripts.evaluations import run_settings, training_data
 from scripts.runs import RecordedRun, read_runs
 from scripts.systems import describe_settings, grouped
 from transformer.decoding.bleu import METRICS
@@ -37,8 +37,8 @@ def draw(
 ) -> Any:
     """Returns the curves of runs over the steps, in a panel for each metric.
 
-    Runs that differ only in their seed are one system: thin lines, and their mean with a band of one standard deviation
-    at the steps that all of them have.
+    Runs on the same data that differ only in their seed are one system: thin lines, and their mean with a band of one
+    standard deviation at the steps that all of them have.
 
     Args:
       workdirs: folders of runs, complete or not.
@@ -63,7 +63,8 @@ def draw(
 def group(runs: Sequence[RecordedRun]) -> dict[str, list[RecordedRun]]:
     """Returns the runs of each system, by a label: the settings in which the systems differ, or the runs' names."""
     systems: dict[str, list[RecordedRun]] = {}
-    for differences, members in grouped(runs, [run_settings(run.config) for run in runs]):
+    settings = [run_settings(run.config) | training_data(run.workdir.path) for run in runs]
+    for differences, members in grouped(runs, settings):
         label = describe_settings(differences)
         label = label or os.path.commonprefix([run.label for run in members]).rstrip("-_./ ") or members[0].label
         label = theme.visible(label + (f" ({len(members)} seeds)" if len(members) > 1 else ""))

@@ -87,7 +87,8 @@ def make_table(trials: Sequence[FrozenTrial], sweep: Sweep) -> list[tuple[str, .
             continue
         objective = [trial.value for trial in complete]
         mean = statistics.mean(objective)
-        deviation = f" ± {statistics.stdev(objective):.2g}" if len(objective) > 1 else ""
+        seeds = {values(trial).get(SEED) for trial in complete}  # a search may repeat a setting
+        deviation = f" ± {statistics.stdev(objective):.2g}" if len(seeds) > 1 else ""
         numbers = ", ".join(str(trial.user_attrs["trial"]) for trial in complete)
         if is_partial := len(complete) < len(group):
             numbers += f" ({len(complete)} of {len(group)})"

@@ -157,6 +157,21 @@ def test_a_whole_number_may_be_written_as_a_float(tmp_path):
     assert (config.training.steps, config.model.d_k) == (10_000, 10) and type(config.training.steps) is int
 
 
+def test_values_that_refer_to_other_keys_follow_overrides(tmp_path):
+    lines = 'width = config.model.get_ref("d_model"); config.model.d_ff = 4 * width; config.model.d_k = width'
+    path = write_config(tmp_path, FROM_BASE.format("", lines))
+    model = loading.load_file(path, [("model.d_model", "64")]).model
+    assert (model.d_model, model.d_ff, model.d_k) == (64, 256, 64)
+    model = loading.load_file(path, [("model.d_ff", "100"), ("model.d_model", "64")]).model
+    assert (model.d_ff, model.d_k) == (100, 64)
+
+
+def test_numbers_may_be_numpys(tmp_path):
+    lines = "import numpy as np; config.optimizer.learning_rate = np.sqrt(0.25); config.training.steps = np.int64(7)"
+    config = loading.load_file(write_config(tmp_path, FROM_BASE.format("", lines)), [])
+    assert (config.optimizer.learning_rate, config.training.steps) == (0.5, 7) and type(config.training.steps) is int
+
+
 def test_a_saved_configuration_can_be_given_as_config(tmp_path):
     workdir = tmp_path / "10:00"
     workdir.mkdir()

@@ -12,6 +12,7 @@ from tests.checkpoints import workdirs as untrained
 from tests.checkpoints.workdirs import run
 from tests.scripts.evaluated import SENTENCES, add_evaluation, damage, error, file, make_run, make_sweep, result
 from transformer import evaluate
+from transformer.environment import CONTENTS, TRAINING_CORPUS
 from transformer.workdir import Workdir
 
 
@@ -104,6 +105,23 @@ def test_repeated_seeds_are_separated_by_code_step_or_evaluation(evaluated, tmp_
     (new[1] / "environment.json").write_text((old / "environment.json").read_text())
     comparison = result(capsys, file(old), new[1])
     assert comparison["settings"] == {"evaluation": {"A": str(file(old)), "B": str(file(new[1]))}}
+
+
+def test_runs_on_other_data_are_another_system(evaluated, capsys):
+    paths = [evaluated(name, seed=seed) for name, seed in (("a", "0"), ("bb", "1"), ("ccc", "2"))]
+    for path, digest in zip(paths, ("0123456789", "0123456789", "fedcba9876"), strict=True):
+        (path / CONTENTS).write_text(json.dumps({TRAINING_CORPUS: digest}))
+    comparison = result(capsys, *paths)
+    assert comparison["settings"] == {"training_data": {"A": "01234567", "B": "fedcba98"}}
+    assert [len(system["runs"]) for system in comparison["systems"]] == [2, 1]
+
+
+def test_the_code_of_all_starts_is_named(evaluated, capsys):
+    path = evaluated("a")
+    environment = json.loads((path / "environment.json").read_text()) | {"commit": "old", "uncommitted_changes": False}
+    starts = [{"commit": "old"}, {"commit": "new", "uncommitted_changes": True}]
+    (path / "environment.json").write_text(json.dumps(environment | {"resumed": starts}))
+    assert result(capsys, path)["systems"][0]["runs"][0]["commit"] == "old, then new+"
 
 
 def test_a_shortlist_is_named_by_eight_characters_of_its_digest(evaluated, capsys):

@@ -4,6 +4,7 @@ A key is written with its group, `model.d_model`; a flat configuration is a dict
 """
 
 import difflib
+import numbers
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -117,6 +118,8 @@ def coerce(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
             advice = nearest(name, keys, count=3) or "; configs/base.py explains every key"
             raise UserError(f"{prefix}{name}={show(value)}: there is no key {name}{advice}")
         key = keys[name]
+        if isinstance(value, numbers.Number) and hasattr(value, "item"):  # of NumPy
+            value = value.item()
         if key.type is float and type(value) is int and abs(value) < LARGEST:
             value = float(value)
         elif key.type is int and type(value) is float and value.is_integer():

@@ -43,7 +43,11 @@ def load_file(path_and_argument: str, overrides: Overrides) -> ml_collections.Fr
         raise UserError(f"--config={path}: must be a .py file that defines get_config(), or the config.json of a run")
     if not isinstance(config, ml_collections.ConfigDict):
         raise UserError(f"--config={path}: get_config() returned {type(config).__name__}, must be a ConfigDict")
-    values = keys.coerce_types(keys.flatten(config) | parse_overrides(overrides, "--config."))
+    given = parse_overrides(overrides, "--config.")
+    if not isinstance(config, ml_collections.FrozenConfigDict):
+        with config.unlocked(), config.ignore_type():  # so that values which refer to these keys follow
+            config.update_from_flattened_dict(given)
+    values = keys.coerce_types(keys.flatten(config) | given)
     steps = values["training.steps"]
     for name in ("optimizer.warmup_steps", "training.eval_every"):
         if values[name] > steps > 0:

@@ -173,6 +173,8 @@ def record_start(workdir: Workdir, config: Config) -> None:
     before, after, difference = flatten(recorded), flatten(config), loading.difference(recorded, config)
     changes = {key: [before[key], after[key]] for key in difference}
     start = describe_environment() | {"step": max(steps, default=0), "changes": changes}
+    if start["commit"] != (last := [record, *record["resumed"]][-1]["commit"]):
+        logging.warning("The code has changed since the last start: commit %s, was %s.", start["commit"], last)
     if STEPS in changes:
         start["schedule"] = f"{config.optimizer.schedule} of {after[STEPS]} steps from update {start['step'] + 1} on"
     files.write_json(workdir.environment, record | {"resumed": [*record["resumed"], start]})

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import itertools
-import signal
 import time
 from collections.abc import Sequence
 
@@ -34,15 +33,15 @@ MIN_LOGGED_SECONDS = 1.0  # of a compilation
 def train(run: Run, profiled: tuple[int, int] | None, interruption: Interruption | None = None) -> None:
     """Trains to the last step, or until `training.patience` validations in a row have not improved the score.
 
-    The steps from `profiled[0]` to `profiled[1]` are traced. `interruption`, by default that of signals, ends it
-    early: it is saved, and not complete. Raises KeyboardInterrupt after Ctrl-C, and UserError if training diverges too
+    The steps from `profiled[0]` to `profiled[1]` are traced. `interruption` ends it early: it is saved, and not
+    complete. Without one, signals do, and then it raises KeyboardInterrupt. Raises UserError if training diverges too
     often.
     """
     for line in pair_lines(run.config.data, run.tokenizer, run.corpus, columns=65):
         logging.info("pair  %s", line)
-    training, interruption, is_first = run.config.training, interruption or Interruption(), jax.process_index() == 0
+    training, is_first = run.config.training, jax.process_index() == 0
     hooks = Hooks(
-        interruption,
+        interruption or Interruption(),
         Watchdog(training.stall_seconds),
         *([Profile(run.workdir.profile, *profiled)] if profiled and is_first else []),
         *([Recorder(run.workdir, run.config, run.corpus.names)] if is_first else []),
@@ -67,7 +66,7 @@ def train(run: Run, profiled: tuple[int, int] | None, interruption: Interruption
     message = "interrupted before the first step: run the same command to start again"
     if progress.step:
         message = f"interrupted; step {progress.step} is saved: run the same command to resume"
-    if interruption.signal == signal.SIGINT:
+    if interruption is None:
         raise KeyboardInterrupt(message)
     logging.info("%s", message.capitalize())
 

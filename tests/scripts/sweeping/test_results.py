@@ -54,6 +54,12 @@ def test_the_table_has_mean_and_deviation_over_seeds_best_first_and_partial_rows
     ]
 
 
+def test_a_repeated_setting_is_no_second_seed(tmp_path):
+    sweep = listed([{"model.dropout": 0.1}], objective="bleu", pruner=None)
+    trials = complete(tmp_path, sweep, [30.0]).trials() * 2
+    assert [row[0] for row in results.make_table(trials, sweep)[1:]] == ["30"]
+
+
 def test_the_lowest_of_a_minimized_objective_is_first(tmp_path):
     sweep = listed(product({"model.dropout": [0.1, 0.3]}), objective="nll", pruner=None)
     trials = complete(tmp_path, sweep, [2.0, 1.0]).trials()
