@@ -23,6 +23,8 @@ from scripts.serving.batching import QueueFull
 from scripts.serving.middleware import Measured, Metrics
 from scripts.serving.models import ServedModel
 from scripts.serving.requests import Limits
+from scripts.serving.texts import split_html
+from transformer.data.languages import base_code
 from transformer.errors import UserError
 
 PAGE = Path(__file__).parent / "page"
@@ -65,7 +67,8 @@ class Routes:
         self.limits, self.keys = limits, keys
         self._places = asyncio.Semaphore(limits.requests)
         self.codes = list(dict.fromkeys(code for pair in self.models for code in pair))
-        self.detector = languages.Detector(dict.fromkeys(source for source, _ in self.models))
+        self.sources = list(dict.fromkeys(source for source, _ in self.models))
+        self.detector = languages.Detector(self.codes)
 
     def limited(self, route: Callable[[dict[str, Any]], Awaitable[Any]]) -> Callable[[Request], Awaitable[Response]]:
         """Returns an endpoint that answers with the route's JSON for the fields of a request, within the limits."""
@@ -92,11 +95,11 @@ class Routes:
 
     async def translate(self, fields: dict[str, Any]) -> dict[str, Any]:
         texts, is_list = requests.read_texts(fields, "q", self.limits)
-        source, target = requests.read_name(fields, "source"), requests.read_name(fields, "target")
+        source, target = (self._served(requests.read_name(fields, name)) for name in ("source", "target"))
         form = fields.get("format") or "text"
         if form not in ("text", "html"):
             raise HTTPException(400, f"{form!s:.20} format is not supported")
-        detected = [self.detector(text)[0] for text in texts] if source == "auto" else []
+        detected = [self._detect(text, form, target) for text in texts] if source == "auto" else []
         sources = [found["language"] for found in detected] or [source] * len(texts)
         models, alternatives = [self._model_or_none(code, target) for code in sources], _alternatives(fields)
         controls, glossary = requests.read_controls(fields, texts, is_list, self.limits)
@@ -121,7 +124,7 @@ class Routes:
         """Returns the route of a function of a model and the fields, which the model's queue calls."""
 
         async def route(fields: dict[str, Any]) -> Any:
-            model = self._model(requests.read_name(fields, "source"), requests.read_name(fields, "target"))
+            model = self._model(*(self._served(requests.read_name(fields, name)) for name in ("source", "target")))
             call = functools.partial(function, model.explorer, fields, self.limits)
             return (await model.queue.compute("explore", [call]))[0]
 
@@ -151,6 +154,18 @@ class Routes:
     async def health(self, request: Request) -> Response:
         is_ok = all(model.queue.is_alive for model in self.models.values())
         return JSONResponse({"status": "ok" if is_ok else "failed"}, 200 if is_ok else 503)
+
+    def _served(self, code: str) -> str:
+        """Returns the served language that a code such as EN or en-US means, or else the code."""
+        alike = [known for known in self.codes if base_code(known) == base_code(code)]
+        return code if code in self.codes or not alike else alike[0]
+
+    def _detect(self, text: str, form: str, target: str) -> dict[str, Any]:
+        """Returns the language of a text to translate: that of a source, or the target, whose texts do not change."""
+        if form == "html":
+            text = "\n".join(sentence for is_sentence, sentence in split_html(text, target) if is_sentence)
+        codes = [*self.sources, target] if self.detector.knows(self.sources) else self.sources
+        return self.detector(text, codes)[0]
 
     def _model(self, source: str, target: str) -> ServedModel:
         """Returns the model of a pair. Raises HTTPException if a language is not served."""

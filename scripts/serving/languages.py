@@ -34,9 +34,18 @@ class Detector:
         self._known = {base_code(code): code for code in codes if base_code(code) in known}
         self._identifier.set_languages(list(self._known))
 
-    def __call__(self, text: str) -> list[dict]:
-        """Returns {"language": code, "confidence": percent} for each language, the most probable one first."""
-        if len(self.codes) == 1 or not self._known:
-            return [{"language": code, "confidence": 100.0} for code in self.codes[:1]]
-        ranks = self._identifier.rank(text)
-        return [{"language": self._known[code], "confidence": round(100 * share, 1)} for code, share in ranks]
+    def knows(self, codes: Collection[str]) -> bool:
+        return all(base_code(code) in self._known for code in codes)
+
+    def __call__(self, text: str, among: Collection[str] | None = None) -> list[dict]:
+        """Returns {"language": code, "confidence": percent} for each language, the most probable one first.
+
+        `among` are the languages to choose from, by default all.
+        """
+        among = self.codes if among is None else list(among)
+        known = {base: code for base, code in self._known.items() if code in among}
+        if len(among) == 1 or not known:
+            return [{"language": code, "confidence": 100.0} for code in among[:1]]
+        ranks = [(known[base], share) for base, share in self._identifier.rank(text) if base in known]
+        total = sum(share for _, share in ranks) or 1.0
+        return [{"language": code, "confidence": round(float(100 * share / total), 1)} for code, share in ranks]

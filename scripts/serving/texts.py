@@ -1,6 +1,7 @@
 """Texts and HTML as sentences to translate, and what stands between them."""
 
 import html
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 
@@ -10,23 +11,25 @@ from transformer.data.languages import base_code
 
 Piece = tuple[bool, str]  # whether it is a sentence to translate, and the text
 _UNSPACED = ("zh", "yue", "ja", "th", "lo", "km", "my")  # languages without spaces between sentences
-# Comments, elements without text to translate, and tags, as browsers read them: one without its end reaches to the end
+_UNREAD = "script|style|textarea|code|kbd|samp|var|math"  # elements without text to translate
+# Comments, these elements, and tags, as browsers read them: one without its end reaches to the end
 # of the text. So a search never begins again within markup, and its time is linear in the text. Python's HTMLParser
 # takes quadratic time.
 _VALUE = r"""=\s*+(?>"[^"]*+"?+|'[^']*+'?+|[^\s>]*+)"""
 _ATTRIBUTES = rf"(?:[^>=]++|{_VALUE})*+"
 _MARKUP = re.compile(
-    rf"""<!--(?:-?>|.*?(?:--!?>|\Z))|<(script|style|code|textarea)(?=[\s/>]){_ATTRIBUTES}>.*?(?:</\1(?=[\s/>])[^>]*>?|\Z)"""
+    rf"""<!--(?:-?>|.*?(?:--!?>|\Z))|<({_UNREAD})(?=[\s/>]){_ATTRIBUTES}>.*?(?:</\1(?=[\s/>])[^>]*>?|\Z)"""
     rf"""|</?[a-z]{_ATTRIBUTES}>?|<[!?/][^>]*>?""",
     re.DOTALL | re.IGNORECASE,
 )
 # The tag of an element with translate="no" that has content which is not markup already.
-_WITHOUT_CONTENT = "script|style|code|textarea|area|base|br|col|embed|hr|img|input|link|meta|source|track|wbr"
+_WITHOUT_CONTENT = f"{_UNREAD}|area|base|br|col|embed|hr|img|input|link|meta|source|track|wbr"
 _UNTRANSLATED = re.compile(
     rf"""<(?!(?:{_WITHOUT_CONTENT})[\s/>])([a-z][^\s/>]*+)"""
     rf"""(?>{_VALUE}|[^>=])*?(?<=[\s/"'])translate\s*+=\s*+(["']?)no\2[\s/>]""",
     re.IGNORECASE,
 )
+_PRE = re.compile(r"<(/?)pre(?=[\s/>])", re.IGNORECASE)
 
 
 def split_text(text: str, language: str) -> list[Piece]:
@@ -41,15 +44,17 @@ def split_text(text: str, language: str) -> list[Piece]:
 def split_html(text: str, language: str) -> list[Piece]:
     """Returns the sentences of the text nodes, unescaped, and the markup between them as it stands.
 
-    Comments, the elements script, style, code and textarea, and those with translate="no" are markup. A line break in
-    a text node is a space.
+    Comments, elements such as script and code, and those with translate="no" are markup. A line break in a text node is
+    a space, except in the element pre.
     """
     pieces: list[Piece] = []
-    end = 0
+    end, in_pre = 0, False
     for start, stop in _markup(text):
-        pieces += [*_split_node(text[end:start], language), (False, text[start:stop])]
+        pieces += [*_split_node(text[end:start], language, in_pre), (False, text[start:stop])]
         end = stop
-    return pieces + _split_node(text[end:], language)
+        if tag := _PRE.match(text, start):
+            in_pre = not tag[1]
+    return pieces + _split_node(text[end:], language, in_pre)
 
 
 SPLITTERS: dict[str, Callable[[str, str], list[Piece]]] = {"text": split_text, "html": split_html}
@@ -98,17 +103,23 @@ def _markup(text: str) -> Iterator[tuple[int, int]]:
         yield start, len(text)
 
 
-def _split_node(node: str, language: str) -> list[Piece]:
+def _split_node(node: str, language: str, keeps_lines: bool) -> list[Piece]:
     # White space at the ends keeps its line breaks.
     before, inside, after = _strip(html.unescape(node))
-    pieces = _split_line(" ".join(inside.splitlines()), language)
+    pieces = split_text(inside if keeps_lines else " ".join(inside.splitlines()), language)
     kept = [(is_sentence, text if is_sentence else ESCAPES["html"](text)) for is_sentence, text in pieces]
     return [(False, before), *kept, (False, after)]
 
 
 def _split_line(line: str, language: str) -> Iterator[Piece]:
     segments = sentencex.segment(base_code(language), line)
-    for segment in segments if "".join(segments) == line else [line]:
+    if "".join(segments) != line:
+        segments = [line]
+    elif base_code(language) not in _UNSPACED:  # a point without a space after it may be inside a name
+        breaks = itertools.accumulate((segment[-1:].isspace() for segment in segments), initial=0)
+        groups = itertools.groupby(zip(breaks, segments, strict=False), key=lambda pair: pair[0])
+        segments = ["".join(segment for _, segment in group) for _, group in groups]
+    for segment in segments:
         is_text = any(map(str.isalnum, segment))
         pieces = zip((False, is_text, False), _strip(segment), strict=True)
         yield from ((is_sentence, text) for is_sentence, text in pieces if text)

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from scripts.serving import app as app_module
-from scripts.serving.app import make_app
+from scripts.serving.app import Routes, make_app
 from scripts.serving.languages import Detector, name
 from scripts.serving.middleware import Metrics
 from scripts.serving.models import load_models
@@ -153,10 +153,30 @@ def test_the_language_is_detected_among_the_sources(client):
     assert (name("de_AT"), name("out")) == ("German", "out")
 
 
+def test_the_language_of_a_text_is_that_of_a_source_or_the_target():
+    english, german = "The house of the dog is small.", "Das Haus des Hundes ist klein."
+    routes = Routes([types.SimpleNamespace(source="en", target=target) for target in ("de", "fr")], LIMITS, [])
+    found = {text: routes._detect(text, "text", "de") for text in (english, german)}
+    assert [found[text]["language"] for text in (english, german)] == ["en", "de"]
+    assert found[german]["confidence"] > 90
+    assert routes._detect(german, "text", "fr")["language"] in ("en", "fr")
+    markup = f'<p class="the main text of this page" title="{english} {english}">{german}</p>'
+    assert routes._detect(markup, "html", "de")["language"] == "de"
+    # A source that the detector does not know is not taken for the target.
+    routes = Routes([types.SimpleNamespace(source="xx", target="de")], LIMITS, [])
+    assert routes._detect(german, "text", "de")["language"] == "xx"
+
+
+def test_codes_of_regions_and_capitals_mean_a_served_language():
+    routes = Routes([types.SimpleNamespace(source="en", target="pt_BR")], LIMITS, [])
+    codes = ("en", "EN", "en-US", "pt", "pt-BR", "fr", "auto")
+    assert [routes._served(code) for code in codes] == ["en", "en", "en", "pt_BR", "pt_BR", "fr", "auto"]
+
+
 def test_texts_in_the_target_language_do_not_change(client, expected, monkeypatch):
     assert post(client, target="in", alternatives=1).json() == {"translatedText": "1 2 3", "alternatives": []}
     found = {"1 2": "in", "3 4": "out"}
-    monkeypatch.setattr(Detector, "__call__", lambda self, text: [{"language": found[text], "confidence": 99.0}])
+    monkeypatch.setattr(Detector, "__call__", lambda self, text, among: [{"language": found[text], "confidence": 99.0}])
     assert post(client, source="auto", q=["1 2", "3 4"]).json()["translatedText"] == [expected("1 2"), "3 4"]
 
 

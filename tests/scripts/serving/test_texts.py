@@ -27,6 +27,9 @@ def test_sentences_end_at_their_marks_and_at_line_breaks():
     text = "  Dr. Smith is here.  Are you?\n\nA title\r\nThe end. "
     assert sentences(split_text(text, "en")) == ["Dr. Smith is here.", "Are you?", "A title", "The end."]
     assert upper(text, "text") == text.upper()
+    names = "Call obj.Method() or System.Out now. Version 2.0.Beta is out."
+    assert sentences(split_text(names, "en")) == ["Call obj.Method() or System.Out now.", "Version 2.0.Beta is out."]
+    assert len(sentences(split_text("\u4f60\u597d\u3002\u6211\u5f88\u597d\u3002", "zh"))) == 2
 
 
 @pytest.mark.parametrize(
@@ -53,6 +56,8 @@ def test_sentences_end_at_their_marks_and_at_line_breaks():
         ("<img translate=no>a<code translate=no>b</code>c", "<img translate=no>A<code translate=no>b</code>C"),
         ("<i title=' translate=no '>a</i><i translate=none>b", "<i title=' translate=no '>A</i><i translate=none>B"),
         ("<i data-translate=no>a</i><i translate>b", "<i data-translate=no>A</i><i translate>B"),
+        ("<pre>one\n  two &amp;\n</pre>three\nfour", "<pre>ONE\n  TWO &amp;\n</pre>THREE FOUR"),
+        ("<kbd>a</kbd><math><mi>b</mi></math>c", "<kbd>a</kbd><math><mi>b</mi></math>C"),
         ("", ""),
     ],
 )
