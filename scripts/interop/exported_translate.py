@@ -42,9 +42,15 @@ def segment(line: str) -> list[str]:
     return source.encode(line, out_type=str)
 
 
+sys.stdin.reconfigure(encoding="utf-8", errors="replace", newline="\n")
+sys.stdout.reconfigure(encoding="utf-8")
 for lines in iter(lambda: list(itertools.islice(sys.stdin, ROWS)), []):
     lines = [line.rstrip("\n") for line in lines]
-    texts = [segment(line)[: longest - 1] for line in lines]
+    texts = [segment(line) for line in lines]
+    for line, text in zip(lines, texts, strict=True):
+        if len(text) >= longest:
+            print(f"cut after {longest - 1} of {len(text)} tokens: {line[:40]}...", file=sys.stderr)
+    texts = [text[: longest - 1] for text in texts]
     batch = np.zeros((ROWS, max(16, 1 << max(map(len, texts)).bit_length())), np.int32)
     for row, text in zip(batch, texts, strict=False):
         if text:  # an empty row gives an empty translation

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from absl import logging
 
 from scripts.interop import untrusted, vocabularies
 from scripts.interop.portable import NEVER, PortableModel, fitting_positions, rows_in_order
@@ -96,6 +97,10 @@ def _read_settings(settings: dict[str, Any], search: dict[str, Any], texts: dict
     for names in KEYS.values():
         if any(settings[name] != settings[names[0]] for name in names):
             raise UserError(f"{' and '.join(names)} differ; both stacks must have the same value")
+    if (forced := search.get("forced_bos_token_id")) is not None:
+        raise UserError(f"forced_bos_token_id={forced}: a token that begins each translation cannot be imported")
+    if (penalty := search.get("repetition_penalty") or 1.0) != 1.0:
+        logging.warning("repetition_penalty=%g is left out: the search here has none.", penalty)
     config = {key: settings[names[0]] for key, names in KEYS.items()} | {
         "model.activation": ACTIVATIONS[activation],
         "model.norm_position": NORM_POSITIONS[model_type],
@@ -106,6 +111,8 @@ def _read_settings(settings: dict[str, Any], search: dict[str, Any], texts: dict
         "decoding.beam_size": search.get("num_beams", 1),
         "decoding.length_penalty": search.get("length_penalty", 1.0),
         "decoding.length_penalty_form": "power",
+        "decoding.min_length": max(0, (search.get("min_length") or 0) - 1),  # there the start counts
+        "decoding.no_repeat_ngram": search.get("no_repeat_ngram_size") or 0,
         "decoding.max_source_length": min(texts.get("model_max_length", LONGEST), settings["max_position_embeddings"]),
     }
     config |= {key: texts[name] for key, name in LANGUAGES.items() if texts.get(name)}

@@ -62,6 +62,8 @@ def write(model: PortableModel, folder: Path, quantization: str | None, python: 
         "length_penalty": settings["decoding.length_penalty"],
         "early_stopping": settings["decoding.beam_size"] > 1,
         "max_length": length,
+        "min_length": settings["decoding.min_length"] and settings["decoding.min_length"] + 1,  # with the start
+        "no_repeat_ngram_size": settings["decoding.no_repeat_ngram"],
         "bad_words_ids": [[PAD], [BOS], *([[UNK]] if settings["decoding.forbid_unk"] else [])],
     }
     texts = {name: settings[key] for key, name in names.LANGUAGES.items()} | {

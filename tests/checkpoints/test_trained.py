@@ -44,6 +44,20 @@ def test_an_ensemble_is_decoded_only_within_the_positions_of_all_models(tmp_path
     assert message.startswith(f"{names[1]}: cannot be decoded with the settings of {names[0]}: config.model.positions")
 
 
+def test_an_ensemble_has_one_direction(tmp_path):
+    back = {"data.source_language": "out", "data.target_language": "in"}
+    names = [str(make_workdir(tmp_path / name, **changes)) for name, changes in (("a", {}), ("b", back))]
+    assert refusal(trained.load, names, "last", 1, []).startswith(f"--workdir={names[1]}: in-out: the model translates")
+
+
+def test_keys_of_sampling_without_samples_give_a_warning(tmp_path, caplog):
+    name, given = str(make_workdir(tmp_path / "run")), [("decoding.temperature", "0.5"), ("decoding.beam_size", "2")]
+    trained.load([name], "last", 1, [*given, ("decoding.strategy", "sample")])
+    assert "draws no samples" not in caplog.text
+    trained.load([name], "last", 1, given)
+    assert "--decoding.temperature=0.5: decoding.strategy=beam draws no samples" in caplog.text
+
+
 def test_a_model_of_another_size_is_refused(tmp_path):
     make_workdir(tmp_path / "run")
     config = tmp_path / "run" / "config.json"

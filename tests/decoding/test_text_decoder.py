@@ -166,6 +166,13 @@ def test_the_first_line_that_is_cut_is_named_and_all_are_counted_once(warnings_l
     assert warning.startswith("Line 1 has 21 tokens") and warning.endswith(" 2 of 3 lines are cut.")
 
 
+def test_lines_of_unknown_words_give_a_warning(warnings_logged):
+    decoder = make_decoder()
+    decoder.source_tokens(["1 2 999", "3 999 999 999"], first_line=7)
+    (warning,) = warnings_logged
+    assert warning.startswith("Line 8: its words are unknown")
+
+
 def test_many_texts_share_a_few_shapes():
     decoder = make_decoder()
     for seed in range(3):

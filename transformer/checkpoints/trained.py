@@ -21,6 +21,7 @@ from transformer.decoding.batches import Replicas
 from transformer.decoding.documents import make_decoder
 from transformer.decoding.reranking import RerankingDecoder, Scorer
 from transformer.decoding.shortlist import Shortlist
+from transformer.decoding.strategies import SAMPLING, STRATEGIES
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.errors import UserError
 from transformer.training.objectives import OBJECTIVES
@@ -81,10 +82,12 @@ def load(workdirs: Sequence[str], which: str, average: int, overrides: Sequence[
     opened = [open_existing(Path(name)) for name in workdirs]
     first, first_config = opened[0]
     config = override(first_config, overrides)
-    try:
-        check_direction(first_config.data, config.data)
-    except UserError as error:
-        raise UserError(f"--workdir={workdirs[0]}: {error}") from None
+    for (_, run_config), name in zip(opened, workdirs, strict=True):
+        try:
+            check_direction(run_config.data, config.data)
+        except UserError as error:
+            raise UserError(f"--workdir={name}: {error}") from None
+    _warn_about_unread_keys(config, overrides)
     tokenizers = [Tokenizer.load(workdir.path, run_config) for workdir, run_config in opened]
     decoding = {f"decoding.{key}": value for key, value in config.decoding.items()}
     for (workdir, run_config), tokenizer in zip(opened, tokenizers, strict=True):
@@ -117,6 +120,14 @@ def load(workdirs: Sequence[str], which: str, average: int, overrides: Sequence[
         logging.info("%s: loaded %s %s.", workdir.path, noun, ", ".join(map(str, steps)))
     models = zip(*loaded, strict=True)  # graphs, parameters and checkpoints
     return Trained(first, config, tokenizers[0].tagged(source_tag(config.data)), *models, shortlist, scorers)
+
+
+def _warn_about_unread_keys(config: Config, overrides: Sequence[tuple[str, str]]) -> None:
+    """Logs a warning for keys of sampling that are set for a strategy without samples."""
+    chosen = config.decoding.strategy
+    unread = [f"--{key}={value}" for key, value in overrides if key.removeprefix("decoding.") in SAMPLING]
+    if unread and not STRATEGIES[chosen].samples:
+        logging.warning("%s: decoding.strategy=%s draws no samples; try decoding.strategy=sample.", unread[0], chosen)
 
 
 def load_scorers(config: Config) -> tuple[Scorer, ...]:

@@ -11,6 +11,8 @@ from transformer.decoding.required_phrases import search_with_phrases
 from transformer.decoding.sampling import sample
 from transformer.decoding.translation import Translation
 
+SAMPLING = ("temperature", "top_k", "top_p", "epsilon", "seed", "mbr_samples")  # keys that only samples depend on
+
 
 class Strategy(NamedTuple):
     """A way to find hypotheses of sentences.

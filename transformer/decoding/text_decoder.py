@@ -19,7 +19,7 @@ from transformer.decoding.control import Control, OutputControl, check_n_best
 from transformer.decoding.shortlist import CandidateModel
 from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.translation import EMPTY, Translation, encode, read_hypotheses
-from transformer.special_tokens import EOS
+from transformer.special_tokens import EOS, UNK
 from transformer.workers import call_all
 
 FIRST_EXTRA_LENGTH = 8  # `extra_lengths` of the first pass, at most
@@ -135,6 +135,10 @@ class TextDecoder(DeviceModels):
             )
             self.cut_texts += len(cut)
             self._warn_once(warning + (f" {len(cut)} of {len(texts)} lines are cut." if len(cut) > 1 else ""))
+        # Between two words that are unknown is a token for the space.
+        if unknown := [i for i, tokens in enumerate(sources) if 0 < len(tokens) - 1 <= 2 * tokens.count(UNK)]:
+            warning = f"Line {first_line + unknown[0]}: its words are unknown to the vocabulary; check its language."
+            self._warn_once(warning)
         return [[*tokens[:-1][: longest - 1], EOS] if len(tokens) > 1 else [] for tokens in sources]
 
     def arrays_of(

@@ -148,7 +148,7 @@ def test_languages_are_in_the_tag_of_each_direction(config, tmp_path):
     assert texts == [">>de<< news 7 today", ">>fr<< Nachricht 7 heute"]
     encode = made.encoders[0].encode
     assert encode([texts[0].removeprefix(">>de<< ")]) == train.sentences(0, np.array([7]))
-    assert encode(["", " "]) == [[], []]
+    assert encode(["", " ", "\u200b \ufeff"]) == [[], [], []]
 
 
 @pytest.mark.parametrize("plan", ["buckets", "packed"])

@@ -94,6 +94,18 @@ def test_held_out_pairs_are_found_in_either_direction(config, prepare, captions,
     assert "2 pairs of 4" in line and captions[6][0][:20] in line
 
 
+def test_targets_that_no_output_can_reach_are_reported(config, prepare):
+    config.data.source = config.tokenizer.kind = "ids"
+    limit = 2 * 3 + 1
+    config.decoding.max_length_factor, config.decoding.max_extra_length = 2.0, 1
+    pairs = [("1 2 3", " ".join(["4"] * length)) for length in [limit] * 198 + [limit + 1] * 3]
+    config, _, train = prepare(pairs)
+    (line,) = sanity_checks.find_unreachable(config, train)
+    assert line.startswith("3 of 201 sampled training targets have more tokens than an output may have")
+    config.decoding.max_extra_length = 2
+    assert list(sanity_checks.find_unreachable(config, train)) == []
+
+
 def losses(config, made, texts):
     sides = [count_losses(side, list(texts)) for side in made.sides]
     return list(sanity_checks.find_losses(config, made, "data", sides, is_train=True))

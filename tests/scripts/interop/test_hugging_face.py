@@ -68,6 +68,7 @@ def test_settings_vocabulary_and_language_tokens(folder):
     model = hugging_face.read(folder)
     assert model.config["decoding.beam_size"] == 3
     assert model.config["decoding.length_penalty"] == 1.5
+    assert (model.config["decoding.min_length"], model.config["decoding.no_repeat_ngram"]) == (0, 0)
     assert model.config["data.target_language"] == "deu"
     assert model.config["model.decoder_start"] == "zero"
     source, target = model.tokenizer.sides
@@ -148,7 +149,8 @@ EXACT = {
 @pytest.mark.parametrize("name", EXACT)
 def test_what_is_written_is_read_bit_for_bit(name, tmp_path, tokenizers):
     tokenizer = tokenizers["tokenizer__shared" in EXACT[name]]
-    model = random_model(tokenizer, model__layer_norm_epsilon=1e-5, **EXACT[name])
+    search = {"decoding__min_length": 3, "decoding__no_repeat_ngram": 2}
+    model = random_model(tokenizer, model__layer_norm_epsilon=1e-5, **search, **EXACT[name])
     if name == "no table is shared":  # nothing reads this vector: the decoder starts from zero
         model.parameters["decoder.embedding.table"][BOS] = model.parameters["projection.kernel"][:, BOS]
     hugging_face_export.write(model, tmp_path, None)
@@ -160,6 +162,9 @@ def test_what_is_written_is_read_bit_for_bit(name, tmp_path, tokenizers):
     assert changed <= {"model.dtype", "model.num_decoder_layers", "tokenizer.kind", "tokenizer.shared"} | {
         key for key in changed if key.startswith("decoding.")
     }
+    assert (again.settings["decoding.min_length"], again.settings["decoding.no_repeat_ngram"]) == (3, 2)
+    # The classes count the token from which decoding starts.
+    assert json.loads((tmp_path / "generation_config.json").read_text())["min_length"] == 4
     assert [side.pieces for side in again.tokenizer.sides] == [side.pieces for side in tokenizer.sides]
 
 
@@ -292,6 +297,10 @@ DAMAGES = {
     "positions that no formula gives": (
         change_weights(**{"model.encoder.embed_positions.weight": np.ones((9, folders.D_MODEL), np.float32)}),
         "model.encoder.embed_positions.weight: only positions",
+    ),
+    "a forced first token": (
+        change_json("generation_config.json", forced_bos_token_id=5),
+        "forced_bos_token_id=5: a token that begins each translation",
     ),
     "only a pickle": (only_a_pickle, "pytorch_model.bin: .*pickle.*safetensors"),
 }

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from rich.text import Text
 
-from transformer.config_types import Config
+from transformer.config_types import Config, output_limit
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.corpus.encoding import content_hashes
 from transformer.data.sources.lines import counted
@@ -17,6 +17,7 @@ from transformer.errors import UserError
 
 _SAMPLE = 1000  # pairs, spread evenly over the corpus
 _MAX_EQUAL = 0.2  # fraction of pairs whose sides may be equal
+_MAX_UNREACHABLE = 0.01  # fraction of targets that may be longer than an output
 _MAX_UNKNOWN = 0.01  # fraction of the characters that may be unknown without a warning
 _MAX_UNKNOWN_IN_WORDS = 0.2  # the same for a vocabulary of words, which leaves out rare ones by design
 _ABSURD = 0.5  # fraction of unknown characters from which training is refused
@@ -46,6 +47,18 @@ def find_untranslated(config: Config, tokenizer: Tokenizer, corpus: Corpus) -> I
         yield (
             f"{len(equal):,} of {len(sources):,} sampled training pairs have equal sides, such as "
             f"'{_shorten(equal[0])}'; check that the targets are translated"
+        )
+
+
+def find_unreachable(config: Config, corpus: Corpus) -> Iterator[str]:
+    """Yields a line if sampled training targets have more tokens than outputs may have."""
+    lengths = corpus.lengths[corpus.spread(_SAMPLE)] - 1  # without end-of-sentence
+    longer = sum(target > output_limit(source, config.decoding) for source, target in lengths.tolist())
+    if longer > _MAX_UNREACHABLE * len(lengths):
+        yield (
+            f"{longer:,} of {len(lengths):,} sampled training targets have more tokens than an output may have "
+            "(decoding.max_length_factor x source length + decoding.max_extra_length), so outputs end too early; raise "
+            "one of them"
         )
 
 

@@ -158,7 +158,10 @@ Vocabulary = SentencePieceVocabulary | IdsVocabulary | PieceVocabulary
 
 @dataclass(frozen=True)
 class TaggedVocabulary:
-    """A vocabulary that encodes each text after a tag, unless this is empty; a text of spaces has no tokens."""
+    """A vocabulary that encodes each text after a tag, unless this is empty.
+
+    A text of spaces and invisible characters has no tag, and so no tokens from most vocabularies.
+    """
 
     vocabulary: Vocabulary
     tag: str
@@ -167,7 +170,11 @@ class TaggedVocabulary:
         return self.vocabulary.encode(self.tagged(texts))
 
     def tagged(self, texts: Sequence[str]) -> Sequence[str]:
-        return [f"{self.tag} {text}" if text.strip() else text for text in texts] if self.tag else texts
+        return [f"{self.tag} {text}" if _is_visible(text) else text for text in texts] if self.tag else texts
+
+
+def _is_visible(text: str) -> bool:
+    return any(character.isprintable() and not character.isspace() for character in text)
 
 
 def load(serialized: bytes, where: str) -> Vocabulary:
