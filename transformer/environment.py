@@ -33,6 +33,8 @@ def describe_environment() -> dict[str, Any]:
     """
     import jax  # commands that compute nothing need only `now`
 
+    from transformer.model.kernels import product_dtype
+
     commit, diff, untracked = None, None, None
     # An installed package may be inside the repository of another project.
     if git("ls-files", "--error-unmatch", "transformer") is not None:
@@ -47,6 +49,7 @@ def describe_environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "cpu_count": os.cpu_count(),
         "devices": [device.device_kind for device in jax.devices()],
+        "auto_dtype": product_dtype("auto").name,  # of products with model.dtype=auto
         "processes": jax.process_count(),
         "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
     }

@@ -68,6 +68,18 @@ def test_settings_that_do_not_change_the_result_may_change_and_are_recorded(work
     assert later_starts(workdir)[1]["changes"] == {} and len(caplog.messages) == 1
 
 
+def test_another_commit_or_dtype_gives_a_warning(workdir, caplog):
+    record = json.loads(workdir.environment.read_text())
+    workdir.environment.write_text(json.dumps(record | {"commit": "abc", "auto_dtype": "float16"}))
+    checks.record_start(workdir, make_config(model__dtype="float32"))
+    (line,) = caplog.messages
+    assert line == f"Since the last start, commit has changed from abc to {record['commit']}."
+    workdir.environment.write_text(json.dumps(record | {"auto_dtype": "float16"}))
+    checks.record_start(workdir, make_config(model__dtype="auto"))
+    line = caplog.messages[-1]
+    assert line == f"Since the last start, auto_dtype has changed from float16 to {record['auto_dtype']}."
+
+
 @pytest.mark.parametrize("key", ["training__eval_sentences", "training__eval_beam_size", "training__max_skipped"])
 def test_settings_that_choose_the_best_checkpoint_or_the_order_of_the_data_may_not_change(workdir, key):
     assert key.replace("__", ".") in refusal(checks.check_continuation, workdir, make_config(**{key: 5}))

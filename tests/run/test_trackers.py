@@ -81,6 +81,11 @@ def test_a_later_start_continues_the_run_of_wandb(tmp_path, capfd, monkeypatch):
         assert [line["train/loss"] for line in values] == [1 / step for step in steps]
 
 
+def test_a_trial_is_named_after_its_sweep(tmp_path):
+    assert trackers._run_name(tmp_path / "rates" / "trials" / "0004") == "rates-0004"
+    assert trackers._run_name(tmp_path / "0004") == "0004"
+
+
 def test_a_later_start_continues_the_run_of_mlflow(tmp_path, capfd, monkeypatch):
     from mlflow import MlflowClient
 

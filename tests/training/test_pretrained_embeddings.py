@@ -41,6 +41,9 @@ def test_pieces_match_without_their_word_mark_and_are_divided_by_sqrt_d_model(wr
 def test_the_header_is_optional(write):
     rows, has_vector = read_rows(write("the 1 2 3 4\nHaus 1 1 1 1"), PIECES, 4)
     assert has_vector.sum() == 3 and rows[4, 0] == 0.5
+    # Files of web pages have words with spaces.
+    rows, has_vector = read_rows(write("the 1 2 3 4\n. . . 5 6 7 8\nat x@y.com 1 1 1 1\nHaus 1 1 1 1"), PIECES, 4)
+    assert has_vector.sum() == 3 and rows[4, 0] == 0.5
 
 
 @pytest.mark.parametrize(

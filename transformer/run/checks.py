@@ -40,6 +40,8 @@ def process_facts(config: Config) -> dict[str, Any]:
     sources = sorted(Path(__file__).parents[1].rglob("*.py"))
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
     code = {"the commit": environment["commit"], "the code": digest, "Python": environment["python"]}
+    if config.model.dtype == "auto":
+        code["the dtype of model.dtype=auto"] = environment["auto_dtype"]
     return settings | code | {f"the version of {name}": value for name, value in environment["packages"].items()}
 
 
@@ -176,8 +178,10 @@ def record_start(workdir: Workdir, config: Config) -> None:
     before, after, difference = flatten(recorded), flatten(config), loading.difference(recorded, config)
     changes = {key: [before[key], after[key]] for key in difference}
     start = describe_environment() | {"step": max(steps, default=0), "changes": changes}
-    if start["commit"] != (last := [record, *record["resumed"]][-1]["commit"]):
-        logging.warning("The code has changed since the last start: commit %s, was %s.", start["commit"], last)
+    last = [record, *record["resumed"]][-1]
+    for fact in ("commit", *(["auto_dtype"] if config.model.dtype == "auto" else [])):
+        if start[fact] != last.get(fact, start[fact]):
+            logging.warning("Since the last start, %s has changed from %s to %s.", fact, last[fact], start[fact])
     if STEPS in changes:
         start["schedule"] = f"{config.optimizer.schedule} of {after[STEPS]} steps from update {start['step'] + 1} on"
     files.write_json(workdir.environment, record | {"resumed": [*record["resumed"], start]})

@@ -8,6 +8,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -96,7 +97,7 @@ class WeightsAndBiases(Tracker):
         import wandb
 
         about = {"config": flatten(config), "notes": config.training.note, "tags": config.training.tags}
-        about["name"] = os.environ.get("WANDB_NAME", workdir.path.resolve().name)
+        about["name"] = os.environ.get("WANDB_NAME", _run_name(workdir.path))
         about |= {"dir": workdir.path, "settings": wandb.Settings(console="off", silent=True)}
         identity = recorded_id(workdir, "wandb", lambda: secrets.token_hex(4))
         # Other runs of this process go on.
@@ -139,7 +140,7 @@ class MLflow(Tracker):
         with contextlib.suppress(MlflowException):  # it exists
             self.client.create_experiment(name)
         experiment = self.client.get_experiment_by_name(name).experiment_id
-        run = self.client.create_run(experiment, run_name=self.workdir.path.resolve().name)
+        run = self.client.create_run(experiment, run_name=_run_name(self.workdir.path))
         params = [self.entities.Param(key, str(value)) for key, value in flatten(self.config).items()]
         self.client.log_batch(run.info.run_id, params=params)
         return run.info.run_id
@@ -173,6 +174,12 @@ def recorded_id(workdir: Workdir, name: str, make: Callable[[], str], is_new: bo
     if name not in ids or is_new:
         files.write_json(workdir.trackers, ids := ids | {name: make()})
     return ids[name]
+
+
+def _run_name(workdir: Path) -> str:
+    """Returns the name of a run: that of its folder, after that of the sweep for SWEEP/trials/0004."""
+    path = workdir.resolve()
+    return f"{path.parents[1].name}-{path.name}" if path.parent.name == "trials" else path.name
 
 
 def points(line: Record) -> dict[str, float]:

@@ -58,12 +58,13 @@ def read_rows(path: Path, pieces: list[str], d_model: int) -> tuple[Float[np.nda
 
 
 def _read_vectors(path: Path, d_model: int) -> Iterator[tuple[str, Float[np.ndarray, " D"]]]:
-    """Yields (word, vector) for each line. The header, two numbers, is optional."""
+    """Yields (word, vector) for each line. The header, two numbers, is optional. A later word may contain spaces."""
     if not path.is_file():
         raise UserError(f"pretrained embeddings: {path}: no such file")
+    most = -1  # numbers of a line; those of the first tell whether it is the file's or ours that is wrong
     with path.open(encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, start=1):
-            word, *values = line.rstrip().split(" ")
+            word, *values = line.rstrip().rsplit(" ", most)
             if number == 1 and len(values) == 1:
                 continue
             try:
@@ -75,3 +76,4 @@ def _read_vectors(path: Path, d_model: int) -> Iterator[tuple[str, Float[np.ndar
             if not np.isfinite(vector).all():
                 raise UserError(f"{path}: line {number} has a number that is not finite")
             yield word, vector
+            most = d_model
