@@ -166,6 +166,12 @@ def test_values_that_refer_to_other_keys_follow_overrides(tmp_path):
     assert (model.d_ff, model.d_k) == (100, 64)
 
 
+def test_a_config_may_have_some_keys_only(tmp_path):
+    body = "import ml_collections\ndef get_config(): return ml_collections.ConfigDict({'model': {'d_model': 64}})\n"
+    config = loading.load_file(write_config(tmp_path, body), [("training.steps", "5000"), ("model.num_heads", "4")])
+    assert (config.model.d_model, config.model.num_heads, config.training.steps) == (64, 4, 5000)
+
+
 def test_numbers_may_be_numpys(tmp_path):
     lines = "import numpy as np; config.optimizer.learning_rate = np.sqrt(0.25); config.training.steps = np.int64(7)"
     config = loading.load_file(write_config(tmp_path, FROM_BASE.format("", lines)), [])

@@ -45,8 +45,9 @@ def load_file(path_and_argument: str, overrides: Overrides) -> ml_collections.Fr
         raise UserError(f"--config={path}: get_config() returned {type(config).__name__}, must be a ConfigDict")
     given = parse_overrides(overrides, "--config.")
     if not isinstance(config, ml_collections.FrozenConfigDict):
+        present = keys.flatten(config)
         with config.unlocked(), config.ignore_type():  # so that values which refer to these keys follow
-            config.update_from_flattened_dict(given)
+            config.update_from_flattened_dict({name: value for name, value in given.items() if name in present})
     values = keys.coerce_types(keys.flatten(config) | given)
     steps = values["training.steps"]
     for name in ("optimizer.warmup_steps", "training.eval_every"):

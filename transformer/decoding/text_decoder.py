@@ -135,7 +135,7 @@ class TextDecoder(DeviceModels):
             )
             self.cut_texts += len(cut)
             self._warn_once(warning + (f" {len(cut)} of {len(texts)} lines are cut." if len(cut) > 1 else ""))
-        # Between two words that are unknown is a token for the space.
+        # Unknown words are half of the tokens: each follows one for its space.
         if unknown := [i for i, tokens in enumerate(sources) if 0 < len(tokens) - 1 <= 2 * tokens.count(UNK)]:
             warning = f"Line {first_line + unknown[0]}: its words are unknown to the vocabulary; check its language."
             self._warn_once(warning)
