@@ -1,6 +1,5 @@
 """The operating system under a command: its memory and standard streams."""
 
-import ctypes
 import gc
 import importlib.metadata
 import importlib.util
@@ -50,6 +49,8 @@ def keep_freed_memory() -> None:
     threads reuse each other's memory; running threads keep theirs. In return the process keeps its largest size: 2.8 GB
     there instead of 1.3.
     """
+    import ctypes  # it opens a file, which would take the descriptor of a closed stream
+
     # JAX's default backend is predicted: asking JAX would start the backend, and with it threads.
     if platforms := os.environ.get("JAX_PLATFORMS"):
         is_cpu = platforms.split(",")[0] == "cpu"

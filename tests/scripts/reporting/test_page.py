@@ -156,7 +156,7 @@ def test_a_damaged_evaluation_is_a_note(runs, tmp_path):
         (["{run}", "--sentences=2"], "--sentences: is for a page; give --output=FILE.html as well"),
         (["{run}", "--output={tmp}/r.html", "--readme=README.md"], "--readme=README.md: is for a table"),
         (["{run}", "--output={tmp}/r.html", "--sentence=\udcff"], "--sentence: is not UTF-8"),
-        (["{run}", "--output={tmp}/r.html", "--sentences=21"], "argument --sentences: invalid choice: 21"),
+        (["{run}", "--output={tmp}/r.html", "--sentences=21"], "argument --sentences: invalid choice: "),
         (["{tmp}/absent", "--output={tmp}/r.html"], "{tmp}/absent: no such folder"),
         (["{run}", "{run}", "--output={tmp}/r.html"], "{run}: is given twice; give it once"),
     ],
