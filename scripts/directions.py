@@ -22,18 +22,26 @@ def main(arguments: argparse.Namespace) -> None:
     from rich.table import Table
 
     from transformer import evaluate
+    from transformer.config_types import with_changes
+    from transformer.data.languages import source_tag
     from transformer.data.sources.mixture import listed_corpora
+    from transformer.data.tokenizers.tokenizer import Tokenizer
     from transformer.decoding.bleu import METRICS
     from transformer.workdir import open_existing, split_names
 
     if arguments.metric not in METRICS:
         raise UserError(f"--metric={arguments.metric}: must be one of {', '.join(METRICS)}")
-    data = open_existing(Path(split_names(arguments.workdir)[0]))[1].data
+    workdir, config = open_existing(Path(split_names(arguments.workdir)[0]))
+    data, tokenizer = config.data, Tokenizer.load(workdir.path, config)
     languages = [code.strip() for code in arguments.languages.split(",")]
     if len(set(languages)) < max(2, len(languages)) or not all(languages):
         raise UserError(f"--languages={arguments.languages}: must be two or more codes, each once: en,de,fr")
     trained = {(corpus.data.source_language, corpus.data.target_language) for corpus in listed_corpora(data)}
     given = {name: getattr(arguments, name) for name in ("workdir", "split", "checkpoint", "average")}
+    for pair in itertools.permutations(languages, 2):  # translating one takes long
+        own = with_changes(data, **dict(zip(cli.LANGUAGES, pair, strict=True)))
+        tokenizer.tagged(source_tag(own))
+        source.read_pairs(own, arguments.split)
     results, cells = {}, {}
     for pair in itertools.permutations(languages, 2):
         flags = [*given.items(), *zip(cli.LANGUAGES, pair, strict=True), *arguments.overrides]

@@ -20,6 +20,7 @@ from absl import logging
 
 from scripts.get_data import parse_pair
 from transformer import cli, files
+from transformer.data.languages import base_code
 from transformer.data.sources.lines import count_lines
 from transformer.errors import UserError
 
@@ -40,15 +41,19 @@ def main(arguments: argparse.Namespace) -> None:
     except UserError as error:
         raise UserError(f"--real={folder} --split={split}: {error}") from error
     most = None if arguments.ratio is None else round(arguments.ratio * len(real))
-    translated = itertools.islice(translated_pairs(arguments.translated, arguments.tag), most)
+    translated = itertools.islice(translated_pairs(arguments.translated, arguments.tag, pair), most)
     with files.new_folder(arguments.output) as output:
         with (output / f"{split}.{pair[0]}").open("wb") as source, (output / f"{split}.{pair[1]}").open("wb") as target:
+            added = -len(real)
             for texts in itertools.chain(real, translated):
                 source.write(texts[0] + b"\n")
                 target.write(texts[1] + b"\n")
+                added += 1
+        if not added:
+            raise UserError(f"--translated={arguments.translated}: all translations are empty")
         for path in other_splits(folder, pair, split):
             shutil.copyfile(path, output / path.name)
-        facts = {"by": "mix_pairs", "real": len(real), "tag": arguments.tag}
+        facts = {"by": "mix_pairs", "real": len(real), "translated": added, "tag": arguments.tag}
         record = write_record(output, pair, facts)
     print(json.dumps(record))
 
@@ -67,8 +72,11 @@ def other_splits(folder: Path, pair: tuple[str, str], split: str) -> Iterator[Pa
             logging.warning("%s: %s is not parallel, and is left out.", folder, stem)
 
 
-def translated_pairs(folder: Path, tag: str) -> Iterator[tuple[bytes, bytes]]:
-    """Yields (tag and best translation, text) of an output of translate_corpus. Raises UserError for a partial one."""
+def translated_pairs(folder: Path, tag: str, pair: tuple[str, str]) -> Iterator[tuple[bytes, bytes]]:
+    """Yields (tag and best translation, text) of an output of translate_corpus.
+
+    Raises UserError for a partial one, or one of another direction than from the target of `pair` to its source.
+    """
     from pyarrow import parquet
 
     from scripts.corpora.plan import FILE_NAME, open_plan
@@ -76,6 +84,12 @@ def translated_pairs(folder: Path, tag: str) -> Iterator[tuple[bytes, bytes]]:
     if not (folder / FILE_NAME).is_file():
         raise UserError(f"--translated={folder}: has no {FILE_NAME}; name an output of scripts.translate_corpus")
     plan = open_plan(folder, {})
+    back = plan.request.get("model", {}).get("languages") or pair[::-1]  # outputs of older commits do not name them
+    if [*map(base_code, back)] != [*map(base_code, pair[::-1])]:
+        raise UserError(
+            f"--translated={folder}: is from {back[0]} to {back[1]}; for {'-'.join(pair)}, translate text of {pair[1]} "
+            f"into {pair[0]}"
+        )
     if plan.request["format"] != "parquet":
         raise UserError(f"--translated={folder}: is text; translate again with --format=parquet")
     if missing := plan.missing(1, 1):

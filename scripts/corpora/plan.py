@@ -22,6 +22,7 @@ from transformer.data.sources.lines import read_lines, strip_line_end
 from transformer.errors import UserError, first_of
 
 FILE_NAME = "plan.json"
+PACKED = (".bz2", ".xz", ".zip", ".zst", ".tar", ".tgz")  # formats that are not read, other than .gz
 SHARD_LINES = 10_000  # without --shards: a few minutes of one CPU core, and what a killed worker does again at most
 UNREADABLE = (OSError, EOFError, zlib.error, pyarrow.ArrowException)
 
@@ -106,13 +107,15 @@ def find_files(names: str) -> list[Path]:
     folder = files.expanded(names)
     if names and folder.is_dir():
         found = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+        if tables := [path for path in found if path.suffix == ".parquet"]:  # beside which datasets have a README.md
+            found = tables
     else:
         found = [files.expanded(name) for name in names.split(",")]
     if missing := [path for path in found if not path.is_file()]:
         raise UserError(f"--source={names}: {missing[0]} is no file; name files, separated by commas, or a folder")
     if not found:
         raise UserError(f"--source={names}: the folder has no files")
-    if packed := [path for path in found if path.suffix in (".bz2", ".xz", ".zip", ".zst")]:
+    if packed := [path for path in found if path.suffixes[-2:-1] == [".tar"] or path.suffix in PACKED]:
         raise UserError(f"--source={names}: {packed[0]} is compressed in a format other than .gz; unpack it")
     return [path.parent.resolve() / path.name for path in found]  # the name of a link tells the format
 

@@ -65,6 +65,7 @@ def identity(models: Trained) -> dict[str, Any]:
     for array in jax.tree.leaves((models.parameters, rerankers)):
         digest.update(np.ascontiguousarray(array))
     return {
+        "languages": [models.config.data.source_language, models.config.data.target_language],
         "steps": [list(checkpoint.averaged) for checkpoint in models.checkpoints],
         "parameters": digest.hexdigest()[:16],
         "model": cache.key(models.config.model.to_dict()),

@@ -49,6 +49,8 @@ def find_files(source: Path, pair: Pair) -> dict[str, list[Path]]:
         words = (re.split(r"[-._]", path.name)[0], *path.relative_to(folder).parts[-2:-1])
         if split := next((NAMES[word] for word in words if word in NAMES), None):
             files.setdefault(split, []).append(path)
+        else:
+            logging.warning("%s: is of no split that is known, and is left out.", path.relative_to(source))
     if not files:
         raise UserError(
             f"--hf={source}: no Parquet file of a split in {folder}; needs names such as train-00000-of-00001.parquet "

@@ -89,6 +89,16 @@ IMPOSSIBLE_COMBINATIONS = (
     ({"tokenizer.user_symbols": ("<a>",), "tokenizer.model_file": "m"}, ("user_symbols=('<a>',)", "model_file=m")),
     ({"tokenizer.user_symbols": ("<a>", "</s>")}, ("user_symbols=('<a>', '</s>')",)),
     ({"data.source_tag": "<pad>"}, ("source_tag=<pad>",)),
+    (
+        {
+            "training.objective": "causal_lm",
+            "data.source_language": "",
+            "training.eval_bleu": False,
+            "checkpoint.best_metric": "loss",
+            "decoding.max_length_factor": 0.5,
+        },
+        ("objective=causal_lm", "max_length_factor=0.5"),
+    ),
     ({"training.init_vocabulary": "own"}, ("init_vocabulary=own", "init_from=''")),
     ({"training.init_optimizer": True}, ("init_optimizer=True", "init_from=''")),
     (

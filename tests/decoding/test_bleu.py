@@ -122,6 +122,15 @@ def test_several_references_by_hand():
     assert all(scores[f"{name}_signature"].startswith("nrefs:2|") for name in bleu.METRICS if name != "exact_match")
 
 
+def test_a_blank_reference_beside_another_changes_nothing():
+    hypotheses, references = (
+        ["ein Hund", "", "zwei kleine Katzen"],
+        ["ein Hund läuft", "nichts", "zwei Katzen"],
+    )
+    one, two = (score(hypotheses, references, "de", others=others) for others in ((), (["", " ", "zwei Katzen"],)))
+    assert [two[name] for name in bleu.METRICS] == [one[name] for name in bleu.METRICS] and one["exact_match"] == 0.0
+
+
 def test_only_the_metrics_that_are_named_are_computed(monkeypatch):
     monkeypatch.setitem(bleu.METRICS, "bleu_paper", None)
     scores = bleu.score(HYPOTHESES, [REFERENCES], bleu.Language("de", "13a"), ("chrf", "exact_match"))

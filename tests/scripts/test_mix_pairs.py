@@ -46,6 +46,7 @@ def test_real_pairs_come_first_and_translated_ones_are_tagged(flags, tmp_path, m
     output = tmp_path / "mixed"
     assert run(mix_pairs, *flags, f"--output={output}", *more) == 0
     record = json.loads(capsys.readouterr().out)
+    assert (record["real"], record["translated"]) == (2, len(english))
     assert (record["real"], record["files"]["train.en"]["lines"]) == (2, 2 + len(english))
     assert (output / "train.en").read_text().splitlines() == REAL["en"] + english
     assert (output / "train.de").read_text().splitlines() == REAL["de"] + german
@@ -83,3 +84,18 @@ def test_translations_must_be_complete(flags, tmp_path, capsys):
     for ratio in ("0.0", "inf", "nan"):
         assert run(mix_pairs, *flags, f"--output={tmp_path / 'mixed'}", f"--ratio={ratio}") == 2
         assert f"--ratio={ratio}: must be above 0, and finite" in capsys.readouterr().err
+
+
+def test_translations_have_the_other_direction(flags, tmp_path, capsys):
+    plan = tmp_path / "translated" / "plan.json"
+    written = json.loads(plan.read_text())
+    for languages, code in ((["de_DE", "en"], 0), (["en", "de"], 2)):
+        plan.write_text(json.dumps(written | {"request": written["request"] | {"model": {"languages": languages}}}))
+        assert run(mix_pairs, *flags, f"--output={tmp_path / str(code)}") == code
+    assert "is from en to de; for en-de, translate text of de into en" in capsys.readouterr().err
+
+
+def test_empty_translations_are_no_pairs(flags, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(mix_pairs, "translated_pairs", lambda *_: iter(()))
+    assert run(mix_pairs, *flags, f"--output={tmp_path / 'mixed'}") == 2
+    assert "all translations are empty" in capsys.readouterr().err and not (tmp_path / "mixed").exists()

@@ -121,6 +121,9 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
             and (c.tokenizer.model_file != "" or c.tokenizer.kind not in ("bpe", "unigram", "word", "char"))
         )
     ),
+    "outputs of a language model begin with the prompt; set max_length_factor=1 and max_extra_length=NEW_TOKENS": (
+        lambda c: c.training.objective == "causal_lm" and c.decoding.max_length_factor < 1
+    ),
     "the vocabulary has tokens of this name for other purposes; choose another word": (
         lambda c: not {c.data.source_tag, *c.tokenizer.user_symbols}.isdisjoint(SPECIAL_PIECES)
     ),

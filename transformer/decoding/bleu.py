@@ -74,7 +74,14 @@ def rank(score: float, loss: float | None, metric: str) -> tuple[float, ...]:
 def score(
     hypotheses: Sequence[str], references: References, language: Language, metrics: Iterable[str]
 ) -> dict[str, float | str]:
-    """Returns the value of each metric NAME, and NAME_signature if it has one, by all lists of references together."""
+    """Returns the value of each metric NAME, and NAME_signature if it has one, by all lists of references together.
+
+    A blank reference of a sentence that has another counts as that one: an empty text would match any short hypothesis.
+    """
+    if len(references) > 1:
+        rows = [(known, next(filter(str.strip, known), "")) for known in zip(*references, strict=True)]
+        filled = [[text if text.strip() else other for text in known] for known, other in rows]
+        references = [list(texts) for texts in zip(*filled, strict=True)]
     scores: dict[str, float | str] = {}
     for name in metrics:
         scores[name], signature = METRICS[name].compute(hypotheses, references, language)

@@ -19,7 +19,6 @@ from transformer.data.languages import source_tag
 from transformer.data.sources.mixture import held_out_sets, listed_corpora
 from transformer.data.sources.source import decoded, open_source
 from transformer.data.tokenizers.tokenizer import Tokenizer, losses_of_pairs
-from transformer.decoding.strategies import STRATEGIES
 from transformer.environment import describe_environment, read_environment
 from transformer.errors import UserError, first_of
 from transformer.training.held_out import metric_names
@@ -56,7 +55,7 @@ def warn_about_data(config: Config, vocabulary: Tokenizer, train: Corpus, sets: 
             logging.warning("%s", line)
 
     warn(sanity_checks.find_untranslated(config, vocabulary, train))
-    if OBJECTIVES[config.training.objective].translates and STRATEGIES[config.decoding.strategy].takes_steps:
+    if OBJECTIVES[config.training.objective].translates:
         warn(sanity_checks.find_unreachable(config, train))
     held_out = list(held_out_sets(config).values())
     splits = [(config, "train", train), *((each, "valid", corpus) for each, corpus in zip(held_out, sets, strict=True))]

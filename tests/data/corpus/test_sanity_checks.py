@@ -101,8 +101,13 @@ def test_targets_that_no_output_can_reach_are_reported(config, prepare):
     pairs = [("1 2 3", " ".join(["4"] * length)) for length in [limit] * 198 + [limit + 1] * 3]
     config, _, train = prepare(pairs)
     (line,) = sanity_checks.find_unreachable(config, train)
-    assert line.startswith("3 of 201 sampled training targets have more tokens than an output may have")
+    assert line.startswith("3 of 201 sampled training targets have more tokens than outputs may have (decoding.")
     config.decoding.max_extra_length = 2
+    assert list(sanity_checks.find_unreachable(config, train)) == []
+    config.decoding.strategy, config.model.ctc_frames = "ctc", 1  # three integers and the end are four frames
+    (line,) = sanity_checks.find_unreachable(config, train)
+    assert line.startswith("201 of 201") and "raise ctc_frames" in line
+    config.model.ctc_frames = 2
     assert list(sanity_checks.find_unreachable(config, train)) == []
 
 

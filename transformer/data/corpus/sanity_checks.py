@@ -51,15 +51,18 @@ def find_untranslated(config: Config, tokenizer: Tokenizer, corpus: Corpus) -> I
 
 
 def find_unreachable(config: Config, corpus: Corpus) -> Iterator[str]:
-    """Yields a line if sampled training targets have more tokens than outputs may have."""
-    lengths = corpus.lengths[corpus.spread(_SAMPLE)] - 1  # without end-of-sentence
-    longer = sum(target > output_limit(source, config.decoding) for source, target in lengths.tolist())
+    """Yields a line if sampled training targets have more tokens than outputs may have, or than CTC has frames."""
+    lengths = (corpus.lengths[corpus.spread(_SAMPLE)] - 1).tolist()  # without end-of-sentence
+    if config.decoding.strategy == "ctc":
+        limits = [config.model.ctc_frames * (source + 1) for source, _ in lengths]
+        advice = "model.ctc_frames x source length), so the loss leaves them out; raise ctc_frames"
+    else:
+        limits = [output_limit(source, config.decoding) for source, _ in lengths]
+        advice = "decoding.max_length_factor x source length + decoding.max_extra_length); raise one of them"
+    longer = sum(target > limit for (_, target), limit in zip(lengths, limits, strict=True))
     if longer > _MAX_UNREACHABLE * len(lengths):
-        yield (
-            f"{longer:,} of {len(lengths):,} sampled training targets have more tokens than an output may have "
-            "(decoding.max_length_factor x source length + decoding.max_extra_length), so outputs end too early; raise "
-            "one of them"
-        )
+        counts = f"{longer:,} of {len(lengths):,} sampled training targets"
+        yield f"{counts} have more tokens than outputs may have ({advice}"
 
 
 def find_losses(config: Config, tokenizer: Tokenizer, name: str, losses: Sequence, is_train: bool) -> Iterator[str]:
