@@ -58,7 +58,7 @@ def main(arguments: argparse.Namespace) -> None:
 def read_pairs() -> Iterator[tuple[str, str]]:
     """Yields the pairs of standard input. Raises UserError for a line that is none."""
     for number, line in enumerate(decode_lines(sys.stdin.buffer), start=1):
-        source, separator, target = line.partition(SEPARATOR)
+        source, separator, target = f" {line} ".partition(SEPARATOR)  # a side may be empty
         if not separator:
             raise UserError(f"line {number}: has no{SEPARATOR}between source and target")
         yield source.strip(), target.strip()

@@ -57,6 +57,11 @@ def find_files(source: Path, pair: Pair) -> dict[str, list[Path]]:
             "or train/0000.parquet"
         )
     for split, paths in files.items():
+        # A split may be the folder of its files.
+        folders = {path.parent.parent if path.parent.name in NAMES else path.parent for path in paths}
+        if len(folders) > 1:
+            names = ", ".join(sorted(str(folder.relative_to(source)) for folder in folders))
+            raise UserError(f"--hf={source}: {split} is in several folders ({names}); name one of them")
         if (count := re.search(r"-of-(\d+)", paths[0].name)) and len(paths) < int(count[1]):
             raise UserError(f"--hf={source}: has {len(paths)} of {int(count[1])} files of {split}; download the others")
     return {split: files[split] for split in SPLITS if split in files}

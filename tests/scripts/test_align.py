@@ -30,6 +30,11 @@ def aligned(workdir, monkeypatch, capsys):
     return aligned
 
 
+def test_a_side_may_be_empty_without_its_space(aligned):
+    code, out, _ = aligned("--heads=1.2", text="1 2 |||\n||| 3\n")
+    assert (code, out) == (0, "\n\n")
+
+
 def test_each_line_has_the_links_of_the_chosen_head(workdir, aligned):
     model = transformer.load(workdir)
     code, out, _ = aligned("--heads=1.2")

@@ -177,9 +177,20 @@ def test_columns_may_be_languages(tmp_path, capsys):
     assert sources.read_pairs(text_data(tmp_path / "data", ("fr", "en")), "test") == (["un"], ["one"])
 
 
+def test_files_of_other_splits_and_of_several_configurations_are_named(tmp_path, capsys):
+    for folder in ("news-de-en", "news-en-de"):
+        write_parquet(tmp_path / "set" / folder / "test" / "0000.parquet", en=["one"], de=["eins"])
+    write_parquet(tmp_path / "set" / "news-de-en" / "partial-train" / "0000.parquet", en=["one"], de=["eins"])
+    output = f"--output={tmp_path / 'data'}"
+    line = error(capsys, "--pair=en-de", f"--hf={tmp_path / 'set'}", output)
+    assert "test is in several folders (news-de-en, news-en-de); name one of them" in line
+    assert run(get_data, "--pair=en-de", f"--hf={tmp_path / 'set' / 'news-de-en'}", output) == 0
+    assert "partial-train/0000.parquet: is of no split that is known, and is left out" in capsys.readouterr().err
+
+
 def test_parquet_that_cannot_be_used_leaves_nothing(dataset, tmp_path, capsys):
     output = f"--output={tmp_path / 'data'}"
-    assert "has no text of cs; it has " in error(capsys, "--pair=cs-en", f"--hf={dataset}", output)
+    assert "has no text of cs; it has " in error(capsys, "--pair=cs-en", f"--hf={dataset / 'de-en'}", output)
     assert "no such folder; download the dataset first: hf download" in error(
         capsys, "--pair=en-de", "--hf=owner/name", output
     )

@@ -93,6 +93,7 @@ def test_unusable_files_are_named(tmp_path):
         with pytest.raises(UserError, match=message):
             find_files(names)
     (tmp_path / "linked.parquet").symlink_to(tmp_path / "damaged.parquet")
+    assert find_files(str(tmp_path)) == sorted(tmp_path.glob("*.parquet"))  # without a README beside them
     assert find_files(f"{tmp_path}/linked.parquet") == [tmp_path / "linked.parquet"]  # whose name tells the format
     (tmp_path / "empty").mkdir()
     (tmp_path / "packed.xz").write_bytes(b"")
