@@ -89,6 +89,7 @@ IMPOSSIBLE_COMBINATIONS = (
     ({"tokenizer.user_symbols": ("<a>",), "tokenizer.model_file": "m"}, ("user_symbols=('<a>',)", "model_file=m")),
     ({"tokenizer.user_symbols": ("<a>", "</s>")}, ("user_symbols=('<a>', '</s>')",)),
     ({"data.source_tag": "<pad>"}, ("source_tag=<pad>",)),
+    ({"decoding.mbr_utility": "bleu", "data.target_language": "zh-CN"}, ("mbr_utility=bleu", "target_language=zh-CN")),
     (
         {
             "training.objective": "causal_lm",

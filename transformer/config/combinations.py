@@ -121,6 +121,12 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
             and (c.tokenizer.model_file != "" or c.tokenizer.kind not in ("bpe", "unigram", "word", "char"))
         )
     ),
+    "BLEU as a utility is of words between spaces; set mbr_utility=chrf": (
+        lambda c: (
+            c.decoding.mbr_utility == "bleu"
+            and c.data.target_language[:2].lower() in implementations("transformer.decoding.bleu:TOKENIZERS")
+        )
+    ),
     "outputs of a language model begin with the prompt; set max_length_factor=1 and max_extra_length=NEW_TOKENS": (
         lambda c: c.training.objective == "causal_lm" and c.decoding.max_length_factor < 1
     ),

@@ -22,7 +22,7 @@ from transformer.data.languages import base_code, script
 MOSES = f"prepared:sacremoses.{importlib.metadata.version('sacremoses')}"
 # sacreBLEU's tokenizers by language or script; 13a, for text with spaces, is that of all others.
 TOKENIZERS = {
-    **dict.fromkeys(("zh", "yue", "hans", "hant"), "zh"),
+    **dict.fromkeys(("zh", "yue", "lzh", "wuu", "nan", "hans", "hant"), "zh"),
     **dict.fromkeys(("ja", "jpan"), "ja-mecab"),
     **dict.fromkeys(("ko", "kore", "hang"), "ko-mecab"),
     **dict.fromkeys(("th", "lo", "km", "my", "bo", "dz", "thai", "laoo", "khmr", "mymr", "tibt"), "char"),
