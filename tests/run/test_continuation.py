@@ -72,11 +72,11 @@ def test_another_commit_or_dtype_gives_a_warning(workdir, caplog):
     record = json.loads(workdir.environment.read_text())
     workdir.environment.write_text(json.dumps(record | {"commit": "abc", "auto_dtype": "float16"}))
     checks.record_start(workdir, make_config(model__dtype="float32"))
-    (line,) = caplog.messages
+    (line,) = [message for message in caplog.messages if message.startswith("Since")]
     assert line == f"Since the last start, commit has changed from abc to {record['commit']}."
     workdir.environment.write_text(json.dumps(record | {"auto_dtype": "float16"}))
     checks.record_start(workdir, make_config(model__dtype="auto"))
-    line = caplog.messages[-1]
+    line = [message for message in caplog.messages if message.startswith("Since")][-1]
     assert line == f"Since the last start, auto_dtype has changed from float16 to {record['auto_dtype']}."
 
 
