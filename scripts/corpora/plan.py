@@ -107,8 +107,7 @@ def find_files(names: str) -> list[Path]:
     folder = files.expanded(names)
     if names and folder.is_dir():
         found = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
-        if tables := [path for path in found if path.suffix == ".parquet"]:  # beside which datasets have a README.md
-            found = tables
+        found = [path for path in found if path.suffix == ".parquet"] or found  # datasets have a README.md beside them
     else:
         found = [files.expanded(name) for name in names.split(",")]
     if missing := [path for path in found if not path.is_file()]:

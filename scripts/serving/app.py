@@ -95,7 +95,7 @@ class Routes:
 
     async def translate(self, fields: dict[str, Any]) -> dict[str, Any]:
         texts, is_list = requests.read_texts(fields, "q", self.limits)
-        source, target = (self._served(requests.read_name(fields, name)) for name in ("source", "target"))
+        source, target = self._direction(fields)
         form = fields.get("format") or "text"
         if form not in ("text", "html"):
             raise HTTPException(400, f"{form!s:.20} format is not supported")
@@ -124,7 +124,7 @@ class Routes:
         """Returns the route of a function of a model and the fields, which the model's queue calls."""
 
         async def route(fields: dict[str, Any]) -> Any:
-            model = self._model(*(self._served(requests.read_name(fields, name)) for name in ("source", "target")))
+            model = self._model(*self._direction(fields))
             call = functools.partial(function, model.explorer, fields, self.limits)
             return (await model.queue.compute("explore", [call]))[0]
 
@@ -154,6 +154,10 @@ class Routes:
     async def health(self, request: Request) -> Response:
         is_ok = all(model.queue.is_alive for model in self.models.values())
         return JSONResponse({"status": "ok" if is_ok else "failed"}, 200 if is_ok else 503)
+
+    def _direction(self, fields: dict[str, Any]) -> tuple[str, str]:
+        """Returns the codes of source and target that a request names."""
+        return tuple(self._served(requests.read_name(fields, name)) for name in ("source", "target"))
 
     def _served(self, code: str) -> str:
         """Returns the served language that a code such as EN or en-US means, or else the code."""

@@ -1,7 +1,6 @@
 """Texts and HTML as sentences to translate, and what stands between them."""
 
 import html
-import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 
@@ -12,9 +11,8 @@ from transformer.data.languages import base_code
 Piece = tuple[bool, str]  # whether it is a sentence to translate, and the text
 _UNSPACED = ("zh", "yue", "ja", "th", "lo", "km", "my")  # languages without spaces between sentences
 _UNREAD = "script|style|textarea|code|kbd|samp|var|math"  # elements without text to translate
-# Comments, these elements, and tags, as browsers read them: one without its end reaches to the end
-# of the text. So a search never begins again within markup, and its time is linear in the text. Python's HTMLParser
-# takes quadratic time.
+# Comments, these elements, and tags, as browsers read them: one without its end reaches to the end of the text. So a
+# search never begins again within markup, and its time is linear in the text. Python's HTMLParser takes quadratic time.
 _VALUE = r"""=\s*+(?>"[^"]*+"?+|'[^']*+'?+|[^\s>]*+)"""
 _ATTRIBUTES = rf"(?:[^>=]++|{_VALUE})*+"
 _MARKUP = re.compile(
@@ -35,8 +33,8 @@ _PRE = re.compile(r"<(/?)pre(?=[\s/>])", re.IGNORECASE)
 def split_text(text: str, language: str) -> list[Piece]:
     """Returns the sentences of a text, without white space at their ends, and the white space between them.
 
-    A sentence ends at the end of its line at the latest. What has no letter or digit is not translated. The pieces,
-    joined, are the text.
+    A sentence ends at the end of its line at the latest. Text without a letter or digit is not translated. The
+    pieces, joined, are the text.
     """
     return [piece for line in text.splitlines(keepends=True) for piece in _split_line(line, language)]
 
@@ -116,9 +114,12 @@ def _split_line(line: str, language: str) -> Iterator[Piece]:
     if "".join(segments) != line:
         segments = [line]
     elif base_code(language) not in _UNSPACED:  # a point without a space after it may be inside a name
-        breaks = itertools.accumulate((segment[-1:].isspace() for segment in segments), initial=0)
-        groups = itertools.groupby(zip(breaks, segments, strict=False), key=lambda pair: pair[0])
-        segments = ["".join(segment for _, segment in group) for _, group in groups]
+        groups: list[list[str]] = [[]]
+        for segment in segments:
+            groups[-1].append(segment)
+            if segment[-1:].isspace():
+                groups.append([])
+        segments = map("".join, groups)
     for segment in segments:
         is_text = any(map(str.isalnum, segment))
         pieces = zip((False, is_text, False), _strip(segment), strict=True)
