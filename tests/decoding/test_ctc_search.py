@@ -13,7 +13,7 @@ from tests.decoding.models import decoding_config
 from tests.meshes import one_device
 from transformer.decoding import ctc_search
 from transformer.decoding.beam_search import Sentences
-from transformer.model.single_stack import BLANK, CtcTransformer, compact, is_kept
+from transformer.model.single_stack import BLANK, CtcTransformer, compact, emits_token
 from transformer.special_tokens import EOS, PAD
 from transformer.training.encoders import ctc_loss, needed_frames
 
@@ -168,4 +168,4 @@ def test_targets_that_need_too_many_frames_have_no_loss(logits):
 
 def test_repeated_labels_merge_unless_a_blank_separates_them():
     labels = jnp.array([[4, 4, 0, 4, 5, 0], [0, 6, 6, 6, 0, 0]])
-    assert compact(labels, is_kept(labels)).tolist() == [[4, 4, 5, 0, 0, 0], [6, 0, 0, 0, 0, 0]]
+    assert compact(labels, emits_token(labels)).tolist() == [[4, 4, 5, 0, 0, 0], [6, 0, 0, 0, 0, 0]]

@@ -18,7 +18,7 @@ from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary, SentencePieceVocabulary
 from transformer.decoding import ensemble
 from transformer.decoding.beam_search import BeamSearch, Sentences
-from transformer.decoding.constraints import History, ends_banned
+from transformer.decoding.constraints import History, forbid_banned_phrases
 from transformer.decoding.control import Control
 from transformer.decoding.phrases import Spelling, is_boundary
 from transformer.decoding.text_decoder import TextDecoder
@@ -117,7 +117,7 @@ def test_a_token_that_has_the_phrase_between_boundaries_needs_no_text_before_it(
         set(),
     ]
     history = History(jnp.full((1, 1, 3), PAD), jnp.array(0), jnp.array([2]), jnp.array(spelling.table))
-    forbidden = ends_banned(jnp.array([spelling.rules(["本"])]), history, jnp.zeros((1, 1, 8), bool))
+    forbidden = forbid_banned_phrases(jnp.array([spelling.rules(["本"])]), history, jnp.zeros((1, 1, 8), bool))
     assert forbidden[0, 0].tolist() == [token == "日本" for token in tokens]
 
 

@@ -33,13 +33,13 @@ class History(NamedTuple):
 Forbidden = Bool[Array, "B K V"]  # as the next token
 
 
-def is_short(least: int, history: History, forbidden: Forbidden) -> Forbidden:
+def forbid_early_end(least: int, history: History, forbidden: Forbidden) -> Forbidden:
     """Forbids EOS until a hypothesis has `least` tokens, or as many as its limit allows."""
     is_short = history.position < jnp.minimum(least, history.limits)
     return forbidden.at[:, :, EOS].max(is_short[:, None])
 
 
-def repeats_ngram(size: int, history: History, forbidden: Forbidden) -> Forbidden:
+def forbid_repeated_ngrams(size: int, history: History, forbidden: Forbidden) -> Forbidden:
     """Forbids the tokens that would end an n-gram of this size which the hypothesis has already."""
     ends = jnp.arange(history.tokens.shape[2])[None, None]  # of its n-grams
     is_repeated = (size - 1 <= ends) & (history.tokens != PAD)
@@ -49,7 +49,7 @@ def repeats_ngram(size: int, history: History, forbidden: Forbidden) -> Forbidde
     return _forbid(history.tokens, is_repeated, forbidden)
 
 
-def ends_banned(rules: Int[Array, "#B N C"], history: History, forbidden: Forbidden) -> Forbidden:
+def forbid_banned_phrases(rules: Int[Array, "#B N C"], history: History, forbidden: Forbidden) -> Forbidden:
     """Forbids the tokens that end a banned phrase after the text of a hypothesis.
 
     A rule is a token and the characters before it, the last one first: a code of `Spelling`, `BOUNDARY`, or 0 for any.
@@ -64,23 +64,23 @@ def ends_banned(rules: Int[Array, "#B N C"], history: History, forbidden: Forbid
     return _forbid(tokens, agrees.all(axis=3), forbidden)
 
 
-def lacks_phrases(phrases: Int[Array, "B C A M"], history: History, forbidden: Forbidden) -> Forbidden:
+def require_phrases(phrases: Int[Array, "B C A M"], history: History, forbidden: Forbidden) -> Forbidden:
     """Forbids EOS before all phrases are in a hypothesis, and tokens after which they do not fit into its limit."""
     wanted = jnp.pad(phrases.reshape(len(phrases), 1, -1), ((0, 0), (0, 0), (0, 1)))  # PAD: any other token
     wanted = jnp.broadcast_to(wanted, (*history.tokens.shape[:2], wanted.shape[2]))
-    needed = needed_after(history.tokens, history.position, wanted, phrases)
-    is_late = needed > (history.limits - history.position)[:, None, None] - 1
-    fits_not = jnp.broadcast_to(is_late[:, :, -1:], forbidden.shape)
-    fits_not = jax.vmap(jax.vmap(lambda row, token, value: row.at[token].set(value)))(fits_not, wanted, is_late)
-    return forbidden | fits_not.at[:, :, EOS].set(needed[:, :, -1] > 0)
+    remaining = needed_after(history.tokens, history.position, wanted, phrases)
+    is_late = remaining > (history.limits - history.position)[:, None, None] - 1
+    too_late = jnp.broadcast_to(is_late[:, :, -1:], forbidden.shape)
+    too_late = jax.vmap(jax.vmap(lambda row, token, value: row.at[token].set(value)))(too_late, wanted, is_late)
+    return forbidden | too_late.at[:, :, EOS].set(remaining[:, :, -1] > 0)
 
 
-def allows_prompt(is_prompt: Bool[Array, "B K 1"], history: History, forbidden: Forbidden) -> Forbidden:
+def allow_prompt(is_prompt: Bool[Array, "B K 1"], history: History, forbidden: Forbidden) -> Forbidden:
     """Allows the tokens of a language model's prompt, which the entries above may forbid."""
     return forbidden & ~is_prompt
 
 
-def leaves_prefix(prefix: Int[Array, "B P"], history: History, forbidden: Forbidden) -> Forbidden:
+def require_prefix(prefix: Int[Array, "B P"], history: History, forbidden: Forbidden) -> Forbidden:
     """Forbids all tokens but that of the prefix, which it allows. PAD ends the prefix."""
     token = jnp.take(prefix, history.position, axis=1, mode="fill", fill_value=PAD)[:, None, None]
     return jnp.where(token == PAD, forbidden, jnp.arange(forbidden.shape[2])[None, None] != token)
@@ -89,13 +89,13 @@ def leaves_prefix(prefix: Int[Array, "B P"], history: History, forbidden: Forbid
 # Functions of a constraint's value, the hypotheses and the tokens that the entries above forbid. A value has a row for
 # each sentence, or is that of the key of the same name.
 CONSTRAINTS: dict[str, Callable[[Any, History, Forbidden], Forbidden]] = {
-    "min_length": is_short,
-    "no_repeat_ngram": repeats_ngram,
-    "banned": ends_banned,
-    "banned_here": ends_banned,
-    "required": lacks_phrases,
-    "prompt": allows_prompt,
-    "prefix": leaves_prefix,
+    "min_length": forbid_early_end,
+    "no_repeat_ngram": forbid_repeated_ngrams,
+    "banned": forbid_banned_phrases,
+    "banned_here": forbid_banned_phrases,
+    "required": require_phrases,
+    "prompt": allow_prompt,
+    "prefix": require_prefix,
 }
 
 

@@ -16,7 +16,7 @@ from transformer.decoding import ensemble
 from transformer.decoding.beam_search import Hypotheses, SearchResult, Sentences, length_penalty
 from transformer.decoding.top_k import gather
 from transformer.model.kernels import FLOAT32
-from transformer.model.single_stack import BLANK, CtcTransformer, compact, is_kept
+from transformer.model.single_stack import BLANK, CtcTransformer, compact, emits_token
 from transformer.special_tokens import BOS, EOS, PAD, UNK
 
 CHUNK_BYTES = 2**28  # of the logits of the frames that are searched at once
@@ -67,7 +67,7 @@ def ctc_search(models: Sequence[CtcTransformer], sentences: Sentences, config: C
 
 def _greedy(log_p: Float[Array, "F V"], is_frame: Bool[Array, "F"]) -> Prefixes:
     labels = jnp.where(is_frame, jnp.argmax(log_p, axis=-1), BLANK)[None]
-    kept = is_kept(labels)
+    kept = emits_token(labels)
     total = jnp.sum(jnp.where(is_frame, jnp.max(log_p, axis=-1), 0.0))[None]
     tokens = jnp.pad(compact(labels, kept), ((0, 0), (0, 1)))
     return Prefixes(tokens, jnp.sum(kept, axis=1), total, jnp.full_like(total, -jnp.inf))
@@ -93,8 +93,8 @@ def _advance(prefixes: Prefixes, log_p: Float[Array, "V"]) -> Prefixes:
     last_log_p = jnp.where(prefixes.lengths > 0, log_p[last], -jnp.inf)
 
     # Extensions of each prefix by the K + 1 likeliest tokens suffice for the K best: only a repeated token may score
-    # lower than a less likely one, since it needs a BLANK before it. One that is removed below since it is there
-    # already is represented by that prefix, whose score is at least as high.
+    # lower than a less likely one, since it needs a BLANK before it. An extension that equals another prefix is
+    # removed below; that prefix has at least its score.
     choices = min(count + 1, len(log_p))
     gained, tokens = jax.lax.top_k(log_p.at[BLANK].set(-jnp.inf), choices)
     is_repeated = tokens[None] == last[:, None]

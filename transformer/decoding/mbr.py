@@ -19,18 +19,18 @@ from transformer.decoding.sampling import sample
 from transformer.decoding.translation import Translation
 
 
-def draw(models: Models, sentences: Sentences, config: Config, n_best: int) -> SearchResult:
+def draw_candidates(models: Models, sentences: Sentences, config: Config, n_best: int) -> SearchResult:
     """Returns samples with the same random numbers on all lines, so that only the source matters."""
     return sample(models, sentences._replace(lines=jnp.zeros_like(sentences.lines)), config, n_best)
 
 
-def best_sample(translations: list[Translation], config: Config) -> list[Translation]:
+def rank_samples(translations: list[Translation], config: Config) -> list[Translation]:
     """Returns the different texts of samples by expected utility. `config` is the group `config.decoding`."""
     counts = Counter(translation.text for translation in translations)
     return _rank(different_texts(translations, config), np.array([*counts.values()]), config)
 
 
-def best_hypothesis(translations: list[Translation], config: Config) -> list[Translation]:
+def rank_hypotheses(translations: list[Translation], config: Config) -> list[Translation]:
     """Returns the different texts of a beam by expected utility. `config` is the group `config.decoding`."""
     candidates = different_texts(translations, config)
     log_p = np.array([candidate.log_probability for candidate in candidates])

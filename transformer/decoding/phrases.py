@@ -58,7 +58,7 @@ class Spelling:
         return [text for text in map(str.strip, texts) if text]
 
     def rules(self, phrases: Iterable[str]) -> list[list[int]]:
-        """Returns the tokens that end a phrase, each with the characters before it, as `ends_banned` takes them."""
+        """Returns the rules of `forbid_banned_phrases`: each token that ends a phrase and the characters before it."""
         rules = []
         for phrase in phrases:
             before = [BOUNDARY] if WORD.match(phrase) else []

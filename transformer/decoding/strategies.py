@@ -37,7 +37,7 @@ class Strategy(NamedTuple):
 STRATEGIES = {
     "beam": Strategy(search_with_phrases),
     "sample": Strategy(sample, samples=True, size=None, select=lambda drawn, _: drawn),
-    "mbr": Strategy(mbr.draw, samples=True, size="mbr_samples", select=mbr.best_sample, ranks_all=True),
-    "mbr_beam": Strategy(search_with_phrases, select=mbr.best_hypothesis, ranks_all=True),
+    "mbr": Strategy(mbr.draw_candidates, samples=True, size="mbr_samples", select=mbr.rank_samples, ranks_all=True),
+    "mbr_beam": Strategy(search_with_phrases, select=mbr.rank_hypotheses, ranks_all=True),
     "ctc": Strategy(ctc_search, takes_steps=False),
 }

@@ -21,7 +21,7 @@ class MaskedLanguageModel(TokenModel):
     def __init__(self, config: Config, vocab_size: int, *, rngs: nnx.Rngs):
         embedding = Embedding(vocab_size, config.d_model, dtype=config.dtype, rngs=rngs)
         self.encoder = Encoder(config, embedding, rngs=rngs)
-        self.set_output(config, embedding, vocab_size, True, rngs)
+        self.set_output(config, embedding, vocab_size, is_tied=True, rngs=rngs)
 
     def hidden(
         self,
@@ -40,7 +40,7 @@ class LanguageModel(TokenModel):
     def __init__(self, config: Config, vocab_size: int, *, rngs: nnx.Rngs):
         embedding = Embedding(vocab_size, config.d_model, dtype=config.dtype, rngs=rngs)
         self.decoder = Decoder(config, embedding, cross_attention=False, rngs=rngs)
-        self.set_output(config, embedding, vocab_size, True, rngs)
+        self.set_output(config, embedding, vocab_size, is_tied=True, rngs=rngs)
 
     def hidden(
         self,
@@ -96,8 +96,8 @@ class CtcTransformer(TokenModel):
         return jnp.repeat(source, self.frames_per_token, axis=1)
 
 
-def is_kept(labels: Int[Array, "B F"]) -> Bool[Array, "B F"]:
-    """Returns which frames' labels remain: neither BLANK nor that of the frame before."""
+def emits_token(labels: Int[Array, "B F"]) -> Bool[Array, "B F"]:
+    """Returns which frames emit a token: those whose label is neither BLANK nor the label of the frame before."""
     before = jnp.pad(labels[:, :-1], ((0, 0), (1, 0)), constant_values=BLANK)
     return (labels != BLANK) & (labels != before)
 

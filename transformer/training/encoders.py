@@ -16,7 +16,7 @@ from transformer.data.batches.collation import Batch
 from transformer.data.corpus.annotations import word_starts
 from transformer.model.kernels import rows_per_chunk
 from transformer.model.partitioning import row_shards
-from transformer.model.single_stack import BLANK, CtcTransformer, compact, is_kept
+from transformer.model.single_stack import BLANK, CtcTransformer, compact, emits_token
 from transformer.special_tokens import BOS, EOS, PAD, SPECIAL
 from transformer.training.loss import LossSums
 
@@ -82,7 +82,7 @@ def chunk_sums(
     loss = jnp.sum(jnp.where(is_possible, loss, 0.0))
     is_token = (labels != PAD) & is_possible[:, None]
     best = jnp.where(frames == PAD, BLANK, jnp.argmax(logits, axis=-1))
-    predicted = compact(best, is_kept(best))[:, : labels.shape[1]]
+    predicted = compact(best, emits_token(best))[:, : labels.shape[1]]
     predicted = jnp.pad(predicted, ((0, 0), (0, labels.shape[1] - predicted.shape[1])))
     correct = jnp.sum(is_token & (predicted == labels))
     sums = LossSums(loss=loss, nll=loss, correct=correct, tokens=jnp.sum(is_token))
