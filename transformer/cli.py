@@ -116,7 +116,6 @@ class Parser(argparse.ArgumentParser):
         if rerank:
             advice = "another model, and its weight in the score; repeatable"
             self.add_argument("--rerank", metavar="WORKDIR:WEIGHT", action="append", default=[], help=advice)
-
         for name in LANGUAGES if languages else ():
             advice = f"the {name.partition('_')[0]} language, of a model that knows several (the run's)"
             self.add_argument(f"--{name}", metavar="CODE", help=advice)

@@ -19,7 +19,7 @@ class MultiHeadAttention(nnx.Module):
     """MultiHead(Q, K, V) = Concat(head_1 ... head_H) W^O with head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V) (3.2.2).
 
     The H matrices W_i are columns of one (D, H d) matrix, so Xavier's bound has that matrix's fans.
-    `transformer.attention_weights` collects the weights, which fused attention does not compute.
+    `attention_weights` of `transformer.py` collects the weights, which fused attention does not compute.
     """
 
     def __init__(self, config: Config, *, rngs: nnx.Rngs):
@@ -43,7 +43,7 @@ class MultiHeadAttention(nnx.Module):
         relation: Relation = UNRELATED,
         positions: Int[Array, "#B T"] | None = None,
     ) -> Float[Array, "B T D"]:
-        """`positions`, here and below, are what `relation` depends on, in self-attention."""
+        """Attends from `queries` to `keys_values`. In self-attention `relation` depends on the `positions` of both."""
         keys, values = self.project_keys_values(keys_values, relation, positions)
         queries = self.project_queries(queries, relation, positions)
         bias = relation.bias(queries, positions, positions)

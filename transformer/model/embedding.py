@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer.config_types import Config
 from transformer.model.kernels import FLOAT32, QuantizedRows, TransposedMatrix, dequantize, linear_map, product_dtype
-from transformer.model.linear import Linear
+from transformer.model.linear import Linear, as_row
 from transformer.model.partitioning import shard_rows
 
 
@@ -50,9 +50,7 @@ class TokenModel(nnx.Module):
     def logits(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Returns the logits of the tokens, given the result of `hidden`."""
         logits = self.output_embedding.logits(hidden) if self.projection is None else self.projection(hidden)
-        if self.output_bias is None:
-            return logits
-        return logits + self.output_bias[...].reshape((1,) * (logits.ndim - 1) + (-1,))
+        return logits if self.output_bias is None else logits + as_row(self.output_bias[...], logits)
 
     @property
     def output_table_and_bias(self) -> tuple[Float[Array, "V D"], Float[Array, " V"] | None]:

@@ -164,7 +164,7 @@ def flat_product(
     output_dtype: jnp.dtype,
     is_transposed: bool = False,
 ) -> Float[Array, "*rows N"]:
-    """Returns x @ kernel, or x @ kernel.T if `is_transposed`: a product in `dtype`, accumulated in `output_dtype`.
+    """Returns x @ kernel, or x @ kernel.T if `is_transposed`, in `output_dtype`. Operands are in `dtype`.
 
     The kernel's gradient is float32, so that it is not rounded before it is summed over batches and devices. Without
     flattened rows, XLA on CPUs would recompute everything fused into the gradient of y for each element.

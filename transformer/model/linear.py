@@ -24,7 +24,7 @@ class Linear(nnx.Linear):
         if self.bias is None:
             return y
         # In float32: the gradient of the bias is a sum over all rows, which in bfloat16 would be a third too small.
-        return (y + self.bias[...].reshape((1,) * (y.ndim - 1) + (-1,))).astype(output_dtype)
+        return (y + as_row(self.bias[...], y)).astype(output_dtype)
 
     @property
     def transposed_kernel(self) -> Float[Array, "N K"]:
@@ -32,3 +32,8 @@ class Linear(nnx.Linear):
         if isinstance(kernel, TransposedMatrix):
             return kernel.transpose
         return dequantize(kernel) if isinstance(kernel, QuantizedRows) else kernel.T
+
+
+def as_row(vector: Float[Array, " D"], x: Float[Array, "*rows D"]) -> Float[Array, "*ones D"]:
+    """Returns the vector with as many axes as x."""
+    return vector.reshape((1,) * (x.ndim - 1) + (-1,))

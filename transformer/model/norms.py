@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from transformer.config_types import Config
 from transformer.model.kernels import product_dtype
+from transformer.model.linear import as_row
 
 
 class LayerNorm(nnx.LayerNorm):
@@ -31,7 +32,7 @@ def _forward(x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float, dt
     centered = wide - mean
     # E[x^2] - E[x]^2 would lose digits where the mean is large.
     inverse = jax.lax.rsqrt(jnp.mean(jnp.square(centered), axis=-1, keepdims=True) + epsilon)
-    y = centered * (inverse * _as_row(scale, x)) + _as_row(bias, x)
+    y = centered * (inverse * as_row(scale, x)) + as_row(bias, x)
     return y.astype(dtype), (x, mean, inverse, scale)
 
 
@@ -39,7 +40,7 @@ def _backward(epsilon: float, dtype: jnp.dtype, saved: tuple[jax.Array, ...], d_
     x, mean, inverse, scale = saved
     wide, d_y = x.astype(jnp.float32), d_y.astype(jnp.float32)
     normalized = (wide - mean) * inverse
-    d_normalized = d_y * _as_row(scale, x)
+    d_normalized = d_y * as_row(scale, x)
     along_mean = jnp.mean(d_normalized, axis=-1, keepdims=True)
     along_x = jnp.mean(d_normalized * normalized, axis=-1, keepdims=True)
     d_x = inverse * (d_normalized - along_mean - normalized * along_x)
@@ -53,17 +54,13 @@ def _backward(epsilon: float, dtype: jnp.dtype, saved: tuple[jax.Array, ...], d_
 normalize.defvjp(_forward, _backward)
 
 
-def _as_row(vector: jax.Array, x: jax.Array) -> jax.Array:
-    return vector.reshape((1,) * (x.ndim - 1) + (-1,))
-
-
 class RMSNorm(nnx.RMSNorm):
     """x / sqrt(mean of x^2 + epsilon) * scale in float32 (Zhang and Sennrich 2019)."""
 
     def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows D"]:
         wide = x.astype(jnp.float32)
         inverse = jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + self.epsilon)
-        return (wide * inverse * _as_row(self.scale[...], x)).astype(product_dtype(self.dtype))
+        return (wide * inverse * as_row(self.scale[...], x)).astype(product_dtype(self.dtype))
 
 
 NORMS = {"layer_norm": LayerNorm, "rms_norm": RMSNorm}

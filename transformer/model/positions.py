@@ -40,8 +40,8 @@ class LearnedPositions(nnx.Module):
         return jnp.take(self.table[...], positions, axis=0, mode="clip")
 
 
-# Constructors from (config.model, is_causal, rngs) of what is added to the embeddings, or of a relation, which
-# self-attention sees instead.
+# Constructors, from (config.model, is_causal, rngs), of encodings to add to the embeddings and of relations for
+# self-attention.
 POSITIONS = {
     "sinusoidal": lambda config, *_: SinusoidalPositions(config.d_model, concatenated=False),
     "sinusoidal_concatenated": lambda config, *_: SinusoidalPositions(config.d_model, concatenated=True),
@@ -57,7 +57,7 @@ POSITIONS = {
 def make_positions(
     config: Config, num_layers: int, *, is_causal: bool, rngs: nnx.Rngs
 ) -> tuple[Callable | None, list[Relation]]:
-    """Returns what a stack adds to its embeddings, None for nothing, and the relation that each layer sees."""
+    """Returns the encoding that a stack adds to its embeddings, or None, and the relation of each layer."""
     make = functools.partial(POSITIONS[config.positions], config, is_causal, rngs)
     first = make()
     if not isinstance(first, Relation):

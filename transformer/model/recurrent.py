@@ -78,6 +78,6 @@ class AverageAttention(RecurrentUnit):
         self, x: Float[Array, "B L D"], states: Float[Array, "B L D+1"], rngs: nnx.Rngs | None
     ) -> Float[Array, "B L D"]:
         averages = self.feed_forward((states[..., :-1] / states[..., -1:]).astype(x.dtype), rngs)
-        both = jnp.concatenate([x, averages], axis=-1)
-        gated = jax.nn.sigmoid(self.input(both)) * x + jax.nn.sigmoid(self.forget(both)) * averages
+        gate_inputs = jnp.concatenate([x, averages], axis=-1)
+        gated = jax.nn.sigmoid(self.input(gate_inputs)) * x + jax.nn.sigmoid(self.forget(gate_inputs)) * averages
         return gated.astype(product_dtype(self.dtype))

@@ -32,7 +32,7 @@ class Relation(nnx.Module):
         positions: Int[Array, "#B T"] | None,
         key_positions: Int[Array, "#B S"] | None,
     ) -> Float[Array, "#B H T S"] | None:
-        """Returns what is added to the scores, in float32, or None for nothing."""
+        """Returns the term to add to the scores, in float32, or None."""
         # The distance of a query at i and a key at j is j - i.
         return None if self.term is None else self.term(queries, key_positions[:, None, :] - positions[:, :, None])
 

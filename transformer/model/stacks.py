@@ -38,8 +38,8 @@ class Stack(nnx.Module):
     def __init__(self, config: Config, embedding: Embedding, num_layers: int, *, rngs: nnx.Rngs, **layer_options: Any):
         """`layer_options` are the arguments of `Layer`."""
         self.embedding = embedding
-        self.positions, seen = make_positions(config, num_layers, is_causal=self.is_causal, rngs=rngs)
-        self.relations = nnx.List(seen)
+        self.positions, relations = make_positions(config, num_layers, is_causal=self.is_causal, rngs=rngs)
+        self.relations = nnx.List(relations)
         has_final_norm = config.norm_position != "post" if config.final_norm is None else config.final_norm
         self.final_norm = make_norm(config, rngs) if has_final_norm else None
         self.dropout, self.layer_drop = config.dropout, config.layer_drop
@@ -146,8 +146,7 @@ class Decoder(Stack):
 
         `tokens` is (B, K): the K beams take the length axis, so all of them attend to the same memory.
         """
-        positions = jnp.full((1, tokens.shape[1]), position)
-        x = self.embed(tokens, positions, None)
+        x = self.embed(tokens, jnp.full((1, tokens.shape[1]), position), None)
         slot_numbers = jnp.arange(tokens.shape[1])[None]  # hypothesis k has its new token in slot k
         cache = cache.replace(slots=cache.slots.at[:, :, position].set(slot_numbers))
         self_mask, self_attentions = cache.self_mask, list(cache.self_attentions)

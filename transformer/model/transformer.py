@@ -11,7 +11,7 @@ from transformer.model.cache import DecodingCache
 from transformer.model.embedding import Embedding, TokenModel
 from transformer.model.stacks import Decoder, Encoder, Stack
 
-# Whether both languages have one table of embeddings, and whether that of the target is the projection to logits too.
+# Whether both languages share one embedding table, and whether the target's table is also the projection to logits.
 SHARE_EMBEDDINGS = {"all": (True, True), "target": (False, True), "none": (False, False)}
 
 
