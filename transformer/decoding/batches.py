@@ -155,7 +155,7 @@ class DeviceModels:
 
 
 def convert_kernels(is_int8: bool, graph: nnx.GraphDef, parameters: dict) -> dict:
-    """Returns a model's parameters as decoding keeps them: kernels, and in int8 a table of embeddings and logits."""
+    """Returns a model's parameters with kernels, and in int8 also a tied embedding table, as decoding keeps them."""
     model = nnx.merge(graph, nnx.State(parameters))
     with np.errstate(invalid="ignore"):  # a diverged model may have NaN
         for _, module in nnx.iter_modules(model):

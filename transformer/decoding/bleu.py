@@ -80,7 +80,7 @@ def score(
     """
     if len(references) > 1:
         rows = [(known, next(filter(str.strip, known), "")) for known in zip(*references, strict=True)]
-        filled = [[text if text.strip() else other for text in known] for known, other in rows]
+        filled = [[text if text.strip() else first for text in known] for known, first in rows]
         references = [list(texts) for texts in zip(*filled, strict=True)]
     scores: dict[str, float | str] = {}
     for name in metrics:

@@ -19,7 +19,7 @@ from transformer.errors import UserError
 from transformer.special_tokens import EOS, PAD, UNK
 
 MAX_REQUIRED = 256  # tokens; a search compares each with each, and with all tokens of each hypothesis
-NO_CHARACTER = "\uffff"  # of any text
+NO_CHARACTER = "\uffff"  # which no text has
 DEPTHS = {"prefix": 1, "required": 3, "banned_here": 2}  # of the lists that are a sentence's values
 
 

@@ -56,10 +56,10 @@ class DocumentDecoder(TextDecoder):
                 row = lines[-1] - first
                 sources[row], prefix = self._in_context(texts, translations, lines)
                 controls[row] = Control(prefix)
-            found = super().translate(parameters, sources, n_best, first_line + first, controls=controls)
+            results = super().translate(parameters, sources, n_best, first_line + first, controls=controls)
             for *_, line in windows:
                 given = len(controls[line - first].prefix)
-                translations[line] = [self._without(translation, given) for translation in found[line - first]]
+                translations[line] = [self._without(translation, given) for translation in results[line - first]]
             report(len(windows))
         return translations
 

@@ -31,12 +31,12 @@ class Scorer:
     models: DeviceModels
     parameters: Replicas
 
-    def log_probabilities(self, texts: Sequence[str], found: Sequence[Sequence[Translation]]) -> list[list[float]]:
+    def log_probabilities(self, texts: Sequence[str], hypotheses: Sequence[Sequence[Translation]]) -> list[list[float]]:
         """Returns the log-probability of each hypothesis of each text, in nats.
 
         Those of a text are 0 if it or one of its hypotheses is too long for the model, which a warning says.
         """
-        rows = [[self.arrange(text, x.text) for x in known] for text, known in zip(texts, found, strict=True)]
+        rows = [[self.arrange(text, x.text) for x in known] for text, known in zip(texts, hypotheses, strict=True)]
         scored = [i for i, row in enumerate(rows) if all(is_scorable(self.models, pair) for pair in row)]
         if len(scored) < len(rows):
             message = "%s: does not rerank %d of %d texts, which are too long for it."
@@ -71,11 +71,11 @@ class RerankingDecoder(TextDecoder):
         self, parameters: Replicas, texts: Sequence[str], *arguments: Any, **options: Any
     ) -> tuple[list[list[Translation]], list[Float[np.ndarray, "terms N"]]]:
         """Returns the N hypotheses of each text, and the terms of their scores: the search's, and each scorer's."""
-        found = super().translate(parameters, texts, self.config.beam_size, *arguments, **options)
-        log_p = [scorer.log_probabilities(texts, found) for scorer in self.scorers]
+        hypotheses = super().translate(parameters, texts, self.config.beam_size, *arguments, **options)
+        log_p = [scorer.log_probabilities(texts, hypotheses) for scorer in self.scorers]
         lengths = [len(tokens) + 1 for tokens in self.tokenizer.encoders[0].encode(texts)]
-        rows = zip(found, lengths, zip(*log_p, strict=True), strict=True)
-        return found, [np.array([[x.score for x in known], *np.array(log_p) / S]) for known, S, log_p in rows]
+        rows = zip(hypotheses, lengths, zip(*log_p, strict=True), strict=True)
+        return hypotheses, [np.array([[x.score for x in known], *np.array(log_p) / S]) for known, S, log_p in rows]
 
     def compilations(self, parameters: tuple[dict, ...], lengths: Iterable[int], n_best: int = 1) -> list[Callable]:
         return super().compilations(parameters, lengths, self.config.beam_size)

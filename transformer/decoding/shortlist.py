@@ -86,7 +86,7 @@ class Shortlist:
 
 
 class CandidateModel:
-    """An `AutoregressiveModel` that predicts only the candidates of each row, and never -1. They sum to 1."""
+    """An `AutoregressiveModel` that predicts only the candidates of a row, never -1. Their probabilities sum to 1."""
 
     def __init__(self, model: Transformer, candidates: Int[Array, "B C"]):
         self.model, self.candidates = model, candidates

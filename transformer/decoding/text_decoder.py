@@ -22,8 +22,8 @@ from transformer.decoding.translation import EMPTY, Translation, encode, read_hy
 from transformer.special_tokens import EOS, UNK
 from transformer.workers import call_all
 
-FIRST_EXTRA_LENGTH = 8  # `extra_lengths` of the first pass, at most
-SHORTEST_OF_SECOND = 64  # padded length of the second pass: it has few sentences, and most have this program in common
+FIRST_EXTRA_LENGTH = 8  # tokens by which an output of the first pass may exceed its batch's source length
+SHORTEST_OF_SECOND = 64  # the smallest padded length of the second pass, so that its few sentences share a program
 
 
 class TextDecoder(DeviceModels):
@@ -119,7 +119,7 @@ class TextDecoder(DeviceModels):
     def _jobs(
         self, search: Callable, parameters: tuple[dict, ...], batches: Sequence[DecodingBatch], arrays_of: Callable
     ) -> list[Callable]:
-        """Returns functions that each compile a program of one pass, that of the longest sources first."""
+        """Returns functions that each compile a program of one pass, the longest sources first."""
         shapes, devices = dict.fromkeys((batch.rows, batch.length) for batch in batches), self.devices[: len(batches)]
         calls = [(search, parameters, *arrays_of(DecodingBatch(*shape, indices=[]))) for shape in shapes]
         return [functools.partial(self.programs.compile, *call, device=device) for call in calls for device in devices]

@@ -58,13 +58,13 @@ def warn_about_data(config: Config, vocabulary: Tokenizer, train: Corpus, sets: 
     if OBJECTIVES[config.training.objective].translates:
         warn(sanity_checks.find_unreachable(config, train))
     held_out = list(held_out_sets(config).values())
-    splits = [(config, "train", train), *((each, "valid", corpus) for each, corpus in zip(held_out, sets, strict=True))]
-    for each, split, corpus in splits:
-        name = open_source(each.data, split).name
-        warn(sanity_checks.find_losses(each, vocabulary, name, corpus.report["losses"], split == "train"))
+    for split_config, corpus in zip([config, *held_out], [train, *sets], strict=True):
+        split = "train" if corpus is train else "valid"
+        name = open_source(split_config.data, split).name
+        warn(sanity_checks.find_losses(split_config, vocabulary, name, corpus.report["losses"], split == "train"))
     if config.data.source == "synthetic":  # its splits have no sentence in common
         return
-    for data, split in (*((each.data, "valid") for each in held_out), (config.data, "test")):
+    for data, split in (*((set_config.data, "valid") for set_config in held_out), (config.data, "test")):
         try:
             source = open_source(data, split)
             texts = list(decoded(source))

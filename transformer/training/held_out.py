@@ -33,7 +33,6 @@ from transformer.training.objectives import OBJECTIVES
 from transformer.training.progress import Record, means
 
 TRAINING_SAMPLE = 500  # pairs of each corpus of a mixture, whose loss is reported
-MEMORY_ADVICE = "for the loss of a held-out split, lower config.batch.tokens or config.data.max_length"
 
 
 def check_lengths(config: Config, corpus: Corpus, split: str) -> None:
@@ -65,7 +64,7 @@ class EvalStep:
     def over_batches(self, parameters: dict, held_out: "Batches", between_batches: Callable[[], None]) -> Record:
         """Returns the means over all tokens of a held-out set. `between_batches` is called before each batch."""
         sums = None
-        with memory_advice(MEMORY_ADVICE):
+        with memory_advice("for the loss of a held-out split, lower config.batch.tokens or config.data.max_length"):
             for batch in held_out.plan:
                 between_batches()
                 part = self(parameters, self.place(held_out.corpus, batch))
@@ -123,7 +122,7 @@ def name_scores(scores: dict[str, Record]) -> Record:
     values = dict(main)
     if len(scores) > 1:
         values |= {f"{metric}/{name}": value for name in scores if name for metric, value in scores[name].items()}
-        values |= {f"{metric}/mean": float(np.mean([one[metric] for one in scores.values()])) for metric in main}
+        values |= {f"{metric}/mean": float(np.mean([record[metric] for record in scores.values()])) for metric in main}
     return values
 
 

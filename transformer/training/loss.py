@@ -63,10 +63,9 @@ class Criterion:
     ) -> tuple[Float[Array, ""], LossSums, Float[Array, "B T C"]]:
         """Returns the summed criterion, the sums that a step reports, and the gradient with respect to the logits.
 
-        All sums, and that of the tokens too, are weighted by `token_weights`.
-
-        `columns` are the consecutive numbers of the columns in the vocabulary. Those of `vocab_size` or more are
-        ignored. With `axis`, the remaining columns are on the devices of this mesh axis.
+        `token_weights` weight all sums, also the number of tokens. `columns` are the consecutive numbers of the columns
+        in the vocabulary. Those of `vocab_size` or more are ignored. With `axis`, the remaining columns are on the
+        devices of this mesh axis.
         """
         is_padded = len(columns) * (1 if axis is None else jax.lax.axis_size(axis)) > vocab_size
         truths, columns, labels = targets - columns[0], columns[None, None], targets[..., None]

@@ -27,7 +27,7 @@ class TrainingObjective(NamedTuple):
     """One way to train.
 
     Samples and reports show translations and attention if `methods` has `translate` and `attention`. The `options` are
-    the optional parts of the configuration that it supports, of packed (batch.plan), label_smoothing, r_drop,
+    the optional parts of the configuration that it supports, among packed (batch.plan), label_smoothing, r_drop,
     pair_weights and alignments (of data.mixture), word_vectors (model.source_vectors and target_vectors), shortlist and
     decoder (model.decoder_start and decoder_self_attention).
     """
@@ -37,7 +37,7 @@ class TrainingObjective(NamedTuple):
     make_model: Callable[..., nnx.Module]
     methods: AbstractSet[str] = frozenset()  # of `transformer.Model` that the model has
     options: AbstractSet[str] = frozenset()
-    strategy: str | None = None  # of decoding that its models need, and only they have; None: any that none needs
+    strategy: str | None = None  # the decoding strategy of its models only; None: any that no objective has as its own
     make_loss: Callable[[Config, Mesh], Loss] = ProjectedLoss  # of (config.training, mesh)
     # (config.training, the strings of the source's tokens) to `Inputs`
     make_inputs: Callable[[Config, Sequence[str]], Inputs] = lambda training, pieces: lambda batch, key: batch

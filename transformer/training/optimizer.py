@@ -79,7 +79,7 @@ def read_factors(text: str) -> list[tuple[str, float]]:
 
 
 def _scale_by_name(factors: list[tuple[str, float]], only_zeros: bool = False) -> optax.GradientTransformation:
-    """Multiplies each update with the last factor whose name fits; with `only_zeros`, where that is 0."""
+    """Multiplies each update by the last factor whose name fits; with `only_zeros`, only by factors of 0."""
 
     def scale(path, update):
         name = jax.tree_util.keystr(path, simple=True, separator=".")

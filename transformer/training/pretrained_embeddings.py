@@ -25,7 +25,7 @@ def check_files(config: Config) -> None:
 def load_pretrained_embeddings(parameters: dict, config: Config, tokenizer: Tokenizer) -> dict:
     """Returns the parameters with the vectors in the embedding tables, where a piece has one.
 
-    `config` is `config.model`. A table that both stacks share has those of the target last.
+    `config` is `config.model`. In a table that both stacks share, the target's vectors replace the source's.
     """
     names = {"encoder": config.source_vectors, "decoder": config.target_vectors}
     for (stack, name), vocabulary in zip(names.items(), tokenizer.sides, strict=True):
@@ -61,10 +61,10 @@ def _read_vectors(path: Path, d_model: int) -> Iterator[tuple[str, Float[np.ndar
     """Yields (word, vector) for each line. The header, two numbers, is optional. A later word may contain spaces."""
     if not path.is_file():
         raise UserError(f"pretrained embeddings: {path}: no such file")
-    most = -1  # numbers of a line; those of the first tell whether it is the file's or ours that is wrong
+    max_splits = -1  # of a line; unlimited in the first one, so that the error message has the file's width
     with path.open(encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, start=1):
-            word, *values = line.rstrip().rsplit(" ", most)
+            word, *values = line.rstrip().rsplit(" ", max_splits)
             if number == 1 and len(values) == 1:
                 continue
             try:
@@ -76,4 +76,4 @@ def _read_vectors(path: Path, d_model: int) -> Iterator[tuple[str, Float[np.ndar
             if not np.isfinite(vector).all():
                 raise UserError(f"{path}: line {number} has a number that is not finite")
             yield word, vector
-            most = d_model
+            max_splits = d_model

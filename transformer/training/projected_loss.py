@@ -66,7 +66,7 @@ def _with_gradients(criterion: Criterion, mesh: Mesh, *operands: jax.Array | Non
     """Returns ((criterion, sums), (d_hidden, d_table, d_bias)), computed by all devices of the mesh.
 
     The devices split the rows over "data" and "fsdp", with R-Drop's rows of a sentence on one device, and the columns
-    over "tensor"; statistics and gradients cross. The sentences must divide evenly over the devices.
+    over "tensor"; collectives reduce statistics and gradients. The sentences must divide evenly over the devices.
     """
     hidden, table, targets, bias, weights = operands
     (vocab_size, d_model), sizes = table.shape, mesh.shape

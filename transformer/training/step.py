@@ -45,7 +45,7 @@ class TrainStep:
         mesh: Mesh,
         pieces: Sequence[str] = (),
     ):
-        """`pieces`: the strings of the source's tokens, which objectives need that mask some."""
+        """`pieces`: the strings of the source's tokens, which the objectives that mask tokens need."""
         objective = OBJECTIVES[config.training.objective]
         self.config, self.graph, self.inputs = config, graph, objective.make_inputs(config.training, pieces)
         self.optimizer, self.seed = optax.with_extra_args_support(optimizer), np.uint32(config.seed)
@@ -72,8 +72,9 @@ class TrainStep:
 
     def compilations(self, state: TrainState, buckets: Sequence[Bucket]) -> list[Callable[[], jax.stages.Compiled]]:
         """Returns functions that each compile a program for these buckets, the one that needs most memory first."""
-        shapes = itertools.product(by_memory(self.config, buckets), kinds(self.config.training))
-        of_batches, once = zip(*(self.calls(state, *shape) for shape in shapes), strict=True)
+        pairs = itertools.product(by_memory(self.config, buckets), kinds(self.config.training))
+        of_batches, once = zip(*(self.calls(state, *pair) for pair in pairs), strict=True)
+        # Only updates from several batches, the first kind if a run has both, have programs that all buckets share.
         calls = [*of_batches, *once[0], (self.learning_rate, count_updates(state.optimizer_state))]
         return [functools.partial(self.programs.compile, *call) for call in calls]
 

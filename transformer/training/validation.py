@@ -72,10 +72,12 @@ class Validation:
             strategy, beam_size = validation_strategy(config.decoding.strategy), config.training.eval_beam_size
             decoding = with_changes(config.decoding, strategy=strategy, beam_size=beam_size)
             self.decoder = make_decoder(config.data, [graph], tokenizer, decoding, jax.local_devices())
-            self.texts = {name: read_texts(each, self.decoder) for name, each in sets.items()}
-            pairs = enumerate(zip(self.texts[""].texts, self.texts[""].references, strict=True))
-            pairs = ((number, *pair) for number, pair in pairs if pair[0].strip())
-            short = (each for each in pairs if is_scorable(self.decoder, each[1:], MAX_TOKENS))
+            self.texts = {name: read_texts(set_config, self.decoder) for name, set_config in sets.items()}
+            short = (
+                (number, *pair)
+                for number, pair in enumerate(zip(self.texts[""].texts, self.texts[""].references, strict=True))
+                if pair[0].strip() and is_scorable(self.decoder, pair, MAX_TOKENS)
+            )
             self.samples = list(itertools.islice(short, config.training.samples))
             self.has_attention = "attention" in OBJECTIVES[config.training.objective].methods
 

@@ -157,4 +157,4 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
 def prepare_validation(config: Config, tokenizer: Tokenizer) -> list[Corpus]:
     """Prepares the corpus of each validation set, in the order of `held_out_sets`."""
     sets = held_out_sets(config).values()
-    return [prepare(each, tokenizer.tagged(source_tag(each.data)), "valid") for each in sets]
+    return [prepare(set_config, tokenizer.tagged(source_tag(set_config.data)), "valid") for set_config in sets]
