@@ -79,7 +79,7 @@ class TrainStep:
         return [functools.partial(self.programs.compile, *call) for call in calls]
 
     def calls(self, state: TrainState, bucket: Bucket, num_batches: int) -> tuple[tuple, list[tuple]]:
-        """Returns (function, *abstract arguments) of the call for each batch, and of those for each update."""
+        """Returns (function, *abstract arguments) of the call for each batch, and of the calls for each update."""
         batch, count = self.abstract_batch(bucket), count_updates(state.optimizer_state)
         rate = jax.ShapeDtypeStruct((), jnp.float32, sharding=count.sharding)
         if num_batches == 1:
