@@ -270,6 +270,16 @@ def test_a_signal_interrupts_a_command(number):
     assert errors.startswith("error: ") and errors.count("\n") == 1
 
 
+@pytest.mark.parametrize(("platform", "reason"), [("cuda", "not installed"), ("absent", "'absent' is not in")])
+def test_platforms_that_jax_does_not_have_are_an_error_of_one_line(platform, reason, monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", platform)
+    process = run_python("import jax\njax.devices()")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert errors.startswith(f"error: JAX_PLATFORMS={platform}: JAX cannot use") and reason in errors
+    assert errors.count("\n") == 1
+
+
 def test_a_closed_pipe_is_no_error():
     process = run_python("for _ in range(100_000): print('line')")
     assert process.stdout.readline() == "line\n"

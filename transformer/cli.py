@@ -11,6 +11,7 @@ import itertools
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
@@ -195,5 +196,10 @@ def _advice(error: BaseException | None, overrides: str | None) -> str | None:
             return f"{error.filename}: {error.strerror}; change its permissions or move it, or name another path"
         if is_out_of_memory(error):
             return f"out of device memory; {OUT_OF_MEMORY[overrides]}"
+        frames = traceback.extract_tb(error.__traceback__)
+        if frames and frames[-1].filename.endswith("xla_bridge.py"):  # where JAX starts its devices
+            given = f"JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')}"
+            reason = str(error).partition("\n")[0] or "it is not installed for them"
+            return f"{given}: JAX cannot use these devices ({reason}); install JAX for them, or set JAX_PLATFORMS=cpu"
         error = error.__cause__ or error.__context__
     return None
