@@ -126,6 +126,7 @@ def test_optional_keys_can_be_set_and_unset():
         ("model.dropout", "a tenth", "--config.model.dropout=a tenth: must be a number"),
         ("training.eval_bleu", "maybe", "--config.training.eval_bleu=maybe: must be true or false"),
         ("data.downloads", "(", "--config.data.downloads=(: must be a tuple"),
+        ("training.tags", "('ablation')", "--config.training.tags=ablation: must be a tuple like ('A',)"),
         ("data.downloads", "3", "config.data.downloads=3: must be a tuple"),
         ("model.dropuot", "0", "did you mean model.dropout, "),
         ("model", "0", "--config.model=0: there is no key model"),

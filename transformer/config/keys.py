@@ -17,7 +17,7 @@ from transformer.config_types import Config
 from transformer.errors import UserError
 
 LARGEST = 1 << 1000  # larger integers may overflow as floats
-TYPE_NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "text", tuple: "a tuple"}
+TYPE_NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "text", tuple: "a tuple like ('A',)"}
 
 
 def declared_keys() -> dict[str, Key]:
