@@ -104,7 +104,7 @@ def get_keys() -> ml_collections.ConfigDict:
     model.share_embeddings = Key("all", listed_in("transformer.model.transformer:SHARE_EMBEDDINGS"))
     model.source_eos = Key(True, SWITCH)  # whether attention sees the end-of-sentence token of the source
     model.output_bias = Key(False, SWITCH)  # a bias for each token's logit
-    model.source_vectors = Key("", TEXT)  # word2vec text file that initializes source embeddings; "": random
+    model.source_vectors = Key("", TEXT)  # word2vec text file, plain or .gz, of source embeddings; "": random
     model.target_vectors = Key("", TEXT)  # the same for target embeddings
     # Activations that the backward pass recomputes. none: none; layers: all within a layer, which saves memory for
     # about a quarter more FLOPs

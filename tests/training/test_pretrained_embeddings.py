@@ -1,5 +1,6 @@
 """Pretrained embeddings: the pieces that match, their scale, the tables they go to, and refused files."""
 
+import gzip
 import logging
 from pathlib import Path
 
@@ -43,6 +44,13 @@ def test_the_header_is_optional(write):
     assert has_vector.sum() == 3 and rows[4, 0] == 0.5
     # Files of web pages have words with spaces.
     rows, has_vector = read_rows(write("the 1 2 3 4\n. . . 5 6 7 8\nat x@y.com 1 1 1 1\nHaus 1 1 1 1"), PIECES, 4)
+    assert has_vector.sum() == 3 and rows[4, 0] == 0.5
+
+
+def test_the_file_may_be_gzip_as_it_is_downloaded(tmp_path):
+    path = tmp_path / "cc.de.300.vec.gz"
+    path.write_bytes(gzip.compress(b"2 4\nthe 1 2 3 4 \na\rb 5 6 7 8 \nHaus 1 1 1 1 \n"))  # a word with a line break
+    rows, has_vector = read_rows(path, PIECES, 4)
     assert has_vector.sum() == 3 and rows[4, 0] == 0.5
 
 

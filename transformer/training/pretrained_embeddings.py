@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float
 
 from transformer import files
 from transformer.config_types import Config
+from transformer.data.sources.lines import read_lines
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.errors import UserError
 
@@ -62,18 +63,17 @@ def _read_vectors(path: Path, d_model: int) -> Iterator[tuple[str, Float[np.ndar
     if not path.is_file():
         raise UserError(f"pretrained embeddings: {path}: no such file")
     max_splits = -1  # of a line; unlimited in the first one, so that the error message has the file's width
-    with path.open(encoding="utf-8", errors="replace") as lines:
-        for number, line in enumerate(lines, start=1):
-            word, *values = line.rstrip().rsplit(" ", max_splits)
-            if number == 1 and len(values) == 1:
-                continue
-            try:
-                vector = np.array(values, np.float32)
-            except ValueError:
-                raise UserError(f"{path}: line {number} is not a word and its numbers") from None
-            if len(vector) != d_model:
-                raise UserError(f"{path}: line {number} has {len(vector)} numbers, must be model.d_model={d_model}")
-            if not np.isfinite(vector).all():
-                raise UserError(f"{path}: line {number} has a number that is not finite")
-            yield word, vector
-            max_splits = d_model
+    for number, line in enumerate(read_lines(path), start=1):
+        word, *values = line.decode(errors="replace").rstrip().rsplit(" ", max_splits)
+        if number == 1 and len(values) == 1:
+            continue
+        try:
+            vector = np.array(values, np.float32)
+        except ValueError:
+            raise UserError(f"{path}: line {number} is not a word and its numbers") from None
+        if len(vector) != d_model:
+            raise UserError(f"{path}: line {number} has {len(vector)} numbers, must be model.d_model={d_model}")
+        if not np.isfinite(vector).all():
+            raise UserError(f"{path}: line {number} has a number that is not finite")
+        yield word, vector
+        max_splits = d_model
