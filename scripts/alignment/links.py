@@ -26,11 +26,19 @@ class Gold(NamedTuple):
     possible: Links
 
 
-def word_links(attention: Attention, heads: Sequence[Head]) -> Links:
-    """Returns a link from each target word to the source word with the largest sum of weights over its tokens."""
+def word_links(attention: Attention, heads: Sequence[Head], texts: Sequence[str] = ()) -> Links:
+    """Returns a link from each target word to the source word with the largest sum of weights over its tokens.
+
+    Raises UserError if one of the two texts has another number of words between spaces than in its tokens.
+    """
     tag = attention.tag_length  # its pieces are no words of the sentence
     sides = attention.source_pieces[tag:-1], attention.target_output_pieces[:-1]
     source_words, target_words = (number_words(word_starts(pieces)) for pieces in sides)
+    for text, words in zip(texts, (source_words, target_words), strict=False):
+        spaced, marked = len([word for word in text.split(" ") if word]), words.max(initial=-1) + 1
+        if spaced != marked:
+            advice = "replace no-break spaces and spacing accents such as \u00b4, which become spaces"
+            raise UserError(f"{text!r:.60} has {spaced} words between spaces and {marked} in its tokens; {advice}")
     if not len(source_words) or not len(target_words):
         return frozenset()
     # (T, S), averaged over the heads, without end-of-sentence on either side.

@@ -78,6 +78,7 @@ def test_unknown_words_in_a_row_are_one_token(tmp_path, capsys):
         (["--heads=first"], "1 ||| 2\n", "--heads=first: must be average"),
         (["--heads=average"], "1 ||| 2\n1 2\n", "line 2: has no ||| between source and target"),
         (["--heads=average"], f"1 ||| {'2 ' * 30}\n", "line 1: target: has 31 tokens including end-of-sentence"),
+        (["--heads=average"], "1 ||| 2\u00a03\n", "line 1: '2\\xa03' has 1 words between spaces and 2 in its tokens"),
         (["--gold={}"], "1 ||| 2\n", "line 2: 1/1 is not a link such as 0-1"),
         (["--gold=absent"], "1 ||| 2\n", "absent: No such file"),
     ],
