@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from absl import logging
 
 from transformer.config_types import Config, names_in
 from transformer.data.corpus.annotations import number_words, parse_links, word_starts
@@ -65,12 +66,18 @@ def format_links(links: Links) -> str:
 
 
 def read_gold(path: Path) -> list[Gold]:
-    """Reads annotated links. Raises UserError, with the number of the line, if a part is not a link."""
+    """Reads annotated links. Raises UserError, with the number of the line, if a part is not a link.
+
+    Warns if the words seem to be numbered from 1, as in many annotated test sets.
+    """
     gold = []
     for number, line in enumerate(read_text_file(path), start=1):
         links = parse_links(line, f"--gold={path}, line {number}")
         sure = frozenset(link[:2] for link in links if link[2])
         gold.append(Gold(sure, possible=frozenset(link[:2] for link in links)))
+    numbers = {number for pair in gold for link in pair.possible for number in link}
+    if numbers and 0 not in numbers:
+        logging.warning("--gold=%s: no link has a word 0; number the words from 0, not from 1.", path)
     return gold
 
 

@@ -32,6 +32,13 @@ def test_sure_links_are_possible_too(read):
         read("0-0", "0-0 1:1")
 
 
+def test_links_from_1_on_are_warned_of(read, caplog):
+    read("0-0 2-2", "1-1"), read("")
+    assert not caplog.text
+    read("1-1 2p2", "1-2")
+    assert "gold: no link has a word 0; number the words from 0, not from 1." in caplog.text
+
+
 def test_error_rate(read):
     aligned = [frozenset({(0, 0), (1, 1), (2, 2)}), frozenset({(0, 1)})]
     gold = read("0-0 1?1 3-3", "0-0 0-1")
