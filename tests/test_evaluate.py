@@ -318,6 +318,8 @@ def test_missing_data_is_reported_with_the_flags_for_files(workdir, tmp_path, ca
         (b"1\n\xff\n", b"1\n2\n", "s.txt, line 2: not UTF-8"),
         (b"1\n2\n", b"1\n\xe4\n", "r.txt, line 2: not UTF-8"),
         (b"1\n2 x\n", b"1\n2\n", "line 2: 'x'"),
+        (b'<srcset setid="newstest2014">\n', b"1\n", "s.txt: is SGML or XML, must be text"),
+        (b"1\n", b'<?xml version="1.0"?>\n', "r.txt: is SGML or XML, must be text"),
     ],
 )
 def test_files_that_cannot_be_scored(workdir, tmp_path, capsys, source, reference, message):

@@ -8,6 +8,7 @@ import codecs
 import gzip
 import io
 import math
+import re
 import select
 import time
 import zlib
@@ -20,6 +21,7 @@ from transformer.errors import UserError
 
 PATIENCE = 0.02  # seconds in which a chunk waits for more lines: long enough for a fast writer to fill its pipe again
 BLOCK_BYTES = 1 << 16  # read at once, as much as a pipe holds; the first ones tell the encoding
+_MARKUP = re.compile(r"\s*<(\?xml|!doctype|srcset|refset|tstset)\b", re.IGNORECASE)  # of the first line of test sets
 _CONVERT = "correct the line, or convert the text, as with iconv -f WINDOWS-1252 -t UTF-8"
 
 
@@ -121,8 +123,14 @@ def read_text_file(path: Path) -> list[str]:
 
 
 def read_parallel_files(source: Path, target: Path) -> tuple[list[str], list[str]]:
-    """Returns the lines of two files. Raises UserError as `read_text_file` does, and if the numbers of lines differ."""
+    """Returns the lines of two files.
+
+    Raises UserError as `read_text_file` does, if one is SGML or XML, and if the numbers of lines differ.
+    """
     texts, translations = read_text_file(source), read_text_file(target)
+    for path, lines in ((source, texts), (target, translations)):
+        if lines and _MARKUP.match(lines[0]):
+            raise UserError(f"{path}: is SGML or XML, must be text; write its segments to a file, one a line")
     if len(texts) != len(translations):
         raise different_lengths(source, target, len(texts), len(translations))
     return texts, translations
