@@ -120,10 +120,10 @@ def listed_in(table: str) -> NameRule:
     return NameRule(lambda: tuple(implementations(table)))
 
 
-def implementations(table: str) -> Mapping[str, Any]:
-    """Imports and returns the table "MODULE:DICTIONARY"."""
-    module, _, dictionary = table.partition(":")
-    return getattr(importlib.import_module(module), dictionary)
+def implementations(table: str) -> Any:
+    """Imports and returns the table "MODULE:DICTIONARY", or a function."""
+    module, _, name = table.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 def choose(kind: str, name: str, table: Mapping[str, Chosen]) -> Chosen:

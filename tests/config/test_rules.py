@@ -90,6 +90,7 @@ IMPOSSIBLE_COMBINATIONS = (
     ({"tokenizer.user_symbols": ("<a>", "</s>")}, ("user_symbols=('<a>', '</s>')",)),
     ({"data.source_tag": "<pad>"}, ("source_tag=<pad>",)),
     ({"decoding.mbr_utility": "bleu", "data.target_language": "zh-CN"}, ("mbr_utility=bleu", "target_language=zh-CN")),
+    ({"decoding.mbr_utility": "bleu", "data.target_language": "jpn"}, ("mbr_utility=bleu", "target_language=jpn")),
     (
         {
             "training.objective": "causal_lm",
@@ -122,6 +123,7 @@ IMPOSSIBLE_COMBINATIONS = (
 
 # Changes at the bounds of the combinations above.
 POSSIBLE_COMBINATIONS = (
+    {"decoding.mbr_utility": "bleu", "data.target_language": "bos_Latn"},  # Bosnian; bo is Tibetan
     {"model.num_heads": 7, "model.d_k": 64, "model.d_v": 32},
     {"model.d_model": 513, "model.num_heads": 1, "model.positions": "learned"},
     {"model.positions": "learned", "model.max_positions": 306, "data.max_length": 306},

@@ -124,7 +124,7 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
     "BLEU as a utility is of words between spaces; set mbr_utility=chrf": (
         lambda c: (
             c.decoding.mbr_utility == "bleu"
-            and c.data.target_language[:2].lower() in implementations("transformer.decoding.bleu:TOKENIZERS")
+            and implementations("transformer.decoding.bleu:language_tokenizer")(c.data.target_language) != "13a"
         )
     ),
     "outputs of a language model begin with the prompt; set max_length_factor=1 and max_extra_length=NEW_TOKENS": (
