@@ -77,7 +77,7 @@ def evaluate(arguments: argparse.Namespace) -> Any:
     texts, references = read_texts(arguments, workdir, config.data)
     path = evaluation_files.make_path(arguments, models)
     if models.config.tokenizer.kind != "ids":  # the decoder names a line that is not of integers
-        losses = count_losses(models.tokenizer.source, texts), ({}, {})
+        losses = count_losses(models.tokenizer.source, texts), count_losses(models.tokenizer.target, references[0])
         name = arguments.source or arguments.split
         for warning in find_losses(models.config, models.tokenizer, name, losses, is_train=False):
             logging.warning("%s", warning)

@@ -122,8 +122,12 @@ def test_targets_that_normalization_changes_and_unknown_characters_are_reported(
     ((counts, _), (target, _)) = train.report["losses"]
     assert counts["changed"] == target["changed"] - 5 == 5  # tabs and spaces survive as spaces
     (warning,) = sanity_checks.find_losses(config, made, "data", train.report["losses"], is_train=True)
-    assert warning.startswith("the vocabulary's normalization changes 2.4% of the training targets")
+    assert warning.startswith("data: the vocabulary's normalization changes 2.4% of the targets")
     assert "'一，二！' becomes '一,二!'" in warning and "tokenizer.normalization=identity" in warning
+    decomposed = ({}, {}), count_losses(made.target, ["ein Cafe\u0301"])
+    (warning,) = sanity_checks.find_losses(config, made, "valid", decomposed, is_train=False)
+    assert warning.startswith("valid: the vocabulary's normalization changes 100.0% of the targets")
+    assert warning.endswith("convert the text to Unicode's form NFC")
     config.tokenizer.normalization, config.tokenizer.vocab_size = "identity", 310
     assert losses(*prepare(captions + changed, "identity")[:2], ["一，二！", "½\u200c…"]) == []
     with pytest.raises(UserError, match=r"data, en: 9\d\.\d% of the characters are unknown .* tokenizer\.model_file"):

@@ -1,5 +1,6 @@
 """Sanity checks of a run's data, which yield a line for each warning, and its first pairs for the log."""
 
+import unicodedata
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -66,7 +67,7 @@ def find_unreachable(config: Config, corpus: Corpus) -> Iterator[str]:
 
 
 def find_losses(config: Config, tokenizer: Tokenizer, name: str, losses: Sequence, is_train: bool) -> Iterator[str]:
-    """Yields a line for each side of a split with unknown characters, and for training targets that cannot be produced.
+    """Yields a line for each side of a split with unknown characters, and for targets that cannot be produced.
 
     `losses` are those of `losses_of_pairs`. Raises UserError if most characters of a side of the training split are
     unknown.
@@ -88,11 +89,13 @@ def find_losses(config: Config, tokenizer: Tokenizer, name: str, losses: Sequenc
                 raise UserError(line)
             yield line
         changed = counts.get("changed", 0) / counts["lines"]
-        if is_train and side == "target" and config.data.source != "ids" and changed > _MAX_CHANGED:
+        if side == "target" and config.data.source != "ids" and changed > _MAX_CHANGED:
+            is_composed = unicodedata.is_normalized("NFC", examples["changed"])
+            advice = "a vocabulary trained with tokenizer.normalization=identity keeps them"
             yield (
-                f"the vocabulary's normalization changes {changed:.1%} of the training targets, so the model can never "
-                f"produce them: {_decoded(vocabulary, examples['changed'])}; a vocabulary trained with "
-                "tokenizer.normalization=identity keeps them"
+                f"{name}: the vocabulary's normalization changes {changed:.1%} of the targets, so the model can never "
+                f"produce them: {_decoded(vocabulary, examples['changed'])}; "
+                + (advice if is_composed else "convert the text to Unicode's form NFC")
             )
 
 
