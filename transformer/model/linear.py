@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
@@ -34,6 +35,6 @@ class Linear(nnx.Linear):
         return dequantize(kernel) if isinstance(kernel, QuantizedRows) else kernel.T
 
 
-def as_row(vector: Float[Array, " D"], x: Float[Array, "*rows D"]) -> Float[Array, "*ones D"]:
+def as_row(vector: Float[Array | np.ndarray, " D"], x: Float[Array, "*rows D"]) -> Float[Array | np.ndarray, "*ones D"]:
     """Returns the vector with as many axes as x."""
     return vector.reshape((1,) * (x.ndim - 1) + (-1,))
