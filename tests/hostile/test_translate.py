@@ -73,6 +73,15 @@ def lines_of(content: bytes) -> list[bytes]:
     return lines if lines[-1] else lines[:-1]
 
 
+def is_taken_for_utf_16(content: bytes, ended: Ended) -> bool:
+    """Tells whether the content was refused as UTF-16. Text without its mark and zeros at newlines never is."""
+    if "is UTF-16 or UTF-32" not in ended.log:
+        return False
+    assert ended.code == 2 and not ended.out
+    assert content.startswith((b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")) or b"\0\n" in content or b"\n\0" in content
+    return True
+
+
 @pytest.mark.slow
 @given(contents, st.integers(1, 4))
 @example(b"", 1)
@@ -80,11 +89,14 @@ def lines_of(content: bytes) -> list[bytes]:
 @example(b"one\r\ntwo\r\n", 1)
 @example(b"one\rtwo\r", 1)
 @example(b"one\0two\n\0\0\n\0", 2)
+@example(b"one\0two\nthree\nfour\0\n", 2)
 @example("one\u2028two\u0085three\x0bfour\x0cfive\u2029six".encode(), 4)
 @example(BOM + b"one\ntwo", 4)
 @example(BOM, 4)
 def test_each_line_gives_n_best_lines(text_model, content, chunk_lines):
     ended = text_model.translate(content, chunk_lines)
+    if is_taken_for_utf_16(content, ended):
+        return
     assert ended.code == 0
     output = ended.out.decode()
     assert output.count("\n") == N_BEST * len(lines_of(content)) and output.endswith("\n" if content else "")
@@ -97,6 +109,8 @@ def test_each_line_gives_n_best_lines(text_model, content, chunk_lines):
 @example(BOM + b"one\r\n" + BOM + b"two\r\r", 1)
 def test_each_line_gives_one_json_object_on_one_line(text_model, content, chunk_lines):
     ended = text_model.translate(content, chunk_lines, "--format=jsonl")
+    if is_taken_for_utf_16(content, ended):
+        return
     objects = [json.loads(line) for line in ended.out.decode().split("\n")[:-1]]
     # Only a byte order mark at the beginning and a carriage return before the newline are removed.
     expected = [line.removesuffix(b"\r").decode(errors="replace") for line in lines_of(content.removeprefix(BOM))]
@@ -112,6 +126,8 @@ def test_each_line_gives_one_json_object_on_one_line(text_model, content, chunk_
 def test_integers_are_translated_up_to_the_first_bad_line(ids_model, content, chunk_lines):
     lines = lines_of(content)
     ended = ids_model.translate(content, chunk_lines)
+    if is_taken_for_utf_16(content, ended):
+        return
     complete = ended.out.count(b"\n") // N_BEST
     assert complete * N_BEST == ended.out.count(b"\n") and ended.out.endswith(b"\n" if ended.out else b"")
     if ended.code == 0:
@@ -127,7 +143,7 @@ def test_integers_are_translated_up_to_the_first_bad_line(ids_model, content, ch
     [
         b"a",
         b"1 2 ",
-        b"\0",
+        b"a\0",
         b"\xff",
         b"\r",
         BOM,
