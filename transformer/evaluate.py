@@ -23,7 +23,7 @@ from transformer.data.corpus.sanity_checks import find_losses
 from transformer.data.languages import base_code
 from transformer.data.sources import source
 from transformer.data.sources.lines import counted, read_parallel_files
-from transformer.data.tokenizers.tokenizer import count_losses
+from transformer.data.tokenizers.tokenizer import losses_of_pairs
 from transformer.errors import UserError
 from transformer.progress_bar import bar
 from transformer.workdir import Workdir, open_existing, split_names
@@ -77,7 +77,7 @@ def evaluate(arguments: argparse.Namespace) -> Any:
     texts, references = read_texts(arguments, workdir, config.data)
     path = evaluation_files.make_path(arguments, models)
     if models.config.tokenizer.kind != "ids":  # the decoder names a line that is not of integers
-        losses = count_losses(models.tokenizer.source, texts), count_losses(models.tokenizer.target, references[0])
+        losses = losses_of_pairs(models.tokenizer, zip(texts, references[0], strict=True))
         name = arguments.source or arguments.split
         for warning in find_losses(models.config, models.tokenizer, name, losses, is_train=False):
             logging.warning("%s", warning)

@@ -90,12 +90,12 @@ def find_losses(config: Config, tokenizer: Tokenizer, name: str, losses: Sequenc
             yield line
         changed = counts.get("changed", 0) / counts["lines"]
         if side == "target" and config.data.source != "ids" and changed > _MAX_CHANGED:
-            is_composed = unicodedata.is_normalized("NFC", examples["changed"])
             advice = "a vocabulary trained with tokenizer.normalization=identity keeps them"
+            if not unicodedata.is_normalized("NFC", examples["changed"]):
+                advice = "convert the text to Unicode's form NFC"
             yield (
                 f"{name}: the vocabulary's normalization changes {changed:.1%} of the targets, so the model can never "
-                f"produce them: {_decoded(vocabulary, examples['changed'])}; "
-                + (advice if is_composed else "convert the text to Unicode's form NFC")
+                f"produce them: {_decoded(vocabulary, examples['changed'])}; {advice}"
             )
 
 
