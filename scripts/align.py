@@ -43,9 +43,10 @@ def main(arguments: argparse.Namespace) -> None:
     for number, (source, target) in enumerate(read_pairs(), start=1):
         try:
             attention = model.attention(source, target)
-            aligned.append(links.word_links(attention, heads, (source, target)))
+            links.check_words(attention, (source, target))
         except UserError as error:
             raise UserError(f"line {number}: {error}") from error
+        aligned.append(links.word_links(attention, heads))
         print(links.format_links(aligned[-1]), flush=True)
     if gold is not None:
         if len(gold) != len(aligned):

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 from absl import logging
+from jaxtyping import Int
 
 from transformer.config_types import Config, names_in
 from transformer.data.corpus.annotations import number_words, parse_links, word_starts
@@ -27,19 +28,19 @@ class Gold(NamedTuple):
     possible: Links
 
 
-def word_links(attention: Attention, heads: Sequence[Head], texts: Sequence[str] = ()) -> Links:
-    """Returns a link from each target word to the source word with the largest sum of weights over its tokens.
-
-    Raises UserError if one of the two texts has another number of words between spaces than in its tokens.
-    """
-    tag = attention.tag_length  # its pieces are no words of the sentence
-    sides = attention.source_pieces[tag:-1], attention.target_output_pieces[:-1]
-    source_words, target_words = (number_words(word_starts(pieces)) for pieces in sides)
-    for text, words in zip(texts, (source_words, target_words), strict=False):
+def check_words(attention: Attention, texts: Sequence[str]) -> None:
+    """Raises UserError if the source or the target has another number of words between spaces than in its tokens."""
+    for text, words in zip(texts, _words(attention), strict=True):
         spaced, marked = len([word for word in text.split(" ") if word]), words.max(initial=-1) + 1
         if spaced != marked:
             advice = "replace no-break spaces and spacing accents such as \u00b4, which become spaces"
             raise UserError(f"{text!r:.60} has {spaced} words between spaces and {marked} in its tokens; {advice}")
+
+
+def word_links(attention: Attention, heads: Sequence[Head]) -> Links:
+    """Returns a link from each target word to the source word with the largest sum of weights over its tokens."""
+    tag = attention.tag_length  # its pieces are no words of the sentence
+    source_words, target_words = _words(attention)
     if not len(source_words) or not len(target_words):
         return frozenset()
     # (T, S), averaged over the heads, without end-of-sentence on either side.
@@ -49,6 +50,12 @@ def word_links(attention: Attention, heads: Sequence[Head], texts: Sequence[str]
     )
     by_word = target_membership.T @ (weights @ source_membership)
     return frozenset((int(source), target) for target, source in enumerate(by_word.argmax(1)))
+
+
+def _words(attention: Attention) -> list[Int[np.ndarray, " _"]]:
+    """Returns the number of the word of each source and target token, without the tag and end-of-sentence."""
+    sides = attention.source_pieces[attention.tag_length : -1], attention.target_output_pieces[:-1]
+    return [number_words(word_starts(pieces)) for pieces in sides]
 
 
 def choose_heads(config: Config, names: str) -> list[Head]:
