@@ -159,6 +159,12 @@ def test_a_line_of_a_megabyte_is_translated(text_model, line):
     assert ended.code == 0 and ended.out.count(b"\n") == 3 * N_BEST
 
 
+@pytest.mark.first_case
+def test_a_megabyte_of_zeros_is_refused(text_model):
+    content = b"1\n" + b"\0" * MEGABYTE + b"\n2\n"
+    assert is_taken_for_utf_16(content, text_model.translate(content, 4096))
+
+
 class Pipe(io.RawIOBase):
     """Standard output whose reader closes it after `limit` bytes."""
 
