@@ -276,9 +276,11 @@ def get_keys() -> ml_collections.ConfigDict:
     decoding.length_penalty_form = Key("gnmt", listed_in("transformer.decoding.beam_search:LENGTH_PENALTIES"))
     # beam: beta of the coverage penalty (Wu et al. 2016), by which the ended hypotheses of the beam are ranked; 0: none
     decoding.coverage_penalty = Key(0.0, at_least(0))
-    # Whether an ended hypothesis keeps its place among the beam_size, as in Marian. If not, the search ends with the
-    # beam_size-th ended hypothesis, even if a live one is far better
+    # Whether an ended hypothesis keeps its place among the beam_size, as in Marian
     decoding.shrinking_beam = Key(False, SWITCH)
+    # When a sentence with beam_size ended hypotheses is done. ended: at once; current: when no live hypothesis scores
+    # better now than the worst ended one; bound: when none can become better. docs/interop.md names the toolkits
+    decoding.stopping = Key("ended", listed_in("transformer.decoding.beam_search:STOPPING_RULES"))
     decoding.forbid_unk = Key(True, SWITCH)  # never generate <unk>, which represents no text
     # An output has at most max_length_factor x source length + max_extra_length tokens (section 6.1)
     decoding.max_length_factor = Key(1.0, between(0, 100))

@@ -105,29 +105,43 @@ def test_n_best_is_sorted_distinct_and_has_the_uncached_model_s_scores(dtype):
 
 @pytest.mark.first_case
 @pytest.mark.parametrize(
-    ("form", "alpha", "n_best", "shrinking", "changes"),
+    ("form", "alpha", "n_best", "stopping", "shrinking", "changes"),
     [
-        *[("gnmt", 0.0, 1, False, {}), ("gnmt", 0.6, 3, False, SSRU), ("gnmt", 2.0, 1, False, {})],
-        *[("power", 0.6, 3, False, {}), ("power", 2.0, 2, False, {}), ("power", 1.0, 3, True, {})],
+        ("gnmt", 0.0, 1, "current", False, {}),
+        ("gnmt", 0.0, 1, "ended", False, {}),
+        ("gnmt", 0.6, 3, "current", False, SSRU),
+        ("gnmt", 2.0, 1, "ended", False, {}),
+        ("gnmt", 0.6, 2, "bound", False, {}),
+        ("power", 0.6, 3, "ended", False, {}),
+        ("power", 2.0, 2, "current", False, {}),
+        ("power", 1.0, 3, "ended", True, {}),
+        ("power", 1.0, 3, "current", True, {}),
     ],
 )
-def test_early_stopping_does_not_change_the_result(form, alpha, n_best, shrinking, changes):
-    """The reference is uncached, takes one sentence at a time, and stops only when K hypotheses have ended."""
+def test_early_stopping_does_not_change_the_result(form, alpha, n_best, stopping, shrinking, changes):
+    """The reference is uncached, takes one sentence at a time, and knows only the rule of `stopping`."""
     model, beam_size = tiny_model(VOCAB_SIZE, seed=2, **changes), 3
     sources = random_sources(24, 6, VOCAB_SIZE, seed=5)
     limits = (sources != PAD).sum(axis=1) + 6
     settings = {"beam_size": beam_size, "n_best": n_best, "length_penalty": alpha, "length_penalty_form": form}
-    hypotheses = search([model], sources, limits, shrinking_beam=shrinking, **settings)
+    settings |= {"stopping": stopping, "shrinking_beam": shrinking}
+    hypotheses = search([model], sources, limits, **settings)
     for source, limit, rows, scores in zip(sources, limits, hypotheses.tokens, hypotheses.scores, strict=True):
         penalty_of = functools.partial(PENALTIES[form], alpha=alpha)
-        expected = plain_search(model, source, limit, beam_size, penalty_of, shrinking)[:n_best]
+        expected = plain_search(model, source, limit, beam_size, penalty_of, stopping, shrinking)[:n_best]
         assert [output(row) for row in rows[: len(expected)]] == [tokens for _, tokens in expected]
         np.testing.assert_allclose(scores[: len(expected)], [score for score, _ in expected], rtol=1e-4)
 
 
-def plain_search(model, source, limit, beam_size, penalty_of, shrinking) -> list[tuple[float, list[int]]]:
+def plain_search(model, source, limit, beam_size, penalty_of, stopping, shrinking) -> list[tuple[float, list[int]]]:
+    def can_improve() -> bool:
+        if len(ended) < beam_size:
+            return True
+        length = {"ended": None, "current": len(live[0][1]), "bound": limit + 1}[stopping]
+        return length is not None and live[0][0] / penalty_of(length) > ended[-1][0]
+
     live, ended = [(0.0, [])], []
-    while live and len(ended) < beam_size:
+    while live and can_improve():
         padded = [[*tokens, *[EOS] * (16 - len(tokens))] for _, tokens in live]
         padded += [[EOS] * 16] * (beam_size - len(live))
         log_p = teacher_forced([model], source, padded)[:, len(live[0][1])]
@@ -141,10 +155,11 @@ def plain_search(model, source, limit, beam_size, penalty_of, shrinking) -> list
         extensions = sorted((pair for pair in extensions if pair[0] > -np.inf), key=lambda pair: -pair[0])
         if shrinking:
             extensions = extensions[: beam_size - len(ended)]
-        ended += [(total, tokens) for total, tokens in extensions[:beam_size] if tokens[-1] == EOS]
+        ending = [(total, tokens) for total, tokens in extensions[:beam_size] if tokens[-1] == EOS]
+        ended += [(total / penalty_of(len(tokens)), tokens) for total, tokens in ending]
+        ended = sorted(ended, key=lambda pair: -pair[0])[:beam_size]
         live = [(log_p, tokens) for log_p, tokens in extensions if tokens[-1] != EOS][:beam_size]
-    scored = [(total / penalty_of(len(tokens)), tokens) for total, tokens in ended]
-    return sorted(scored, key=lambda pair: -pair[0])[:beam_size]
+    return ended
 
 
 def test_neighbours_and_fillers_change_nothing():

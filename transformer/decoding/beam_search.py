@@ -2,7 +2,7 @@
 
 Each step extends the live hypotheses of a sentence by one token and keeps the K best extensions.
 A hypothesis ends when EOS is among the K best continuations of its sentence, so a beam of 1 is greedy search.
-A sentence is done when K hypotheses have ended, or earlier if no live hypothesis can become one of the n_best.
+`STOPPING_RULES` decide when a sentence is done. It is done earlier if no live hypothesis can become one of the n_best.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -124,13 +124,16 @@ class BeamSearch:
 
         # The best score a live hypothesis can reach: all further tokens certain, and the largest length penalty.
         bound = live_log_p[:, 0] / length_penalty(limits + 1, config)
+        prospect = STOPPING_RULES[config.stopping](live_log_p[:, 0] / length_penalty(position + 1, config), bound)
+        worst = ended.scores[:, -1]
+        is_complete = jnp.isfinite(worst) & (prospect <= worst)
         after = State(
             position=position + 1,
             live_tokens=gather(state.live_tokens, parents).at[:, :, position].set(tokens),
             live_token_log_p=gather(state.live_token_log_p, parents).at[:, :, position].set(token_log_p),
             live_log_p=live_log_p,
             ended=ended,
-            done=state.done | jnp.isfinite(ended.scores[:, -1]) | (bound <= ended.scores[:, self.n_best - 1]),
+            done=state.done | is_complete | (bound <= ended.scores[:, self.n_best - 1]),
             caches=caches if config.beam_size == 1 else tuple(cache.reorder(parents) for cache in caches),
         )
         return after, prediction, ends, end_log_p
@@ -163,6 +166,15 @@ class BeamSearch:
 LENGTH_PENALTIES: dict[str, Callable] = {
     "gnmt": lambda length, alpha: ((5.0 + length) / 6.0) ** alpha,
     "power": lambda length, alpha: length**alpha,
+}
+
+
+# A sentence with K ended hypotheses is done when the worst of them is at least as good as this score of the best live
+# one, a function of its present score and of the best that it can reach.
+STOPPING_RULES: dict[str, Callable] = {
+    "ended": lambda present, bound: -jnp.inf,
+    "current": lambda present, bound: present,
+    "bound": lambda present, bound: bound,
 }
 
 
