@@ -224,6 +224,7 @@ def test_batches_are_pure_functions_of_their_number(config, tmp_path, plan, samp
         (("train_split=news", "train_split=talks pair_weights={folder}/bad.txt"), "bad.txt, line 3: 'x' must be a num"),
         (("train_split=news alignments=absent.txt",), "alignments=absent.txt of news is no file"),
         (("train_split=news alignments={folder}/bad.txt source_tag=<a>",), "the words of alignments have no tag"),
+        (("train_split=news", "train_split=talks pair_weights={folder}/zero.txt"), "all pair_weights of talks are 0"),
         (("train_split=news", "train_split=empty"), "no pair of empty is left"),
         (("train_split=news", "train_split=long"), "no pair of long is left"),
     ],
@@ -232,6 +233,7 @@ def test_a_wrong_mixture_is_one_line(config, tmp_path, mixture, part):
     write_pairs(tmp_path, "empty", [])
     write_pairs(tmp_path, "long", [(" ".join(map(str, range(100))), "kurz")])
     write(tmp_path / "few.txt", [1, 2])
+    write(tmp_path / "zero.txt", [0, "0.0", "1e-60"] + [0] * 17)
     write(tmp_path / "bad.txt", [1, 2, "x", *range(17)])
     config.data.mixture = tuple(text.replace("{folder}", str(tmp_path)) for text in mixture)
     with pytest.raises(UserError, match=part) as error:

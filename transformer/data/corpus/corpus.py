@@ -19,6 +19,7 @@ from transformer.data.languages import source_tag
 from transformer.data.sources.mixture import MixedSource, held_out_sets
 from transformer.data.sources.source import open_source, read_pairs
 from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.errors import UserError
 
 _FORMAT = 11  # part of every key: raise it when the same inputs would give other files
 _LINKED_SAMPLE = 2000  # pairs, spread over the corpus, whose links are checked
@@ -95,6 +96,15 @@ class Corpus:
         links = None if spans is None else [self._annotations["links"][slice(*span)] for span in spans]
         return Annotations(chosen.get("weights"), links, self.starts)
 
+    def check_weights(self) -> None:
+        """Raises UserError if all pairs of a part of a mixture have a weight of 0 in the loss."""
+        if (weights := self._annotations.get("weights")) is None:
+            return
+        for name, own in zip(self.names, np.split(weights, np.cumsum(self.report["parts"])[:-1]), strict=True):
+            if not own.any():
+                advice = "correct the file, or remove the corpus"
+                raise UserError(f"config.data.mixture: all pair_weights of {name} are 0; {advice}")
+
     def sentences(self, side: int, pairs: Int[np.ndarray, "N"]) -> list[list[int]]:
         """Returns the tokens of each of these sources or targets, without end-of-sentence."""
         tokens, lengths = self.sequences(side, pairs)
@@ -143,6 +153,7 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
         corpus.weights = source.weigh(counts := corpus.report["parts"])
         for label, count, weight in zip(corpus.names, counts, corpus.weights, strict=True):
             logging.info("An epoch reads each of the %s pairs of %s %.4g times.", f"{count:,}", label, weight)
+        corpus.check_weights()
         if any(source.paths("alignments")):
             corpus.starts = [word_starts(side.pieces) for side in tokenizer.sides]
             pairs = corpus.spread(_LINKED_SAMPLE)
