@@ -13,7 +13,7 @@ import pytest
 from absl import logging
 
 from tests.conftest import REPOSITORY
-from transformer import cli, evaluate, logs
+from transformer import cli, evaluate, logs, translate
 from transformer.config import loading
 from transformer.errors import UserError
 
@@ -116,6 +116,11 @@ def test_decoding_overrides_apply_to_the_runs_configuration():
             TRAIN,
             ["--config=a.py", "--config.seed=1", "--config.seed=2"],
             "--config.seed=2: --config.seed=1 is given be",
+        ),
+        (
+            translate.make_parser(),
+            ["--workdir=a", "--prefix_column", "--prefix_column"],
+            "--prefix_column: --prefix_column is given before it; give --prefix_column once",
         ),
         (PLAIN, ["--config.seed=1"], "--config.seed=1: no such flag"),
     ],

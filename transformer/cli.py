@@ -66,7 +66,7 @@ class Parser(argparse.ArgumentParser):
         words = iter(argv)
         for word in words:
             name, equals, text = word.partition("=")
-            collects_values = name in flags and isinstance(flags[name].default, list)
+            collects_values = name in flags and isinstance(flags[name].default, list) and flags[name].nargs != 0
             if name in given and not collects_values:
                 raise UserError(f"{word}: {given[name]} is given before it; give {name} once")
             if name.startswith("--"):
