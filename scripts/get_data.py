@@ -45,9 +45,10 @@ def main(arguments: argparse.Namespace) -> None:
 def parse_pair(pair: str | None) -> Pair:
     if pair is None:
         raise UserError("--pair=SOURCE-TARGET: is missing; name the languages, such as --pair=en-de")
-    match = re.fullmatch(r"([a-z]{2,3}\w*)-([a-z]{2,3}\w*)", pair)
+    code = r"([a-z]{2,3}\w*(?:-[A-Z0-9]\w*)*)"
+    match = re.fullmatch(f"{code}-{code}", pair)
     if not match or match[1] == match[2]:
-        raise UserError(f"--pair={pair}: must be the codes of two languages, such as en-de")
+        raise UserError(f"--pair={pair}: must be the codes of two languages, such as en-de or en-pt-BR")
     return match[1], match[2]
 
 

@@ -22,7 +22,10 @@ def write_record(folder: Path, languages: Pair, facts: dict[str, Any]) -> dict[s
         paths = [found.get(name, folder / name) for name in names]
         counts = [count_lines(path) for path in paths]
         if counts[0] != counts[1] or not counts[0]:
-            raise UserError(f"{stem}: has {counts[0]} sentences of {languages[0]} and {counts[1]} of {languages[1]}")
+            raise UserError(
+                f"{stem}: has {counts[0]} sentences of {languages[0]} and {counts[1]} of {languages[1]}; a split needs "
+                "equally many, at least 1; leave it out, or replace its data"
+            )
         for path, lines in zip(paths, counts, strict=True):
             with path.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()

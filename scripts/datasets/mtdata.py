@@ -45,7 +45,8 @@ def get_recipe(python: str, pair: Pair, recipe: str, output: Path) -> dict[str, 
 def three_letter_codes(python: str, pair: Pair) -> Pair:
     """Returns the ISO 639-3 codes of the languages, with which mtdata names files. Raises UserError if it has none."""
     codes = f"--pair={'-'.join(pair)} must be codes of ISO 639, such as en-de or eng-deu"
-    text = call(python, "mtdata.iso", "-b", *pair, advice=f"{codes}; if there is no mtdata, {INSTALL}")
+    languages = [code.partition("-")[0] for code in pair]  # mtdata knows no code such as pt-BR
+    text = call(python, "mtdata.iso", "-b", *languages, advice=f"{codes}; if there is no mtdata, {INSTALL}")
     first, second = (line.split("\t")[0] for line in text.splitlines())
     return first, second
 

@@ -22,8 +22,8 @@ ROWS = 10_000  # read at once
 def get_parquet(pair: Pair, source: Path, output: Path) -> dict[str, Any]:
     """Writes the splits in a folder of Parquet files as parallel text. Returns the record of the new folder.
 
-    Pairs with a missing side are dropped, and line breaks within a sentence become spaces. Raises UserError if a file
-    cannot be read or does not have the languages.
+    Pairs with a missing side are dropped, and so are splits without pairs. Line breaks within a sentence become spaces.
+    Raises UserError if a file cannot be read or does not have the languages, or no split has pairs.
     """
     files = find_files(source, pair)
     with new_folder(output) as folder:
@@ -31,6 +31,12 @@ def get_parquet(pair: Pair, source: Path, output: Path) -> dict[str, Any]:
         for split, count in dropped.items():
             if count:
                 logging.warning("%s: %s with a missing side dropped.", split, counted(count, "pair"))
+            if not (folder / f"{split}.{pair[0]}").stat().st_size:
+                for language in pair:
+                    (folder / f"{split}.{language}").unlink()
+                logging.warning("%s: has no pair with both sides, and is left out.", split)
+        if not any(folder.iterdir()):
+            raise UserError(f"--hf={source}: no pair of any split has both sides; name a folder that has some")
         read = {split: [str(path) for path in paths] for split, paths in files.items()}
         return write_record(folder, pair, {"by": "parquet", "read": read, "dropped": dropped})
 
@@ -98,8 +104,7 @@ def read_pairs(path: Path, pair: Pair) -> Iterator[tuple[str | None, str | None]
 
 def find_columns(path: Path, schema: pyarrow.Schema, pair: Pair) -> list[str]:
     """Returns the names of the two columns: "translation.de" for the field of a structure, or "de"."""
-    kinds = (pyarrow.string(), pyarrow.large_string())
-    columns = [field.name for field in schema.empty_table().flatten().schema if field.type in kinds]
+    columns = [field.name for field in schema.empty_table().flatten().schema if is_text(field.type)]
     texts = {column.rpartition(".")[2]: column for column in columns}
     if missing := [language for language in pair if language not in texts]:
         raise UserError(
@@ -107,3 +112,9 @@ def find_columns(path: Path, schema: pyarrow.Schema, pair: Pair) -> list[str]:
             f"it has {', '.join(texts) or 'none'}"
         )
     return [texts[language] for language in pair]
+
+
+def is_text(kind: pyarrow.DataType) -> bool:
+    """Returns whether a column of this type has text, in any layout of Arrow. Its values may all be missing."""
+    kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
+    return kind in (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view(), pyarrow.null())

@@ -76,6 +76,11 @@ def test_a_recipe_becomes_a_folder_of_text(mtdata, tmp_path, capsys):
     assert list(output.parent.iterdir()) == [output]
 
 
+def test_languages_may_have_regions_that_mtdata_does_not_know(mtdata, tmp_path, capsys):
+    record = result(capsys, "--pair=en-de-AT", "--recipe=tiny_ende", f"--output={tmp_path / 'data'}", mtdata)
+    assert record["languages"] == ["en", "de-AT"] and record["files"]["train.de-AT"]["lines"] == 30
+
+
 def test_datasets_are_named_one_by_one(mtdata, tmp_path, capsys):
     flags = ("--train=Tiny-web-1-eng-deu,Tiny-wiki-1-eng-deu", "--validation=Tiny-news-1-deu-eng", mtdata)
     record = result(capsys, "--pair=de-en", *flags, f"--output={tmp_path / 'data'}")
@@ -96,7 +101,7 @@ def test_mistakes_and_damage_are_errors_of_one_line_and_leave_nothing(mtdata, tm
     assert "--recipe=tiny_end: mtdata has no such recipe; did you mean tiny_ende?" in line
     assert "--pair=en-fr: the recipe tiny_ende is of eng-deu, not of eng-fra" in error(capsys, "--pair=en-fr", *recipe)
     assert "--pair=en-qq must be codes of ISO 639" in error(capsys, "--pair=en-qq", *recipe)
-    for pair in ("en", "en-en", "en-de-fr", "-de", "../x-de"):
+    for pair in ("en", "en-en", "en-de-fr", "-de", "../x-de", "pt-BR", "en-pt-BR/x"):
         assert f"--pair={pair}: must be the codes of two languages" in error(capsys, f"--pair={pair}", *recipe)
     for python, reason in (("/nowhere/python", "No such file"), (sys.executable, "if there is no mtdata")):
         line = error(capsys, "--pair=en-de", "--recipe=tiny_ende", output, f"--mtdata={python}")
@@ -175,6 +180,36 @@ def test_columns_may_be_languages(tmp_path, capsys):
     write_parquet(tmp_path / "set" / "test.parquet", en=["one"], fr=["un"], id=[1])
     result(capsys, "--pair=fr-en", f"--hf={tmp_path / 'set'}", f"--output={tmp_path / 'data'}")
     assert sources.read_pairs(text_data(tmp_path / "data", ("fr", "en")), "test") == (["un"], ["one"])
+
+
+@pytest.mark.parametrize("kind", [pyarrow.string_view(), pyarrow.large_string(), "dictionary"])
+def test_text_of_all_layouts_is_read(tmp_path, kind, capsys):
+    texts = pyarrow.array(["um", "dois", "um"])
+    column = texts.dictionary_encode() if kind == "dictionary" else texts.cast(kind)
+    write_parquet(tmp_path / "set" / "en-pt-BR" / "train.parquet", **{"en": ["one", "two", "one"], "pt-BR": column})
+    record = result(capsys, "--pair=en-pt-BR", f"--hf={tmp_path / 'set'}", f"--output={tmp_path / 'data'}")
+    assert record["languages"] == ["en", "pt-BR"]
+    languages = ("en", "pt-BR")
+    assert sources.read_pairs(text_data(tmp_path / "data", languages), "train")[1] == ["um", "dois", "um"]
+
+
+def test_splits_without_pairs_are_left_out(dataset, tmp_path, capsys):
+    write_parquet(dataset / "de-en" / "test.parquet", translation=[{"de": None, "en": "hidden"}] * 2)
+    (dataset / "de-en" / "validation" / "0000.parquet").unlink()
+    write_parquet(
+        dataset / "de-en" / "validation.parquet",
+        translation=pyarrow.table({"de": [""], "en": [""]})[:0].to_struct_array(),
+    )
+    assert run(get_data, "--pair=en-de", f"--hf={dataset}", f"--output={tmp_path / 'data'}") == 0
+    captured = capsys.readouterr()
+    assert "test: has no pair with both sides, and is left out" in captured.err
+    assert "validation: has no pair with both sides, and is left out" in captured.err
+    assert [*json.loads(captured.out)["files"]] == ["train.en", "train.de"]
+    for path in (dataset / "de-en").glob("train*"):
+        path.unlink()
+    line = error(capsys, "--pair=en-de", f"--hf={dataset}", f"--output={tmp_path / 'none'}")
+    assert "no pair of any split has both sides; name a folder that has some" in line
+    assert not (tmp_path / "none").exists()
 
 
 def test_files_of_other_splits_and_of_several_configurations_are_named(tmp_path, capsys):
