@@ -4,7 +4,8 @@
     python -m scripts.mix_pairs --pair=en-de --real=FOLDER --translated=translated --output=FOLDER [--ratio=N]
 
 The reverse run translates text of the target language. Each of its sentences becomes a pair whose source is the
-translation, after a tag that tells the model so (Caswell et al. 2019). Sentences without a translation are left out.
+translation, after a tag that tells the model so (Caswell et al. 2019). Sentences without a translation are left out,
+and so are those that were cut, whose translation is that of their first tokens.
 --ratio=2 takes at most two such pairs for each real one, the first of the corpus. The other splits are copied.
 """
 
@@ -50,7 +51,7 @@ def main(arguments: argparse.Namespace) -> None:
                 target.write(texts[1] + b"\n")
                 added += 1
         if not added:
-            raise UserError(f"--translated={arguments.translated}: all translations are empty")
+            raise UserError(f"--translated={arguments.translated}: all sentences were cut or have no translation")
         for path in other_splits(folder, pair, split):
             shutil.copyfile(path, output / path.name)
         facts = {"by": "mix_pairs", "real": len(real), "translated": added, "tag": arguments.tag}
@@ -77,8 +78,6 @@ def translated_pairs(folder: Path, tag: str, pair: tuple[str, str]) -> Iterator[
 
     Raises UserError for a partial one, or one of another direction than from the target of `pair` to its source.
     """
-    from pyarrow import parquet
-
     from scripts.corpora.plan import FILE_NAME, open_plan
 
     if not (folder / FILE_NAME).is_file():
@@ -97,11 +96,9 @@ def translated_pairs(folder: Path, tag: str, pair: tuple[str, str]) -> Iterator[
             f"--translated={folder}: {len(missing)} of {len(plan.shards)} shards are missing; run the command "
             "scripts.translate_corpus again, which makes them"
         )
-    for shard in plan.shards:
-        table = parquet.read_table(plan.path(shard), columns=["translation", "source"], filters=[("rank", "==", 1)])
-        for translation, text in zip(*(column.to_pylist() for column in table.columns), strict=True):
-            if translation:
-                yield f"{tag} {translation}".lstrip().encode(), text.encode()
+    for text, (best, *_) in plan.translations():
+        if best:
+            yield f"{tag} {best}".lstrip().encode(), text.encode()
 
 
 def make_parser() -> cli.Parser:

@@ -14,8 +14,10 @@ from typing import Any
 
 import ml_collections
 import pyarrow
+from absl import logging
 from pyarrow import parquet
 
+from scripts.datasets.parquet import is_text
 from transformer import files
 from transformer.config import keys
 from transformer.data.sources.lines import read_lines, strip_line_end
@@ -23,6 +25,7 @@ from transformer.errors import UserError, first_of
 
 FILE_NAME = "plan.json"
 PACKED = (".bz2", ".xz", ".zip", ".zst", ".tar", ".tgz")  # formats that are not read, other than .gz
+DOCUMENTATION = (".md", ".json", ".yaml", ".yml")  # of datasets, beside their Parquet files
 SHARD_LINES = 10_000  # without --shards: a few minutes of one CPU core, and what a killed worker does again at most
 UNREADABLE = (OSError, EOFError, zlib.error, pyarrow.ArrowException)
 
@@ -55,8 +58,34 @@ class Plan:
         return self.output / f"shard-{shard.number:06}-of-{len(self.shards):06}.{suffix}"
 
     def missing(self, part: int, parts: int) -> list[Shard]:
-        """Returns the shards that part `part` of `parts` translates, without those whose file exists."""
-        return [shard for shard in self.shards[part - 1 :: parts] if not self.path(shard).exists()]
+        """Returns the shards that part `part` of `parts` translates, without those whose file is complete."""
+        return [shard for shard in self.shards[part - 1 :: parts] if not self._is_complete(self.path(shard))]
+
+    def _is_complete(self, path: Path) -> bool:
+        if self.request["format"] == "text" or not path.exists():
+            return path.exists()
+        try:
+            parquet.read_metadata(path)
+            return True
+        except UNREADABLE as error:
+            logging.warning("%s: is damaged (%s), and counts as missing.", path, _first_line(error))
+            return False
+
+    def translations(self) -> Iterator[tuple[str, list[str]]]:
+        """Yields each line with its translations, best first; "" for a line that was cut or not translated.
+
+        Raises UserError if the file of a shard cannot be read.
+        """
+        columns = ["line", "source", "translation", "cut"]  # outputs of older commits do not have `cut`
+        for path in map(self.path, self.shards):
+            try:
+                with parquet.ParquetFile(path) as file:
+                    rows = file.read(columns).to_pylist()
+            except UNREADABLE as error:
+                advice = "delete it, and scripts.translate_corpus makes it again"
+                raise UserError(f"{path}: cannot be read ({_first_line(error)}); {advice}") from error
+            for (_, text), group in itertools.groupby(rows, key=lambda row: (row["line"], row["source"])):
+                yield text, ["" if row.get("cut") else row["translation"] or "" for row in group]
 
     def read(self, shard: Shard) -> Iterator[bytes | None]:
         """Yields the lines of a shard; None for a missing value of Parquet."""
@@ -107,7 +136,13 @@ def find_files(names: str) -> list[Path]:
     folder = files.expanded(names)
     if names and folder.is_dir():
         found = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
-        found = [path for path in found if path.suffix == ".parquet"] or found  # datasets have a README.md beside them
+        if rows := [path for path in found if path.suffix == ".parquet"]:
+            if others := [path.name for path in found if path.suffix not in (".parquet", *DOCUMENTATION)]:
+                raise UserError(
+                    f"--source={names}: has Parquet files beside {first_of(others, 3, ', ')}; move the others, or name "
+                    "the files, separated by commas"
+                )
+            found = rows
     else:
         found = [files.expanded(name) for name in names.split(",")]
     if missing := [path for path in found if not path.is_file()]:
@@ -157,9 +192,9 @@ def _open(path: Path) -> gzip.GzipFile | BufferedReader:
 
 
 def _check_column(path: Path, schema: pyarrow.Schema, column: str) -> None:
-    texts = [field.name for field in schema if field.type in (pyarrow.string(), pyarrow.large_string())]
-    if column not in texts:
-        raise UserError(f"--column={column}: {path} has no such column of text; it has {', '.join(texts) or 'none'}")
+    if column not in [field.name for field in schema if is_text(field.type)]:
+        known = first_of([f"{field.name} ({field.type})" for field in schema], 20, ", ")
+        raise UserError(f"--column={column}: {path} has no such column of text; it has {known}")
 
 
 def _read_rows(path: Path, column: str, shard: Shard) -> Iterator[bytes | None]:
@@ -175,4 +210,8 @@ def _read_rows(path: Path, column: str, shard: Shard) -> Iterator[bytes | None]:
 
 
 def _unreadable(path: Path, error: Exception) -> UserError:
-    return UserError(f"{path}: cannot be read ({str(error).splitlines()[0]:.200}); replace it")
+    return UserError(f"{path}: cannot be read ({_first_line(error)}); replace it")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

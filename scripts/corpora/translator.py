@@ -35,6 +35,7 @@ SCHEMA = pyarrow.schema(
         "translation": pyarrow.string(),
         "score": pyarrow.float64(),
         "error": pyarrow.string(),  # null if the line was translated; else rank, translation and score are null
+        "cut": pyarrow.bool_(),  # the line was too long, and the translation is that of its first tokens
     }
 )
 
@@ -86,8 +87,8 @@ class Translator:
 
         A line that cannot be translated, for example since it is not UTF-8, has its error in the file and the report.
         """
-        began, cut = time.perf_counter(), self.decoder.cut_texts
-        texts, errors = self._read(shard)
+        began = time.perf_counter()
+        texts, errors, cut = self._read(shard)
         first_line, n_best, translations = shard.start + 1, self.plan.request["n_best"], []
         usable = ["" if line in errors else text for line, text in enumerate(texts, start=first_line)]
         for start in range(0, len(texts), CHUNK_LINES):
@@ -96,18 +97,18 @@ class Translator:
         rows: Rows = []
         for line, text, best in zip(itertools.count(first_line), texts, translations):
             if line in errors:
-                rows.append((shard.file, line, None, text, None, None, errors[line]))
+                rows.append((shard.file, line, None, text, None, None, errors[line], False))
                 continue
             for rank, translation in enumerate(best, start=1):
-                rows.append((shard.file, line, rank, text, translation.text, round(translation.score, 4), None))
+                score = round(translation.score, 4)
+                rows.append((shard.file, line, rank, text, translation.text, score, None, line in cut))
         files.write_bytes(self.plan.path(shard), FORMATS[self.plan.request["format"]](rows, self.plan.request))
         messages = [f"{shard.file}, line {line} {error}" for line, error in errors.items()]
-        cut = self.decoder.cut_texts - cut
-        return Report(shard.number, len(texts), cut, messages, time.perf_counter() - began)
+        return Report(shard.number, len(texts), len(cut), messages, time.perf_counter() - began)
 
-    def _read(self, shard: Shard) -> tuple[list[str], dict[int, str]]:
-        """Returns the texts of a shard, "" for those that cannot be decoded, and errors by their lines."""
-        texts, errors = [], {}
+    def _read(self, shard: Shard) -> tuple[list[str], dict[int, str], set[int]]:
+        """Returns the texts of a shard, "" for those that cannot be decoded, errors by line, and the lines to cut."""
+        texts, errors, cut = [], {}, set()
         for line, content in enumerate(self.plan.read(shard), start=shard.start + 1):
             text = ""
             if content is None:
@@ -115,19 +116,21 @@ class Translator:
             else:
                 try:
                     text = content.decode().translate(LINE_BREAKS)
-                    self.decoder.tokenizer.encoders[0].encode([text])
+                    (tokens,) = self.decoder.tokenizer.encoders[0].encode([text])
+                    if len(tokens) + 1 > self.decoder.config.max_source_length:  # with end-of-sentence
+                        cut.add(line)
                 except UnicodeDecodeError as error:
                     errors[line] = f"is not UTF-8 (byte {error.start + 1})"
                 except UserError as error:
                     errors[line] = f"cannot be encoded: {error}"
             texts.append(text)
-        return texts, errors
+        return texts, errors, cut
 
 
 def as_text(rows: Rows, request: dict[str, Any]) -> bytes:
     """Returns lines of LINE, SCORE and TRANSLATION, separated by tabs. The last two are empty after an error."""
     return "".join(
-        f"{line}\t\t\n" if text is None else f"{line}\t{score:.4f}\t{text}\n" for _, line, _, _, text, score, _ in rows
+        f"{line}\t\t\n" if text is None else f"{line}\t{score:.4f}\t{text}\n" for _, line, _, _, text, score, *_ in rows
     ).encode()
 
 

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from absl import logging
-from pyarrow import parquet
 from sacrebleu.metrics import CHRF
 from sacrebleu.metrics.base import Metric
 
@@ -55,7 +54,7 @@ def _pairs(config: str, folder: Folder, split: str = "train") -> Iterator[tuple[
 
 def choose(translation: plan.Translation, folder: Folder) -> None:
     """Writes the sentences that have a translation, and the chosen one of each."""
-    rows = _hypotheses(folder.of(translation) / SHARDS)
+    rows = open_plan(folder.of(translation) / SHARDS, {}).translations()
     if isinstance(translation.choose, plan.Training):
         chosen = _by_loss(rows, folder.of(translation.choose), translation.checkpoint, translation.average)
     elif translation.choose == "score":
@@ -67,16 +66,6 @@ def choose(translation: plan.Translation, folder: Folder) -> None:
     pairs = [(text, best) for text, best in chosen if best]
     _write(folder.of(translation), "chosen", folder.languages(translation.models[0]), pairs)
     logging.info("%s: %d sentences have a translation.", translation.name, len(pairs))
-
-
-def _hypotheses(shards: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yields the sentences with their hypotheses, best first; "" for a sentence that was not translated."""
-    opened = open_plan(shards, {})
-    for shard in opened.shards:
-        table = parquet.read_table(opened.path(shard), columns=["line", "source", "translation"])
-        rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
-        for (_, text), group in itertools.groupby(rows, key=lambda row: row[:2]):
-            yield text, [translation or "" for *_, translation in group]
 
 
 def _metric(translation: plan.Translation, folder: Folder) -> Metric:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from pyarrow import parquet
 
 from scripts import mix_pairs
 from scripts.corpora import translator
@@ -13,23 +14,26 @@ from tests.data.files import write
 from transformer import files
 
 REAL = {"en": ["one", "two"], "de": ["eins", "zwei"]}
-MONO = [("drei", "three"), ("vier", None), ("fünf", ""), ("sechs", "six"), ("sieben", "seven"), ("acht", "eight")]
+MONO = [
+    *[("drei", "three", False), ("vier", None, False), ("fünf", "", False), ("sechs", "six", None)],
+    *[("sieben", "seven", False), ("acht", "eight", False), ("neun zehn", "nine", True)],
+]
 
 
 @pytest.fixture
 def flags(tmp_path) -> list[str]:
-    """Returns flags for two real pairs and the translations of six sentences, of which one failed and one is empty."""
+    """Returns flags for two real pairs and seven sentences: one failed, one is empty, one was cut."""
     (tmp_path / "real").mkdir()
     for stem in ("train", "valid"):
         for language, texts in REAL.items():
             (tmp_path / "real" / f"{stem}.{language}").write_text("".join(f"{text}\n" for text in texts))
     mono = tmp_path / "mono.de"
-    mono.write_text("".join(f"{text}\n" for text, _ in MONO))
+    mono.write_text("".join(f"{text}\n" for text, *_ in MONO))
     request = {"files": [(str(mono), mono.stat().st_size)], "format": "parquet", "column": "text", "shards": 3}
     plan = open_plan(tmp_path / "translated", request)
     for shard in plan.shards:
         lines = enumerate(MONO[shard.start : shard.start + shard.count], start=shard.start + 1)
-        rows = [("mono.de", line, 1, text, found, 0.0, None) for line, (text, found) in lines]
+        rows = [("mono.de", line, 1, text, found, 0.0, None, cut) for line, (text, found, cut) in lines]
         files.write_bytes(plan.path(shard), translator.as_parquet(rows, request))
     return ["--pair=en-de", f"--real={tmp_path / 'real'}", f"--translated={tmp_path / 'translated'}"]
 
@@ -86,6 +90,35 @@ def test_translations_must_be_complete(flags, tmp_path, capsys):
         assert f"--ratio={ratio}: must be above 0, and finite" in capsys.readouterr().err
 
 
+def test_shards_without_the_mark_of_cut_lines_are_read(flags, tmp_path):
+    for path in sorted(Path(tmp_path, "translated").glob("shard*")):
+        parquet.write_table(parquet.read_table(path).drop_columns("cut"), path)
+    assert run(mix_pairs, *flags, f"--output={tmp_path / 'mixed'}") == 0
+    german = ["drei", "sechs", "sieben", "acht", "neun zehn"]
+    assert (tmp_path / "mixed" / "train.de").read_text().splitlines() == REAL["de"] + german
+
+
+def test_a_damaged_shard_is_named(flags, tmp_path, capsys):
+    path = sorted(Path(tmp_path, "translated").glob("shard*"))[1]
+    content = path.read_bytes()
+    path.write_bytes(content[:200])  # the footer is missing
+    assert run(mix_pairs, *flags, f"--output={tmp_path / 'mixed'}") == 2
+    logged = capsys.readouterr().err
+    assert f"{path}: is damaged" in logged and "1 of 3 shards are missing" in logged
+    path.write_bytes(content[:4] + b"\xff" * 300 + content[304:])  # the footer is whole, and its pages are not
+    assert run(mix_pairs, *flags, f"--output={tmp_path / 'mixed'}") == 2
+    logged = capsys.readouterr().err
+    assert f"{path}: cannot be read (" in logged and "delete it, and scripts.translate_corpus makes it again" in logged
+    assert not (tmp_path / "mixed").exists()
+
+
+def test_languages_may_have_regions(flags, tmp_path):
+    for path in [*(tmp_path / "real").iterdir()]:
+        path.rename(path.with_suffix({".en": ".zh-CN", ".de": ".pt-BR"}[path.suffix]))
+    assert run(mix_pairs, "--pair=zh-CN-pt-BR", *flags[1:], f"--output={tmp_path / 'mixed'}") == 0
+    assert {path.suffix for path in (tmp_path / "mixed").iterdir()} == {".zh-CN", ".pt-BR", ".json"}
+
+
 def test_translations_have_the_other_direction(flags, tmp_path, capsys):
     plan = tmp_path / "translated" / "plan.json"
     written = json.loads(plan.read_text())
@@ -98,4 +131,6 @@ def test_translations_have_the_other_direction(flags, tmp_path, capsys):
 def test_empty_translations_are_no_pairs(flags, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(mix_pairs, "translated_pairs", lambda *_: iter(()))
     assert run(mix_pairs, *flags, f"--output={tmp_path / 'mixed'}") == 2
-    assert "all translations are empty" in capsys.readouterr().err and not (tmp_path / "mixed").exists()
+    assert (
+        "all sentences were cut or have no translation" in capsys.readouterr().err and not (tmp_path / "mixed").exists()
+    )

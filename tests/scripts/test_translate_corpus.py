@@ -14,6 +14,7 @@ from pyarrow import parquet
 
 from scripts import translate_corpus
 from scripts.corpora import translator
+from scripts.corpora.plan import open_plan
 from tests.checkpoints.workdirs import SOURCES, make_workdir, run
 from tests.conftest import REPOSITORY
 
@@ -127,6 +128,28 @@ def test_a_line_that_cannot_be_translated_is_reported(workdir, tmp_path, capsys,
     lines = (output / "shard-000001-of-000001.tsv").read_text().splitlines()
     assert [lines[n] for n in (1, 2, 4, 6)] == ["2\t\t", "3\t\t", "5\t0.0000\t", "7\t\t"]
     assert all(len(lines[n].split("\t")[1]) > 4 for n in (0, 3, 5))
+
+
+def test_a_line_that_was_cut_is_marked(workdir, tmp_path):
+    source, output = tmp_path / "long", tmp_path / "out"
+    source.write_text("1 2 3\n" + "1 " * 15 + "\n" + "1 " * 16 + "\n\nx\n")  # max_source_length=16, with the end
+    flags = [f"--workdir={workdir}", f"--source={source}", f"--output={output}", "--shard=1/1", "--n_best=2"]
+    assert run(translate_corpus, *flags) == 0
+    rows = parquet.read_table(output / "shard-000001-of-000001.parquet").to_pylist()
+    assert {row["line"] for row in rows if row["cut"]} == {3}
+    translations = open_plan(output, {}).translations()
+    assert [bool(best) for _, (best, *_) in translations] == [True, True, False, False, False]
+
+
+def test_a_damaged_shard_is_translated_again(whole, flags, tmp_path, capsys):
+    path = tmp_path / "whole" / "shard-000003-of-000006.parquet"
+    path.write_bytes(path.read_bytes()[:-20])
+    capsys.readouterr()
+    assert run(translate_corpus, *flags, f"--output={tmp_path / 'whole'}", "--shard=1/1") == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["shards"] == 1
+    assert f"{path}: is damaged" in captured.err
+    assert contents(tmp_path / "whole") == whole
 
 
 @pytest.mark.parametrize("part", ["0/2", "3/2", "1", "-1/2"])

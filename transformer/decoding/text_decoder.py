@@ -38,7 +38,7 @@ class TextDecoder(DeviceModels):
         super().__post_init__()
         self.strategy = STRATEGIES[self.config.strategy]
         self.control = OutputControl(self.config, self.tokenizer.target)
-        self.compile_seconds, self.cut_texts = 0.0, 0  # of all calls of `translate`
+        self.compile_seconds = 0.0  # of all calls of `translate`
         self._warn_once = functools.cache(lambda warning: logging.warning("%s", warning))  # not at each validation
 
     def translate(
@@ -133,7 +133,6 @@ class TextDecoder(DeviceModels):
                 f"Line {first_line + cut[0]} has {len(sources[cut[0]])} tokens including end-of-sentence; only the "
                 f"first {longest - 1} are translated (decoding.max_source_length={longest})."
             )
-            self.cut_texts += len(cut)
             self._warn_once(warning + (f" {len(cut)} of {len(texts)} lines are cut." if len(cut) > 1 else ""))
         # Unknown words are half of the tokens: each follows one for its space.
         if unknown := [i for i, tokens in enumerate(sources) if 0 < len(tokens) - 1 <= 2 * tokens.count(UNK)]:
