@@ -100,6 +100,28 @@ def test_compilation_is_not_in_the_seconds(monkeypatch):
     assert timed.speed == {"seconds": 2.0, "compile_seconds": 3.0, "output_tokens_per_second": 5.0}
 
 
+@pytest.mark.parametrize("context", [0, 1])
+def test_blank_lines_are_no_sentences_with_or_without_context(context):
+    """One of two sentences is right; lines that are blank on both sides count in no metric."""
+
+    class Known(TextDecoder):
+        compile_seconds = 0.0
+
+        def __init__(self):
+            pass
+
+        def translate(self, parameters, texts, report):
+            return [[Translation(text.strip(), (4, 2), (), (), 0.0, 0.0)] for text in texts]
+
+    data = base.get_config().data
+    data.context = context
+    texts, references = ["a", "", "b", "\u3000", "", ""], ["a", "", "x", "", "c", ""]
+    scores = translate_and_score(Known(), {}, texts, [references], data, ("exact_match",), lambda count: None).scores
+    assert scores == {"exact_match": 1 / 3}  # "c" has no source, and so no translation
+    scores = translate_and_score(Known(), {}, [""], [[" "]], data, ("exact_match", "bleu"), lambda count: None).scores
+    assert scores["bleu"] == 0.0
+
+
 def test_scores_are_logged_for_people(workdir, capsys):
     assert run(evaluate, f"--workdir={workdir}", "--average=2") == 0
     captured = capsys.readouterr()

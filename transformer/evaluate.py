@@ -22,7 +22,7 @@ from transformer.config_types import Config
 from transformer.data.corpus.sanity_checks import find_losses
 from transformer.data.languages import base_code
 from transformer.data.sources import source
-from transformer.data.sources.lines import counted, read_parallel_files
+from transformer.data.sources.lines import count_documents, counted, log_documents, read_parallel_files
 from transformer.data.tokenizers.tokenizer import losses_of_pairs
 from transformer.errors import UserError
 from transformer.progress_bar import bar
@@ -81,6 +81,9 @@ def evaluate(arguments: argparse.Namespace) -> Any:
         name = arguments.source or arguments.split
         for warning in find_losses(models.config, models.tokenizer, name, losses, is_train=False):
             logging.warning("%s", warning)
+    if models.config.data.context:
+        documents = count_documents(bool(text.strip()) for text in texts)
+        log_documents(arguments.source or arguments.split, documents)
     decoder, parameters = models.decoder()
     logging.info("Translating %s.", counted(len(texts), "sentence"))
     with bar("Translating", len(texts)) as report:

@@ -43,8 +43,9 @@ def translate_and_score(
     seconds = time.perf_counter() - began - compile_seconds
     tokens = sum(len(translation.tokens) for translation in translations)
     speed = {"seconds": seconds, "compile_seconds": compile_seconds, "output_tokens_per_second": tokens / seconds}
-    # Blank lines end documents, and are no sentences.
-    scored = [i for i, text in enumerate(texts) if text.strip() or not data.context]
+    # Lines that are blank on all sides are no sentences: they end documents, and any model is right there.
+    scored = [i for i, sides in enumerate(zip(texts, *references, strict=True)) if any(map(str.strip, sides))]
+    scored = scored or range(len(texts))
     hypotheses = [translations[i].text for i in scored]
     references = [[lines[i] for i in scored] for lines in references]
     scores = bleu.score(hypotheses, references, bleu.bleu_language(data), metrics)

@@ -224,7 +224,10 @@ def test_batches_are_pure_functions_of_their_number(config, tmp_path, plan, samp
         (("train_split=news", "train_split=talks pair_weights={folder}/bad.txt"), "bad.txt, line 3: 'x' must be a num"),
         (("train_split=news alignments=absent.txt",), "alignments=absent.txt of news is no file"),
         (("train_split=news alignments={folder}/bad.txt source_tag=<a>",), "the words of alignments have no tag"),
-        (("train_split=news", "train_split=talks pair_weights={folder}/zero.txt"), "all pair_weights of talks are 0"),
+        (
+            ("train_split=news pair_weights={folder}/zeros.txt", "train_split=talks pair_weights={folder}/zero.txt"),
+            "all pair_weights are 0; correct the files",
+        ),
         (("train_split=news", "train_split=empty"), "no pair of empty is left"),
         (("train_split=news", "train_split=long"), "no pair of long is left"),
     ],
@@ -234,8 +237,16 @@ def test_a_wrong_mixture_is_one_line(config, tmp_path, mixture, part):
     write_pairs(tmp_path, "long", [(" ".join(map(str, range(100))), "kurz")])
     write(tmp_path / "few.txt", [1, 2])
     write(tmp_path / "zero.txt", [0, "0.0", "1e-60"] + [0] * 17)
+    write(tmp_path / "zeros.txt", [0] * 60)
     write(tmp_path / "bad.txt", [1, 2, "x", *range(17)])
     config.data.mixture = tuple(text.replace("{folder}", str(tmp_path)) for text in mixture)
     with pytest.raises(UserError, match=part) as error:
         prepare(config, tmp_path)
     assert "\n" not in str(error.value)
+
+
+def test_a_corpus_whose_weights_are_all_zero_is_a_warning(config, tmp_path, caplog):
+    write(tmp_path / "zero.txt", [0] * 20)
+    config.data.mixture = ("train_split=news", f"train_split=talks pair_weights={tmp_path / 'zero.txt'}")
+    prepare(config, tmp_path)
+    assert "All pair_weights of talks are 0, so nothing is learned from it." in caplog.text

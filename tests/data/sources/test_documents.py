@@ -50,6 +50,24 @@ def test_the_separator_is_one_token_and_the_cache_knows_the_context(config, tmp_
     assert corpus.prepare(config, made, "train").report["digest"] != train.report["digest"]
 
 
+@pytest.mark.parametrize("blank", [True, False])
+def test_documents_are_counted_and_a_single_one_is_a_warning(config, tmp_path, caplog, blank):
+    caplog.set_level("INFO")
+    write_pairs(tmp_path, "train", [pair for pair in PAIRS if blank or pair[0].strip()])
+    made = tokenizer.prepare(config, tmp_path / "workdir")
+    for _ in range(2):  # the second time from the cache
+        caplog.clear()
+        corpus.prepare(config, made, "train")
+        messages = {record.message.replace(str(tmp_path), ""): record for record in caplog.records}
+        ((message, logged),) = [item for item in messages.items() if "document" in item[0]]
+        said = "train.de: 3 documents" if blank else "train.de: no blank line divides it, so it is one document"
+        assert said in message and logged.levelname == ("INFO" if blank else "WARNING")
+    caplog.clear()
+    config.data.context = 0
+    corpus.prepare(config, made, "train")
+    assert "document" not in caplog.text.replace(str(tmp_path), "")
+
+
 def test_one_side_of_monolingual_documents_stays_empty(config):
     config.data.target_language = ""
     assert [pair[1] for pair in open_source(config.data, "train")] == [b""] * 6

@@ -16,6 +16,7 @@ from transformer.data.corpus.annotations import Annotations, Sequences, word_sta
 from transformer.data.corpus.encoding import REPORT, open_array
 from transformer.data.corpus.epoch import Epoch, Sampler, pairs_of_epoch
 from transformer.data.languages import source_tag
+from transformer.data.sources.lines import log_documents
 from transformer.data.sources.mixture import MixedSource, held_out_sets
 from transformer.data.sources.source import open_source, read_pairs
 from transformer.data.tokenizers.tokenizer import Tokenizer
@@ -34,7 +35,7 @@ class Corpus:
     Attributes:
       lengths: tokens of each source and target, end-of-sentence included; 0 for a side that the pairs do not have.
       report: `kept`, `dropped` by reason, the `digest` of all pairs, `losses` of a sample (`losses_of_pairs`), and the
-        number of pairs kept of each of the `parts` of a mixture.
+        number of pairs kept of each of the `parts` of a mixture; with context, `documents` of each source by name.
       sampler: samples the sentences of each epoch; None without subword sampling.
       names, weights: of each part of a mixture, and how many times an epoch reads its pairs; else empty.
       starts: `Annotations.starts`, where words have links.
@@ -97,13 +98,14 @@ class Corpus:
         return Annotations(chosen.get("weights"), links, self.starts)
 
     def check_weights(self) -> None:
-        """Raises UserError if all pairs of a part of a mixture have a weight of 0 in the loss."""
+        """Raises UserError if all pairs have a weight of 0 in the loss. Warns if those of a part do."""
         if (weights := self._annotations.get("weights")) is None:
             return
         for name, own in zip(self.names, np.split(weights, np.cumsum(self.report["parts"])[:-1]), strict=True):
             if not own.any():
-                advice = "correct the file, or remove the corpus"
-                raise UserError(f"config.data.mixture: all pair_weights of {name} are 0; {advice}")
+                logging.warning("All pair_weights of %s are 0, so nothing is learned from it.", name)
+        if not weights.any():
+            raise UserError("config.data.mixture: all pair_weights are 0; correct the files")
 
     def sentences(self, side: int, pairs: Int[np.ndarray, "N"]) -> list[list[int]]:
         """Returns the tokens of each of these sources or targets, without end-of-sentence."""
@@ -158,6 +160,8 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
             corpus.starts = [word_starts(side.pieces) for side in tokenizer.sides]
             pairs = corpus.spread(_LINKED_SAMPLE)
             corpus.annotations(pairs).check_links([corpus.sequences(side, pairs) for side in (0, 1)])
+    for name, documents in corpus.report.get("documents", {}).items():  # reports of older commits have none
+        log_documents(name, documents)
     kept, dropped = corpus.report["kept"], corpus.report["dropped"]
     total = sum(dropped.values())
     level = logging.WARNING if total > _MAX_DROPPED * (total + kept) else logging.INFO

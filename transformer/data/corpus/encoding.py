@@ -15,7 +15,7 @@ from transformer import files, progress_bar, workers
 from transformer.data.corpus.annotations import read_annotations
 from transformer.data.sources.lines import counted
 from transformer.data.sources.mixture import MixedSource
-from transformer.data.sources.source import Source, select_pairs
+from transformer.data.sources.source import DocumentSource, Source, select_pairs
 from transformer.data.tokenizers.tokenizer import Tokenizer, losses_of_pairs
 from transformer.errors import UserError
 from transformer.special_tokens import EOS
@@ -168,11 +168,13 @@ def encode(folder: Path, source: Source, encoder: PairEncoder, wanted_workers: i
         counts = np.diff(np.searchsorted(first, np.cumsum(counts)), prepend=0).tolist()
     for name in HASHES:
         open_array(folder, name, mode="r+").sort()
+    parts = source.sources if isinstance(source, MixedSource) else [source]
     report = {
         "kept": sum(counts),
         "parts": counts,
         "dropped": {reason: dropped[reason] for reason in REASONS},
         "digest": _digest(folder),
+        "documents": {part.name: part.documents for part in parts if isinstance(part, DocumentSource)},
         "dtype": str(token_dtype(encoder.tokenizer.vocab_sizes)),
         "losses": losses_of_pairs(encoder.tokenizer, select_pairs(source, _SAMPLE)),
         "sizes": {path.name: path.stat().st_size for path in sorted(folder.iterdir())},

@@ -7,6 +7,7 @@ UTF-16 and UTF-32 are refused: they would look like damaged lines.
 import codecs
 import gzip
 import io
+import itertools
 import math
 import re
 import select
@@ -82,6 +83,20 @@ def read_chunks(stream: io.BufferedIOBase, chunk_lines: int) -> Iterator[list[by
 def is_blank(line: bytes) -> bool:
     """Tells whether a line has only spaces of any kind, as between two documents."""
     return not line.decode(errors="replace").strip()
+
+
+def count_documents(has_text: Iterable[bool]) -> int:
+    """Returns the number of documents, which lines without text divide."""
+    return sum(has for has, _ in itertools.groupby(has_text))
+
+
+def log_documents(name: str, documents: int) -> None:
+    """Logs the number of documents of a text. Warns if there is only one."""
+    if documents > 1:
+        logging.info("%s: %s documents.", name, f"{documents:,}")
+    else:
+        advice = "sentences of any origin become the context of the next ones; put blank lines between documents"
+        logging.warning("%s: no blank line divides it, so it is one document: %s.", name, advice)
 
 
 def whole_documents(chunks: Iterable[list[bytes]]) -> Iterator[list[bytes]]:

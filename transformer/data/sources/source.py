@@ -17,7 +17,7 @@ from jaxtyping import Bool, Int
 
 from transformer import files
 from transformer.config_types import Config
-from transformer.data.sources.lines import decode, is_blank, is_natural_number, read_text_file
+from transformer.data.sources.lines import count_documents, decode, is_blank, is_natural_number, read_text_file
 from transformer.data.sources.mixture import MixedSource, listed_corpora
 from transformer.data.sources.synthetic import SyntheticSource
 from transformer.data.sources.text import IdsSource, TextSource
@@ -175,10 +175,19 @@ class DocumentSource:
     def where(self, index: int, side: int) -> str:
         return self.source.where(int(self._numbers[index]), side)
 
+    @property
+    def documents(self) -> int:
+        """The number of documents."""
+        return count_documents(self._has_text.tolist())
+
+    @functools.cached_property
+    def _has_text(self) -> Bool[np.ndarray, " _"]:
+        return np.array([not all(map(is_blank, pair)) for pair in self.source], bool)
+
     @functools.cached_property
     def _numbers(self) -> Int[np.ndarray, " N"]:
         """The numbers of the pairs that are no ends of documents."""
-        return np.flatnonzero([not all(map(is_blank, pair)) for pair in self.source])
+        return np.flatnonzero(self._has_text)
 
 
 def read_origin(data: Config) -> dict[str, Any] | None:
