@@ -17,6 +17,7 @@ from tests.checkpoints.workdirs import SOURCES, make_workdir, run
 from tests.conftest import REPOSITORY
 from transformer import translate
 from transformer.data.sources import lines as input_lines
+from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.translation import EMPTY
 from transformer.errors import UserError
 
@@ -76,11 +77,10 @@ def test_a_column_of_prefixes_begins_the_outputs(translated):
     code, lines, _ = translated(b"1 2 3\t7 7\n4 5\n6\t\n\t5\n", "--prefix_column")
     assert code == 0 and len(lines) == 4
     assert lines[0].startswith("7 7") and lines[1:] == translated(b"4 5\n6\n\n")[1]
-    code, lines, log = translated(b"1\n1 2 3\t" + b"7 " * 9, "--prefix_column")
-    assert (code, lines) == (
-        2,
-        [],
-    ) and "line 2: prefix and required phrases have 9 tokens, an output may have 6; shorten them" in log
+    code, others, log = translated(b"4 5\n1 2 3\t" + b"7 " * 9 + b"\n6", "--prefix_column")
+    assert (code, others) == (0, [lines[1], "", lines[2]])
+    message = "Not translated: line 2: prefix and required phrases have 9 tokens, an output may have 6; shorten them"
+    assert message in log
 
 
 def test_columns_of_phrases_and_a_glossary_control_the_outputs(translated, tmp_path, monkeypatch):
@@ -101,14 +101,38 @@ def test_columns_of_phrases_and_a_glossary_control_the_outputs(translated, tmp_p
         (b"3", "line 2: required=3: must be a list of phrases; put"),
         (b"[3]", "line 2: required[0]=3: must be a list of strings; put"),
     ):
-        code, lines, log = translated(b"1\n2\t" + cell, columns[0])
-        assert (code, lines) == (2, []) and message in log
-    code, lines, log = translated(b'7\t["1 1"]\n', "--banned_column", flag)
-    assert (code, lines) == (2, []) and "line 1: '1 1' is required, but '1 1' is banned; remove one" in log
+        code, lines, log = translated(b"1 2\n2\t" + cell, columns[0])
+        assert (code, lines) == (0, [plain[1], ""]) and f"Not translated: {message}" in log
+    code, lines, log = translated(b'7\t["1 1"]\n1 2\n', "--banned_column", flag)
+    assert (code, lines) == (0, ["", plain[1]])
+    assert "line 1: '1 1' is required, but '1 1' is banned; remove one" in log
     monkeypatch.setattr(translate, "CHUNK_LINES", 1)
     assert "line 2: required='x'" in translated(b"1\n2\tx", columns[0])[2]
     (tmp_path / "terms").write_text("7\t1\n7\t2\n")
     assert "line 2: '7' has other translations already, '1'; list all" in translated(b"", flag)[2]
+
+
+def test_lines_that_cannot_be_translated_leave_the_others_as_they_are(translated, monkeypatch):
+    """One line has no integers, one an unreadable column, and one a phrase that is too long."""
+    monkeypatch.setattr(translate, "CHUNK_LINES", 4)
+    text = b'1 2 3\nx\n4 5\t7\n6 5 4\t["' + b"7 " * 40 + b'"]\n2 2 7\t["6"]\n'
+    code, lines, log = translated(text, "--required_column", "--format=jsonl")
+    assert code == 0
+    objects = [json.loads(line) for line in lines]
+    assert [each["source"] for each in objects] == ["1 2 3", "x", "4 5", "6 5 4", "2 2 7"]
+    outputs = [each["translations"][0]["text"] for each in objects]
+    assert outputs[1:4] == [""] * 3 and outputs[0] and "6" in outputs[4]
+    reported = [line.split("Not translated: ")[1] for line in log.splitlines() if "Not translated: " in line]
+    starts = ("line 2: 'x': tokenizer.kind=ids reads", "line 3: required=7: must be", "line 4: prefix and required")
+    assert all(line.startswith(start) for line, start in zip(reported, starts, strict=True))
+
+
+def test_a_strategy_without_controls_is_no_error_of_lines(translated, monkeypatch):
+    strategies = {"beam": STRATEGIES["beam"]._replace(takes_steps=False)}
+    monkeypatch.setattr("transformer.decoding.control.STRATEGIES", strategies)
+    code, lines, log = translated(b"1\n2\t7\n", "--prefix_column")
+    assert (code, lines) == (2, []) and "Not translated" not in log
+    assert "error: prefixes, phrases and glossaries need a search by steps" in log
 
 
 def test_missing_hypotheses_become_lines_with_a_number():

@@ -84,19 +84,23 @@ def check_controls(
 
 def read_columns(
     lines: Iterable[str], names: Sequence[str], glossary: Glossary | None, first_line: int
-) -> tuple[list[str], list[Control]]:
-    """Returns the sources of lines and their controls, from the columns with these names after the source.
+) -> tuple[list[str], list[Control], dict[int, UserError]]:
+    """Returns the sources of lines, their controls, from the columns with these names after the source, and errors.
 
-    A missing column is empty. Columns of phrases are JSON, as the arguments of `Model.translate`. Raises UserError,
-    which names the line, if one is not.
+    A missing column is empty. Columns of phrases are JSON, as the arguments of `Model.translate`. The errors, by line,
+    are of columns that are not; such a line has no control.
     """
-    rows = [[*line.split("\t", len(names)), *[""] * len(names)] for line in lines]
-    columns = {
-        name: [_parse(row[column], name, line) for line, row in enumerate(rows, start=first_line)]
-        for column, name in enumerate(names, start=1)
-    }
-    texts = [text for text, *_ in rows]
-    return texts, check_controls(texts, columns, glossary, first_line)
+    texts, controls, errors = [], [], {}
+    for number, line in enumerate(lines, start=first_line):
+        text, *cells = [*line.split("\t", len(names)), *[""] * len(names)]
+        texts.append(text)
+        try:
+            columns = {name: [_parse(cell, name, number)] for name, cell in zip(names, cells, strict=False)}
+            controls += check_controls([text], columns, glossary, number)
+        except UserError as error:
+            errors[number] = error
+            controls.append(Control())
+    return texts, controls, errors
 
 
 def _parse(cell: str, name: str, line: int) -> Any:

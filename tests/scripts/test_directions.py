@@ -63,6 +63,19 @@ def test_the_tag_of_the_direction_begins_each_source(workdir):
     assert model.num_tokens("1 2") == 7 and model.encode(["1 2"])[0].pieces[1] == ">>out<<"
 
 
+def test_a_tag_before_that_of_the_run_is_a_warning_with_the_known_ones(workdir, caplog):
+    model = transformer.load(workdir)
+    model.translate(["1 >>th<<", "<b>1", "x >>", ">>", " >>th<<1 2", ">>in<< 1"])
+    (message,) = [record.message for record in caplog.records if "the run" in record.message]
+    assert message == (
+        "Line 5 begins with >>th<<, and the tag >>out<< of the run precedes it; leave it out, and name a target "
+        "language instead. The run has >>third<<, >>out<<, >>in<<."
+    )
+    caplog.clear()
+    model.with_languages("out", "in").translate(["1 2", ">>in<< 1"])
+    assert "Line 2 begins with >>in<<, and the tag >>in<< of the run" in caplog.text
+
+
 def test_the_tag_is_no_word_of_the_sentence(workdir):
     attention = transformer.load(workdir).attention("1 2", "2 1")
     assert attention.source_pieces[: attention.tag_length] == ("▁", ">>out<<")

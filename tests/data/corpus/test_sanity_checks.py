@@ -137,3 +137,34 @@ def test_targets_that_normalization_changes_and_unknown_characters_are_reported(
         losses(config, made, ["καλημέρα κόσμε, τι κάνετε"])
     lines = losses(config, made, ["a man with a dog κ"])
     assert len(lines) == 2 and lines[0].startswith("data, en: 7.7% of the characters are unknown to the vocabulary; 'a")
+
+
+@pytest.mark.parametrize(
+    ("mark", "shown"),
+    [
+        (lambda text: text.replace("an", "an@@ "), "words split by another vocabulary, such as '"),
+        (lambda text: "\u2581" + text.replace(" ", " \u2581"), "words split by another vocabulary, such as '\u2581"),
+        (lambda text: text + " &amp; & AT&T;", "entities of HTML, such as '"),
+        (lambda text: f"&#39;{text} ki@@", "words split by another vocabulary, such as '"),
+    ],
+)
+@pytest.mark.parametrize(("count", "warnings"), [(1, 0), (5, 1)])
+def test_traces_of_other_tools_are_one_warning(prepare, captions, mark, shown, count, warnings):
+    """Five of 400 targets are more than 1 %. The example is around the trace, and both kinds are named at once."""
+    chosen = [pair for pair in captions if "an" in pair[1] and len(pair[1]) < 60]
+    marked = [(english, mark(german)) for english, german in chosen[:count]]
+    config, made, train = prepare([pair for pair in captions if pair not in chosen[:count]] + marked)
+    lines = list(sanity_checks.find_losses(config, made, "data", train.report["losses"], is_train=True))
+    lines = [line for line in lines if "many lines have" in line]
+    assert len(lines) == warnings
+    assert all(line.startswith("data, de: ") and shown in line and "restore the text" in line for line in lines)
+
+
+def test_all_traces_are_named_with_what_is_around_them(config, prepare, captions):
+    _, made, _ = prepare(captions)
+    text = "a long text before a ki@@ ng and &quot; the queen"
+    first, second = [line for line in losses(config, made, [text] * 2) if "many lines have" in line]
+    assert first.startswith("data, en: many lines have words split by another vocabulary, such as '")
+    assert "text before a ki@@ ng and &quot;" in first
+    assert "and entities of HTML, such as ' a ki@@ ng and &quot; the queen';" in first
+    assert second.startswith("data, de: ")

@@ -23,6 +23,7 @@ _MAX_UNKNOWN = 0.01  # fraction of the characters that may be unknown without a 
 _MAX_UNKNOWN_IN_WORDS = 0.2  # the same for a vocabulary of words, which leaves out rare ones by design
 _ABSURD = 0.5  # fraction of unknown characters from which training is refused
 _MAX_CHANGED = 0.01  # fraction of the target lines that normalization may change without a warning
+_MAX_TRACES = 0.01  # fraction of the lines that may have what other tools leave in text
 _MAX_SHARED = 0.01  # fraction of held-out sources that may be training sources, with other targets
 
 
@@ -69,6 +70,8 @@ def find_unreachable(config: Config, corpus: Corpus) -> Iterator[str]:
 def find_losses(config: Config, tokenizer: Tokenizer, name: str, losses: Sequence, is_train: bool) -> Iterator[str]:
     """Yields a line for each side of a split with unknown characters, and for targets that cannot be produced.
 
+    Yields a line for each side with tokens of other tools, or with entities of HTML.
+
     `losses` are those of `losses_of_pairs`. Raises UserError if most characters of a side of the training split are
     unknown.
     """
@@ -88,6 +91,11 @@ def find_losses(config: Config, tokenizer: Tokenizer, name: str, losses: Sequenc
             if is_train and kind != "word" and unknown > _ABSURD:
                 raise UserError(line)
             yield line
+        traces = {"subwords": "words split by another vocabulary", "entities": "entities of HTML"}
+        if found := [trace for trace in traces if counts.get(trace, 0) > _MAX_TRACES * counts["lines"]]:
+            listed = " and ".join(f"{traces[trace]}, such as '{_shorten(examples[trace])}'" for trace in found)
+            advice = "restore the text as people read it, or translations and scores are of such text"
+            yield f"{name}, {config.data[f'{side}_language']}: many lines have {listed}; {advice}"
         changed = counts.get("changed", 0) / counts["lines"]
         if side == "target" and config.data.source != "ids" and changed > _MAX_CHANGED:
             advice = "a vocabulary trained with tokenizer.normalization=identity keeps them"

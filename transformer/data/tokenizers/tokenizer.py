@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -19,11 +20,17 @@ from transformer.data.tokenizers import vocabulary
 from transformer.data.tokenizers.vocabulary import PieceVocabulary, TaggedVocabulary, Vocabulary
 from transformer.data.tokenizers.vocabulary_training import train
 from transformer.environment import VOCABULARY, check_fingerprints
-from transformer.errors import UserError
+from transformer.errors import UserError, first_of
 from transformer.special_tokens import UNK
 from transformer.workdir import TOKENIZER_FILES
 
 _FORMAT = 1  # part of every key in the cache: raise it when the same inputs would give other vocabularies
+
+# What other tools leave in text, by the count of its lines.
+TRACES = {
+    "subwords": re.compile(r"\S@@(?= |$)|\u2581"),  # of subword-nmt and SentencePiece
+    "entities": re.compile(r"&(?:[A-Za-z]{2,8}|#[0-9]{2,6}|#x[0-9A-Fa-f]{2,5});"),
+}
 
 # The text of one side that decoding does not restore: counts, and an example of each kind.
 Losses = tuple[dict[str, int], dict[str, str]]
@@ -60,11 +67,24 @@ class Tokenizer:
     def tagged(self, tag: str) -> "Tokenizer":
         """Returns the tokenizer with another tag of sources. Raises UserError if the vocabulary has no such token."""
         if tag and not _has_token(self.source, tag):
-            ends, pieces = (tag[0], tag[-1]), self.source.pieces
-            alike = [piece for piece in pieces if (piece[:1], piece[-1:]) == ends and len(piece) > 2]
-            known = f"; it has {', '.join(alike[:20])}" if alike else ""
+            alike = self.tags_like(tag)
+            known = f"; it has {first_of(alike, 20, ', ')}" if alike else ""
             raise UserError(f"{tag}: the vocabulary has no such token for data.source_tag{known}")
         return dataclasses.replace(self, source_tag=tag)
+
+    def tags_like(self, tag: str) -> list[str]:
+        """Returns the tokens of the source that begin and end with the characters of the tag."""
+        pieces = (piece.removeprefix("\u2581") for piece in self.source.pieces)
+        return [piece for piece in pieces if len(piece) > 2 and (piece[0], piece[-1]) == (tag[0], tag[-1])]
+
+    def tag_in(self, text: str) -> str:
+        """Returns the tag at the start of a text, if `source_tag` will precede it; "" if there is none."""
+        is_bracketed = re.fullmatch(r"([\W_]+).*?([\W_]+)", self.source_tag)
+        if not is_bracketed:
+            return ""
+        begin, end = map(re.escape, is_bracketed.groups())
+        found = re.match(rf"\s*({begin}[\w-]+?{end})", text)
+        return found[1] if found else ""
 
     @property
     def encoders(self) -> tuple[TaggedVocabulary, Vocabulary]:
@@ -176,7 +196,8 @@ def count_losses(vocabulary: Vocabulary, texts: Sequence[str]) -> Losses:
     """Counts characters and lines that decoding does not restore, without regard to spaces.
 
     The counts are of `characters`, of those `unknown`, of `lines`, and of the lines without unknown characters that
-    `changed`. The examples are the first lines with an `unknown` character and that `changed`.
+    `changed`. The examples are the first lines with an `unknown` character and that `changed`. Of the lines with one of
+    `TRACES`, there is the count, and what is around the first one.
     """
     counts, examples, tokens = Counter(lines=len(texts)), {}, vocabulary.encode(texts)
     for text, sequence, decoded in zip(texts, tokens, vocabulary.decode(tokens), strict=True):
@@ -189,4 +210,8 @@ def count_losses(vocabulary: Vocabulary, texts: Sequence[str]) -> Losses:
         elif text != decoded and characters != "".join(decoded.split()):
             counts["changed"] += 1
             examples.setdefault("changed", text)
+        for name, pattern in TRACES.items():
+            if match := pattern.search(text):
+                counts[name] += 1
+                examples.setdefault(name, text[max(match.start() - 15, 0) : match.end() + 15])
     return counts, examples
