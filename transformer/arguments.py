@@ -85,10 +85,10 @@ def check_controls(
 def read_columns(
     lines: Iterable[str], names: Sequence[str], glossary: Glossary | None, first_line: int
 ) -> tuple[list[str], list[Control], dict[int, UserError]]:
-    """Returns the sources of lines, their controls, from the columns with these names after the source, and errors.
+    """Returns the sources of lines, their controls, and the errors of controls by line number.
 
-    A missing column is empty. Columns of phrases are JSON, as the arguments of `Model.translate`. The errors, by line,
-    are of columns that are not; such a line has no control.
+    The columns after the source have these names. A missing one is empty. Columns of phrases are JSON,
+    as the arguments of `Model.translate`. A line whose columns are not has an error and no control.
     """
     texts, controls, errors = [], [], {}
     for number, line in enumerate(lines, start=first_line):

@@ -66,7 +66,8 @@ class Parser(argparse.ArgumentParser):
         words = iter(argv)
         for word in words:
             name, equals, text = word.partition("=")
-            collects_values = name in flags and isinstance(flags[name].default, list) and flags[name].nargs != 0
+            flag = flags.get(name)
+            collects_values = flag and isinstance(flag.default, list) and flag.nargs != 0
             if name in given and not collects_values:
                 raise UserError(f"{word}: {given[name]} is given before it; give {name} once")
             if name.startswith("--"):

@@ -8,9 +8,9 @@ text: a line of output for each line of input. With --n_best=N above 1: N lines 
     tabs, best first; score and text are empty where the search found fewer texts.
 jsonl: a JSON object a line with the source and its translations, whose keys docs/experiments.md explains.
 
-A COLUMN of the lines (prefix, required, banned) and a glossary control the output: see docs/experiments.md. A line that
-cannot be translated, such as one with an impossible control, is reported. Its output is that of an empty line, and the
-exit code is 0.
+A COLUMN of the lines (prefix, required, banned) and a glossary control the output: see docs/experiments.md.
+A line that cannot be translated, such as one with an impossible control, is reported. Its output is that of
+an empty line, and the exit code is 0.
 
 Another program can write a line and wait for its translation. --decoding.batch_tokens=1 makes single lines fast.
 """
@@ -47,7 +47,7 @@ def main(arguments: argparse.Namespace) -> None:
     trained.check_translates(models.config, arguments.workdir)
     decoder, parameters = models.decoder()
     check_n_best(models.config.decoding, arguments.n_best)
-    if arguments.columns or glossary:  # some strategies take no control, which is not the error of a line
+    if arguments.columns or glossary:  # that a strategy takes no control is not the error of a line
         decoder.control.encode([Control((EOS,))], [[EOS]], first_line=1)
     has_context = models.config.data.context > 0
     if interactive:

@@ -58,8 +58,9 @@ class Plan:
         return self.output / f"shard-{shard.number:06}-of-{len(self.shards):06}.{suffix}"
 
     def missing(self, part: int, parts: int) -> list[Shard]:
-        """Returns the shards that part `part` of `parts` translates, without those whose file is complete."""
-        return [shard for shard in self.shards[part - 1 :: parts] if not self._is_complete(self.path(shard))]
+        """Returns the shards of part `part` of `parts` whose file is absent or damaged."""
+        own = self.shards[part - 1 :: parts]
+        return [shard for shard in own if not self._is_complete(self.path(shard))]
 
     def _is_complete(self, path: Path) -> bool:
         if self.request["format"] == "text" or not path.exists():
@@ -72,19 +73,21 @@ class Plan:
             return False
 
     def translations(self) -> Iterator[tuple[str, list[str]]]:
-        """Yields each line with its translations, best first; "" for a line that was cut or not translated.
+        """Yields each line with its translations, best first; "" if it was cut or not translated.
 
         Raises UserError if the file of a shard cannot be read.
         """
-        columns = ["line", "source", "translation", "cut"]  # outputs of older commits do not have `cut`
+        columns = ["line", "source", "translation", "cut"]  # older shards do not have `cut`
         for path in map(self.path, self.shards):
             try:
                 with parquet.ParquetFile(path) as file:
                     rows = file.read(columns).to_pylist()
             except UNREADABLE as error:
+                reason = f"{path}: cannot be read ({_first_line(error)})"
                 advice = "delete it, and scripts.translate_corpus makes it again"
-                raise UserError(f"{path}: cannot be read ({_first_line(error)}); {advice}") from error
-            for (_, text), group in itertools.groupby(rows, key=lambda row: (row["line"], row["source"])):
+                raise UserError(f"{reason}; {advice}") from error
+            lines = itertools.groupby(rows, key=lambda row: (row["line"], row["source"]))
+            for (_, text), group in lines:
                 yield text, ["" if row.get("cut") else row["translation"] or "" for row in group]
 
     def read(self, shard: Shard) -> Iterator[bytes | None]:
@@ -137,10 +140,11 @@ def find_files(names: str) -> list[Path]:
     if names and folder.is_dir():
         found = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
         if rows := [path for path in found if path.suffix == ".parquet"]:
-            if others := [path.name for path in found if path.suffix not in (".parquet", *DOCUMENTATION)]:
+            beside = (path for path in found if path not in rows)
+            if others := [path.name for path in beside if path.suffix not in DOCUMENTATION]:
                 raise UserError(
-                    f"--source={names}: has Parquet files beside {first_of(others, 3, ', ')}; move the others, or name "
-                    "the files, separated by commas"
+                    f"--source={names}: has Parquet files beside {first_of(others, 3, ', ')}; move "
+                    "these, or name all files, separated by commas"
                 )
             found = rows
     else:

@@ -35,7 +35,7 @@ SCHEMA = pyarrow.schema(
         "translation": pyarrow.string(),
         "score": pyarrow.float64(),
         "error": pyarrow.string(),  # null if the line was translated; else rank, translation and score are null
-        "cut": pyarrow.bool_(),  # the line was too long, and the translation is that of its first tokens
+        "cut": pyarrow.bool_(),  # the translation is of the first tokens of a line that was too long
     }
 )
 
@@ -107,7 +107,8 @@ class Translator:
         return Report(shard.number, len(texts), len(cut), messages, time.perf_counter() - began)
 
     def _read(self, shard: Shard) -> tuple[list[str], dict[int, str], set[int]]:
-        """Returns the texts of a shard, "" for those that cannot be decoded, errors by line, and the lines to cut."""
+        """Returns the texts of a shard, "" where one cannot be decoded, errors by line, and long lines."""
+        longest = self.decoder.config.max_source_length
         texts, errors, cut = [], {}, set()
         for line, content in enumerate(self.plan.read(shard), start=shard.start + 1):
             text = ""
@@ -117,7 +118,7 @@ class Translator:
                 try:
                     text = content.decode().translate(LINE_BREAKS)
                     (tokens,) = self.decoder.tokenizer.encoders[0].encode([text])
-                    if len(tokens) + 1 > self.decoder.config.max_source_length:  # with end-of-sentence
+                    if len(tokens) + 1 > longest:  # with end-of-sentence
                         cut.add(line)
                 except UnicodeDecodeError as error:
                     errors[line] = f"is not UTF-8 (byte {error.start + 1})"

@@ -22,8 +22,9 @@ ROWS = 10_000  # read at once
 def get_parquet(pair: Pair, source: Path, output: Path) -> dict[str, Any]:
     """Writes the splits in a folder of Parquet files as parallel text. Returns the record of the new folder.
 
-    Pairs with a missing side are dropped, and so are splits without pairs. Line breaks within a sentence become spaces.
-    Raises UserError if a file cannot be read or does not have the languages, or no split has pairs.
+    Pairs with a missing side are dropped, and so are splits without pairs. Line breaks within a
+    sentence become spaces. Raises UserError if a file cannot be read or does not have the languages,
+    or no split has pairs.
     """
     files = find_files(source, pair)
     with new_folder(output) as folder:
@@ -36,7 +37,7 @@ def get_parquet(pair: Pair, source: Path, output: Path) -> dict[str, Any]:
                     (folder / f"{split}.{language}").unlink()
                 logging.warning("%s: has no pair with both sides, and is left out.", split)
         if not any(folder.iterdir()):
-            raise UserError(f"--hf={source}: no pair of any split has both sides; name a folder that has some")
+            raise UserError(f"--hf={source}: no pair has both sides; name a folder that has some")
         read = {split: [str(path) for path in paths] for split, paths in files.items()}
         return write_record(folder, pair, {"by": "parquet", "read": read, "dropped": dropped})
 
@@ -115,6 +116,6 @@ def find_columns(path: Path, schema: pyarrow.Schema, pair: Pair) -> list[str]:
 
 
 def is_text(kind: pyarrow.DataType) -> bool:
-    """Returns whether a column of this type has text, in any layout of Arrow. Its values may all be missing."""
+    """Returns whether a column of this type has text in any layout of Arrow, or only missing values."""
     kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
     return kind in (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view(), pyarrow.null())

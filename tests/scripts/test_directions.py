@@ -68,12 +68,12 @@ def test_a_tag_before_that_of_the_run_is_a_warning_with_the_known_ones(workdir, 
     model.translate(["1 >>th<<", "<b>1", "x >>", ">>", " >>th<<1 2", ">>in<< 1"])
     (message,) = [record.message for record in caplog.records if "the run" in record.message]
     assert message == (
-        "Line 5 begins with >>th<<, and the tag >>out<< of the run precedes it; leave it out, and name a target "
+        "Line 5 begins with >>th<<, and the run's tag >>out<< precedes it; leave it out, and name a target "
         "language instead. The run has >>third<<, >>out<<, >>in<<."
     )
     caplog.clear()
     model.with_languages("out", "in").translate(["1 2", ">>in<< 1"])
-    assert "Line 2 begins with >>in<<, and the tag >>in<< of the run" in caplog.text
+    assert "Line 2 begins with >>in<<, and the run's tag >>in<< precedes" in caplog.text
 
 
 def test_the_tag_is_no_word_of_the_sentence(workdir):

@@ -43,9 +43,9 @@ def translate_and_score(
     seconds = time.perf_counter() - began - compile_seconds
     tokens = sum(len(translation.tokens) for translation in translations)
     speed = {"seconds": seconds, "compile_seconds": compile_seconds, "output_tokens_per_second": tokens / seconds}
-    # Lines that are blank on all sides are no sentences: they end documents, and any model is right there.
-    scored = [i for i, sides in enumerate(zip(texts, *references, strict=True)) if any(map(str.strip, sides))]
-    scored = scored or range(len(texts))
+    # Lines that are blank on all sides are no sentences: they may end documents.
+    sides = zip(texts, *references, strict=True)
+    scored = [i for i, lines in enumerate(sides) if any(map(str.strip, lines))] or range(len(texts))
     hypotheses = [translations[i].text for i in scored]
     references = [[lines[i] for i in scored] for lines in references]
     scores = bleu.score(hypotheses, references, bleu.bleu_language(data), metrics)

@@ -170,11 +170,12 @@ class TextDecoder(DeviceModels):
                 f"first {longest - 1} are translated (decoding.max_source_length={longest})."
             )
             self._warn_once(warning + (f" {len(cut)} of {len(texts)} lines are cut." if len(cut) > 1 else ""))
-        if doubled := [i for i, text in enumerate(texts) if self.tokenizer.tag_in(text)]:
+        typed = [self.tokenizer.tag_in(text) for text in texts]
+        if first := next(filter(None, typed), None):
             tag = self.tokenizer.source_tag
             warning = (
-                f"Line {first_line + doubled[0]} begins with {self.tokenizer.tag_in(texts[doubled[0]])}, and the tag "
-                f"{tag} of the run precedes it; leave it out, and name a target language instead. The run has "
+                f"Line {first_line + typed.index(first)} begins with {first}, and the run's tag {tag} precedes "
+                "it; leave it out, and name a target language instead. The run has "
                 f"{first_of(self.tokenizer.tags_like(tag), 20, ', ')}."
             )
             self._warn_once(warning)

@@ -249,4 +249,4 @@ def test_a_corpus_whose_weights_are_all_zero_is_a_warning(config, tmp_path, capl
     write(tmp_path / "zero.txt", [0] * 20)
     config.data.mixture = ("train_split=news", f"train_split=talks pair_weights={tmp_path / 'zero.txt'}")
     prepare(config, tmp_path)
-    assert "All pair_weights of talks are 0, so nothing is learned from it." in caplog.text
+    assert "All pair_weights of talks are 0: nothing is learned from it." in caplog.text

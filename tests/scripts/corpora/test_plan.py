@@ -87,7 +87,7 @@ def test_a_folder_of_parquet_has_no_other_text(tmp_path):
         (tmp_path / name).write_bytes(b"")
     assert find_files(str(tmp_path)) == [tmp_path / "a.parquet", tmp_path / "b.parquet"]
     (tmp_path / "mono.de").write_bytes(b"")
-    with pytest.raises(UserError, match="has Parquet files beside mono.de; move the others, or name the files"):
+    with pytest.raises(UserError, match="has Parquet files beside mono.de; move these, or name all files"):
         find_files(str(tmp_path))
 
 

@@ -98,12 +98,13 @@ class Corpus:
         return Annotations(chosen.get("weights"), links, self.starts)
 
     def check_weights(self) -> None:
-        """Raises UserError if all pairs have a weight of 0 in the loss. Warns if those of a part do."""
+        """Raises UserError if all pairs have weight 0 in the loss. Warns if all of a part have."""
         if (weights := self._annotations.get("weights")) is None:
             return
-        for name, own in zip(self.names, np.split(weights, np.cumsum(self.report["parts"])[:-1]), strict=True):
+        parts = np.split(weights, np.cumsum(self.report["parts"])[:-1])
+        for name, own in zip(self.names, parts, strict=True):
             if not own.any():
-                logging.warning("All pair_weights of %s are 0, so nothing is learned from it.", name)
+                logging.warning("All pair_weights of %s are 0: nothing is learned from it.", name)
         if not weights.any():
             raise UserError("config.data.mixture: all pair_weights are 0; correct the files")
 
@@ -160,7 +161,7 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
             corpus.starts = [word_starts(side.pieces) for side in tokenizer.sides]
             pairs = corpus.spread(_LINKED_SAMPLE)
             corpus.annotations(pairs).check_links([corpus.sequences(side, pairs) for side in (0, 1)])
-    for name, documents in corpus.report.get("documents", {}).items():  # reports of older commits have none
+    for name, documents in corpus.report.get("documents", {}).items():  # absent from older reports
         log_documents(name, documents)
     kept, dropped = corpus.report["kept"], corpus.report["dropped"]
     total = sum(dropped.values())

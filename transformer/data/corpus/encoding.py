@@ -169,12 +169,13 @@ def encode(folder: Path, source: Source, encoder: PairEncoder, wanted_workers: i
     for name in HASHES:
         open_array(folder, name, mode="r+").sort()
     parts = source.sources if isinstance(source, MixedSource) else [source]
+    in_context = [part for part in parts if isinstance(part, DocumentSource)]
     report = {
         "kept": sum(counts),
         "parts": counts,
         "dropped": {reason: dropped[reason] for reason in REASONS},
         "digest": _digest(folder),
-        "documents": {part.name: part.documents for part in parts if isinstance(part, DocumentSource)},
+        "documents": {part.name: part.documents for part in in_context},
         "dtype": str(token_dtype(encoder.tokenizer.vocab_sizes)),
         "losses": losses_of_pairs(encoder.tokenizer, select_pairs(source, _SAMPLE)),
         "sizes": {path.name: path.stat().st_size for path in sorted(folder.iterdir())},

@@ -24,6 +24,7 @@ _MAX_UNKNOWN_IN_WORDS = 0.2  # the same for a vocabulary of words, which leaves 
 _ABSURD = 0.5  # fraction of unknown characters from which training is refused
 _MAX_CHANGED = 0.01  # fraction of the target lines that normalization may change without a warning
 _MAX_TRACES = 0.01  # fraction of the lines that may have what other tools leave in text
+_TRACES = {"subwords": "words split by another vocabulary", "entities": "entities of HTML"}
 _MAX_SHARED = 0.01  # fraction of held-out sources that may be training sources, with other targets
 
 
@@ -91,9 +92,10 @@ def find_losses(config: Config, tokenizer: Tokenizer, name: str, losses: Sequenc
             if is_train and kind != "word" and unknown > _ABSURD:
                 raise UserError(line)
             yield line
-        traces = {"subwords": "words split by another vocabulary", "entities": "entities of HTML"}
-        if found := [trace for trace in traces if counts.get(trace, 0) > _MAX_TRACES * counts["lines"]]:
-            listed = " and ".join(f"{traces[trace]}, such as '{_shorten(examples[trace])}'" for trace in found)
+        frequent = [name for name in _TRACES if counts.get(name, 0) > _MAX_TRACES * counts["lines"]]
+        if frequent:
+            parts = [f"{_TRACES[name]}, such as '{_shorten(examples[name])}'" for name in frequent]
+            listed = " and ".join(parts)
             advice = "restore the text as people read it, or translations and scores are of such text"
             yield f"{name}, {config.data[f'{side}_language']}: many lines have {listed}; {advice}"
         changed = counts.get("changed", 0) / counts["lines"]

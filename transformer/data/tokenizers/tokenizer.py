@@ -74,11 +74,11 @@ class Tokenizer:
 
     def tags_like(self, tag: str) -> list[str]:
         """Returns the tokens of the source that begin and end with the characters of the tag."""
-        pieces = (piece.removeprefix("\u2581") for piece in self.source.pieces)
-        return [piece for piece in pieces if len(piece) > 2 and (piece[0], piece[-1]) == (tag[0], tag[-1])]
+        pieces = (piece.removeprefix("\u2581") for piece in self.source.pieces if len(piece) > 2)
+        return [piece for piece in pieces if piece.startswith(tag[0]) and piece.endswith(tag[-1])]
 
     def tag_in(self, text: str) -> str:
-        """Returns the tag at the start of a text, if `source_tag` will precede it; "" if there is none."""
+        """Returns the tag of the form of `source_tag` at the start of a text; "" if there is none."""
         is_bracketed = re.fullmatch(r"([\W_]+).*?([\W_]+)", self.source_tag)
         if not is_bracketed:
             return ""
@@ -196,8 +196,8 @@ def count_losses(vocabulary: Vocabulary, texts: Sequence[str]) -> Losses:
     """Counts characters and lines that decoding does not restore, without regard to spaces.
 
     The counts are of `characters`, of those `unknown`, of `lines`, and of the lines without unknown characters that
-    `changed`. The examples are the first lines with an `unknown` character and that `changed`. Of the lines with one of
-    `TRACES`, there is the count, and what is around the first one.
+    `changed`. The examples are the first lines with an `unknown` character and that `changed`. Lines
+    with one of `TRACES` are counted too; the example is the text around the first one.
     """
     counts, examples, tokens = Counter(lines=len(texts)), {}, vocabulary.encode(texts)
     for text, sequence, decoded in zip(texts, tokens, vocabulary.decode(tokens), strict=True):
