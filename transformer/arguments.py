@@ -4,9 +4,15 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from absl import logging
+
+from transformer.decoding.batches import Replicas
 from transformer.decoding.control import Control
 from transformer.decoding.glossary import Glossary
+from transformer.decoding.text_decoder import TextDecoder
+from transformer.decoding.translation import Translation, encode
 from transformer.errors import UserError
+from transformer.special_tokens import EOS
 
 LINE_BREAKS = str.maketrans("\r\n", "  ")
 
@@ -101,6 +107,48 @@ def read_columns(
             errors[number] = error
             controls.append(Control())
     return texts, controls, errors
+
+
+def translate_lines(
+    decoder: TextDecoder,
+    parameters: Replicas,
+    n_best: int,
+    texts: Sequence[str],
+    controls: Sequence[Control],
+    errors: dict[int, UserError],
+    first_line: int,
+) -> list[list[Translation]]:
+    """Returns the translations of lines, those of an empty text for lines with an error.
+
+    The errors, by line number, are those of `read_columns`, and of lines that cannot be encoded or whose
+    control no output can obey. Logs a warning of each. Raises UserError for an error of all lines.
+    """
+    lines = enumerate(zip(texts, controls, strict=True), start=first_line)
+    usable = [("", Control()) if line in errors else known for line, known in lines]
+    texts = [text for text, _ in usable]
+    controls = [control for _, control in usable]
+    try:
+        translations = decoder.translate(parameters, texts, n_best, first_line, controls=controls)
+    except UserError:
+        if any(map(any, controls)):  # a strategy that takes no control is not the error of a line
+            decoder.control.encode([Control((EOS,))], [[EOS]], first_line)
+        if not (found := _find_errors(decoder, usable, first_line)):
+            raise
+        return translate_lines(decoder, parameters, n_best, texts, controls, errors | found, first_line)
+    for line in sorted(errors):
+        logging.warning("Not translated: %s.", errors[line])
+    return translations
+
+
+def _find_errors(decoder: TextDecoder, lines: Sequence[tuple[str, Control]], first_line: int) -> dict[int, UserError]:
+    errors, (vocabulary, _) = {}, decoder.tokenizer.encoders
+    for line, (text, control) in enumerate(lines, start=first_line):
+        try:
+            tokens = encode(vocabulary, f"line {line}", text)[: decoder.config.max_source_length]
+            decoder.control.encode([control], [tokens], line)
+        except UserError as error:
+            errors[line] = error
+    return errors
 
 
 def _parse(cell: str, name: str, line: int) -> Any:

@@ -9,8 +9,7 @@ text: a line of output for each line of input. With --n_best=N above 1: N lines 
 jsonl: a JSON object a line with the source and its translations, whose keys docs/experiments.md explains.
 
 A COLUMN of the lines (prefix, required, banned) and a glossary control the output: see docs/experiments.md.
-A line that cannot be translated, such as one with an impossible control, is reported. Its output is that of
-an empty line, and the exit code is 0.
+A line that cannot be translated is reported; its output is that of an empty line, and the exit code is 0.
 
 Another program can write a line and wait for its translation. --decoding.batch_tokens=1 makes single lines fast.
 """
@@ -25,17 +24,16 @@ from absl import logging
 
 from transformer import cli, files
 from transformer.data.sources.lines import decode_lines, read_chunks, whole_documents
-from transformer.special_tokens import EOS
 from transformer.workdir import split_names
 
 CHUNK_LINES = 4096  # lines per device, translated together: more would fill batches better, but use more memory
 
 
 def main(arguments: argparse.Namespace) -> None:
-    from transformer.arguments import read_columns  # these imports take seconds, which --help should not
-    from transformer.cache import enable_compilation_cache
+    from transformer.arguments import read_columns, translate_lines
+    from transformer.cache import enable_compilation_cache  # these imports take seconds, which --help should not
     from transformer.checkpoints import trained
-    from transformer.decoding.control import Control, check_n_best
+    from transformer.decoding.control import check_n_best
     from transformer.decoding.glossary import Glossary
 
     interactive = sys.stdin.isatty()
@@ -47,20 +45,14 @@ def main(arguments: argparse.Namespace) -> None:
     trained.check_translates(models.config, arguments.workdir)
     decoder, parameters = models.decoder()
     check_n_best(models.config.decoding, arguments.n_best)
-    if arguments.columns or glossary:  # that a strategy takes no control is not the error of a line
-        decoder.control.encode([Control((EOS,))], [[EOS]], first_line=1)
     has_context = models.config.data.context > 0
     if interactive:
         logging.info("Type one sentence a line; end %swith Ctrl-D.", "documents with an empty line, and " * has_context)
     first_line, chunks = 1, read_chunks(sys.stdin.buffer, 1 if interactive else CHUNK_LINES * len(decoder.devices))
     for chunk in whole_documents(chunks) if has_context else chunks:
-        lines = decode_lines(chunk, first_line)
-        texts, controls, errors = read_columns(lines, arguments.columns, glossary, first_line)
-        known = (parameters, texts, arguments.n_best, first_line)
-        translations = decoder.translate_lines(*known, controls, errors)
-        for line in sorted(errors):
-            logging.warning("Not translated: %s.", errors[line])
-        for text, best in zip(texts, translations, strict=True):
+        lines = read_columns(decode_lines(chunk, first_line), arguments.columns, glossary, first_line)
+        translations = translate_lines(decoder, parameters, arguments.n_best, *lines, first_line)
+        for text, best in zip(lines[0], translations, strict=True):
             output = as_jsonl(text, best) if arguments.format == "jsonl" else as_text(best, arguments.n_best)
             sys.stdout.buffer.write(output.encode())
         sys.stdout.buffer.flush()

@@ -19,7 +19,6 @@ from transformer.decoding.control import Control, OutputControl, check_n_best
 from transformer.decoding.shortlist import CandidateModel
 from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.translation import EMPTY, Translation, encode, read_hypotheses
-from transformer.errors import UserError, first_of
 from transformer.special_tokens import EOS, UNK
 from transformer.workers import call_all
 
@@ -80,41 +79,6 @@ class TextDecoder(DeviceModels):
                     report(int(done[: len(batch.indices)].sum()))
         return translations
 
-    def translate_lines(
-        self,
-        parameters: Replicas,
-        texts: Sequence[str],
-        n_best: int,
-        first_line: int,
-        controls: Sequence[Control],
-        errors: dict[int, UserError],
-    ) -> list[list[Translation]]:
-        """Returns the translations of lines, those of an empty text for the lines in `errors`.
-
-        Adds the lines that cannot be encoded, or whose control no output can obey, to `errors`.
-        """
-        while True:
-            lines = enumerate(zip(texts, controls, strict=True), start=first_line)
-            usable = [("", Control()) if line in errors else known for line, known in lines]
-            texts = [text for text, _ in usable]
-            controls = [control for _, control in usable]
-            try:
-                return self.translate(parameters, texts, n_best, first_line, controls=controls)
-            except UserError:
-                if not (found := self._find_errors(usable, first_line)):
-                    raise
-                errors |= found
-
-    def _find_errors(self, lines: Sequence[tuple[str, Control]], first_line: int) -> dict[int, UserError]:
-        errors, (vocabulary, _) = {}, self.tokenizer.encoders
-        for line, (text, control) in enumerate(lines, start=first_line):
-            try:
-                tokens = encode(vocabulary, f"line {line}", text)
-                self.control.encode([control], [tokens[: self.config.max_source_length]], line)
-            except UserError as error:
-                errors[line] = error
-        return errors
-
     def with_tag(self, tag: str) -> "TextDecoder":
         """Returns a copy, with the same programs, for sources with this tag. Raises UserError as `Tokenizer.tagged`."""
         decoder = copy.copy(self)
@@ -170,14 +134,7 @@ class TextDecoder(DeviceModels):
                 f"first {longest - 1} are translated (decoding.max_source_length={longest})."
             )
             self._warn_once(warning + (f" {len(cut)} of {len(texts)} lines are cut." if len(cut) > 1 else ""))
-        typed = [self.tokenizer.tag_in(text) for text in texts]
-        if first := next(filter(None, typed), None):
-            tag = self.tokenizer.source_tag
-            warning = (
-                f"Line {first_line + typed.index(first)} begins with {first}, and the run's tag {tag} precedes "
-                "it; leave it out, and name a target language instead. The run has "
-                f"{first_of(self.tokenizer.tags_like(tag), 20, ', ')}."
-            )
+        if warning := self.tokenizer.find_typed_tag(texts, first_line):
             self._warn_once(warning)
         # Unknown words are half of the tokens: each follows one for its space.
         if unknown := [i for i, tokens in enumerate(sources) if 0 < len(tokens) - 1 <= 2 * tokens.count(UNK)]:

@@ -77,14 +77,20 @@ class Tokenizer:
         pieces = (piece.removeprefix("\u2581") for piece in self.source.pieces if len(piece) > 2)
         return [piece for piece in pieces if piece.startswith(tag[0]) and piece.endswith(tag[-1])]
 
-    def tag_in(self, text: str) -> str:
-        """Returns the tag of the form of `source_tag` at the start of a text; "" if there is none."""
-        is_bracketed = re.fullmatch(r"([\W_]+).*?([\W_]+)", self.source_tag)
-        if not is_bracketed:
+    def find_typed_tag(self, texts: Sequence[str], first_line: int) -> str:
+        """Returns a warning of the first text that begins with a tag like `source_tag`; "" if none does."""
+        if not (brackets := re.fullmatch(r"([\W_]+).*?([\W_]+)", self.source_tag)):
             return ""
-        begin, end = map(re.escape, is_bracketed.groups())
-        found = re.match(rf"\s*({begin}[\w-]+?{end})", text)
-        return found[1] if found else ""
+        begin, end = map(re.escape, brackets.groups())
+        typed = re.compile(rf"\s*({begin}[\w-]+?{end})")
+        for line, text in enumerate(texts, start=first_line):
+            if found := typed.match(text):
+                return (
+                    f"Line {line} begins with {found[1]}, and the run's tag {self.source_tag} precedes it; leave "
+                    "it out, and name a target language instead. The run has "
+                    f"{first_of(self.tags_like(self.source_tag), 20, ', ')}."
+                )
+        return ""
 
     @property
     def encoders(self) -> tuple[TaggedVocabulary, Vocabulary]:
