@@ -1,31 +1,40 @@
 """Searches with required phrases against exhaustive search, and in a small beam."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.decoding.models import decoding_config, random_sources
-from tests.decoding.test_constraints import LIMIT, LOG_P, MODEL, SCORES, SOURCE, SPACE, has
+from tests.decoding.models import decoding_config, log_probabilities, random_sources
+from tests.decoding.test_constraints import LIMIT, LOG_P, MODEL, SCORES, SOURCE, SPACE, VOCAB_SIZE, has
+from tests.decoding.test_phrases import MODEL as SPELLED_MODEL
+from tests.decoding.test_phrases import TEXTS as SPELLED_TEXTS
+from tests.decoding.test_phrases import make_decoder as phrases_decoder
 from tests.decoding.test_phrases import make_vocabulary
 from tests.decoding.test_text_decoder import make_decoder, random_texts, translate
 from transformer.decoding import ensemble
 from transformer.decoding.beam_search import BeamSearch, Sentences
-from transformer.decoding.constraints import needed
-from transformer.decoding.control import Control, OutputControl
-from transformer.decoding.required_phrases import PhraseSearch
+from transformer.decoding.constraints import continues_word, needed
+from transformer.decoding.control import EXTRA_LENGTH, Control, OutputControl
+from transformer.decoding.required_phrases import rank_in_groups, search_with_phrases
 from transformer.errors import UserError
 from transformer.special_tokens import EOS, PAD, UNK
+
+WHOLE_WORDS = jnp.zeros((VOCAB_SIZE, 2), bool)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def search(allocates, beam_size, limit, parameters, source, phrases):
     models = ensemble.build_models([MODEL.graph], parameters)
-    sentences = Sentences(source, jnp.full(len(source), limit), limit + 1, constraints={"required": phrases})
+    constraints = {"required": phrases, "edges": WHOLE_WORDS}
+    sentences = Sentences(source, jnp.full(len(source), limit), limit + 1, constraints=constraints)
     config = decoding_config(forbid_unk=False, beam_size=beam_size)
-    return (PhraseSearch if allocates else BeamSearch)(models, sentences, config, beam_size).run()[0]
+    if allocates:
+        return search_with_phrases(models, sentences, config, beam_size)[0]
+    return BeamSearch(models, sentences, config, beam_size).run()[0]
 
 
 @pytest.mark.first_case
@@ -59,8 +68,54 @@ def test_allocation_finds_better_outputs_than_phrases_forced_at_the_limit():
     assert banks.scores[:, 0].mean() > forced.scores[:, 0].mean() + 0.1
 
 
+def spans(text: str, seed: int) -> list[list[str]]:
+    """Returns required phrases that the text has: overlapping ones, one twice, and one beside other alternatives."""
+    words = text.split()
+    random = np.random.default_rng(seed)
+    begin = int(random.integers(len(words)))
+    first = " ".join(words[begin : begin + 2])
+    second = " ".join(words[begin + 1 : begin + 3]) or first
+    return [[first], [second], [first], ["7 7 7", words[-1]]][: int(random.integers(1, 5))]
+
+
+@pytest.mark.parametrize(
+    "beam_size", [1, 4, *(pytest.param(size, marks=pytest.mark.slow) for size in (2, 3, 8, 16, 32))]
+)
+def test_an_output_of_the_plain_search_that_has_the_phrases_is_never_lost(beam_size):
+    decoder = make_decoder(beam_size=beam_size, max_extra_length=8)
+    texts = [text for text in random_texts(60, longest=15, seed=3) if text]
+    n_best = min(beam_size, 2)
+    plain = translate(decoder, texts, n_best)
+    required = [spans(outputs[0].text or "1", seed) for seed, outputs in enumerate(plain)]
+    forced = translate(decoder, texts, n_best, controls=[Control(required=phrases) for phrases in required])
+    assert [outputs[0].tokens for outputs in forced] == [outputs[0].tokens for outputs in plain]
+    for outputs, phrases in zip(forced, required, strict=True):
+        for output in outputs:
+            assert not decoder.control.lacks(output, phrases)
+
+
+@pytest.mark.parametrize(("beam_size", "optimal", "gap"), [(1, 0.9, 0.1), (4, 0.925, 0.04)])
+def test_the_gap_to_exhaustive_search(beam_size, optimal, gap):
+    """Of 40 sources, a share of `optimal` has the best of all outputs; the mean score is at most `gap` below theirs."""
+    sources = random_sources(40, 5, VOCAB_SIZE, seed=7)
+    random = np.random.default_rng(0)
+    phrases = random.choice([UNK, 4, 5], size=(40, 1, 1, 2)).astype(np.int32)
+    hypotheses = search(True, beam_size, LIMIT, [MODEL.parameters], sources, jnp.array(phrases))
+    divisors = np.array([((5 + len(body) + 1) / 6) ** 0.6 for body in SPACE])
+    gaps = []
+    for source, phrase, score in zip(sources, phrases, hypotheses.scores[:, 0], strict=True):
+        obedient = [i for i, body in enumerate(SPACE) if has(body, phrase[0, 0].tolist())]
+        scores = log_probabilities([MODEL], source, [[*SPACE[i], EOS] for i in obedient]) / divisors[obedient]
+        gaps.append(scores.max() - score)
+    assert min(gaps) > -1e-4
+    assert np.mean(np.array(gaps) < 1e-4) >= optimal
+    assert np.mean(gaps) <= gap
+
+
 def test_needed_by_hand():
     phrases = jnp.array([[[4, 5, 4], [6, 7, PAD]], [[8, PAD, PAD], [PAD, PAD, PAD]]])
+    # Tokens from 6 on end within a word, which 9 continues.
+    edges = jnp.array([[token == 9, token >= 6] for token in range(10)])
     # The first phrase needs two tokens, by its second alternative; 6 or 4 5 begin it.
     for tokens, expected in (
         ([], 3),
@@ -71,9 +126,15 @@ def test_needed_by_hand():
         ([8], 2),
         ([6, 7, 8], 0),
         ([6, 6], 2),
+        ([6, 7, 9, 8], 2),
+        ([6, 7, 4, 8], 0),
+        ([8, 9], 3),
+        ([8, 9, 8], 2),
+        ([4, 5, 4, 9, 8], 0),
     ):
         padded = jnp.array([*tokens, *[PAD] * (5 - len(tokens))])
-        assert needed(padded, jnp.array(len(tokens)), phrases) == expected, tokens
+        is_continuation = continues_word(padded, edges)
+        assert needed(padded, is_continuation, jnp.array(len(tokens)), phrases) == expected, tokens
 
 
 @pytest.mark.first_case
@@ -90,6 +151,31 @@ def test_outputs_have_their_phrases_whatever_their_neighbours(strategy):
         assert all(any(has(body, phrase.split()) for phrase in alternatives) for alternatives in phrases)
     (alone,) = translate(decoder, texts[2:3], first_line=3, controls=controls[2:3])
     assert alone[0].tokens == together[2][0].tokens
+
+
+def test_rank_in_groups_by_hand():
+    groups = jnp.array([[1, 0, 1, 1, 0]])
+    values = jnp.array([[2.0, 1.0, 3.0, 2.0, 5.0]])
+    assert rank_in_groups(groups, values).tolist() == [[1, 1, 0, 2, 0]]
+
+
+def test_a_phrase_ends_at_the_end_of_a_word():
+    decoder = phrases_decoder(beam_size=4)
+    required = [["a"]] * len(SPELLED_TEXTS)
+    controls = [Control(required=[phrase]) for phrase in required]
+    outputs = decoder.translate(decoder.place([SPELLED_MODEL.parameters]), SPELLED_TEXTS, controls=controls)
+    for (best,) in outputs:
+        assert re.search(r"\ba\b", best.text)
+
+
+def test_an_output_does_not_babble_for_a_phrase_that_the_model_does_not_expect():
+    decoder = make_decoder(beam_size=2, max_extra_length=30, max_length_factor=2.0)
+    texts = [text for text in random_texts(30, longest=15, seed=4) if text]
+    plain = translate(decoder, texts)
+    forced = translate(decoder, texts, controls=[Control(required=[["7 6 7 6"]]) for _ in texts])
+    for (before,), (after,) in zip(plain, forced, strict=True):
+        assert has(after.text.split(), ["7", "6", "7", "6"])
+        assert len(after.tokens) <= len(before.tokens) + 4 + EXTRA_LENGTH
 
 
 def test_a_phrase_of_a_script_without_spaces_may_follow_a_character():

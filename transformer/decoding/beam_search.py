@@ -105,7 +105,8 @@ class BeamSearch:
         live_log_p, parents, tokens, token_log_p = self.best_extensions(state, prediction, config.beam_size)
         live_log_p = jnp.where((position < limits)[:, None], live_log_p, -jnp.inf)
 
-        _, best = jax.lax.top_k(jnp.concatenate([end_log_p, live_log_p], axis=1), config.beam_size)
+        rivals = self.rivals(state, prediction, live_log_p)
+        _, best = jax.lax.top_k(jnp.concatenate([end_log_p, rivals], axis=1), config.beam_size)
         slots = jnp.arange(config.beam_size)[None, None]
         if config.shrinking_beam:
             is_free = slots[0] < jnp.isneginf(state.ended.scores).sum(axis=1, keepdims=True)
@@ -151,6 +152,12 @@ class BeamSearch:
         if prediction.candidates is not None:
             tokens = jnp.take_along_axis(prediction.candidates, tokens, axis=1)
         return best, index // per_parent, tokens, token_log_p
+
+    def rivals(
+        self, state: State, prediction: ensemble.Prediction, live_log_p: Float[Array, "B K"]
+    ) -> Float[Array, "B N"]:
+        """Returns the log-probabilities of the extensions with which EOS competes: those of the next live hypotheses."""
+        return live_log_p
 
     def is_unfinished(self, state: State) -> Bool[Array, ""]:
         return (state.position < self.sentences.max_length) & ~state.done.all()

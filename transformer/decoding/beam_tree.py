@@ -12,9 +12,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config_types import Config
 from transformer.decoding.batches import Replicas, make_batches
-from transformer.decoding.beam_search import Models, Sentences, State, length_penalty
+from transformer.decoding.beam_search import BeamSearch, Models, Sentences, State, length_penalty
 from transformer.decoding.control import Control
-from transformer.decoding.required_phrases import make_search
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import EMPTY, Translation
 from transformer.errors import UserError
@@ -108,7 +107,8 @@ def _search_steps(decoder: TextDecoder, parameters: Replicas, source: Sequence[i
 
 def record(models: Models, sentences: Sentences, config: Config, n_best: int) -> Step:
     """Returns the steps of the search for the one sentence, as many as the longest output has tokens."""
-    search, slots = make_search(models, sentences, config, n_best), jnp.arange(config.beam_size)
+    search = BeamSearch(models, sentences, config, n_best)
+    slots = jnp.arange(config.beam_size)
 
     def step(state: State, _) -> tuple[State, Step]:
         after, prediction, ends, end_log_p = search.step(state)

@@ -21,13 +21,16 @@ NEVER = 1 << 16  # tokens that an absent alternative of a required phrase needs
 class History(NamedTuple):
     """The tokens of the hypotheses, `position` of each, and the most that a row's output may have before EOS.
 
-    spelling: the table of `Spelling`; None if no phrase is banned.
+    spelling: `Spelling.table`, for banned phrases and fragments. edges: `Spelling.edges`, for required phrases.
+    ranks: `Spelling.ranks`, for fragments. None where nothing needs them.
     """
 
     tokens: Int[Array, "B K L"]
     position: Int[Array, ""]
     limits: Int[Array, "B"]
     spelling: Int[Array, "V W"] | None
+    edges: Bool[Array, "V 2"] | None
+    ranks: Int[Array, "V"] | None
 
 
 Forbidden = Bool[Array, "B K V"]  # as the next token
@@ -68,11 +71,26 @@ def require_phrases(phrases: Int[Array, "B C A M"], history: History, forbidden:
     """Forbids EOS before all phrases are in a hypothesis, and tokens after which they do not fit into its limit."""
     wanted = jnp.pad(phrases.reshape(len(phrases), 1, -1), ((0, 0), (0, 0), (0, 1)))  # PAD: any other token
     wanted = jnp.broadcast_to(wanted, (*history.tokens.shape[:2], wanted.shape[2]))
-    remaining = needed_after(history.tokens, history.position, wanted, phrases)
+    remaining = needed_after(history.tokens, history.position, wanted, phrases, history.edges)
     is_late = remaining > (history.limits - history.position)[:, None, None] - 1
     too_late = jnp.broadcast_to(is_late[:, :, -1:], forbidden.shape)
     too_late = jax.vmap(jax.vmap(lambda row, token, value: row.at[token].set(value)))(too_late, wanted, is_late)
     return forbidden | too_late.at[:, :, EOS].set(remaining[:, :, -1] > 0)
+
+
+def match_fragment(states: Int[Array, "B F N"], history: History, forbidden: Forbidden) -> Forbidden:
+    """Forbids tokens that do not continue the last word of a prefix. See `prefixes.fragment_states` for the states."""
+    num_forced = states[:, 0, 0]
+    is_after = (jnp.arange(history.tokens.shape[2])[None] >= num_forced[:, None])[:, None]
+    lengths = (history.spelling != 0).sum(axis=1)
+    count = jnp.where(is_after & (history.tokens != PAD), lengths[history.tokens], 0).sum(axis=2)  # characters
+    state = jax.vmap(lambda rows, at: rows.at[at].get(mode="fill", fill_value=0))(states, count)  # (B, K, N)
+    first, end, tokens = state[:, :, 1:2], state[:, :, 2:3] - 1, state[:, :, 3:]
+    is_active = (history.position >= num_forced)[:, None, None] & (end >= 0)
+    ranks = history.ranks[None, None]
+    begins_with_rest = (ranks >= first) & (ranks < end)
+    is_beginning = _forbid(tokens, tokens != PAD, jnp.zeros_like(forbidden))
+    return jnp.where(is_active, (forbidden | ~begins_with_rest) & ~is_beginning, forbidden)
 
 
 def allow_prompt(is_prompt: Bool[Array, "B K 1"], history: History, forbidden: Forbidden) -> Forbidden:
@@ -94,6 +112,7 @@ CONSTRAINTS: dict[str, Callable[[Any, History, Forbidden], Forbidden]] = {
     "banned": forbid_banned_phrases,
     "banned_here": forbid_banned_phrases,
     "required": require_phrases,
+    "fragment": match_fragment,
     "prompt": allow_prompt,
     "prefix": require_prefix,
 }
@@ -108,14 +127,14 @@ def constrain(
 ) -> Prediction:
     """Returns the prediction without the tokens that the constraints forbid.
 
-    values: those of entries of `CONSTRAINTS`, and with banned phrases `spelling`, the table of `Spelling`.
+    values: those of entries of `CONSTRAINTS`, and the fields of `History` that these need.
     """
     if not values:
         return prediction
     # A language model predicts nothing but the next token of its prompt.
     values = {**values, "prompt": jnp.isfinite(prediction.logits).sum(axis=2, keepdims=True) == 1}
     forbidden = jnp.zeros(prediction.logits.shape, bool)
-    history = History(tokens, position, limits, values.get("spelling"))
+    history = History(tokens, position, limits, *map(values.get, ("spelling", "edges", "ranks")))
     for name in filter(values.__contains__, CONSTRAINTS):
         forbidden = CONSTRAINTS[name](values[name], history, forbidden)
     return prediction._replace(logits=jnp.where(forbidden, -jnp.inf, prediction.logits))
@@ -133,21 +152,37 @@ def needed_after(
     position: Int[Array, ""],
     following: Int[Array, "B K N"],
     phrases: Int[Array, "B C A M"],
+    edges: Bool[Array, "V 2"],
 ) -> Int[Array, "B K N"]:
     """Returns how many more tokens each hypothesis needs for its phrases after each of the N following tokens."""
     extended = jnp.broadcast_to(tokens[:, :, None], (*following.shape, tokens.shape[2]))
     extended = extended.at[:, :, :, position].set(following)
-    return jnp.vectorize(needed, signature="(l),(),(c,a,m)->()")(extended, position + 1, phrases[:, None, None])
+    count = jnp.vectorize(needed, signature="(l),(l),(),(c,a,m)->()")
+    return count(extended, continues_word(extended, edges), position + 1, phrases[:, None, None])
 
 
-def needed(tokens: Int[Array, "L"], length: Int[Array, ""], phrases: Int[Array, "C A M"]) -> Int[Array, ""]:
-    """Returns the fewest tokens after which a hypothesis has all phrases, if it finishes the one that it has begun."""
+def continues_word(tokens: Int[Array, "*B L"], edges: Bool[Array, "V 2"]) -> Bool[Array, "*B L"]:
+    """Returns True for each token that belongs to the same word as the end of the token before it."""
+    begins_in_word = edges[tokens, 0]
+    ends_in_word = edges[tokens, 1]
+    return begins_in_word & jnp.roll(ends_in_word, 1, axis=-1).at[..., 0].set(False)
+
+
+def needed(
+    tokens: Int[Array, "L"], is_continuation: Bool[Array, "L"], length: Int[Array, ""], phrases: Int[Array, "C A M"]
+) -> Int[Array, ""]:
+    """Returns the fewest tokens after which a hypothesis has all phrases, if it finishes the one that it has begun.
+
+    A phrase that is_continuation says to go on within a word does not count.
+    """
     L, M = len(tokens), phrases.shape[2]
     starts = jnp.arange(L)
     windows = jnp.pad(tokens, (0, M))[starts[:, None] + jnp.arange(M)[None]]
     agrees = jnp.cumprod(windows[None, None] == phrases[:, :, None], axis=3).sum(axis=3)  # first tokens: (C, A, L)
     sizes = (phrases != PAD).sum(axis=2)
-    is_met = ((agrees >= sizes[:, :, None]).any(axis=2) & (sizes > 0)).any(axis=1) | (sizes == 0).all(axis=1)
+    is_split = jnp.pad(is_continuation, (0, M))[starts[None, None] + sizes[:, :, None]]  # (C, A, L)
+    is_whole = (agrees >= sizes[:, :, None]) & ~is_split
+    is_met = (is_whole.any(axis=2) & (sizes > 0)).any(axis=1) | (sizes == 0).all(axis=1)
     begun = jnp.where(agrees == (length - starts)[None, None], agrees, 0).max(axis=2)
     whole, rest = (jnp.where(sizes > 0, count, NEVER).min(axis=1) for count in (sizes, sizes - begun))
     return jnp.where(is_met, 0, whole).sum() - jnp.where(is_met, 0, whole - rest).max()

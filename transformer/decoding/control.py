@@ -12,15 +12,18 @@ from transformer import files
 from transformer.config_types import Config, output_limit
 from transformer.data.sources.lines import read_text_file
 from transformer.data.tokenizers.vocabulary import Vocabulary
-from transformer.decoding.phrases import WORD, Spelling, spelling_of
+from transformer.decoding.phrases import WORD, Spelling, find_words, spelling_of
+from transformer.decoding.prefixes import fragment_states, split_fragment
 from transformer.decoding.strategies import STRATEGIES
-from transformer.decoding.translation import encode
+from transformer.decoding.translation import Translation, encode
 from transformer.errors import UserError
 from transformer.special_tokens import EOS, PAD, UNK
 
 MAX_REQUIRED = 256  # tokens; a search compares each with each, and with all tokens of each hypothesis
 NO_CHARACTER = "\uffff"  # which no text has
-DEPTHS = {"prefix": 1, "required": 3, "banned_here": 2}  # of the lists that are a sentence's values
+EXTRA_LENGTH = 2  # tokens by which an output may exceed the one found without its phrases, and these
+# Of the nested lists that are a sentence's values.
+DEPTHS = {"prefix": 1, "fragment": 2, "required": 3, "banned_here": 2, "limit": 1}
 
 
 class Control(NamedTuple):
@@ -29,11 +32,13 @@ class Control(NamedTuple):
     prefix: the text that they begin with, or its tokens.
     required: phrases that they have. A phrase is a list of alternatives, of which one suffices.
     banned: phrases that they do not have.
+    limit: the most tokens before EOS; 0: as many as the configuration allows.
     """
 
     prefix: str | Sequence[int] = ""
     required: Sequence[Sequence[str]] = ()
     banned: Sequence[str] = ()
+    limit: int = 0
 
 
 class OutputControl:
@@ -61,8 +66,12 @@ class OutputControl:
     def values_with(self, arrays: Mapping[str, Array]) -> dict[str, Any]:
         """Returns the values that `constrain` takes; `arrays` are those of the rows of a batch."""
         values = self.values | arrays
-        if not {"banned", "banned_here"}.isdisjoint(values):
+        if not {"banned", "banned_here", "fragment"}.isdisjoint(values):
             values["spelling"] = jnp.array(self.spelling.table)
+        if "required" in values:
+            values["edges"] = jnp.array(self.spelling.edges)
+        if "fragment" in values:
+            values["ranks"] = jnp.array(self.spelling.ranks)
         return values
 
     def encode(
@@ -89,9 +98,9 @@ class OutputControl:
             name: _array([columns[name][row] for row in rows], (len(rows), *size)) for name, size in sizes.items()
         }
 
-    def _encode_row(self, line: str, limit: int, control: Control) -> tuple[Sequence, list, list]:
+    def _encode_row(self, line: str, limit: int, control: Control) -> tuple[Sequence, ...]:
         """Returns the values of `DEPTHS` for a sentence. Raises UserError if no output of `limit` tokens obeys them."""
-        prefix, required, banned = control
+        prefix, required, banned, shorter = control
         tokens = self.encode_text(f"prefix of {line}", prefix) if isinstance(prefix, str) else prefix
         banned = self.spelling.normalize(line, banned) if banned else []
         known = [*banned, *self.banned]
@@ -106,7 +115,18 @@ class OutputControl:
         if math.prod(size := _sizes([phrases], DEPTHS["required"])) > MAX_REQUIRED:
             listed = "{} required phrases of {} alternatives of {} tokens".format(*size)
             raise UserError(f"{line}: {listed} are more than {MAX_REQUIRED} tokens; give fewer or shorter ones")
-        return tokens, phrases, self.spelling.rules(banned) if banned else []
+        rules = self.spelling.rules(banned) if banned else []
+        states = []
+        if isinstance(prefix, str) and tokens and not prefix[-1].isspace():
+            tokens, states = self._encode_fragment(tokens, limit - count)
+        return tokens, states, phrases, rules, [shorter] if shorter else []
+
+    def _encode_fragment(self, tokens: list[int], room: int) -> tuple[list[int], list[list[int]]]:
+        """Returns the tokens of a prefix to force, and the states of its last word if `room` more tokens spell it."""
+        forced, fragment = split_fragment(tokens, self.spelling)
+        if len(forced) + len(fragment) > len(tokens) + room:
+            return tokens, []
+        return forced, fragment_states(len(forced), fragment, self.spelling)
 
     def _encode_required(self, line: str, text: str, banned: Sequence[str]) -> list[list[int]]:
         """Returns the tokens of a phrase after a space and, if it can follow a word so, without one."""
@@ -121,6 +141,23 @@ class OutputControl:
         before, whole = self.vocabulary.encode([NO_CHARACTER, NO_CHARACTER + text])
         joined = whole[len(before) :]
         return [tokens] if UNK in joined or joined in ([], tokens) else [tokens, joined]
+
+    def lacks(self, translation: Translation, required: Sequence[Sequence[str]]) -> bool:
+        """Returns True if the text of the translation lacks all alternatives of some phrase."""
+        phrases = [self.spelling.normalize("required", alternatives) for alternatives in required]
+        return not all(any(find_words(translation.text, text) >= 0 for text in texts) for texts in phrases)
+
+    def with_limit(self, control: Control, translation: Translation) -> Control:
+        """Returns a control that also limits the length, given a translation that lacks required phrases.
+
+        After a phrase that it does not expect, a model tends to translate the source again, which the length penalty
+        rewards.
+        """
+        limit = max(len(translation.tokens) - 1, 0) + EXTRA_LENGTH
+        for alternatives in control.required:
+            spelled = [tokens for text in alternatives for tokens in self._encode_required("", text, banned=())]
+            limit += max(map(len, spelled))
+        return control._replace(limit=limit)
 
     def encode_text(self, name: str, text: str) -> list[int]:
         """Returns the tokens of a text's best segmentation. Raises UserError, with its name, if one is UNK."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from transformer.data.sources.lines import read_text_file
-from transformer.decoding.phrases import is_boundary
+from transformer.decoding.phrases import find_words
 from transformer.errors import UserError
 
 
@@ -43,12 +43,10 @@ class Glossary:
         """Returns the required phrases of a source, and the translations of the terms that it has."""
         text, phrases = _normalize(source), list(phrases)
         for term, translations in self.terms:
-            start = text.find(term)
-            while start >= 0:
-                if is_boundary(text, start) and is_boundary(text, start + len(term)):
-                    phrases += [] if translations in phrases else [translations]
-                    text = f"{text[:start]}\n{text[start + len(term) :]}"  # no later term has these words
-                start = text.find(term, start + 1)
+            start = 0
+            while (start := find_words(text, term, start)) >= 0:
+                phrases += [] if translations in phrases else [translations]
+                text = f"{text[:start]}\n{text[start + len(term) :]}"  # no later term has these words
         return phrases
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 
 from transformer.data.tokenizers.vocabulary import Vocabulary
 from transformer.decoding.constraints import BOUNDARY
@@ -28,11 +28,23 @@ def is_boundary(text: str, i: int) -> bool:
     return i in (0, len(text)) or not (WORD.match(text[i - 1]) and WORD.match(text[i]))
 
 
+def find_words(text: str, words: str, start: int = 0) -> int:
+    """Returns where the words begin in the text, from `start` on, between boundaries; -1 if nowhere."""
+    while (start := text.find(words, start)) >= 0:
+        if is_boundary(text, start) and is_boundary(text, start + len(words)):
+            break
+        start += 1
+    return start
+
+
 class Spelling:
     """The texts of a vocabulary's tokens, from which the search knows the characters of its hypotheses.
 
     texts: those that the tokens add to an output.
     table: the characters of each token, the last one first, filled up with 0: see `_codes`.
+    edges: whether the first and the last character of each token belong to a word.
+    sorted_texts: the texts of the tokens without special ones, in order; ranks: the place of each token there, or -1.
+    token_of: a token with each text.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -50,6 +62,13 @@ class Spelling:
         self.table: Int[np.ndarray, "V W"] = np.zeros((vocabulary.size, max(map(len, self.texts))), np.int32)
         for row, text in zip(self.table, self.texts, strict=True):
             row[: len(text)] = _codes(text)
+        order = sorted(range(SPECIAL, vocabulary.size), key=lambda token: self.texts[token])
+        self.sorted_texts = [self.texts[token] for token in order]
+        self.ranks: Int[np.ndarray, V] = np.full(vocabulary.size, -1, np.int32)
+        self.ranks[order] = np.arange(len(order))
+        self.token_of = {self.texts[token]: token for token in order}
+        edges = [[WORD.match(text[:1]) is not None, WORD.match(text[-1:]) is not None] for text in self.texts]
+        self.edges: Bool[np.ndarray, "V 2"] = np.array(edges)
 
     def normalize(self, name: str, phrases: Iterable[str]) -> list[str]:
         """Returns the phrases as outputs would have them, without those that no output can have."""

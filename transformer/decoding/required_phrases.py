@@ -1,19 +1,34 @@
 """Beam search for outputs that have given phrases, by dynamic beam allocation (Post and Vilar 2018).
 
 A required phrase has alternatives, of which an output needs one. The hypotheses that need equally many more tokens for
-their phrases form a bank. The beam takes the best of each bank in turn, so those that follow a phrase survive.
+their phrases form a bank. The beam takes the best of each bank in turn, so those that follow a phrase survive. EOS
+competes within the bank of the hypotheses that need no more tokens.
 """
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
 
-from transformer.config_types import Config
+from transformer.config_types import Config, with_changes
 from transformer.decoding import ensemble
 from transformer.decoding.beam_search import BeamSearch, Extensions, Models, SearchResult, Sentences, State
-from transformer.decoding.constraints import NEVER, needed_after
+from transformer.decoding.constraints import needed_after
 from transformer.decoding.coverage import rank_by_coverage
 from transformer.decoding.top_k import gather, top_k
 from transformer.special_tokens import EOS
+
+MAX_BANKS = 32  # that get hypotheses besides those of a plain search
+
+
+class Candidates(NamedTuple):
+    """Extensions of the K hypotheses of a sentence by N tokens each."""
+
+    log_p: Float[Array, "B KN"]
+    tokens: Int[Array, "B KN"]
+    token_log_p: Float[Array, "B KN"]
+    banks: Int[Array, "B KN"]  # tokens that the extended hypothesis needs for its phrases
 
 
 class PhraseSearch(BeamSearch):
@@ -21,7 +36,26 @@ class PhraseSearch(BeamSearch):
 
     def best_extensions(self, state: State, prediction: ensemble.Prediction, count: int) -> Extensions:
         """Returns the best extensions of each bank in turn, `count` in total, the likeliest first."""
+        log_p, tokens, token_log_p, banks = self.candidates(state, prediction, count)
+        turns = rank_in_groups(banks, log_p)
+        turns = jnp.where(jnp.isneginf(log_p), log_p.shape[1], turns)
+        chosen = jnp.lexsort((-log_p, turns), axis=1)[:, :count]
+        chosen = gather(chosen, jnp.argsort(-gather(log_p, chosen), axis=1, stable=True))
+        parents = chosen // (log_p.shape[1] // state.live_log_p.shape[1])
+        return gather(log_p, chosen), parents, gather(tokens, chosen), gather(token_log_p, chosen)
+
+    def rivals(
+        self, state: State, prediction: ensemble.Prediction, live_log_p: Float[Array, "B K"]
+    ) -> Float[Array, "B N"]:
+        """Returns the log-probabilities of the extensions that need no more tokens, as EOS does."""
+        candidates = self.candidates(state, prediction, self.config.beam_size)
+        is_rival = (candidates.banks == 0) & (state.position < self.sentences.limits)[:, None]
+        return jnp.where(is_rival, candidates.log_p, -jnp.inf)
+
+    def candidates(self, state: State, prediction: ensemble.Prediction, count: int) -> Candidates:
+        """Returns the extensions by the `count` likeliest tokens of each hypothesis and by the tokens of phrases."""
         phrases = self.sentences.constraints["required"]
+        edges = self.sentences.constraints["edges"]
         excluded = (EOS, *ensemble.forbidden_tokens(self.config.forbid_unk))
         logits = prediction.logits.at[:, :, jnp.array(excluded)].set(-jnp.inf)
         likely, tokens = top_k(logits, min(count, logits.shape[-1]))
@@ -32,28 +66,38 @@ class PhraseSearch(BeamSearch):
         wanted_logits = jnp.where(is_new, jnp.take_along_axis(logits, wanted, axis=2), -jnp.inf)
         tokens = jnp.concatenate([tokens, wanted], axis=2)
         token_log_p = jnp.concatenate([likely, wanted_logits], axis=2) - prediction.log_normalizer[:, :, None]
-        banks = needed_after(state.live_tokens, state.position, tokens, phrases)
-        rows, _, per_parent = tokens.shape
-        values = (token_log_p + state.live_log_p[:, :, None]).reshape(rows, -1)
-        values, order = jax.lax.top_k(values, values.shape[1])
-        banks = jnp.where(jnp.isneginf(values), NEVER, gather(banks.reshape(rows, -1), order))
-        places = jnp.tril(banks[:, :, None] == banks[:, None], -1).sum(axis=2)  # in the banks
-        turns = jnp.where(banks == NEVER, NEVER, places)
-        chosen = jnp.sort(jnp.argsort(turns, axis=1, stable=True)[:, :count], axis=1)
-        index = gather(order, chosen)
-        tokens, token_log_p = (gather(x.reshape(rows, -1), index) for x in (tokens, token_log_p))
-        return gather(values, chosen), index // per_parent, tokens, token_log_p
+        log_p = token_log_p + state.live_log_p[:, :, None]
+        banks = needed_after(state.live_tokens, state.position, tokens, phrases, edges)
+        return Candidates(*(x.reshape(len(x), -1) for x in (log_p, tokens, token_log_p, banks)))
 
 
-def make_search(models: Models, sentences: Sentences, config: Config, n_best: int) -> BeamSearch:
-    """Returns the search, for outputs with required phrases if there are any. It knows no coverage penalty."""
-    kind = PhraseSearch if "required" in sentences.constraints else BeamSearch
-    return kind(models, sentences, config, n_best)
+def rank_in_groups(groups: Int[Array, "B N"], values: Float[Array, "B N"]) -> Int[Array, "B N"]:
+    """Returns the rank of each value among those of its group, 0 for the largest; the first wins a tie."""
+    order = jnp.lexsort((-values, groups), axis=1)
+    ordered = gather(groups, order)
+    places = jnp.broadcast_to(jnp.arange(groups.shape[1]), groups.shape)
+    begins = ordered != jnp.roll(ordered, 1, axis=1)
+    first = jax.lax.cummax(jnp.where(begins, places, 0), axis=1)
+    return jax.vmap(lambda at, ranks: jnp.zeros_like(ranks).at[at].set(ranks))(order, places - first)
 
 
 def search_with_phrases(models: Models, sentences: Sentences, config: Config, n_best: int) -> SearchResult:
     """Returns the best hypotheses by their scores, coverage penalty included, and which rows are done."""
-    if not config.coverage_penalty:
-        return make_search(models, sentences, config, n_best).run()
-    hypotheses, done = make_search(models, sentences, config, config.beam_size).run()
-    return rank_by_coverage(models, sentences.source, hypotheses, config.coverage_penalty, n_best), done
+    kept = config.beam_size if config.coverage_penalty else n_best
+    if "required" in sentences.constraints:
+        hypotheses, done = PhraseSearch(models, sentences, with_room(config, sentences), kept).run()
+    else:
+        hypotheses, done = BeamSearch(models, sentences, config, kept).run()
+    if config.coverage_penalty:
+        hypotheses = rank_by_coverage(models, sentences.source, hypotheses, config.coverage_penalty, n_best)
+    return hypotheses, done
+
+
+def with_room(config: Config, sentences: Sentences) -> Config:
+    """Returns the configuration with hypotheses for the banks, besides those of a plain search.
+
+    There, an ended hypothesis does not take the place of a live one, which may be in another bank.
+    """
+    _, count, _, length = sentences.constraints["required"].shape
+    beam_size = config.beam_size + min(count * length, MAX_BANKS)
+    return with_changes(config, beam_size=beam_size, shrinking_beam=False)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from absl import logging
 from flax import nnx
@@ -16,6 +17,7 @@ from transformer.config_types import output_limit
 from transformer.decoding.batches import SHORTEST, DecodingBatch, DeviceModels, Replicas, make_batches, pad
 from transformer.decoding.beam_search import Hypotheses, Sentences, output_limits
 from transformer.decoding.control import Control, OutputControl, check_n_best
+from transformer.decoding.mbr import different_texts
 from transformer.decoding.shortlist import CandidateModel
 from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.translation import EMPTY, Translation, encode, read_hypotheses
@@ -61,9 +63,54 @@ class TextDecoder(DeviceModels):
         check_n_best(self.config, n_best)
         sources = self.source_tokens(texts, first_line)
         arrays_of = self.arrays_of(sources, first_line, controls)
-        translations = [[EMPTY] * n_best for _ in texts]
+        if self.config.strategy == "beam" and any(control.required for control in controls):
+            return self._translate_with_phrases(parameters, sources, n_best, first_line, report, controls)
+        return self._translate(parameters, sources, arrays_of, n_best, report)
+
+    def _translate_with_phrases(
+        self,
+        parameters: Replicas,
+        sources: Sequence[Sequence[int]],
+        n_best: int,
+        first_line: int,
+        report: Callable[[int], None],
+        controls: Sequence[Control],
+    ) -> list[list[Translation]]:
+        """Returns translations that have their required phrases.
+
+        The first search is without them. Only sources for which it finds outputs that lack one are searched with them.
+        So an output that obeys without being forced to is never lost.
+        """
+        relaxed = self.arrays_of(sources, first_line, [control._replace(required=()) for control in controls])
+        translations = self._translate(parameters, sources, relaxed, n_best, report=lambda count: None)
+        controls, sources = list(controls), list(sources)
+        for i, (control, outputs) in enumerate(zip(controls, translations, strict=True)):
+            if sources[i] and any(self.control.lacks(output, control.required) for output in outputs):
+                controls[i] = self.control.with_limit(control, outputs[0])
+            else:
+                sources[i] = []
+        arrays_of = self.arrays_of(sources, first_line, controls)
+        forced = self._translate(parameters, sources, arrays_of, n_best, report)
+        for i, control in enumerate(controls):
+            if sources[i]:
+                free = [output for output in translations[i] if not self.control.lacks(output, control.required)]
+                outputs = sorted([*free, *forced[i]], key=lambda output: -output.score)
+                outputs = different_texts([output for output in outputs if output.tokens], self.config)
+                translations[i] = outputs[:n_best] or [EMPTY]
+        return translations
+
+    def _translate(
+        self,
+        parameters: Replicas,
+        sources: Sequence[Sequence[int]],
+        arrays_of: Callable[[DecodingBatch], tuple],
+        n_best: int,
+        report: Callable[[int], None],
+    ) -> list[list[Translation]]:
+        """Returns the translations of each source, by searches in batches of similar length."""
+        translations = [[EMPTY] * n_best for _ in sources]
         pending = [i for i, source in enumerate(sources) if source]
-        report(len(texts) - len(pending))
+        report(len(sources) - len(pending))
         for extra_length in self.extra_lengths:
             search, batches = self._pass({i: len(sources[i]) for i in pending}, n_best, extra_length)
             began, pending = time.perf_counter(), []
@@ -172,6 +219,9 @@ class TextDecoder(DeviceModels):
         """Returns the result of `method`, which has the arguments of `Strategy.search`."""
         models = models if candidates is None else [CandidateModel(model, candidates) for model in models]
         limits, max_length = output_limits(source, self.config), self._max_length(source.shape[1], extra_length)
+        if "limit" in constraints:
+            shorter = constraints["limit"][:, 0]
+            limits = jnp.where(shorter > 0, jnp.minimum(limits, shorter), limits)
         sentences = Sentences(source, limits, max_length, lines, self.control.values_with(constraints))
         return method(models, sentences, self.config, n_best)
 
