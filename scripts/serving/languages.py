@@ -1,5 +1,8 @@
 """Languages: their English names, and the detection of a text's language among those served."""
 
+import copy
+import functools
+import re
 from collections.abc import Collection
 
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
@@ -15,37 +18,73 @@ NAMES = {
     **{"sk": "Slovak", "sl": "Slovenian", "sv": "Swedish", "tr": "Turkish", "uk": "Ukrainian", "zh": "Chinese"},
 }
 
+LABELS = {"nb": "no", "nob": "no", "nor": "no", "nno": "nn", "fil": "tl"}  # other codes in langid.py
+# Subtags of Chinese, and the codec with its characters: Simplified or Traditional.
+_CHINESE = {
+    **dict.fromkeys(("hans", "cn", "sg"), "gb2312"),
+    **dict.fromkeys(("hant", "tw", "hk", "mo"), "big5"),
+}
+
 
 def name(code: str) -> str:
     """Returns the English name of a language, or the code if it has none here."""
-    return NAMES.get(base_code(code), code)
+    return NAMES.get(_label(code), code)
+
+
+def chinese_codec(code: str) -> str:
+    """Returns the codec of the characters that a code of Chinese such as "zh-TW" names; "gb2312" if it names none."""
+    return next((_CHINESE[tag] for tag in re.split("[-_]", code.lower()) if tag in _CHINESE), "gb2312")
+
+
+@functools.cache
+def _load() -> LanguageIdentifier:
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+
+
+def _label(code: str) -> str:
+    """Returns the code by which langid.py knows a language."""
+    base = base_code(code)
+    return LABELS.get(base, base)
 
 
 class Detector:
     """Finds the language of a text among a few: naive Bayes on byte n-grams (Lui and Baldwin 2012, langid.py).
 
-    A language that langid.py does not know is only found if it is the only one.
+    A language that langid.py does not know is only found if it is the only one. Of several variants of a language the
+    first one is found; of Chinese, the one whose characters the text has.
     """
 
     def __init__(self, codes: Collection[str]) -> None:
         self.codes = list(codes)
-        self._identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+        self._identifier = copy.copy(_load())  # `set_languages` replaces its arrays
         known = set(self._identifier.labels)
-        self._known = {base_code(code): code for code in codes if base_code(code) in known}
-        self._identifier.set_languages(list(self._known))
+        self._labels = {code: _label(code) for code in codes if _label(code) in known}
+        self._identifier.set_languages(list(set(self._labels.values())))
 
     def knows(self, codes: Collection[str]) -> bool:
-        return all(base_code(code) in self._known for code in codes)
+        return all(code in self._labels for code in codes)
 
     def __call__(self, text: str, among: Collection[str] | None = None) -> list[dict]:
         """Returns {"language": code, "confidence": percent} for each language, the most probable one first.
 
-        `among` are the languages to choose from, by default all.
+        `among` are the languages to choose from, by default all. Languages of equal probability keep their order.
         """
         among = self.codes if among is None else list(among)
-        known = {base: code for base, code in self._known.items() if code in among}
-        if len(among) == 1 or not known:
+        variants: dict[str, list[str]] = {}
+        for code in filter(self._labels.__contains__, among):
+            variants.setdefault(self._labels[code], []).append(code)
+        if len(among) == 1 or not variants:
             return [{"language": code, "confidence": 100.0} for code in among[:1]]
-        ranks = [(known[base], share) for base, share in self._identifier.rank(text) if base in known]
-        total = sum(share for _, share in ranks) or 1.0
-        return [{"language": code, "confidence": round(float(100 * share / total), 1)} for code, share in ranks]
+        shares = dict(self._identifier.rank(text))
+        total = sum(shares[label] for label in variants) or 1.0
+        return [
+            {"language": _variant(text, variants[label]), "confidence": round(float(100 * shares[label] / total), 1)}
+            for label in sorted(variants, key=lambda label: -shares[label])
+        ]
+
+
+def _variant(text: str, codes: list[str]) -> str:
+    """Returns the variant of Chinese whose codec has most of the text; the first code for other languages."""
+    if base_code(codes[0]) != "zh":
+        return codes[0]
+    return max(codes, key=lambda code: len(text.encode(chinese_codec(code), "ignore")))
