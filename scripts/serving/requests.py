@@ -52,23 +52,31 @@ async def read_fields(request: Request, limits: Limits) -> dict[str, Any]:
             raise HTTPException(400, "Invalid JSON format: must be an object")
         return fields
     if kind in ("", "application/x-www-form-urlencoded"):  # in UTF-8 even if not escaped, as by curl -d
-        form = dict(urllib.parse.parse_qsl(body.decode(errors="replace"), keep_blank_values=True))
+        form = urllib.parse.parse_qsl(body.decode(errors="replace"), keep_blank_values=True)
     elif kind == "multipart/form-data":
         form = await _read_multipart(request, header, bytes(body))
     else:
         raise HTTPException(415, "content-type must be application/json or that of a form")
-    return {**request.query_params, **form}  # as LibreTranslate
+    return {**_gather(request.query_params.multi_items()), **_gather(form)}  # as LibreTranslate
 
 
-async def _read_multipart(request: Request, header: str, body: bytes) -> dict[str, Any]:
-    """Returns the fields of a form in UTF-8. Other codecs of Python may fail or take quadratic time."""
+def _gather(pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """Returns the fields of a form, as lists if they come more than once."""
+    fields: dict[str, list[str]] = {}
+    for name, value in pairs:
+        fields.setdefault(name, []).append(value)
+    return {name: values if len(values) > 1 else values[0] for name, values in fields.items()}
+
+
+async def _read_multipart(request: Request, header: str, body: bytes) -> list[tuple[str, str]]:
+    """Returns the names and values of a form in UTF-8. Other codecs of Python may fail or take quadratic time."""
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": body}
 
     headers = [(b"content-type", re.sub("charset", "_", header, flags=re.IGNORECASE).encode("latin-1"))]
     async with Request({**request.scope, "headers": headers}, receive).form(max_files=0) as form:
-        return dict(form)
+        return form.multi_items()
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
