@@ -13,6 +13,7 @@ import contextlib
 import gc
 import resource
 import socket
+from logging import LogRecord
 from pathlib import Path
 
 from absl import logging
@@ -37,6 +38,7 @@ def main(arguments: argparse.Namespace) -> None:
         from transformer.cache import enable_compilation_cache
 
         enable_compilation_cache()
+        logging.get_absl_logger().addFilter(is_not_about_a_line)
         decoding, metrics = {key.removeprefix("decoding."): value for key, value in arguments.overrides}, Metrics()
         models = load_models(
             *(arguments.workdir, arguments.checkpoint, arguments.average, decoding),
@@ -50,10 +52,20 @@ def main(arguments: argparse.Namespace) -> None:
         gc.freeze()  # the models and programs stay: no search for garbage needs to visit them
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.listen(server.config.backlog)  # so that who reads the next line can connect
-        logging.info("Listens on http://%s:%d.", arguments.host, listener.getsockname()[1])
+        logging.info("Listens on http://%s.", authority(arguments.host, listener.getsockname()[1]))
         with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again after its orderly end
             server.run(sockets=[listener])
         logging.info("Ended after the requests that were accepted.")
+
+
+def authority(host: str, port: int) -> str:
+    """Returns a host and a port as in the address of a page."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_not_about_a_line(record: LogRecord) -> bool:
+    """Returns False for warnings about lines of a file, since requests and the texts to warm up have none."""
+    return record.module != "text_decoder"
 
 
 def read_pairs(arguments: argparse.Namespace) -> list[tuple[str, str]]:

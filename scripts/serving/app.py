@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+import math
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
@@ -198,9 +199,12 @@ class Routes:
 
 
 def _alternatives(fields: dict[str, Any]) -> int:
-    value = str(fields.get("alternatives") or 0)
-    if not value.isascii() or not value.isdigit() or len(value) > 6:
-        raise HTTPException(400, "Invalid request: alternatives must be a number")
+    try:
+        value = float(str(fields.get("alternatives") or 0))
+    except ValueError:
+        value = math.nan
+    if not value.is_integer() or not 0 <= value < 1e6:
+        raise HTTPException(400, "Invalid request: alternatives must be a whole number, such as 2")
     return int(value)
 
 

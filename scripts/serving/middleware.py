@@ -3,11 +3,13 @@
 import asyncio
 import functools
 import time
+import weakref
 from collections.abc import Collection
 from typing import Any
 
 import uvicorn
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
@@ -22,6 +24,7 @@ HEADERS = {
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 FILL = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1)
 HEADER_BYTES = 65536  # the most of a request, its first line included
+_TOO_LARGE = JSONResponse({"error": f"the headers have more than {HEADER_BYTES} bytes"}, 400, {"connection": "close"})
 
 
 class Metrics:
@@ -54,6 +57,7 @@ class Measured:
             await self.app(scope, receive, send)
             return
         start, path = time.perf_counter(), scope["path"] if scope["path"] in self.paths else "other"
+        app = self.app if header_bytes(scope) <= HEADER_BYTES else _TOO_LARGE
 
         async def send_measured(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -62,13 +66,20 @@ class Measured:
                 self.measurements.latency.labels(path).observe(time.perf_counter() - start)
             await send(message)
 
-        await self.app(scope, receive, send_measured)
+        await app(scope, receive, send_measured)
+
+
+def header_bytes(scope: Scope) -> int:
+    """Returns the bytes of the first line and the headers of a request, without version and method."""
+    values = [scope["raw_path"], scope["query_string"], *(part for header in scope["headers"] for part in header)]
+    return sum(map(len, values)) + 4 * len(scope["headers"])  # ": " and the line end
 
 
 def make_server(app: ASGIApp, seconds: float, **options: Any) -> uvicorn.Server:
     """Returns a server of the application with `Connection`s, and other options of `uvicorn.Config`."""
     # Without uvicorn's access log, which would have one line a request, and its headers, which name the server.
-    known = {"log_config": None, "access_log": False, "server_header": False, "ws": "none"}
+    # Its log has a line for each wrong request, and what `app` has logged already.
+    known = {"log_config": None, "log_level": "critical", "access_log": False, "server_header": False, "ws": "none"}
     limits = {"timeout_keep_alive": seconds, "http": functools.partial(Connection, seconds=seconds)}
     return uvicorn.Server(uvicorn.Config(app, **limits, **known, **options))
 
@@ -83,6 +94,7 @@ class Connection(AutoHTTPProtocol):
     def __init__(self, *, seconds: float, **options: Any) -> None:
         super().__init__(**options)
         self._seconds, self._header_bytes = seconds, 0
+        self._cycles: weakref.WeakSet = weakref.WeakSet()
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
@@ -91,6 +103,15 @@ class Connection(AutoHTTPProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
         super().connection_lost(exc)
+        for cycle in self._cycles:
+            cycle.disconnected = True
+            cycle.message_event.set()
+
+    def on_headers_complete(self) -> None:
+        """Remembers a request of httptools, which may have several at a time. uvicorn tells only the latest one that
+        its client has left."""
+        super().on_headers_complete()
+        self._cycles.add(self.cycle)
 
     def data_received(self, data: bytes) -> None:
         earlier = self.cycle  # of the latest request; None before the first
