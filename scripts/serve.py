@@ -42,7 +42,7 @@ def main(arguments: argparse.Namespace) -> None:
         decoding, metrics = {key.removeprefix("decoding."): value for key, value in arguments.overrides}, Metrics()
         models = load_models(
             *(arguments.workdir, arguments.checkpoint, arguments.average, decoding),
-            *(arguments.wait_ms / 1000, arguments.max_queue, metrics),
+            *(arguments.wait_ms / 1000, arguments.max_queue, metrics, arguments.max_shapes),
             pairs=read_pairs(arguments),
         )
         limits = Limits(*(getattr(arguments, f"max_{name}") for name in Limits._fields))
@@ -128,6 +128,8 @@ def make_parser() -> cli.Parser:
         ("max_queue", 2000, "sentences that wait for one model"),
     ):
         parser.add_argument(f"--{name}", metavar="N", type=number, default=default, help=f"{text} ({default})")
+    shapes = "shapes of controls that stay compiled; 0: no controls (16)"
+    parser.add_argument("--max_shapes", metavar="N", type=cli.at_least(0), default=16, help=shapes)
     parser.add_argument("--wait_ms", metavar="N", type=cli.at_least(0), default=20, help="wait of a busy queue (20)")
     return parser
 

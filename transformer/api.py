@@ -96,9 +96,16 @@ class Model:
         with self._ready("translate"):
             return self._decoder.translate(self._parameters, texts, n_best, controls=controls)
 
-    def check_controls(self, texts: Sequence[str], controls: Sequence[Control]) -> None:
-        """Raises UserError if no translation of a text can obey its control."""
-        self._decoder.control.encode(controls, self._decoder.source_tokens(texts, 1), first_line=1)
+    def control_shapes(self, texts: Sequence[str], controls: Sequence[Control]) -> list[tuple]:
+        """Returns the shapes of each text's control, for each of which the search with it alone is compiled.
+
+        Raises UserError if no translation of a text can obey its control.
+        """
+        shapes = []
+        for i, source in enumerate(self._decoder.source_tokens(texts, 1)):
+            arrays = self._decoder.control.encode([controls[i]], [source], first_line=i + 1)([0])
+            shapes.append(tuple((name, array.shape) for name, array in arrays.items()))
+        return shapes
 
     def score(self, pairs: Iterable[tuple[str, str]]) -> list[Translation]:
         """Returns the target of each (source, target) pair with its log-probabilities in nats, in total and per token.
@@ -177,6 +184,12 @@ class Model:
         model._decoder = dataclasses.replace(self._decoder, config=model.config.decoding)
         return model
 
+    def separate(self) -> "Model":
+        """Returns a model with the same parameters and its own programs and lock, so that neither delays the other."""
+        model = self.with_decoding()
+        model._lock = threading.Lock()
+        return model
+
     def with_languages(self, source: str | None = None, target: str | None = None) -> "Model":
         """Returns a model with the same parameters and lock that translates between other languages.
 
@@ -192,12 +205,18 @@ class Model:
         model._decoder = self._decoder.with_tag(source_tag(model.config.data))
         return model
 
-    def compile(self, n_best: int = 1) -> None:
-        """Compiles all batch shapes of `translate` with this `n_best`, so that no later call waits for a compiler."""
+    def compile(self, n_best: int = 1, text: str | None = None, control: Control | None = None) -> None:
+        """Compiles all batch shapes of `translate` with this `n_best`, so that no later call waits for a compiler.
+
+        With a text and its control, it compiles only the programs that may translate this text.
+        """
         with self._ready("translate"):
             parameters = self._parameters[self._decoder.devices[0]]
-            lengths = range(2, self.config.decoding.max_source_length + 1)
-            call_all(self._decoder.compilations(parameters, lengths, n_best))
+            lengths, arrays_of = range(2, self.config.decoding.max_source_length + 1), None
+            if text is not None:
+                sources = self._decoder.source_tokens([text], 1)
+                lengths, arrays_of = map(len, sources), self._decoder.arrays_of(sources, 1, [control])
+            call_all(self._decoder.compilations(parameters, lengths, n_best, arrays_of))
 
     def num_tokens(self, text: str) -> int:
         """Returns the number of tokens of a source text, end-of-sentence included. Raises UserError as `translate`."""

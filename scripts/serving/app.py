@@ -29,8 +29,8 @@ from transformer.data.languages import base_code
 from transformer.errors import UserError
 
 PAGE = Path(__file__).parent / "page"
-
 CERTAIN = 90.0  # percent; of the English words of Multi30k, 0.3 % are German with so much confidence
+
 
 def make_app(models: Sequence[ServedModel], limits: Limits, keys: Sequence[str], metrics: Metrics) -> ASGIApp:
     """Returns the application. With `keys`, those who ask for translations must give one of them."""
@@ -41,7 +41,8 @@ def make_app(models: Sequence[ServedModel], limits: Limits, keys: Sequence[str],
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
         for model in models:
-            await asyncio.to_thread(model.queue.close)
+            for queue in (model.queue, model.beside):
+                await asyncio.to_thread(queue.close)
 
     app = Starlette(
         lifespan=lifespan,
@@ -126,9 +127,13 @@ class Routes:
         """Returns the route of a function of a model and the fields, which the model's queue calls."""
 
         async def route(fields: dict[str, Any]) -> Any:
-            model = self._model(*self._direction(fields))
-            call = functools.partial(function, model.explorer, fields, self.limits)
-            return (await model.queue.compute("explore", [call]))[0]
+            served = self._model(*self._direction(fields))
+            model, queue = served.explorer, served.queue
+            if function is explore.alternatives:  # its programs are not compiled ahead
+                requests.check_controls_allowed(["prefix"], self.limits)
+                model, queue = served.aside, served.beside
+            call = functools.partial(function, model, fields, self.limits)
+            return (await queue.compute("explore", [call]))[0]
 
         return route
 
@@ -174,7 +179,8 @@ class Routes:
         A text whose language is not certain has the language of all texts together.
         """
         if form == "html":
-            text = "\n".join(sentence for is_sentence, sentence in split_html(text, target) if is_sentence)
+            split = [split_html(text, target) for text in texts]
+            texts = ["\n".join(text for is_sentence, text in pieces if is_sentence) for pieces in split]
         codes = [*self.sources, target] if self.detector.knows(self.sources) else self.sources
         together, *others = self.detector("\n".join(texts), codes)
         if together["language"] == target and together["confidence"] < CERTAIN:

@@ -5,8 +5,9 @@ import bisect
 import collections
 import contextlib
 import functools
+import gc
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from absl import logging
@@ -29,6 +30,7 @@ from transformer.model.kernels import FLOAT32, product_dtype
 from transformer.workdir import split_names
 
 ROWS = (1, 8)  # of the shortest batches: few sentences do not pay for the filler rows of a full batch
+_CALLS = Work(lambda calls: [call() for call in calls], 1)  # functions without arguments
 LONG = 1000  # characters of a request that are split into sentences in another thread, so that no request waits
 
 
@@ -43,9 +45,11 @@ class ServedModel:
       model: the model as loaded, with full batches. explorer: the same with the smallest batches.
       queue: the queue of its work: the kinds "translate" and "alternatives", which finds `beam_size` translations of a
         sentence, and "explore", functions without arguments.
+      aside, beside: another model with the same parameters, and a queue for what may wait for the compiler, which
+        therefore does not delay `queue`. It has only the kind "explore".
     """
 
-    def __init__(self, model: Model, wait_seconds: float, max_jobs: int, metrics: Metrics) -> None:
+    def __init__(self, model: Model, wait_seconds: float, max_jobs: int, metrics: Metrics, max_shapes: int) -> None:
         config, self.model = model.config, model
         self.source, self.target = config.data.source_language, config.data.target_language
         self._gap, self.max_n_best = texts.gap(self.source, self.target), config.decoding.beam_size
@@ -59,10 +63,13 @@ class ServedModel:
         kinds = {
             "translate": Work(self._translate, capacity),
             "alternatives": Work(lambda sentences: self.explorer.translate(sentences, self.max_n_best), capacity),
-            "explore": Work(lambda calls: [call() for call in calls], 1),
+            "explore": _CALLS,
         }
         pair = f"{self.source}-{self.target}"
         self.queue = Batcher(kinds, wait_seconds, max_jobs, functools.partial(metrics.report, pair))
+        self.aside, self.beside = self.explorer.separate(), Batcher({"explore": _CALLS}, 0.0, max_jobs)
+        self._controlled: dict[tuple, Model] = {}  # by shapes, the latest used one last
+        self._max_shapes = max_shapes
         metrics.queue.labels(pair).set_function(lambda: len(self.queue))
         self._tokens = metrics.tokens.labels(pair)
 
@@ -94,10 +101,7 @@ class ServedModel:
         jobs, kind = list(itertools.chain(*sentences)), "translate" if n_best == 1 else "alternatives"
         if glossary.terms or any(map(any, controls)):
             controls = list(itertools.chain(*map(_controls, sentences, controls, itertools.repeat(glossary))))
-            await asyncio.to_thread(self.model.check_controls, jobs, controls)
-            # One at a time, since the shapes of a program depend on all phrases of a batch.
-            jobs = [functools.partial(self._translate_controlled, *job) for job in zip(jobs, controls, strict=True)]
-            kind = "explore"
+            jobs, kind = await self._controlled_jobs(jobs, controls), "explore"
         found = await self.queue.compute(kind, jobs)
         self._tokens.inc(sum(len(best[0].tokens) for best in found))
         remaining, translations = iter(found), []
@@ -124,20 +128,54 @@ class ServedModel:
             found |= zip(chosen, self._models[count].translate([sentences[i] for i in chosen]), strict=True)
         return [found[i] for i in range(len(sentences))]
 
-    def _translate_controlled(self, sentence: str, control: Control) -> list[Translation]:
-        prefixes, required, banned = ([value] for value in control)
-        controls = {"prefixes": prefixes, "required": required, "banned": banned}
-        return self.explorer.translate([sentence], self.max_n_best, **controls)[0]
+    async def _controlled_jobs(
+        self, sentences: Sequence[str], controls: Sequence[Control]
+    ) -> list[Callable[[], list[Translation]]]:
+        """Returns the searches with controls, when their programs are compiled.
+
+        Each sentence is searched by itself, since the shapes of a program depend on all phrases of a batch.
+        """
+        shapes = await asyncio.to_thread(self.model.control_shapes, sentences, controls)
+        padded = self._padded(map(self._num_tokens, sentences))
+        models: dict[tuple, Model] = {(length, ()): self.explorer for length in padded}  # without phrases of a glossary
+        jobs = []
+        for shape, sentence, control in zip(zip(padded, shapes, strict=True), sentences, controls, strict=True):
+            if shape not in models:
+                call = functools.partial(self._compile_controlled, shape, sentence, control)
+                model = self._controlled.pop(shape, None) or (await self.beside.compute("explore", [call]))[0]
+                models[shape] = self._controlled[shape] = model
+            jobs.append(functools.partial(_translate_controlled, models[shape], self.max_n_best, sentence, control))
+        return jobs
+
+    def _compile_controlled(self, shape: tuple, sentence: str, control: Control) -> Model:
+        """Returns a model with the programs for such controls. Forgets those that were used the longest ago."""
+        if shape not in self._controlled:
+            model = self.explorer.separate()
+            model.compile(self.max_n_best, sentence, control)
+            self._controlled[shape] = model
+            for old in list(self._controlled)[: -self._max_shapes]:
+                self._controlled.pop(old, None)
+                gc.collect()  # programs are in cycles of references
+        return self._controlled[shape]
+
+    def _padded(self, lengths: Iterable[int]) -> list[int]:
+        """Returns the number of the padded length of each length."""
+        shapes = padded_lengths(self.model.config.decoding.max_source_length)
+        return [bisect.bisect_left(shapes, length) for length in lengths]
 
     def _choose_rows(self, lengths: Sequence[int]) -> list[int]:
         """Returns each sentence's number of rows: the most that the sentences of its padded length fill by half."""
-        shapes = padded_lengths(self.model.config.decoding.max_source_length)
-        padded = [bisect.bisect_left(shapes, length) for length in lengths]
+        padded = self._padded(lengths)
         counts = collections.Counter(padded)
         return [max((n for n in self._models if n <= 2 * counts[i]), default=min(self._models)) for i in padded]
 
     def _fits(self, sentence: str) -> bool:
         return self._num_tokens(sentence) <= self.model.config.decoding.max_source_length
+
+
+def _translate_controlled(model: Model, n_best: int, sentence: str, control: Control) -> list[Translation]:
+    prefixes, required, banned = ([value] for value in control)
+    return model.translate([sentence], n_best, prefixes=prefixes, required=required, banned=banned)[0]
 
 
 def _controls(sentences: Sequence[str], control: Control, glossary: Glossary) -> list[Control]:

@@ -23,7 +23,7 @@ class Limits(NamedTuple):
     """The most that clients may ask for.
 
     body_bytes: of a request. characters, items: of all texts of a request. requests: at a time. seconds: of a request,
-    from its first byte to the answer.
+    from its first byte to the answer. shapes: of controls; with 0, controls are refused.
     """
 
     body_bytes: int
@@ -31,6 +31,7 @@ class Limits(NamedTuple):
     items: int
     requests: int
     seconds: float
+    shapes: int
 
 
 async def read_fields(request: Request, limits: Limits) -> dict[str, Any]:
@@ -114,12 +115,18 @@ def read_controls(
     UserError if a field is wrong or too large.
     """
     given = {name: fields[name] for name in CHECKS if fields.get(name)}
+    check_controls_allowed([*given, *(["glossary"] if fields.get("glossary") else [])], limits)
     glossary = check_glossary(fields.get("glossary") or {})
     controls = check_controls(texts, given if is_list else {name: [value] for name, value in given.items()})
     phrases = [[control.prefix, *control.banned, *itertools.chain(*control.required)] for control in controls]
     phrases += [[term, *translations] for term, translations in glossary.terms]
     _check_size([*filter(None, itertools.chain(*phrases))], limits)
     return controls, glossary
+
+
+def check_controls_allowed(names: Sequence[str], limits: Limits) -> None:
+    if names and not limits.shapes:
+        raise HTTPException(400, f"Invalid request: {names[0]} is not supported by this server")
 
 
 def _check_size(texts: Sequence[str], limits: Limits) -> None:

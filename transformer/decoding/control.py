@@ -22,8 +22,10 @@ from transformer.special_tokens import EOS, PAD, UNK
 MAX_REQUIRED = 256  # tokens; a search compares each with each, and with all tokens of each hypothesis
 NO_CHARACTER = "\uffff"  # which no text has
 EXTRA_LENGTH = 2  # tokens by which an output may exceed the one found without its phrases, and these
-# Of the nested lists that are a sentence's values.
-DEPTHS = {"prefix": 1, "fragment": 2, "required": 3, "banned_here": 2, "limit": 1}
+# The least sizes of the nested lists that are a sentence's values. Larger ones are these times a power of `GROWTH`, so
+# that there are few shapes: each is compiled.
+LEAST_SIZES = {"prefix": (16,), "fragment": (16, 16), "required": (2, 2, 4), "banned_here": (16, 16), "limit": (1,)}
+GROWTH = 4
 
 
 class Control(NamedTuple):
@@ -92,14 +94,16 @@ class OutputControl:
         limits = [output_limit(max(len(source) - 1, 0), self.config) for source in sources]
         known = enumerate(zip(limits, controls, strict=True), start=first_line)
         rows = [self._encode_row(f"line {line}", limit, control) for line, (limit, control) in known]
-        columns = {name: [*column, []] for name, column in zip(DEPTHS, zip(*rows, strict=True), strict=True)}
-        sizes = {name: _sizes(column, DEPTHS[name]) for name, column in columns.items() if any(column)}
+        columns = {name: [*column, []] for name, column in zip(LEAST_SIZES, zip(*rows, strict=True), strict=True)}
+        sizes = {name: _sizes(column, LEAST_SIZES[name], GROWTH) for name, column in columns.items() if any(column)}
+        if math.prod(sizes.get("required", ())) > MAX_REQUIRED:  # so many PAD would make the search slow
+            sizes["required"] = _sizes(columns["required"], (1, 1, 1), 2)
         return lambda rows: {
             name: _array([columns[name][row] for row in rows], (len(rows), *size)) for name, size in sizes.items()
         }
 
     def _encode_row(self, line: str, limit: int, control: Control) -> tuple[Sequence, ...]:
-        """Returns the values of `DEPTHS` for a sentence. Raises UserError if no output of `limit` tokens obeys them."""
+        """Returns the values of a sentence. Raises UserError if no output of `limit` tokens obeys them."""
         prefix, required, banned, shorter = control
         tokens = self.encode_text(f"prefix of {line}", prefix) if isinstance(prefix, str) else prefix
         banned = self.spelling.normalize(line, banned) if banned else []
@@ -112,7 +116,7 @@ class OutputControl:
             raise UserError(
                 f"{line}: prefix and required phrases have {count} tokens, an output may have {limit}; {advice}"
             )
-        if math.prod(size := _sizes([phrases], DEPTHS["required"])) > MAX_REQUIRED:
+        if math.prod(size := _sizes([phrases], (1, 1, 1), 2)) > MAX_REQUIRED:
             listed = "{} required phrases of {} alternatives of {} tokens".format(*size)
             raise UserError(f"{line}: {listed} are more than {MAX_REQUIRED} tokens; give fewer or shorter ones")
         rules = self.spelling.rules(banned) if banned else []
@@ -173,11 +177,14 @@ def check_n_best(config: Config, n_best: int) -> None:
         raise UserError(f"n_best={n_best}: must be at most decoding.{size}={config[size]}; raise that")
 
 
-def _sizes(rows: Sequence, depth: int) -> tuple[int, ...]:
-    """Returns the lengths of nested lists below the rows, rounded up to powers of two so that there are few shapes."""
+def _sizes(rows: Sequence, least: Sequence[int], growth: int) -> tuple[int, ...]:
+    """Returns the lengths of nested lists below the rows, rounded up to `least` times a power of `growth`."""
     sizes = []
-    for _ in range(depth):
-        sizes.append(1 << max(max(map(len, rows), default=0) - 1, 0).bit_length())
+    for size in least:
+        longest = max(map(len, rows), default=0)
+        while size < longest:
+            size *= growth
+        sizes.append(size)
         rows = [item for row in rows for item in row]
     return tuple(sizes)
 

@@ -77,5 +77,7 @@ class RerankingDecoder(TextDecoder):
         rows = zip(hypotheses, lengths, zip(*log_p, strict=True), strict=True)
         return hypotheses, [np.array([[x.score for x in known], *np.array(log_p) / S]) for known, S, log_p in rows]
 
-    def compilations(self, parameters: tuple[dict, ...], lengths: Iterable[int], n_best: int = 1) -> list[Callable]:
-        return super().compilations(parameters, lengths, self.config.beam_size)
+    def compilations(
+        self, parameters: tuple[dict, ...], lengths: Iterable[int], n_best: int = 1, *options: Any
+    ) -> list[Callable]:
+        return super().compilations(parameters, lengths, self.config.beam_size, *options)

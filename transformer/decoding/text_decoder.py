@@ -140,11 +140,20 @@ class TextDecoder(DeviceModels):
         is_short = self.config.max_length_factor <= 1.0 and self.config.max_extra_length <= FIRST_EXTRA_LENGTH
         return (None,) if is_short else (FIRST_EXTRA_LENGTH, None)
 
-    def compilations(self, parameters: tuple[dict, ...], lengths: Iterable[int], n_best: int = 1) -> list[Callable]:
-        """Returns functions that each compile a program of `translate` for such sources; arrays may be abstract."""
+    def compilations(
+        self,
+        parameters: tuple[dict, ...],
+        lengths: Iterable[int],
+        n_best: int = 1,
+        arrays_of: Callable[[DecodingBatch], tuple] | None = None,
+    ) -> list[Callable]:
+        """Returns functions that each compile a program of `translate` for such sources; arrays may be abstract.
+
+        `arrays_of` are those of sources with controls.
+        """
         lengths = dict(enumerate(lengths))
         passes = [self._pass(lengths, n_best, extra_length) for extra_length in self.extra_lengths]
-        arrays_of = self.arrays_of([], first_line=0)
+        arrays_of = arrays_of or self.arrays_of([], first_line=0)
         return [job for search, batches in passes for job in self._jobs(search, parameters, batches, arrays_of)]
 
     def _pass(

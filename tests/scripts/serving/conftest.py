@@ -15,7 +15,7 @@ from scripts.serving.models import ServedModel, load_models
 from scripts.serving.requests import Limits
 from tests.checkpoints.workdirs import make_workdir
 
-LIMITS = Limits(body_bytes=2000, characters=400, items=5, requests=3, seconds=60)
+LIMITS = Limits(body_bytes=2000, characters=400, items=5, requests=3, seconds=60, shapes=16)
 WORDS = {
     **{"data.source": "text", "tokenizer.kind": "word", "tokenizer.vocab_size": "16"},
     **{"decoding.max_source_length": "16", "decoding.batch_tokens": "1024"},
@@ -35,7 +35,7 @@ def metrics() -> Metrics:
 
 @pytest.fixture(scope="session")
 def served(workdirs, metrics) -> Iterator[list[ServedModel]]:
-    models = load_models(list(map(str, workdirs)), "best", 1, {}, 0.02, 40, metrics)
+    models = load_models(list(map(str, workdirs)), "best", 1, {}, 0.02, 40, metrics, LIMITS.shapes)
     yield models
     for model in models:
         model.queue.close()

@@ -3,13 +3,16 @@
 import asyncio
 import contextlib
 import copy
+import gc
 import html
 import json
 import shutil
 import socket
+import struct
 import threading
 import time
 import types
+import weakref
 
 import httpx2
 import pytest
@@ -24,6 +27,8 @@ from scripts.serving.middleware import Metrics
 from scripts.serving.models import load_models
 from scripts.serving.requests import read_controls, read_fields
 from tests.scripts.serving.conftest import LIMITS, listening
+from transformer import programs
+from transformer.api import Model
 from transformer.decoding.control import Control
 from transformer.decoding.glossary import Glossary
 from transformer.errors import UserError
@@ -75,6 +80,19 @@ def test_forms_are_utf8_whatever_they_say(kind, body):
     assert fields == {"q": "Müller schläft", "source": "de"}
 
 
+def test_a_text_that_comes_twice_in_a_form_is_a_list(client, expected):
+    answer = {"translatedText": [expected("1 2"), expected("3 4")]}
+    texts, rest = ["1 2", "3 4"], {"source": "in", "target": "out"}
+    assert client.post("/translate", data={"q": texts, **rest}).json() == answer
+    assert client.post("/translate", params={"q": texts, **rest}).json() == answer
+    parts = [("q", (None, text)) for text in texts] + [(key, (None, value)) for key, value in rest.items()]
+    assert client.post("/translate", files=parts).json() == answer
+    prefixed = client.post("/translate", data={"q": texts, "prefix": ["", "7 7"], **rest}).json()["translatedText"]
+    assert prefixed[0] == expected("1 2") and prefixed[1].startswith("7 7")
+    refused = client.post("/translate", data={**QUESTION, "source": ["in", "out"]})
+    assert refused.status_code == 400 and "source must be a text" in refused.json()["error"]
+
+
 def test_lists_have_lists_of_answers(client, expected):
     answer = post(client, q=["1 2", "", " ", "4"], alternatives=1).json()
     assert answer["translatedText"] == [expected("1 2"), "", " ", expected("4")]
@@ -84,8 +102,10 @@ def test_lists_have_lists_of_answers(client, expected):
 def test_alternatives_are_the_next_best(client, served):
     best, second = (translation.text for translation in served[0].model.translate(["1 2"], n_best=2)[0])
     assert post(client, q="1 2", alternatives=9).json() == {"translatedText": best, "alternatives": [second]}
-    data = {**QUESTION, "q": "1 2", "alternatives": "1"}
-    assert client.post("/translate", data=data).json()["alternatives"] == [second]
+    assert post(client, q="1 2", alternatives=1.0).json()["alternatives"] == [second]
+    for count in ("1", "1.0"):
+        data = {**QUESTION, "q": "1 2", "alternatives": count}
+        assert client.post("/translate", data=data).json()["alternatives"] == [second]
 
 
 def test_fields_control_the_translations(client, expected, served):
@@ -130,6 +150,53 @@ def test_controlled_and_plain_requests_share_a_server_and_keep_their_translation
     assert answers == [expected("1 2 3"), controlled, refused, controlled] * 4
 
 
+def test_requests_do_not_wait_for_the_programs_of_another_one_s_controls(client, expected, monkeypatch):
+    known = post(client, prefix="7 7").json()
+    compile_program, compiling, free = programs.compile_program, threading.Event(), threading.Event()
+
+    def compile_slowly(*arguments, **options):
+        compiling.set()
+        free.wait(20)
+        return compile_program(*arguments, **options)
+
+    monkeypatch.setattr(programs, "compile_program", compile_slowly)
+    fields = {"prefix": "7", "required": ["5 5"]}  # both together come in no other test
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(post(client, **fields).json()))
+    thread.start()
+    try:
+        assert compiling.wait(20)
+        began = time.monotonic()
+        assert post(client).json() == {"translatedText": expected("1 2 3")}
+        assert post(client, prefix="7 7").json() == known
+        assert post(client, "/explore/beam").status_code == 200
+        assert time.monotonic() - began < 10 and not answers
+    finally:
+        free.set()
+        thread.join()
+    assert answers[0]["translatedText"].startswith("7") and "5 5" in answers[0]["translatedText"]
+
+
+def test_the_programs_of_few_shapes_of_controls_are_kept(served, monkeypatch):
+    monkeypatch.setattr(Model, "compile", lambda *arguments: None)
+    model = copy.copy(served[0])
+    model._controlled, model._max_shapes = {}, 2
+    found = [weakref.ref(model._compile_controlled((n,), "1", Control("7"))) for n in range(4)]
+    gc.collect()
+    assert list(model._controlled) == [(2,), (3,)]
+    assert [reference() is None for reference in found] == [True, True, False, False]
+    assert model._compile_controlled((3,), "1", Control("7")) is found[3]()
+
+
+def test_a_server_may_refuse_controls(make_client, expected):
+    client = make_client(LIMITS._replace(shapes=0))
+    assert post(client, glossary={}, prefix="").json() == {"translatedText": expected("1 2 3")}
+    for field, value in (("prefix", "7"), ("required", ["7"]), ("banned", ["7"]), ("glossary", {"1": "7"})):
+        answer = post(client, **{field: value})
+        assert answer.status_code == 400 and f"{field} is not supported by this server" in answer.json()["error"]
+    assert post(client, "/explore/alternatives", prefix="3").status_code == 400
+
+
 def test_html_keeps_its_tags(client, expected):
     answer = post(client, q="<p id='1'>1 2<br>&#51; 4</p><!-- 5 -->", format="html").json()["translatedText"]
     first, second = (html.escape(expected(text), quote=False) for text in ("1 2", "3 4"))
@@ -156,15 +223,46 @@ def test_the_language_is_detected_among_the_sources(client):
 def test_the_language_of_a_text_is_that_of_a_source_or_the_target():
     english, german = "The house of the dog is small.", "Das Haus des Hundes ist klein."
     routes = Routes([types.SimpleNamespace(source="en", target=target) for target in ("de", "fr")], LIMITS, [])
-    found = {text: routes._detect(text, "text", "de") for text in (english, german)}
+    found = {text: routes._detect([text], "text", "de")[0] for text in (english, german)}
     assert [found[text]["language"] for text in (english, german)] == ["en", "de"]
     assert found[german]["confidence"] > 90
-    assert routes._detect(german, "text", "fr")["language"] in ("en", "fr")
+    assert routes._detect([german], "text", "fr")[0]["language"] in ("en", "fr")
     markup = f'<p class="the main text of this page" title="{english} {english}">{german}</p>'
-    assert routes._detect(markup, "html", "de")["language"] == "de"
+    assert routes._detect([markup], "html", "de")[0]["language"] == "de"
     # A source that the detector does not know is not taken for the target.
     routes = Routes([types.SimpleNamespace(source="xx", target="de")], LIMITS, [])
-    assert routes._detect(german, "text", "de")["language"] == "xx"
+    assert routes._detect([german], "text", "de")[0]["language"] == "xx"
+
+
+def test_short_texts_are_not_taken_for_the_target_without_evidence():
+    words = ["A", "Font", "Open", "OK", "Password", "Pause", "Skip", "Stop", "Comment"]
+    routes = Routes([types.SimpleNamespace(source="en", target="de")], LIMITS, [])
+    for word in words:
+        (found,) = routes._detect([word], "text", "de")
+        assert found["language"] == "en" and found["confidence"] <= 50
+    english, german = "The house of the dog is small.", "Das Haus des Hundes ist klein."
+    for text, language in ((english, "en"), (german, "de")):
+        found = routes._detect([*words, text], "text", "de")
+        assert [one["language"] for one in found] == [language] * (1 + len(words))
+    assert [one["language"] for one in routes._detect([english, german], "text", "de")] == ["en", "de"]
+    # The first source that is served in this direction, although others come before it in the alphabet.
+    pairs = (("nl", "de"), ("en", "fr"), ("da", "de"), ("de", "nl"))
+    routes = Routes([types.SimpleNamespace(source=source, target=target) for source, target in pairs], LIMITS, [])
+    assert routes._detect(["1"], "text", "de")[0]["language"] == "nl"
+
+
+def test_languages_that_langid_knows_by_another_code_are_detected():
+    detector = Detector(["en", "nb", "pt-BR", "pt-PT"])
+    found = [detector(text)[0]["language"] for text in ("Dette er et lite hus ved sjøen.", "Este é o meu carro.")]
+    assert found == ["nb", "pt-BR"]
+    assert name("nb") == "Norwegian"
+    simplified, traditional = "他们在这里学习汉语", "他們在這裡學習漢語"
+    for codes in (["en", "zh-Hans", "zh-Hant"], ["zh_TW", "zh_CN", "en"]):
+        detector = Detector(codes)
+        found = [detector(text)[0]["language"] for text in (simplified, traditional)]
+        assert found == sorted(found, key=lambda code: code in ("zh-Hant", "zh_TW")) and len(set(found)) == 2
+    routes = Routes([types.SimpleNamespace(source="zh-Hans", target="zh-Hant")], LIMITS, [])
+    assert [routes._served(code) for code in ("zh", "zh-TW", "zh-CN")] == ["zh-Hans", "zh-Hant", "zh-Hans"]
 
 
 def test_codes_of_regions_and_capitals_mean_a_served_language():
@@ -176,7 +274,9 @@ def test_codes_of_regions_and_capitals_mean_a_served_language():
 def test_texts_in_the_target_language_do_not_change(client, expected, monkeypatch):
     assert post(client, target="in", alternatives=1).json() == {"translatedText": "1 2 3", "alternatives": []}
     found = {"1 2": "in", "3 4": "out"}
-    monkeypatch.setattr(Detector, "__call__", lambda self, text, among: [{"language": found[text], "confidence": 99.0}])
+    monkeypatch.setattr(
+        Detector, "__call__", lambda self, text, among: [{"language": found.get(text), "confidence": 99.0}]
+    )
     assert post(client, source="auto", q=["1 2", "3 4"]).json()["translatedText"] == [expected("1 2"), "3 4"]
 
 
@@ -207,8 +307,11 @@ def test_what_is_served_is_listed(client):
         ({"source": "xx", "target": "xx"}, "xx is not supported"),
         ({"format": "pdf"}, "pdf format is not supported"),
         ({"format": ["html"]}, "format is not supported"),
-        ({"alternatives": -1}, "alternatives must be a number"),
-        ({"alternatives": "²"}, "alternatives must be a number"),
+        ({"alternatives": -1}, "alternatives must be a whole number"),
+        ({"alternatives": 1.5}, "alternatives must be a whole number"),
+        ({"alternatives": "²"}, "alternatives must be a whole number"),
+        ({"alternatives": "inf"}, "alternatives must be a whole number"),
+        ({"alternatives": [1]}, "alternatives must be a whole number"),
         ({"prefix": ["7"]}, "prefix=['7']: must be a str"),
         ({"prefix": "x"}, "prefix of line 1: 'x' has characters that the vocabulary lacks"),
         ({"q": ["1", "2"], "prefix": ["", "x"]}, "prefix of line 2: 'x' has characters that the vocabulary lacks"),
@@ -394,7 +497,8 @@ def test_a_client_that_goes_away_leaves_the_queue(served, metrics):
     body, sent = json.dumps(QUESTION).encode(), []
     events = iter([{"type": "http.request", "body": body}, {"type": "http.disconnect"}])
     headers = [(b"content-type", b"application/json")]
-    scope = {"type": "http", "method": "POST", "path": "/translate", "query_string": b"", "headers": headers}
+    path = {"path": "/translate", "raw_path": b"/translate"}
+    scope = {"type": "http", "method": "POST", **path, "query_string": b"", "headers": headers}
 
     async def receive():
         await asyncio.sleep(0.05)
@@ -457,7 +561,7 @@ def test_prometheus_reads_what_happened(client, served):
 def test_a_server_outlives_its_workdir_and_every_program_is_compiled_ahead(workdirs, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(workdirs[0], copy)
-    (model,) = load_models([str(copy)], "best", 1, {}, 0.0, 99, Metrics())
+    (model,) = load_models([str(copy)], "best", 1, {}, 0.0, 99, Metrics(), LIMITS.shapes)
     shutil.rmtree(copy)
     programs = [tier._decoder.programs.compiled for tier in model._models.values()]
     ahead = [set(known) for known in programs]
@@ -489,7 +593,7 @@ def test_models_that_cannot_be_served_are_refused(workdirs):
         ([workdirs[0]], {"strategy": "sample"}, "strategy=sample is not served"),
     ):
         with pytest.raises(UserError, match=message):
-            load_models(list(map(str, folders)), "best", 1, decoding, 0.0, 9, Metrics())
+            load_models(list(map(str, folders)), "best", 1, decoding, 0.0, 9, Metrics(), LIMITS.shapes)
 
 
 def test_a_client_of_libretranslate_works_over_loopback(served, expected):
@@ -498,6 +602,66 @@ def test_a_client_of_libretranslate_works_over_loopback(served, expected):
         assert library.translate("1 2 3", "in", "out") == expected("1 2 3")
         assert [language["code"] for language in library.languages()] == ["in", "out"]
         assert library.detect("1 2")[0]["language"] in ("in", "out")
+
+
+def pipelined(count: int) -> bytes:
+    """Returns requests for translations, one after another."""
+    body = json.dumps(QUESTION).encode()
+    lines = "POST /translate HTTP/1.1", "Host: x", "Content-Type: application/json", f"Content-Length: {len(body)}"
+    return ("\r\n".join([*lines, "", ""]).encode() + body) * count
+
+
+def test_clients_that_reset_pipelined_requests_leave_the_queue_and_no_log(served, monkeypatch, caplog):
+    monkeypatch.setattr(app_module.logging, "error", lambda *arguments: caplog.records.append(arguments))
+    with listening(served) as address:
+        target = "127.0.0.1", int(address.rstrip("/").rpartition(":")[2])
+        for count in (1, 2, 9):
+            free = hold(served[0])
+            with socket.create_connection(target) as client:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close resets
+                client.sendall(pipelined(count))
+                while not len(served[0].queue):
+                    time.sleep(0.01)
+                (job,) = served[0].queue._jobs
+            for _ in range(500):
+                if job.future.cancelled():
+                    break
+                time.sleep(0.01)
+            free()
+            assert job.future.cancelled()
+        assert httpx2.get(f"{address}health").status_code == 200
+    assert not caplog.records
+
+
+def test_wrong_request_lines_leave_no_log(served, caplog):
+    with listening(served) as address:
+        target = "127.0.0.1", int(address.rstrip("/").rpartition(":")[2])
+        upgrade = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+        for request, status in (
+            (b"GARBAGE\r\n\r\n", b" 400 "),
+            (upgrade, b" 200 "),
+            (b"\x16\x03\x01\r\n\r\n", b" 400 "),
+        ):
+            with socket.create_connection(target, timeout=30) as client:
+                client.sendall(request)
+                assert status in client.recv(100)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("first", "header"),
+    [("GET /health HTTP/1.1", "a: "), ("GET /health HTTP/1.1", "\r\na: b"), ("GET /health?q={} HTTP/1.1", "")],
+    ids=["header", "headers", "query"],
+)
+def test_headers_have_a_limit_also_if_they_arrive_at_once(served, first, header):
+    with listening(served) as address:
+        target = "127.0.0.1", int(address.rstrip("/").rpartition(":")[2])
+        for size, status in ((60_000, b" 200 "), (70_000, b" 400 ")):
+            headers = header * (size // 6) if ":" in header[3:] else header + "x" * size * bool(header)
+            lines = [first.format("x" * size), "Host: x", *filter(None, [headers.strip()]), "", ""]
+            with socket.create_connection(target, timeout=30) as client:
+                client.sendall("\r\n".join(lines).encode())
+                assert status in client.recv(100)
 
 
 def test_large_bodies_are_not_taken_for_headers(served):

@@ -46,6 +46,16 @@ def test_keys_are_the_lines_of_the_file(tmp_path):
     assert serve.read_keys(path) == ["first-key-of-letters", "second-key-of-letters"]
 
 
+def test_an_address_of_ipv6_is_in_brackets():
+    assert [serve.authority(host, 80) for host in ("::1", "localhost")] == ["[::1]:80", "localhost:80"]
+
+
+def test_requests_are_not_reported_as_lines(workdirs, caplog):
+    transformer.load(workdirs[0], batch_tokens=1).translate(["x y z"])
+    records = [record for record in caplog.records if "its words are unknown" in record.getMessage()]
+    assert len(records) == 1 and not serve.is_not_about_a_line(records[0])
+
+
 def test_a_workdir_is_needed(capsys):
     assert run(serve) == 2
     assert "the following arguments are required: --workdir" in capsys.readouterr().err
