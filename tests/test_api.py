@@ -16,10 +16,11 @@ import pytest
 
 import transformer
 from tests.checkpoints.workdirs import SOURCES, make_workdir, run
-from transformer import api, files, translate
+from transformer import api, files, programs, translate
 from transformer.api import Model
 from transformer.arguments import check_text
 from transformer.decoding import ensemble
+from transformer.decoding.control import Control
 from transformer.errors import UserError
 
 TEXTS = [*SOURCES, "", "7 6 5 4 3 2 1"]
@@ -254,6 +255,24 @@ def test_compiled_shapes_are_all_that_translate_needs(workdirs):
     for n_best in (1, N_BEST):
         model.translate([" ".join("1" * length) for length in range(1, 20)], n_best)
     assert set(programs) == ahead
+
+
+def test_a_separate_model_waits_for_no_lock_and_compiles_one_text_with_its_control(workdirs, monkeypatch):
+    model = transformer.load(workdirs[0], max_extra_length=30)
+    control = Control("7", required=[["5 5"]])
+    separate = model.separate()
+    with model._lock:
+        separate.compile(N_BEST, "1 2", control)
+        monkeypatch.setattr(programs, "compile_program", None)
+        found = separate.translate(["1 2"], N_BEST, prefixes=["7"], required=[[["5 5"]]])
+    assert len(model._decoder.extra_lengths) == 2 and not model._decoder.programs.compiled
+    monkeypatch.undo()
+    expected = model.translate(["1 2"], N_BEST, prefixes=["7"], required=[[["5 5"]]])
+    assert [best.tokens for best in found[0]] == [best.tokens for best in expected[0]]
+    assert model.control_shapes(["1 2", "3"], [control, Control()]) == [
+        (("prefix", (1, 16)), ("required", (1, 2, 2, 4))),
+        (),
+    ]
 
 
 def test_other_decoding_keys_share_the_parameters(model):

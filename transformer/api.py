@@ -97,7 +97,7 @@ class Model:
             return self._decoder.translate(self._parameters, texts, n_best, controls=controls)
 
     def control_shapes(self, texts: Sequence[str], controls: Sequence[Control]) -> list[tuple]:
-        """Returns the shapes of each text's control, for each of which the search with it alone is compiled.
+        """Returns the shapes of each text's control, for each of which its search is compiled.
 
         Raises UserError if no translation of a text can obey its control.
         """
@@ -185,9 +185,13 @@ class Model:
         return model
 
     def separate(self) -> "Model":
-        """Returns a model with the same parameters and its own programs and lock, so that neither delays the other."""
+        """Returns a model with the same parameters and its own programs and lock, so that neither delays the other.
+
+        Its search has one pass, as long as the longest output: for few sentences a second program would not pay.
+        """
         model = self.with_decoding()
         model._lock = threading.Lock()
+        model._decoder.extra_lengths = self._decoder.extra_lengths[-1:]
         return model
 
     def with_languages(self, source: str | None = None, target: str | None = None) -> "Model":

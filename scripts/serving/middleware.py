@@ -108,8 +108,7 @@ class Connection(AutoHTTPProtocol):
             cycle.message_event.set()
 
     def on_headers_complete(self) -> None:
-        """Remembers a request of httptools, which may have several at a time. uvicorn tells only the latest one that
-        its client has left."""
+        """Remembers a request of httptools, since uvicorn tells only the latest one that its client has left."""
         super().on_headers_complete()
         self._cycles.add(self.cycle)
 

@@ -155,7 +155,7 @@ class ServedModel:
             self._controlled[shape] = model
             for old in list(self._controlled)[: -self._max_shapes]:
                 self._controlled.pop(old, None)
-                gc.collect()  # programs are in cycles of references
+            gc.collect()  # frees the old programs, and much that the compilation leaves
         return self._controlled[shape]
 
     def _padded(self, lengths: Iterable[int]) -> list[int]:

@@ -132,7 +132,7 @@ class TextDecoder(DeviceModels):
         decoder.tokenizer = self.tokenizer.tagged(tag)
         return decoder
 
-    @property
+    @functools.cached_property
     def extra_lengths(self) -> tuple[int | None, ...]:
         """Tokens by which an output may exceed its batch's source length, in each pass; None: up to its limit."""
         if not self.strategy.takes_steps:
