@@ -64,7 +64,7 @@ def authority(host: str, port: int) -> str:
 
 
 def is_not_about_a_line(record: LogRecord) -> bool:
-    """Returns False for warnings about lines of a file, since requests and the texts to warm up have none."""
+    """Returns False for warnings about lines of a file, which requests do not have."""
     return record.module != "text_decoder"
 
 

@@ -185,9 +185,10 @@ class Model:
         return model
 
     def separate(self) -> "Model":
-        """Returns a model with the same parameters and its own programs and lock, so that neither delays the other.
+        """Returns a model with the same parameters and its own programs and lock.
 
-        Its search has one pass, as long as the longest output: for few sentences a second program would not pay.
+        Neither delays the other. The search has one pass, as long as the longest output: for few
+        sentences a second program would not pay.
         """
         model = self.with_decoding()
         model._lock = threading.Lock()
@@ -219,7 +220,8 @@ class Model:
             lengths, arrays_of = range(2, self.config.decoding.max_source_length + 1), None
             if text is not None:
                 sources = self._decoder.source_tokens([text], 1)
-                lengths, arrays_of = map(len, sources), self._decoder.arrays_of(sources, 1, [control])
+                lengths = map(len, sources)
+                arrays_of = self._decoder.arrays_of(sources, 1, [control])
             call_all(self._decoder.compilations(parameters, lengths, n_best, arrays_of))
 
     def num_tokens(self, text: str) -> int:

@@ -29,7 +29,7 @@ from transformer.data.languages import base_code
 from transformer.errors import UserError
 
 PAGE = Path(__file__).parent / "page"
-CERTAIN = 90.0  # percent; of the English words of Multi30k, 0.3 % are German with so much confidence
+CERTAIN = 90.0  # percent; 0.3 % of the English words of Multi30k are German with this confidence
 
 
 def make_app(models: Sequence[ServedModel], limits: Limits, keys: Sequence[str], metrics: Metrics) -> ASGIApp:
@@ -171,16 +171,18 @@ class Routes:
         alike = [known for known in self.codes if base_code(known) == base_code(code)]
         if code in self.codes or not alike:
             return code
-        return min(alike, key=lambda known: languages.chinese_codec(known) != languages.chinese_codec(code))
+        codec = languages.chinese_codec
+        return min(alike, key=lambda known: codec(known) != codec(code))
 
     def _detect(self, texts: Sequence[str], form: str, target: str) -> list[dict[str, Any]]:
-        """Returns the language of each text to translate: a source, or the target, whose texts do not change.
+        """Returns the language of each text: a source, or the target, whose texts do not change.
 
         A text whose language is not certain has the language of all texts together.
         """
         if form == "html":
             split = [split_html(text, target) for text in texts]
-            texts = ["\n".join(text for is_sentence, text in pieces if is_sentence) for pieces in split]
+            sentences = [[piece for is_sentence, piece in pieces if is_sentence] for pieces in split]
+            texts = list(map("\n".join, sentences))
         codes = [*self.sources, target] if self.detector.knows(self.sources) else self.sources
         together, *others = self.detector("\n".join(texts), codes)
         if together["language"] == target and together["confidence"] < CERTAIN:

@@ -18,7 +18,8 @@ NAMES = {
     **{"sk": "Slovak", "sl": "Slovenian", "sv": "Swedish", "tr": "Turkish", "uk": "Ukrainian", "zh": "Chinese"},
 }
 
-LABELS = {"nb": "no", "nob": "no", "nor": "no", "nno": "nn", "fil": "tl"}  # other codes in langid.py
+# Languages that langid.py knows by another code.
+LABELS = {"nb": "no", "nob": "no", "nor": "no", "nno": "nn", "fil": "tl"}
 # Subtags of Chinese, and the codec with its characters: Simplified or Traditional.
 _CHINESE = {
     **dict.fromkeys(("hans", "cn", "sg"), "gb2312"),
@@ -32,8 +33,9 @@ def name(code: str) -> str:
 
 
 def chinese_codec(code: str) -> str:
-    """Returns the codec of the characters that a code of Chinese such as "zh-TW" names; "gb2312" if it names none."""
-    return next((_CHINESE[tag] for tag in re.split("[-_]", code.lower()) if tag in _CHINESE), "gb2312")
+    """Returns the codec for the characters of a code of Chinese such as "zh-TW"."""
+    tags = filter(_CHINESE.__contains__, re.split("[-_]", code.lower()))
+    return _CHINESE[next(tags, "hans")]
 
 
 @functools.cache
@@ -50,8 +52,8 @@ def _label(code: str) -> str:
 class Detector:
     """Finds the language of a text among a few: naive Bayes on byte n-grams (Lui and Baldwin 2012, langid.py).
 
-    A language that langid.py does not know is only found if it is the only one. Of several variants of a language the
-    first one is found; of Chinese, the one whose characters the text has.
+    A language that langid.py does not know is only found if it is the only one. Of several variants
+    of a language the first one is found; of Chinese, the one whose characters the text has.
     """
 
     def __init__(self, codes: Collection[str]) -> None:
@@ -67,7 +69,7 @@ class Detector:
     def __call__(self, text: str, among: Collection[str] | None = None) -> list[dict]:
         """Returns {"language": code, "confidence": percent} for each language, the most probable one first.
 
-        `among` are the languages to choose from, by default all. Languages of equal probability keep their order.
+        `among` are the languages to choose from, by default all. Equally probable ones keep their order.
         """
         among = self.codes if among is None else list(among)
         variants: dict[str, list[str]] = {}
@@ -77,14 +79,15 @@ class Detector:
             return [{"language": code, "confidence": 100.0} for code in among[:1]]
         shares = dict(self._identifier.rank(text))
         total = sum(shares[label] for label in variants) or 1.0
-        return [
-            {"language": _variant(text, variants[label]), "confidence": round(float(100 * shares[label] / total), 1)}
-            for label in sorted(variants, key=lambda label: -shares[label])
-        ]
+        ranks = []
+        for label in sorted(variants, key=lambda label: -shares[label]):
+            confidence = round(float(100 * shares[label] / total), 1)
+            ranks.append({"language": _variant(text, variants[label]), "confidence": confidence})
+        return ranks
 
 
 def _variant(text: str, codes: list[str]) -> str:
-    """Returns the variant of Chinese whose codec has most of the text; the first code for other languages."""
+    """Returns the variant of Chinese whose codec has most of the text; else the first code."""
     if base_code(codes[0]) != "zh":
         return codes[0]
     return max(codes, key=lambda code: len(text.encode(chinese_codec(code), "ignore")))

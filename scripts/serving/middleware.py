@@ -24,7 +24,7 @@ HEADERS = {
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 FILL = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1)
 HEADER_BYTES = 65536  # the most of a request, its first line included
-_TOO_LARGE = JSONResponse({"error": f"the headers have more than {HEADER_BYTES} bytes"}, 400, {"connection": "close"})
+_TOO_LARGE = {"error": f"the headers have more than {HEADER_BYTES} bytes"}
 
 
 class Metrics:
@@ -57,7 +57,9 @@ class Measured:
             await self.app(scope, receive, send)
             return
         start, path = time.perf_counter(), scope["path"] if scope["path"] in self.paths else "other"
-        app = self.app if header_bytes(scope) <= HEADER_BYTES else _TOO_LARGE
+        app = self.app
+        if header_bytes(scope) > HEADER_BYTES:
+            app = JSONResponse(_TOO_LARGE, 400, {"connection": "close"})
 
         async def send_measured(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -70,9 +72,10 @@ class Measured:
 
 
 def header_bytes(scope: Scope) -> int:
-    """Returns the bytes of the first line and the headers of a request, without version and method."""
-    values = [scope["raw_path"], scope["query_string"], *(part for header in scope["headers"] for part in header)]
-    return sum(map(len, values)) + 4 * len(scope["headers"])  # ": " and the line end
+    """Returns the bytes of a request's address and headers."""
+    size = len(scope["raw_path"]) + len(scope["query_string"])
+    # A header has four more: ": " and the line end.
+    return size + sum(len(name) + len(value) + 4 for name, value in scope["headers"])
 
 
 def make_server(app: ASGIApp, seconds: float, **options: Any) -> uvicorn.Server:
@@ -108,7 +111,7 @@ class Connection(AutoHTTPProtocol):
             cycle.message_event.set()
 
     def on_headers_complete(self) -> None:
-        """Remembers a request of httptools, since uvicorn tells only the latest one that its client has left."""
+        """Remembers a request of httptools. uvicorn tells only the latest that its client left."""
         super().on_headers_complete()
         self._cycles.add(self.cycle)
 

@@ -45,8 +45,8 @@ class ServedModel:
       model: the model as loaded, with full batches. explorer: the same with the smallest batches.
       queue: the queue of its work: the kinds "translate" and "alternatives", which finds `beam_size` translations of a
         sentence, and "explore", functions without arguments.
-      aside, beside: another model with the same parameters, and a queue for what may wait for the compiler, which
-        therefore does not delay `queue`. It has only the kind "explore".
+      aside, beside: another model with the same parameters, and a queue for what may wait for the
+        compiler, which therefore does not delay `queue`. It has only the kind "explore".
     """
 
     def __init__(self, model: Model, wait_seconds: float, max_jobs: int, metrics: Metrics, max_shapes: int) -> None:
@@ -67,7 +67,8 @@ class ServedModel:
         }
         pair = f"{self.source}-{self.target}"
         self.queue = Batcher(kinds, wait_seconds, max_jobs, functools.partial(metrics.report, pair))
-        self.aside, self.beside = self.explorer.separate(), Batcher({"explore": _CALLS}, 0.0, max_jobs)
+        self.aside = self.explorer.separate()
+        self.beside = Batcher({"explore": _CALLS}, 0.0, max_jobs)
         self._controlled: dict[tuple, Model] = {}  # by shapes, the latest used one last
         self._max_shapes = max_shapes
         metrics.queue.labels(pair).set_function(lambda: len(self.queue))
@@ -133,22 +134,30 @@ class ServedModel:
     ) -> list[Callable[[], list[Translation]]]:
         """Returns the searches with controls, when their programs are compiled.
 
-        Each sentence is searched by itself, since the shapes of a program depend on all phrases of a batch.
+        Each sentence is searched by itself: a program's shapes depend on all phrases of a batch.
         """
         shapes = await asyncio.to_thread(self.model.control_shapes, sentences, controls)
-        padded = self._padded(map(self._num_tokens, sentences))
-        models: dict[tuple, Model] = {(length, ()): self.explorer for length in padded}  # without phrases of a glossary
+        shapes = list(zip(self._padded(map(self._num_tokens, sentences)), shapes, strict=True))
+        # Sentences without terms of the glossary have the programs of plain ones.
+        models: dict[tuple, Model] = {(length, ()): self.explorer for length, _ in shapes}
         jobs = []
-        for shape, sentence, control in zip(zip(padded, shapes, strict=True), sentences, controls, strict=True):
+        for shape, *pair in zip(shapes, sentences, controls, strict=True):
             if shape not in models:
-                call = functools.partial(self._compile_controlled, shape, sentence, control)
-                model = self._controlled.pop(shape, None) or (await self.beside.compute("explore", [call]))[0]
-                models[shape] = self._controlled[shape] = model
-            jobs.append(functools.partial(_translate_controlled, models[shape], self.max_n_best, sentence, control))
+                models[shape] = await self._controlled_model(shape, *pair)
+            jobs.append(functools.partial(_translate_controlled, models[shape], self.max_n_best, *pair))
         return jobs
 
+    async def _controlled_model(self, shape: tuple, sentence: str, control: Control) -> Model:
+        """Returns the model with the programs of a shape, and marks it as the latest used one."""
+        model = self._controlled.pop(shape, None)
+        if model is None:
+            call = functools.partial(self._compile_controlled, shape, sentence, control)
+            (model,) = await self.beside.compute("explore", [call])
+        self._controlled[shape] = model
+        return model
+
     def _compile_controlled(self, shape: tuple, sentence: str, control: Control) -> Model:
-        """Returns a model with the programs for such controls. Forgets those that were used the longest ago."""
+        """Returns a model with the programs of a shape. Forgets those used the longest ago."""
         if shape not in self._controlled:
             model = self.explorer.separate()
             model.compile(self.max_n_best, sentence, control)

@@ -70,7 +70,7 @@ def _gather(pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
 
 
 async def _read_multipart(request: Request, header: str, body: bytes) -> list[tuple[str, str]]:
-    """Returns the names and values of a form in UTF-8. Other codecs of Python may fail or take quadratic time."""
+    """Returns the fields of a form in UTF-8. Other codecs may fail or take quadratic time."""
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": body}

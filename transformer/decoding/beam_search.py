@@ -156,7 +156,7 @@ class BeamSearch:
     def rivals(
         self, state: State, prediction: ensemble.Prediction, live_log_p: Float[Array, "B K"]
     ) -> Float[Array, "B N"]:
-        """Returns the log-probabilities of the extensions with which EOS competes: those of the next live hypotheses."""
+        """Returns the log-probabilities of the extensions with which EOS competes, here of the next live hypotheses."""
         return live_log_p
 
     def is_unfinished(self, state: State) -> Bool[Array, ""]:

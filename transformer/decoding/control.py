@@ -22,9 +22,15 @@ from transformer.special_tokens import EOS, PAD, UNK
 MAX_REQUIRED = 256  # tokens; a search compares each with each, and with all tokens of each hypothesis
 NO_CHARACTER = "\uffff"  # which no text has
 EXTRA_LENGTH = 2  # tokens by which an output may exceed the one found without its phrases, and these
-# The least sizes of the nested lists that are a sentence's values. Larger ones are these times a power of `GROWTH`, so
-# that there are few shapes: each is compiled.
-LEAST_SIZES = {"prefix": (16,), "fragment": (16, 16), "required": (2, 2, 4), "banned_here": (16, 16), "limit": (1,)}
+# The least sizes of the nested lists that are a sentence's values. Larger ones are these times a
+# power of `GROWTH`, so that there are few shapes: each is compiled.
+LEAST_SIZES = {
+    "prefix": (16,),
+    "fragment": (16, 16),
+    "required": (2, 2, 4),
+    "banned_here": (16, 16),
+    "limit": (1,),
+}
 GROWTH = 4
 
 

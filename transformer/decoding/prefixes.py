@@ -1,7 +1,7 @@
 """Prefixes that end within a word: the last word may be spelled by any tokens, and continue.
 
-A search that forced the best segmentation of "Mon" would rule out the token "Montag". So only the tokens before the last
-word are forced. The characters of the last word, its fragment, are matched instead.
+A search that forced the best segmentation of "Mon" would rule out the token "Montag". So only the tokens before the
+last word are forced. The characters of the last word, its fragment, are matched instead.
 """
 
 import bisect
