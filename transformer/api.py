@@ -217,12 +217,14 @@ class Model:
         """
         with self._ready("translate"):
             parameters = self._parameters[self._decoder.devices[0]]
-            lengths, arrays_of = range(2, self.config.decoding.max_source_length + 1), None
-            if text is not None:
-                sources = self._decoder.source_tokens([text], 1)
-                lengths = map(len, sources)
-                arrays_of = self._decoder.arrays_of(sources, 1, [control])
-            call_all(self._decoder.compilations(parameters, lengths, n_best, arrays_of))
+            if text is None:
+                lengths = range(2, self.config.decoding.max_source_length + 1)
+                call_all(self._decoder.compilations(parameters, lengths, n_best))
+                return
+            sources = self._decoder.source_tokens([text], 1)
+            for search in self._decoder.control.searches(control):
+                arrays_of = self._decoder.arrays_of(sources, 1, [search])
+                call_all(self._decoder.compilations(parameters, map(len, sources), n_best, arrays_of))
 
     def num_tokens(self, text: str) -> int:
         """Returns the number of tokens of a source text, end-of-sentence included. Raises UserError as `translate`."""

@@ -152,6 +152,12 @@ class OutputControl:
         joined = whole[len(before) :]
         return [tokens] if UNK in joined or joined in ([], tokens) else [tokens, joined]
 
+    def searches(self, control: Control) -> list[Control]:
+        """Returns the controls of the searches for a sentence: see `TextDecoder.translate`."""
+        if not control.required or self.config.strategy != "beam":
+            return [control]
+        return [control._replace(required=()), control._replace(limit=EXTRA_LENGTH)]
+
     def lacks(self, translation: Translation, required: Sequence[Sequence[str]]) -> bool:
         """Returns True if the text of the translation lacks all alternatives of some phrase."""
         phrases = [self.spelling.normalize("required", alternatives) for alternatives in required]

@@ -63,7 +63,7 @@ class TextDecoder(DeviceModels):
         check_n_best(self.config, n_best)
         sources = self.source_tokens(texts, first_line)
         arrays_of = self.arrays_of(sources, first_line, controls)
-        if self.config.strategy == "beam" and any(control.required for control in controls):
+        if any(len(self.control.searches(control)) > 1 for control in controls):
             return self._translate_with_phrases(parameters, sources, n_best, first_line, report, controls)
         return self._translate(parameters, sources, arrays_of, n_best, report)
 
@@ -81,8 +81,9 @@ class TextDecoder(DeviceModels):
         The first search is without them. Only sources for which it finds outputs that lack one are searched with them.
         So an output that obeys without being forced to is never lost.
         """
-        relaxed = self.arrays_of(sources, first_line, [control._replace(required=()) for control in controls])
-        translations = self._translate(parameters, sources, relaxed, n_best, report=lambda count: None)
+        relaxed = [control._replace(required=()) for control in controls]
+        arrays_of = self.arrays_of(sources, first_line, relaxed)
+        translations = self._translate(parameters, sources, arrays_of, n_best, report=lambda count: None)
         controls, sources = list(controls), list(sources)
         for i, (control, outputs) in enumerate(zip(controls, translations, strict=True)):
             if sources[i] and any(self.control.lacks(output, control.required) for output in outputs):
