@@ -47,7 +47,10 @@ def main(arguments: argparse.Namespace) -> None:
     with files.new_folder(output) as unfinished:
         workdirs.write(model, unfinished, origin)
         written = workdirs.from_workdir(unfinished, "best", 1)
-        certified = certificate.certify(written, source, entry, python, sentences, quantization=None)
+        try:
+            certified = certificate.certify(written, source, entry, python, sentences, quantization=None)
+        except runtimes.CannotDecode as reason:  # the files are not ours to mend
+            certified = certificate.uncertified(reason)
         certificate.write(certified, origin["files"], unfinished)
     certificate.conclude(certified, output)
 

@@ -16,7 +16,9 @@ VERSION = 1
 FLOAT32, BYTES, INT8 = 0x404, 0x101, 0x4101  # of INT8 the data are the values times a factor, and then the factor
 SHORTLIST_MAGIC = 0xF11A48D5013417F5
 LONGEST = 1000  # translations of a token in a shortlist
-EMBEDDINGS = "Wemb"  # the only int8 matrix that is not transposed
+EMBEDDINGS = "Wemb"  # in the names of the int8 matrices that are not transposed
+# The search of Firefox's engine, which reads no file of settings.
+SEARCH = marian.SEARCH_DEFAULTS | {"beam-size": 1, "normalize": 1.0, "max-length-factor": 2.0}
 
 
 def read(path: Path) -> PortableModel:
@@ -24,7 +26,7 @@ def read(path: Path) -> PortableModel:
     models = models_in(path)
     if len(models) != 1:
         raise UserError(f"{path}: has {len(models)} models in Marian's binary format; name the file of one")
-    model = marian.assemble(models[0], read_arrays(models[0]))
+    model = marian.assemble(models[0], read_arrays(models[0]), SEARCH)
     shortlists = sorted(models[0].parent.glob("lex*.bin"))
     if not shortlists:
         return model
@@ -63,7 +65,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
             elif kind == BYTES:
                 arrays[name] = file.array("i1", shape)
             elif kind == INT8:
-                is_transposed = name != EMBEDDINGS
+                is_transposed = EMBEDDINGS not in name
                 values = file.array("i1", shape[::-1] if is_transposed else shape)
                 with np.errstate(all="ignore"):  # an infinite or NaN value is an error below
                     values = values / file.array("<f4", [1])

@@ -39,7 +39,10 @@ def certify(
     sentences: Sentences | None,
     quantization: str | None,
 ) -> dict[str, Any]:
-    """Returns the certificate of a model here and the model in a file or folder of a format and a quantization."""
+    """Returns the certificate of a model here and the model in a file or folder of a format and a quantization.
+
+    Raises CannotDecode if the toolkit fails.
+    """
     try:
         if entry.runtime is None:
             raise Unavailable("no toolkit translates this format")
@@ -54,7 +57,12 @@ def certify(
         theirs = ask(python, entry.runtime, request | {"references": ours["references"]})
         return compare(sentences, request, ours, theirs, config)
     except Unavailable as reason:
-        return {"verdict": "uncertified", "reasons": [str(reason)]}
+        return uncertified(reason)
+
+
+def uncertified(reason: Exception) -> dict[str, Any]:
+    """Returns the certificate of a model that the other toolkit has not translated with."""
+    return {"verdict": "uncertified", "reasons": [str(reason)]}
 
 
 def float32_config(model: PortableModel, search: Mapping[str, Any]) -> Config:

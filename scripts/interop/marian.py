@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from absl import logging
 
 from scripts.interop import marian_architecture, untrusted, vocabularies
 from scripts.interop.marian_architecture import OUTPUT, OUTPUT_BIAS
@@ -16,6 +17,8 @@ from transformer.errors import UserError, first_of
 
 SETTINGS = "special:model.yml"  # the array with the settings of the architecture: YAML that ends with NUL
 MODEL, SEARCH = "model.npz", "decoder.yml"
+SEARCH_DEFAULTS = {"beam-size": 12, "normalize": 0, "max-length-factor": 3, "word-penalty": 0}  # Marian's
+LARGEST = {"beam-size": 1000, "normalize": 100, "max-length-factor": 1000, "word-penalty": 0}
 
 
 def read(path: Path) -> PortableModel:
@@ -24,7 +27,7 @@ def read(path: Path) -> PortableModel:
     if len(models) != 1:
         listed = first_of([model.name for model in models], 3, ", ")
         raise UserError(f"{path}: has {len(models)} models ({listed}); name the file of one")
-    return assemble(models[0], untrusted.read_npz(models[0]))
+    return assemble(models[0], untrusted.read_npz(models[0]), SEARCH_DEFAULTS)
 
 
 def models_in(path: Path) -> list[Path]:
@@ -33,9 +36,16 @@ def models_in(path: Path) -> list[Path]:
     return [path for path in paths if path.suffix == ".npz" and not path.name.endswith(".optimizer.npz")]
 
 
-def assemble(path: Path, arrays: dict[str, np.ndarray]) -> PortableModel:
-    """Returns the model of the arrays in a file of Marian's. Raises UserError if it cannot be expressed here."""
+def assemble(path: Path, arrays: dict[str, np.ndarray], default_search: dict[str, Any]) -> PortableModel:
+    """Returns the model of the arrays in a file of Marian's. Raises UserError if it cannot be expressed here.
+
+    A model without a file of settings beside it is searched with `default_search`.
+    """
     search = _search_settings(path)
+    if not search:
+        search = default_search
+        listed = ", ".join(f"{name} {value}" for name, value in search.items())
+        logging.info("%s: no %s and no config*.yml is beside it; the search has %s.", path, SEARCH, listed)
     source, target = vocabularies.read_marian(path.parent, search.get("vocabs"))
     with untrusted.reading(path):
         settings = untrusted.parse_yaml(arrays.pop(SETTINGS).tobytes().split(b"\0")[0].decode(), path)
@@ -74,8 +84,8 @@ def _search_settings(model: Path) -> dict[str, Any]:
 
 
 def _search_config(search: dict[str, Any]) -> dict[str, Any]:
-    values = {"beam-size": 12, "normalize": 0, "max-length-factor": 3, "word-penalty": 0} | search  # Marian's defaults
-    for name, largest in {"beam-size": 1000, "normalize": 100, "max-length-factor": 1000, "word-penalty": 0}.items():
+    values = SEARCH_DEFAULTS | search
+    for name, largest in LARGEST.items():
         if type(values[name]) not in (int, float, bool) or not 0 <= values[name] <= largest:
             raise UserError(f"its search has {name}={values[name]!r:.60}, must be from 0 to {largest}")
     return {

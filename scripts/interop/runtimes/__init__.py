@@ -50,6 +50,10 @@ class Unavailable(Exception):
     """Raised if there is nothing to compare."""
 
 
+class CannotDecode(UserError):
+    """Raised if the other toolkit fails, for example since it cannot read this variant of a format."""
+
+
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of the commands that write a certificate."""
     parser.add_argument("--sentences", metavar="FILE", help="sentences to compare, one a line")
@@ -69,7 +73,10 @@ def find_python(flag: str | None, is_here: bool) -> Path | None:
 
 
 def ask(python: Path, runtime: str, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the other toolkit's answer. Raises Unavailable if its packages are missing, and UserError if it fails."""
+    """Returns the other toolkit's answer.
+
+    Raises Unavailable if its packages are missing, CannotDecode if it fails, and UserError for a broken answer.
+    """
     program, began = FOLDER / f"{runtime}.py", time.perf_counter()
     command, text = [str(python), "-I", str(program)], json.dumps(request)
     try:
@@ -82,7 +89,7 @@ def ask(python: Path, runtime: str, request: Mapping[str, Any]) -> dict[str, Any
             raise Unavailable(f"{python}: {reason}; make interop")
         if done.returncode == NO_REFERENCE:
             raise Unavailable(reason)
-        raise UserError(f"the other toolkit cannot decode it: {reason:.300}")
+        raise CannotDecode(f"the other toolkit cannot decode it: {reason:.300}")
     try:
         answer = json.loads(done.stdout)
         count, scores = len(request["sources"]), answer["scores"]

@@ -76,6 +76,9 @@ def write_npz(folder: Path, tables: dict[str, int] | None = None, size: int = 30
     return folder / "model.npz"
 
 
+LOOKED_UP = ("Wemb", "encoder_Wemb", "decoder_Wemb")  # tables whose rows are looked up; the others are multiplied
+
+
 def binary(arrays: dict[str, np.ndarray], factors: dict[str, float] | None = None) -> bytes:
     """Returns a .bin file; the arrays that `factors` names are int8, transposed unless they are the embeddings."""
     names, heads, shapes, data = b"", b"", b"", b""
@@ -83,7 +86,7 @@ def binary(arrays: dict[str, np.ndarray], factors: dict[str, float] | None = Non
         factor = (factors or {}).get(name)
         if factor is not None:
             values = np.clip(np.rint(array * factor), -127, 127).astype(np.int8)
-            content, kind = (values if name == "Wemb" else values.T).tobytes() + struct.pack("<f", factor), 0x4101
+            content, kind = (values if name in LOOKED_UP else values.T).tobytes() + struct.pack("<f", factor), 0x4101
         else:
             content, kind = array.tobytes(), 0x404 if array.dtype == np.float32 else 0x101
         content += bytes(-len(content) % 256)
@@ -93,6 +96,18 @@ def binary(arrays: dict[str, np.ndarray], factors: dict[str, float] | None = Non
     start = struct.pack("<QQ", 1, len(arrays)) + heads + names + shapes
     padding = -(len(start) + 8) % 256
     return start + struct.pack("<Q", padding) + bytes(padding) + data
+
+
+def write_binary_of_two(folder: Path) -> dict[str, np.ndarray]:
+    """Writes a student with two vocabularies and without settings, like Firefox's en-ja. Returns its arrays."""
+    settings = SETTINGS | SSRU | {"tied-embeddings-all": False, "tied-embeddings": True}
+    arrays = make_arrays({"encoder_Wemb": 30, "decoder_Wemb": 28}, settings)
+    factors = {name: 37.5 for name in arrays if "_W" in name and "_ln_" not in name}
+    content = binary(arrays | {"special:model.yml": settings_array(settings)}, factors)
+    (folder / "model.xxyy.intgemm.alphas.bin").write_bytes(content)
+    (folder / "srcvocab.xxyy.spm").write_bytes(vocabulary(30))
+    (folder / "trgvocab.xxyy.spm").write_bytes(vocabulary(28))
+    return arrays
 
 
 def write_binary(folder: Path) -> Path:

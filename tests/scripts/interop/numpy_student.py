@@ -7,6 +7,7 @@ Simpler Simple Recurrent Unit.
 import math
 import struct
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import sentencepiece
@@ -15,8 +16,16 @@ END = 0
 HEADS = 8
 
 
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Reads all matrices of a .bin file in float32, in the order of x W."""
+class Stored(NamedTuple):
+    """The values of an array in their order in the file, its shape, and the factor of int8 values."""
+
+    values: np.ndarray
+    shape: tuple[int, ...]
+    factor: float | None = None
+
+
+def read_arrays(path: Path) -> dict[str, Stored]:
+    """Reads all arrays of a .bin file: float32, bytes, and int8 matrices as float32."""
     content = path.read_bytes()
     version, count = struct.unpack_from("<QQ", content)
     assert version == 1
@@ -33,13 +42,27 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     for name, shape, (_, kind, _, size) in zip(names, shapes, heads, strict=True):
         elements = math.prod(shape)
         if kind == 0x404:
-            arrays[name] = np.frombuffer(content, "<f4", elements, position).reshape(shape)
+            arrays[name] = Stored(np.frombuffer(content, "<f4", elements, position), shape)
+        elif kind == 0x101:
+            arrays[name] = Stored(np.frombuffer(content, "i1", elements, position), shape)
         elif kind == 0x4101 and not name.endswith("_QuantMultA"):
             (factor,) = struct.unpack_from("<f", content, position + elements)
             values = np.frombuffer(content, "i1", elements, position).astype(np.float32) / np.float32(factor)
-            arrays[name] = values.reshape(shape) if name == "Wemb" else values.reshape(shape[::-1]).T
+            arrays[name] = Stored(values, shape, factor)
         position += size
     return arrays
+
+
+def as_table(stored: Stored) -> np.ndarray:
+    """Returns a matrix whose rows are looked up."""
+    return stored.values.reshape(stored.shape)
+
+
+def as_factor(stored: Stored) -> np.ndarray:
+    """Returns the matrix W of a product x W, which is stored as its transpose in int8."""
+    if stored.factor is None:
+        return stored.values.reshape(stored.shape)
+    return stored.values.reshape(stored.shape[::-1]).T
 
 
 def read_shortlist(path: Path) -> tuple[int, np.ndarray, np.ndarray]:
@@ -51,12 +74,19 @@ def read_shortlist(path: Path) -> tuple[int, np.ndarray, np.ndarray]:
 
 
 class Student:
-    """The model in a folder. With `shortlist`, it considers the tokens of the folder's shortlist only."""
+    """The model in a folder. With `shortlist`, it considers the tokens of the folder's shortlist only.
+
+    The use of a matrix decides its layout, not its name: rows of tables are looked up, so int8 tables are stored row by
+    row. All other int8 matrices are stored transposed, for the kernels of the matmul.
+    """
 
     def __init__(self, folder: Path, shortlist: bool) -> None:
-        (model,), (vocabulary,) = folder.glob("model.*.bin"), folder.glob("vocab.*.spm")
+        (model,), vocabularies = folder.glob("model.*.bin"), sorted(folder.glob("*vocab.*.spm"))
         self.arrays = read_arrays(model)
-        self.processor = sentencepiece.SentencePieceProcessor(model_file=str(vocabulary))
+        self.source, self.target = (
+            sentencepiece.SentencePieceProcessor(model_file=str(path)) for path in (vocabularies[0], vocabularies[-1])
+        )
+        self.is_shared = len(vocabularies) == 1
         self.shortlist = read_shortlist(next(folder.glob("lex.*.bin"))) if shortlist else None
         self.encoder_depth, self.decoder_depth = (
             sum(f"{stack}_l{number}_ffn_W1" in self.arrays for number in range(1, 20))
@@ -64,49 +94,59 @@ class Student:
         )
 
     def translate(self, text: str) -> str:
-        source = [*self.processor.encode(text), END]
-        memory = self.embed(source, 0)
+        source = [*self.source.encode(text), END]
+        memory = self.embed("encoder", source, 0)
         for number in range(1, self.encoder_depth + 1):
             layer = f"encoder_l{number}"
             memory = self.attend(f"{layer}_self", memory, memory)
             memory = self.feed_forward(layer, memory)
         tokens = self.candidates(source)
-        table, bias = self.arrays["Wemb"][tokens], self.arrays["decoder_ff_logit_out_b"][0, tokens]
-        bias = np.where(tokens == self.processor.unk_id(), -np.inf, bias)
+        table, bias = self.table("decoder")[tokens], self.vector("decoder_ff_logit_out_b")[tokens]
+        bias = np.where(tokens == self.target.unk_id(), -np.inf, bias)
         states = [np.zeros((1, memory.shape[1]), np.float32)] * self.decoder_depth
         target: list[int] = []
         while len(target) < 2.5 * len(source) and target[-1:] != [END]:
-            x = self.embed(target[-1:], len(target)) if target else self.positions(1, 0)
+            x = self.embed("decoder", target[-1:], len(target)) if target else self.positions(1, 0)
             for number in range(1, self.decoder_depth + 1):
                 layer = f"decoder_l{number}"
                 forget = 1 / (1 + np.exp(-self.affine(x, f"{layer}_rnn_Wf", f"{layer}_rnn_bf")))
-                states[number - 1] = forget * states[number - 1] + (1 - forget) * (x @ self.arrays[f"{layer}_rnn_W"])
+                states[number - 1] = forget * states[number - 1] + (1 - forget) * (x @ self.matrix(f"{layer}_rnn_W"))
                 x = self.norm(x + np.maximum(states[number - 1], 0), f"{layer}_rnn_ffn")
                 x = self.attend(f"{layer}_context", x, memory)
                 x = self.feed_forward(layer, x)
             target.append(int(tokens[np.argmax(table @ x[0] + bias)]))
-        return self.processor.decode(target[: target.index(END)] if END in target else target)
+        return self.target.decode(target[: target.index(END)] if END in target else target)
 
     def candidates(self, source: list[int]) -> np.ndarray:
         """Returns the tokens to consider, in ascending order."""
         if self.shortlist is None:
-            return np.arange(self.processor.vocab_size())
+            return np.arange(self.target.vocab_size())
         frequent, offsets, translations = self.shortlist
         lists = [translations[int(offsets[token]) : int(offsets[token + 1])] for token in source]
-        return np.unique(np.concatenate([np.arange(frequent), source, *lists])).astype(np.int64)
+        copied = source if self.is_shared else []
+        return np.unique(np.concatenate([np.arange(frequent), copied, *lists])).astype(np.int64)
 
-    def embed(self, tokens: list[int], start: int) -> np.ndarray:
-        table = self.arrays["Wemb"]
+    def table(self, stack: str) -> np.ndarray:
+        return as_table(self.arrays.get(f"{stack}_Wemb") or self.arrays["Wemb"])
+
+    def matrix(self, name: str) -> np.ndarray:
+        return as_factor(self.arrays[name])
+
+    def vector(self, name: str) -> np.ndarray:
+        return self.arrays[name].values
+
+    def embed(self, stack: str, tokens: list[int], start: int) -> np.ndarray:
+        table = self.table(stack)
         return table[tokens] * np.float32(math.sqrt(table.shape[1])) + self.positions(len(tokens), start)
 
     def positions(self, length: int, start: int) -> np.ndarray:
-        half = self.arrays["Wemb"].shape[1] // 2
+        half = self.table("decoder").shape[1] // 2
         frequencies = np.exp(np.arange(half) * -(math.log(10_000) / (half - 1)))
         angles = np.arange(start, start + length)[:, None] * frequencies
         return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
 
     def affine(self, x: np.ndarray, kernel: str, bias: str) -> np.ndarray:
-        return x @ self.arrays[kernel] + self.arrays[bias]
+        return x @ self.matrix(kernel) + self.vector(bias)
 
     def attend(self, name: str, x: np.ndarray, memory: np.ndarray) -> np.ndarray:
         """Returns LayerNorm(x + attention), of HEADS heads."""
@@ -126,4 +166,4 @@ class Student:
     def norm(self, x: np.ndarray, name: str) -> np.ndarray:
         centered = x - x.mean(axis=1, keepdims=True)
         scale = np.sqrt(np.square(centered).mean(axis=1, keepdims=True) + np.float32(1e-6))
-        return centered / scale * self.arrays[f"{name}_ln_scale"] + self.arrays[f"{name}_ln_bias"]
+        return centered / scale * self.vector(f"{name}_ln_scale") + self.vector(f"{name}_ln_bias")

@@ -37,6 +37,22 @@ def test_int8_matrices_are_dequantized(model):
     np.testing.assert_allclose(parameters["decoder.embedding.table"][EOS], expected, rtol=1e-6)
 
 
+def test_two_vocabularies_have_a_table_each_and_firefox_searches_greedily(tmp_path, caplog):
+    arrays = marian_files.write_binary_of_two(tmp_path)
+    with caplog.at_level("INFO", logger="absl"):
+        model = bergamot.read(tmp_path)
+    for side, stack in zip(model.tokenizer.sides, ("encoder", "decoder"), strict=True):
+        ids = vocabularies.marian_side(side).ids[SPECIAL:]
+        rows = np.clip(np.rint(arrays[f"{stack}_Wemb"][ids] * 37.5), -127, 127) / 37.5
+        np.testing.assert_allclose(model.parameters[f"{stack}.embedding.table"][SPECIAL:], rows, rtol=1e-6)
+    kernel = np.clip(np.rint(arrays["encoder_l1_ffn_W1"] * 37.5), -127, 127) / 37.5
+    np.testing.assert_allclose(model.parameters["encoder.layers.0.feed_forward.inner.kernel"], kernel, rtol=1e-6)
+    config = model.config  # there is no .yml
+    assert (config["decoding.beam_size"], config["decoding.length_penalty"]) == (1, 1.0)
+    assert config["decoding.max_length_factor"] == 2.0
+    assert "the search has beam-size 1, normalize 1.0, max-length-factor 2.0" in caplog.text
+
+
 def test_the_search_is_that_of_the_engine(model):
     config = bergamot.read(model.parent).config
     assert config["decoding.beam_size"] == 1

@@ -2,17 +2,21 @@
 
 import dataclasses
 import json
+import shutil
 import statistics
 import subprocess
 
+import numpy as np
 import pytest
+from sentencepiece import sentencepiece_model_pb2
 
 import transformer
-from scripts import export
+from scripts import export, import_model
 from scripts.interop import bergamot, certificate, marian, workdirs
 from scripts.interop.formats import FORMATS
 from tests.checkpoints.workdirs import run
 from tests.conftest import REPOSITORY
+from tests.scripts.interop import marian_files, numpy_student
 from tests.scripts.interop.numpy_student import Student
 from transformer import train as train_command
 
@@ -112,3 +116,40 @@ def test_a_student_of_firefox_gives_the_translations_of_numpy_and_of_the_engine(
         student = Student(folder, shortlist=size > 0)
         assert translations == [student.translate(line) for line in lines]
         assert sum(a == b for a, b in zip(translations, engine, strict=True)) >= 0.95 * len(lines)
+    # With a target vocabulary in another order, without settings, as Firefox's en-ja and en-zh are.
+    two, imported = tmp_path / "two", tmp_path / "imported"
+    two.mkdir()
+    split_vocabulary(folder, two)
+    lines = lines[:20]
+    flags = "--source_language=en", "--target_language=pt", f"--runtime={interop_python}"
+    assert run(import_model, f"--from={two}", f"--output={imported}", *flags) == 0
+    assert json.loads((imported / "certificate.json").read_text())["verdict"] == "uncertified"
+    translations = [best.text for (best,) in transformer.load(imported).translate(lines)]
+    student = Student(two, shortlist=False)
+    assert translations == [student.translate(line) for line in lines]
+    student = Student(folder, shortlist=False)
+    assert translations == [student.translate(line) for line in lines]
+
+
+def split_vocabulary(folder, new):
+    """Writes a Firefox model as one with two vocabularies, of which the target's ordinary pieces are reversed."""
+    (model,), (vocabulary,) = folder.glob("model.*.bin"), folder.glob("vocab.*.spm")
+    proto = sentencepiece_model_pb2.ModelProto.FromString(vocabulary.read_bytes())
+    special, ordinary = list(proto.pieces[:2]), list(proto.pieces[2:])
+    order = np.array([0, 1, *range(len(proto.pieces) - 1, 1, -1)])
+    del proto.pieces[:]
+    proto.pieces.extend([*special, *reversed(ordinary)])
+    shutil.copy(vocabulary, new / "srcvocab.enpt.spm")
+    (new / "trgvocab.enpt.spm").write_bytes(proto.SerializeToString())
+    stored = numpy_student.read_arrays(model)
+    table = numpy_student.as_table(stored["Wemb"])
+    arrays = {name: numpy_student.as_factor(array) for name, array in stored.items() if name != "Wemb"}
+    arrays |= {"encoder_Wemb": table, "decoder_Wemb": table[order]}
+    arrays["decoder_ff_logit_out_b"] = arrays["decoder_ff_logit_out_b"][:, order]
+    settings = arrays["special:model.yml"].tobytes().decode()
+    settings = settings.replace("tied-embeddings: false", "tied-embeddings: true")
+    settings = settings.replace("tied-embeddings-all: true", "tied-embeddings-all: false")
+    arrays["special:model.yml"] = np.frombuffer(settings.encode(), np.int8)
+    factors = {name: array.factor for name, array in stored.items() if array.factor is not None}
+    factors |= dict.fromkeys(("encoder_Wemb", "decoder_Wemb"), factors.pop("Wemb"))
+    (new / "model.enpt.intgemm.alphas.bin").write_bytes(marian_files.binary(arrays, factors))
