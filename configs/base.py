@@ -269,7 +269,7 @@ def get_keys() -> ml_collections.ConfigDict:
     # dtype of products with weights. auto: model.dtype; int8: 8-bit integers, to which weights and activations are
     # rounded, on CPUs with instructions for them
     decoding.dtype = Key("auto", one_of("auto", "int8"))
-    decoding.beam_size = Key(4, at_least(1))  # hypotheses per sentence (section 6.1); 1: greedy
+    decoding.beam_size = Key(4, between(1, 1000))  # hypotheses per sentence (section 6.1); 1: greedy
     decoding.length_penalty = Key(0.6, at_least(0))  # alpha of the length penalty; 0: none
     # Divides the log-probability of an output by its length, end included. gnmt: ((5 + length) / 6)^alpha (Wu et al.
     # 2016); power: length^alpha, as in CTranslate2, Hugging Face and Marian
@@ -285,10 +285,14 @@ def get_keys() -> ml_collections.ConfigDict:
     # An output has at most max_length_factor x source length + max_extra_length tokens (section 6.1)
     decoding.max_length_factor = Key(1.0, between(0, 100))
     decoding.max_extra_length = Key(50, at_least(0))
-    decoding.min_length = Key(0, at_least(0))  # output tokens, end excluded, at least, if the limit above allows
+    decoding.min_length = Key(
+        0, between(0, 1 << 16)
+    )  # output tokens, end excluded, at least, if the limit above allows
     decoding.no_repeat_ngram = Key(0, between(0, 100))  # no output has an n-gram of so many tokens twice; 0: any may
     decoding.banned = Key("", TEXT)  # file of phrases, one a line, whose tokens no output has; empty: none
-    decoding.max_source_length = Key(256, at_least(2))  # source tokens, end included; the rest is cut, with a warning
+    decoding.banned_pieces = Key((), TEXTS)  # pieces of the target vocabulary that no output has
+    # Source tokens, end included; the rest is cut, with a warning
+    decoding.max_source_length = Key(256, between(2, 1 << 16))
     # Source or output positions x beams of a decoding batch, at most
     decoding.batch_tokens = Key(8192, at_least(1), MESH)
     # beam: translations of each source token among the candidates of an output, at most 64, from the file that

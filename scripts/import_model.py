@@ -23,6 +23,8 @@ from scripts.interop import runtimes
 from transformer import cli, files
 from transformer.errors import UserError
 
+LICENCES = ("LICENSE", "LICENCE", "COPYING")
+
 
 def main(arguments: argparse.Namespace) -> None:
     from scripts.interop import certificate, formats, workdirs
@@ -57,11 +59,13 @@ def main(arguments: argparse.Namespace) -> None:
 
 def origin_of(name: str, source: Path) -> dict[str, Any]:
     """Returns the content of parent.json: the format, the sha256 of its files, and the text of a licence among them."""
+    from scripts.interop import untrusted
     from scripts.interop.certificate import digests_in
 
     digests, folder = digests_in(source), source if source.is_dir() else source.parent
-    licences = [file for file in digests if Path(file).name.upper().startswith(("LICENSE", "LICENCE", "COPYING"))]
-    text = (folder / licences[0]).read_text(encoding="utf-8", errors="replace") if licences else None
+    paths = [folder / file for file in digests]
+    licences = [path for path in paths if path.name.upper().startswith(LICENCES) and not path.is_symlink()]
+    text = untrusted.read_bytes(licences[0]).decode(errors="replace") if licences else None
     return {"format": name, "files": digests, "licence": text}
 
 

@@ -42,7 +42,7 @@ def models_in(path: Path) -> list[Path]:
 
 
 def _has_version(path: Path) -> bool:
-    with untrusted.reading(path), path.open("rb") as file:
+    with untrusted.reading(path), untrusted.check_file(path).open("rb") as file:
         return file.read(8) == VERSION.to_bytes(8, "little")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 from absl import logging
 
+from scripts.interop import untrusted
 from scripts.interop.formats import Format
 from scripts.interop.portable import PortableModel
 from scripts.interop.runtimes import Unavailable, ask
@@ -47,7 +48,9 @@ def certify(
         if entry.runtime is None:
             raise Unavailable("no toolkit translates this format")
         if python is None:
-            raise Unavailable("no Python with the other toolkits; make interop, or name one with --runtime=PYTHON")
+            raise Unavailable("--runtime=none")
+        if not python.exists():
+            raise Unavailable(f"{python} is missing; make interop, or name a Python with --runtime=PYTHON")
         config = float32_config(model, entry.search)
         sentences = usable(sentences or default_sentences(config), model, config)
         model = dataclasses.replace(model, tokenizer=model.tokenizer.tagged(""))  # the sentences begin with the tag
@@ -176,10 +179,14 @@ def write(certificate: Mapping[str, Any], digests: Mapping[str, str], folder: Pa
 
 
 def digests_in(path: Path) -> dict[str, str]:
-    """Returns the sha256 of a file, or of each file in a folder, by its path there."""
+    """Returns the sha256 of a file, or of each regular file in a folder, by its path there."""
     folder = path if path.is_dir() else path.parent
-    paths = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
-    return {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in paths}
+    paths = sorted(filter(untrusted.is_readable, path.rglob("*"))) if path.is_dir() else [path]
+    digests = {}
+    for file in paths:
+        with file.open("rb") as content:
+            digests[str(file.relative_to(folder))] = hashlib.file_digest(content, "sha256").hexdigest()
+    return digests
 
 
 def conclude(certificate: Mapping[str, Any], output: Path) -> None:

@@ -88,8 +88,8 @@ def write(model: PortableModel, folder: Path, quantization: str | None, python: 
         "sources": [],
     }
     try:
-        python = python or runtimes.find_python(None, is_here=False) or Path(sys.executable)
-        runtimes.ask(python, "ctranslate2", request)
+        python = python or runtimes.find_python(None, is_here=False)
+        runtimes.ask(python if python.exists() else Path(sys.executable), "ctranslate2", request)
     except runtimes.Unavailable as reason:
         raise UserError(f"--format=ctranslate2: needs CTranslate2's converter: {reason}") from reason
     variables.unlink()

@@ -20,6 +20,7 @@ from transformer.errors import UserError
 # The search of most toolkits, in the configuration of a workdir.
 COMMON_SEARCH = {
     "decoding.banned": "",
+    "decoding.banned_pieces": (),
     "decoding.coverage_penalty": 0.0,
     "decoding.forbid_unk": True,
     "decoding.length_penalty_form": "power",

@@ -4,6 +4,7 @@ PegasusForConditionalGeneration has the same layers with their norms first. Both
 LayerNorm's epsilon 1e-5, and positions with all sines before all cosines, unless the weights have a table of positions.
 """
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,14 @@ from absl import logging
 from scripts.interop import untrusted, vocabularies
 from scripts.interop.portable import NEVER, PortableModel, fitting_positions, rows_in_order
 from scripts.interop.vocabularies import Side
-from transformer.config.keys import checked
+from transformer.config.keys import checked, show
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.errors import UserError
-from transformer.special_tokens import BOS
+from transformer.errors import UserError, first_of
+from transformer.special_tokens import BOS, EOS, SPECIAL
 
 CONFIG, GENERATION, TOKENIZER = "config.json", "generation_config.json", "tokenizer_config.json"
 WEIGHTS, PICKLE = "model.safetensors", "pytorch_model.bin"
+INDEX = "model.safetensors.index.json"  # of weights in several files
 VOCABULARIES, MODELS = ("vocab.json", "target_vocab.json"), ("source.spm", "target.spm")
 CLASSES = {"post": ("marian", "MarianMTModel"), "pre": ("pegasus", "PegasusForConditionalGeneration")}
 NORM_POSITIONS = {model_type: norm_position for norm_position, (model_type, _) in CLASSES.items()}
@@ -34,6 +36,16 @@ KEYS = {  # and the keys of config.json that have the same value
     "model.num_heads": ("encoder_attention_heads", "decoder_attention_heads"),
     **{f"model.{name}": (name,) for name in ("dropout", "attention_dropout", "activation_dropout")},
 }
+# Settings of the search that have no counterpart here, with the values that turn them off. Those of sampling matter
+# only with do_sample.
+NOT_TAKEN = {
+    "max_length": 20,
+    **dict.fromkeys(("max_new_tokens", "min_new_tokens", "max_time", "stop_strings")),
+    **{"do_sample": False, "num_beam_groups": 1, "diversity_penalty": 0.0, "renormalize_logits": False},
+    **{"repetition_penalty": 1.0, "encoder_repetition_penalty": 1.0, "encoder_no_repeat_ngram_size": 0},
+    **dict.fromkeys(("begin_suppress_tokens", "force_words_ids", "forced_decoder_ids", "sequence_bias")),
+    **dict.fromkeys(("exponential_decay_length_penalty", "guidance_scale", "penalty_alpha", "constraints")),
+}
 LANGUAGES = {"data.source_language": "source_lang", "data.target_language": "target_lang"}
 ACTIVATIONS = {"silu": "swish", "swish": "swish", "relu": "relu", "gelu": "gelu_exact", "gelu_new": "gelu"}
 POSITIONS = ("sinusoidal_concatenated", "sinusoidal_marian")  # the classes compute the first
@@ -44,29 +56,79 @@ POSITION_TABLES = ("model.encoder.embed_positions.weight", "model.decoder.embed_
 
 
 def recognises(path: Path) -> bool:
-    return (path / CONFIG).is_file() and any((path / name).is_file() for name in (WEIGHTS, PICKLE))
+    has_config, *has_texts = ((path / name).is_file() for name in (CONFIG, VOCABULARIES[0], MODELS[0]))
+    has_weights = any((path / name).is_file() for name in (WEIGHTS, INDEX, PICKLE))
+    if has_config and has_weights:
+        return True
+    # A file is missing, which the reader names. CTranslate2's converter may copy vocabularies beside its model.bin.
+    return all(has_texts) and (has_config or has_weights) and not (path / "model.bin").exists()
 
 
 def read(folder: Path) -> PortableModel:
     """Reads a folder that `save_pretrained` wrote. Raises UserError for another kind of model or a damaged file."""
     with untrusted.reading(folder):
-        settings = untrusted.read_json(folder / CONFIG)
+        settings = _read_values(folder / CONFIG)
         search, texts = (
-            untrusted.read_json(folder / name) if (folder / name).exists() else {} for name in (GENERATION, TOKENIZER)
+            _read_values(folder / name) if (folder / name).exists() else {} for name in (GENERATION, TOKENIZER)
         )
+        search_file = folder / (GENERATION if search else CONFIG)
+        search = search or settings
         with untrusted.reading(folder / CONFIG):
-            config = _read_settings(settings, search or settings, texts)
-        is_shared = not texts.get("separate_vocabs", False)
-        source, target = _read_vocabularies(folder, is_shared, settings.get("decoder_start_token_id"))
-        if not (folder / WEIGHTS).exists():
-            raise untrusted.pickle_error(folder / PICKLE)
-        arrays = untrusted.read_safetensors(folder / WEIGHTS)
-        parameters = _read_tables(arrays, settings, (source, target), config)
-        for module, foreign in modules(config):
-            weight, bias = (np.asarray(arrays[f"{foreign}.{leaf}"], np.float32) for leaf in ("weight", "bias"))
-            parameters |= {f"{module}.scale": weight} if module.endswith("norm") else {f"{module}.kernel": weight.T}
-            parameters[f"{module}.bias"] = bias
+            config = _read_architecture(settings)
+        with untrusted.reading(search_file):
+            config |= _read_search(search)
+        with untrusted.reading(folder / TOKENIZER):
+            config |= _read_texts(texts, config)
+        source, target = _read_vocabularies(folder, texts.get("separate_vocabs", False), settings)
+        with untrusted.reading(folder / CONFIG):
+            _check_special_tokens(settings, target)
+        with untrusted.reading(search_file):
+            config["decoding.banned_pieces"] = _banned_pieces(search, target)
+            not_taken = {name: search[name] for name, off in NOT_TAKEN.items() if search.get(name, off) != off}
+            if any(len(word) > 1 for word in search.get("bad_words_ids", [])):
+                not_taken["bad_words_ids"] = search["bad_words_ids"]
+        if not_taken:
+            listed = ", ".join(f"{name}={show(value):.60}" for name, value in not_taken.items())
+            logging.warning("%s: the search here does not take %s.", search_file, listed)
+        arrays = _read_weights(folder)
+        with untrusted.reading(folder / WEIGHTS):
+            parameters = _read_tables(arrays, settings, (source, target), config)
+            taken = {SHARED, HEAD, BIAS, *EMBEDDINGS, *POSITION_TABLES}
+            for module, foreign in modules(config):
+                weight, bias = (np.asarray(arrays[f"{foreign}.{leaf}"], np.float32) for leaf in ("weight", "bias"))
+                parameters |= {f"{module}.scale": weight} if module.endswith("norm") else {f"{module}.kernel": weight.T}
+                parameters[f"{module}.bias"] = bias
+                taken |= {f"{foreign}.weight", f"{foreign}.bias"}
+            if unused := sorted(arrays.keys() - taken):
+                raise UserError(f"has tensors that the model of {CONFIG} lacks ({first_of(unused, 3)})")
     return PortableModel(config, parameters, Tokenizer(source.vocabulary, target.vocabulary))
+
+
+def _read_values(path: Path) -> dict[str, Any]:
+    """Returns the settings in a file. As in Transformers, null stands for an absent setting."""
+    return {name: value for name, value in untrusted.read_json(path).items() if value is not None}
+
+
+def _read_weights(folder: Path) -> dict[str, np.ndarray]:
+    """Reads the weights, which may be in several files that an index lists."""
+    if not (folder / INDEX).exists():
+        if not (folder / WEIGHTS).exists() and (folder / PICKLE).exists():
+            raise untrusted.pickle_error(folder / PICKLE)
+        return untrusted.read_safetensors(folder / WEIGHTS)
+    with untrusted.reading(folder / INDEX):
+        if (folder / WEIGHTS).exists():
+            raise UserError(f"is beside {WEIGHTS}; delete one of them")
+        file_of = untrusted.read_json(folder / INDEX)["weight_map"]
+        if any(Path(name).name != name for name in file_of.values()):
+            raise UserError("must have names of files in its folder")
+    arrays = {}
+    for name in sorted(set(file_of.values())):
+        read = untrusted.read_safetensors(folder / name)
+        listed = {tensor for tensor, file in file_of.items() if file == name}
+        if differing := sorted(listed ^ read.keys()):
+            raise UserError(f"{folder / name}: has other tensors than {INDEX} lists ({first_of(differing, 3)})")
+        arrays |= read
+    return arrays
 
 
 def modules(settings: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -88,8 +150,7 @@ def modules(settings: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield f"{stack}.final_norm", f"model.{stack}.layer_norm"
 
 
-def _read_settings(settings: dict[str, Any], search: dict[str, Any], texts: dict[str, Any]) -> dict[str, Any]:
-    """Returns the configuration that the three files of settings describe."""
+def _read_architecture(settings: dict[str, Any]) -> dict[str, Any]:
     if (model_type := settings.get("model_type")) not in NORM_POSITIONS:
         raise UserError(f"model_type={model_type}: must be one of {', '.join(NORM_POSITIONS)}")
     if (activation := settings["activation_function"]) not in ACTIVATIONS:
@@ -97,10 +158,6 @@ def _read_settings(settings: dict[str, Any], search: dict[str, Any], texts: dict
     for names in KEYS.values():
         if any(settings[name] != settings[names[0]] for name in names):
             raise UserError(f"{' and '.join(names)} differ; both stacks must have the same value")
-    if (forced := search.get("forced_bos_token_id")) is not None:
-        raise UserError(f"forced_bos_token_id={forced}: a token that begins each translation cannot be imported")
-    if (penalty := search.get("repetition_penalty") or 1.0) != 1.0:
-        logging.warning("repetition_penalty=%g is left out: the search here has none.", penalty)
     config = {key: settings[names[0]] for key, names in KEYS.items()} | {
         "model.activation": ACTIVATIONS[activation],
         "model.norm_position": NORM_POSITIONS[model_type],
@@ -108,30 +165,66 @@ def _read_settings(settings: dict[str, Any], search: dict[str, Any], texts: dict
         "model.layer_norm_epsilon": EPSILON,
         "model.share_embeddings": "none",  # until the tables are read
         "tokenizer.kind": "pieces",
-        "decoding.beam_size": search.get("num_beams", 1),
-        "decoding.length_penalty": search.get("length_penalty", 1.0),
-        "decoding.length_penalty_form": "power",
-        "decoding.min_length": max(0, (search.get("min_length") or 0) - 1),  # there the start counts
-        "decoding.no_repeat_ngram": search.get("no_repeat_ngram_size") or 0,
-        "decoding.max_source_length": min(texts.get("model_max_length", LONGEST), settings["max_position_embeddings"]),
+        "decoding.max_source_length": settings["max_position_embeddings"],
     }
-    config |= {key: texts[name] for key, name in LANGUAGES.items() if texts.get(name)}
     checked(config)
     return config
 
 
-def _read_vocabularies(folder: Path, is_shared: bool, start: Any) -> tuple[Side, Side]:
+def _read_search(search: dict[str, Any]) -> dict[str, Any]:
+    if (forced := search.get("forced_bos_token_id")) is not None:
+        raise UserError(f"forced_bos_token_id={forced}: a token that begins each translation cannot be imported")
+    config = {
+        "decoding.beam_size": search.get("num_beams", 1),
+        "decoding.length_penalty": search.get("length_penalty", 1.0),
+        "decoding.length_penalty_form": "power",
+        "decoding.min_length": max(0, search.get("min_length", 0) - 1),  # there the start counts
+        "decoding.no_repeat_ngram": search.get("no_repeat_ngram_size", 0),
+    }
+    checked(config)
+    return config
+
+
+def _read_texts(texts: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    longest = min(texts.get("model_max_length", LONGEST), config["decoding.max_source_length"])
+    config = {key: texts[name] for key, name in LANGUAGES.items() if texts.get(name)}
+    config["decoding.max_source_length"] = longest
+    checked(config)
+    return config
+
+
+def _check_special_tokens(settings: dict[str, Any], target: Side) -> None:
+    start, end = settings["decoder_start_token_id"], target.ids[EOS]
+    if start not in range(target.size):
+        raise UserError(f"decoder_start_token_id={start}: must be the id of one of the {target.size} target tokens")
+    if settings.get("eos_token_id", end) != end:
+        raise UserError(f"eos_token_id={settings['eos_token_id']}: must be {end}, the id of </s>")
+
+
+def _banned_pieces(search: dict[str, Any], target: Side) -> tuple[str, ...]:
+    """Returns the pieces that are never generated; padding, <s> and <unk> are not anyway."""
+    words = [word for word in search.get("bad_words_ids", []) if len(word) == 1]
+    token_of = dict(enumerate(target.tokens))
+    tokens = {token_of[id_] for id_ in [*itertools.chain(*words), *search.get("suppress_tokens", [])]}
+    if EOS in tokens:
+        raise UserError("bans </s>, so that no translation could end")
+    return tuple(target.vocabulary.pieces[token] for token in sorted(tokens) if token >= SPECIAL)
+
+
+def _read_vocabularies(folder: Path, is_separate: bool, settings: dict[str, Any]) -> tuple[Side, Side]:
     """Reads the vocabularies of source and target.
 
     BOS has the id of the piece <s>, or else of the token from which decoding starts.
     """
-    models = [(folder / name).read_bytes() for name in MODELS]
-    sides = []
-    for name in VOCABULARIES[: 1 if is_shared else 2]:
+    models = [untrusted.read_bytes(folder / name) for name in MODELS]
+    if not is_separate and (folder / VOCABULARIES[1]).exists():
+        raise UserError(f"{folder / VOCABULARIES[1]}: is not used, since {TOKENIZER} lacks separate_vocabs=true")
+    start, sides = settings.get("decoder_start_token_id"), []
+    for name in VOCABULARIES[: 2 if is_separate else 1]:
         ids = untrusted.read_json(folder / name)
         with untrusted.reading(folder / name):
-            if sorted(ids.values()) != list(range(len(ids))):
-                raise UserError(f"the ids of its {len(ids)} pieces must be 0 to {len(ids) - 1}")
+            if any(type(id_) is not int for id_ in ids.values()) or sorted(ids.values()) != list(range(len(ids))):
+                raise UserError(f"the ids of its {len(ids)} pieces must be the integers 0 to {len(ids) - 1}")
             pad, unk, eos = (ids[piece] for piece in ("<pad>", "<unk>", "</s>"))
             bos = ids.get("<s>", start if start in ids.values() else pad)
         sides.append(vocabularies.piece_side(sorted(ids, key=ids.__getitem__), (pad, unk, bos, eos), models))

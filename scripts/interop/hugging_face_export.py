@@ -14,8 +14,9 @@ from transformer import files
 from transformer.config.keys import freeze
 from transformer.config_types import output_limit
 from transformer.data.tokenizers.vocabulary import PieceVocabulary
+from transformer.decoding.ensemble import forbidden_tokens
 from transformer.errors import UserError
-from transformer.special_tokens import BOS, EOS, PAD, SPECIAL_PIECES, UNK
+from transformer.special_tokens import BOS, EOS, PAD, SPECIAL_PIECES
 
 FORMAT = "huggingface"
 TAG = re.compile(">>.+<<")
@@ -64,7 +65,7 @@ def write(model: PortableModel, folder: Path, quantization: str | None, python: 
         "max_length": length,
         "min_length": settings["decoding.min_length"] and settings["decoding.min_length"] + 1,  # with the start
         "no_repeat_ngram_size": settings["decoding.no_repeat_ngram"],
-        "bad_words_ids": [[PAD], [BOS], *([[UNK]] if settings["decoding.forbid_unk"] else [])],
+        "bad_words_ids": [[token] for token in _banned(model, settings)],
     }
     texts = {name: settings[key] for key, name in names.LANGUAGES.items()} | {
         "tokenizer_class": "MarianTokenizer",
@@ -80,6 +81,13 @@ def write(model: PortableModel, folder: Path, quantization: str | None, python: 
         if side == 0 or not settings["tokenizer.shared"]:
             ids = {piece: token for token, piece in enumerate(vocabulary.pieces)}
             files.write_json(folder / names.VOCABULARIES[side], ids)
+
+
+def _banned(model: PortableModel, settings: dict[str, Any]) -> list[int]:
+    """Returns the tokens that are never generated."""
+    pieces = model.tokenizer.target.pieces
+    never = forbidden_tokens(settings["decoding.forbid_unk"])
+    return [*never, *map(pieces.index, settings["decoding.banned_pieces"])]
 
 
 def _check_expressible(model: PortableModel, settings: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ Every function raises UserError, one line that begins with the file, if the file
 import contextlib
 import json
 import math
+import stat
 import tokenize
 import zipfile
 import zlib
@@ -21,8 +22,10 @@ from safetensors.numpy import load_file
 
 from transformer.errors import MALFORMED, UserError
 
-MAX_TEXT = 1 << 26  # bytes of a JSON, YAML or text file
+MAX_TEXT = 1 << 26  # bytes of a JSON, YAML or text file, and of a SentencePiece model
+MAX_MODEL = 1 << 33  # bytes of a file of weights
 MAX_INFLATION = 16  # times the size of an archive that its content may have, if that is more than MAX_TEXT
+LFS_POINTER = b"version https://git-lfs"  # the beginning of a small text instead of a file
 PICKLES = ("pytorch_model.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle")
 DAMAGED = (
     *(*MALFORMED, EOFError, OverflowError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error),
@@ -45,11 +48,46 @@ def reading(path: Path) -> Iterator[None]:
         raise UserError(f"{path}: damaged ({reason:.120})") from None
 
 
+def check_file(path: Path, limit: int = MAX_MODEL) -> Path:
+    """Returns the path. Raises UserError unless it is a regular file in its folder of at most `limit` bytes.
+
+    No other file may be opened: a pipe or a device may never end, and a link may lead to a file of the user's.
+    """
+    with reading(path):
+        target, folder = path.resolve(strict=True), path.parent.resolve()
+        # The cache of Hugging Face's hub has links from snapshots/NAME/ into blobs/.
+        root = folder.parents[1] if folder.parent.name == "snapshots" else folder
+        if not target.is_relative_to(root):
+            raise UserError("is a link out of its folder; put the file itself there")
+        status = target.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise UserError("is not a regular file")
+        if status.st_size > limit:
+            raise UserError(f"has {status.st_size:,} bytes, must have at most {limit:,}")
+        with path.open("rb") as file:
+            if file.read(len(LFS_POINTER)) == LFS_POINTER:
+                raise UserError("is a pointer of Git LFS; run git lfs pull, which fetches the file itself")
+    return path
+
+
+def is_readable(path: Path) -> bool:
+    """Returns True for a file that `check_file` takes."""
+    try:
+        return check_file(path) == path
+    except UserError:
+        return False
+
+
+def read_bytes(path: Path, limit: int = MAX_TEXT) -> bytes:
+    """Reads a file of at most `limit` bytes."""
+    return check_file(path, limit).read_bytes()
+
+
 class Cursor:
     """A position in the content of a binary file, whose numbers are little-endian."""
 
     def __init__(self, path: Path) -> None:
-        self.content, self.position = memoryview(path.read_bytes()), 0
+        self.content, self.position = memoryview(read_bytes(path, MAX_MODEL)), 0
 
     def take(self, size: int) -> memoryview:
         """Returns the next bytes. Raises ValueError beyond the end of the file."""
@@ -82,9 +120,10 @@ def check_finite(path: Path, arrays: dict[str, np.ndarray]) -> None:
 def read_text(path: Path) -> str:
     """Reads UTF-8 text."""
     with reading(path):
-        if (size := path.stat().st_size) > MAX_TEXT:
-            raise UserError(f"has {size:,} bytes, must have at most {MAX_TEXT:,}")
-        return path.read_text(encoding="utf-8")
+        text = read_bytes(path, MAX_TEXT).decode()
+        if text.startswith("\ufeff"):
+            raise UserError("begins with a byte order mark; save it as UTF-8 without one")
+        return text
 
 
 def read_json(path: Path, kind: type = dict) -> Any:
@@ -110,7 +149,7 @@ def parse_yaml(text: str, path: Path, loader: str = "SafeLoader") -> dict[str, A
 def read_npz(path: Path) -> dict[str, np.ndarray]:
     """Reads the arrays of a NumPy archive, but no pickled objects."""
     arrays = {}
-    with reading(path), zipfile.ZipFile(path) as archive:
+    with reading(path), zipfile.ZipFile(check_file(path)) as archive:
         size, limit = sum(member.file_size for member in archive.infolist()), MAX_INFLATION * path.stat().st_size
         if size > max(limit, MAX_TEXT):
             raise ValueError(f"an archive of {size:,} bytes in {path.stat().st_size:,}")
@@ -131,7 +170,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
 def read_safetensors(path: Path) -> dict[str, np.ndarray]:
     """Reads the arrays of a safetensors file; bfloat16 becomes float32."""
     with reading(path):
-        arrays = load_file(path)
+        arrays = load_file(check_file(path))
         for name, array in arrays.items():
             arrays[name] = array.astype(np.float32) if array.dtype.name == "bfloat16" else array
         check_finite(path, arrays)

@@ -42,7 +42,7 @@ def read_marian(folder: Path, names: Any) -> tuple[Side, Side]:
         found = sorted(path for path in folder.glob("*vocab*") if path.suffix in (".spm", ".yml"))
         paths = found if names is None else [folder / Path(name).name for name in names]
         segmenters = [folder / f"{side}.spm" for side in SIDES]
-        models = [path.read_bytes() if path.exists() else None for path in segmenters]
+        models = [untrusted.read_bytes(path) if path.exists() else None for path in segmenters]
     is_ordered = names is not None or [path.name[:3] for path in paths] == ["src", "trg"]
     if len(paths) != 1 and not (len(paths) == 2 and is_ordered):
         listed = first_of([path.name for path in paths], 3, ", ") or "none"
@@ -54,7 +54,7 @@ def read_marian(folder: Path, names: Any) -> tuple[Side, Side]:
     for path in paths:
         with untrusted.reading(path):
             if path.suffix == ".spm":
-                sides.append(marian_side(SentencePieceVocabulary(path.read_bytes())))
+                sides.append(marian_side(SentencePieceVocabulary(untrusted.read_bytes(path))))
             else:
                 sides.append(_read_list(path, models))
     return pair(sides[0], sides[-1])
@@ -99,7 +99,7 @@ def _read_segmenter(folders: Sequence[Path], side: str) -> bytes | None:
     path = next((path for path in paths if path.exists()), None)
     if path is not None and path.name == "bpe.model":
         raise UserError("has a bpe.model of subword-nmt, must have a SentencePiece model")
-    return path and path.read_bytes()
+    return path and untrusted.read_bytes(path)
 
 
 def _read_tokens(folder: Path, side: str, rows: int, settings: dict[str, Any], models: Sequence[bytes | None]) -> Side:
@@ -116,6 +116,9 @@ def _read_tokens(folder: Path, side: str, rows: int, settings: dict[str, Any], m
         row_of = {token: row for row, token in enumerate(tokens)}
         start = settings["decoder_start_token"]
         pad = next((token for token in PADDING if token in row_of and token != start), None)
+        for key in ("decoder_start_token", "eos_token"):
+            if settings[key] not in row_of:
+                raise UserError(f"lacks {settings[key]!r:.60}, which is {key} in config.json")
         special = [row_of.get(token, ABSENT) for token in (pad, settings["unk_token"], start, settings["eos_token"])]
         return piece_side(tokens, special, models)
 

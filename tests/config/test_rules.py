@@ -145,7 +145,7 @@ POSSIBLE_COMBINATIONS = (
     {"training.init_optimizer": True, "training.init_from": "runs/a"},
     {"training.eval_bleu": False, "checkpoint.best_metric": "loss"},
     {"decoding.shortlist": 8},
-    {"decoding.strategy": "sample", "decoding.banned": "phrases.txt"},
+    {"decoding.strategy": "sample", "decoding.banned": "phrases.txt", "decoding.banned_pieces": ("a",)},
 )
 
 

@@ -11,14 +11,15 @@ import pytest
 from tests.decoding.models import decoding_config, log_probabilities, random_sources, tiny_model
 from tests.decoding.test_text_decoder import MODEL as MODEL_OF_TEXTS
 from tests.decoding.test_text_decoder import make_decoder, random_texts, translate
+from transformer.data.tokenizers.vocabulary import IdsVocabulary
 from transformer.decoding import beam_search, ensemble
 from transformer.decoding.batches import DecodingBatch
 from transformer.decoding.beam_search import BeamSearch, Sentences
 from transformer.decoding.constraints import constrain
-from transformer.decoding.control import Control
+from transformer.decoding.control import Control, OutputControl
 from transformer.decoding.required_phrases import search_with_phrases
 from transformer.errors import UserError
-from transformer.special_tokens import EOS, PAD, UNK
+from transformer.special_tokens import EOS, PAD, SPECIAL, UNK
 
 VOCAB_SIZE, LIMIT = 6, 4
 MODEL = tiny_model(VOCAB_SIZE, seed=3)
@@ -75,6 +76,7 @@ def test_the_search_finds_the_best_of_all_outputs_that_obey(values, obeys):
 
 BATCH = DecodingBatch(rows=8, length=16, indices=[0])
 TEXTS = random_texts(12, longest=15, seed=0)
+BANNED = ["4", "4"], ["7"], ["1", "1", "1"], ["5"], ["6"]
 PREFIXES = ["", "1", "2 3 4", "7 7 7 7"] * 3
 
 
@@ -118,16 +120,28 @@ def test_a_prefix_that_no_output_can_have_is_refused(prefixes, changes, message)
 @pytest.mark.parametrize("strategy", ["beam", "sample"])
 def test_the_keys_hold_in_every_search(strategy, tmp_path):
     (tmp_path / "phrases").write_text("4 4\n\n7\n1 1 1\n")
-    banned = {"banned": str(tmp_path / "phrases")}
+    banned = {"banned": str(tmp_path / "phrases"), "banned_pieces": ("5", "6")}
     for changes, obeys in (
         ({"min_length": 6}, lambda body: len(body) >= 5),  # the limit of the shortest source
         ({"no_repeat_ngram": 2}, functools.partial(has_no_repeated, 2)),
-        (banned, lambda body: not any(has(body, phrase) for phrase in (["4", "4"], ["7"], ["1", "1", "1"]))),
+        (banned, lambda body: not any(has(body, phrase) for phrase in BANNED)),
     ):
         texts = [text for text in random_texts(40, longest=15, seed=0) if text]
         plain, constrained = (translate(make_decoder(strategy=strategy, **c), texts) for c in ({}, changes))
         assert all(obeys(best.text.split()) for (best,) in constrained)
         assert not all(obeys(best.text.split()) for (best,) in plain), f"{changes} are too weak"
+
+
+def test_banned_pieces_are_forbidden_after_any_text_and_keep_the_other_probabilities():
+    control = OutputControl(decoding_config(banned_pieces=("5", "0")), IdsVocabulary(12))
+    tokens = jnp.full((1, 2, 6), PAD).at[0, :, :2].set(jnp.array([[5, 6], [9, 9]]))
+    logits = jnp.arange(24.0).reshape(1, 2, 12)
+    prediction = ensemble.Prediction(logits, jnp.zeros((1, 2)))
+    constrained = constrain(control.values_with({}), jnp.array([5]), prediction, tokens, jnp.array(2)).logits
+    expected = logits.at[:, :, jnp.array([SPECIAL, SPECIAL + 5])].set(-jnp.inf)
+    np.testing.assert_array_equal(constrained, expected)
+    with pytest.raises(UserError, match="^decoding.banned_pieces: the vocabulary lacks 99; leave it out"):
+        OutputControl(decoding_config(banned_pieces=("5", "99")), IdsVocabulary(12))
 
 
 def test_without_constraints_the_program_is_that_of_the_plain_search(monkeypatch):

@@ -210,9 +210,9 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
         )
     ),
     "constraints need a search by steps in the whole vocabulary; set shortlist=0 and another strategy, or "
-    "min_length=0, no_repeat_ngram=0 and an empty banned": (
+    "min_length=0, no_repeat_ngram=0 and empty banned and banned_pieces": (
         lambda c: (
-            any((c.decoding.min_length, c.decoding.no_repeat_ngram, c.decoding.banned))
+            any((c.decoding.min_length, c.decoding.no_repeat_ngram, c.decoding.banned, c.decoding.banned_pieces))
             and (c.decoding.strategy == "ctc" or c.decoding.shortlist > 0)
         )
     ),

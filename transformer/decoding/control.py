@@ -64,7 +64,13 @@ class OutputControl:
         except UserError as error:
             raise UserError(f"decoding.banned={config.banned}: {error}") from error
         self.banned = self.spelling.normalize(config.banned, lines) if lines else []
-        if rules := self.spelling.rules(self.banned) if self.banned else []:
+        rules = self.spelling.rules(self.banned) if self.banned else []
+        width = len(rules[0]) if rules else 2
+        for piece in config.banned_pieces:
+            if piece not in vocabulary.pieces:
+                raise UserError(f"decoding.banned_pieces: the vocabulary lacks {piece}; leave it out")
+            rules.append([vocabulary.pieces.index(piece)] + [0] * (width - 1))  # after any characters
+        if rules:
             self.values["banned"] = jnp.array([rules])
 
     @property

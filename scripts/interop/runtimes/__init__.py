@@ -61,15 +61,17 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def find_python(flag: str | None, is_here: bool) -> Path | None:
-    """Returns the Python of a runtime, this one if it `is_here`, or None. Raises UserError if --runtime names none."""
+    """Returns the Python of a runtime, which is this one if it `is_here` and may be missing; None: --runtime=none.
+
+    Raises UserError if --runtime names no program.
+    """
     if flag == "none":
         return None
     if flag is not None:
         if shutil.which(flag) is None:
             raise UserError(f"--runtime={flag}: no such program; name the Python with the other toolkits, or none")
-        return Path(flag)
-    python = Path(sys.executable) if is_here else REPOSITORY / ".venv-interop" / "bin" / "python"
-    return python if python.exists() else None
+        return Path(shutil.which(flag))
+    return Path(sys.executable) if is_here else REPOSITORY / ".venv-interop" / "bin" / "python"
 
 
 def ask(python: Path, runtime: str, request: Mapping[str, Any]) -> dict[str, Any]:

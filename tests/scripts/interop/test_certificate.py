@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -213,19 +214,43 @@ def test_an_interruption_or_a_full_disk_leaves_nothing(toy, tmp_path, monkeypatc
 
 
 @pytest.mark.usefixtures("decoded_once")
-def test_without_the_toolkit_a_model_is_uncertified(toy, tmp_path, capsys):
+def test_without_the_toolkit_a_model_is_uncertified(toy, tmp_path, capsys, monkeypatch):
     flag = f"--sentences={tmp_path / 'sentences'}"
     source = f"--from={toy()}"
     assert run(import_model, source, f"--output={tmp_path / 'none'}", "--runtime=none", flag) == 0
-    assert "uncertified: no Python with the other toolkits; make interop" in capsys.readouterr().err
+    assert "uncertified: --runtime=none." in capsys.readouterr().err
+    with monkeypatch.context() as patch:
+        patch.setattr(runtimes, "REPOSITORY", tmp_path / "new clone")
+        assert run(import_model, source, f"--output={tmp_path / 'bare'}", flag) == 0
+    assert "bin/python is missing; make interop, or name a Python" in capsys.readouterr().err
     (tmp_path / "toy.py").write_text("import no_such_toolkit\n")
     assert run(import_model, source, *flags(tmp_path, "missing")) == 0
     (tmp_path / "toy.py").write_text("import sys; print('it decodes otherwise', file=sys.stderr); sys.exit(3)\n")
     assert run(import_model, source, *flags(tmp_path, "otherwise")) == 0
-    for name in ("none", "missing", "otherwise"):
+    for name in ("none", "bare", "missing", "otherwise"):
         assert read(tmp_path / name)["verdict"] == "uncertified"
     assert read(tmp_path / "otherwise")["reasons"] == ["it decodes otherwise"]
     assert "No module named 'no_such_toolkit'" in read(tmp_path / "missing")["reasons"][0]
+
+
+@pytest.mark.usefixtures("decoded_once")
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("raise ValueError('a variant')", "cannot decode it: ValueError: a variant"),
+        ("import os; os.abort()", "cannot decode it: exit code -6"),
+    ],
+)
+def test_a_toolkit_that_cannot_read_a_variant_leaves_an_import_uncertified(toy, tmp_path, capsys, program, reason):
+    source, workdir = f"--from={toy()}", tmp_path / "imported"
+    (tmp_path / "toy.py").write_text(f"{program}\n")
+    assert run(import_model, source, *flags(tmp_path, "imported")) == 0
+    certified = read(workdir)
+    assert (certified["verdict"], certified["reasons"]) == ("uncertified", [f"the other toolkit {reason}"])
+    # But what this project wrote, the toolkit must read.
+    assert run(export, f"--workdir={workdir}", "--format=toy", *flags(tmp_path, "exported")) == 2
+    assert reason in error(capsys)
+    assert not list(tmp_path.glob("*exported*"))
 
 
 @pytest.mark.first_case
@@ -233,7 +258,6 @@ def test_without_the_toolkit_a_model_is_uncertified(toy, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("program", "reason"),
     [
-        ("raise ValueError('a broken file')", "cannot decode it: ValueError: a broken file"),
         ("print('{')", "the answer breaks the protocol (JSONDecodeError"),
         ("print('[]')", "the answer breaks the protocol (TypeError"),
         ('print(\'{"greedy": [], "beam": [], "scores": null}\')', "not 5 translations"),
@@ -241,10 +265,9 @@ def test_without_the_toolkit_a_model_is_uncertified(toy, tmp_path, capsys):
             'print(\'{"greedy": "abcde", "beam": "abcde", "scores": [0, 0, NaN, 0, 0]}\')',
             "scores that are NaN or infinite",
         ),
-        ("import sys; sys.exit(4)", "cannot decode it: exit code 4"),
     ],
 )
-def test_a_toolkit_that_fails_leaves_nothing(toy, tmp_path, capsys, program, reason):
+def test_a_toolkit_that_breaks_the_protocol_leaves_nothing(toy, tmp_path, capsys, program, reason):
     (tmp_path / "toy.py").write_text(f"{program}\n")
     assert run(import_model, f"--from={toy()}", *flags(tmp_path, "imported")) == 2
     assert reason in error(capsys)
@@ -369,3 +392,15 @@ def test_the_origin_has_a_digest_of_each_file_and_the_licence(tmp_path):
     assert sorted(origin["files"]) == ["LICENSE", "model.npz"]
     assert origin["files"]["model.npz"] == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     assert [*import_model.origin_of("marian", tmp_path / "model.npz")["files"]] == ["model.npz"]
+
+
+def test_links_and_pipes_are_not_part_of_the_origin(tmp_path):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (tmp_path / "secret").write_text("password")
+    (folder / "LICENSE").symlink_to("../secret")
+    (folder / "text").write_text("password")
+    (folder / "COPYING").symlink_to("text")
+    os.mkfifo(folder / "pipe")
+    origin = import_model.origin_of("marian", folder)
+    assert origin["licence"] is None and sorted(origin["files"]) == ["COPYING", "text"]

@@ -269,6 +269,8 @@ def test_damaged_or_unknown_models_are_refused_in_one_line(tmp_path, case):
         ({"eos_token": ["</s>"]}, r"has the setting eos_token=\['</s>'\], must be a string"),
         ({"unk_token": None}, "has the setting unk_token=None, must be a string"),
         ({"decoder_start_token": 2}, "has the setting decoder_start_token=2, must be a string"),
+        ({"decoder_start_token": "<start>"}, "lacks '<start>', which is decoder_start_token in config.json"),
+        ({"eos_token": "<end>"}, "lacks '<end>', which is eos_token in config.json"),
         ({"add_source_eos": "no"}, "has the setting add_source_eos=no, must be true or false"),
         ({"layer_norm_epsilon": "1e-5"}, "has the setting layer_norm_epsilon=1e-5, must be a number such as"),
         ({"layer_norm_epsilon": {}}, "has the setting layer_norm_epsilon={}, must be a number such as"),

@@ -257,6 +257,74 @@ def truncate(name):
     return change
 
 
+def float_ids(folder):
+    vocabulary = json.loads((folder / "vocab.json").read_text())
+    folders.write_json(folder / "vocab.json", {piece: float(id_) for piece, id_ in vocabulary.items()})
+
+
+def byte_order_mark(name):
+    return lambda folder: (folder / name).write_bytes(b"\xef\xbb\xbf" + (folder / name).read_bytes())
+
+
+def pointer(name):
+    return lambda folder: (folder / name).write_text("version https://git-lfs.github.com/spec/v1\nsize 5\n")
+
+
+def split_weights(folder):
+    """Writes the weights in two parts, as Transformers does with large models, and returns the folder."""
+    arrays = sorted(whole_arrays(folder).items())
+    (folder / "model.safetensors").unlink()
+    file_of = {}
+    for number, part in enumerate((arrays[::2], arrays[1::2]), start=1):
+        name = f"model-{number:05}-of-00002.safetensors"
+        folders.write_safetensors(folder / name, dict(part))
+        file_of |= dict.fromkeys(dict(part), name)
+    index = {"metadata": {"total_size": 1}, "weight_map": file_of}
+    folders.write_json(folder / "model.safetensors.index.json", index)
+    return folder
+
+
+def unlisted_tensor(folder):
+    path = split_weights(folder) / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    del index["weight_map"]["final_logits_bias"]
+    folders.write_json(path, index)
+
+
+def test_weights_in_several_files_are_read(folder):
+    whole = hugging_face.read(folder).parameters
+    split = hugging_face.read(split_weights(folder)).parameters
+    assert split.keys() == whole.keys()
+    for name, array in whole.items():
+        np.testing.assert_array_equal(split[name], array)
+
+
+def test_nulls_are_absent_settings(folder):
+    change_json("generation_config.json", num_beams=None, length_penalty=None, max_length=None)(folder)
+    change_json("tokenizer_config.json", model_max_length=None, source_lang=None)(folder)
+    config = hugging_face.read(folder).config
+    assert (config["decoding.beam_size"], config["decoding.length_penalty"]) == (1, 1.0)
+    assert "data.source_language" not in config
+
+
+def test_single_banned_tokens_are_taken_and_settings_that_are_not_are_listed_once(folder, caplog):
+    vocabulary = json.loads((folder / "vocab.json").read_text())
+    banned = sorted(piece for piece in vocabulary if len(piece) == 2)[:2]
+    ids = [vocabulary[piece] for piece in banned]
+    words = [[vocabulary["<pad>"]], [vocabulary["<unk>"]], ids[:1]]
+    assert hugging_face.read(folder).config["decoding.banned_pieces"] == () and not caplog.messages
+    change_json("generation_config.json", bad_words_ids=words, suppress_tokens=ids[1:])(folder)
+    model = hugging_face.read(folder)
+    assert sorted(model.config["decoding.banned_pieces"]) == banned and not caplog.messages
+    settings = {"bad_words_ids": [[4, 5]], "max_length": 100, "repetition_penalty": "1.2", "do_sample": True}
+    change_json("generation_config.json", **settings, top_k=50, early_stopping=True)(folder)
+    hugging_face.read(folder)
+    assert caplog.messages == [
+        f"{folder / 'generation_config.json'}: the search here does not take max_length=100, do_sample=True, "
+        "repetition_penalty=1.2, bad_words_ids=[[4, 5]]."
+    ]
+
+
 DAMAGES = {
     "another architecture": (
         change_json("config.json", model_type="m2m_100"),
@@ -273,14 +341,75 @@ DAMAGES = {
     "a missing key": (change_json("config.json", d_model="absent"), "config.json: damaged .*d_model"),
     "more layers than arrays": (change_json("config.json", encoder_layers=2_000_000_000), "damaged .*encoder.layers.1"),
     "a start outside the table": (change_json("config.json", decoder_start_token_id=99), "decoder_start_token_id=99"),
-    "a start of another type": (change_json("config.json", decoder_start_token_id=[1]), "opus"),
+    "a start of another type": (
+        change_json("config.json", decoder_start_token_id=[1]),
+        "config.json: decoder_start_token_id=.1.: must be the id of one of the ",
+    ),
+    "a negative start": (change_json("config.json", decoder_start_token_id=-1), "config.json: decoder_start_token_id="),
+    "no start": (change_json("config.json", decoder_start_token_id=None), "config.json: damaged .*decoder_start_to"),
+    "another end": (
+        change_json("config.json", eos_token_id=3),
+        "config.json: eos_token_id=3: must be 0, the id of </s>",
+    ),
     "JSON that is a list": (lambda folder: folders.write_json(folder / "config.json", []), "config.json: damaged"),
     "truncated JSON": (truncate("vocab.json"), "vocab.json: damaged"),
     "truncated weights": (truncate("model.safetensors"), "model.safetensors: damaged"),
     "a truncated SentencePiece model": (truncate("source.spm"), "opus.*SentencePiece model is damaged"),
     "no SentencePiece model": (lambda folder: (folder / "target.spm").unlink(), "target.spm: No such file"),
-    "a piece more than rows": (change_json("vocab.json", new=999), "vocab.json: the ids of its .* pieces must be 0 to"),
-    "ids of another type": (change_json("vocab.json", new="1"), "vocab.json: damaged"),
+    "a piece more than rows": (
+        change_json("vocab.json", new=999),
+        "vocab.json: the ids of its .* must be the integers",
+    ),
+    "ids of another type": (change_json("vocab.json", new="1"), "vocab.json: the ids of its .* must be the integers 0"),
+    "an id that is null": (change_json("vocab.json", new=None), "vocab.json: the ids of its .* must be the integers 0"),
+    "float ids": (float_ids, "vocab.json: the ids of its .* must be the integers 0"),
+    "null for a size": (change_json("config.json", d_model=None), "config.json: damaged .no 'd_model'"),
+    "text for a count of beams": (
+        change_json("generation_config.json", num_beams="4"),
+        "generation_config.json: config.decoding.beam_size=4: must be an integer",
+    ),
+    "text for a length": (change_json("tokenizer_config.json", model_max_length="5"), "tokenizer_config.json: damaged"),
+    "a byte order mark": (
+        byte_order_mark("tokenizer_config.json"),
+        "tokenizer_config.json: begins with a byte order mark; save it",
+    ),
+    "a pointer of LFS": (pointer("source.spm"), "source.spm: is a pointer of Git LFS; run git lfs pull"),
+    "weights that are a pointer of LFS": (pointer("model.safetensors"), "model.safetensors: is a pointer of Git LFS"),
+    "no vocabulary": (lambda folder: (folder / "vocab.json").unlink(), "vocab.json: No such file"),
+    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors: No such file"),
+    "no settings": (lambda folder: (folder / "config.json").unlink(), "config.json: No such file"),
+    "a second vocabulary": (
+        lambda folder: folders.write_json(folder / "target_vocab.json", {}),
+        "target_vocab.json: is not used, since tokenizer_config.json lacks separate_vocabs=true",
+    ),
+    "a layer that no setting mentions": (
+        change_weights(**{"model.decoder.layers.1.fc1.weight": np.zeros((16, 8), np.float32)}),
+        "model.safetensors: has tensors that the model of config.json lacks .model.decoder.layers.1.fc1.weight",
+    ),
+    "a missing part of the weights": (
+        lambda folder: (split_weights(folder) / "model-00002-of-00002.safetensors").unlink(),
+        "model-00002-of-00002.safetensors: No such file",
+    ),
+    "a tensor that the index lacks": (
+        unlisted_tensor,
+        "model-00001-of-00002.safetensors: has other tensors than model.safetensors.index.json lists .final_l",
+    ),
+    "an index beside the whole": (
+        lambda folder: folders.write_json(folder / "model.safetensors.index.json", {}),
+        "model.safetensors.index.json: is beside model.safetensors; delete one",
+    ),
+    "parts in another folder": (
+        lambda folder: (
+            (folder / "model.safetensors").unlink(),
+            folders.write_json(folder / "model.safetensors.index.json", {"weight_map": {"a": "../b"}}),
+        ),
+        "model.safetensors.index.json: must have names of files in its folder",
+    ),
+    "a ban of the end": (
+        change_json("generation_config.json", suppress_tokens=[0]),
+        "generation_config.json: bans </s>",
+    ),
+    "a ban of no token": (change_json("generation_config.json", bad_words_ids=[[999]]), "generation_config.json: dama"),
     "a table of another height": (
         change_weights(**{"model.shared.weight": np.zeros((5, folders.D_MODEL), np.float32)}),
         "model.shared.weight has shape .5, 8., but there are ",
@@ -297,6 +426,14 @@ DAMAGES = {
     "positions that no formula gives": (
         change_weights(**{"model.encoder.embed_positions.weight": np.ones((9, folders.D_MODEL), np.float32)}),
         "model.encoder.embed_positions.weight: only positions",
+    ),
+    "1e9 positions": (
+        change_json("config.json", max_position_embeddings=10**9),
+        "config.json: config.decoding.max_source_length=1000000000: must be from 2 to 65536",
+    ),
+    "1e6 beams": (
+        change_json("generation_config.json", num_beams=10**6),
+        "generation_config.json: config.decoding.beam_size=1000000: must be from 1 to 1000",
     ),
     "a forced first token": (
         change_json("generation_config.json", forced_bos_token_id=5),

@@ -120,7 +120,7 @@ def test_a_student_of_firefox_gives_the_translations_of_numpy_and_of_the_engine(
     two, imported = tmp_path / "two", tmp_path / "imported"
     two.mkdir()
     split_vocabulary(folder, two)
-    lines = lines[:20]
+    lines = lines[:8]
     flags = "--source_language=en", "--target_language=pt", f"--runtime={interop_python}"
     assert run(import_model, f"--from={two}", f"--output={imported}", *flags) == 0
     assert json.loads((imported / "certificate.json").read_text())["verdict"] == "uncertified"

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import struct
 import zipfile
 from collections.abc import Callable
@@ -62,6 +63,54 @@ def test_a_cursor_never_reads_beyond_the_end(tmp_path, size):
         lambda cursor: cursor.array(np.int8, (-1, size)),
     ):
         assert "damaged (" in refusal(lambda path, read=read: within(read, path), tmp_path / "x.bin", b"")
+
+
+READERS = (
+    untrusted.read_text,
+    untrusted.read_json,
+    untrusted.read_yaml,
+    untrusted.read_npz,
+    untrusted.read_safetensors,
+    Cursor,
+    untrusted.read_bytes,
+)
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_pipes_devices_folders_and_links_out_of_the_folder_are_not_opened(tmp_path, read):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    os.mkfifo(folder / "pipe")
+    (folder / "zero").symlink_to("/dev/zero")
+    (folder / "folder").mkdir()
+    (tmp_path / "secret").write_text("a: 1")
+    (folder / "link").symlink_to("../secret")
+    reasons = {"pipe": "is not a regular file", "folder": "is not a regular file"}
+    for name in ("pipe", "zero", "folder", "link"):
+        with pytest.raises(UserError, match=f"^{folder / name}: {reasons.get(name, 'is a link out of its folder')}"):
+            read(folder / name)
+
+
+def test_links_in_the_folder_and_in_the_cache_of_the_hub_are_read(tmp_path):
+    snapshot, blobs = tmp_path / "models--a--b" / "snapshots" / "1f", tmp_path / "models--a--b" / "blobs"
+    for folder in (snapshot, blobs):
+        folder.mkdir(parents=True)
+    (blobs / "2e").write_text("text")
+    (snapshot / "a.txt").symlink_to("../../blobs/2e")
+    (snapshot / "b.txt").symlink_to("a.txt")
+    assert untrusted.read_text(snapshot / "b.txt") == "text"
+
+
+def test_files_have_a_limit_of_size_and_are_not_pointers(tmp_path):
+    with (tmp_path / "model.bin").open("wb") as file:
+        file.truncate(untrusted.MAX_MODEL + 1)  # takes no space on the disk
+    with pytest.raises(UserError, match="model.bin: has 8,589,934,593 bytes, must have at most 8,589,934,592"):
+        Cursor(tmp_path / "model.bin")
+    with pytest.raises(UserError, match="model.bin: has 8,589,934,593 bytes, must have at most 67,108,864"):
+        untrusted.read_bytes(tmp_path / "model.bin")  # as SentencePiece models are read
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+    for read in READERS:
+        assert "is a pointer of Git LFS; run git lfs pull" in refusal(read, tmp_path / "x.bin", pointer)
 
 
 def test_pickles_are_refused_before_they_are_read(tmp_path):
