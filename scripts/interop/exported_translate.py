@@ -1,6 +1,6 @@
 """Translates standard input, one sentence a line: python translate.py < INPUT > OUTPUT
 
-Needs the packages jax, numpy, safetensors and sentencepiece, and the files beside it.
+Needs the packages jax, flatbuffers, numpy, safetensors and sentencepiece, and the files beside it.
 """
 
 import itertools

@@ -1,6 +1,7 @@
 """Exports that need only JAX: equal translations without this project's code, on every platform."""
 
 import dataclasses
+import importlib.metadata
 import json
 import re
 import subprocess
@@ -59,6 +60,51 @@ LINES = {
 }
 
 
+# Runs a program in an environment without some modules.
+RUN_WITHOUT = """
+import json, runpy, sys
+
+class Absent:
+    blocked = set(json.loads(sys.argv[1]))
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in self.blocked:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+runpy.run_path(sys.argv[2], run_name="__main__")
+"""
+
+
+def promised_packages() -> list[str]:
+    """Returns the packages that the exported program and the docs name, which must be the same."""
+    program = " ".join(stablehlo.TRANSLATE.read_text().split())
+    docs = Path("docs/interop.md").read_text().split()
+    (named,), (documented,) = (
+        re.findall(r"needs (?:only )?the packages ([\w, ]+?)[,:] ?(?:and the files|```)", text, re.IGNORECASE)
+        for text in (program, " ".join(docs))
+    )
+    assert named == documented
+    return re.split(", | and ", named)
+
+
+def modules_of_others(promised: list[str]) -> list[str]:
+    """Returns the modules of this environment that an installation of these packages alone would lack."""
+    installed, waiting = set(), list(promised)
+    while waiting:
+        name = re.sub("[-_.]+", "-", waiting.pop()).lower()
+        if name not in installed:
+            installed.add(name)
+            requirements = importlib.metadata.requires(name) or []
+            waiting += [re.match(r"[\w.-]+", line)[0] for line in requirements if "extra ==" not in line]
+    owners = importlib.metadata.packages_distributions()
+    return [
+        module
+        for module, names in owners.items()
+        if not {re.sub("[-_.]+", "-", name).lower() for name in names} & installed
+    ]
+
+
 def make_piece_tokenizer() -> Tokenizer:
     """Returns a tokenizer like OPUS-MT's: one list of pieces with a language token, and a model for each side."""
     sides = make_tokenizer(29, 26).sides
@@ -96,8 +142,10 @@ def test_the_program_translates_without_our_code(exported):
     name, workdir, folder = exported
     model = transformer.load(workdir)
     tag = model._decoder.tokenizer.source_tag  # a token of the SentencePiece model
+    blocked = modules_of_others(promised_packages())
+    assert {"flax", "optax", "absl"} <= set(blocked)
     # -I: neither the current folder nor PYTHONPATH leads to the project.
-    command = [sys.executable, "-I", str(folder / "translate.py")]
+    command = [sys.executable, "-I", "-c", RUN_WITHOUT, json.dumps(blocked), str(folder / "translate.py")]
     text = "".join(f"{line and tag and tag + ' '}{line}\n" for line in LINES[name])
     given = text.encode() + b"\xff\n"  # not UTF-8
     done = subprocess.run(command, input=given, capture_output=True, check=False, cwd=folder)
