@@ -45,7 +45,11 @@ class _Importer:
         self.folder, self.package = folder, package
         self.variables = _read_variables(folder / "model.bin")
         self.settings = _read_settings(folder, self.variables)
-        self.config: dict[str, Any] = {"decoding.length_penalty": 1.0, "decoding.length_penalty_form": "power"}
+        self.config: dict[str, Any] = {
+            "decoding.length_penalty": 1.0,
+            "decoding.length_penalty_form": "power",
+            "decoding.stopping": "ended",
+        }
         self.parameters: dict[str, np.ndarray] = {}
         self.layers = dict.fromkeys(STACKS, 0)
 

@@ -17,16 +17,20 @@ from scripts.interop import (
 from scripts.interop.portable import PortableModel
 from transformer.errors import UserError
 
-# The search of most toolkits, in the configuration of a workdir.
-COMMON_SEARCH = {
+# What a certificate turns off of the search of a workdir, since no toolkit has it.
+LIMITED_SEARCH = {
     "decoding.banned": "",
-    "decoding.banned_pieces": (),
     "decoding.coverage_penalty": 0.0,
     "decoding.forbid_unk": True,
     "decoding.length_penalty_form": "power",
+    "decoding.shrinking_beam": False,
+}
+# The search of most toolkits, in the configuration of a workdir.
+COMMON_SEARCH = LIMITED_SEARCH | {
+    "decoding.banned_pieces": (),
     "decoding.min_length": 0,
     "decoding.no_repeat_ngram": 0,
-    "decoding.shrinking_beam": False,
+    "decoding.stopping": "ended",
 }
 
 
@@ -66,6 +70,7 @@ FORMATS: dict[str, Format] = {
         hugging_face_export.write,
         quantizations=("bfloat16", "float16"),
         runtime="hugging_face",
+        search=LIMITED_SEARCH,
     ),
     "marian": Format(
         marian.models_in,

@@ -46,6 +46,7 @@ NOT_TAKEN = {
     **dict.fromkeys(("begin_suppress_tokens", "force_words_ids", "forced_decoder_ids", "sequence_bias")),
     **dict.fromkeys(("exponential_decay_length_penalty", "guidance_scale", "penalty_alpha", "constraints")),
 }
+STOPPING = {True: "ended", False: "current", "never": "bound"}  # by early_stopping
 LANGUAGES = {"data.source_language": "source_lang", "data.target_language": "target_lang"}
 ACTIVATIONS = {"silu": "swish", "swish": "swish", "relu": "relu", "gelu": "gelu_exact", "gelu_new": "gelu"}
 POSITIONS = ("sinusoidal_concatenated", "sinusoidal_marian")  # the classes compute the first
@@ -105,7 +106,7 @@ def read(folder: Path) -> PortableModel:
 
 
 def _read_values(path: Path) -> dict[str, Any]:
-    """Returns the settings in a file. As in Transformers, null stands for an absent setting."""
+    """Returns the settings in a file. As in Transformers, a setting that is null counts as absent."""
     return {name: value for name, value in untrusted.read_json(path).items() if value is not None}
 
 
@@ -174,7 +175,10 @@ def _read_architecture(settings: dict[str, Any]) -> dict[str, Any]:
 def _read_search(search: dict[str, Any]) -> dict[str, Any]:
     if (forced := search.get("forced_bos_token_id")) is not None:
         raise UserError(f"forced_bos_token_id={forced}: a token that begins each translation cannot be imported")
+    if (early_stopping := search.get("early_stopping", False)) not in STOPPING:
+        raise UserError(f"early_stopping={early_stopping}: must be true, false or never")
     config = {
+        "decoding.stopping": STOPPING[early_stopping],
         "decoding.beam_size": search.get("num_beams", 1),
         "decoding.length_penalty": search.get("length_penalty", 1.0),
         "decoding.length_penalty_form": "power",

@@ -21,6 +21,7 @@ from transformer.special_tokens import BOS, EOS, PAD, SPECIAL_PIECES
 FORMAT = "huggingface"
 TAG = re.compile(">>.+<<")
 ACTIVATIONS = {ours: foreign for foreign, ours in names.ACTIVATIONS.items()}
+EARLY_STOPPING = {ours: foreign for foreign, ours in names.STOPPING.items()}
 TOKENS = {
     "pad_token_id": PAD,
     "bos_token_id": BOS,
@@ -61,7 +62,7 @@ def write(model: PortableModel, folder: Path, quantization: str | None, python: 
     search = {
         "num_beams": settings["decoding.beam_size"],
         "length_penalty": settings["decoding.length_penalty"],
-        "early_stopping": settings["decoding.beam_size"] > 1,
+        "early_stopping": EARLY_STOPPING[settings["decoding.stopping"]],
         "max_length": length,
         "min_length": settings["decoding.min_length"] and settings["decoding.min_length"] + 1,  # with the start
         "no_repeat_ngram_size": settings["decoding.no_repeat_ngram"],

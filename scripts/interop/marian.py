@@ -92,6 +92,7 @@ def _search_config(search: dict[str, Any]) -> dict[str, Any]:
         "decoding.beam_size": max(1, int(values["beam-size"])),
         "decoding.length_penalty_form": "power",
         "decoding.shrinking_beam": True,
+        "decoding.stopping": "ended",
         "decoding.length_penalty": float(values["normalize"]),
         "decoding.max_length_factor": float(values["max-length-factor"]),
         "decoding.max_extra_length": int(values["max-length-factor"]),  # Marian's lengths include end-of-sentence

@@ -51,7 +51,7 @@ def reading(path: Path) -> Iterator[None]:
 def check_file(path: Path, limit: int = MAX_MODEL) -> Path:
     """Returns the path. Raises UserError unless it is a regular file in its folder of at most `limit` bytes.
 
-    No other file may be opened: a pipe or a device may never end, and a link may lead to a file of the user's.
+    Reading a pipe or a device may never end, and a link may lead to a private file of the user.
     """
     with reading(path):
         target, folder = path.resolve(strict=True), path.parent.resolve()

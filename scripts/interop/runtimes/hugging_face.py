@@ -9,6 +9,9 @@ import transformers
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig, MarianTokenizer
 
 ROWS = 16  # of a batch
+# The settings of the folder that a search here takes too. Others, such as a penalty of repetitions, are left out.
+BEAMS_ONLY = ("early_stopping", "length_penalty")
+TAKEN = (*BEAMS_ONLY, "min_length", "no_repeat_ngram_size", "suppress_tokens")
 
 
 def main() -> None:
@@ -18,26 +21,28 @@ def main() -> None:
     folder, dtype = request["folder"], "auto" if request["quantization"] else torch.float32
     tokenizer = MarianTokenizer.from_pretrained(folder)
     model = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=dtype, use_safetensors=True).eval()
+    own = model.generation_config.to_dict()
     with torch.inference_mode():
         answer = {
             "versions": {"transformers": transformers.__version__, "torch": torch.__version__},
-            "greedy": translate(model, tokenizer, request, beam_size=1),
-            "beam": translate(model, tokenizer, request, request["beam_size"]),
+            "greedy": translate(model, tokenizer, request, own, beam_size=1),
+            "beam": translate(model, tokenizer, request, own, request["beam_size"]),
             "scores": None if request["references"] is None else score(model, tokenizer, request),
         }
     json.dump(answer, sys.stdout)
 
 
-def translate(model, tokenizer, request: dict, beam_size: int) -> list[str]:
-    """Returns the best translations, in batches of similar lengths. As here, a search ends with its K-th hypothesis."""
+def translate(model, tokenizer, request: dict, own: dict, beam_size: int) -> list[str]:
+    """Returns the best translations, in batches of similar lengths. `own` has the folder's settings of the search."""
     pad, eos, start = (getattr(model.config, f"{name}_token_id") for name in ("pad", "eos", "decoder_start"))
     never = {pad, start, tokenizer.unk_token_id, *target_ids(tokenizer, ["<s>"])} - {eos}
-    beams = {"early_stopping": True, "length_penalty": request["length_penalty"]} if beam_size > 1 else {}
+    banned = [word for word in own.get("bad_words_ids") or [] if len(word) == 1]
+    names = [name for name in TAKEN if own.get(name) is not None and (beam_size > 1 or name not in BEAMS_ONLY)]
     model.generation_config = GenerationConfig(
         num_beams=beam_size,
-        **beams,
+        **{name: own[name] for name in names},
         max_length=request["max_length"] + 2,  # with the start and end-of-sentence
-        bad_words_ids=[[token] for token in sorted(never)],
+        bad_words_ids=[*banned, *([token] for token in sorted(never))],
         pad_token_id=pad,
         eos_token_id=eos,
         forced_eos_token_id=eos,

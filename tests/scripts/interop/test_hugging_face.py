@@ -307,6 +307,19 @@ def test_nulls_are_absent_settings(folder):
     assert "data.source_language" not in config
 
 
+@pytest.mark.parametrize(
+    ("early_stopping", "stopping"), [(True, "ended"), (False, "current"), (None, "current"), ("never", "bound")]
+)
+def test_the_rule_that_ends_a_search_is_that_of_the_folder(folder, tmp_path, early_stopping, stopping):
+    change_json("generation_config.json", early_stopping=early_stopping)(folder)
+    model = hugging_face.read(folder)
+    assert model.config["decoding.stopping"] == stopping
+    (tmp_path / "exported").mkdir()
+    hugging_face_export.write(model, tmp_path / "exported", None)
+    exported = json.loads((tmp_path / "exported" / "generation_config.json").read_text())
+    assert exported["early_stopping"] == (early_stopping or False)
+
+
 def test_single_banned_tokens_are_taken_and_settings_that_are_not_are_listed_once(folder, caplog):
     vocabulary = json.loads((folder / "vocab.json").read_text())
     banned = sorted(piece for piece in vocabulary if len(piece) == 2)[:2]
@@ -367,6 +380,10 @@ DAMAGES = {
     "text for a count of beams": (
         change_json("generation_config.json", num_beams="4"),
         "generation_config.json: config.decoding.beam_size=4: must be an integer",
+    ),
+    "another rule of stopping": (
+        change_json("generation_config.json", early_stopping="often"),
+        "generation_config.json: early_stopping=often: must be true, false or never",
     ),
     "text for a length": (change_json("tokenizer_config.json", model_max_length="5"), "tokenizer_config.json: damaged"),
     "a byte order mark": (

@@ -97,6 +97,7 @@ def test_the_settings_of_the_search_are_those_of_decoder_yml_or_marians_defaults
         "decoding.beam_size": 5,
         "decoding.length_penalty_form": "power",
         "decoding.shrinking_beam": True,
+        "decoding.stopping": "ended",
         "decoding.length_penalty": 0.6,
         "decoding.max_length_factor": 2.5,
         "decoding.max_extra_length": 2,
