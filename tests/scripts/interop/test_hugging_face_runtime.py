@@ -16,8 +16,6 @@ from tests.scripts.interop.portable import answers, make_tokenizer, random_model
 from transformer.special_tokens import BOS
 
 TEXTS = [*folders.ENGLISH, "the dog sees the old house", "the dog"]
-WORDS = sorted({word for text in folders.ENGLISH for word in text.split()})
-SPACE = [f"{first} {second} {third}" for first in WORDS[:4] for second in WORDS[3:7] for third in WORDS[6:9]]
 SAVE = """
 import json, sys, torch
 from transformers import MarianConfig, MarianMTModel
@@ -29,7 +27,7 @@ with torch.no_grad():
         if "embed_positions" not in name:
             parameter.normal_(std=0.5)
     model.final_logits_bias.normal_()
-    model.final_logits_bias[0, 0] += 3  # or most translations would reach the length limit
+    model.final_logits_bias[0, 0] += 5  # or most translations would reach the length limit
     for table in {model.get_encoder().embed_tokens, model.get_decoder().embed_tokens}:
         table.weight[table.padding_idx] = 0
 model.save_pretrained(folder)
@@ -60,7 +58,7 @@ def test_a_model_of_transformers_comes_in_and_goes_back(interop_python, tmp_path
     (folder / "model.safetensors").unlink()
     request = json.dumps([str(folder), settings])
     subprocess.run([interop_python, "-c", SAVE], input=request, text=True, check=True, capture_output=True)
-    folders.write_json(folder / "generation_config.json", own | search)
+    folders.write_json(folder / "generation_config.json", own | search | {"num_beams": 5})
     model = hugging_face.read(folder)
     (tmp_path / "workdir").mkdir()
     workdirs.write(model, tmp_path / "workdir")
@@ -68,7 +66,7 @@ def test_a_model_of_transformers_comes_in_and_goes_back(interop_python, tmp_path
     exported.mkdir()
     hugging_face_export.write(model, exported, None)
     for path in (folder, exported):
-        texts = [*TEXTS, ">>fra<< the dog sees the house", *SPACE]
+        texts = [*TEXTS, ">>fra<< the dog sees the house"]
         ours, theirs = answers(model, path, FORMATS["huggingface"], interop_python, texts)
         np.testing.assert_allclose(ours["scores"], theirs["scores"], atol=1e-4)
         for kind in ("greedy", "beam"):
