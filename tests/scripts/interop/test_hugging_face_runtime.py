@@ -19,7 +19,7 @@ TEXTS = [*folders.ENGLISH, "the dog sees the old house", "the dog"]
 SAVE = """
 import json, sys, torch
 from transformers import MarianConfig, MarianMTModel
-folder, settings = json.load(sys.stdin)
+folder, settings, end = json.load(sys.stdin)
 torch.manual_seed(0)
 model = MarianMTModel(MarianConfig(**settings))
 with torch.no_grad():
@@ -27,7 +27,7 @@ with torch.no_grad():
         if "embed_positions" not in name:
             parameter.normal_(std=0.5)
     model.final_logits_bias.normal_()
-    model.final_logits_bias[0, 0] += 5  # or most translations would reach the length limit
+    model.final_logits_bias[0, 0] += end  # or most translations would reach the length limit
     for table in {model.get_encoder().embed_tokens, model.get_decoder().embed_tokens}:
         table.weight[table.padding_idx] = 0
 model.save_pretrained(folder)
@@ -36,19 +36,20 @@ model.save_pretrained(folder)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("is_shared", "changes", "search"),
+    ("is_shared", "changes", "search", "end"),
     [
-        (True, {"activation_function": "relu"}, {"early_stopping": True}),
+        (True, {"activation_function": "relu"}, {"early_stopping": True}, 5),
         (
             True,
             {"activation_function": "gelu", "tie_word_embeddings": False, "decoder_layers": 2},
             {"early_stopping": False, "no_repeat_ngram_size": 2, "min_length": 4},
+            5,
         ),
-        (False, {"activation_function": "swish"}, {"early_stopping": "never", "suppress_tokens": [5, 7, 9]}),
+        (False, {"activation_function": "swish"}, {"early_stopping": "never", "suppress_tokens": [5, 7, 9]}, 9),
     ],
     ids=str,
 )
-def test_a_model_of_transformers_comes_in_and_goes_back(interop_python, tmp_path, is_shared, changes, search):
+def test_a_model_of_transformers_comes_in_and_goes_back(interop_python, tmp_path, is_shared, changes, search, end):
     folder, exported = tmp_path / "opus", tmp_path / "exported"
     folders.write_folder(folder, is_shared=is_shared)
     own = json.loads((folder / "generation_config.json").read_text())
@@ -56,7 +57,7 @@ def test_a_model_of_transformers_comes_in_and_goes_back(interop_python, tmp_path
         json.loads((folder / "config.json").read_text()) | {"d_model": 16, "max_position_embeddings": 64} | changes
     )
     (folder / "model.safetensors").unlink()
-    request = json.dumps([str(folder), settings])
+    request = json.dumps([str(folder), settings, end])
     subprocess.run([interop_python, "-c", SAVE], input=request, text=True, check=True, capture_output=True)
     folders.write_json(folder / "generation_config.json", own | search | {"num_beams": 5})
     model = hugging_face.read(folder)
@@ -84,7 +85,7 @@ def test_a_conversion_of_transformers_to_ctranslate2_comes_in(interop_python, tm
     folders.write_folder(folder)
     (folder / "model.safetensors").unlink()
     settings = json.loads((folder / "config.json").read_text()) | {"d_model": 16, "max_position_embeddings": 512}
-    request = json.dumps([str(folder), settings])
+    request = json.dumps([str(folder), settings, 5])
     subprocess.run([interop_python, "-c", SAVE], input=request, text=True, check=True, capture_output=True)
     converter = Path(interop_python).with_name("ct2-transformers-converter")
     flags = ["--model", folder, "--output_dir", converted, "--copy_files", "source.spm", "target.spm"]
