@@ -40,6 +40,25 @@ def test_elements_are_dropped_at_the_rate_and_the_others_scaled(rate, dtype):
     assert (out[kept] / x[kept]).mean() == pytest.approx(1 / (1 - rate), rel=1e-4)
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.3, 0.5, 0.6, 0.75, 0.9, 0.999])
+def test_a_traced_rate_drops_and_scales_like_a_constant(rate):
+    """Trials that train together have traced rates."""
+    x = jnp.ones(SHAPE)
+    traced = jax.jit(jax.vmap(lambda rate: dropout(x, rate, nnx.Rngs(dropout=0))))(jnp.float32([rate]))[0]
+    expected = dropout(x, rate, nnx.Rngs(dropout=0))
+    np.testing.assert_array_equal(traced != 0, expected != 0)
+    np.testing.assert_allclose(traced, expected, rtol=2e-5)  # 1 - 0.999 in float32
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.6, 0.75, 0.9, 0.9999999])
+def test_the_threshold_of_a_constant_rate_is_exact(rate, monkeypatch):
+    """Runs that resume draw the masks that they drew before."""
+    below, above = (np.array([round(rate * 2**32) + step], np.uint32) for step in (-1, 0))
+    for bits, expected in ((below, False), (above, True)):
+        monkeypatch.setattr("transformer.model.dropout.random_bits", lambda *_, bits=bits: jnp.asarray(bits))
+        assert bool(is_kept((1,), rate, nnx.Rngs(dropout=0))[0]) is expected
+
+
 def test_masks_of_other_sites_and_other_keys_are_independent():
     x, rate = jnp.ones(SHAPE), 0.3
 

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Key, UInt32
 
@@ -29,7 +30,8 @@ def is_kept(shape: tuple[int, ...], rate: Rate, rngs: nnx.Rngs) -> Bool[Array, "
     stream = rngs.dropout
     call = stream.count[...]
     stream.count[...] = call + jnp.uint32(rate > 0)  # of trials that train together, some may have a rate of 0
-    return random_bits(stream.key[...], call, shape) >= jnp.uint32(round(rate * 2.0**32))
+    # Python's round makes an int32 of a traced rate, which cannot exceed 2**31.
+    return random_bits(stream.key[...], call, shape) >= jnp.uint32(np.round(rate * 2.0**32))
 
 
 def random_bits(key: Key[Array, ""], call: UInt32[Array, ""], shape: tuple[int, ...]) -> UInt32[Array, "..."]:

@@ -31,7 +31,7 @@ TRIALS = [
         "optimizer.weight_decay": 0.1,
         "model.dropout": 0.0,
         "model.attention_dropout": 0.1,
-        "model.activation_dropout": 0.3,
+        "model.activation_dropout": 0.75,
         "training.label_smoothing": 0.0,
     },
     {
@@ -39,7 +39,7 @@ TRIALS = [
         "optimizer.learning_rate": 0.25,
         "optimizer.warmup_steps": 2,
         "optimizer.weight_decay": 0.5,
-        "model.dropout": 0.2,
+        "model.dropout": 0.6,
         "model.attention_dropout": 0.0,
         "model.activation_dropout": 0.0,
         "training.label_smoothing": 0.2,
