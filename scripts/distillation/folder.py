@@ -19,6 +19,7 @@ from transformer.data.sources.source import open_source
 from transformer.errors import UserError
 
 SHOWN = 100  # characters of a value in an error
+ENDING_SECONDS = 600  # the longest wait for a command to save and end
 
 
 class Folder:
@@ -27,6 +28,7 @@ class Folder:
     def __init__(self, path: Path, overrides: loading.Overrides = ()) -> None:
         self.path, self.overrides = path, list(overrides)
         self.record, self.logs = path / "distill.json", path / "logs"
+        self.inherited: tuple[int, ...] = ()  # file descriptors that commands keep open
         self._load = functools.cache(loading.load_file)  # its warnings appear once
 
     def of(self, stage: plan.Stage) -> Path:
@@ -160,13 +162,20 @@ class Folder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Excludes other processes of the plan during the block. Raises UserError if there is one."""
+        """Excludes other processes of the plan during the block. Raises UserError if there is one.
+
+        Waits for the command of a process that was killed: commands inherit a lock, and hold it until they end.
+        """
         files.make_folder(self.path, "--workdir")
         self.logs.mkdir(exist_ok=True)
         with (self.path / ".distill.lock").open("a") as file:
             if not locks.try_lock(file):
                 raise UserError(f"--workdir={self.path}: is in use by another scripts.distill; wait for it")
-            yield
+            holder = "the command of a scripts.distill that was killed"
+            lock = self.path / ".command.lock"
+            with locks.exclusive(lock, holder, "see if it still runs", ENDING_SECONDS) as inherited:
+                self.inherited = (inherited.fileno(),)
+                yield
 
 
 def _difference(old: dict[str, Any], new: dict[str, Any]) -> str:

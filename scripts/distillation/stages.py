@@ -92,7 +92,8 @@ def command(folder: Folder, stage: plan.Stage, module: str, flags: Mapping[str, 
     given = [f"--{key}={value}" for key, value in flags.items() if value is not None]
     with log.open("ab") as errors:
         start = errors.tell()  # the output of earlier attempts ends here
-        process = child.start(module, given, stdout=subprocess.PIPE, stderr=errors)
+        pipes = {"stdout": subprocess.PIPE, "stderr": errors}
+        process = child.start(module, given, **pipes, pass_fds=folder.inherited)
     with process:
         try:
             output = process.stdout.read()

@@ -14,6 +14,7 @@ from scripts.sweeping.folder import Folder
 from tests.checkpoints.workdirs import make_workdir, run
 from tests.scripts.tiny_sweep import LISTED, error, sweep_file, tiny_flags
 from tests.tracked import tracked_files
+from transformer import files
 from transformer.config import loading
 from transformer.errors import UserError
 
@@ -85,6 +86,18 @@ def test_wrong_flags_are_one_line(tmp_path, capsys):
         assert run(sweep, *argv) == 2
         assert message in error(capsys)
     assert not (tmp_path / "sweep").exists()
+
+
+def test_a_report_creates_no_database(tmp_path, capsys):
+    """The study of this sweep is on a server, and the command lacks its URL."""
+    folder = Folder(tmp_path / "50% a?b")
+    folder.path.mkdir()
+    seeds = description.listed([{"seed": 0}], objective="loss", pruner=None)
+    files.write_json(folder.record, folder.describe(seeds, {}))
+    for storage, missing in (([], "study.db"), ([f"--storage=sqlite:///{tmp_path}/typo.db"], "typo.db")):
+        assert run(sweep, f"--workdir={folder.path}", "--report", *storage) == 2
+        assert f"{missing}: no such file; give the storage of this sweep" in error(capsys)
+    assert list(folder.path.iterdir()) == [folder.record] and not (tmp_path / "typo.db").exists()
 
 
 def test_a_decoding_sweep_varies_only_decoding(tmp_path, capsys):

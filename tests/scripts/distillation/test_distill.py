@@ -19,6 +19,7 @@ from tests.checkpoints.workdirs import REFERENCES, SOURCES, make_workdir, run
 from tests.conftest import REPOSITORY
 from tests.scripts.tiny_sweep import error
 from tests.training.tiny import flags as training_flags
+from transformer import locks
 
 PLAN = """
 def get_plan(plan):
@@ -159,6 +160,17 @@ def test_a_command_that_fails_is_named_with_its_message(folder, tmp_path, capsys
     assert run(distill, *flags) == 0  # nothing was made of the other beam size
 
 
+def test_a_plan_waits_for_the_command_of_a_process_that_was_killed(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(locks, "FIRST_WARNING", 0.2)
+    began, folder = time.monotonic(), Folder(tmp_path)
+    with folder.locked():
+        # Its parent gives up the lock, as a process does that is killed.
+        command = subprocess.Popen(["sleep", "1"], pass_fds=folder.inherited)
+    with command, Folder(tmp_path).locked():
+        assert time.monotonic() - began >= 1 and command.wait(timeout=1) == 0
+    assert "Waiting for the command of a scripts.distill that was killed" in caplog.text
+
+
 @pytest.mark.slow
 def test_a_killed_plan_continues(tmp_path):
     config = tmp_path / "config.py"
@@ -192,7 +204,6 @@ def get_plan(plan):
             time.sleep(2)
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
-            time.sleep(5)  # its command ends by itself
         done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         measured = [
