@@ -105,6 +105,14 @@ def test_a_run_that_never_began_is_replaced(tmp_path):
     assert not (tmp_path / "tokenizer.model").exists()
 
 
+def test_a_start_that_never_trained_leaves_its_runs_in_trackers_to_the_next_one(tmp_path):
+    workdir = create_workdir(tmp_path, CONFIG)
+    workdir.trackers.write_text('{"mlflow": "1"}')
+    assert create_workdir(tmp_path, CONFIG).trackers.read_text() == '{"mlflow": "1"}'
+    # MLflow changes no parameter of a run.
+    assert not create_workdir(tmp_path, freeze(BASE | {"tokenizer.vocab_size": 100})).trackers.exists()
+
+
 def test_a_run_has_begun_once_it_has_a_complete_checkpoint(tmp_path):
     workdir = create_workdir(tmp_path, CONFIG)
     (workdir.checkpoints / "10.orbax-checkpoint-tmp").mkdir(parents=True)

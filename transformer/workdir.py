@@ -105,13 +105,19 @@ class Workdir:
 
 
 def create_workdir(path: Path, config: Config) -> Workdir:
-    """Creates a run's workdir, also in place of a start that never trained. Raises UserError for an unusable path."""
+    """Creates a run's workdir, also in place of a start that never trained. Raises UserError for an unusable path.
+
+    If that start had the same configuration, the run continues its runs in the trackers.
+    """
     workdir = Workdir(path)
     files.make_folder(path, "--workdir")
     workdir.check_own()
-    for stale in (workdir.contents, workdir.parent, workdir.data, workdir.trackers, *workdir.tokenizers):
+    for stale in (workdir.contents, workdir.parent, workdir.data, *workdir.tokenizers):
         stale.unlink(missing_ok=True)
+    earlier = workdir.config.read_bytes() if workdir.config.exists() else None
     loading.save(config, path)
+    if workdir.config.read_bytes() != earlier:
+        workdir.trackers.unlink(missing_ok=True)
     files.write_json(workdir.environment, describe_environment() | {"resumed": []})
     return workdir
 

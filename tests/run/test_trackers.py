@@ -2,12 +2,18 @@
 
 import importlib.util
 import json
+import signal
 import struct
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import REPOSITORY
+from tests.scripts.sweeping.fakes import wait_until
 from tests.training import tiny
 from transformer.errors import UserError
 from transformer.run import trackers
@@ -57,6 +63,12 @@ def wandb_records(path: Path) -> Iterator[object]:
         content = content[7 + length :]
 
 
+def points_of(start: list) -> list[dict]:
+    """Returns the points among the records of an offline run, each with its values by name."""
+    lines = [record.history.item for record in start if record.WhichOneof("record_type") == "history"]
+    return [{(item.key or item.nested_key[0]): json.loads(item.value_json) for item in line} for line in lines]
+
+
 def test_a_later_start_continues_the_run_of_wandb(tmp_path, capfd, monkeypatch):
     import wandb
 
@@ -75,10 +87,42 @@ def test_a_later_start_continues_the_run_of_wandb(tmp_path, capfd, monkeypatch):
         assert list(run.tags) == ["ablation", "de-en"]
         settings = {item.key: json.loads(item.value_json) for item in run.config.update}
         assert (settings["model.d_model"], settings["training.note"]) == (8, "why")
-        lines = [record.history.item for record in start if record.WhichOneof("record_type") == "history"]
-        values = [{(item.key or item.nested_key[0]): json.loads(item.value_json) for item in line} for line in lines]
+        values = points_of(start)
         assert [line["step"] for line in values] == steps
         assert [line["train/loss"] for line in values] == [1 / step for step in steps]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tests.run.test_trackers import track
+from transformer.run.record import Recorder
+Recorder.__exit__ = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+track(Path(sys.argv[1]), "wandb", 0, tuple(range(1, 31)))
+"""
+
+
+@pytest.mark.slow
+def test_wandb_has_all_points_of_a_run_that_was_killed(tmp_path):
+    import wandb
+
+    argv = [sys.executable, "-c", KILLED, str(tmp_path)]
+    assert subprocess.run(argv, cwd=REPOSITORY).returncode == -signal.SIGKILL
+    (path,) = tmp_path.glob("wandb/offline-*/*.wandb")
+    wait_until(lambda: path.stat().st_mtime < time.time() - 2, 30)  # the process of W&B ends
+    track(tmp_path, "wandb", 30, (31,))
+    wandb.teardown()
+    starts = [points_of(list(wandb_records(path))) for path in tmp_path.glob("wandb/offline-*/*.wandb")]
+    assert {point["step"] for start in starts for point in start} == set(range(1, 32))
+
+
+def test_a_start_draws_the_last_minute_again_in_wandb(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(trackers.WeightsAndBiases, "__init__", lambda self: None)
+    monkeypatch.setattr(trackers.WeightsAndBiases, "draw", lambda self, line: drawn.append(line["step"]))
+    trackers.WeightsAndBiases().start(7, [{"step": step, "seconds": 25.0 * step} for step in range(1, 7)])
+    assert drawn == [4, 5, 6]
+    trackers.WeightsAndBiases().start(1, [])
 
 
 def test_a_trial_is_named_after_its_sweep(tmp_path):

@@ -43,7 +43,7 @@ class Recorder(Hook):
             files.write_text(self.path, "".join(f"{json.dumps(line)}\n" for line in kept))
         self.workdir.tensorboard.mkdir(exist_ok=True)
         first_step = min([progress.step + 1, *(line["step"] for line in removed)])
-        self._track("start", first_step, [line for line in kept if line["step"] >= first_step])
+        self._track("start", first_step, kept)
 
     def after_step(self, progress: Progress, metrics: dict) -> None:
         self.module_norms, self.progress = metrics["module_norms"], progress

@@ -27,6 +27,7 @@ from transformer.training.validation import Sample
 from transformer.workdir import Workdir
 
 NOT_DRAWN = ("step", "split", "examples", "tokens", "seconds")
+UPLOAD_SECONDS = 60  # the age of lines that W&B has surely uploaded, which it does every 15 seconds
 CELL, GAP, FRAME = 6, 6, 160  # attention: pixels of a weight, pixels between two maps, and their grey
 
 
@@ -37,7 +38,10 @@ class Tracker:
         self.workdir, self.config = workdir, config
 
     def start(self, first_step: int, lines: Sequence[Record]) -> None:
-        """Begins before the first step, and again after a rollback, with the `lines` from `first_step` on that stay."""
+        """Begins before the first step, and again after a rollback: of the record, only these `lines` stay.
+
+        Points from `first_step` on may be outdated.
+        """
 
     def draw(self, line: Record) -> None:
         """Draws a line of the record."""
@@ -55,14 +59,15 @@ class TensorBoard(Tracker):
     _events: EventsWriter | None = None
 
     def start(self, first_step: int, lines: Sequence[Record]) -> None:
-        """Hides the points from `first_step` on, and draws again the `lines` of these steps."""
+        """Hides the points from `first_step` on, and draws again the lines of these steps."""
         self.close()  # after a rollback, which starts another file
         # tensorboardX's `SummaryWriter` writes in a thread. When a full disk ends that thread, the training loop hangs.
         # EventsWriter names files by the second; two may be created in the same one.
         self._events = EventsWriter(str(self.workdir.tensorboard / "events"), f".{time.time_ns()}")
         self._add(first_step, session_log=SessionLog(status=SessionLog.START))  # hides earlier points from this step on
         for line in lines:
-            self.draw(line)
+            if line["step"] >= first_step:
+                self.draw(line)
 
     def draw(self, line: Record) -> None:
         values = [Summary.Value(tag=name, simple_value=value) for name, value in points(line).items()]
@@ -105,6 +110,12 @@ class WeightsAndBiases(Tracker):
         # Without an axis of ours, W&B drops values of a lower step than its last, as after a restart or a rollback.
         self.run.define_metric("step")
         self.run.define_metric("*", step_metric="step")
+
+    def start(self, first_step: int, lines: Sequence[Record]) -> None:
+        """Draws again the lines of the last minute, which W&B may have lost if the last start was killed."""
+        for line in lines:
+            if line["seconds"] >= lines[-1]["seconds"] - UPLOAD_SECONDS:
+                self.draw(line)
 
     def draw(self, line: Record) -> None:
         self.run.log({"step": line["step"], **points(line)})
