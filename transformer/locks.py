@@ -66,7 +66,7 @@ def try_lock(file: IO[str]) -> bool:
 
 @contextlib.contextmanager
 def exclusive(lock: Path, holder: str, advice: str, seconds: int) -> Iterator[IO[str]]:
-    """Locks a file, which it yields, during the block. Raises UserError if its holder makes no progress for `seconds`."""
+    """Locks a file and yields it. Raises UserError if its holder makes no progress for `seconds`."""
     with lock.open("a") as file:
         for _ in poll_until(f"{holder} ({lock})", advice, seconds, lambda: os.fstat(file.fileno()).st_mtime_ns):
             if try_lock(file):

@@ -12,6 +12,7 @@ from pathlib import Path
 import jax
 
 from tests.checkpoints.saved_runs import read_run
+from tests.distributed.kinds_of_models import COMBINED, errors
 from tests.distributed.on_meshes import (
     LENGTHS,
     Shape,
@@ -136,6 +137,7 @@ def main(folder: Path, shapes: list[Shape]) -> None:
     translations = {dtype: {str(shape): translate(shape, dtype) for shape in shapes} for dtype in DTYPES}
     resumption = resumed(folder, state, setups[shapes[-2]])
     parts = {"bfloat16": in_bfloat16(shapes), "muon": differences(muon_update, shapes)}
+    parts["kinds"] = {name: errors(shapes, changes) for name, changes in COMBINED.items()}
     parts["ctc"] = differences(ctc_update, shapes)
     parts["r_drop"] = {str(shape): r_drop_loss(shape) for shape in shapes}
     parts |= {"translations": translations, "resumed": resumption}

@@ -10,6 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from configs.rules import SWITCH
+from scripts.sweeping.description import load_sweep
+from tests.distributed.kinds_of_models import COMBINED
+from transformer.config.keys import declared_keys
+
+KINDS = "configs/sweeps/kinds.py"  # of the table in docs/results.md
+
 pytestmark = pytest.mark.long
 
 ONE = (1, 1, 1)
@@ -28,12 +35,17 @@ def find(run: Path, meshes: list[tuple[int, int, int]]) -> dict:
 
 
 def run_on_eight_devices(module: str, *arguments: str) -> dict:
-    """Runs a module of this folder in a process with eight CPU devices and returns the JSON that it prints."""
+    """Runs a module of this folder in a process with eight CPU devices and returns the JSON that it prints.
+
+    No program of the process may have an inefficient resharding, of which the compiler warns.
+    """
     xla_flags = f"--xla_force_host_platform_device_count=8 {os.environ['XLA_FLAGS']}"
     environment = os.environ | {"XLA_FLAGS": xla_flags, "JAX_PLATFORMS": "cpu"}
     argv = [sys.executable, "-m", f"tests.distributed.{module}", *arguments]
     done = subprocess.run(argv, cwd=Path(__file__).parents[2], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    # The compiler replicates an array to reshard it. Constraints on shardings prevent that.
+    assert "Involuntary full rematerialization" not in done.stderr, done.stderr
     return json.loads(done.stdout)
 
 
@@ -84,6 +96,43 @@ def test_translations_do_not_depend_on_the_mesh(report, mesh, dtype):
     assert len({text for text, *_ in one}) >= 4
 
 
+@pytest.mark.parametrize("kind", COMBINED)
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+def test_the_loss_and_the_gradient_of_a_kind_of_model_do_not_depend_on_the_mesh(report, mesh, kind):
+    here = report["kinds"][kind][str(mesh)]
+    assert here["loss"] < 1e-6 and here["gradient"] < 1e-5
+
+
+def every_kind() -> list[dict]:
+    """Returns the kinds of docs/results.md, each name and switch of the model's keys, and other parts of a loss."""
+    kinds = [{key: trial[key] for key in trial.keys() - {"seed"}} for trial in load_sweep(KINDS).trials]
+    for key, declared in declared_keys().items():
+        if key.startswith("model.") and key not in ("model.dtype", "model.attention_implementation"):
+            values = (True, False) if declared.rule is SWITCH else declared.rule.names
+            kinds += [{key: value} for value in values if value != declared.default]
+    for kind in [{}, {"model.decoder_self_attention": "average"}, {"model.decoder_self_attention": "ssru"}]:
+        kinds += [kind | {"batch.plan": "packed"}, kind | {"model.num_layers": 2, "model.d_ff": 32}]
+        kinds.append(kind | {"training.objective": "causal_lm", "data.source_language": ""})
+    return [
+        *kinds,
+        {"model.d_k": 6, "model.d_v": 2},
+        {"model.num_heads": 1},
+        {"model.num_layers": 2, "model.layer_drop": 0.5},
+        {"training.r_drop": 1.0},
+        {"training.label_smoothing_support": "others"},
+        {"training.guided_heads": "1.2,1.1"},
+        {"training.objective": "masked_lm", "data.target_language": ""},
+        {"training.objective": "ctc"},
+        {"data.mixture": ("label=a pair_weights=FILE",)},
+    ]
+
+
+@pytest.mark.slow
+def test_no_kind_of_model_depends_on_a_mesh_that_uses_every_axis():
+    found = run_on_eight_devices("kinds_of_models", json.dumps(MESHES[0]), json.dumps(every_kind()))
+    assert len(found) >= 40 and all(error < 1e-5 for errors in found.values() for error in errors.values()), found
+
+
 @pytest.mark.slow
 def test_other_meshes(tmp_path):
     report = find(tmp_path, OTHERS)
@@ -92,6 +141,8 @@ def test_other_meshes(tmp_path):
         test_the_gradient_in_bfloat16_does_not_depend_on_the_mesh(report, mesh)
         for update in ("muon", "ctc"):
             test_an_update_does_not_depend_on_the_mesh(report, mesh, update)
+        for kind in COMBINED:
+            test_the_loss_and_the_gradient_of_a_kind_of_model_do_not_depend_on_the_mesh(report, mesh, kind)
         test_both_passes_of_a_sentence_are_compared_on_one_device(report, mesh)
         for dtype in ("float32", "bfloat16"):
             test_translations_do_not_depend_on_the_mesh(report, mesh, dtype)

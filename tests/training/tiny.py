@@ -59,11 +59,12 @@ def setup(
     mesh: Mesh | None = None,
     schedule: optax.Schedule = RATE_OF_ONE,
     vocab_size: int = VOCAB_SIZE,
+    pieces: Sequence[str] = (),
 ) -> Setup:
     """Returns a setup with this optimizer, whose schedule is given too; by default an update subtracts the gradient."""
     optimizer, mesh = optimizer or optax.sgd(schedule), mesh or make_mesh(config, jax.devices())
     initializer = Initializer(config, optimizer, mesh, (vocab_size, vocab_size))
-    return Setup(initializer, TrainStep(config, initializer.graph, optimizer, schedule, mesh))
+    return Setup(initializer, TrainStep(config, initializer.graph, optimizer, schedule, mesh, pieces))
 
 
 def make_batch(lengths: Sequence[tuple[int, int]], rows: int, width: int, seed: int) -> dict[str, np.ndarray]:

@@ -4,7 +4,7 @@ import math
 
 import jax
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Shaped
 
 ROW_AXES = ("data", "fsdp")
 
@@ -20,8 +20,20 @@ def shard_rows(x: Float[Array, "B *rest"]) -> Float[Array, "B *rest"]:
     Without it the compiler follows the weights, which "fsdp" shards too, and keeps the whole batch on every device.
     Without a mesh, x is returned unchanged.
     """
-    is_sharded = not jax.sharding.get_abstract_mesh().empty
-    return jax.lax.with_sharding_constraint(x, PartitionSpec(ROW_AXES)) if is_sharded else x
+    return _constrain(x, PartitionSpec(ROW_AXES))
+
+
+def gather_columns(table: Shaped[Array, "V *rest"]) -> Shaped[Array, "V *rest"]:
+    """Constrains each row of a table to be whole on one device, for a device to look up the tokens of its own rows.
+
+    Without it the compiler looks up a part of the columns for all rows of the batch on every device. For some meshes it
+    then replicates the result to reshard it, with a warning of "Involuntary full rematerialization".
+    """
+    return _constrain(table, PartitionSpec(PartitionSpec.UNCONSTRAINED))
+
+
+def _constrain(x: Shaped[Array, "*shape"], spec: PartitionSpec) -> Shaped[Array, "*shape"]:
+    return x if jax.sharding.get_abstract_mesh().empty else jax.lax.with_sharding_constraint(x, spec)
 
 
 def target_platform() -> str:

@@ -12,6 +12,7 @@ from transformer.model.kernels import FLOAT32, product_dtype
 from transformer.model.layers import FeedForward
 from transformer.model.linear import Linear
 from transformer.model.masks import Mask
+from transformer.model.partitioning import shard_rows
 
 
 class RecurrentUnit(nnx.Module):
@@ -78,6 +79,7 @@ class AverageAttention(RecurrentUnit):
         self, x: Float[Array, "B L D"], states: Float[Array, "B L D+1"], rngs: nnx.Rngs | None
     ) -> Float[Array, "B L D"]:
         averages = self.feed_forward((states[..., :-1] / states[..., -1:]).astype(x.dtype), rngs)
-        gate_inputs = jnp.concatenate([x, averages], axis=-1)
+        # Without these constraints XLA partitions the concatenation wrongly if all axes of the mesh are above 1.
+        gate_inputs = jnp.concatenate([shard_rows(x), shard_rows(averages)], axis=-1)
         gated = jax.nn.sigmoid(self.input(gate_inputs)) * x + jax.nn.sigmoid(self.forget(gate_inputs)) * averages
         return gated.astype(product_dtype(self.dtype))

@@ -171,6 +171,17 @@ SCHEDULES: dict[str, Callable[[Config, int, int], optax.Schedule]] = {
 }
 
 
+# The shardings of a stack of matrices, from that of its matrices to whole matrices on each device.
+# The partitioner would replicate the stack to move two axes at once, and without the first
+# constraint it would move each matrix separately.
+TO_WHOLE_MATRICES = (
+    P(None, "fsdp", "tensor"),
+    P("data", "fsdp", "tensor"),
+    P(("data", "fsdp"), None, "tensor"),
+    P(("data", "fsdp", "tensor")),
+)
+
+
 def scale_by_muon(epsilon: float) -> optax.GradientTransformation:
     """Returns Muon (Jordan et al. 2024) for trees of matrices: Nesterov's momentum, orthogonalized.
 
@@ -211,7 +222,7 @@ def _orthogonalize_tree(tree, epsilon: float):
 def _orthogonalize(stack: Float[Array, "N K M"], epsilon: float) -> Float[Array, "N K M"]:
     """Applies Optax's Newton-Schulz iterations to each matrix of the stack, of which each device takes some.
 
-    One all-to-all exchanges sharded matrices for whole ones, so that no device gathers a matrix in every iteration.
+    All-to-alls exchange sharded matrices for whole ones, so that no device gathers a matrix in every iteration.
     """
     newton_schulz = optax.contrib.scale_by_muon(
         beta=0.0, nesterov=False, eps=epsilon, weight_dimension_numbers=lambda _: STACKED
@@ -220,13 +231,13 @@ def _orthogonalize(stack: Float[Array, "N K M"], epsilon: float) -> Float[Array,
     if mesh.empty:
         return newton_schulz.update(stack, newton_schulz.init(stack))[0]
     count = len(stack)
-    by_matrix, within_matrix = P(mesh.axis_names), P(None, "fsdp", "tensor")
     stack = jnp.pad(stack, [(0, -count % mesh.size), (0, 0), (0, 0)])
-    stack = jax.lax.with_sharding_constraint(jax.lax.with_sharding_constraint(stack, within_matrix), by_matrix)
+    for spec in TO_WHOLE_MATRICES:
+        stack = jax.lax.with_sharding_constraint(stack, spec)
     stack = newton_schulz.update(stack, newton_schulz.init(stack))[0]
-    # With the second constraint only, the partitioner would move each matrix separately.
-    stack = jax.lax.with_sharding_constraint(stack, by_matrix)
-    return jax.lax.with_sharding_constraint(stack, within_matrix)[:count]
+    for spec in reversed(TO_WHOLE_MATRICES):
+        stack = jax.lax.with_sharding_constraint(stack, spec)
+    return stack[:count]
 
 
 def _transpose_by_rule(path: tuple, matrix: jax.Array) -> jax.Array:
