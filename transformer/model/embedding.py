@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from transformer.config_types import Config
 from transformer.model.kernels import FLOAT32, QuantizedRows, TransposedMatrix, dequantize, linear_map, product_dtype
 from transformer.model.linear import Linear, as_row
-from transformer.model.partitioning import gather_columns, shard_rows
+from transformer.model.partitioning import shard_lookup
 
 
 class Embedding(nnx.Module):
@@ -23,10 +23,8 @@ class Embedding(nnx.Module):
         self.dtype = dtype
 
     def __call__(self, tokens: Int[Array, "B L"]) -> Float[Array, "B L D"]:
-        vectors = dequantize(
-            jax.tree.map(lambda x: jnp.take(gather_columns(x), tokens, axis=0, mode="clip"), self.table.get_value())
-        )
-        return shard_rows((vectors * math.sqrt(vectors.shape[-1])).astype(product_dtype(self.dtype)))
+        vectors = dequantize(jax.tree.map(lambda x: jnp.take(x, tokens, axis=0, mode="clip"), self.table.get_value()))
+        return shard_lookup((vectors * math.sqrt(vectors.shape[-1])).astype(product_dtype(self.dtype)))
 
     def logits(self, x: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Returns the logits of every token in float32."""

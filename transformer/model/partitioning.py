@@ -4,7 +4,7 @@ import math
 
 import jax
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
-from jaxtyping import Array, Float, Shaped
+from jaxtyping import Array, Float
 
 ROW_AXES = ("data", "fsdp")
 
@@ -23,16 +23,19 @@ def shard_rows(x: Float[Array, "B *rest"]) -> Float[Array, "B *rest"]:
     return _constrain(x, PartitionSpec(ROW_AXES))
 
 
-def gather_columns(table: Shaped[Array, "V *rest"]) -> Shaped[Array, "V *rest"]:
-    """Constrains each row of a table to be whole on one device, for a device to look up the tokens of its own rows.
+def shard_lookup(x: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
+    """Constrains the rows of a table's vectors, whose columns "fsdp" splits as those of the table, like `shard_rows`.
 
-    Without it the compiler looks up a part of the columns for all rows of the batch on every device. For some meshes it
-    then replicates the result to reshard it, with a warning of "Involuntary full rematerialization".
+    An all-to-all exchanges columns for rows. Without the first constraint, a mesh with "data" and "fsdp" above 1 would
+    look up all rows on every device, and replicate them to reshard them.
     """
-    return _constrain(table, PartitionSpec(PartitionSpec.UNCONSTRAINED))
+    mesh = jax.sharding.get_abstract_mesh()
+    if not mesh.empty and x.shape[-1] % mesh.shape["fsdp"] == 0:
+        x = _constrain(x, PartitionSpec("data", None, "fsdp"))
+    return shard_rows(x)
 
 
-def _constrain(x: Shaped[Array, "*shape"], spec: PartitionSpec) -> Shaped[Array, "*shape"]:
+def _constrain(x: Float[Array, "*shape"], spec: PartitionSpec) -> Float[Array, "*shape"]:
     return x if jax.sharding.get_abstract_mesh().empty else jax.lax.with_sharding_constraint(x, spec)
 
 
