@@ -113,8 +113,7 @@ def every_kind() -> list[dict]:
     for kind in [{}, {"model.decoder_self_attention": "average"}, {"model.decoder_self_attention": "ssru"}]:
         kinds += [kind | {"batch.plan": "packed"}, kind | {"model.num_layers": 2, "model.d_ff": 32}]
         kinds.append(kind | {"training.objective": "causal_lm", "data.source_language": ""})
-    return [
-        *kinds,
+    kinds += [
         {"model.d_k": 6, "model.d_v": 2},
         {"model.num_heads": 1},
         {"model.num_layers": 2, "model.layer_drop": 0.5},
@@ -125,6 +124,7 @@ def every_kind() -> list[dict]:
         {"training.objective": "ctc"},
         {"data.mixture": ("label=a pair_weights=FILE",)},
     ]
+    return list({json.dumps(kind): kind for kind in kinds}.values())
 
 
 @pytest.mark.slow
