@@ -289,3 +289,4 @@ def test_other_decoding_keys_share_the_parameters(model):
 
 def test_tokens_are_counted_with_the_end_of_sentence(model):
     assert [model.num_tokens(text) for text in ("", "1 2 3")] == [1, 4]
+    assert [model.knows(text) for text in ("", "1 2 3", "1 99999")] == [True, True, False]

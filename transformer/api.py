@@ -19,6 +19,7 @@ from transformer.decoding.control import Control
 from transformer.decoding.forced_decoding import Attention, Encoding, is_scorable
 from transformer.decoding.translation import Translation, encode
 from transformer.errors import UserError
+from transformer.special_tokens import UNK
 from transformer.training.objectives import OBJECTIVES
 from transformer.workers import call_all
 
@@ -229,6 +230,10 @@ class Model:
     def num_tokens(self, text: str) -> int:
         """Returns the number of tokens of a source text, end-of-sentence included. Raises UserError as `translate`."""
         return len(encode(self._decoder.tokenizer.encoders[0], "text", check_text(text, "text")))
+
+    def knows(self, text: str) -> bool:
+        """True if the vocabulary has tokens for all of a source text. Raises UserError as `translate`."""
+        return UNK not in encode(self._decoder.tokenizer.encoders[0], "text", check_text(text, "text"))
 
     @contextlib.contextmanager
     def _ready(self, method: str, allows_ensemble: bool = True) -> Iterator[None]:

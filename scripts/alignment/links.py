@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 from absl import logging
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from transformer.config_types import Config, names_in
 from transformer.data.corpus.annotations import number_words, parse_links, word_starts
@@ -39,17 +39,20 @@ def check_words(attention: Attention, texts: Sequence[str]) -> None:
 
 def word_links(attention: Attention, heads: Sequence[Head]) -> Links:
     """Returns a link from each target word to the source word with the largest sum of weights over its tokens."""
-    tag = attention.tag_length  # its pieces are no words of the sentence
     source_words, target_words = _words(attention)
     if not len(source_words) or not len(target_words):
         return frozenset()
-    # (T, S), averaged over the heads, without end-of-sentence on either side.
-    weights = np.mean([attention.cross[head][:-1, tag:-1] for head in heads], axis=0)
+    weights = mean_weights(attention, heads)
     source_membership, target_membership = (
         (words[:, None] == np.arange(words[-1] + 1)).astype(weights.dtype) for words in (source_words, target_words)
     )
     by_word = target_membership.T @ (weights @ source_membership)
     return frozenset((int(source), target) for target, source in enumerate(by_word.argmax(1)))
+
+
+def mean_weights(attention: Attention, heads: Sequence[Head]) -> Float[np.ndarray, "T S"]:
+    """Returns the mean cross-attention of the heads between the tokens, without the tag and end-of-sentence."""
+    return np.mean([attention.cross[head][:-1, attention.tag_length : -1] for head in heads], axis=0)
 
 
 def _words(attention: Attention) -> list[Int[np.ndarray, " _"]]:

@@ -181,7 +181,7 @@ class Routes:
         """
         if form == "html":
             split = [split_html(text, target) for text in texts]
-            sentences = [[piece for is_sentence, piece in pieces if is_sentence] for pieces in split]
+            sentences = [[piece.text for piece in pieces if piece.is_sentence] for pieces in split]
             texts = list(map("\n".join, sentences))
         codes = [*self.sources, target] if self.detector.knows(self.sources) else self.sources
         together, *others = self.detector("\n".join(texts), codes)

@@ -15,6 +15,7 @@ from absl import logging
 import transformer
 from scripts.serving import texts
 from scripts.serving.batching import Batcher, Work
+from scripts.serving.inline_tags import insert
 from scripts.serving.middleware import Metrics
 from transformer.api import Model
 from transformer.checkpoints.trained import check_translates_sentences
@@ -98,28 +99,43 @@ class ServedModel:
         """
         is_long = sum(map(len, sources)) > LONG
         split = await asyncio.to_thread(self._split, sources, form) if is_long else self._split(sources, form)
-        sentences = [[piece for is_sentence, piece in pieces if is_sentence] for pieces in split]
+        sentences = [[piece.text for piece in pieces if piece.is_sentence] for pieces in split]
         jobs, kind = list(itertools.chain(*sentences)), "translate" if n_best == 1 else "alternatives"
         if glossary.terms or any(map(any, controls)):
             controls = list(itertools.chain(*map(_controls, sentences, controls, itertools.repeat(glossary))))
             jobs, kind = await self._controlled_jobs(jobs, controls), "explore"
         found = await self.queue.compute(kind, jobs)
         self._tokens.inc(sum(len(best[0].tokens) for best in found))
-        remaining, translations = iter(found), []
+        translated = [piece for piece in itertools.chain(*split) if piece.is_sentence]
+        remaining, translations = iter(await self._with_marks(translated, found, n_best, form)), []
         for pieces in split:
-            hypotheses = list(itertools.islice(remaining, sum(is_sentence for is_sentence, _ in pieces)))
+            hypotheses = list(itertools.islice(remaining, sum(piece.is_sentence for piece in pieces)))
             count = min(n_best, max(map(len, hypotheses), default=1))
-            chosen = [[best[min(n, len(best) - 1)].text for best in hypotheses] for n in range(count)]
-            joined = [texts.join(pieces, iter(nth), texts.ESCAPES[form], self._gap) for nth in chosen]
+            chosen = [[best[min(n, len(best) - 1)] for best in hypotheses] for n in range(count)]
+            joined = [texts.join(pieces, iter(nth), self._gap) for nth in chosen]
             translations.append(list(dict.fromkeys(joined)))
         return translations
 
+    async def _with_marks(
+        self, pieces: Sequence[texts.Piece], found: Sequence[Sequence[Translation]], n_best: int, form: str
+    ) -> list[list[str]]:
+        """Returns the texts of the first `n_best` translations of each piece, escaped, with its marks."""
+        escape = texts.ESCAPES[form]
+        calls = [
+            functools.partial(insert, self.explorer, piece.text, piece.marks, best.text, escape)
+            for piece, hypotheses in zip(pieces, found, strict=True)
+            for best in hypotheses[:n_best]
+            if piece.marks
+        ]
+        marked = iter(await self.queue.compute("explore", calls) if calls else [])
+        return [
+            [next(marked) if piece.marks else escape(best.text) for best in hypotheses[:n_best]]
+            for piece, hypotheses in zip(pieces, found, strict=True)
+        ]
+
     def _split(self, sources: Sequence[str], form: str) -> list[list[texts.Piece]]:
-        split: list[list[texts.Piece]] = [[] for _ in sources]
-        for pieces, text in zip(split, sources, strict=True):
-            for is_sentence, piece in texts.SPLITTERS[form](text, self.source):
-                pieces += texts.shorten(piece, self._fits) if is_sentence else [(False, piece)]
-        return split
+        can = texts.Model(self._fits, self.model.knows)
+        return [texts.SPLITTERS[form](text, self.source, can) for text in sources]
 
     def _translate(self, sentences: list[str]) -> list[list[Translation]]:
         rows = self._choose_rows([self._num_tokens(sentence) for sentence in sentences])

@@ -6,6 +6,7 @@ import copy
 import gc
 import html
 import json
+import re
 import shutil
 import socket
 import struct
@@ -201,6 +202,19 @@ def test_html_keeps_its_tags(client, expected):
     answer = post(client, q="<p id='1'>1 2<br>&#51; 4</p><!-- 5 -->", format="html").json()["translatedText"]
     first, second = (html.escape(expected(text), quote=False) for text in ("1 2", "3 4"))
     assert answer == f"<p id='1'>{first}<br>{second}</p><!-- 5 -->"
+
+
+def test_inline_tags_and_emoji_do_not_divide_a_sentence(client, served, expected):
+    text = "<b id=1>1 2</b> <i>3</i> \U0001f642 4"
+    (best, *others) = served[0].explorer.translate(["1 2 3 4"], 2)[0]
+    answer = post(client, q=[text, text], format="html", alternatives=1).json()
+    for found in (*answer["translatedText"], post(client, q=text, format="html").json()["translatedText"]):
+        assert [found.count(mark) for mark in ("<b id=1>", "</b>", "<i>", "</i>", " \U0001f642")] == [1] * 5
+        assert html.unescape(re.sub("<.*?>| \U0001f642", "", found)) == best.text == expected("1 2 3 4")
+    found = [html.unescape(re.sub("<.*?>| \U0001f642", "", text)) for text in answer["alternatives"][1]]
+    assert found == [other.text for other in others]
+    answer = post(client, q="1 2 \U0001f642").json()["translatedText"]
+    assert answer == f"{expected('1 2')} \U0001f642"
 
 
 def test_a_sentence_that_is_too_long_is_not_cut_off(client, expected):

@@ -4,22 +4,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scripts.serving.inline_tags import insert, serialize
 from scripts.serving.texts import ESCAPES, SPLITTERS, gap, join, shorten, split_html, split_text
+from tests.scripts.serving.linked import Unlinked
 
 
 def sentences(pieces):
-    return [text for is_sentence, text in pieces if is_sentence]
+    return [piece.text for piece in pieces if piece.is_sentence]
 
 
 def upper(text: str, form: str) -> str:
-    pieces = SPLITTERS[form](text, "en")
-    return join(pieces, iter([text.upper() for text in sentences(pieces)]), ESCAPES[form])
+    return translated(SPLITTERS[form](text, "en"), str.upper, ESCAPES[form])
+
+
+def translated(pieces, translate, escape) -> str:
+    """Returns the text with translations whose words have the order of the source."""
+    return join(pieces, (_marked(piece, translate, escape) for piece in pieces if piece.is_sentence))
+
+
+def _marked(piece, translate, escape) -> str:
+    target = translate(piece.text)
+    return insert(Unlinked(), piece.text, piece.marks, target, escape) if piece.marks else escape(target)
 
 
 @given(st.text(st.sampled_from("aB .?!\n\r\t\x0b\x00\u2028\u202e<&é中。")))
 def test_the_pieces_of_a_text_are_the_text(text):
     pieces = split_text(text, "en")
-    assert "".join(piece for _, piece in pieces) == text
+    assert "".join(piece.text for piece in pieces) == text
     assert all(piece == piece.strip() != "" for piece in sentences(pieces))
 
 
@@ -35,9 +46,9 @@ def test_sentences_end_at_their_marks_and_at_line_breaks():
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("<p class='a'>one <b>two</b>\n three</p>", "<p class='a'>ONE <b>TWO</b>\n THREE</p>"),
+        ("<p class='a'>one <b>two</b>\n three</p>", "<p class='a'>ONE <b>TWO</b>  THREE</p>"),
         ("<script>let a = '<p>b</p>';</script><style>p {}</style>c", None),
-        ("<!-- a --><?b?><!doctype c><br/>d<a title='e > f'>g</a>", None),
+        ("<!-- a --><?b?><!doctype c><br/>d <a title='e > f'>g</a>", None),
         ("a &lt;b&gt; &#65; &amp; c", "A &lt;B&gt; A &amp; C"),
         ("one\ntwo", "ONE TWO"),
         ("a < b", "A &lt; B"),
@@ -53,15 +64,15 @@ def test_sentences_end_at_their_marks_and_at_line_breaks():
         ("<p TRANSLATE = 'no' id=a>a &amp;<br>b</p>c<p>d", "<p TRANSLATE = 'no' id=a>a &amp;<br>b</p>C<p>D"),
         ("<i title='a'translate=\"no\">a</i>b<i translate=no>", "<i title='a'translate=\"no\">a</i>B<i translate=no>"),
         ("a<i translate=no>b", "A<i translate=no>b"),
-        ("<img translate=no>a<code translate=no>b</code>c", "<img translate=no>A<code translate=no>b</code>C"),
-        ("<i title=' translate=no '>a</i><i translate=none>b", "<i title=' translate=no '>A</i><i translate=none>B"),
-        ("<i data-translate=no>a</i><i translate>b", "<i data-translate=no>A</i><i translate>B"),
+        ("<img translate=no>a <code translate=no>b</code>c", "<img translate=no>A <code translate=no>b</code>C"),
+        ("<i title=' translate=no '>a</i> <i translate=none>b", "<i title=' translate=no '>A</i> <i translate=none>B"),
+        ("<i data-translate=no>a</i> <i translate>b", "<i data-translate=no>A</i> <i translate>B"),
         ("<pre>one\n  two &amp;\n</pre>three\nfour", "<pre>ONE\n  TWO &amp;\n</pre>THREE FOUR"),
         ("<kbd>a</kbd><math><mi>b</mi></math>c", "<kbd>a</kbd><math><mi>b</mi></math>C"),
         ("", ""),
     ],
 )
-def test_only_text_nodes_of_html_are_translated(text, expected):
+def test_only_the_text_of_html_is_translated(text, expected):
     if expected is None:
         expected = text.replace(">c", ">C").replace(">d", ">D").replace(">g", ">G")
     assert upper(text, "html") == expected
@@ -79,23 +90,24 @@ def test_markup_without_its_end_takes_linear_time(piece):
 @given(st.text(st.sampled_from("ab <>&;/!-='\"#x\n"), max_size=60))
 def test_a_translation_cannot_add_markup(text):
     pieces = split_html(text, "en")
-    with_markup = join(pieces, iter(["<b>"] * len(pieces)), ESCAPES["html"])
-    without = join(pieces, iter(["&lt;b&gt;"] * len(pieces)), str)
-    assert with_markup == without
-    assert sum(piece.count("<") for is_sentence, piece in pieces if not is_sentence) == with_markup.count("<")
+    with_markup = translated(pieces, lambda sentence: "<b>", ESCAPES["html"])
+    assert with_markup == translated(pieces, lambda sentence: "&lt;b&gt;", str)
+    markup = [piece.text for piece in pieces if not piece.is_sentence]
+    markup += [serialize(piece.marks) for piece in pieces if piece.marks]
+    assert "".join(markup).count("<") == with_markup.count("<")
 
 
 @given(st.text(st.sampled_from("abc  \t"), max_size=50), st.integers(1, 9))
 def test_long_sentences_are_cut_into_pieces_that_fit(text, longest):
     pieces = shorten(text, lambda sentence: len(sentence) <= longest)
-    assert "".join(piece for _, piece in pieces) == text
+    assert "".join(piece.text for piece in pieces) == text
     assert all(len(piece) <= longest for piece in sentences(pieces))
 
 
 def test_translations_have_spaces_between_sentences_if_their_language_has():
     pieces = split_text("\u4f60\u597d\u3002\u6211\u5f88\u597d\u3002\n\u4f60\u5462\uff1f", "zh")
-    assert join(pieces, iter("abc"), str, gap("zh-Hans", "en")) == "a b\nc"
-    assert join(pieces, iter("abc"), str, gap("zh", "ja")) == "ab\nc"
+    assert join(pieces, iter("abc"), gap("zh-Hans", "en")) == "a b\nc"
+    assert join(pieces, iter("abc"), gap("zh", "ja")) == "ab\nc"
     assert gap("en", "zh") == gap("en", "de") == ""
 
 
