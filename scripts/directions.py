@@ -4,7 +4,7 @@ python -m scripts.directions --workdir=DIR --languages=en,de,fr [--split=test] [
     [--average=N] [--decoding.KEY=VALUE ...]
 
 Reads the files STEM.LANG of the split in the run's data folder. Directions that the run was not trained on are marked
-with a star. Prints the results as one JSON object, as transformer.evaluate writes them to the workdir.
+with a star. A language that is only a source of the run has an empty column, unless the vocabulary has its tag. Prints the results as one JSON object, as transformer.evaluate writes them to the workdir.
 """
 
 import argparse
@@ -24,7 +24,7 @@ def main(arguments: argparse.Namespace) -> None:
     from transformer import evaluate
     from transformer.config_types import with_changes
     from transformer.data.languages import source_tag
-    from transformer.data.sources.mixture import listed_corpora
+    from transformer.data.sources.mixture import check_direction, listed_corpora
     from transformer.data.tokenizers.tokenizer import Tokenizer
     from transformer.decoding.bleu import METRICS
     from transformer.workdir import open_existing, split_names
@@ -38,12 +38,22 @@ def main(arguments: argparse.Namespace) -> None:
         raise UserError(f"--languages={arguments.languages}: must be two or more codes, each once: en,de,fr")
     trained = {(corpus.data.source_language, corpus.data.target_language) for corpus in listed_corpora(data)}
     given = {name: getattr(arguments, name) for name in ("workdir", "split", "checkpoint", "average")}
+    # A run from several languages to one does not translate into the others.
+    only_sources = {code for code, _ in trained} - {code for _, code in trained}
+    pairs = []
     for pair in itertools.permutations(languages, 2):  # translating one takes long
         own = with_changes(data, **dict(zip(cli.LANGUAGES, pair, strict=True)))
-        tokenizer.tagged(source_tag(own))
+        try:
+            check_direction(data, own)
+            tokenizer.tagged(source_tag(own))
+        except UserError:
+            if pair[1] in only_sources:
+                continue
+            raise
         source.read_pairs(own, arguments.split)
+        pairs.append(pair)
     results, cells = {}, {}
-    for pair in itertools.permutations(languages, 2):
+    for pair in pairs:
         flags = [*given.items(), *zip(cli.LANGUAGES, pair, strict=True), *arguments.overrides]
         evaluation = evaluate.evaluate(evaluate.make_parser().parse([f"--{key}={value}" for key, value in flags]))
         evaluation.save()

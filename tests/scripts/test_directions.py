@@ -149,6 +149,25 @@ def test_the_matrix_has_all_directions_and_marks_those_without_training(workdir,
     assert f"{results['in-out']['chrf']:.1f}" in rows[0][3]
 
 
+@pytest.mark.slow
+def test_languages_that_a_run_does_not_translate_into_have_empty_cells(tmp_path, capsys):
+    mixture = "('label=one', 'label=two source_language=third')"
+    settings = {"data.source": "text", "tokenizer.kind": "char", "tokenizer.vocab_size": "40"}
+    (tmp_path / "data").mkdir()
+    for split in ("train", "valid", "test"):
+        write(tmp_path / "data" / f"{split}.third", SOURCES[::-1])
+    workdir = make_workdir(tmp_path / "run", **settings, **{"data.mixture": mixture})
+    assert run(directions, f"--workdir={workdir}", "--languages=in,out,third", "--metric=chrf") == 0
+    captured = capsys.readouterr()
+    assert sorted(json.loads(captured.out)) == ["in-out", "third-out"]
+    rows = [line.split("│") for line in captured.err.splitlines() if line.startswith("│")]
+    assert [[bool(cell.strip()) for cell in row[2:5]] for row in rows] == [
+        [False, True, False],
+        [False] * 3,
+        [False, True, False],
+    ]
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

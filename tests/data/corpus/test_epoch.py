@@ -134,7 +134,29 @@ def test_dropped_pairs_are_not_counted(config, tmp_path):
 def test_a_tag_that_the_vocabulary_lacks_is_refused(config, tmp_path):
     prepare(config, tmp_path)
     config.data.mixture = ("train_split=news source_tag=<talk>",)
-    with pytest.raises(UserError, match="<talk>: the vocabulary has no such token"):
+    with pytest.raises(UserError, match="<talk>: the vocabulary has no such token .*; set .*init_vocabulary=own, or"):
+        prepare(config, tmp_path)
+
+
+def test_a_corpus_whose_pairs_all_repeat_others_is_refused(config, tmp_path):
+    write_pairs(tmp_path, "talks", NEWS[:5])
+    config.data.deduplicate = True
+    config.data.mixture = ("train_split=news", "train_split=talks")
+    message = "mixture: earlier corpora have all pairs of talks; remove it, or set config.data.deduplicate=False"
+    with pytest.raises(UserError, match=message):
+        prepare(config, tmp_path)
+
+
+def test_weights_of_documents_may_have_a_line_for_each_blank_line(config, tmp_path):
+    write_pairs(tmp_path, "talks", [TALKS[0], ("", ""), *TALKS[1:3]])
+    config.data.context = 1
+    config.data.mixture = ("train_split=news", f"train_split=talks pair_weights={tmp_path / 'weights.txt'}")
+    for lines in (["0.5", "9", "2", "3"], ["0.5", "", "2", "3"], ["0.5", "2", "3"]):
+        write(tmp_path / "weights.txt", lines)
+        _, train = prepare(config, tmp_path)
+        assert train.annotations(np.arange(60, 63)).weights.tolist() == [0.5, 2, 3]
+    write(tmp_path / "weights.txt", ["0.5", "2"])
+    with pytest.raises(UserError, match="has 2 lines for 3 pairs of talks"):
         prepare(config, tmp_path)
 
 

@@ -120,6 +120,23 @@ def test_files_of_different_lengths_are_named_with_their_counts(tmp_path, data):
             use(sources.open_source(data, "train"))
 
 
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("train.tsv", "train.tsv: write each column to a file STEM.LANG, as with cut -f1"),
+        ("train.csv", "train.csv: write each side"),
+        ("train.jsonl", "train.jsonl: write each side"),
+        ("train.en.bz2", "train.en.bz2: unpack it"),
+        ("train.zip", "train.zip: unpack it"),
+        ("train-0.parquet", "train-0.parquet: python -m scripts.get_data --hf=FOLDER reads it"),
+    ],
+)
+def test_files_of_other_kinds_are_named_with_what_converts_them(tmp_path, data, name, advice):
+    write(tmp_path / name, ["a\tb"])
+    with pytest.raises(UserError, match=f"found: no file ending in .en; {advice}"):
+        sources.open_source(data, "train")
+
+
 def test_a_missing_file_is_reported_with_the_existing_stems(tmp_path, data):
     write_pairs(tmp_path, "training", PAIRS)
     with pytest.raises(

@@ -275,3 +275,9 @@ def test_training_on_text_in_another_encoding_names_it(config, tmp_path):
     (tmp_path / "train.de").write_bytes("für\n".encode("latin-1") * 20)
     with pytest.raises(UserError, match=r"train\.de, line 1: not UTF-8 "):
         make(config, tmp_path)
+
+
+def test_training_on_text_most_of_which_is_in_another_encoding_names_it(config, tmp_path):
+    (tmp_path / "train.de").write_bytes(b"ein\n" * 4 + "für\n".encode("latin-1") * 16)
+    with pytest.raises(UserError, match=r"train\.de, line 5: not UTF-8 "):
+        make(config, tmp_path, vocab_size=300)

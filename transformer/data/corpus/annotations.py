@@ -6,7 +6,7 @@ Such a file has a line for each pair: a number, or SOURCE-TARGET links of words 
 import itertools
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float32, Int, Int32, UInt16
 
 from transformer.data.sources.lines import counted, parse_number, read_text_file
 from transformer.data.sources.mixture import MixedSource
+from transformer.data.sources.source import DocumentSource, Source
 from transformer.errors import UserError
 
 LINK = re.compile(r"(\d{1,4})([-?p])(\d{1,4})")  # 0-1 is sure; 0?1 and 0p1 are possible
@@ -93,7 +94,7 @@ def read_annotations(source: MixedSource) -> dict[str, np.ndarray]:
     """
     arrays, labels = {}, [corpus.label for corpus in source.corpora]
     if any(paths := source.paths("pair_weights")):
-        arrays["weights"] = np.concatenate(list(map(read_weights, paths, source.sizes, labels)))
+        arrays["weights"] = np.concatenate(list(map(read_weights, paths, source.sources, labels)))
     if any(paths := source.paths("alignments")):
         links = list(itertools.chain(*map(read_links, paths, source.sizes, labels)))
         counts = [len(links_of_pair) for links_of_pair in links]
@@ -105,15 +106,16 @@ def read_annotations(source: MixedSource) -> dict[str, np.ndarray]:
     return arrays
 
 
-def read_weights(path: Path | None, count: int, label: str) -> Float32[np.ndarray, " N"]:
-    """Reads the weight in the loss of each of the `count` pairs of a corpus; without a file they have 1.
+def read_weights(path: Path | None, source: Source, label: str) -> Float32[np.ndarray, " N"]:
+    """Reads the weight in the loss of each pair of a corpus; without a file they have 1.
 
-    Raises UserError for an unusable file.
+    The file may have a line for each blank line between documents too. Raises UserError for an unusable file.
     """
     if path is None:
-        return np.ones(count, np.float32)
+        return np.ones(len(source), np.float32)
     weights = []
-    for where, line in _read_lines(path, count, label):
+    select = source.without_blank if isinstance(source, DocumentSource) else list
+    for where, line in _read_lines(path, len(source), label, select):
         weights.append(parse_number(line))
         if not 0 <= weights[-1] < math.inf:
             raise UserError(f"{where}: '{line:.40}' must be a number, at least 0")
@@ -140,10 +142,14 @@ def parse_links(line: str, where: str) -> list[tuple[int, int, bool]]:
     return links
 
 
-def _read_lines(path: Path, count: int, label: str) -> Iterator[tuple[str, str]]:
-    """Yields the position and text of the line of each pair. Raises UserError if there are more or fewer lines."""
+def _read_lines(path: Path, count: int, label: str, select: Callable = list) -> Iterator[tuple[str, str]]:
+    """Yields the position and text of the line of each pair, among those that `select` returns.
+
+    Raises UserError if there are more or fewer lines.
+    """
     lines = read_text_file(path)
-    if len(lines) != count:
+    selected = select(enumerate(lines, start=1))
+    if len(selected) != count:
         raise UserError(f"{path}: has {counted(len(lines), 'line')} for {counted(count, 'pair')} of {label}")
-    for number, line in enumerate(lines, start=1):
+    for number, line in selected:
         yield f"{path}, line {number}", line

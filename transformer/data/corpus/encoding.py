@@ -165,7 +165,13 @@ def encode(folder: Path, source: Source, encoder: PairEncoder, wanted_workers: i
             if (folder / name).exists():
                 (folder / name).write_bytes(open_array(folder, name)[first].tobytes())
         dropped["duplicate"] = kept - len(first)
+        read = counts
         counts = np.diff(np.searchsorted(first, np.cumsum(counts)), prepend=0).tolist()
+        for number, (before, after) in enumerate(zip(read, counts, strict=True)):
+            if before and not after:
+                label = source.corpora[number].label
+                advice = "remove it, or set config.data.deduplicate=False"
+                raise UserError(f"config.data.mixture: earlier corpora have all pairs of {label}; {advice}")
     for name in HASHES:
         open_array(folder, name, mode="r+").sort()
     parts = source.sources if isinstance(source, MixedSource) else [source]

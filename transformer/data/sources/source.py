@@ -7,7 +7,7 @@ import itertools
 import json
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -171,6 +171,11 @@ class DocumentSource:
             before.append(pair)
             sides = zip(*before, strict=True)  # one that monolingual pairs do not have stays empty
             yield tuple(separator.join(side) if any(side) else b"" for side in sides)
+
+    def without_blank(self, lines: Iterable[Any]) -> list[Any]:
+        """Returns items of the pairs, of which there may be one for each blank line as well."""
+        lines = list(lines)
+        return [lines[number] for number in self._numbers] if len(lines) == len(self.source) else lines
 
     def where(self, index: int, side: int) -> str:
         return self.source.where(int(self._numbers[index]), side)

@@ -18,6 +18,13 @@ from transformer.config_types import Config
 from transformer.data.sources.lines import count_lines, different_lengths, is_natural_number, read_lines
 from transformer.errors import UserError
 
+# What turns other files into the plain or gzip text that is read.
+_CONVERSIONS = {
+    **dict.fromkeys((".bz2", ".xz", ".zip", ".zst", ".tar", ".tgz"), "unpack it"),
+    **dict.fromkeys((".csv", ".json", ".jsonl"), "write each side to a file STEM.LANG, a text a line"),
+    ".parquet": "python -m scripts.get_data --hf=FOLDER reads it",
+    ".tsv": "write each column to a file STEM.LANG, as with cut -f1",
+}
 _TIMEOUT = 30  # seconds without any data before a server counts as unreachable
 
 
@@ -103,6 +110,8 @@ def _find(folder: Path, stem: str, language: str, key: str) -> Path | None:
     names = (path.name.removesuffix(".gz") for path in folder.iterdir())
     stems = sorted({name.removesuffix(f".{language}") for name in names if name.endswith(f".{language}")})
     advice = ", ".join(stems[:10]) if stems else f"no file ending in .{language}"
+    others = sorted(path for path in folder.iterdir() if path.suffix in _CONVERSIONS)
+    advice += "".join(f"; {path.name}: {_CONVERSIONS[path.suffix]}" for path in others[:3])
     raise UserError(f"data.{key}={stem}: no {plain.name} or {packed.name} in {folder}; found: {advice}")
 
 

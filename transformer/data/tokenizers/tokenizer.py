@@ -137,16 +137,17 @@ def prepare(config: Config, workdir: Path) -> Tokenizer:
         make = read_model_files if config.tokenizer.model_file else _load_or_train
         make(config).save(workdir)
     tokenizer = Tokenizer.load(workdir, config)
+    advice = "set config.training.init_vocabulary=own, or leave config.tokenizer.model_file empty"
     for tag in tags(config.data):
-        tokenizer.tagged(tag)
+        try:
+            tokenizer.tagged(tag)
+        except UserError as error:
+            raise UserError(f"{error}; {advice}") from None
     words = dict.fromkeys(config.tokenizer.user_symbols, "tokenizer.user_symbols")
     words |= {SEPARATOR: f"data.context={config.data.context}"} if config.data.context else {}
     for word, key in words.items():
         if not all(_has_token(side, word) for side in tokenizer.sides):
-            raise UserError(
-                f"config.{key}: the vocabulary has no token {word}; set config.training.init_vocabulary=own, or leave "
-                "config.tokenizer.model_file empty"
-            )
+            raise UserError(f"config.{key}: the vocabulary has no token {word}; {advice}")
     return tokenizer
 
 

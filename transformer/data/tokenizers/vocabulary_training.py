@@ -76,6 +76,9 @@ def _train_sentencepiece(options: Config, source: Source, sides: Sequence[int]) 
 
 def _explain(options: Config, source: Source, message: str) -> str:
     received = f"tokenizer.vocab_size={options.vocab_size}"
+    total = min(len(source), options.sample_size)
+    if 2 * sum(1 for _ in select_pairs(source, options.sample_size)) < total:
+        list(decoded(source))  # raises UserError, with the encoding, at the first line that is not UTF-8
     if largest := re.search(r"set it to a value <= (\d+)", message):
         return f"{received}: the training text allows at most {largest[1]} {options.kind} pieces; lower it"
     if needed := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
