@@ -101,6 +101,8 @@ def panel(
         name = f"{SPLITS[split]} {name}"
     values = [record["value"] for record in records]
     scale, axis = alt.Scale(zero=False), alt.Axis(tickCount=5)
+    if min(values) == max(values):  # Vega rounds the label of an axis without length to an integer
+        axis = alt.Axis(values=values[:1], format=".4~g")
     if metric == "perplexity" and 0 < LEAST_RATIO * min(values) <= max(values):
         scale, axis = alt.Scale(type="log", nice=False), alt.Axis(values=LOG_TICKS)
     y = {"title": name, "scale": scale, "axis": axis}

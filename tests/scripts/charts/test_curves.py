@@ -8,7 +8,7 @@ import pytest
 
 from scripts.charts import curves
 from scripts.runs import read_runs
-from tests.scripts.charts.drawn import data, marks
+from tests.scripts.charts.drawn import data, marks, svg, texts
 from tests.scripts.evaluated import make_run
 from transformer.errors import UserError
 
@@ -89,6 +89,14 @@ def test_a_folder_without_a_record_and_one_given_twice_are_refused(tmp_path):
 @pytest.mark.parametrize("numbers", [[0], [0, 1], [0, 1, 2]])
 def test_every_layer_has_data(runs, numbers):  # for one without, browsers log a warning
     assert all(curves.draw([runs[i] for i in numbers], metrics=("loss",)).to_dict()["datasets"].values())
+
+
+def test_a_single_value_is_on_the_axis_as_it_is(tmp_path):
+    run = make_run(tmp_path / "run")
+    line = {"step": 7, "split": "train", "loss": 6.2934, "learning_rate": 1.25e-05}
+    (run / "metrics.jsonl").write_text(f"{json.dumps(line)}\n")
+    labels = texts(svg(curves.draw([run], metrics=("loss", "learning_rate"), split="train")))
+    assert {"6.293", "0.0000125", "7"} <= set(labels) and not {"6", "0"} & set(labels)
 
 
 @pytest.mark.parametrize(("last", "scale"), [(45.0, "linear"), (18.0, "log")])
