@@ -4,7 +4,8 @@ python -m scripts.directions --workdir=DIR --languages=en,de,fr [--split=test] [
     [--average=N] [--decoding.KEY=VALUE ...]
 
 Reads the files STEM.LANG of the split in the run's data folder. Directions that the run was not trained on are marked
-with a star. A language that is only a source of the run has an empty column, unless the vocabulary has its tag. Prints the results as one JSON object, as transformer.evaluate writes them to the workdir.
+with a star. The column of a language that is only a source of the run is empty, unless the vocabulary has its tag.
+Prints the results as one JSON object, as transformer.evaluate writes them to the workdir.
 """
 
 import argparse

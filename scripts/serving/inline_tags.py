@@ -176,7 +176,7 @@ class _Side:
         for number, (start, stop) in enumerate(words):
             of_word = numbers == number
             ends = np.cumsum(lengths[of_word])
-            fractions = np.stack([ends - lengths[of_word], ends], axis=1) / max(ends[-1], 1)
+            fractions = np.stack([ends - lengths[of_word], ends], axis=1) / max(lengths[of_word].sum(), 1)
             edges[of_word] = start + (stop - start) * fractions
         begins, ends = edges.T[:, :, None]
         common = np.minimum(ends, self.stops) - np.maximum(begins, self.starts)

@@ -3,6 +3,7 @@
 import html
 import re
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from scripts.serving.inline_tags import insert
 from scripts.serving.texts import ESCAPES, Model, join, split_html, split_text
 from tests.scripts.serving.linked import Linked, Unlinked
+from transformer.decoding.forced_decoding import Attention
 
 LAMP = "I think that my brother hid the red lamp in the garden."
 LAMPE = "Ich glaube, dass mein Bruder die rote Lampe im Garten versteckt hat."
@@ -118,6 +120,14 @@ def test_tags_within_words_and_around_what_is_not_translated(text, target, expec
     links = {("un", "unglaubliche"), ("unbelievable", "unglaubliche"), ("words", "Wörter")}
     model = Linked(lambda source, word: source == word or (source, word) in links)
     assert translate(text, model, lambda sentence: target) == expected
+
+
+def test_a_source_without_tokens_keeps_its_tags():
+    empty = Linked(lambda source, target: True)
+    empty.attention = lambda source, target: Attention(
+        ("</s>",), ("<s>",), ("</s>",), np.ones((1, 1, 1, 1)), None, np.ones((1, 1, 1, 1))
+    )
+    assert translate("\u3164 <b>\u3164</b> \u3164", empty, lambda sentence: "") == "<b></b>"
 
 
 def test_without_attention_words_are_linked_in_their_order():
