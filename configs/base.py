@@ -280,7 +280,7 @@ def get_keys() -> ml_collections.ConfigDict:
     decoding.shrinking_beam = Key(False, SWITCH)
     # When a sentence with beam_size ended hypotheses is done. ended: at once; current: when no live hypothesis scores
     # better now than the worst ended one; bound: when none can become better. docs/interop.md names the toolkits
-    decoding.stopping = Key("ended", listed_in("transformer.decoding.beam_search:STOPPING_RULES"))
+    decoding.stopping = Key("current", listed_in("transformer.decoding.beam_search:STOPPING_RULES"))
     decoding.forbid_unk = Key(True, SWITCH)  # never generate <unk>, which represents no text
     # An output has at most max_length_factor x source length + max_extra_length tokens (section 6.1)
     decoding.max_length_factor = Key(1.0, between(0, 100))

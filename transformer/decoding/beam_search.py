@@ -70,8 +70,8 @@ class State(NamedTuple):
 class BeamSearch:
     """A search of several sentences by an ensemble, step by step.
 
-    config: the group `config.decoding`; its beam_size is K, the number of live hypotheses.
-    n_best: how many are returned, at most K.
+    config: the group `config.decoding`; its beam_size is the number of live and of ended hypotheses.
+    n_best: how many are returned, at most beam_size.
     """
 
     models: Models
@@ -79,19 +79,23 @@ class BeamSearch:
     config: Config
     n_best: int
 
+    @property
+    def num_live(self) -> int:
+        """K, the number of live hypotheses."""
+        return self.config.beam_size
+
     def start(self) -> State:
         """Returns the state before the first step: a sentence has one live hypothesis, without tokens."""
         source, length = self.sentences.source, self.sentences.max_length
-        shape = source.shape[0], self.config.beam_size, length
-        tokens, token_log_p, no_scores = jnp.full(shape, PAD), jnp.zeros(shape), jnp.full(shape[:2], -jnp.inf)
+        live, ended = (empty_hypotheses(len(source), size, length) for size in (self.num_live, self.config.beam_size))
         return State(
             position=jnp.array(0),
-            live_tokens=tokens,
-            live_token_log_p=token_log_p,
-            live_log_p=no_scores.at[:, 0].set(0.0),
-            ended=Hypotheses(tokens, no_scores, token_log_p),
+            live_tokens=live.tokens,
+            live_token_log_p=live.token_log_probabilities,
+            live_log_p=live.scores.at[:, 0].set(0.0),
+            ended=ended,
             done=self.sentences.limits < 0,
-            caches=tuple(model.start_cache(source, self.config.beam_size, length) for model in self.models),
+            caches=tuple(model.start_cache(source, self.num_live, length) for model in self.models),
         )
 
     def step(self, state: State) -> tuple[State, ensemble.Prediction, Bool[Array, "B K"], Float[Array, "B K"]]:
@@ -102,16 +106,16 @@ class BeamSearch:
         prediction = constrain(constraints, limits, prediction, state.live_tokens, position)
         end_token_log_p = prediction.logits[:, :, EOS] - prediction.log_normalizer
         end_log_p = state.live_log_p + end_token_log_p
-        live_log_p, parents, tokens, token_log_p = self.best_extensions(state, prediction, config.beam_size)
+        live_log_p, parents, tokens, token_log_p = self.best_extensions(state, prediction, self.num_live)
         live_log_p = jnp.where((position < limits)[:, None], live_log_p, -jnp.inf)
 
         rivals = self.rivals(state, prediction, live_log_p)
         _, best = jax.lax.top_k(jnp.concatenate([end_log_p, rivals], axis=1), config.beam_size)
-        slots = jnp.arange(config.beam_size)[None, None]
+        slots = jnp.arange(self.num_live)[None, None]
         if config.shrinking_beam:
             is_free = slots[0] < jnp.isneginf(state.ended.scores).sum(axis=1, keepdims=True)
             best = jnp.where(is_free, best, -1)
-            stays = (best[:, :, None] == config.beam_size + slots).any(axis=1)
+            stays = (best[:, :, None] == self.num_live + slots).any(axis=1)
             live_log_p = jnp.where(stays, live_log_p, -jnp.inf)
         ends = (best[:, :, None] == slots).any(axis=1) & ~state.done[:, None]
         ending = Hypotheses(
@@ -135,7 +139,7 @@ class BeamSearch:
             live_log_p=live_log_p,
             ended=ended,
             done=state.done | is_complete | (bound <= ended.scores[:, self.n_best - 1]),
-            caches=caches if config.beam_size == 1 else tuple(cache.reorder(parents) for cache in caches),
+            caches=caches if self.num_live == 1 else tuple(cache.reorder(parents) for cache in caches),
         )
         return after, prediction, ends, end_log_p
 
@@ -166,6 +170,12 @@ class BeamSearch:
         """Returns the `n_best` translations of each row, and which rows are done."""
         final = jax.lax.while_loop(self.is_unfinished, lambda state: self.step(state)[0], self.start())
         return Hypotheses(*(x[:, : self.n_best] for x in final.ended)), final.done
+
+
+def empty_hypotheses(rows: int, count: int, length: int) -> Hypotheses:
+    """Returns `count` empty slots for each row."""
+    shape = rows, count, length
+    return Hypotheses(jnp.full(shape, PAD), jnp.full(shape[:2], -jnp.inf), jnp.zeros(shape))
 
 
 # Functions of a length, EOS included, and alpha that divide log-probabilities: Wu et al. 2016, equation 14, and a plain

@@ -147,6 +147,19 @@ def _forbid(tokens: Int[Array, "#B #K N"], which: Bool[Array, "#B #K N"], forbid
     return jax.vmap(jax.vmap(lambda row, marked: row.at[marked].set(True, mode="drop")))(forbidden, index)
 
 
+class Progress(NamedTuple):
+    """The phrases of hypotheses.
+
+    is_met: whether a hypothesis has the phrase, and more tokens after it.
+    ends_with: whether its last j tokens are the first j of the alternative, for j from 0 to M.
+    ends_in_word: whether its last character belongs to a word.
+    """
+
+    is_met: Bool[Array, "B K C"]
+    ends_with: Bool[Array, "B K C A M+1"]
+    ends_in_word: Bool[Array, "B K"]
+
+
 def needed_after(
     tokens: Int[Array, "B K L"],
     position: Int[Array, ""],
@@ -154,35 +167,52 @@ def needed_after(
     phrases: Int[Array, "B C A M"],
     edges: Bool[Array, "V 2"],
 ) -> Int[Array, "B K N"]:
-    """Returns how many more tokens each hypothesis needs for its phrases after each of the N following tokens."""
-    extended = jnp.broadcast_to(tokens[:, :, None], (*following.shape, tokens.shape[2]))
-    extended = extended.at[:, :, :, position].set(following)
-    count = jnp.vectorize(needed, signature="(l),(l),(),(c,a,m)->()")
-    return count(extended, continues_word(extended, edges), position + 1, phrases[:, None, None])
+    """Returns how many more tokens each hypothesis needs for its phrases after each of the N following tokens.
 
-
-def continues_word(tokens: Int[Array, "*B L"], edges: Bool[Array, "V 2"]) -> Bool[Array, "*B L"]:
-    """Returns True for each token that belongs to the same word as the end of the token before it."""
-    begins_in_word = edges[tokens, 0]
-    ends_in_word = edges[tokens, 1]
-    return begins_in_word & jnp.roll(ends_in_word, 1, axis=-1).at[..., 0].set(False)
-
-
-def needed(
-    tokens: Int[Array, "L"], is_continuation: Bool[Array, "L"], length: Int[Array, ""], phrases: Int[Array, "C A M"]
-) -> Int[Array, ""]:
-    """Returns the fewest tokens after which a hypothesis has all phrases, if it finishes the one that it has begun.
-
-    A phrase that is_continuation says to go on within a word does not count.
+    It finishes the phrase that it has begun. A phrase that ends within a word does not count.
     """
-    L, M = len(tokens), phrases.shape[2]
-    starts = jnp.arange(L)
-    windows = jnp.pad(tokens, (0, M))[starts[:, None] + jnp.arange(M)[None]]
-    agrees = jnp.cumprod(windows[None, None] == phrases[:, :, None], axis=3).sum(axis=3)  # first tokens: (C, A, L)
-    sizes = (phrases != PAD).sum(axis=2)
-    is_split = jnp.pad(is_continuation, (0, M))[starts[None, None] + sizes[:, :, None]]  # (C, A, L)
-    is_whole = (agrees >= sizes[:, :, None]) & ~is_split
-    is_met = (is_whole.any(axis=2) & (sizes > 0)).any(axis=1) | (sizes == 0).all(axis=1)
-    begun = jnp.where(agrees == (length - starts)[None, None], agrees, 0).max(axis=2)
-    whole, rest = (jnp.where(sizes > 0, count, NEVER).min(axis=1) for count in (sizes, sizes - begun))
-    return jnp.where(is_met, 0, whole).sum() - jnp.where(is_met, 0, whole - rest).max()
+    is_met, ends_with, ends_in_word = measure_progress(tokens, position, phrases, edges)
+    size = (phrases != PAD).sum(axis=3)  # (B, C, A)
+    is_alternative = size > 0
+    M = phrases.shape[3]
+    # (B, K, N, C, A, M): the token extends the first j tokens of an alternative.
+    extends = ends_with[:, :, None, :, :, :M] & (phrases[:, None, None] == following[..., None, None, None])
+    extends &= (phrases != PAD)[:, None, None]
+    begun = jnp.where(extends, jnp.arange(1, M + 1).reshape(1, 1, 1, 1, 1, M), 0).max(axis=5)  # (B, K, N, C, A)
+    is_completed = ((begun == size[:, None, None]) & is_alternative[:, None, None]).any(axis=4)
+
+    at_end = jnp.take_along_axis(ends_with, size[:, None, :, :, None], axis=4)[..., 0]  # (B, K, C, A)
+    at_end = (at_end & is_alternative[:, None]).any(axis=3)
+    continues_word = edges[following, 0] & ends_in_word[:, :, None]
+    stays_met = is_met[:, :, None] | (at_end[:, :, None] & ~continues_word[..., None])
+    is_empty = ~is_alternative.any(axis=2)[:, None, None]
+    lacks = ~(stays_met | is_completed | is_empty)  # (B, K, N, C)
+
+    whole = jnp.where(is_alternative, size, NEVER).min(axis=2)[:, None, None]
+    rest = jnp.where(is_alternative[:, None, None], size[:, None, None] - begun, NEVER).min(axis=4)
+    return jnp.where(lacks, whole, 0).sum(axis=3) - jnp.where(lacks, whole - rest, 0).max(axis=3)
+
+
+def measure_progress(
+    tokens: Int[Array, "B K L"], position: Int[Array, ""], phrases: Int[Array, "B C A M"], edges: Bool[Array, "V 2"]
+) -> Progress:
+    """Returns the progress of hypotheses of `position` tokens."""
+    rows, _, _, M = phrases.shape
+    L = tokens.shape[2]
+    windows = jnp.pad(tokens, ((0, 0), (0, 0), (0, M)))[:, :, jnp.arange(L)[:, None] + jnp.arange(M)[None]]
+    # The number of first tokens of each alternative that begin at each place: (B, K, C, A, L).
+    agrees = windows[:, :, None, None] == phrases[:, None, :, :, None]
+    agrees = jnp.cumprod(agrees, axis=5).sum(axis=5)
+    size = (phrases != PAD).sum(axis=3)[:, None, :, :, None]
+    ends = jnp.arange(L).reshape(1, 1, 1, 1, L) + size  # (B, 1, C, A, L)
+
+    is_continuation = edges[tokens, 0] & jnp.roll(edges[tokens, 1], 1, axis=2)  # of the word of the token before
+    padded = jnp.pad(is_continuation, ((0, 0), (0, 0), (0, M)))
+    is_split = jax.vmap(lambda of_row, at: of_row[:, at[0]])(padded, ends)  # (B, K, C, A, L)
+    is_followed = (agrees >= size) & (size > 0) & (ends < position) & ~is_split
+
+    lengths = jnp.arange(M + 1)
+    begins = position - lengths
+    ends_with = (agrees[..., begins] >= lengths.reshape(1, 1, 1, 1, -1)) & (begins >= 0).reshape(1, 1, 1, 1, -1)
+    last = jnp.where(position > 0, tokens[:, :, position - 1], PAD)
+    return Progress(is_followed.any(axis=(3, 4)), ends_with, edges[last, 1])

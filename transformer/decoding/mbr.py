@@ -48,7 +48,7 @@ def _rank(candidates: list[Translation], weights: Num[np.ndarray, "N"], config: 
     return sorted(scored, key=lambda candidate: -round(candidate.score, 9))  # equal up to the order of sums: a tie
 
 
-def different_texts(translations: list[Translation], config: Config) -> list[Translation]:
+def different_texts(translations: list[Translation], config: Config | None = None) -> list[Translation]:
     """Returns the first translation with each text, since several token sequences may have it."""
     first: dict[str, Translation] = {}
     return [x for x in translations if first.setdefault(x.text, x) is x]

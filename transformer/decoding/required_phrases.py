@@ -17,9 +17,9 @@ from transformer.decoding.beam_search import BeamSearch, Extensions, Models, Sea
 from transformer.decoding.constraints import needed_after
 from transformer.decoding.coverage import rank_by_coverage
 from transformer.decoding.top_k import gather, top_k
-from transformer.special_tokens import EOS
+from transformer.special_tokens import EOS, PAD
 
-MAX_BANKS = 32  # that get hypotheses besides those of a plain search
+MAX_BANKS = 32  # of hypotheses with a begun phrase, for which the beam has a place
 
 
 class Candidates(NamedTuple):
@@ -32,7 +32,16 @@ class Candidates(NamedTuple):
 
 
 class PhraseSearch(BeamSearch):
-    """A search for outputs with C phrases of A alternatives; PAD fills up tokens, alternatives and phrases."""
+    """A search for outputs with C phrases of A alternatives; PAD fills up tokens, alternatives and phrases.
+
+    Besides the beam_size hypotheses of a plain search, a sentence has one for each token of its phrases, at most
+    `MAX_BANKS`.
+    """
+
+    @property
+    def num_live(self) -> int:
+        _, count, _, length = self.sentences.constraints["required"].shape
+        return self.config.beam_size + min(count * length, MAX_BANKS)
 
     def best_extensions(self, state: State, prediction: ensemble.Prediction, count: int) -> Extensions:
         """Returns the best extensions of each bank in turn, `count` in total, the likeliest first."""
@@ -40,9 +49,15 @@ class PhraseSearch(BeamSearch):
         turns = rank_in_groups(banks, log_p)
         turns = jnp.where(jnp.isneginf(log_p), log_p.shape[1], turns)
         chosen = jnp.lexsort((-log_p, turns), axis=1)[:, :count]
-        chosen = gather(chosen, jnp.argsort(-gather(log_p, chosen), axis=1, stable=True))
+        # The number of hypotheses does not depend on the padding of the phrases.
+        sizes = (self.sentences.constraints["required"] != PAD).sum(axis=3).max(axis=2).sum(axis=1)
+        size = self.config.beam_size + jnp.minimum(sizes, MAX_BANKS)
+        is_kept = jnp.arange(chosen.shape[1])[None] < size[:, None]
+        chosen_log_p = jnp.where(is_kept, gather(log_p, chosen), -jnp.inf)
+        order = jnp.argsort(-chosen_log_p, axis=1, stable=True)
+        chosen = gather(chosen, order)
         parents = chosen // (log_p.shape[1] // state.live_log_p.shape[1])
-        return gather(log_p, chosen), parents, gather(tokens, chosen), gather(token_log_p, chosen)
+        return gather(chosen_log_p, order), parents, gather(tokens, chosen), gather(token_log_p, chosen)
 
     def rivals(
         self, state: State, prediction: ensemble.Prediction, live_log_p: Float[Array, "B K"]
@@ -85,19 +100,11 @@ def search_with_phrases(models: Models, sentences: Sentences, config: Config, n_
     """Returns the best hypotheses by their scores, coverage penalty included, and which rows are done."""
     kept = config.beam_size if config.coverage_penalty else n_best
     if "required" in sentences.constraints:
-        hypotheses, done = PhraseSearch(models, sentences, with_room(config, sentences), kept).run()
+        # The first hypotheses that end are not those of the largest bank, and take no place from live ones.
+        changed = with_changes(config, shrinking_beam=False, stopping="current")
+        hypotheses, done = PhraseSearch(models, sentences, changed, kept).run()
     else:
         hypotheses, done = BeamSearch(models, sentences, config, kept).run()
     if config.coverage_penalty:
         hypotheses = rank_by_coverage(models, sentences.source, hypotheses, config.coverage_penalty, n_best)
     return hypotheses, done
-
-
-def with_room(config: Config, sentences: Sentences) -> Config:
-    """Returns the configuration with hypotheses for the banks, besides those of a plain search.
-
-    There, an ended hypothesis does not take the place of a live one, which may be in another bank.
-    """
-    _, count, _, length = sentences.constraints["required"].shape
-    beam_size = config.beam_size + min(count * length, MAX_BANKS)
-    return with_changes(config, beam_size=beam_size, shrinking_beam=False)

@@ -17,7 +17,7 @@ from transformer.config_types import output_limit
 from transformer.decoding.batches import SHORTEST, DecodingBatch, DeviceModels, Replicas, make_batches, pad
 from transformer.decoding.beam_search import Hypotheses, Sentences, output_limits
 from transformer.decoding.control import Control, OutputControl, check_n_best
-from transformer.decoding.mbr import different_texts
+from transformer.decoding.phrase_translation import search_twice
 from transformer.decoding.shortlist import CandidateModel
 from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.translation import EMPTY, Translation, encode, read_hypotheses
@@ -62,53 +62,23 @@ class TextDecoder(DeviceModels):
         """
         check_n_best(self.config, n_best)
         sources = self.source_tokens(texts, first_line)
-        arrays_of = self.arrays_of(sources, first_line, controls)
-        if any(len(self.control.searches(control)) > 1 for control in controls):
-            return self._translate_with_phrases(parameters, sources, n_best, first_line, report, controls)
-        return self._translate(parameters, sources, arrays_of, n_best, report)
-
-    def _translate_with_phrases(
-        self,
-        parameters: Replicas,
-        sources: Sequence[Sequence[int]],
-        n_best: int,
-        first_line: int,
-        report: Callable[[int], None],
-        controls: Sequence[Control],
-    ) -> list[list[Translation]]:
-        """Returns translations that have their required phrases.
-
-        The first search is without them. Only sources for which it finds outputs that lack one are searched with them.
-        So an output that obeys without being forced to is never lost.
-        """
-        relaxed = [control._replace(required=()) for control in controls]
-        arrays_of = self.arrays_of(sources, first_line, relaxed)
-        translations = self._translate(parameters, sources, arrays_of, n_best, report=lambda count: None)
-        controls, sources = list(controls), list(sources)
-        for i, (control, outputs) in enumerate(zip(controls, translations, strict=True)):
-            if sources[i] and any(self.control.lacks(output, control.required) for output in outputs):
-                controls[i] = self.control.with_limit(control, outputs[0])
-            else:
-                sources[i] = []
-        arrays_of = self.arrays_of(sources, first_line, controls)
-        forced = self._translate(parameters, sources, arrays_of, n_best, report)
-        for i, control in enumerate(controls):
-            if sources[i]:
-                free = [output for output in translations[i] if not self.control.lacks(output, control.required)]
-                outputs = sorted([*free, *forced[i]], key=lambda output: -output.score)
-                outputs = different_texts([output for output in outputs if output.tokens], self.config)
-                translations[i] = outputs[:n_best] or [EMPTY]
-        return translations
+        search = functools.partial(self._translate, parameters, n_best, first_line)
+        if all(len(self.control.searches(control)) == 1 for control in controls):
+            return search(sources, controls, report)
+        self.control.encode(controls, sources, first_line)  # refuses what no output can have
+        return search_twice(search, self.control, sources, controls, report)
 
     def _translate(
         self,
         parameters: Replicas,
-        sources: Sequence[Sequence[int]],
-        arrays_of: Callable[[DecodingBatch], tuple],
         n_best: int,
+        first_line: int,
+        sources: list[list[int]],
+        controls: Sequence[Control],
         report: Callable[[int], None],
     ) -> list[list[Translation]]:
         """Returns the translations of each source, by searches in batches of similar length."""
+        arrays_of = self.arrays_of(sources, first_line, controls)
         translations = [[EMPTY] * n_best for _ in sources]
         pending = [i for i, source in enumerate(sources) if source]
         report(len(sources) - len(pending))
