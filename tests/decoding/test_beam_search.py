@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ from tests.decoding.models import (
     tiny_model,
 )
 from transformer.decoding import ensemble
-from transformer.decoding.beam_search import LENGTH_PENALTIES, BeamSearch, Sentences, output_limits
+from transformer.decoding.beam_search import LENGTH_PENALTIES, STOPPING_RULES, BeamSearch, Sentences, output_limits
 from transformer.decoding.ensemble import Prediction
 from transformer.special_tokens import BOS, EOS, PAD, UNK
 
@@ -160,6 +161,38 @@ def plain_search(model, source, limit, beam_size, penalty_of, stopping, shrinkin
         ended = sorted(ended, key=lambda pair: -pair[0])[:beam_size]
         live = [(log_p, tokens) for log_p, tokens in extensions if tokens[-1] != EOS][:beam_size]
     return ended
+
+
+class NoCache(NamedTuple):
+    def reorder(self, parents):
+        return self
+
+
+class Chain:
+    """A model that always gives EOS a tenth, and after five tokens 95 %; before, token 4 has 85 %."""
+
+    def start_cache(self, source, beams, length):
+        return NoCache()
+
+    def decode_step(self, tokens, position, cache):
+        p = jnp.full(6, 0.0125).at[EOS].set(0.1).at[4].set(0.85)
+        at_end = jnp.full(6, 0.01).at[EOS].set(0.95)
+        logits = jnp.log(jnp.where(position < 5, p, at_end))
+        return jnp.broadcast_to(logits, (*tokens.shape, 6)), cache
+
+
+@pytest.mark.parametrize("beam_size", [1, 2, 3, 5])
+def test_bad_endings_that_fill_the_beam_do_not_end_the_search(beam_size):
+    """By hand: the chain has score -0.6, the endings before it at most -2.2."""
+    sentences = Sentences(jnp.array([[4, EOS]]), jnp.array([9]), 10)
+    found = {}
+    for stopping in STOPPING_RULES:
+        config = decoding_config(beam_size=beam_size, stopping=stopping)
+        hypotheses, _ = BeamSearch([Chain()], sentences, config, n_best=1).run()
+        found[stopping] = output(np.array(hypotheses.tokens[0, 0]))
+    chain = [4] * 5 + [EOS]
+    assert found["current"] == found["bound"] == chain
+    assert (found["ended"] == chain) == (beam_size == 1)
 
 
 def test_neighbours_and_fillers_change_nothing():
