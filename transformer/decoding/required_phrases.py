@@ -43,16 +43,19 @@ class PhraseSearch(BeamSearch):
         _, count, _, length = self.sentences.constraints["required"].shape
         return self.config.beam_size + min(count * length, MAX_BANKS)
 
+    @property
+    def num_live_of_rows(self) -> Int[Array, "B 1"]:
+        """The number of live hypotheses of each row, at most `num_live`. It does not depend on padding."""
+        sizes = (self.sentences.constraints["required"] != PAD).sum(axis=3).max(axis=2).sum(axis=1)
+        return self.config.beam_size + jnp.minimum(sizes, MAX_BANKS)[:, None]
+
     def best_extensions(self, state: State, prediction: ensemble.Prediction, count: int) -> Extensions:
         """Returns the best extensions of each bank in turn, `count` in total, the likeliest first."""
-        log_p, tokens, token_log_p, banks = self.candidates(state, prediction, count)
+        log_p, tokens, token_log_p, banks = self.candidates(state, prediction)
         turns = rank_in_groups(banks, log_p)
         turns = jnp.where(jnp.isneginf(log_p), log_p.shape[1], turns)
         chosen = jnp.lexsort((-log_p, turns), axis=1)[:, :count]
-        # The number of hypotheses does not depend on the padding of the phrases.
-        sizes = (self.sentences.constraints["required"] != PAD).sum(axis=3).max(axis=2).sum(axis=1)
-        size = self.config.beam_size + jnp.minimum(sizes, MAX_BANKS)
-        is_kept = jnp.arange(chosen.shape[1])[None] < size[:, None]
+        is_kept = jnp.arange(chosen.shape[1])[None] < self.num_live_of_rows
         chosen_log_p = jnp.where(is_kept, gather(log_p, chosen), -jnp.inf)
         order = jnp.argsort(-chosen_log_p, axis=1, stable=True)
         chosen = gather(chosen, order)
@@ -63,17 +66,20 @@ class PhraseSearch(BeamSearch):
         self, state: State, prediction: ensemble.Prediction, live_log_p: Float[Array, "B K"]
     ) -> Float[Array, "B N"]:
         """Returns the log-probabilities of the extensions that need no more tokens, as EOS does."""
-        candidates = self.candidates(state, prediction, self.config.beam_size)
+        candidates = self.candidates(state, prediction)
         is_rival = (candidates.banks == 0) & (state.position < self.sentences.limits)[:, None]
         return jnp.where(is_rival, candidates.log_p, -jnp.inf)
 
-    def candidates(self, state: State, prediction: ensemble.Prediction, count: int) -> Candidates:
-        """Returns the extensions by the `count` likeliest tokens of each hypothesis and by the tokens of phrases."""
+    def candidates(self, state: State, prediction: ensemble.Prediction) -> Candidates:
+        """Returns the extensions by the likeliest tokens of each hypothesis and by the tokens of phrases."""
         phrases = self.sentences.constraints["required"]
         edges = self.sentences.constraints["edges"]
         excluded = (EOS, *ensemble.forbidden_tokens(self.config.forbid_unk))
         logits = prediction.logits.at[:, :, jnp.array(excluded)].set(-jnp.inf)
-        likely, tokens = top_k(logits, min(count, logits.shape[-1]))
+        likely, tokens = top_k(logits, min(self.num_live, logits.shape[-1]))
+        is_considered = (jnp.arange(likely.shape[2])[None] < self.num_live_of_rows)[:, None]
+        likely = jnp.where(is_considered, likely, -jnp.inf)
+        tokens = jnp.where(is_considered, tokens, PAD)
         wanted = phrases.reshape(len(phrases), 1, -1)
         is_first = jnp.tril(wanted[:, :, :, None] == wanted[:, :, None], -1).sum(axis=3) == 0
         is_new = is_first & (wanted[:, :, :, None] != tokens[:, :, None]).all(axis=3)
