@@ -18,7 +18,7 @@ from tests.decoding.test_text_decoder import make_decoder, random_texts, transla
 from transformer.decoding import ensemble
 from transformer.decoding.beam_search import BeamSearch, Sentences
 from transformer.decoding.constraints import needed_after
-from transformer.decoding.control import EXTRA_LENGTH, Control, OutputControl
+from transformer.decoding.control import Control, OutputControl
 from transformer.decoding.required_phrases import rank_in_groups, search_with_phrases
 from transformer.errors import UserError
 from transformer.special_tokens import EOS, PAD, UNK
@@ -178,7 +178,7 @@ def test_an_output_does_not_babble_for_a_phrase_that_the_model_does_not_expect()
     forced = translate(decoder, texts, controls=[Control(required=[["7 6 7 6"]]) for _ in texts])
     for (before,), (after,) in zip(plain, forced, strict=True):
         assert has(after.text.split(), ["7", "6", "7", "6"])
-        assert len(after.tokens) <= len(before.tokens) + 4 + EXTRA_LENGTH
+        assert len(after.tokens) <= len(before.tokens) + 4
 
 
 def test_a_phrase_of_a_script_without_spaces_may_follow_a_character():

@@ -21,7 +21,6 @@ from transformer.special_tokens import EOS, PAD, UNK
 
 MAX_REQUIRED = 256  # tokens; a search compares each with each, and with all tokens of each hypothesis
 NO_CHARACTER = "\uffff"  # which no text has
-EXTRA_LENGTH = 2  # tokens by which an output may exceed the one found without its phrases, and these
 # The least sizes of the nested lists that are a sentence's values. Larger ones are these times a
 # power of `GROWTH`, so that there are few shapes: each is compiled.
 LEAST_SIZES = {
@@ -162,7 +161,7 @@ class OutputControl:
         """Returns the controls of the searches for a sentence: see `TextDecoder.translate`."""
         if not control.required or self.config.strategy != "beam":
             return [control]
-        return [control._replace(required=()), control._replace(limit=EXTRA_LENGTH)]
+        return [control._replace(required=()), control._replace(limit=1)]
 
     def lacks(self, translation: Translation, required: Sequence[Sequence[str]]) -> bool:
         """Returns True if the text of the translation lacks all alternatives of some phrase."""
@@ -170,12 +169,12 @@ class OutputControl:
         return not all(any(find_words(translation.text, text) >= 0 for text in texts) for texts in phrases)
 
     def with_limit(self, control: Control, translation: Translation) -> Control:
-        """Returns a control that also limits the length, given a translation that lacks required phrases.
+        """Returns a control that also limits the length, to the tokens of a translation that lacks phrases and theirs.
 
         After a phrase that it does not expect, a model tends to translate the source again, which the length penalty
         rewards.
         """
-        limit = max(len(translation.tokens) - 1, 0) + EXTRA_LENGTH
+        limit = max(len(translation.tokens) - 1, 0)
         for alternatives in control.required:
             spelled = [tokens for text in alternatives for tokens in self._encode_required("", text, banned=())]
             limit += max(map(len, spelled))
