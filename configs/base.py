@@ -285,9 +285,8 @@ def get_keys() -> ml_collections.ConfigDict:
     # An output has at most max_length_factor x source length + max_extra_length tokens (section 6.1)
     decoding.max_length_factor = Key(1.0, between(0, 100))
     decoding.max_extra_length = Key(50, at_least(0))
-    decoding.min_length = Key(
-        0, between(0, 1 << 16)
-    )  # output tokens, end excluded, at least, if the limit above allows
+    # Output tokens, end excluded, at least, if the limit above allows
+    decoding.min_length = Key(0, between(0, 1 << 16))
     decoding.no_repeat_ngram = Key(0, between(0, 100))  # no output has an n-gram of so many tokens twice; 0: any may
     decoding.banned = Key("", TEXT)  # file of phrases, one a line, whose tokens no output has; empty: none
     decoding.banned_pieces = Key((), TEXTS)  # pieces of the target vocabulary that no output has
