@@ -1,5 +1,6 @@
 """Searches with required phrases against exhaustive search, and in a small beam."""
 
+import dataclasses
 import functools
 import re
 
@@ -19,7 +20,9 @@ from transformer.decoding import ensemble
 from transformer.decoding.beam_search import BeamSearch, Sentences
 from transformer.decoding.constraints import needed_after
 from transformer.decoding.control import Control, OutputControl
+from transformer.decoding.phrase_translation import search_twice
 from transformer.decoding.required_phrases import rank_in_groups, search_with_phrases
+from transformer.decoding.translation import EMPTY
 from transformer.errors import UserError
 from transformer.special_tokens import EOS, PAD, UNK
 
@@ -179,6 +182,17 @@ def test_an_output_does_not_babble_for_a_phrase_that_the_model_does_not_expect()
     for (before,), (after,) in zip(plain, forced, strict=True):
         assert has(after.text.split(), ["7", "6", "7", "6"])
         assert len(after.tokens) <= len(before.tokens) + 4
+
+
+def test_no_output_with_the_phrases_is_dropped_when_the_search_for_them_finds_fewer():
+    some = dataclasses.replace(EMPTY, tokens=(EOS,))
+    outputs = {x: dataclasses.replace(some, text=x, score=-float(i)) for i, x in enumerate("abcd")}
+    found = [[outputs["a"], outputs["b"], outputs["c"]], [outputs["d"]]]  # without the phrases, and with them
+    control = make_decoder().control
+    control.lacks = lambda output, required: output.text == "b"
+    control.with_limit = lambda control, output: control
+    known = search_twice(lambda *_: [found.pop(0)], control, [[EOS]], [Control(required=[["1"]])], print)
+    assert [output.text for output in known[0]] == ["a", "c", "d"]
 
 
 def test_a_phrase_of_a_script_without_spaces_may_follow_a_character():

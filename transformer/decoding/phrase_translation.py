@@ -6,7 +6,8 @@ from transformer.decoding.control import Control, OutputControl
 from transformer.decoding.mbr import different_texts
 from transformer.decoding.translation import EMPTY, Translation
 
-# From sources, their controls and a function that is told how many are finished, to the translations of each source.
+# A function of sources, their controls and a report, which receives the number of finished sources. It returns the
+# translations of each source.
 Search = Callable[[list[list[int]], Sequence[Control], Callable[[int], None]], list[list[Translation]]]
 
 
@@ -17,7 +18,7 @@ def search_twice(
     controls: Sequence[Control],
     report: Callable[[int], None],
 ) -> list[list[Translation]]:
-    """Returns translations that have their required phrases, as many of each source as a search returns.
+    """Returns translations that have their required phrases, as many of each source as one of the searches returns.
 
     A source is searched with its phrases only if an output of the search without them lacks one. So an output that has
     them without being forced to is never lost.
@@ -33,7 +34,7 @@ def search_twice(
     forced = search(pending, limited, report)
     for i, control in enumerate(controls):
         if pending[i]:
-            count = len(forced[i])
+            count = max(len(translations[i]), len(forced[i]))
             free = [output for output in translations[i] if not output_control.lacks(output, control.required)]
             outputs = [output for output in [*free, *forced[i]] if output.tokens]
             outputs.sort(key=lambda output: -output.score)
