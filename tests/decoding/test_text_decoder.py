@@ -54,6 +54,14 @@ def warnings_logged(monkeypatch) -> list[str]:
     return logged
 
 
+def test_warnings_that_depend_on_texts_are_not_kept_for_ever(warnings_logged):
+    decoder = make_decoder()
+    for line in range(300):
+        decoder.source_tokens(["1 " * 30, "1 2"], line)
+        decoder.source_tokens(["1 " * 30, "1 2"], line)
+    assert len(warnings_logged) == 300 and decoder._warn_once.cache_info().currsize < 300
+
+
 @pytest.mark.first_case
 @pytest.mark.parametrize("shortlist", [None, SHORTLIST], ids=["vocabulary", "shortlist"])
 def test_order_is_restored_and_neighbours_and_batch_size_change_nothing(shortlist):

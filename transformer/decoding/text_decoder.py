@@ -41,7 +41,8 @@ class TextDecoder(DeviceModels):
         self.strategy = STRATEGIES[self.config.strategy]
         self.control = OutputControl(self.config, self.tokenizer.target)
         self.compile_seconds = 0.0  # of all calls of `translate`
-        self._warn_once = functools.cache(lambda warning: logging.warning("%s", warning))  # not at each validation
+        # Not at each validation; a server does not keep all warnings that texts of users cause.
+        self._warn_once = functools.lru_cache(128)(lambda warning: logging.warning("%s", warning))
 
     def translate(
         self,

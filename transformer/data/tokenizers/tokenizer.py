@@ -21,7 +21,7 @@ from transformer.data.tokenizers.vocabulary import PieceVocabulary, TaggedVocabu
 from transformer.data.tokenizers.vocabulary_training import train
 from transformer.environment import VOCABULARY, check_fingerprints
 from transformer.errors import UserError, first_of
-from transformer.special_tokens import UNK
+from transformer.special_tokens import SPECIAL, UNK
 from transformer.workdir import TOKENIZER_FILES
 
 _FORMAT = 1  # part of every key in the cache: raise it when the same inputs would give other vocabularies
@@ -74,7 +74,7 @@ class Tokenizer:
 
     def tags_like(self, tag: str) -> list[str]:
         """Returns the tokens of the source that begin and end with the characters of the tag."""
-        pieces = (piece.removeprefix("\u2581") for piece in self.source.pieces if len(piece) > 2)
+        pieces = (piece.removeprefix("\u2581") for piece in self.source.pieces[SPECIAL:] if len(piece) > 2)
         return [piece for piece in pieces if piece.startswith(tag[0]) and piece.endswith(tag[-1])]
 
     def find_typed_tag(self, texts: Sequence[str], first_line: int) -> str:
@@ -82,7 +82,7 @@ class Tokenizer:
         if not (brackets := re.fullmatch(r"([\W_]+).*?([\W_]+)", self.source_tag)):
             return ""
         begin, end = map(re.escape, brackets.groups())
-        typed = re.compile(rf"\s*({begin}[\w-]+?{end})")
+        typed = re.compile(rf"\s*({begin}[\w-]{{2,12}}?{end})")  # not [1] or <b>
         for line, text in enumerate(texts, start=first_line):
             if found := typed.match(text):
                 return (
