@@ -39,7 +39,7 @@ def main(arguments: argparse.Namespace) -> None:
         raise UserError(f"--languages={arguments.languages}: must be two or more codes, each once: en,de,fr")
     trained = {(corpus.data.source_language, corpus.data.target_language) for corpus in listed_corpora(data)}
     given = {name: getattr(arguments, name) for name in ("workdir", "split", "checkpoint", "average")}
-    # A run from several languages to one does not translate into the others.
+    # A run may translate into fewer languages than it reads.
     only_sources = {code for code, _ in trained} - {code for _, code in trained}
     pairs = []
     for pair in itertools.permutations(languages, 2):  # translating one takes long

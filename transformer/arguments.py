@@ -141,7 +141,8 @@ def translate_lines(
 
 
 def _find_errors(decoder: TextDecoder, lines: Sequence[tuple[str, Control]], first_line: int) -> dict[int, UserError]:
-    errors, (vocabulary, _) = {}, decoder.tokenizer.encoders
+    errors = {}
+    vocabulary, _ = decoder.tokenizer.encoders
     for line, (text, control) in enumerate(lines, start=first_line):
         try:
             tokens = encode(vocabulary, f"line {line}", text)[: decoder.config.max_source_length]

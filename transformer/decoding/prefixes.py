@@ -33,7 +33,7 @@ def fragment_states(num_forced: int, fragment: str, spelling: Spelling) -> list[
     """Returns the states of `match_fragment`: state i has the tokens that may follow the first i characters.
 
     A state is [num_forced, first, end + 1, *tokens]. Tokens with ranks from `first` to before `end` in `Spelling.ranks`
-    begin with the rest of the fragment. Each of `tokens` is a beginning of the rest, after which the others can spell
+    begin with the rest of the fragment. Each of `tokens` is a beginning of the rest, after which tokens can spell
     what remains.
     """
     can_finish = [False] * len(fragment) + [True]

@@ -34,8 +34,8 @@ class Candidates(NamedTuple):
 class PhraseSearch(BeamSearch):
     """A search for outputs with C phrases of A alternatives; PAD fills up tokens, alternatives and phrases.
 
-    Besides the beam_size hypotheses of a plain search, a sentence has one for each token of its phrases, at most
-    `MAX_BANKS`.
+    A sentence has the beam_size hypotheses of a plain search and one for each token of its phrases, at most
+    `MAX_BANKS` of these.
     """
 
     @property
