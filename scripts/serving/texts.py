@@ -3,14 +3,14 @@
 import html
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import sentencex
 
-from scripts.serving.emoji import take_out
 from scripts.serving.inline_tags import Element, Mark, parse, peel
 from transformer.data.languages import base_code
+from transformer.decoding.phrases import is_boundary
 
 _UNSPACED = ("zh", "yue", "ja", "th", "lo", "km", "my")  # languages without spaces between sentences
 _UNREAD = "script|style|textarea|code|kbd|samp|var|math"  # elements without text to translate
@@ -39,6 +39,12 @@ _INLINE = re.compile(
 )
 _LINE_BREAK = re.compile(r"[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
 _PRE = re.compile(r"<(/?)pre(?=[\s/>])", re.IGNORECASE)
+# Without letters and digits in frames, which may be words.
+_PICTOGRAPH = "[\u2300-\u23ff\u2600-\u2775\u2794-\u27bf\u2b00-\u2bff\U0001f000-\U0001f0ff\U0001f1e6-\U0001faff]"
+_VARIANT = "[\u20e3\ufe0e\ufe0f\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]"
+_SPACES = (" ", "\t", "\xa0")
+_ENDING = re.compile(r"[\s.,;:!?)]")
+_EMOJI = re.compile(rf"((?:{_PICTOGRAPH}{_VARIANT}*\u200d?)+)")
 
 
 class Piece(NamedTuple):
@@ -65,7 +71,7 @@ def split_text(text: str, language: str, model: Model = ANY) -> list[Piece]:
     A sentence ends at the end of its line at the latest. Text without a letter or digit is not translated. Emoji that
     the vocabulary lacks are marks. Without any, the pieces, joined, are the text.
     """
-    return _split(text, [], language, model, ESCAPES["text"])
+    return _split(*_take_out([text], model.knows), language, model, ESCAPES["text"])
 
 
 def split_html(text: str, language: str, model: Model = ANY) -> list[Piece]:
@@ -75,20 +81,20 @@ def split_html(text: str, language: str, model: Model = ANY) -> list[Piece]:
     are markup. A line break in the text is a space, except in the element pre.
     """
     pieces: list[Piece] = []
-    content, marks = "", []  # since the last markup that ends a sentence
+    parts: list[str | Mark] = []  # since the last markup that ends a sentence
     end, in_pre = 0, False
     for start, stop in [*_markup(text), (len(text), len(text))]:
-        content += html.unescape(text[end:start])
-        if mark := _mark(text[start:stop], len(content)):
-            is_apart = content[-1:].isspace() and text[stop : stop + 1].isspace()
-            if mark.is_alone and is_apart and all(other.position < len(content) for other in marks[-1:]):
-                # One of the two spaces belongs to the mark.
-                mark = Mark(len(content) - 1, content[-1] + mark.text)
-                content = content[:-1]
-            marks.append(mark)
+        parts.append(html.unescape(text[end:start]))
+        if mark := _mark(text[start:stop]):
+            parts.append(mark)
         else:
-            pieces += [*_split_content(content, marks, language, model, in_pre), Piece(False, text[start:stop])]
-            content, marks = "", []
+            content, marks = _take_out(parts, model.knows)
+            if not in_pre:  # white space at the ends keeps its line breaks
+                before, inside, after = _strip(content)
+                content = before + _LINE_BREAK.sub(" ", inside) + after
+            pieces += _split(content, marks, language, model, ESCAPES["html"])
+            pieces.append(Piece(False, text[start:stop]))
+            parts = []
         end = stop
         if tag := _PRE.match(text, start):
             in_pre = not tag[1]
@@ -142,62 +148,74 @@ def _markup(text: str) -> Iterator[tuple[int, int]]:
         yield start, len(text)
 
 
-def _mark(markup: str, position: int) -> Mark | None:
+def _mark(markup: str) -> Mark | None:
     """Returns inline markup as a mark; None for other markup, and for a tag that reaches to the end of the text."""
     inline = _INLINE.match(markup)
     if not inline or not markup.endswith(">"):
         return None
     if inline["void"] or _UNTRANSLATED.match(markup):
-        return Mark(position, markup)
+        return Mark(markup)
     name = inline["name"].lower()
-    return Mark(position, markup, closes=name) if inline["end"] else Mark(position, markup, opens=name)
+    return Mark(markup, closes=name) if inline["end"] else Mark(markup, opens=name)
 
 
-def _split_content(text: str, marks: list[Mark], language: str, model: Model, keeps_lines: bool) -> list[Piece]:
-    # White space at the ends keeps its line breaks.
-    before, inside, after = _strip(text)
-    inside = inside if keeps_lines else _LINE_BREAK.sub(" ", inside)
-    return _split(before + inside + after, marks, language, model, ESCAPES["html"])
+def _take_out(parts: Iterable[str | Mark], knows: Callable[[str], bool]) -> tuple[str, list[Mark]]:
+    """Returns the text of the parts without the emoji that `knows` rejects, and the marks with these.
+
+    A mark that is no tag takes the space before it along, if white space or punctuation follows.
+    """
+    content, marks = "", []
+    for part in itertools.chain(*(_find_emoji(part, knows) for part in parts)):
+        if isinstance(part, Mark):
+            marks.append(part._replace(position=len(content)))
+            continue
+        # The last mark and the one before it, if there are two.
+        *others, last = [Mark("", "_"), *marks][-2:]
+        is_free = last.position == len(content) and all(other.position < len(content) for other in others)
+        if is_free and not last.opens and not last.closes and content[-1:] in _SPACES and _ENDING.match(part):
+            marks[-1] = Mark(content[-1] + last.text, position=len(content) - 1)
+            content = content[:-1]
+        content += part
+    return content, marks
 
 
-def _split(text: str, marks: list[Mark], language: str, model: Model, escape: Callable[[str], str]) -> list[Piece]:
+def _find_emoji(part: str | Mark, knows: Callable[[str], bool]) -> Iterator[str | Mark]:
+    """Yields a part, with the emoji that `knows` rejects as marks. Words on both sides remain two words."""
+    texts = [part] if isinstance(part, Mark) else _EMOJI.split(part)
+    for i, text in enumerate(texts):
+        if i % 2 == 0 or knows(text):
+            yield text
+            continue
+        yield Mark(text)
+        if not is_boundary(texts[i - 1] + texts[i + 1], len(texts[i - 1])):
+            yield " "
+
+
+def _split(
+    text: str, marks: Sequence[Mark], language: str, model: Model, escape: Callable[[str], str]
+) -> list[Piece]:
     """Returns the sentences of a text, with their marks, and the rest, escaped."""
-    text, marks = take_out(text, marks, model.knows)
-    parts = [part for line in text.splitlines(keepends=True) for part in _split_line(line, language, model)]
-    if not marks:
-        return [part if part.is_sentence else Piece(False, escape(part.text)) for part in parts]
     pieces: list[Piece] = []
     end = 0
-    for part in parts:
+    for part in [part for line in text.splitlines(keepends=True) for part in _split_line(line, language, model)]:
         start = end
         end += len(part.text)
-        # Between two pieces, tags that end an element belong to the first one.
-        near = list(itertools.takewhile(lambda mark: mark.position <= end, marks))  # noqa: B023
-        while near and near[-1].position == end and not near[-1].closes:
-            near.pop()
-        marks = marks[len(near) :]
-        own = [mark._replace(position=mark.position - start) for mark in near]
-        pieces += (piece for piece in _settle(part, own, escape) if piece.text)
-    return pieces + [Piece(False, mark.text) for mark in marks]
-
-
-def _settle(piece: Piece, marks: Sequence[Mark], escape: Callable[[str], str]) -> Iterator[Piece]:
-    """Yields a piece and its marks. Those inside a sentence stay in it, if an alignment can place them."""
-    if piece.is_sentence and (element := parse(piece.text, marks)):
-        before, element, after = peel(element)
-        yield Piece(False, before)
-        yield Piece(True, piece.text, element if element.children else None)
-        yield Piece(False, after)
-        return
-    # The texts between the marks are translated separately, or not at all.
-    ends = [*(mark.position for mark in marks), len(piece.text)]
-    markup = [*(mark.text for mark in marks), ""]
-    for start, end, text in zip([0, *ends], ends, markup, strict=False):
-        before, inside, after = _strip(piece.text[start:end])
-        is_text = piece.is_sentence and any(map(str.isalnum, inside))
-        yield Piece(False, escape(before))
-        yield Piece(is_text, inside if is_text else escape(inside))
-        yield Piece(False, escape(after) + text)
+        # Between two pieces, tags that begin an element belong to the second one.
+        own = list(itertools.takewhile(lambda mark: mark.position < end + (not mark.opens), marks))  # noqa: B023
+        marks = marks[len(own) :]
+        own = [mark._replace(position=mark.position - start) for mark in own]
+        if part.is_sentence and (root := parse(part.text, own)):
+            before, root, after = peel(root)
+            sentence = Piece(True, part.text, root if root.children else None)
+            pieces += [Piece(False, before), sentence, Piece(False, after)]
+            continue
+        # The texts between the marks are translated separately, or not at all.
+        edges = [0, *(mark.position for mark in own), len(part.text)]
+        for (first, last), markup in itertools.zip_longest(itertools.pairwise(edges), [mark.text for mark in own]):
+            for piece in _split_line(part.text[first:last], language, model):
+                pieces.append(piece if piece.is_sentence else Piece(False, escape(piece.text)))
+            pieces.append(Piece(False, markup or ""))
+    return [piece for piece in [*pieces, *(Piece(False, mark.text) for mark in marks)] if piece.text]
 
 
 def _split_line(line: str, language: str, model: Model) -> Iterator[Piece]:

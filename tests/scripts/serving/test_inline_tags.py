@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scripts.serving.inline_tags import insert
+from scripts.serving.inline_tags import MOST, insert
 from scripts.serving.texts import ESCAPES, Model, join, split_html, split_text
 from tests.scripts.serving.linked import Linked, Unlinked
 from transformer.decoding.forced_decoding import Attention
@@ -78,7 +78,7 @@ def translate(text: str, model=GERMAN, translations=german, form="html") -> str:
             "Müssen wir am Montag die zwölf <code>a &lt; b</code> kleinen Uhren <b translate=no>on x</b> verkaufen?",
         ),
         ("Must we <b>sell <i>the</b> twelve</i>", "MUST WE <b>SELL <i>THE</b> TWELVE</i>"),  # not well nested
-        ("<b " + "<b>" * 60 + "Must</b> we", "<b " + "<b>" * 60 + "MUST</b> WE"),
+        ("<b " + "<b>" * MOST + "Must</b> we", "<b " + "<b>" * MOST + "MUST</b> WE"),
     ],
 )
 def test_tags_are_around_the_words_of_their_translation(text, expected):
