@@ -31,22 +31,21 @@ _ALONE = rf"(?!{WORD.pattern})\w"  # a character of a script without spaces
 # The units that are linked: punctuation, such a character, or another word.
 _UNIT = re.compile(rf"{EDGE}|[{_MARKS}]+|{_ALONE}|(?:(?!{_ALONE})[^\s{EDGE}{_MARKS}])+")
 _PUNCTUATION = re.compile(rf"[{_MARKS}]")
-_PUNCTUATION_AFTER = re.compile(rf"[{_MARKS}]*")
-_SPACE = re.compile(r"\s*")
+_AFTER_WORD = re.compile(rf"[{_MARKS}]*"), re.compile(rf"[{_MARKS}]*\s?")
 NO_LINK = -1
-_FREE, _TAKEN = -1, -2  # characters that no child of an element owns; those outside the element
-_LARGE = 1e5  # more than the sizes of all characters of a sentence
+_FREE, _TAKEN = -1, -2  # characters that no element owns; those outside
+_LARGE = 10**6  # more than the characters of a sentence
 
 
 class Mark(NamedTuple):
     """A part of a sentence that is not in its text.
 
-    opens, closes: the name of the element that a tag opens or closes. position: characters of the text before it.
+    element: the name of that which a tag opens, or else closes. position: characters of the text before it.
     """
 
     text: str
-    opens: str = ""
-    closes: str = ""
+    element: str = ""
+    opens: bool = False
     position: int = 0
 
 
@@ -63,11 +62,6 @@ class Element:
     closing: str = ""
     children: list["Element"] = field(default_factory=list)
 
-    def descendants(self) -> Iterator["Element"]:
-        for child in self.children:
-            yield child
-            yield from child.descendants()
-
 
 def parse(text: str, marks: Sequence[Mark]) -> Element | None:
     """Returns an element without tags around the text and its marks.
@@ -79,14 +73,14 @@ def parse(text: str, marks: Sequence[Mark]) -> Element | None:
     end = len(text) + 2
     root = Element(0, end)
     stack = [("", root)]
-    for markup, opens, closes, position in marks:
+    for markup, name, opens, position in marks:
         position += 1
-        name, element = stack[-1]
-        if not closes:
+        innermost, element = stack[-1]
+        if opens or not name:
             child = Element(position, end if opens else position, markup)
             element.children.append(child)
-            stack += [(opens, child)] if opens else []
-        elif closes == name:
+            stack += [(name, child)] if opens else []
+        elif name == innermost:
             element.stop = position
             element.closing = markup
             stack.pop()
@@ -97,35 +91,33 @@ def parse(text: str, marks: Sequence[Mark]) -> Element | None:
     return root
 
 
-def peel(root: Element) -> tuple[str, Element, str]:
-    """Returns the marks before all text, an element with those within the text, and the marks after it."""
-    before = after = ""
-    children = list(root.children)
-    end = root.stop - 1
-    while children:
-        first, last = children[0], children[-1]
-        if last.start >= end:
-            after = serialize(children.pop()) + after
-        elif first.stop <= 1:
-            before += serialize(children.pop(0))
-        elif first.start <= 1 and first.stop >= end:
-            before += first.opening
-            after = first.closing + after
-            children = first.children
-        else:
-            break
-    return before, Element(root.start, root.stop, children=children), after
+def peel(element: Element, end: int) -> tuple[str, list[Element], str]:
+    """Returns the marks of an element before all text, which ends at `end`, those within it, and those after it."""
+    before = [child for child in element.children if child.stop <= 1]
+    after = [child for child in element.children if child.start >= end]
+    inside = element.children[len(before) : len(element.children) - len(after)]
+    opening = element.opening + serialize(before)
+    closing = serialize(after) + element.closing
+    if inside and inside[0].start <= 1 and inside[0].stop >= end:
+        first, inside, last = peel(inside[0], end)
+        return opening + first, inside, last + closing
+    return opening, inside, closing
 
 
-def serialize(element: Element) -> str:
-    return element.opening + "".join(map(serialize, element.children)) + element.closing
+def serialize(elements: Sequence[Element]) -> str:
+    return "".join(element.opening + serialize(element.children) + element.closing for element in elements)
 
 
-def insert(model: Model, source: str, root: Element, target: str, escape: Callable[[str], str]) -> str:
-    """Returns `target`, the translation of `source`, with the marks of `root`. `escape` is applied to its text."""
+def insert(model: Model, source: str, elements: Sequence[Element], target: str, escape: Callable[[str], str]) -> str:
+    """Returns `target`, the translation of `source`, with these elements. `escape` is applied to its text."""
     insertion = _Insertion(model, _Side(source), _Side(target), escape)
-    insertion.link_copies({position for child in root.descendants() for position in (child.start, child.stop)})
-    return insertion.render(root, range(len(target) + 2))[1:-1]
+    insertion.link_copies(set(_positions(elements)))
+    return insertion.render(elements, range(len(target) + 2))[1:-1]
+
+
+def _positions(elements: Sequence[Element]) -> Iterator[int]:
+    for element in elements:
+        yield from (element.start, element.stop, *_positions(element.children))
 
 
 class _Side:
@@ -176,10 +168,8 @@ def _word_weights(model: Model, source: _Side, target: _Side) -> Float[np.ndarra
 class _Insertion:
     """Inserts marks into a target.
 
-    Attributes, with a number for each character of the target:
-      links: the position in the source that it is linked to, or `NO_LINK`. Words are linked by attention, the edges to
-        those of the source, and punctuation as the word or edge that it touches.
-      sizes: its weight in the choice of an element's place.
+    links: the position in the source that each character of the target is linked to, or `NO_LINK`. Words are linked by
+      attention, the edges to those of the source, and punctuation as the word or edge that it touches.
     """
 
     def __init__(self, model: Model, source: _Side, target: _Side, escape: Callable[[str], str]) -> None:
@@ -190,12 +180,8 @@ class _Insertion:
         linked[1:, 1:] += linked[:-1, :-1] * np.outer(target.after, source.after)
         linked[:-1, :-1] += linked[1:, 1:] * np.outer(target.before, source.before) * 2
         self.links = np.full(len(target.text), NO_LINK)
-        self.sizes = np.full(len(target.text), 1e-4)
-        for unit, is_word, row in zip(target.units, target.is_word, linked, strict=True):
-            span = slice(*unit.span())
-            self.links[span] = source.starts[row.argmax()] if row.any() else NO_LINK
-            self.sizes[span] = 1 if is_word else 1e-4
-        self.sizes[[0, -1]] = _LARGE
+        for unit, row in zip(target.units, linked, strict=True):
+            self.links[slice(*unit.span())] = source.starts[row.argmax()] if row.any() else NO_LINK
 
     def link_copies(self, cuts: Collection[int]) -> None:
         """Links the characters of words with marks inside, such as H2O, to those of their copies in the target."""
@@ -206,66 +192,68 @@ class _Insertion:
             if copies[unit[0]] and any(unit.start() < cut < unit.end() for cut in cuts):
                 self.links[copies[unit[0]].pop(0)] = range(*unit.span())
 
-    def render(self, parent: Element, inside: range) -> str:
-        """Returns the characters of the target inside of an element, with the marks in it."""
+    def render(self, elements: Sequence[Element], inside: range) -> str:
+        """Returns these characters of the target with the elements inside."""
         rendered: list[str] = []
         at = inside.start
-        placed = zip(self._places(parent, inside), parent.children, strict=True)
-        for place, child in sorted(placed, key=lambda item: (item[0].start, item[0].stop)):
-            rendered.append(self.escape(self.target.text[at : place.start]))
-            rendered += [child.opening, self.render(child, place), child.closing]
+        placed = zip(self._places(elements, inside), elements, strict=True)
+        for place, element in sorted(placed, key=lambda item: (item[0].start, item[0].stop)):
+            rendered += [self.escape(self.target.text[at : place.start]), element.opening]
+            rendered += [self.render(element.children, place), element.closing]
             at = place.stop
         return "".join([*rendered, self.escape(self.target.text[at : inside.stop])])
 
-    def _places(self, parent: Element, inside: range) -> list[range]:
-        """Returns the characters that each child of an element with these surrounds. No two children share one."""
-        owners = self._owners(parent.children, inside)
-        places: list[range] = []
-        for number in range(len(parent.children)):
-            gains = np.select([owners == number, owners == _FREE], [self.sizes, -self.sizes], -_LARGE)
-            places.append(_best(gains))
-        for number, child in enumerate(parent.children):
+    def _places(self, elements: Sequence[Element], inside: range) -> list[range]:
+        """Returns the characters that each element surrounds. No two elements share one."""
+        owners = self._owners(elements, inside)
+        sizes = (self.links != NO_LINK).astype(int)
+        sizes[[0, -1]] = _LARGE  # the edges are never left out
+        places = [
+            _best(np.select([owners == number, owners == _FREE], [1, -1], -_LARGE) * sizes)
+            for number in range(len(elements))
+        ]
+        for number, element in enumerate(elements):
             if not places[number]:
-                at = self._gap(parent, child, inside)
+                at = self._gap(element, inside)
                 for other, place in enumerate(places):
                     if at in place[1:]:
                         at = place.stop if other < number else place.start
                 places[number] = range(at, at)
         return places
 
-    def _owners(self, children: Sequence[Element], inside: range) -> Int[np.ndarray, " T"]:
-        """Returns the number of the child that has the source of each character, or `_FREE`; outside, `_TAKEN`.
+    def _owners(self, elements: Sequence[Element], inside: range) -> Int[np.ndarray, " T"]:
+        """Returns the number of the element that has the source of each character, or `_FREE`; outside, `_TAKEN`.
 
-        A child without any has the word with the largest weight for it, if that is free.
+        An element without any has the word with the largest weight for it, if that is free.
         """
         owners = np.full(len(self.links), _TAKEN)
         owners[inside.start : inside.stop] = _FREE
-        for number, child in enumerate(children):
-            owners[(owners == _FREE) & (self.links >= child.start) & (self.links < child.stop)] = number
-        for number, child in enumerate(children):
-            columns = (self.source.stops > child.start) & (self.source.starts < child.stop)
+        for number, element in enumerate(elements):
+            owners[(owners == _FREE) & (self.links >= element.start) & (self.links < element.stop)] = number
+        for number, element in enumerate(elements):
+            columns = (self.source.stops > element.start) & (self.source.starts < element.stop)
             weights = self.weights[:, columns].sum(axis=1)
             word = slice(*self.target.units[weights.argmax()].span())
             if number not in owners and weights.any() and (owners[word] == _FREE).all():
                 owners[word] = number
         return owners
 
-    def _gap(self, parent: Element, child: Element, inside: range) -> int:
-        """Returns the position of a child without characters.
+    def _gap(self, element: Element, inside: range) -> int:
+        """Returns the position of an element without characters.
 
         It is before the punctuation that follows in the source, or else after the word before it.
         """
-        source, links = self.source.text, self.links[inside.start : inside.stop]
-        following = _SPACE.match(source, child.stop).end()
-        if _PUNCTUATION.match(source, following) and following in links:
-            return inside.start + int(np.argmax(links == following))
-        before = links[(links >= parent.start) & (links < child.start)]
-        if not len(before):
+        links = self.links[inside.start : inside.stop]
+        following = np.searchsorted(self.source.starts, element.stop)
+        if not self.source.is_word[following] and self.source.starts[following] in links:
+            return inside.start + int(np.argmax(links == self.source.starts[following]))
+        before = np.where(links < element.start, links, NO_LINK)
+        if before.max(initial=NO_LINK) == NO_LINK:
             return inside.start
-        at = inside.start + int(np.flatnonzero(links == before.max())[-1]) + 1
-        at = _PUNCTUATION_AFTER.match(self.target.text, at, inside.stop).end()
+        at = inside.start + int(np.flatnonzero(before == before.max())[-1]) + 1
         # Between two words, the space is on the same side as in the source.
-        return at + (source[child.start - 1].isspace() and self.target.text[at : inside.stop][:1].isspace())
+        follows_space = self.source.text[element.start - 1].isspace()
+        return _AFTER_WORD[follows_space].match(self.target.text, at, inside.stop).end()
 
 
 def _best(gains: Float[np.ndarray, " T"]) -> range:

@@ -52,7 +52,7 @@ class Piece(NamedTuple):
 
     is_sentence: bool
     text: str
-    marks: Element | None = None
+    marks: Sequence[Element] = ()
 
 
 class Model(NamedTuple):
@@ -155,8 +155,7 @@ def _mark(markup: str) -> Mark | None:
         return None
     if inline["void"] or _UNTRANSLATED.match(markup):
         return Mark(markup)
-    name = inline["name"].lower()
-    return Mark(markup, closes=name) if inline["end"] else Mark(markup, opens=name)
+    return Mark(markup, inline["name"].lower(), opens=not inline["end"])
 
 
 def _take_out(parts: Iterable[str | Mark], knows: Callable[[str], bool]) -> tuple[str, list[Mark]]:
@@ -165,17 +164,15 @@ def _take_out(parts: Iterable[str | Mark], knows: Callable[[str], bool]) -> tupl
     A mark that is no tag takes the space before it along, if white space or punctuation follows.
     """
     content, marks = "", []
-    for part in itertools.chain(*(_find_emoji(part, knows) for part in parts)):
-        if isinstance(part, Mark):
-            marks.append(part._replace(position=len(content)))
+    found = list(itertools.chain(*(_find_emoji(part, knows) for part in parts)))
+    for before, part, after in zip(["", *found], found, [*found[1:], ""], strict=False):
+        if isinstance(part, str):
+            content += part
             continue
-        # The last mark and the one before it, if there are two.
-        *others, last = [Mark("", "_"), *marks][-2:]
-        is_free = last.position == len(content) and all(other.position < len(content) for other in others)
-        if is_free and not last.opens and not last.closes and content[-1:] in _SPACES and _ENDING.match(part):
-            marks[-1] = Mark(content[-1] + last.text, position=len(content) - 1)
+        if not part.element and before[-1:] in _SPACES and _ENDING.match(after):
+            part = Mark(content[-1] + part.text)
             content = content[:-1]
-        content += part
+        marks.append(part._replace(position=len(content)))
     return content, marks
 
 
@@ -191,9 +188,7 @@ def _find_emoji(part: str | Mark, knows: Callable[[str], bool]) -> Iterator[str 
             yield " "
 
 
-def _split(
-    text: str, marks: Sequence[Mark], language: str, model: Model, escape: Callable[[str], str]
-) -> list[Piece]:
+def _split(text: str, marks: Sequence[Mark], language: str, model: Model, escape: Callable[[str], str]) -> list[Piece]:
     """Returns the sentences of a text, with their marks, and the rest, escaped."""
     pieces: list[Piece] = []
     end = 0
@@ -205,9 +200,8 @@ def _split(
         marks = marks[len(own) :]
         own = [mark._replace(position=mark.position - start) for mark in own]
         if part.is_sentence and (root := parse(part.text, own)):
-            before, root, after = peel(root)
-            sentence = Piece(True, part.text, root if root.children else None)
-            pieces += [Piece(False, before), sentence, Piece(False, after)]
+            before, inside, after = peel(root, len(part.text) + 1)
+            pieces += [Piece(False, before), Piece(True, part.text, inside), Piece(False, after)]
             continue
         # The texts between the marks are translated separately, or not at all.
         edges = [0, *(mark.position for mark in own), len(part.text)]
