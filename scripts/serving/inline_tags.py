@@ -5,10 +5,9 @@ links to the words at their places in the source. A model without cross-attentio
 words in their order.
 """
 
-import collections
-import itertools
+import contextlib
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,7 +20,7 @@ from transformer.data.corpus.annotations import word_starts
 from transformer.decoding.phrases import WORD
 from transformer.errors import UserError
 
-EDGE = "\0"  # begins and ends a sentence
+EDGE = "\x02"  # begins and ends a sentence
 MOST = 100  # marks of a sentence that are aligned
 _MARKS = (  # in classes of characters: punctuation and symbols
     r"!-/:-@\[-`{-~\xa1-\xa9\xab-\xb4\xb6-\xb9\xbb-\xbf\u060c\u061b\u061f\u06d4\u0964\u0965"
@@ -111,26 +110,22 @@ def serialize(elements: Sequence[Element]) -> str:
 def insert(model: Model, source: str, elements: Sequence[Element], target: str, escape: Callable[[str], str]) -> str:
     """Returns `target`, the translation of `source`, with these elements. `escape` is applied to its text."""
     insertion = _Insertion(model, _Side(source), _Side(target), escape)
-    insertion.link_copies(set(_positions(elements)))
     return insertion.render(elements, range(len(target) + 2))[1:-1]
 
 
-def _positions(elements: Sequence[Element]) -> Iterator[int]:
-    for element in elements:
-        yield from (element.start, element.stop, *_positions(element.children))
-
-
 class _Side:
-    """A text between two `EDGE`s, in units: the positions of each, and whether it is a word.
+    """A text between two `EDGE`s, in units: the text and the positions of each, and whether it is a word.
 
-    after, before: whether each unit but the first is punctuation without a space before it; each but the last, after it.
+    after: whether each unit but the first is punctuation that touches the one before it. before: whether each
+    but the last is punctuation that touches the next one.
     """
 
     def __init__(self, text: str) -> None:
         self.text = EDGE + text + EDGE
-        self.units = list(_UNIT.finditer(self.text))
-        self.starts, self.stops = np.array([unit.span() for unit in self.units]).T
-        self.is_word = np.array([not _PUNCTUATION.match(unit[0]) for unit in self.units])
+        units = list(_UNIT.finditer(self.text))
+        self.units = np.array([unit[0] for unit in units])
+        self.starts, self.stops = np.array([unit.span() for unit in units]).T
+        self.is_word = np.array([not _PUNCTUATION.match(unit[0]) for unit in units])
         touches = self.stops[:-1] == self.starts[1:]
         self.after = touches & ~self.is_word[1:]
         self.before = touches & ~self.is_word[:-1]
@@ -150,19 +145,19 @@ class _Side:
 
 def _word_weights(model: Model, source: _Side, target: _Side) -> Float[np.ndarray, "T S"]:
     """Returns the weight of the link of each target unit to each source unit, which is 0 for punctuation."""
-    are_words = np.outer(target.is_word, source.is_word)
-    try:
+    places = (np.cumsum(side.is_word) / side.is_word.sum() for side in (target, source))
+    weights = 1e-4 * (1 - np.abs(np.subtract.outer(*places)))
+    # Names and numbers are linked to their copies.
+    weights += (target.units[:, None] == source.units) & ~np.char.islower(source.units)
+    with contextlib.suppress(UserError):  # a model of this kind has no attention, or a text is too long for it
         attention = model.attention(source.text[1:-1], target.text[1:-1])
-    except UserError:  # a model of this kind has none, or a text is too long for it
-        # Relative positions among the words of each side.
-        places = ((np.cumsum(side.is_word) - 1) / (side.is_word.sum() - 1) for side in (target, source))
-        return are_words * (1 - np.abs(np.subtract.outer(*places)))
-    heads = choose_heads(model.config.model, model.config.training.guided_heads or "average")
-    source_shares = source.shares(attention.source_pieces[attention.tag_length : -1])
-    target_shares = target.shares(attention.target_output_pieces[:-1])
-    weights = are_words * (target_shares.T @ mean_weights(attention, heads) @ source_shares)
-    # The geometric mean of a link's probabilities in both directions, but for a factor of each row.
-    return weights / np.sqrt(np.maximum(weights.sum(axis=0), 1e-9))
+        heads = choose_heads(model.config.model, model.config.training.guided_heads or "average")
+        source_shares = source.shares(attention.source_pieces[attention.tag_length : -1])
+        target_shares = target.shares(attention.target_output_pieces[:-1])
+        linked = target_shares.T @ mean_weights(attention, heads) @ source_shares
+        # The geometric mean of a link's probabilities in both directions, but for a factor of each row.
+        weights += linked / np.sqrt(np.maximum(linked[target.is_word].sum(axis=0), 1e-9))
+    return weights * np.outer(target.is_word, source.is_word)
 
 
 class _Insertion:
@@ -180,17 +175,12 @@ class _Insertion:
         linked[1:, 1:] += linked[:-1, :-1] * np.outer(target.after, source.after)
         linked[:-1, :-1] += linked[1:, 1:] * np.outer(target.before, source.before) * 2
         self.links = np.full(len(target.text), NO_LINK)
-        for unit, row in zip(target.units, linked, strict=True):
-            self.links[slice(*unit.span())] = source.starts[row.argmax()] if row.any() else NO_LINK
-
-    def link_copies(self, cuts: Collection[int]) -> None:
-        """Links the characters of words with marks inside, such as H2O, to those of their copies in the target."""
-        copies = collections.defaultdict(list)
-        for unit in self.target.units:
-            copies[unit[0]].append(slice(*unit.span()))
-        for unit in self.source.units:
-            if copies[unit[0]] and any(unit.start() < cut < unit.end() for cut in cuts):
-                self.links[copies[unit[0]].pop(0)] = range(*unit.span())
+        for unit, row in enumerate(linked):
+            link = row.argmax()
+            span = slice(target.starts[unit], target.stops[unit])
+            if row.any():
+                is_copy = target.units[unit] == source.units[link]
+                self.links[span] = source.starts[link] + is_copy * np.arange(len(target.units[unit]))
 
     def render(self, elements: Sequence[Element], inside: range) -> str:
         """Returns these characters of the target with the elements inside."""
@@ -233,7 +223,7 @@ class _Insertion:
         for number, element in enumerate(elements):
             columns = (self.source.stops > element.start) & (self.source.starts < element.stop)
             weights = self.weights[:, columns].sum(axis=1)
-            word = slice(*self.target.units[weights.argmax()].span())
+            word = slice(self.target.starts[weights.argmax()], self.target.stops[weights.argmax()])
             if number not in owners and weights.any() and (owners[word] == _FREE).all():
                 owners[word] = number
         return owners
