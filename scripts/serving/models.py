@@ -199,8 +199,8 @@ class ServedModel:
 
 
 def _translate_controlled(model: Model, n_best: int, sentence: str, control: Control) -> list[Translation]:
-    prefixes, required, banned = ([value] for value in control)
-    return model.translate([sentence], n_best, prefixes=prefixes, required=required, banned=banned)[0]
+    controls = {"prefixes": [control.prefix], "required": [control.required], "banned": [control.banned]}
+    return model.translate([sentence], n_best, **controls)[0]
 
 
 def _controls(sentences: Sequence[str], control: Control, glossary: Glossary) -> list[Control]:
