@@ -62,21 +62,20 @@ class Element:
     children: list["Element"] = field(default_factory=list)
 
 
-def parse(text: str, marks: Sequence[Mark]) -> Element | None:
-    """Returns an element without tags around the text and its marks.
+def parse(marks: Sequence[Mark], start: int, end: int) -> Element | None:
+    """Returns an element without tags around a sentence, from `start` to `end` in its text, and its marks.
 
     Returns None if their tags cannot be aligned: these are not well nested, or more than `MOST`.
     """
     if len(marks) > MOST:
         return None
-    end = len(text) + 2
-    root = Element(0, end)
+    root = Element(0, end - start + 2)
     stack = [("", root)]
     for markup, name, opens, position in marks:
-        position += 1
+        position += 1 - start
         innermost, element = stack[-1]
         if opens or not name:
-            child = Element(position, end if opens else position, markup)
+            child = Element(position, root.stop if opens else position, markup)
             element.children.append(child)
             stack += [(name, child)] if opens else []
         elif name == innermost:
@@ -109,6 +108,8 @@ def serialize(elements: Sequence[Element]) -> str:
 
 def insert(model: Model, source: str, elements: Sequence[Element], target: str, escape: Callable[[str], str]) -> str:
     """Returns `target`, the translation of `source`, with these elements. `escape` is applied to its text."""
+    if not elements:
+        return escape(target)
     insertion = _Insertion(model, _Side(source), _Side(target), escape)
     return insertion.render(elements, range(len(target) + 2))[1:-1]
 

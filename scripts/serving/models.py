@@ -107,7 +107,11 @@ class ServedModel:
         found = await self.queue.compute(kind, jobs)
         self._tokens.inc(sum(len(best[0].tokens) for best in found))
         translated = [piece for piece in itertools.chain(*split) if piece.is_sentence]
-        remaining, translations = iter(await self._with_marks(translated, found, n_best, form)), []
+        insert_all = functools.partial(self._insert_marks, n_best, texts.ESCAPES[form])
+        calls = list(map(functools.partial, itertools.repeat(insert_all), translated, found))
+        has_marks = any(piece.marks for piece in translated)  # which need the model
+        done = await self.queue.compute("explore", calls) if has_marks else [call() for call in calls]
+        remaining, translations = iter(done), []
         for pieces in split:
             hypotheses = list(itertools.islice(remaining, sum(piece.is_sentence for piece in pieces)))
             count = min(n_best, max(map(len, hypotheses), default=1))
@@ -116,22 +120,11 @@ class ServedModel:
             translations.append(list(dict.fromkeys(joined)))
         return translations
 
-    async def _with_marks(
-        self, pieces: Sequence[texts.Piece], found: Sequence[Sequence[Translation]], n_best: int, form: str
-    ) -> list[list[str]]:
-        """Returns the texts of the first `n_best` translations of each piece, escaped, with its marks."""
-        escape = texts.ESCAPES[form]
-        calls = [
-            functools.partial(insert, self.explorer, piece.text, piece.marks, best.text, escape)
-            for piece, hypotheses in zip(pieces, found, strict=True)
-            for best in hypotheses[:n_best]
-            if piece.marks
-        ]
-        marked = iter(await self.queue.compute("explore", calls) if calls else [])
-        return [
-            [next(marked) if piece.marks else escape(best.text) for best in hypotheses[:n_best]]
-            for piece, hypotheses in zip(pieces, found, strict=True)
-        ]
+    def _insert_marks(
+        self, n_best: int, escape: Callable[[str], str], piece: texts.Piece, found: Sequence[Translation]
+    ) -> list[str]:
+        """Returns the texts of the `n_best` translations of a piece, escaped, with its marks."""
+        return [insert(self.explorer, piece.text, piece.marks, best.text, escape) for best in found[:n_best]]
 
     def _split(self, sources: Sequence[str], form: str) -> list[list[texts.Piece]]:
         can = texts.Model(self._fits, self.model.knows)
@@ -159,18 +152,14 @@ class ServedModel:
         jobs = []
         for shape, *pair in zip(shapes, sentences, controls, strict=True):
             if shape not in models:
-                models[shape] = await self._controlled_model(shape, *pair)
+                model = self._controlled.pop(shape, None)
+                if model is None:
+                    call = functools.partial(self._compile_controlled, shape, *pair)
+                    (model,) = await self.beside.compute("explore", [call])
+                models[shape] = model
+                self._controlled[shape] = model  # the latest used one is the last
             jobs.append(functools.partial(_translate_controlled, models[shape], self.max_n_best, *pair))
         return jobs
-
-    async def _controlled_model(self, shape: tuple, sentence: str, control: Control) -> Model:
-        """Returns the model with the programs of a shape, and marks it as the latest used one."""
-        model = self._controlled.pop(shape, None)
-        if model is None:
-            call = functools.partial(self._compile_controlled, shape, sentence, control)
-            (model,) = await self.beside.compute("explore", [call])
-        self._controlled[shape] = model
-        return model
 
     def _compile_controlled(self, shape: tuple, sentence: str, control: Control) -> Model:
         """Returns a model with the programs of a shape. Forgets those used the longest ago."""

@@ -3,7 +3,7 @@
 import html
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import sentencex
@@ -71,7 +71,7 @@ def split_text(text: str, language: str, model: Model = ANY) -> list[Piece]:
     A sentence ends at the end of its line at the latest. Text without a letter or digit is not translated. Emoji that
     the vocabulary lacks are marks. Without any, the pieces, joined, are the text.
     """
-    return _split(*_take_out([text], model.knows), language, model, ESCAPES["text"])
+    return _split(*_take_out(_find_emoji(text, model.knows)), language, model, ESCAPES["text"])
 
 
 def split_html(text: str, language: str, model: Model = ANY) -> list[Piece]:
@@ -84,11 +84,11 @@ def split_html(text: str, language: str, model: Model = ANY) -> list[Piece]:
     parts: list[str | Mark] = []  # since the last markup that ends a sentence
     end, in_pre = 0, False
     for start, stop in [*_markup(text), (len(text), len(text))]:
-        parts.append(html.unescape(text[end:start]))
+        parts += _find_emoji(html.unescape(text[end:start]), model.knows)
         if mark := _mark(text[start:stop]):
             parts.append(mark)
         else:
-            content, marks = _take_out(parts, model.knows)
+            content, marks = _take_out(parts)
             if not in_pre:  # white space at the ends keeps its line breaks
                 before, inside, after = _strip(content)
                 content = before + _LINE_BREAK.sub(" ", inside) + after
@@ -158,14 +158,24 @@ def _mark(markup: str) -> Mark | None:
     return Mark(markup, inline["name"].lower(), opens=not inline["end"])
 
 
-def _take_out(parts: Iterable[str | Mark], knows: Callable[[str], bool]) -> tuple[str, list[Mark]]:
-    """Returns the text of the parts without the emoji that `knows` rejects, and the marks with these.
+def _find_emoji(text: str, knows: Callable[[str], bool]) -> list[str | Mark]:
+    """Returns the text, with the emoji that `knows` rejects as marks. Words on both sides remain two words."""
+    parts: list[str | Mark] = [*_EMOJI.split(text)]
+    for i in range(1, len(parts), 2):
+        if not knows(parts[i]):
+            parts[i] = Mark(parts[i])
+            is_apart = is_boundary(parts[i - 1] + parts[i + 1], len(parts[i - 1]))
+            parts[i + 1] = parts[i + 1] if is_apart else " " + parts[i + 1]
+    return parts
+
+
+def _take_out(parts: Sequence[str | Mark]) -> tuple[str, list[Mark]]:
+    """Returns the text of the parts, and the marks with their positions in it.
 
     A mark that is no tag takes the space before it along, if white space or punctuation follows.
     """
     content, marks = "", []
-    found = list(itertools.chain(*(_find_emoji(part, knows) for part in parts)))
-    for before, part, after in zip(["", *found], found, [*found[1:], ""], strict=False):
+    for before, part, after in zip(["", *parts], parts, [*parts[1:], ""], strict=False):
         if isinstance(part, str):
             content += part
             continue
@@ -174,18 +184,6 @@ def _take_out(parts: Iterable[str | Mark], knows: Callable[[str], bool]) -> tupl
             content = content[:-1]
         marks.append(part._replace(position=len(content)))
     return content, marks
-
-
-def _find_emoji(part: str | Mark, knows: Callable[[str], bool]) -> Iterator[str | Mark]:
-    """Yields a part, with the emoji that `knows` rejects as marks. Words on both sides remain two words."""
-    texts = [part] if isinstance(part, Mark) else _EMOJI.split(part)
-    for i, text in enumerate(texts):
-        if i % 2 == 0 or knows(text):
-            yield text
-            continue
-        yield Mark(text)
-        if not is_boundary(texts[i - 1] + texts[i + 1], len(texts[i - 1])):
-            yield " "
 
 
 def _split(text: str, marks: Sequence[Mark], language: str, model: Model, escape: Callable[[str], str]) -> list[Piece]:
@@ -198,17 +196,16 @@ def _split(text: str, marks: Sequence[Mark], language: str, model: Model, escape
         # Between two pieces, tags that begin an element belong to the second one.
         own = list(itertools.takewhile(lambda mark: mark.position < end + (not mark.opens), marks))  # noqa: B023
         marks = marks[len(own) :]
-        own = [mark._replace(position=mark.position - start) for mark in own]
-        if part.is_sentence and (root := parse(part.text, own)):
-            before, inside, after = peel(root, len(part.text) + 1)
+        if part.is_sentence and (root := parse(own, start, end)):
+            before, inside, after = peel(root, root.stop - 1)
             pieces += [Piece(False, before), Piece(True, part.text, inside), Piece(False, after)]
             continue
         # The texts between the marks are translated separately, or not at all.
-        edges = [0, *(mark.position for mark in own), len(part.text)]
-        for (first, last), markup in itertools.zip_longest(itertools.pairwise(edges), [mark.text for mark in own]):
-            for piece in _split_line(part.text[first:last], language, model):
+        edges = itertools.pairwise([start, *(mark.position for mark in own), end])
+        for edge, mark in itertools.zip_longest(edges, own, fillvalue=Mark("")):
+            for piece in _split_line(text[slice(*edge)], language, model):
                 pieces.append(piece if piece.is_sentence else Piece(False, escape(piece.text)))
-            pieces.append(Piece(False, markup or ""))
+            pieces.append(Piece(False, mark.text))
     return [piece for piece in [*pieces, *(Piece(False, mark.text) for mark in marks)] if piece.text]
 
 
@@ -225,14 +222,10 @@ def _split_line(line: str, language: str, model: Model) -> Iterator[Piece]:
         segments = map("".join, groups)
     for segment in segments:
         before, inside, after = _strip(segment)
-        if before:
-            yield Piece(False, before)
-        if any(map(str.isalnum, inside)):
-            yield from shorten(inside, model.fits)
-        elif inside:
-            yield Piece(False, inside)
-        if after:
-            yield Piece(False, after)
+        is_text = any(map(str.isalnum, inside))
+        yield Piece(False, before)
+        yield from shorten(inside, model.fits) if is_text else [Piece(False, inside)]
+        yield Piece(False, after)
 
 
 def _strip(text: str) -> tuple[str, str, str]:
