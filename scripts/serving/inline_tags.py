@@ -32,8 +32,9 @@ _UNIT = re.compile(rf"{EDGE}|[{_MARKS}]+|{_ALONE}|(?:(?!{_ALONE})[^\s{EDGE}{_MAR
 _PUNCTUATION = re.compile(rf"[{_MARKS}]")
 _AFTER_WORD = re.compile(rf"[{_MARKS}]*"), re.compile(rf"[{_MARKS}]*\s?")
 NO_LINK = -1
-_FREE, _TAKEN = -1, -2  # characters that no element owns; those outside
-_LARGE = 10**6  # more than the characters of a sentence
+FREE, TAKEN = -1, -2  # characters that no element owns; those outside
+LARGE = 1e4  # more than the weights of all words of a sentence
+LEAST = 1e-3  # of a link, such as that of punctuation
 
 
 class Mark(NamedTuple):
@@ -166,6 +167,7 @@ class _Insertion:
 
     links: the position in the source that each character of the target is linked to, or `NO_LINK`. Words are linked by
       attention, the edges to those of the source, and punctuation as the word or edge that it touches.
+    sizes: the part of each character in the weight of its link.
     """
 
     def __init__(self, model: Model, source: _Side, target: _Side, escape: Callable[[str], str]) -> None:
@@ -176,12 +178,16 @@ class _Insertion:
         linked[1:, 1:] += linked[:-1, :-1] * np.outer(target.after, source.after)
         linked[:-1, :-1] += linked[1:, 1:] * np.outer(target.before, source.before) * 2
         self.links = np.full(len(target.text), NO_LINK)
+        self.sizes = np.zeros(len(target.text))
         for unit, row in enumerate(linked):
             link = row.argmax()
             span = slice(target.starts[unit], target.stops[unit])
             if row.any():
                 is_copy = target.units[unit] == source.units[link]
-                self.links[span] = source.starts[link] + is_copy * np.arange(len(target.units[unit]))
+                length = len(target.units[unit])
+                self.links[span] = source.starts[link] + is_copy * np.arange(length)
+                self.sizes[span] = max(self.weights[unit, link], LEAST) / length
+        self.sizes[[0, -1]] = LARGE  # never left out
 
     def render(self, elements: Sequence[Element], inside: range) -> str:
         """Returns these characters of the target with the elements inside."""
@@ -197,10 +203,8 @@ class _Insertion:
     def _places(self, elements: Sequence[Element], inside: range) -> list[range]:
         """Returns the characters that each element surrounds. No two elements share one."""
         owners = self._owners(elements, inside)
-        sizes = (self.links != NO_LINK).astype(int)
-        sizes[[0, -1]] = _LARGE  # the edges are never left out
         places = [
-            _best(np.select([owners == number, owners == _FREE], [1, -1], -_LARGE) * sizes)
+            _best(np.select([owners == number, owners == FREE], [self.sizes, -self.sizes], -LARGE))
             for number in range(len(elements))
         ]
         for number, element in enumerate(elements):
@@ -213,19 +217,19 @@ class _Insertion:
         return places
 
     def _owners(self, elements: Sequence[Element], inside: range) -> Int[np.ndarray, " T"]:
-        """Returns the number of the element that has the source of each character, or `_FREE`; outside, `_TAKEN`.
+        """Returns the number of the element that has the source of each character, or `FREE`; outside, `TAKEN`.
 
         An element without any has the word with the largest weight for it, if that is free.
         """
-        owners = np.full(len(self.links), _TAKEN)
-        owners[inside.start : inside.stop] = _FREE
+        owners = np.full(len(self.links), TAKEN)
+        owners[inside.start : inside.stop] = FREE
         for number, element in enumerate(elements):
-            owners[(owners == _FREE) & (self.links >= element.start) & (self.links < element.stop)] = number
+            owners[(owners == FREE) & (self.links >= element.start) & (self.links < element.stop)] = number
         for number, element in enumerate(elements):
             columns = (self.source.stops > element.start) & (self.source.starts < element.stop)
             weights = self.weights[:, columns].sum(axis=1)
             word = slice(self.target.starts[weights.argmax()], self.target.stops[weights.argmax()])
-            if number not in owners and weights.any() and (owners[word] == _FREE).all():
+            if number not in owners and weights.any() and (owners[word] == FREE).all():
                 owners[word] = number
         return owners
 
@@ -241,7 +245,7 @@ class _Insertion:
         before = np.where(links < element.start, links, NO_LINK)
         if before.max(initial=NO_LINK) == NO_LINK:
             return inside.start
-        at = inside.start + int(np.flatnonzero(before == before.max())[-1]) + 1
+        at = inside.start + _best(np.where(before == before.max(), 1, -1)).stop
         # Between two words, the space is on the same side as in the source.
         follows_space = self.source.text[element.start - 1].isspace()
         return _AFTER_WORD[follows_space].match(self.target.text, at, inside.stop).end()

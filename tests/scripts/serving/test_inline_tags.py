@@ -67,7 +67,7 @@ def translate(text: str, model=GERMAN, translations=german, form="html") -> str:
             "Ich glaube, dass mein Bruder<a id=x></a> die <img src=y>rote Lampe im <!-- z --> Garten versteckt hat.",
         ),
         (
-            "<p>I think that my <b>brother hid the red lamp in the garden. <i>Must we</i> sell the twelve</b> small "
+            "<p>I think that my <b>brother hid the red lamp in the garden. <i>Must we</i> sell the</b> twelve small "
             "clocks on Monday?</p>",
             "<p>Ich glaube, dass mein <b>Bruder die rote Lampe im Garten versteckt hat. <i>Müssen wir</i></b> am "
             "Montag die zwölf kleinen Uhren verkaufen?</p>",
