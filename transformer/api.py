@@ -211,10 +211,15 @@ class Model:
         model._decoder = self._decoder.with_tag(source_tag(model.config.data))
         return model
 
-    def compile(self, n_best: int = 1, text: str | None = None, control: Control | None = None) -> None:
-        """Compiles all batch shapes of `translate` with this `n_best`, so that no later call waits for a compiler.
+    def compile(
+        self,
+        n_best: int = 1,
+        text: str | None = None,
+        control: Control | None = None,
+    ) -> None:
+        """Compiles all batch shapes of `translate` with this `n_best`.
 
-        With a text and its control, it compiles only the programs that may translate this text.
+        So no later call waits for a compiler. With a text and its control, it compiles only the programs that may translate this text.
         """
         with self._ready("translate"):
             parameters = self._parameters[self._decoder.devices[0]]
@@ -225,15 +230,20 @@ class Model:
             sources = self._decoder.source_tokens([text], 1)
             for search in self._decoder.control.searches(control):
                 arrays_of = self._decoder.arrays_of(sources, 1, [search])
-                call_all(self._decoder.compilations(parameters, map(len, sources), n_best, arrays_of))
+                lengths = map(len, sources)
+                call_all(self._decoder.compilations(parameters, lengths, n_best, arrays_of))
 
     def num_tokens(self, text: str) -> int:
         """Returns the number of tokens of a source text, end-of-sentence included. Raises UserError as `translate`."""
         return len(encode(self._decoder.tokenizer.encoders[0], "text", check_text(text, "text")))
 
     def knows(self, text: str) -> bool:
-        """True if the vocabulary has tokens for all of a source text. Raises UserError as `translate`."""
-        return UNK not in encode(self._decoder.tokenizer.encoders[0], "text", check_text(text, "text"))
+        """True if the vocabulary has tokens for all of a source text.
+
+        Raises UserError as `translate`.
+        """
+        encoder = self._decoder.tokenizer.encoders[0]
+        return UNK not in encode(encoder, "text", check_text(text, "text"))
 
     @contextlib.contextmanager
     def _ready(self, method: str, allows_ensemble: bool = True) -> Iterator[None]:

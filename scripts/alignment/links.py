@@ -51,8 +51,9 @@ def word_links(attention: Attention, heads: Sequence[Head]) -> Links:
 
 
 def mean_weights(attention: Attention, heads: Sequence[Head]) -> Float[np.ndarray, "T S"]:
-    """Returns the mean cross-attention of the heads between the tokens, without the tag and end-of-sentence."""
-    return np.mean([attention.cross[head][:-1, attention.tag_length : -1] for head in heads], axis=0)
+    """Returns the heads' mean cross-attention between tokens, without tag and end-of-sentence."""
+    weights = np.mean([attention.cross[head] for head in heads], axis=0)
+    return weights[:-1, attention.tag_length : -1]
 
 
 def _words(attention: Attention) -> list[Int[np.ndarray, " _"]]:

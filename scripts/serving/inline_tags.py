@@ -1,11 +1,12 @@
 """Marks within a sentence: inline tags of HTML, and emoji that the vocabulary lacks.
 
-The sentence is translated without its marks. They return around, or after, the words that cross-attention
-links to the words at their places in the source. A model without cross-attention, or an ensemble, links
-words in their order.
+The sentence is translated without its marks. They return around, or after, the words that
+cross-attention links to the words at their places in the source. A model without cross-attention,
+or an ensemble, links words in their order.
 """
 
 import contextlib
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from transformer.data.corpus.annotations import word_starts
 from transformer.decoding.phrases import WORD
 from transformer.errors import UserError
 
+Escape = Callable[[str], str]
 EDGE = "\x02"  # begins and ends a sentence
 MOST = 100  # marks of a sentence that are aligned
 _MARKS = (  # in classes of characters: punctuation and symbols
@@ -40,7 +42,8 @@ LEAST = 1e-3  # of a link, such as that of punctuation
 class Mark(NamedTuple):
     """A part of a sentence that is not in its text.
 
-    element: the name of that which a tag opens, or else closes. position: characters of the text before it.
+    element: the name of the element that a tag opens, or else closes; of other marks "".
+    position: the number of characters of the text before it.
     """
 
     text: str
@@ -51,9 +54,10 @@ class Mark(NamedTuple):
 
 @dataclass
 class Element:
-    """An element around the characters `start` to `stop` of a sentence between `EDGE`s; a mark has none.
+    """An element around the characters `start` to `stop` of a sentence between `EDGE`s.
 
-    If one of its tags is in another sentence, that is empty here, and the element contains the edge.
+    A mark that is no tag has no characters. If one of the tags is in another sentence, it is empty
+    here, and the element contains the edge.
     """
 
     start: int
@@ -64,8 +68,9 @@ class Element:
 
 
 def parse(marks: Sequence[Mark], start: int, end: int) -> Element | None:
-    """Returns an element without tags around a sentence, from `start` to `end` in its text, and its marks.
+    """Returns an element without tags around a sentence and its marks.
 
+    start, end: the place of the sentence in the text to which the positions of the marks refer.
     Returns None if their tags cannot be aligned: these are not well nested, or more than `MOST`.
     """
     if len(marks) > MOST:
@@ -91,7 +96,10 @@ def parse(marks: Sequence[Mark], start: int, end: int) -> Element | None:
 
 
 def peel(element: Element, end: int) -> tuple[str, list[Element], str]:
-    """Returns the marks of an element before all text, which ends at `end`, those within it, and those after it."""
+    """Returns the marks of an element before all text, within it, and after it.
+
+    end: the place of the edge behind the text.
+    """
     before = [child for child in element.children if child.stop <= 1]
     after = [child for child in element.children if child.start >= end]
     inside = element.children[len(before) : len(element.children) - len(after)]
@@ -104,11 +112,18 @@ def peel(element: Element, end: int) -> tuple[str, list[Element], str]:
 
 
 def serialize(elements: Sequence[Element]) -> str:
-    return "".join(element.opening + serialize(element.children) + element.closing for element in elements)
+    nested = ((one.opening, serialize(one.children), one.closing) for one in elements)
+    return "".join(itertools.chain(*nested))
 
 
-def insert(model: Model, source: str, elements: Sequence[Element], target: str, escape: Callable[[str], str]) -> str:
-    """Returns `target`, the translation of `source`, with these elements. `escape` is applied to its text."""
+def insert(
+    model: Model,
+    source: str,
+    elements: Sequence[Element],
+    target: str,
+    escape: Escape,
+) -> str:
+    """Returns `target`, the translation of `source`, with these elements, and its text escaped."""
     if not elements:
         return escape(target)
     insertion = _Insertion(model, _Side(source), _Side(target), escape)
@@ -116,10 +131,10 @@ def insert(model: Model, source: str, elements: Sequence[Element], target: str, 
 
 
 class _Side:
-    """A text between two `EDGE`s, in units: the text and the positions of each, and whether it is a word.
+    """A text between two `EDGE`s in units: the text of each, its place, and whether it is a word.
 
-    after: whether each unit but the first is punctuation that touches the one before it. before: whether each
-    but the last is punctuation that touches the next one.
+    after: whether each unit but the first is punctuation that touches the one before it.
+    before: whether each unit but the last is punctuation that touches the next one.
     """
 
     def __init__(self, text: str) -> None:
@@ -133,7 +148,10 @@ class _Side:
         self.before = touches & ~self.is_word[:-1]
 
     def shares(self, pieces: Sequence[str]) -> Float[np.ndarray, "_ U"]:
-        """Returns the part of each token in each unit. Tokens share a word in proportion to their pieces' lengths."""
+        """Returns the part of each token in each unit.
+
+        Tokens share a word in proportion to the lengths of their pieces.
+        """
         lengths = np.cumsum([0, *map(len, pieces)])
         ends = [*np.flatnonzero(word_starts(pieces)[1:]) + 1, len(pieces)]  # of words, in tokens
         stops = [word.end() for word in re.finditer(rf"[^\s{EDGE}]+", self.text)]
@@ -141,23 +159,25 @@ class _Side:
             ends = [len(pieces)]
             stops = [len(self.text) - 1]
         edges = np.interp(lengths, lengths[[0, *ends]], [1, *stops])[:, None]
-        common = (np.minimum(edges[1:], self.stops) - np.maximum(edges[:-1], self.starts)).clip(0)
+        common = np.minimum(edges[1:], self.stops) - np.maximum(edges[:-1], self.starts)
+        common = common.clip(0)
         return common / np.maximum(common.sum(axis=1, keepdims=True), 1e-6)
 
 
 def _word_weights(model: Model, source: _Side, target: _Side) -> Float[np.ndarray, "T S"]:
-    """Returns the weight of the link of each target unit to each source unit, which is 0 for punctuation."""
+    """Returns the weight of each target unit's link to each source unit: 0 for punctuation."""
     places = (np.cumsum(side.is_word) / side.is_word.sum() for side in (target, source))
     weights = 1e-4 * (1 - np.abs(np.subtract.outer(*places)))
     # Names and numbers are linked to their copies.
     weights += (target.units[:, None] == source.units) & ~np.char.islower(source.units)
-    with contextlib.suppress(UserError):  # a model of this kind has no attention, or a text is too long for it
+    # A model of another kind has no attention, or a text is too long for it.
+    with contextlib.suppress(UserError):
         attention = model.attention(source.text[1:-1], target.text[1:-1])
         heads = choose_heads(model.config.model, model.config.training.guided_heads or "average")
         source_shares = source.shares(attention.source_pieces[attention.tag_length : -1])
         target_shares = target.shares(attention.target_output_pieces[:-1])
         linked = target_shares.T @ mean_weights(attention, heads) @ source_shares
-        # The geometric mean of a link's probabilities in both directions, but for a factor of each row.
+        # The geometric mean of its probabilities in both directions, but for a factor of each row.
         weights += linked / np.sqrt(np.maximum(linked[target.is_word].sum(axis=0), 1e-9))
     return weights * np.outer(target.is_word, source.is_word)
 
@@ -165,16 +185,17 @@ def _word_weights(model: Model, source: _Side, target: _Side) -> Float[np.ndarra
 class _Insertion:
     """Inserts marks into a target.
 
-    links: the position in the source that each character of the target is linked to, or `NO_LINK`. Words are linked by
-      attention, the edges to those of the source, and punctuation as the word or edge that it touches.
+    links: the position in the source that each character of the target is linked to, or `NO_LINK`.
+      The edges are linked to those of the source, and punctuation as the word or edge it touches.
     sizes: the part of each character in the weight of its link.
     """
 
-    def __init__(self, model: Model, source: _Side, target: _Side, escape: Callable[[str], str]) -> None:
+    def __init__(self, model: Model, source: _Side, target: _Side, escape: Escape) -> None:
         self.source, self.target, self.escape = source, target, escape
         self.weights = np.pad(_word_weights(model, source, target)[1:-1, 1:-1], 1)
         self.weights[[0, -1], [0, -1]] = 1
-        linked = np.eye(len(source.units))[self.weights.argmax(axis=1)] * self.weights.any(axis=1, keepdims=True)
+        linked = np.eye(len(source.units))[self.weights.argmax(axis=1)]
+        linked *= self.weights.any(axis=1, keepdims=True)
         linked[1:, 1:] += linked[:-1, :-1] * np.outer(target.after, source.after)
         linked[:-1, :-1] += linked[1:, 1:] * np.outer(target.before, source.before) * 2
         self.links = np.full(len(target.text), NO_LINK)
@@ -217,14 +238,16 @@ class _Insertion:
         return places
 
     def _owners(self, elements: Sequence[Element], inside: range) -> Int[np.ndarray, " T"]:
-        """Returns the number of the element that has the source of each character, or `FREE`; outside, `TAKEN`.
+        """Returns the number of the element that has the source of each character, or `FREE`.
 
+        Characters outside are `TAKEN`.
         An element without any has the word with the largest weight for it, if that is free.
         """
         owners = np.full(len(self.links), TAKEN)
         owners[inside.start : inside.stop] = FREE
         for number, element in enumerate(elements):
-            owners[(owners == FREE) & (self.links >= element.start) & (self.links < element.stop)] = number
+            is_inside = (self.links >= element.start) & (self.links < element.stop)
+            owners[(owners == FREE) & is_inside] = number
         for number, element in enumerate(elements):
             columns = (self.source.stops > element.start) & (self.source.starts < element.stop)
             weights = self.weights[:, columns].sum(axis=1)
@@ -252,7 +275,7 @@ class _Insertion:
 
 
 def _best(gains: Float[np.ndarray, " T"]) -> range:
-    """Returns the consecutive characters with the largest sum of gains that is above 0; none if there are none."""
+    """Returns the consecutive characters with the largest sum of gains; none if none is above 0."""
     sums = np.cumsum([0, *gains])
     lowest = np.minimum.accumulate(sums)
     stop = int(np.argmax(sums - lowest))

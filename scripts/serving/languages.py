@@ -69,7 +69,8 @@ class Detector:
     def __call__(self, text: str, among: Collection[str] | None = None) -> list[dict]:
         """Returns {"language": code, "confidence": percent} for each language, the most probable one first.
 
-        `among` are the languages to choose from, by default all. Equally probable ones keep their order.
+        `among` are the languages to choose from, by default all. Equally probable ones keep their
+        order.
         """
         among = self.codes if among is None else list(among)
         variants: dict[str, list[str]] = {}

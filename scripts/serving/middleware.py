@@ -82,7 +82,13 @@ def make_server(app: ASGIApp, seconds: float, **options: Any) -> uvicorn.Server:
     """Returns a server of the application with `Connection`s, and other options of `uvicorn.Config`."""
     # Without uvicorn's access log, which would have one line a request, and its headers, which name the server.
     # Its log has a line for each wrong request, and what `app` has logged already.
-    known = {"log_config": None, "log_level": "critical", "access_log": False, "server_header": False, "ws": "none"}
+    known = {
+        "log_config": None,
+        "log_level": "critical",
+        "access_log": False,
+        "server_header": False,
+        "ws": "none",
+    }
     limits = {"timeout_keep_alive": seconds, "http": functools.partial(Connection, seconds=seconds)}
     return uvicorn.Server(uvicorn.Config(app, **limits, **known, **options))
 

@@ -15,7 +15,7 @@ from absl import logging
 import transformer
 from scripts.serving import texts
 from scripts.serving.batching import Batcher, Work
-from scripts.serving.inline_tags import insert
+from scripts.serving.inline_tags import Escape, insert
 from scripts.serving.middleware import Metrics
 from transformer.api import Model
 from transformer.checkpoints.trained import check_translates_sentences
@@ -50,7 +50,14 @@ class ServedModel:
         compiler, which therefore does not delay `queue`. It has only the kind "explore".
     """
 
-    def __init__(self, model: Model, wait_seconds: float, max_jobs: int, metrics: Metrics, max_shapes: int) -> None:
+    def __init__(
+        self,
+        model: Model,
+        wait_seconds: float,
+        max_jobs: int,
+        metrics: Metrics,
+        max_shapes: int,
+    ) -> None:
         config, self.model = model.config, model
         self.source, self.target = config.data.source_language, config.data.target_language
         self._gap, self.max_n_best = texts.gap(self.source, self.target), config.decoding.beam_size
@@ -109,11 +116,14 @@ class ServedModel:
         translated = [piece for piece in itertools.chain(*split) if piece.is_sentence]
         insert_all = functools.partial(self._insert_marks, n_best, texts.ESCAPES[form])
         calls = list(map(functools.partial, itertools.repeat(insert_all), translated, found))
-        has_marks = any(piece.marks for piece in translated)  # which need the model
-        done = await self.queue.compute("explore", calls) if has_marks else [call() for call in calls]
-        remaining, translations = iter(done), []
+        if any(piece.marks for piece in translated):  # these need the model
+            marked = await self.queue.compute("explore", calls)
+        else:
+            marked = [call() for call in calls]
+        remaining, translations = iter(marked), []
         for pieces in split:
-            hypotheses = list(itertools.islice(remaining, sum(piece.is_sentence for piece in pieces)))
+            number = sum(piece.is_sentence for piece in pieces)
+            hypotheses = list(itertools.islice(remaining, number))
             count = min(n_best, max(map(len, hypotheses), default=1))
             chosen = [[best[min(n, len(best) - 1)] for best in hypotheses] for n in range(count)]
             joined = [texts.join(pieces, iter(nth), self._gap) for nth in chosen]
@@ -121,10 +131,16 @@ class ServedModel:
         return translations
 
     def _insert_marks(
-        self, n_best: int, escape: Callable[[str], str], piece: texts.Piece, found: Sequence[Translation]
+        self,
+        n_best: int,
+        escape: Escape,
+        piece: texts.Piece,
+        found: Sequence[Translation],
     ) -> list[str]:
         """Returns the texts of the `n_best` translations of a piece, escaped, with its marks."""
-        return [insert(self.explorer, piece.text, piece.marks, best.text, escape) for best in found[:n_best]]
+        _, source, marks = piece
+        outputs = [translation.text for translation in found[:n_best]]
+        return [insert(self.explorer, source, marks, output, escape) for output in outputs]
 
     def _split(self, sources: Sequence[str], form: str) -> list[list[texts.Piece]]:
         can = texts.Model(self._fits, self.model.knows)
@@ -158,7 +174,7 @@ class ServedModel:
                     (model,) = await self.beside.compute("explore", [call])
                 models[shape] = model
                 self._controlled[shape] = model  # the latest used one is the last
-            jobs.append(functools.partial(_translate_controlled, models[shape], self.max_n_best, *pair))
+            jobs.append(functools.partial(_search, models[shape], self.max_n_best, *pair))
         return jobs
 
     def _compile_controlled(self, shape: tuple, sentence: str, control: Control) -> Model:
@@ -187,9 +203,15 @@ class ServedModel:
         return self._num_tokens(sentence) <= self.model.config.decoding.max_source_length
 
 
-def _translate_controlled(model: Model, n_best: int, sentence: str, control: Control) -> list[Translation]:
-    controls = {"prefixes": [control.prefix], "required": [control.required], "banned": [control.banned]}
-    return model.translate([sentence], n_best, **controls)[0]
+def _search(model: Model, n_best: int, sentence: str, control: Control) -> list[Translation]:
+    (found,) = model.translate(
+        [sentence],
+        n_best,
+        prefixes=[control.prefix],
+        required=[control.required],
+        banned=[control.banned],
+    )
+    return found
 
 
 def _controls(sentences: Sequence[str], control: Control, glossary: Glossary) -> list[Control]:

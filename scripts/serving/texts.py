@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import sentencex
 
-from scripts.serving.inline_tags import Element, Mark, parse, peel
+from scripts.serving.inline_tags import Element, Escape, Mark, parse, peel
 from transformer.data.languages import base_code
 from transformer.decoding.phrases import is_boundary
 
@@ -30,17 +30,18 @@ _UNTRANSLATED = re.compile(
     rf"""(?>{_VALUE}|[^>=])*?(?<=[\s/"'])translate\s*+=\s*+(["']?)no\2[\s/>]""",
     re.IGNORECASE,
 )
-# Markup within a sentence: tags of these elements, comments, and elements without words of the sentence.
+# Markup within a sentence: tags of these elements, comments, and elements without words of it.
 _INLINE = re.compile(
     r"<(?:(?P<void>!--|(?:code|img|kbd|math|samp|var|wbr)(?=[\s/>]))|(?P<end>/?)"
-    r"(?P<name>a|abbr|acronym|b|bdi|bdo|big|cite|data|del|dfn|em|font|i|ins|mark|nobr|q|s|small|span|strike|strong|sub"
-    r"|sup|time|tt|u)(?=[\s/>]))",
+    r"(?P<name>a|abbr|acronym|b|bdi|bdo|big|cite|data|del|dfn|em|font|i|ins|mark|nobr|q|s|small"
+    r"|span|strike|strong|sub|sup|time|tt|u)(?=[\s/>]))",
     re.IGNORECASE,
 )
 _LINE_BREAK = re.compile(r"[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
 _PRE = re.compile(r"<(/?)pre(?=[\s/>])", re.IGNORECASE)
 # Without letters and digits in frames, which may be words.
-_PICTOGRAPH = "[\u2300-\u23ff\u2600-\u2775\u2794-\u27bf\u2b00-\u2bff\U0001f000-\U0001f0ff\U0001f1e6-\U0001faff]"
+_SYMBOLS = r"\u2300-\u23ff\u2600-\u2775\u2794-\u27bf\u2b00-\u2bff\U0001f000-\U0001f0ff"
+_PICTOGRAPH = rf"[{_SYMBOLS}\U0001f1e6-\U0001faff]"
 _VARIANT = "[\u20e3\ufe0e\ufe0f\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]"
 _SPACES = (" ", "\t", "\xa0")
 _ENDING = re.compile(r"[\s.,;:!?)]")
@@ -48,7 +49,7 @@ _EMOJI = re.compile(rf"((?:{_PICTOGRAPH}{_VARIANT}*\u200d?)+)")
 
 
 class Piece(NamedTuple):
-    """A sentence, with the marks that its translation gets, if any; or the text between two sentences."""
+    """A sentence with the marks that its translation gets, or the text between two sentences."""
 
     is_sentence: bool
     text: str
@@ -56,7 +57,7 @@ class Piece(NamedTuple):
 
 
 class Model(NamedTuple):
-    """The limits of a model: whether a sentence fits it, and whether its vocabulary has an emoji."""
+    """The limits of a model: whether a sentence fits it, and its vocabulary has an emoji."""
 
     fits: Callable[[str], bool] = lambda sentence: True
     knows: Callable[[str], bool] = lambda emoji: True
@@ -66,10 +67,11 @@ ANY = Model()
 
 
 def split_text(text: str, language: str, model: Model = ANY) -> list[Piece]:
-    """Returns the sentences of a text, without white space at their ends, and the text between them.
+    """Returns the sentences of a text, without white space at their ends, and what is between.
 
-    A sentence ends at the end of its line at the latest. Text without a letter or digit is not translated. Emoji that
-    the vocabulary lacks are marks. Without any, the pieces, joined, are the text.
+    A sentence ends at the end of its line at the latest. Text without a letter or digit is not
+    translated. Emoji that the vocabulary lacks are marks. Without any, the pieces, joined, are the
+    text.
     """
     return _split(*_take_out(_find_emoji(text, model.knows)), language, model, ESCAPES["text"])
 
@@ -77,8 +79,8 @@ def split_text(text: str, language: str, model: Model = ANY) -> list[Piece]:
 def split_html(text: str, language: str, model: Model = ANY) -> list[Piece]:
     """Returns the sentences of the text, unescaped, and the markup between them as it stands.
 
-    Inline tags are marks of their sentence. Comments, elements such as script and code, and those with translate="no"
-    are markup. A line break in the text is a space, except in the element pre.
+    Inline tags are marks of their sentence. Comments, elements such as script and code, and those
+    with translate="no" are markup. A line break in the text is a space, except in the element pre.
     """
     pieces: list[Piece] = []
     parts: list[str | Mark] = []  # since the last markup that ends a sentence
@@ -102,7 +104,7 @@ def split_html(text: str, language: str, model: Model = ANY) -> list[Piece]:
 
 
 SPLITTERS: dict[str, Callable[..., list[Piece]]] = {"text": split_text, "html": split_html}
-ESCAPES: dict[str, Callable[[str], str]] = {"text": str, "html": lambda text: html.escape(text, quote=False)}
+ESCAPES: dict[str, Escape] = {"text": str, "html": lambda text: html.escape(text, quote=False)}
 
 
 def shorten(sentence: str, fits: Callable[[str], bool]) -> list[Piece]:
@@ -122,7 +124,7 @@ def gap(source: str, target: str) -> str:
 
 
 def join(pieces: Sequence[Piece], translations: Iterator[str], between: str = "") -> str:
-    """Returns the text with the next translation in the place of each sentence, and `between` them."""
+    """Returns the text with the next translation in place of each sentence, and `between` them."""
     joined, is_after_sentence = [], False
     for is_sentence, text, _ in pieces:
         if is_sentence and is_after_sentence:
@@ -149,7 +151,7 @@ def _markup(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _mark(markup: str) -> Mark | None:
-    """Returns inline markup as a mark; None for other markup, and for a tag that reaches to the end of the text."""
+    """Returns inline markup as a mark; None for other markup, and for a tag without its end."""
     inline = _INLINE.match(markup)
     if not inline or not markup.endswith(">"):
         return None
@@ -159,7 +161,10 @@ def _mark(markup: str) -> Mark | None:
 
 
 def _find_emoji(text: str, knows: Callable[[str], bool]) -> list[str | Mark]:
-    """Returns the text, with the emoji that `knows` rejects as marks. Words on both sides remain two words."""
+    """Returns the text, with the emoji that `knows` rejects as marks.
+
+    The words on both sides of an emoji remain two words.
+    """
     parts: list[str | Mark] = [*_EMOJI.split(text)]
     for i in range(1, len(parts), 2):
         if not knows(parts[i]):
@@ -186,16 +191,25 @@ def _take_out(parts: Sequence[str | Mark]) -> tuple[str, list[Mark]]:
     return content, marks
 
 
-def _split(text: str, marks: Sequence[Mark], language: str, model: Model, escape: Callable[[str], str]) -> list[Piece]:
+def _split(
+    text: str,
+    marks: Sequence[Mark],
+    language: str,
+    model: Model,
+    escape: Escape,
+) -> list[Piece]:
     """Returns the sentences of a text, with their marks, and the rest, escaped."""
     pieces: list[Piece] = []
     end = 0
-    for part in [part for line in text.splitlines(keepends=True) for part in _split_line(line, language, model)]:
+    lines = [_split_line(line, language, model) for line in text.splitlines(keepends=True)]
+    for part in itertools.chain(*lines):
         start = end
         end += len(part.text)
         # Between two pieces, tags that begin an element belong to the second one.
-        own = list(itertools.takewhile(lambda mark: mark.position < end + (not mark.opens), marks))  # noqa: B023
-        marks = marks[len(own) :]
+        is_later = [mark.position >= end + (not mark.opens) for mark in marks]
+        count = [*is_later, True].index(True)
+        own = marks[:count]
+        marks = marks[count:]
         if part.is_sentence and (root := parse(own, start, end)):
             before, inside, after = peel(root, root.stop - 1)
             pieces += [Piece(False, before), Piece(True, part.text, inside), Piece(False, after)]
@@ -206,7 +220,8 @@ def _split(text: str, marks: Sequence[Mark], language: str, model: Model, escape
             for piece in _split_line(text[slice(*edge)], language, model):
                 pieces.append(piece if piece.is_sentence else Piece(False, escape(piece.text)))
             pieces.append(Piece(False, mark.text))
-    return [piece for piece in [*pieces, *(Piece(False, mark.text) for mark in marks)] if piece.text]
+    pieces += [Piece(False, mark.text) for mark in marks]
+    return [piece for piece in pieces if piece.text]
 
 
 def _split_line(line: str, language: str, model: Model) -> Iterator[Piece]:
