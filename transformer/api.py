@@ -219,7 +219,8 @@ class Model:
     ) -> None:
         """Compiles all batch shapes of `translate` with this `n_best`.
 
-        So no later call waits for a compiler. With a text and its control, it compiles only the programs that may translate this text.
+        So no later call waits for a compiler. With a text and its control, it compiles only the
+        programs that may translate this text.
         """
         with self._ready("translate"):
             parameters = self._parameters[self._decoder.devices[0]]

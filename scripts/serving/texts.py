@@ -67,7 +67,7 @@ ANY = Model()
 
 
 def split_text(text: str, language: str, model: Model = ANY) -> list[Piece]:
-    """Returns the sentences of a text, without white space at their ends, and what is between.
+    """Returns the sentences of a text, without white space at their ends, and the other text.
 
     A sentence ends at the end of its line at the latest. Text without a letter or digit is not
     translated. Emoji that the vocabulary lacks are marks. Without any, the pieces, joined, are the

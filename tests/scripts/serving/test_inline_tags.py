@@ -136,6 +136,17 @@ def test_without_attention_words_are_linked_in_their_order():
     assert translate(text, Unlinked()) == expected
 
 
+def test_without_attention_names_are_linked_to_their_copies():
+    target = "Paris mögen wir 2024 noch mehr"
+    translated = translate("we like <i>even</i> more <b>Paris</b>", Unlinked(), lambda sentence: target)
+    assert translated.startswith("<b>Paris</b> mögen")
+
+
+def test_words_beside_an_emoji_remain_apart():
+    pieces = split_text("one\U0001f600two \U0001f600, three", "en", NO_EMOJI)
+    assert [piece.text for piece in pieces] == ["one two, three"]
+
+
 NAMES = ["a", "abbr", "b", "big", "cite", "dfn", "em", "font", "i", "mark", "q", "s", "small", "span", "strong", "u"]
 TAG = re.compile(r"<(/?)(\w+)[^>]*>")
 
