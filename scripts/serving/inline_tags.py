@@ -234,6 +234,10 @@ class _Insertion:
                 for other, place in enumerate(places):
                     if at in place[1:]:
                         at = place.stop if other < number else place.start
+                        # Punctuation after the last word of an earlier element comes first.
+                        text = self.target.text if other < number else ""
+                        while owners[at] == FREE and _PUNCTUATION.match(text, at):
+                            at += 1
                 places[number] = range(at, at)
         return places
 
