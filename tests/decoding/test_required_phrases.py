@@ -99,7 +99,7 @@ def test_an_output_of_the_plain_search_that_has_the_phrases_is_never_lost(beam_s
             assert not decoder.control.lacks(output, phrases)
 
 
-@pytest.mark.parametrize(("beam_size", "optimal", "gap"), [(1, 0.67, 0.5), (4, 0.92, 0.05), (8, 0.99, 0.001)])
+@pytest.mark.parametrize(("beam_size", "optimal", "gap"), [(1, 0.6, 0.6), (4, 0.92, 0.05), (8, 0.99, 0.001)])
 def test_the_gap_to_exhaustive_search(beam_size, optimal, gap):
     """Of 40 sources, a share of `optimal` has the best of all outputs; the mean score is at most `gap` below theirs."""
     sources = random_sources(40, 5, VOCAB_SIZE, seed=7)

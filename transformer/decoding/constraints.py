@@ -69,8 +69,7 @@ def forbid_banned_phrases(rules: Int[Array, "#B N C"], history: History, forbidd
 
 def require_phrases(phrases: Int[Array, "B C A M"], history: History, forbidden: Forbidden) -> Forbidden:
     """Forbids EOS before all phrases are in a hypothesis, and tokens after which they do not fit into its limit."""
-    wanted = jnp.pad(phrases.reshape(len(phrases), 1, -1), ((0, 0), (0, 0), (0, 1)))  # PAD: any other token
-    wanted = jnp.broadcast_to(wanted, (*history.tokens.shape[:2], wanted.shape[2]))
+    wanted = phrase_tokens(phrases, history.tokens.shape[1])
     remaining = needed_after(history.tokens, history.position, wanted, phrases, history.edges)
     is_late = remaining > (history.limits - history.position)[:, None, None] - 1
     too_late = jnp.broadcast_to(is_late[:, :, -1:], forbidden.shape)
@@ -147,6 +146,12 @@ def _forbid(tokens: Int[Array, "#B #K N"], which: Bool[Array, "#B #K N"], forbid
     return jax.vmap(jax.vmap(lambda row, marked: row.at[marked].set(True, mode="drop")))(forbidden, index)
 
 
+def phrase_tokens(phrases: Int[Array, "B C A M"], beams: int) -> Int[Array, "B K N"]:
+    """Returns the tokens of all phrases for each hypothesis, and at last PAD, which stands for any other token."""
+    tokens = jnp.pad(phrases.reshape(len(phrases), 1, -1), ((0, 0), (0, 0), (0, 1)))
+    return jnp.broadcast_to(tokens, (len(phrases), beams, tokens.shape[2]))
+
+
 class Progress(NamedTuple):
     """The phrases of hypotheses.
 
@@ -197,22 +202,33 @@ def measure_progress(
     tokens: Int[Array, "B K L"], position: Int[Array, ""], phrases: Int[Array, "B C A M"], edges: Bool[Array, "V 2"]
 ) -> Progress:
     """Returns the progress of hypotheses of `position` tokens."""
-    rows, _, _, M = phrases.shape
-    L = tokens.shape[2]
-    windows = jnp.pad(tokens, ((0, 0), (0, 0), (0, M)))[:, :, jnp.arange(L)[:, None] + jnp.arange(M)[None]]
-    # The number of first tokens of each alternative that begin at each place: (B, K, C, A, L).
-    agrees = windows[:, :, None, None] == phrases[:, None, :, :, None]
-    agrees = jnp.cumprod(agrees, axis=5).sum(axis=5)
+    L, M = tokens.shape[2], phrases.shape[3]
+    before = ((0, 0), (0, 0), (M, 0))
+    after = ((0, 0), (0, 0), (0, M))
+    shape = *tokens.shape[:2], *phrases.shape[1:3]
+
+    # Where an alternative begins. Loops over its tokens: arrays with an axis for them would be large.
+    padded = jnp.pad(tokens, after)
+
+    def compare(m: Int[Array, ""], is_equal: Bool[Array, "B K C A L"]) -> Bool[Array, "B K C A L"]:
+        token = phrases[:, None, :, :, m, None]
+        shifted = jax.lax.dynamic_slice_in_dim(padded, m, L, axis=2)[:, :, None, None]
+        return is_equal & ((shifted == token) | (token == PAD))
+
+    is_whole = jax.lax.fori_loop(0, M, compare, jnp.ones((*shape, L), bool))
     size = (phrases != PAD).sum(axis=3)[:, None, :, :, None]
     ends = jnp.arange(L).reshape(1, 1, 1, 1, L) + size  # (B, 1, C, A, L)
-
     is_continuation = edges[tokens, 0] & jnp.roll(edges[tokens, 1], 1, axis=2)  # of the word of the token before
-    padded = jnp.pad(is_continuation, ((0, 0), (0, 0), (0, M)))
-    is_split = jax.vmap(lambda of_row, at: of_row[:, at[0]])(padded, ends)  # (B, K, C, A, L)
-    is_followed = (agrees >= size) & (size > 0) & (ends < position) & ~is_split
+    is_split = jax.vmap(lambda row, at: row[:, at[0]])(jnp.pad(is_continuation, after), ends)  # (B, K, C, A, L)
+    is_followed = is_whole & (size > 0) & (ends < position) & ~is_split
 
+    recent = jax.lax.dynamic_slice_in_dim(jnp.pad(tokens, before), position, M, axis=2)
     lengths = jnp.arange(M + 1)
-    begins = position - lengths
-    ends_with = (agrees[..., begins] >= lengths.reshape(1, 1, 1, 1, -1)) & (begins >= 0).reshape(1, 1, 1, 1, -1)
+
+    def compare_ends(m: Int[Array, ""], is_equal: Bool[Array, "B K C A N"]) -> Bool[Array, "B K C A N"]:
+        last = recent[:, :, jnp.minimum(M - lengths + m, M - 1)][:, :, None, None]
+        return is_equal & ((last == phrases[:, None, :, :, m, None]) | (m >= lengths).reshape(1, 1, 1, 1, -1))
+
+    ends_with = jax.lax.fori_loop(0, M, compare_ends, jnp.ones((*shape, M + 1), bool))
     last = jnp.where(position > 0, tokens[:, :, position - 1], PAD)
     return Progress(is_followed.any(axis=(3, 4)), ends_with, edges[last, 1])

@@ -14,12 +14,14 @@ from jaxtyping import Array, Float, Int
 from transformer.config_types import Config, with_changes
 from transformer.decoding import ensemble
 from transformer.decoding.beam_search import BeamSearch, Extensions, Models, SearchResult, Sentences, State
-from transformer.decoding.constraints import needed_after
+from transformer.decoding.constraints import needed_after, phrase_tokens
 from transformer.decoding.coverage import rank_by_coverage
 from transformer.decoding.top_k import gather, top_k
 from transformer.special_tokens import EOS, PAD
 
-MAX_BANKS = 32  # of hypotheses with a begun phrase, for which the beam has a place
+PHRASE_TOKENS = 8  # by which each hypothesis is extended, besides its likeliest ones
+UNLIKELY = 1e4  # more nats than any token costs
+MAX_BANKS = 8  # of hypotheses with a begun phrase, for which the beam has a place
 
 
 class Candidates(NamedTuple):
@@ -28,7 +30,7 @@ class Candidates(NamedTuple):
     log_p: Float[Array, "B KN"]
     tokens: Int[Array, "B KN"]
     token_log_p: Float[Array, "B KN"]
-    banks: Int[Array, "B KN"]  # tokens that the extended hypothesis needs for its phrases
+    banks: Int[Array, "B KN"]  # how many tokens the extended hypothesis needs for its phrases
 
 
 class PhraseSearch(BeamSearch):
@@ -71,24 +73,28 @@ class PhraseSearch(BeamSearch):
         return jnp.where(is_rival, candidates.log_p, -jnp.inf)
 
     def candidates(self, state: State, prediction: ensemble.Prediction) -> Candidates:
-        """Returns the extensions by the likeliest tokens of each hypothesis and by the tokens of phrases."""
+        """Returns the extensions by the likeliest tokens of each hypothesis, and by tokens that its phrases need."""
         phrases = self.sentences.constraints["required"]
         edges = self.sentences.constraints["edges"]
         excluded = (EOS, *ensemble.forbidden_tokens(self.config.forbid_unk))
         logits = prediction.logits.at[:, :, jnp.array(excluded)].set(-jnp.inf)
-        likely, tokens = top_k(logits, min(self.num_live, logits.shape[-1]))
-        is_considered = (jnp.arange(likely.shape[2])[None] < self.num_live_of_rows)[:, None]
-        likely = jnp.where(is_considered, likely, -jnp.inf)
-        tokens = jnp.where(is_considered, tokens, PAD)
-        wanted = phrases.reshape(len(phrases), 1, -1)
-        is_first = jnp.tril(wanted[:, :, :, None] == wanted[:, :, None], -1).sum(axis=3) == 0
-        is_new = is_first & (wanted[:, :, :, None] != tokens[:, :, None]).all(axis=3)
-        wanted = jnp.broadcast_to(wanted, is_new.shape)
+        likely_logits, likely = top_k(logits, min(self.config.beam_size, logits.shape[-1]))
+        likely_banks = needed_after(state.live_tokens, state.position, likely, phrases, edges)
+
+        wanted = phrase_tokens(phrases, self.num_live)
+        banks = needed_after(state.live_tokens, state.position, wanted, phrases, edges)
+        is_first = jnp.tril(wanted[:, :1, :, None] == wanted[:, :1, None], -1).sum(axis=3) == 0
+        is_new = is_first & (wanted[:, :, :, None] != likely[:, :, None]).all(axis=3)
         wanted_logits = jnp.where(is_new, jnp.take_along_axis(logits, wanted, axis=2), -jnp.inf)
-        tokens = jnp.concatenate([tokens, wanted], axis=2)
-        token_log_p = jnp.concatenate([likely, wanted_logits], axis=2) - prediction.log_normalizer[:, :, None]
+        # Those after which a hypothesis needs the fewest tokens, the likeliest first.
+        log_p = wanted_logits - prediction.log_normalizer[:, :, None]
+        _, best = jax.lax.top_k(log_p - UNLIKELY * banks, min(PHRASE_TOKENS, wanted.shape[2]))
+        wanted, wanted_logits, banks = (jnp.take_along_axis(x, best, axis=2) for x in (wanted, wanted_logits, banks))
+
+        tokens = jnp.concatenate([likely, wanted], axis=2)
+        banks = jnp.concatenate([likely_banks, banks], axis=2)
+        token_log_p = jnp.concatenate([likely_logits, wanted_logits], axis=2) - prediction.log_normalizer[:, :, None]
         log_p = token_log_p + state.live_log_p[:, :, None]
-        banks = needed_after(state.live_tokens, state.position, tokens, phrases, edges)
         return Candidates(*(x.reshape(len(x), -1) for x in (log_p, tokens, token_log_p, banks)))
 
 
