@@ -62,7 +62,10 @@ class Evaluation:
     @property
     def decoding(self) -> dict[str, Any]:
         """The settings of the search. Keys that an older evaluation lacks have the values of the run."""
-        return self.config.decoding.to_dict() | self.result["decoding"]
+        saved = self.result["decoding"].items()
+        # JSON has lists where a configuration has tuples.
+        given = {key: tuple(value) if isinstance(value, list) else value for key, value in saved}
+        return self.config.decoding.to_dict() | given
 
     @cached_property
     def settings(self) -> dict[str, Any]:

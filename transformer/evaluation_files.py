@@ -134,13 +134,14 @@ def evaluation_name(arguments: argparse.Namespace, models: Trained) -> str:
 
 def numbered(path: Path, evaluated: Mapping[str, Any]) -> Path:
     """Returns the path, with a number if it belongs to an evaluation of anything but `evaluated`."""
+    evaluated = json.loads(json.dumps(evaluated))  # lists instead of tuples, as in the file
     for number in itertools.count(1):
         candidate = Path(f"{path}-{number}") if number > 1 else path
         try:
             result = json.loads(Path(f"{candidate}.json").read_text(encoding="utf-8"))
             known = {key: result[key] for key in evaluated}
             known["decoding"] = evaluated["decoding"] | known["decoding"]  # which lacks keys that are newer
-            if known == json.loads(json.dumps(evaluated)):
+            if known == evaluated:
                 return candidate
         except UNREADABLE:  # missing or damaged: it may be overwritten
             return candidate

@@ -87,7 +87,9 @@ class BeamSearch:
     def start(self) -> State:
         """Returns the state before the first step: a sentence has one live hypothesis, without tokens."""
         source, length = self.sentences.source, self.sentences.max_length
-        live, ended = (empty_hypotheses(len(source), size, length) for size in (self.num_live, self.config.beam_size))
+        live, ended = (
+            empty_hypotheses(source.shape[0], size, length) for size in (self.num_live, self.config.beam_size)
+        )
         return State(
             position=jnp.array(0),
             live_tokens=live.tokens,
@@ -172,7 +174,7 @@ class BeamSearch:
         return Hypotheses(*(x[:, : self.n_best] for x in final.ended)), final.done
 
 
-def empty_hypotheses(rows: int, count: int, length: int) -> Hypotheses:
+def empty_hypotheses(rows: Any, count: int, length: int) -> Hypotheses:
     """Returns `count` empty slots for each row."""
     shape = rows, count, length
     return Hypotheses(jnp.full(shape, PAD), jnp.full(shape[:2], -jnp.inf), jnp.zeros(shape))
