@@ -175,7 +175,7 @@ class BeamSearch:
 
 
 def empty_hypotheses(rows: Any, count: int, length: int) -> Hypotheses:
-    """Returns `count` empty slots for each row."""
+    """Returns `count` empty slots for each row. The number of rows may be symbolic."""
     shape = rows, count, length
     return Hypotheses(jnp.full(shape, PAD), jnp.full(shape[:2], -jnp.inf), jnp.zeros(shape))
 
