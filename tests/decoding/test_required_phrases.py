@@ -18,7 +18,7 @@ from tests.decoding.test_phrases import make_vocabulary
 from tests.decoding.test_text_decoder import make_decoder, random_texts, translate
 from transformer.decoding import ensemble
 from transformer.decoding.beam_search import BeamSearch, Sentences
-from transformer.decoding.constraints import needed_after
+from transformer.decoding.constraints import measure_progress, needed_after
 from transformer.decoding.control import Control, OutputControl
 from transformer.decoding.phrase_translation import search_twice
 from transformer.decoding.required_phrases import rank_in_groups, search_with_phrases
@@ -140,8 +140,8 @@ def test_needed_after_by_hand():
     ):
         *before, last = tokens or [PAD]
         padded = jnp.array([[[*before, *[PAD] * (5 - len(before))]]])
-        following = jnp.array([[[last]]])
-        assert needed_after(padded, jnp.array(len(before)), following, phrases[None], edges) == expected, tokens
+        progress = measure_progress(padded, jnp.array(len(before)), phrases[None], edges)
+        assert needed_after(progress, jnp.array([[[last]]]), phrases[None], edges) == expected, tokens
 
 
 @pytest.mark.first_case

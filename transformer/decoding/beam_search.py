@@ -87,9 +87,9 @@ class BeamSearch:
     def start(self) -> State:
         """Returns the state before the first step: a sentence has one live hypothesis, without tokens."""
         source, length = self.sentences.source, self.sentences.max_length
-        live, ended = (
-            empty_hypotheses(source.shape[0], size, length) for size in (self.num_live, self.config.beam_size)
-        )
+        rows = source.shape[0]
+        live = empty_hypotheses(rows, self.num_live, length)
+        ended = empty_hypotheses(rows, self.config.beam_size, length)
         return State(
             position=jnp.array(0),
             live_tokens=live.tokens,
@@ -108,10 +108,11 @@ class BeamSearch:
         prediction = constrain(constraints, limits, prediction, state.live_tokens, position)
         end_token_log_p = prediction.logits[:, :, EOS] - prediction.log_normalizer
         end_log_p = state.live_log_p + end_token_log_p
-        live_log_p, parents, tokens, token_log_p = self.best_extensions(state, prediction, self.num_live)
-        live_log_p = jnp.where((position < limits)[:, None], live_log_p, -jnp.inf)
+        (live_log_p, parents, tokens, token_log_p), rivals = self.extend(state, prediction)
+        can_grow = (position < limits)[:, None]
+        live_log_p = jnp.where(can_grow, live_log_p, -jnp.inf)
+        rivals = jnp.where(can_grow, rivals, -jnp.inf)
 
-        rivals = self.rivals(state, prediction, live_log_p)
         _, best = jax.lax.top_k(jnp.concatenate([end_log_p, rivals], axis=1), config.beam_size)
         slots = jnp.arange(self.num_live)[None, None]
         if config.shrinking_beam:
@@ -145,6 +146,11 @@ class BeamSearch:
         )
         return after, prediction, ends, end_log_p
 
+    def extend(self, state: State, prediction: ensemble.Prediction) -> tuple[Extensions, Float[Array, "B _"]]:
+        """Returns the next live hypotheses, and the log-probabilities of the extensions with which EOS competes."""
+        extensions = self.best_extensions(state, prediction, self.num_live)
+        return extensions, extensions[0]
+
     def best_extensions(self, state: State, prediction: ensemble.Prediction, count: int) -> Extensions:
         """Returns the best `count` of the K x V extensions without EOS; the first wins a tie."""
         excluded = (EOS, *ensemble.forbidden_tokens(self.config.forbid_unk))  # which may all be among the likeliest
@@ -158,12 +164,6 @@ class BeamSearch:
         if prediction.candidates is not None:
             tokens = jnp.take_along_axis(prediction.candidates, tokens, axis=1)
         return best, index // per_parent, tokens, token_log_p
-
-    def rivals(
-        self, state: State, prediction: ensemble.Prediction, live_log_p: Float[Array, "B K"]
-    ) -> Float[Array, "B N"]:
-        """Returns the log-probabilities of the extensions with which EOS competes, here of the next live hypotheses."""
-        return live_log_p
 
     def is_unfinished(self, state: State) -> Bool[Array, ""]:
         return (state.position < self.sentences.max_length) & ~state.done.all()

@@ -70,7 +70,8 @@ def forbid_banned_phrases(rules: Int[Array, "#B N C"], history: History, forbidd
 def require_phrases(phrases: Int[Array, "B C A M"], history: History, forbidden: Forbidden) -> Forbidden:
     """Forbids EOS before all phrases are in a hypothesis, and tokens after which they do not fit into its limit."""
     wanted = phrase_tokens(phrases, history.tokens.shape[1])
-    remaining = needed_after(history.tokens, history.position, wanted, phrases, history.edges)
+    progress = measure_progress(history.tokens, history.position, phrases, history.edges)
+    remaining = needed_after(progress, wanted, phrases, history.edges)
     is_late = remaining > (history.limits - history.position)[:, None, None] - 1
     too_late = jnp.broadcast_to(is_late[:, :, -1:], forbidden.shape)
     too_late = jax.vmap(jax.vmap(lambda row, token, value: row.at[token].set(value)))(too_late, wanted, is_late)
@@ -166,17 +167,13 @@ class Progress(NamedTuple):
 
 
 def needed_after(
-    tokens: Int[Array, "B K L"],
-    position: Int[Array, ""],
-    following: Int[Array, "B K N"],
-    phrases: Int[Array, "B C A M"],
-    edges: Bool[Array, "V 2"],
+    progress: Progress, following: Int[Array, "B K N"], phrases: Int[Array, "B C A M"], edges: Bool[Array, "V 2"]
 ) -> Int[Array, "B K N"]:
     """Returns how many more tokens each hypothesis needs for its phrases after each of the N following tokens.
 
     It finishes the phrase that it has begun. A phrase that ends within a word does not count.
     """
-    is_met, ends_with, ends_in_word = measure_progress(tokens, position, phrases, edges)
+    is_met, ends_with, ends_in_word = progress
     size = (phrases != PAD).sum(axis=3)  # (B, C, A)
     is_alternative = size > 0
     M = phrases.shape[3]

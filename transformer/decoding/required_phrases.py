@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 from transformer.config_types import Config, with_changes
 from transformer.decoding import ensemble
 from transformer.decoding.beam_search import BeamSearch, Extensions, Models, SearchResult, Sentences, State
-from transformer.decoding.constraints import needed_after, phrase_tokens
+from transformer.decoding.constraints import measure_progress, needed_after, phrase_tokens
 from transformer.decoding.coverage import rank_by_coverage
 from transformer.decoding.top_k import gather, top_k
 from transformer.special_tokens import EOS, PAD
@@ -51,26 +51,19 @@ class PhraseSearch(BeamSearch):
         sizes = (self.sentences.constraints["required"] != PAD).sum(axis=3).max(axis=2).sum(axis=1)
         return self.config.beam_size + jnp.minimum(sizes, MAX_BANKS)[:, None]
 
-    def best_extensions(self, state: State, prediction: ensemble.Prediction, count: int) -> Extensions:
-        """Returns the best extensions of each bank in turn, `count` in total, the likeliest first."""
+    def extend(self, state: State, prediction: ensemble.Prediction) -> tuple[Extensions, Float[Array, "B _"]]:
+        """Returns the best extensions of each bank in turn, the likeliest first, and those that need no more tokens."""
         log_p, tokens, token_log_p, banks = self.candidates(state, prediction)
         turns = rank_in_groups(banks, log_p)
         turns = jnp.where(jnp.isneginf(log_p), log_p.shape[1], turns)
-        chosen = jnp.lexsort((-log_p, turns), axis=1)[:, :count]
+        chosen = jnp.lexsort((-log_p, turns), axis=1)[:, : self.num_live]
         is_kept = jnp.arange(chosen.shape[1])[None] < self.num_live_of_rows
         chosen_log_p = jnp.where(is_kept, gather(log_p, chosen), -jnp.inf)
         order = jnp.argsort(-chosen_log_p, axis=1, stable=True)
         chosen = gather(chosen, order)
-        parents = chosen // (log_p.shape[1] // state.live_log_p.shape[1])
-        return gather(chosen_log_p, order), parents, gather(tokens, chosen), gather(token_log_p, chosen)
-
-    def rivals(
-        self, state: State, prediction: ensemble.Prediction, live_log_p: Float[Array, "B K"]
-    ) -> Float[Array, "B N"]:
-        """Returns the log-probabilities of the extensions that need no more tokens, as EOS does."""
-        candidates = self.candidates(state, prediction)
-        is_rival = (candidates.banks == 0) & (state.position < self.sentences.limits)[:, None]
-        return jnp.where(is_rival, candidates.log_p, -jnp.inf)
+        parents = chosen // (log_p.shape[1] // self.num_live)
+        extensions = gather(chosen_log_p, order), parents, gather(tokens, chosen), gather(token_log_p, chosen)
+        return extensions, jnp.where(banks == 0, log_p, -jnp.inf)
 
     def candidates(self, state: State, prediction: ensemble.Prediction) -> Candidates:
         """Returns the extensions by the likeliest tokens of each hypothesis, and by tokens that its phrases need."""
@@ -79,10 +72,11 @@ class PhraseSearch(BeamSearch):
         excluded = (EOS, *ensemble.forbidden_tokens(self.config.forbid_unk))
         logits = prediction.logits.at[:, :, jnp.array(excluded)].set(-jnp.inf)
         likely_logits, likely = top_k(logits, min(self.config.beam_size, logits.shape[-1]))
-        likely_banks = needed_after(state.live_tokens, state.position, likely, phrases, edges)
+        progress = measure_progress(state.live_tokens, state.position, phrases, edges)
+        likely_banks = needed_after(progress, likely, phrases, edges)
 
         wanted = phrase_tokens(phrases, self.num_live)
-        banks = needed_after(state.live_tokens, state.position, wanted, phrases, edges)
+        banks = needed_after(progress, wanted, phrases, edges)
         is_first = jnp.tril(wanted[:, :1, :, None] == wanted[:, :1, None], -1).sum(axis=3) == 0
         is_new = is_first & (wanted[:, :, :, None] != likely[:, :, None]).all(axis=3)
         wanted_logits = jnp.where(is_new, jnp.take_along_axis(logits, wanted, axis=2), -jnp.inf)
