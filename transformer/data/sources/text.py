@@ -15,12 +15,12 @@ from absl import logging
 
 from transformer import cache, files
 from transformer.config_types import Config
-from transformer.data.sources.lines import count_lines, different_lengths, is_natural_number, read_lines
+from transformer.data.sources.lines import PACKED, count_lines, different_lengths, is_natural_number, read_lines
 from transformer.errors import UserError
 
 # What turns other files into the plain or gzip text that is read.
 _CONVERSIONS = {
-    **dict.fromkeys((".bz2", ".xz", ".zip", ".zst", ".tar", ".tgz"), "unpack it"),
+    **dict.fromkeys(PACKED, "unpack it"),
     **dict.fromkeys((".csv", ".json", ".jsonl"), "write each side to a file STEM.LANG, a text a line"),
     ".parquet": "python -m scripts.get_data --hf=FOLDER reads it",
     ".tsv": "write each column to a file STEM.LANG, as with cut -f1",
