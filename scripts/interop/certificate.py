@@ -81,8 +81,7 @@ def search_settings(texts: Sequence[str], model: PortableModel, config: Config) 
     decoding = config.decoding
     # A toolkit's tables of positions may end at max_source_length.
     max_length = min(output_limit(longest, decoding), decoding.max_source_length - 1)
-    shared = {name: decoding[name] for name in ("beam_size", "length_penalty", "stopping")}
-    return shared | {"max_length": max_length}
+    return {"beam_size": decoding.beam_size, "length_penalty": decoding.length_penalty, "max_length": max_length}
 
 
 def decode(
@@ -155,7 +154,8 @@ def compare(
         **{f"identical_{search}": identical.get(search) for search in SEARCHES},
         "largest_score_difference_per_token": difference,
         "bleu": scores,
-        "search": {key: request[key] for key in ("beam_size", "length_penalty", "stopping", "max_length")},
+        "search": {key: request[key] for key in ("beam_size", "length_penalty", "max_length")}
+        | {"stopping": config.decoding.stopping},
         "versions": {name: side["versions"] for name, side in sides.items()},
         "seconds": {name: side["seconds"] for name, side in sides.items()} | {"search": theirs.get("search_seconds")},
     }

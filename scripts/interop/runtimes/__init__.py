@@ -13,7 +13,6 @@ The request:
                      null: score nothing. A toolkit that takes tokens scores the pieces, any other one the text.
     beam_size        hypotheses of the beam search.
     length_penalty   alpha: the search compares log-probability / length^alpha, where length counts end-of-sentence.
-    stopping         when the search ends, a value of decoding.stopping.
     max_length       tokens that a translation may have before end-of-sentence, at most.
     quantization     the value of --quantization; null: none.
 

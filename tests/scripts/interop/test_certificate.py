@@ -350,7 +350,7 @@ def test_the_validation_split_is_used_with_its_references(model, equal, tmp_path
     full = certificate.float32_config(dataclasses.replace(model, config=config), COMMON_SEARCH)
     valid = sentences.default_sentences(full)
     assert valid.texts == valid.references == list(TEXTS)
-    request = {"beam_size": 2, "length_penalty": 1.0, "stopping": "ended", "max_length": 9, "quantization": None}
+    request = {"beam_size": 2, "length_penalty": 1.0, "max_length": 9, "quantization": None}
     side = equal | {
         "beam": list(TEXTS),
         "seconds": 1.0,
