@@ -12,7 +12,6 @@ from transformer.decoding.glossary import Glossary
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import Translation, encode
 from transformer.errors import UserError
-from transformer.special_tokens import EOS
 
 LINE_BREAKS = str.maketrans("\r\n", "  ")
 
@@ -131,7 +130,7 @@ def translate_lines(
         translations = decoder.translate(parameters, texts, n_best, first_line, controls=controls)
     except UserError:
         if any(map(any, controls)):  # a strategy that takes no control is not the error of a line
-            decoder.control.encode([Control((EOS,))], [[EOS]], first_line)
+            decoder.control.check_takes_controls()
         if not (found := _find_errors(decoder, usable, first_line)):
             raise
         return translate_lines(decoder, parameters, n_best, texts, controls, errors | found, first_line)

@@ -116,7 +116,9 @@ def test_a_token_that_has_the_phrase_between_boundaries_needs_no_text_before_it(
         {"日本"},
         set(),
     ]
-    history = History(jnp.full((1, 1, 3), PAD), jnp.array(0), jnp.array([2]), jnp.array(spelling.table), None, None)
+    history = History(
+        jnp.full((1, 1, 3), PAD), jnp.array(0), jnp.array([2]), jnp.array(spelling.table), None, None, None
+    )
     forbidden = forbid_banned_phrases(jnp.array([spelling.rules(["本"])]), history, jnp.zeros((1, 1, 8), bool))
     assert forbidden[0, 0].tolist() == [token == "日本" for token in tokens]
 

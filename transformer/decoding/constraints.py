@@ -21,8 +21,8 @@ NEVER = 1 << 16  # tokens that an absent alternative of a required phrase needs
 class History(NamedTuple):
     """The tokens of the hypotheses, `position` of each, and the most that a row's output may have before EOS.
 
-    spelling: `Spelling.table`, for banned phrases and fragments. edges: `Spelling.edges`, for required phrases.
-    ranks: `Spelling.ranks`, for fragments. None where nothing needs them.
+    spelling: `Spelling.table`, for banned phrases. edges, ranks, lengths: those of `Spelling`, for required phrases and
+      fragments. None where nothing needs them.
     """
 
     tokens: Int[Array, "B K L"]
@@ -31,6 +31,7 @@ class History(NamedTuple):
     spelling: Int[Array, "V W"] | None
     edges: Bool[Array, "V 2"] | None
     ranks: Int[Array, "V"] | None
+    lengths: Int[Array, "V"] | None
 
 
 Forbidden = Bool[Array, "B K V"]  # as the next token
@@ -82,8 +83,7 @@ def match_fragment(states: Int[Array, "B F N"], history: History, forbidden: For
     """Forbids tokens that do not continue the last word of a prefix. See `prefixes.fragment_states` for the states."""
     num_forced = states[:, 0, 0]
     is_after = (jnp.arange(history.tokens.shape[2])[None] >= num_forced[:, None])[:, None]
-    lengths = (history.spelling != 0).sum(axis=1)
-    count = jnp.where(is_after & (history.tokens != PAD), lengths[history.tokens], 0).sum(axis=2)  # characters
+    count = jnp.where(is_after & (history.tokens != PAD), history.lengths[history.tokens], 0).sum(axis=2)  # characters
     state = jax.vmap(lambda rows, at: rows.at[at].get(mode="fill", fill_value=0))(states, count)  # (B, K, N)
     first, end, tokens = state[:, :, 1:2], state[:, :, 2:3] - 1, state[:, :, 3:]
     is_active = (history.position >= num_forced)[:, None, None] & (end >= 0)
@@ -134,7 +134,7 @@ def constrain(
     # A language model predicts nothing but the next token of its prompt.
     values = {**values, "prompt": jnp.isfinite(prediction.logits).sum(axis=2, keepdims=True) == 1}
     forbidden = jnp.zeros(prediction.logits.shape, bool)
-    history = History(tokens, position, limits, *map(values.get, ("spelling", "edges", "ranks")))
+    history = History(tokens, position, limits, *map(values.get, ("spelling", "edges", "ranks", "lengths")))
     for name in filter(values.__contains__, CONSTRAINTS):
         forbidden = CONSTRAINTS[name](values[name], history, forbidden)
     return prediction._replace(logits=jnp.where(forbidden, -jnp.inf, prediction.logits))
@@ -148,7 +148,7 @@ def _forbid(tokens: Int[Array, "#B #K N"], which: Bool[Array, "#B #K N"], forbid
 
 
 def phrase_tokens(phrases: Int[Array, "B C A M"], beams: int) -> Int[Array, "B K N"]:
-    """Returns the tokens of all phrases for each hypothesis, and at last PAD, which stands for any other token."""
+    """Returns the tokens of all phrases for each hypothesis, then PAD, which represents any other token."""
     tokens = jnp.pad(phrases.reshape(len(phrases), 1, -1), ((0, 0), (0, 0), (0, 1)))
     return jnp.broadcast_to(tokens, (len(phrases), beams, tokens.shape[2]))
 

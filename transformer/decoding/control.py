@@ -79,12 +79,13 @@ class OutputControl:
     def values_with(self, arrays: Mapping[str, Array]) -> dict[str, Any]:
         """Returns the values that `constrain` takes; `arrays` are those of the rows of a batch."""
         values = self.values | arrays
-        if not {"banned", "banned_here", "fragment"}.isdisjoint(values):
+        if not {"banned", "banned_here"}.isdisjoint(values):
             values["spelling"] = jnp.array(self.spelling.table)
         if "required" in values:
             values["edges"] = jnp.array(self.spelling.edges)
         if "fragment" in values:
             values["ranks"] = jnp.array(self.spelling.ranks)
+            values["lengths"] = jnp.array(self.spelling.lengths)
         return values
 
     def encode(
@@ -97,11 +98,7 @@ class OutputControl:
         """
         if not any(map(any, controls)):
             return lambda rows: {}
-        if not STRATEGIES[self.config.strategy].takes_steps or self.config.shortlist:
-            raise UserError(
-                "prefixes, phrases and glossaries need a search by steps without decoding.shortlist; change the "
-                "decoding keys"
-            )
+        self.check_takes_controls()
         limits = [output_limit(max(len(source) - 1, 0), self.config) for source in sources]
         known = enumerate(zip(limits, controls, strict=True), start=first_line)
         rows = [self._encode_row(f"line {line}", limit, control) for line, (limit, control) in known]
@@ -112,6 +109,14 @@ class OutputControl:
         return lambda rows: {
             name: _array([columns[name][row] for row in rows], (len(rows), *size)) for name, size in sizes.items()
         }
+
+    def check_takes_controls(self) -> None:
+        """Raises UserError if the search of the configuration takes no controls of sources."""
+        if not STRATEGIES[self.config.strategy].takes_steps or self.config.shortlist:
+            raise UserError(
+                "prefixes, phrases and glossaries need a search by steps without decoding.shortlist; change the "
+                "decoding keys"
+            )
 
     def _encode_row(self, line: str, limit: int, control: Control) -> tuple[Sequence, ...]:
         """Returns the values of a sentence. Raises UserError if no output of `limit` tokens obeys them."""
@@ -158,7 +163,10 @@ class OutputControl:
         return [tokens] if UNK in joined or joined in ([], tokens) else [tokens, joined]
 
     def searches(self, control: Control) -> list[Control]:
-        """Returns the controls of the searches for a sentence: see `TextDecoder.translate`."""
+        """Returns the controls of the searches that a sentence may need, the first of them without required phrases.
+
+        The limit of the second one stands for that of `with_limit`, which is known after the first search.
+        """
         if not control.required or self.config.strategy != "beam":
             return [control]
         return [control._replace(required=()), control._replace(limit=1)]

@@ -23,7 +23,7 @@ def search_twice(
     A source is searched with its phrases only if an output of the search without them lacks one. So an output that has
     them without being forced to is never lost.
     """
-    relaxed = [control._replace(required=()) for control in controls]
+    relaxed = [output_control.searches(control)[0] for control in controls]
     translations = search(list(sources), relaxed, lambda count: None)
     pending = [[] for _ in sources]
     limited = list(controls)

@@ -19,9 +19,9 @@ from transformer.decoding.coverage import rank_by_coverage
 from transformer.decoding.top_k import gather, top_k
 from transformer.special_tokens import EOS, PAD
 
-PHRASE_TOKENS = 8  # by which each hypothesis is extended, besides its likeliest ones
+PHRASE_TOKENS = 8  # of its phrases by which each hypothesis is extended, at most
 UNLIKELY = 1e4  # more nats than any token costs
-MAX_BANKS = 8  # of hypotheses with a begun phrase, for which the beam has a place
+MAX_BANKS = 8  # for which the beam has a place besides the beam_size ones, at most
 
 
 class Candidates(NamedTuple):
