@@ -102,7 +102,7 @@ def test_an_output_of_the_plain_search_that_has_the_phrases_is_never_lost(beam_s
 
 @pytest.mark.parametrize(("beam_size", "optimal", "gap"), [(1, 0.6, 0.6), (4, 0.92, 0.05), (8, 0.99, 0.001)])
 def test_the_gap_to_exhaustive_search(beam_size, optimal, gap):
-    """Of 40 sources, a share of `optimal` has the best of all outputs; the mean score is at most `gap` below theirs."""
+    """Of 40 sources, a share `optimal` has the best output. The mean score is at most `gap` below the best one."""
     sources = random_sources(40, 5, VOCAB_SIZE, seed=7)
     random = np.random.default_rng(0)
     phrases = random.choice([UNK, 4, 5], size=(40, 1, 1, 2)).astype(np.int32)
