@@ -44,8 +44,10 @@ def run_on_eight_devices(module: str, *arguments: str) -> dict:
     argv = [sys.executable, "-m", f"tests.distributed.{module}", *arguments]
     done = subprocess.run(argv, cwd=Path(__file__).parents[2], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    # The compiler replicates an array to reshard it. Constraints on shardings prevent that.
-    assert "Involuntary full rematerialization" not in done.stderr, done.stderr
+    # The compiler replicates an array to reshard it. Constraints on shardings prevent that. To estimate costs, JAX 0.12
+    # also partitions operations in ways that it does not choose; their operands are fake parameters.
+    warnings = [line for line in done.stderr.splitlines() if "Involuntary full rematerialization" in line]
+    assert not [line for line in warnings if "operation %fake_parameter" not in line], done.stderr
     return json.loads(done.stdout)
 
 
