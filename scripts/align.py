@@ -20,16 +20,16 @@ from pathlib import Path
 from absl import logging
 
 import transformer
-from transformer import cli
+from transformer.config import cli
 from transformer.data.sources.lines import decode_lines
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 SEPARATOR = " ||| "
 
 
 def main(arguments: argparse.Namespace) -> None:
     from scripts.alignment import links
-    from transformer.cache import enable_compilation_cache
+    from transformer.support.cache import enable_compilation_cache
 
     gold = None if arguments.gold is None else links.read_gold(Path(arguments.gold))
     enable_compilation_cache()

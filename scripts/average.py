@@ -14,7 +14,8 @@ from pathlib import Path
 
 from absl import logging
 
-from transformer import cli, files
+from transformer.config import cli
+from transformer.support import files
 from transformer.workdir import Workdir, open_existing
 
 

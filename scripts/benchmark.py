@@ -18,8 +18,8 @@ import argparse
 import pkgutil
 
 from scripts import markdown
-from transformer import cli
-from transformer.errors import UserError
+from transformer.config import cli
+from transformer.support.errors import UserError
 
 SIZES = ("small", "base")
 PEERS = ".venv-bench/bin/python"

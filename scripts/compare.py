@@ -10,7 +10,7 @@ transformer.evaluate; --evaluate makes those that are missing. If a workdir has 
 it. An evaluation's .json file can replace a workdir, for example to compare two evaluations of the same run, or those
 of transformer.evaluate --output=FOLDER. For a single system, the sentences of the lowest chrF are shown.
 
-`scripts/comparison/significance.py` documents intervals and p-values, `make_result` in `scripts/comparison/result.py`
+`scripts/results/significance.py` documents intervals and p-values, `make_result` in `scripts/results/result.py`
 the keys of the JSON object.
 """
 
@@ -20,20 +20,22 @@ import sys
 
 from absl import logging
 
-from transformer import cli, files
+from transformer.config import cli
 from transformer.data.sources.lines import counted
 from transformer.data.sources.source import SPLITS
+from transformer.support import files
 
 MIN_SAMPLES = 40  # the 95 % interval of so many leaves out one at each end
 
 
 def main(arguments: argparse.Namespace) -> None:
-    from scripts.comparison.choice import check_comparable, choose
-    from scripts.comparison.result import make_result
-    from scripts.comparison.text import make_text
-    from scripts.systems import group_systems
+    from scripts.results.choice import check_comparable, choose
+    from scripts.results.result import make_result
+    from scripts.results.systems import group_systems
+    from scripts.results.text import make_text
+    from scripts.sweeping.folder import expand_sweeps
 
-    evaluations = choose(arguments)
+    evaluations = choose(expand_sweeps(arguments.workdirs), arguments)
     check_comparable(evaluations)
     systems, references = group_systems(evaluations), evaluations[0].references
     for system in systems:

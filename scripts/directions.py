@@ -13,9 +13,9 @@ import itertools
 import json
 from pathlib import Path
 
-from transformer import cli
+from transformer.config import cli
 from transformer.data.sources import source
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -23,7 +23,7 @@ def main(arguments: argparse.Namespace) -> None:
     from rich.table import Table
 
     from transformer import evaluate
-    from transformer.config_types import with_changes
+    from transformer.config.types import with_changes
     from transformer.data.languages import source_tag
     from transformer.data.sources.mixture import check_direction, listed_corpora
     from transformer.data.tokenizers.tokenizer import Tokenizer

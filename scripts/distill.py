@@ -9,7 +9,8 @@ end, and at any time with --report, it prints a table of what the plan measures,
 
 import argparse
 
-from transformer import cli, files
+from transformer.config import cli
+from transformer.support import files
 
 
 def main(arguments: argparse.Namespace) -> None:

@@ -16,14 +16,15 @@ from pathlib import Path
 from absl import logging
 
 from scripts.interop import runtimes
-from transformer import cli, files
-from transformer.errors import UserError
+from transformer.config import cli
+from transformer.support import files
+from transformer.support.errors import UserError
 
 
 def main(arguments: argparse.Namespace) -> None:
     from scripts.interop import certificate, formats, workdirs
     from scripts.interop.sentences import read_sentences
-    from transformer.cache import enable_compilation_cache
+    from transformer.support.cache import enable_compilation_cache
 
     enable_compilation_cache()
     output = Path(arguments.output)

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer import cli
-from transformer.errors import UserError
+from transformer.config import cli
+from transformer.support.errors import UserError
 
 # Names in scripts.charts, which takes seconds to import
 PARTS = ("encoder", "decoder", "cross")

@@ -17,8 +17,9 @@ from pathlib import Path
 
 from scripts.datasets import mtdata, parquet, tfds
 from scripts.datasets.folder import SPLITS, Pair
-from transformer import cli, files
-from transformer.errors import UserError
+from transformer.config import cli
+from transformer.support import files
+from transformer.support.errors import UserError
 
 
 def main(arguments: argparse.Namespace) -> None:

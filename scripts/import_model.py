@@ -20,8 +20,9 @@ from typing import Any
 from absl import logging
 
 from scripts.interop import runtimes
-from transformer import cli, files
-from transformer.errors import UserError
+from transformer.config import cli
+from transformer.support import files
+from transformer.support.errors import UserError
 
 LICENCES = ("LICENSE", "LICENCE", "COPYING")
 
@@ -29,8 +30,8 @@ LICENCES = ("LICENSE", "LICENCE", "COPYING")
 def main(arguments: argparse.Namespace) -> None:
     from scripts.interop import certificate, formats, workdirs
     from scripts.interop.sentences import read_sentences
-    from transformer.cache import enable_compilation_cache
     from transformer.config.loading import parse_overrides
+    from transformer.support.cache import enable_compilation_cache
 
     enable_compilation_cache()
     output, source = Path(arguments.output), files.expanded(arguments.source)

@@ -22,11 +22,12 @@ import numpy as np
 from absl import logging
 
 import transformer
-from transformer import cli, files
-from transformer.config_types import Config, with_changes
+from transformer.config import cli
+from transformer.config.types import Config, with_changes
 from transformer.data.sources.lines import counted, read_parallel_files
 from transformer.data.sources.source import open_source
-from transformer.errors import UserError
+from transformer.support import files
+from transformer.support.errors import UserError
 from transformer.workdir import split_names
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ RATIO, COPIED = 3.0, 0.5  # from which on a pair is counted
 def main(arguments: argparse.Namespace) -> None:
     check(arguments)
     from scripts.pair_measures import measure
-    from transformer.cache import enable_compilation_cache
-    from transformer.progress_bar import bar
+    from transformer.support.cache import enable_compilation_cache
+    from transformer.support.progress_bar import bar
 
     enable_compilation_cache()
     model = transformer.load(split_names(arguments.workdir), arguments.checkpoint, arguments.average)

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from transformer import files
-from transformer.errors import UserError
+from transformer.support import files
+from transformer.support.errors import UserError
 
 
 def table(rows: Sequence[Sequence[str]], notes: Iterable[str] = ()) -> str:

@@ -20,10 +20,11 @@ from pathlib import Path
 from absl import logging
 
 from scripts.get_data import parse_pair
-from transformer import cli, files
+from transformer.config import cli
 from transformer.data.languages import base_code
 from transformer.data.sources.lines import count_lines
-from transformer.errors import UserError
+from transformer.support import files
+from transformer.support.errors import UserError
 
 
 def main(arguments: argparse.Namespace) -> None:

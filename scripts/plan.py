@@ -16,10 +16,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformer import cli, files
+from transformer.config import cli
 from transformer.config.loading import load_file
-from transformer.config_types import Config
-from transformer.errors import UserError
+from transformer.config.types import Config
+from transformer.support import files
+from transformer.support.errors import UserError
 
 if TYPE_CHECKING:
     from scripts.planning.devices import Target

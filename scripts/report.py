@@ -21,9 +21,10 @@ from pathlib import Path
 
 from absl import logging
 
-from transformer import cli, files
+from transformer.config import cli
 from transformer.data.sources.source import SPLITS
-from transformer.errors import UserError
+from transformer.support import files
+from transformer.support.errors import UserError
 
 SENTENCES, MAX_SENTENCES = 3, 20  # of the split, of which attention is drawn
 
@@ -40,7 +41,7 @@ def main(arguments: argparse.Namespace) -> None:
         markdown.publish(make_table(evaluations), "results", arguments.readme)
         return
     from scripts.reporting.page import make_page
-    from transformer.cache import enable_compilation_cache
+    from transformer.support.cache import enable_compilation_cache
 
     enable_compilation_cache()  # models of one architecture share their programs
     count = SENTENCES if arguments.sentences is None else arguments.sentences

@@ -12,7 +12,7 @@ with seed 0 first, so an unfinished table soon has every row. More --seeds can b
 import argparse
 from pathlib import Path
 
-from transformer import cli
+from transformer.config import cli
 
 
 def main(arguments: argparse.Namespace) -> None:

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from absl import logging
 
-from transformer import cli
-from transformer.errors import UserError
+from transformer.config import cli
+from transformer.support.errors import UserError
 
 SHORTEST_KEY = 16  # characters
 LAST_PORT = 65535
@@ -35,7 +35,7 @@ def main(arguments: argparse.Namespace) -> None:
         from scripts.serving.middleware import Metrics, make_server
         from scripts.serving.models import load_models
         from scripts.serving.requests import Limits
-        from transformer.cache import enable_compilation_cache
+        from transformer.support.cache import enable_compilation_cache
 
         enable_compilation_cache()
         logging.get_absl_logger().addFilter(is_not_about_a_line)

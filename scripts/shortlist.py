@@ -13,8 +13,8 @@ from pathlib import Path
 
 from absl import logging
 
-from transformer import cli
-from transformer.errors import UserError
+from transformer.config import cli
+from transformer.support.errors import UserError
 from transformer.workdir import open_existing
 
 

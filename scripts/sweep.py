@@ -12,8 +12,8 @@ import argparse
 import functools
 from pathlib import Path
 
-from transformer import cli
-from transformer.errors import UserError
+from transformer.config import cli
+from transformer.support.errors import UserError
 
 
 def main(arguments: argparse.Namespace) -> None:

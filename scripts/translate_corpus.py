@@ -19,16 +19,17 @@ import time
 
 from absl import logging
 
-from transformer import cli, files
-from transformer.errors import first_of
+from transformer.config import cli
+from transformer.support import files
+from transformer.support.errors import first_of
 
 SHOWN = 3  # errors of a shard in the log; its file has all
 
 
 def main(arguments: argparse.Namespace) -> None:
     from scripts.corpora import plan, ray_workers, translator
-    from transformer.cache import enable_compilation_cache
     from transformer.decoding.control import check_n_best
+    from transformer.support.cache import enable_compilation_cache
 
     began = time.perf_counter()
     paths = plan.find_files(arguments.source)

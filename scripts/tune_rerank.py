@@ -12,18 +12,19 @@ import json
 
 import numpy as np
 
-from transformer import cli, files
+from transformer.config import cli
+from transformer.support import files
 from transformer.workdir import split_names
 
 GRID = [i / 10 for i in range(21)]
 
 
 def main(arguments: argparse.Namespace) -> None:
-    from scripts.comparison.sufficient_statistics import additive_metrics
-    from transformer.cache import enable_compilation_cache
+    from scripts.results.sufficient_statistics import additive_metrics
     from transformer.checkpoints import trained
     from transformer.data.sources import source
     from transformer.decoding.bleu import bleu_language
+    from transformer.support.cache import enable_compilation_cache
 
     enable_compilation_cache()
     overrides = [*arguments.overrides, ("decoding.rerank", ",".join(f"{name}:0" for name in arguments.models))]

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, TypeVar
 from absl import logging
 
 from scripts.verification.outcomes import Outcome
-from transformer import cli, files
-from transformer.errors import UserError
+from transformer.config import cli
+from transformer.support import files
+from transformer.support.errors import UserError
 
 if TYPE_CHECKING:
     from scripts.verification.report import Report

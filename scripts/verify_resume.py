@@ -24,9 +24,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer import cli
-from transformer.config import loading
-from transformer.errors import UserError
+from transformer.config import cli, loading
+from transformer.support.errors import UserError
 from transformer.workdir import Workdir
 
 POLL_SECONDS = 0.002

@@ -16,12 +16,13 @@ import pytest
 
 import transformer
 from tests.checkpoints.workdirs import SOURCES, make_workdir, run
-from transformer import api, files, programs, translate
+from transformer import api, translate
 from transformer.api import Model
 from transformer.arguments import check_text
 from transformer.decoding import ensemble
 from transformer.decoding.control import Control
-from transformer.errors import UserError
+from transformer.support import files, programs
+from transformer.support.errors import UserError
 
 TEXTS = [*SOURCES, "", "7 6 5 4 3 2 1"]
 N_BEST = 2

@@ -7,7 +7,8 @@ import pytest
 
 import transformer
 from tests.data.files import write_pairs
-from transformer import cli, train
+from transformer import train
+from transformer.config import cli
 
 NOUNS = {
     "dog": ("der Hund", "er"),

@@ -15,8 +15,8 @@ import pytest
 
 from tests.conftest import XLA_FLAGS
 from tests.training.tiny import flags
-from transformer import cli, evaluate, train
-from transformer.config import loading
+from transformer import evaluate, train
+from transformer.config import cli, loading
 
 pytestmark = pytest.mark.long
 

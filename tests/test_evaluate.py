@@ -14,12 +14,13 @@ import sacrebleu
 
 from configs import base
 from tests.checkpoints.workdirs import REFERENCES, SOURCES, make_workdir, run
-from transformer import evaluate, evaluation_files
+from transformer import evaluate
 from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
 from transformer.decoding.evaluation import translate_and_score
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import Translation
+from transformer.run import evaluation_files
 
 CONTRACT = {
     *("bleu", "bleu_signature", "bleu_lowercase_tokenized", "chrf", "chrf_signature", "exact_match", "sentences"),
@@ -232,7 +233,7 @@ def test_scores_are_printed_though_the_disk_is_full(workdir, tmp_path, monkeypat
     def fail(path, content):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
-    monkeypatch.setattr("transformer.files.write_bytes", fail)
+    monkeypatch.setattr("transformer.support.files.write_bytes", fail)
     assert run(evaluate, f"--workdir={workdir}", f"--output={tmp_path}") == 2
     captured = capsys.readouterr()
     assert set(json.loads(captured.out)) >= CONTRACT

@@ -15,7 +15,7 @@ from tests.test_configs import CONFIGS, NAMED
 COMMANDS = {"train", "evaluate", "translate"}
 # Lowest first.
 FOLDERS = [
-    *("config", "distributed", "data", "model", "decoding"),
+    *("support", "config", "distributed", "data", "model", "decoding"),
     *("training", "checkpoints", "hooks", "run"),
 ]
 MODULES = [*Path("transformer").glob("*.py"), *Path("scripts").glob("*.py")]
@@ -70,8 +70,12 @@ def test_nothing_in_the_package_imports_a_command():
     assert all(not imported & COMMANDS for imported in GRAPH.values())
 
 
-def test_the_model_imports_only_special_tokens_and_config_types():
-    assert GRAPH["model"] <= {"special_tokens", "config_types"}
+def test_the_model_imports_no_other_part_but_the_lowest():
+    assert GRAPH["model"] <= {"support", "config"}
+    imported = set().union(*map(imported_modules, Path("transformer/model").glob("*.py")))
+    modules = {".".join(name.split(".")[:3]) for name in imported if name.startswith("transformer.")}
+    allowed = {"transformer.config.types", "transformer.support.special_tokens", "transformer.support.processor"}
+    assert {module for module in modules if not module.startswith("transformer.model")} <= allowed
 
 
 @pytest.mark.parametrize("path", [Path("configs/rules.py"), *map(Path, CONFIGS + NAMED), *SWEEPS], ids=str)
@@ -89,7 +93,7 @@ def test_commands_parse_their_flags_without_heavy_libraries():
     names = {".".join(path.with_suffix("").parts) for path in PARSERS}
     script = f"""
 import contextlib, importlib, json, sys
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 for name in {sorted(names)}:
     parser = importlib.import_module(name).make_parser()

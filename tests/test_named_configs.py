@@ -10,7 +10,7 @@ from configs import table2, table3, variants
 from tests.model.test_parameters import closed_formula, count
 from transformer.config import loading
 from transformer.config.keys import flatten
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 NAMES = {"table2": table2.ROWS, "table3": table3.ROWS, "variants": variants.VARIANTS}
 ALL = [(config, name) for config, names in NAMES.items() for name in names]

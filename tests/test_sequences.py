@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from transformer import cli, evaluate, train
+from transformer import evaluate, train
+from transformer.config import cli
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from transformer import translate
 from transformer.data.sources import lines as input_lines
 from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.translation import EMPTY
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 
 @pytest.fixture(scope="module")

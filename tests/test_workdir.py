@@ -14,10 +14,12 @@ import pytest
 from configs import base
 from tests.conftest import REPOSITORY
 from tests.training import tiny
-from transformer import cli, environment, files, train
+from transformer import train
+from transformer.config import cli
 from transformer.config.keys import flatten, freeze
-from transformer.errors import UserError
 from transformer.run.record import Recorder
+from transformer.support import environment, files
+from transformer.support.errors import UserError
 from transformer.training.progress import Progress
 from transformer.workdir import Workdir, create_workdir, lock_workdir, open_existing, shadow
 

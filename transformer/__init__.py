@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 if TYPE_CHECKING:
     from transformer.api import Model

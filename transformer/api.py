@@ -18,10 +18,10 @@ from transformer.decoding.beam_tree import BeamTree, alternatives, trace
 from transformer.decoding.control import Control
 from transformer.decoding.forced_decoding import Attention, Encoding, is_scorable
 from transformer.decoding.translation import Translation, encode
-from transformer.errors import UserError
-from transformer.special_tokens import UNK
+from transformer.support.errors import UserError
+from transformer.support.special_tokens import UNK
+from transformer.support.workers import call_all
 from transformer.training.objectives import OBJECTIVES
-from transformer.workers import call_all
 
 LOADING_PROCESS = os.getpid()  # `transformer.load` imports this module; forked children inherit the value
 

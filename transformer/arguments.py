@@ -11,7 +11,7 @@ from transformer.decoding.control import Control
 from transformer.decoding.glossary import Glossary
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import Translation, encode
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 LINE_BREAKS = str.maketrans("\r\n", "  ")
 

@@ -17,15 +17,16 @@ from typing import Any, NoReturn
 
 from absl import logging
 
-from transformer import cli, files
-from transformer.config_types import Config
+from transformer.config import cli
+from transformer.config.types import Config
 from transformer.data.corpus.sanity_checks import find_losses
 from transformer.data.languages import base_code
 from transformer.data.sources import source
 from transformer.data.sources.lines import count_documents, counted, log_documents, read_parallel_files
 from transformer.data.tokenizers.tokenizer import losses_of_pairs
-from transformer.errors import UserError
-from transformer.progress_bar import bar
+from transformer.support import files
+from transformer.support.errors import UserError
+from transformer.support.progress_bar import bar
 from transformer.workdir import Workdir, open_existing, split_names
 
 
@@ -37,12 +38,12 @@ def main(arguments: argparse.Namespace) -> None:
 
 def evaluate(arguments: argparse.Namespace) -> Any:
     """Runs the evaluation of these flags, logs the scores, and returns `EvaluationFiles` that are not saved yet."""
-    from transformer import evaluation_files  # these imports take seconds, which --help and a wrong flag should not
-    from transformer.cache import enable_compilation_cache
     from transformer.checkpoints import trained
     from transformer.config.loading import override
     from transformer.decoding.bleu import METRICS, describe_scores
     from transformer.decoding.evaluation import translate_and_score
+    from transformer.run import evaluation_files  # these imports take seconds, which --help and a wrong flag should not
+    from transformer.support.cache import enable_compilation_cache
     from transformer.training.held_out import held_out_means
     from transformer.training.objectives import OBJECTIVES
 

@@ -14,10 +14,11 @@ from typing import NoReturn
 
 from absl import logging
 
-from transformer import cli, logs
+from transformer.config import cli
 from transformer.config.loading import load_file
-from transformer.config_types import Config
-from transformer.errors import UserError
+from transformer.config.types import Config
+from transformer.support import logs
+from transformer.support.errors import UserError
 from transformer.workdir import open_existing
 
 

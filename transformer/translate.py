@@ -22,8 +22,9 @@ from typing import Any, NoReturn
 
 from absl import logging
 
-from transformer import cli, files
+from transformer.config import cli
 from transformer.data.sources.lines import decode_lines, read_chunks, whole_documents
+from transformer.support import files
 from transformer.workdir import split_names
 
 CHUNK_LINES = 4096  # lines per device, translated together: more would fill batches better, but use more memory
@@ -31,10 +32,12 @@ CHUNK_LINES = 4096  # lines per device, translated together: more would fill bat
 
 def main(arguments: argparse.Namespace) -> None:
     from transformer.arguments import read_columns, translate_lines
-    from transformer.cache import enable_compilation_cache  # these imports take seconds, which --help should not
     from transformer.checkpoints import trained
     from transformer.decoding.control import check_n_best
     from transformer.decoding.glossary import Glossary
+    from transformer.support.cache import (
+        enable_compilation_cache,  # these imports take seconds, which --help should not
+    )
 
     interactive = sys.stdin.isatty()
     # A person waits for each line, so a batch has one row instead of many filler rows.

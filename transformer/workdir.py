@@ -9,12 +9,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from transformer import files, locks
 from transformer.config import loading
 from transformer.config.keys import nearest
-from transformer.config_types import Config
-from transformer.environment import CONTENTS, describe_environment, now
-from transformer.errors import UNREADABLE, UserError
+from transformer.config.types import Config
+from transformer.support import files, locks
+from transformer.support.environment import CONTENTS, describe_environment, now
+from transformer.support.errors import UNREADABLE, UserError
 
 TOKENIZER_FILES = ("tokenizer.model", "tokenizer.target.model")  # the second only if the vocabulary is not shared
 

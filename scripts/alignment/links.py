@@ -11,11 +11,11 @@ import numpy as np
 from absl import logging
 from jaxtyping import Float, Int
 
-from transformer.config_types import Config, names_in
+from transformer.config.types import Config, names_in
 from transformer.data.corpus.annotations import number_words, parse_links, word_starts
 from transformer.data.sources.lines import read_text_file
 from transformer.decoding.forced_decoding import Attention
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 Head = tuple[int, int]  # (layer, head), from 0
 Links = frozenset[tuple[int, int]]  # (source word, target word), from 0

@@ -20,7 +20,7 @@ from transformer.data.corpus.corpus import Corpus
 from transformer.data.sources.lines import counted
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.shortlist import Shortlist
-from transformer.special_tokens import SPECIAL
+from transformer.support.special_tokens import SPECIAL
 
 CHUNK = 1 << 22  # links of a chunk, about: a link is a source token and a target token of one pair
 SMALLEST = 1e-6  # smaller probabilities become 0, which saves memory

@@ -18,15 +18,15 @@ import numpy as np
 
 from configs import base
 from scripts.benchmarking.measurement import Measurement, describe_machine
-from transformer import workers
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.data.batches.loader import Loader, Position
 from transformer.data.corpus import corpus
 from transformer.data.sources.source import open_source
 from transformer.data.tokenizers import tokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.distributed.mesh import make_mesh
-from transformer.special_tokens import PAD
+from transformer.support import workers
+from transformer.support.special_tokens import PAD
 
 WORDS = 20_000  # of each language
 CHUNK = 50_000  # pairs written at once

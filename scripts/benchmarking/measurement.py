@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from scripts import markdown
-from transformer.environment import git
-from transformer.model import kernels
+from transformer.support import processor
+from transformer.support.environment import git
 
 
 class Measurement(NamedTuple):
@@ -28,7 +28,7 @@ def describe_machine(threads: int) -> str:
 
 
 def processor_name() -> str:
-    described = kernels.PROCESSOR.read_text(encoding="utf-8") if kernels.PROCESSOR.exists() else ""
+    described = processor.DESCRIPTION.read_text(encoding="utf-8") if processor.DESCRIPTION.exists() else ""
     name = re.search(r"model name\s*: (.*)", described)
     return name[1] if name else platform.processor() or platform.machine()
 
@@ -43,6 +43,6 @@ def processor_kind() -> str:
 
     The marks of a table name it, so that a file can have a table for each kind.
     """
-    if not kernels.computes_bfloat16():
+    if not processor.computes_bfloat16():
         return "no-bfloat16"
-    return "amx" if "amx_bf16" in kernels.processor_words() else "bfloat16"
+    return "amx" if "amx_bf16" in processor.processor_words() else "bfloat16"

@@ -9,14 +9,14 @@ from jaxtyping import Int
 
 from configs import base
 from scripts.benchmarking.worker import Prepared
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
 from transformer.decoding.batches import pad
 from transformer.decoding.shortlist import Shortlist
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.distributed.mesh import make_mesh
-from transformer.special_tokens import SPECIAL
+from transformer.support.special_tokens import SPECIAL
 from transformer.training.optimizer import make_optimizer, make_schedule
 from transformer.training.state import Initializer, init_model
 from transformer.training.step import TrainStep

@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from transformer.errors import UserError
-from transformer.workers import num_workers
+from transformer.support.errors import UserError
+from transformer.support.workers import num_workers
 
 ROOT = Path(__file__).resolve().parents[2]
-# The peers get what `transformer.runtime` sets for our commands: it saves PyTorch a quarter of a step's CPU time.
+# The peers get what `support/runtime.py` sets for our commands: it saves PyTorch a quarter of a step's CPU time.
 MALLOC = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**63 - 1), "MALLOC_ARENA_MAX": "1"}
 SETTLE_SECONDS = 0.05  # before each repetition: OpenMP's threads spin for milliseconds after the last one
 

@@ -10,8 +10,8 @@ from absl import logging
 
 from scripts.benchmarking.measurement import Measurement, describe_machine
 from scripts.benchmarking.processes import Contender, Failed, Worker, running
-from transformer.errors import UserError
-from transformer.model.kernels import computes_bfloat16, computes_int8
+from transformer.support.errors import UserError
+from transformer.support.processor import computes_bfloat16, computes_int8
 
 REPETITIONS = 9
 EMULATED = "this processor has no instructions for its dtype"

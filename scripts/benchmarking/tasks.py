@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from scripts.benchmarking import speeds
 from scripts.benchmarking.measurement import Measurement
 from scripts.benchmarking.processes import Contender, count_threads, find_interpreter
-from transformer.special_tokens import BOS, EOS, PAD, SPECIAL
+from transformer.support.special_tokens import BOS, EOS, PAD, SPECIAL
 
 LENGTHS = 8  # of the sentences in a training batch: those that `batch.length_multiple` puts into one bucket
 SENTENCES = (16, 1)  # of a batch to translate

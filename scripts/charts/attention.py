@@ -10,9 +10,9 @@ import transformer
 from scripts.charts import theme
 from scripts.charts.heat_map import Axis, gradient, heat_map
 from transformer.arguments import check_text
-from transformer.cache import enable_compilation_cache
 from transformer.decoding.forced_decoding import Attention
-from transformer.errors import UserError
+from transformer.support.cache import enable_compilation_cache
+from transformer.support.errors import UserError
 
 PARTS = ("encoder", "decoder", "cross")
 LAYERS = (2, 4, 6)  # those that the Annotated Transformer draws, of which a model may lack some

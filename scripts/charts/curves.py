@@ -10,11 +10,11 @@ from typing import Any
 import altair as alt
 
 from scripts.charts import theme
-from scripts.evaluations import run_settings, training_data
-from scripts.runs import RecordedRun, read_runs
-from scripts.systems import describe_settings, grouped
+from scripts.results.evaluations import run_settings, training_data
+from scripts.results.runs import RecordedRun, read_runs
+from scripts.results.systems import describe_settings, grouped
 from transformer.decoding.bleu import METRICS
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 SPLITS = {"valid": "validation", "train": "training"}
 TEACHER_FORCED = ("loss", "nll", "perplexity", "accuracy")  # these and METRICS have the split in their titles

@@ -8,7 +8,7 @@ import altair as alt
 import numpy as np
 
 from scripts.charts import theme
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 OVERLAP = 0.04  # of neighbouring cells, as a fraction of their size
 TICK_LABELS = 8  # numbers on an axis, at most

@@ -10,9 +10,9 @@ import numpy as np
 from configs import base
 from scripts.charts import theme
 from scripts.charts.heat_map import Axis, gradient, heat_map
-from transformer.errors import UserError
 from transformer.model.positions import POSITIONS
 from transformer.model.relative_positions import Rotary
+from transformer.support.errors import UserError
 
 HEIGHT = 150  # of a panel, in points
 LABELS = 105  # width of a panel's axis and legend, and of the space between panels

@@ -8,7 +8,7 @@ import numpy as np
 
 from configs import base
 from scripts.charts import theme
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 from transformer.training.optimizer import make_schedule
 
 CURVES = ((512, 4000), (512, 8000), (256, 4000))  # d_model and warm-up of the Annotated Transformer's figure

@@ -8,8 +8,8 @@ import numpy as np
 
 from scripts.charts import heat_map, theme
 from scripts.charts.heat_map import Axis
-from transformer.errors import UserError
-from transformer.special_tokens import PAD
+from transformer.support.errors import UserError
+from transformer.support.special_tokens import PAD
 from transformer.training.loss import Criterion
 
 TARGETS = (2, 1, PAD, 3, 3)  # the example of the Annotated Transformer: five tokens, of which 0 is padding

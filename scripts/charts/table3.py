@@ -13,7 +13,7 @@ from configs.table3 import ROWS
 from scripts.charts import theme
 from scripts.reproduction.rows import SCALES, read_results, read_rows, recorded_rows, scores
 from scripts.sweeping.folder import Folder
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 ROW_HEIGHT = 14
 LABELS = {1: 110, 2: 120}  # width of the row names

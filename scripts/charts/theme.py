@@ -9,8 +9,8 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from transformer import files
-from transformer.errors import UserError
+from transformer.support import files
+from transformer.support.errors import UserError
 
 # Equal steps of 13 in CIELAB, from white to dark blue. Lightness falls at every step, so it also prints in grey.
 SEQUENTIAL = ("#ffffff", "#d5e6f3", "#a6cee4", "#77b4d6", "#4d9ac9", "#2c80bd", "#1767ae", "#0f4a92", "#08306b")

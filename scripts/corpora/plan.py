@@ -18,10 +18,10 @@ from absl import logging
 from pyarrow import parquet
 
 from scripts.datasets.parquet import is_text
-from transformer import files
 from transformer.config import keys
 from transformer.data.sources.lines import PACKED, read_lines, strip_line_end
-from transformer.errors import UserError, first_of
+from transformer.support import files
+from transformer.support.errors import UserError, first_of
 
 FILE_NAME = "plan.json"
 DOCUMENTATION = (".md", ".json", ".yaml", ".yml")  # of datasets, beside their Parquet files

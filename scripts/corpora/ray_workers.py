@@ -14,9 +14,9 @@ from typing import Any
 
 from scripts.corpora.plan import Plan, Shard, open_plan
 from scripts.corpora.translator import Report, Translator, identity, load
-from transformer.cache import enable_compilation_cache
-from transformer.environment import REPOSITORY
-from transformer.errors import UserError
+from transformer.support.cache import enable_compilation_cache
+from transformer.support.environment import REPOSITORY
+from transformer.support.errors import UserError
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when ray is imported
 

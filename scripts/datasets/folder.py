@@ -4,11 +4,11 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from transformer import files
 from transformer.data.sources.lines import count_lines
 from transformer.data.sources.source import ORIGIN
-from transformer.environment import now
-from transformer.errors import UserError
+from transformer.support import files
+from transformer.support.environment import now
+from transformer.support.errors import UserError
 
 Pair = tuple[str, str]  # the codes of the source and the target language, such as ("en", "de")
 SPLITS = ("train", "validation", "test")  # the stems of the files, which are the default splits of configs/base.py

@@ -13,9 +13,9 @@ from absl import logging
 
 from scripts.datasets.folder import Pair, write_record
 from transformer.config.keys import nearest
-from transformer.environment import REPOSITORY
-from transformer.errors import UserError
-from transformer.files import new_folder
+from transformer.support.environment import REPOSITORY
+from transformer.support.errors import UserError
+from transformer.support.files import new_folder
 
 PYTHON = REPOSITORY / ".venv-mtdata" / "bin" / "python"
 NAMES = {"train": "train", "validation": "dev", "test": "test"}  # mtdata's names of the splits

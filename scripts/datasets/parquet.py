@@ -11,8 +11,8 @@ from pyarrow import parquet
 
 from scripts.datasets.folder import SPLITS, Pair, write_record
 from transformer.data.sources.lines import counted
-from transformer.errors import UserError
-from transformer.files import new_folder
+from transformer.support.errors import UserError
+from transformer.support.files import new_folder
 
 # A file belongs to the split that its name begins with, as in train-00000-of-00003.parquet, or that its folder has.
 NAMES = {"train": "train", "validation": "validation", "valid": "validation", "dev": "validation", "test": "test"}

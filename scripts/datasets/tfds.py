@@ -14,8 +14,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from transformer.errors import UserError
-from transformer.files import make_folder
+from transformer.support.errors import UserError
+from transformer.support.files import make_folder
 
 # Replaces the file functions of TensorFlow, with which TFDS extracts archives and shuffles more than 1 GB.
 TENSORFLOW = SimpleNamespace(

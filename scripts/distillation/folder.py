@@ -10,13 +10,13 @@ from typing import Any
 
 from scripts.datasets.folder import SPLITS
 from scripts.distillation import plan
-from scripts.evaluations import run_settings
-from transformer import files, locks
+from scripts.results.evaluations import run_settings
 from transformer.config import loading
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.data.sources import source
 from transformer.data.sources.source import open_source
-from transformer.errors import UserError
+from transformer.support import files, locks
+from transformer.support.errors import UserError
 
 SHOWN = 100  # characters of a value in an error
 ENDING_SECONDS = 600  # the longest wait for a command to save and end

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from transformer.config import loading
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 CHOICES = ("score", "chrf", "bleu")  # what `Translation.choose` may name, beside a model
 RESERVED = ("logs", "configs", "distill", "report.svg")  # names in the workdir that are no stage's

@@ -14,10 +14,10 @@ from scripts.charts.curves import LEAST_RATIO, LOG_TICKS
 from scripts.distillation import plan
 from scripts.distillation.folder import Folder
 from scripts.interop.certificate import FILE_NAME as CERTIFICATE
-from scripts.runs import training_seconds
-from transformer import files
-from transformer.errors import UserError
+from scripts.results.runs import training_seconds
 from transformer.run.record import read_record
+from transformer.support import files
+from transformer.support.errors import UserError
 from transformer.workdir import Workdir
 
 CHART = "report.svg"

@@ -12,9 +12,9 @@ from absl import logging
 from scripts.distillation import plan, texts
 from scripts.distillation.folder import Folder
 from scripts.sweeping import child
-from transformer import files
 from transformer.config import loading
-from transformer.errors import UserError
+from transformer.support import files
+from transformer.support.errors import UserError
 from transformer.workdir import Workdir
 
 

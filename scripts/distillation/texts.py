@@ -16,12 +16,12 @@ from scripts.corpora.plan import open_plan
 from scripts.datasets.folder import SPLITS, write_record
 from scripts.distillation import plan
 from scripts.distillation.folder import Folder
-from transformer import files
 from transformer.arguments import LINE_BREAKS
 from transformer.data.sources import source
 from transformer.data.sources.lines import read_text_file
 from transformer.decoding.bleu import bleu_language, make_bleu
-from transformer.errors import UserError
+from transformer.support import files
+from transformer.support.errors import UserError
 
 SHARDS = "shards"  # the output of scripts.translate_corpus in the folder of a translation
 

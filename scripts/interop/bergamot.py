@@ -9,8 +9,8 @@ from scripts.interop import marian, untrusted, vocabularies
 from scripts.interop.portable import ABSENT, PortableModel
 from scripts.interop.vocabularies import Side
 from transformer.decoding.shortlist import Shortlist
-from transformer.errors import UserError
-from transformer.special_tokens import SPECIAL
+from transformer.support.errors import UserError
+from transformer.support.special_tokens import SPECIAL
 
 VERSION = 1
 FLOAT32, BYTES, INT8 = 0x404, 0x101, 0x4101  # of INT8 the data are the values times a factor, and then the factor

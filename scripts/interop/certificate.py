@@ -15,13 +15,13 @@ from scripts.interop.formats import Format
 from scripts.interop.portable import PortableModel
 from scripts.interop.runtimes import Unavailable, ask
 from scripts.interop.sentences import Sentences, default_sentences, usable
-from transformer import environment, files
 from transformer.config.keys import checked
 from transformer.config.loading import with_values
-from transformer.config_types import Config, output_limit
+from transformer.config.types import Config, output_limit
 from transformer.decoding import bleu
 from transformer.decoding.forced_decoding import is_scorable, score_pairs
 from transformer.decoding.text_decoder import TextDecoder
+from transformer.support import environment, files
 from transformer.training.state import abstract_init
 
 FILE_NAME = "certificate.json"

@@ -11,11 +11,11 @@ import numpy as np
 
 from scripts.interop import runtimes, vocabularies
 from scripts.interop.portable import COMMON, PortableModel, sinusoids
-from transformer import files
 from transformer.config.keys import freeze
-from transformer.config_types import Config, head_widths
-from transformer.errors import UserError
-from transformer.special_tokens import SPECIAL
+from transformer.config.types import Config, head_widths
+from transformer.support import files
+from transformer.support.errors import UserError
+from transformer.support.special_tokens import SPECIAL
 
 STACKS = ("encoder", "decoder")
 ACTIVATIONS = {"relu": (0, False), "gelu": (1, False), "swish": (2, False), "gelu_exact": (3, False)}

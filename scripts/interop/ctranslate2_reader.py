@@ -13,8 +13,8 @@ from scripts.interop.ctranslate2 import ACTIVATIONS, SETTINGS, SINUSOIDS, STACKS
 from scripts.interop.portable import ABSENT, NEVER, PortableModel, fitting_positions, rows_in_order, sinusoids
 from transformer.config.keys import show
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.errors import UserError
-from transformer.special_tokens import BOS, EOS
+from transformer.support.errors import UserError
+from transformer.support.special_tokens import BOS, EOS
 
 VERSIONS = range(2, 7)  # of the binary layout
 DTYPES = dict(enumerate(map(np.dtype, ("float32", "int8", "int16", "int32", "float16", jnp.bfloat16))))

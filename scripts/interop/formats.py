@@ -15,7 +15,7 @@ from scripts.interop import (
     untrusted,
 )
 from scripts.interop.portable import PortableModel
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 # What a certificate turns off of the search of a workdir, since no toolkit has it.
 LIMITED_SEARCH = {

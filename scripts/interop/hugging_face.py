@@ -17,8 +17,8 @@ from scripts.interop.portable import NEVER, PortableModel, fitting_positions, ro
 from scripts.interop.vocabularies import Side
 from transformer.config.keys import checked, show
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.errors import UserError, first_of
-from transformer.special_tokens import BOS, EOS, SPECIAL
+from transformer.support.errors import UserError, first_of
+from transformer.support.special_tokens import BOS, EOS, SPECIAL
 
 CONFIG, GENERATION, TOKENIZER = "config.json", "generation_config.json", "tokenizer_config.json"
 WEIGHTS, PICKLE = "model.safetensors", "pytorch_model.bin"

@@ -10,13 +10,13 @@ from absl import logging
 from scripts.interop import hugging_face as names
 from scripts.interop import vocabularies
 from scripts.interop.portable import COMMON, NEVER, PortableModel, sinusoids
-from transformer import files
 from transformer.config.keys import freeze
-from transformer.config_types import output_limit
+from transformer.config.types import output_limit
 from transformer.data.tokenizers.vocabulary import PieceVocabulary
 from transformer.decoding.ensemble import forbidden_tokens
-from transformer.errors import UserError
-from transformer.special_tokens import BOS, EOS, PAD, SPECIAL_PIECES
+from transformer.support import files
+from transformer.support.errors import UserError
+from transformer.support.special_tokens import BOS, EOS, PAD, SPECIAL_PIECES
 
 FORMAT = "huggingface"
 TAG = re.compile(">>.+<<")

@@ -11,9 +11,9 @@ from scripts.interop import marian_architecture, untrusted, vocabularies
 from scripts.interop.marian_architecture import OUTPUT, OUTPUT_BIAS
 from scripts.interop.portable import NEVER, PortableModel, rows_in_order
 from scripts.interop.vocabularies import Side
-from transformer import files
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.errors import UserError, first_of
+from transformer.support import files
+from transformer.support.errors import UserError, first_of
 
 SETTINGS = "special:model.yml"  # the array with the settings of the architecture: YAML that ends with NUL
 MODEL, SEARCH = "model.npz", "decoder.yml"

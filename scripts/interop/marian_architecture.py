@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from scripts.interop.portable import COMMON
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 # The settings that can be expressed here, with Marian's default first, except those that add or omit arrays.
 REQUIRED = {

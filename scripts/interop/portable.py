@@ -12,8 +12,8 @@ from jaxtyping import Float
 from transformer.config.keys import coerce_types, show
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.shortlist import Shortlist
-from transformer.errors import UserError
 from transformer.model.positions import POSITIONS
+from transformer.support.errors import UserError
 
 ABSENT = -1  # the id of a special token that the other toolkit lacks
 NEVER = -100.0  # the output bias of an absent token: far below every logit, and finite, so that losses stay finite

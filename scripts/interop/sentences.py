@@ -7,12 +7,12 @@ from absl import logging
 
 from scripts.interop.portable import PortableModel
 from scripts.interop.runtimes import Unavailable
-from transformer import files
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.data.languages import base_code
 from transformer.data.sources.lines import counted, read_text_file
 from transformer.data.sources.source import read_pairs
-from transformer.errors import UserError
+from transformer.support import files
+from transformer.support.errors import UserError
 
 BUNDLED = Path(__file__).with_name("sentences.tsv")
 

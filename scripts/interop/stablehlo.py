@@ -17,7 +17,6 @@ from safetensors.numpy import save
 
 from scripts.interop import vocabularies
 from scripts.interop.portable import PortableModel
-from transformer import files
 from transformer.checkpoints.restore import named_leaves
 from transformer.config.keys import checked
 from transformer.decoding import ensemble
@@ -25,6 +24,7 @@ from transformer.decoding.batches import convert_kernels
 from transformer.decoding.beam_search import Sentences, output_limits
 from transformer.decoding.required_phrases import search_with_phrases
 from transformer.model.transformer import Transformer
+from transformer.support import files
 from transformer.training.state import abstract_init
 
 TRANSLATE = Path(__file__).with_name("exported_translate.py")

@@ -20,7 +20,7 @@ import yaml
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from transformer.errors import MALFORMED, UserError
+from transformer.support.errors import MALFORMED, UserError
 
 MAX_TEXT = 1 << 26  # bytes of a JSON, YAML or text file, and of a SentencePiece model
 MAX_MODEL = 1 << 33  # bytes of a file of weights

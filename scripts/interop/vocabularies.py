@@ -8,11 +8,11 @@ import sentencepiece
 
 from scripts.interop import untrusted
 from scripts.interop.portable import ABSENT
-from transformer import files
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import PieceVocabulary, SentencePieceVocabulary, Vocabulary
-from transformer.errors import UserError, first_of
-from transformer.special_tokens import EOS, SPECIAL, SPECIAL_PIECES, UNK
+from transformer.support import files
+from transformer.support.errors import UserError, first_of
+from transformer.support.special_tokens import EOS, SPECIAL, SPECIAL_PIECES, UNK
 
 SIDES = ("source", "target")
 PADDING = ("<pad>", "<blank>")  # CTranslate2's names of it

@@ -9,15 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from scripts.interop.portable import PortableModel
-from transformer import files
 from transformer.checkpoints import trained
 from transformer.checkpoints.manager import Checkpoints
 from transformer.checkpoints.restore import named_leaves
 from transformer.config.keys import checked, flatten
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.decoding.shortlist import Shortlist
-from transformer.environment import VOCABULARY
-from transformer.errors import UserError, first_of
+from transformer.support import files
+from transformer.support.environment import VOCABULARY
+from transformer.support.errors import UserError, first_of
 from transformer.training.progress import Progress
 from transformer.training.state import TrainState, abstract_init
 from transformer.workdir import create_workdir

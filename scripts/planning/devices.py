@@ -14,7 +14,7 @@ import jax
 from jax.experimental import topologies
 
 from transformer.config.keys import nearest
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 REQUIREMENTS = "requirements-accelerators.txt"
 MODULES = {"gpu": "jax_cuda13_plugin", "tpu": "libtpu"}

@@ -12,10 +12,10 @@ from scripts.benchmarking.ours import step_of
 from scripts.planning import hlo, roofline
 from scripts.planning.devices import Target
 from scripts.planning.lengths import Data
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.data.batches.loader import PLANS
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 from transformer.training.accumulation import kinds, phases
 from transformer.training.memory import by_memory, bytes_used
 from transformer.training.state import TrainState

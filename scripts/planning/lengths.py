@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.data.corpus import corpus
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.tokenizers import tokenizer
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 from transformer.workdir import open_existing
 
 DRAWN = 200_000  # pairs at most; if few of them are long, the longest shape may have fewer rows than for the corpus

@@ -11,12 +11,12 @@ from jaxtyping import Float
 import transformer
 from scripts.charts import beam, theme
 from scripts.charts.attention import MAX_TOKENS, axes
-from scripts.evaluations import Evaluation
 from scripts.reporting.sections import Section
-from scripts.runs import RecordedRun
+from scripts.results.evaluations import Evaluation
+from scripts.results.runs import RecordedRun
 from transformer.decoding.beam_tree import BeamTree
 from transformer.decoding.forced_decoding import Attention
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 from transformer.training.objectives import OBJECTIVES
 
 TITLES = {"cross": "cross-attention", "encoder": "encoder", "decoder": "decoder"}

@@ -11,7 +11,7 @@ import vl_convert
 from absl import logging
 
 from scripts.reporting import attention_and_beams, scores, sections, sentences
-from scripts.runs import read_runs
+from scripts.results.runs import read_runs
 from transformer.data.sources.lines import counted
 
 FOLDER = Path(__file__).parent / "templates"

@@ -11,15 +11,15 @@ from typing import Any
 import altair as alt
 
 from scripts.charts import theme
-from scripts.comparison import text
-from scripts.comparison.choice import check_comparable
-from scripts.comparison.result import make_result
-from scripts.evaluations import Evaluation, evaluate_command, name_split, read_evaluations
 from scripts.reporting.sections import Section
-from scripts.runs import RecordedRun
-from scripts.systems import System, group_systems
+from scripts.results import text
+from scripts.results.choice import check_comparable
+from scripts.results.evaluations import Evaluation, evaluate_command, name_split, read_evaluations
+from scripts.results.result import make_result
+from scripts.results.runs import RecordedRun
+from scripts.results.systems import System, group_systems
 from transformer.data.sources.source import SPLITS
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 SAMPLES = 1000  # of the bootstrap
 SENTENCES = 20  # that differ most

@@ -9,13 +9,13 @@ from typing import Any
 import altair as alt
 
 from scripts.charts import curves
-from scripts.evaluations import NEUTRAL, differing_keys, short_commit
-from scripts.runs import RecordedRun, training_seconds
-from scripts.systems import System
+from scripts.results.evaluations import NEUTRAL, differing_keys, short_commit
+from scripts.results.runs import RecordedRun, training_seconds
+from scripts.results.systems import System
 from transformer.config.keys import flatten, keys_of, show
 from transformer.decoding.bleu import metrics_in
-from transformer.environment import FINGERPRINTS, read_environment
-from transformer.errors import UNREADABLE
+from transformer.support.environment import FINGERPRINTS, read_environment
+from transformer.support.errors import UNREADABLE
 from transformer.workdir import describe_note
 
 HEADER = (

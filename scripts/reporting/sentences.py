@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from scripts.comparison.sufficient_statistics import additive_metrics
 from scripts.reporting.scores import Comparison
 from scripts.reporting.sections import Section
+from scripts.results.sufficient_statistics import additive_metrics
 
 
 def section(compared: Comparison) -> Section:

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scripts import markdown
-from scripts.evaluations import Evaluation, evaluate_command, read_evaluations
-from scripts.systems import System, describe_checkpoints, describe_search, group_systems, mean_and_spread
+from scripts.results.evaluations import Evaluation, evaluate_command, read_evaluations
+from scripts.results.systems import System, describe_checkpoints, describe_search, group_systems, mean_and_spread
 from transformer.config.keys import show
 from transformer.decoding.bleu import METRICS, metrics_in
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 from transformer.workdir import open_existing
 
 SEARCH = tuple(

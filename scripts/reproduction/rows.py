@@ -9,15 +9,15 @@ from absl import logging
 
 from configs import table3_mini
 from configs.table3 import ROWS
-from scripts.runs import best_validation, training_seconds
+from scripts.results.runs import best_validation, training_seconds
 from scripts.sweeping.description import Values
 from scripts.sweeping.folder import Folder
 from scripts.sweeping.results import SEED
 from transformer.config import loading
 from transformer.config.keys import flatten, nearest
-from transformer.config_types import Config
-from transformer.errors import UserError
+from transformer.config.types import Config
 from transformer.run.record import read_record
+from transformer.support.errors import UserError
 from transformer.training.state import abstract_init
 from transformer.workdir import Workdir
 

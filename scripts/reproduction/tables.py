@@ -7,9 +7,9 @@ from configs.table3 import ROWS
 from scripts import markdown
 from scripts.reproduction.claims import CLAIMS, LEVEL, MARGINS, Verdict, judge
 from scripts.reproduction.rows import RowResult, count_parameters, scores
-from scripts.systems import describe_search, mean_and_spread
+from scripts.results.systems import describe_search, mean_and_spread
 from transformer.config.keys import flatten
-from transformer.config_types import Config, head_widths
+from transformer.config.types import Config, head_widths
 
 SETTINGS = {  # the columns of the paper's Table 3, and positions, which its row (E) changes
     "N": "model.num_layers",

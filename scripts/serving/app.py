@@ -26,7 +26,7 @@ from scripts.serving.models import ServedModel
 from scripts.serving.requests import Limits
 from scripts.serving.texts import split_html
 from transformer.data.languages import base_code
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 PAGE = Path(__file__).parent / "page"
 CERTAIN = 90.0  # percent; 0.3 % of the English words of Multi30k are German with this confidence

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 EMA = 0.5  # weight of the newest batch in the number of jobs that the next one waits for
 SHARE = 8  # jobs of a request that go before the requests which come a batch later

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from scripts.charts import beam as beam_chart
 from scripts.serving.requests import Limits, read_texts
 from transformer.api import Model
-from transformer.config_types import guided_heads
+from transformer.config.types import guided_heads
 from transformer.decoding.translation import Translation
 
 

@@ -19,7 +19,7 @@ from scripts.alignment.links import choose_heads, mean_weights
 from transformer.api import Model
 from transformer.data.corpus.annotations import word_starts
 from transformer.decoding.phrases import WORD
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 Escape = Callable[[str], str]
 EDGE = "\x02"  # begins and ends a sentence

@@ -26,8 +26,8 @@ from transformer.decoding.glossary import Glossary
 from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.text_decoder import FIRST_EXTRA_LENGTH
 from transformer.decoding.translation import Translation
-from transformer.errors import UserError
 from transformer.model.kernels import FLOAT32, product_dtype
+from transformer.support.errors import UserError
 from transformer.workdir import split_names
 
 ROWS = (1, 8)  # of the shortest batches: few sentences do not pay for the filler rows of a full batch

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer import runtime
+from transformer.support import runtime
 
 LAST_LINES = 5  # of a failed child's log
 

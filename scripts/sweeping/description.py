@@ -21,7 +21,7 @@ from optuna.samplers import BaseSampler, BruteForceSampler, GridSampler, RandomS
 
 from transformer.config import loading
 from transformer.decoding.bleu import direction
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 Value = None | bool | int | float | str  # the values that Optuna's storages hold
 Values = dict[str, Value]

@@ -16,9 +16,9 @@ from optuna.samplers import RandomSampler
 
 from configs.rules import HOST, LOG, MESH
 from scripts.sweeping.description import Sweep
-from transformer import files, locks
 from transformer.config.keys import declared_keys, keys_of
-from transformer.errors import UserError
+from transformer.support import files, locks
+from transformer.support.errors import UserError
 from transformer.workdir import Workdir
 
 SCHEMA_VERSION = 2  # of sweep.json

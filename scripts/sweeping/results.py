@@ -14,15 +14,15 @@ from absl import logging
 from optuna.trial import FrozenTrial, TrialState
 
 from scripts import markdown
-from scripts.evaluations import read_result
+from scripts.results.evaluations import read_result
+from scripts.results.systems import describe_checkpoints, describe_search
 from scripts.sweeping.description import Sweep
 from scripts.sweeping.folder import Folder
 from scripts.sweeping.study import SweepStudy, values
-from scripts.systems import describe_checkpoints, describe_search
-from transformer import files
 from transformer.config.keys import show
 from transformer.decoding.bleu import METRICS
-from transformer.errors import UserError
+from transformer.support import files
+from transformer.support.errors import UserError
 from transformer.training.validation import validation_strategy
 
 SEED = "seed"

@@ -12,7 +12,7 @@ from scripts.sweeping.description import Sweep
 from scripts.sweeping.study import SweepStudy
 from scripts.sweeping.tasks import Task, check_values
 from scripts.sweeping.worker import Starter, Worker
-from transformer import files
+from transformer.support import files
 
 
 def run_sweep(

@@ -17,11 +17,11 @@ import optax
 from flax import nnx
 
 from transformer.config.keys import flatten
-from transformer.config_types import with_changes
+from transformer.config.types import with_changes
 from transformer.data.batches.collation import Batch
 from transformer.data.batches.epoch_plan import Bucket
-from transformer.programs import Programs
 from transformer.run.preparation import Run
+from transformer.support.programs import Programs
 from transformer.training.objectives import OBJECTIVES
 from transformer.training.optimizer import count_updates, make_optimizer
 from transformer.training.state import TrainState

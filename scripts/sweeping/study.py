@@ -22,7 +22,7 @@ from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from scripts.sweeping.description import Sweep, Values
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 HEARTBEAT = 5  # seconds between the heartbeats of a running trial
 GRACE_PERIOD = 60  # seconds without a heartbeat after which a trial is taken from its process

@@ -13,10 +13,10 @@ from scripts.sweeping.folder import Folder
 from transformer.checkpoints import restore
 from transformer.config import loading
 from transformer.config.keys import check_for_training, flatten, keys_of, show
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.decoding.bleu import METRICS, metrics_in
-from transformer.errors import UserError
 from transformer.run.record import read_record
+from transformer.support.errors import UserError
 from transformer.training.held_out import metric_names
 from transformer.training.objectives import OBJECTIVES
 from transformer.workdir import Workdir, open_existing

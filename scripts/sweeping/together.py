@@ -14,15 +14,15 @@ import jax
 
 from scripts.sweeping.description import Sweep, extremes
 from scripts.sweeping.stack import ARGUMENTS, TRACED, Stack
-from transformer import cli, logs
-from transformer.config import loading
-from transformer.config_types import Config
+from transformer.config import cli, loading
+from transformer.config.types import Config
 from transformer.data.batches.loader import PLANS
-from transformer.errors import UserError, memory_advice
 from transformer.hooks.endings import Interruption
 from transformer.run import checks, loop
 from transformer.run.plan import mebibytes
 from transformer.run.preparation import open_workdir, prepare
+from transformer.support import logs
+from transformer.support.errors import UserError, memory_advice
 from transformer.training.accumulation import kinds
 from transformer.training.memory import bytes_used
 

@@ -19,8 +19,8 @@ from scripts.sweeping import child
 from scripts.sweeping.results import show_value, summary
 from scripts.sweeping.study import GRACE_PERIOD, HEARTBEAT, STORAGE_ERRORS, SweepStudy, reason
 from scripts.sweeping.tasks import Task
-from transformer import cli
-from transformer.errors import UserError
+from transformer.config import cli
+from transformer.support.errors import UserError
 from transformer.workdir import InUse, lock_workdir
 
 POLL = 0.5  # seconds between checks of a child process

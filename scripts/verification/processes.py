@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 EXACT = {"JAX_DEFAULT_MATMUL_PRECISION": "highest"}  # else GPUs round float32 operands to TF32
 HOST = EXACT | {"JAX_PLATFORMS": "cpu"}

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from scripts.verification.outcomes import Outcome
 from scripts.verify_resume import Training
-from transformer.errors import UserError
 from transformer.run.record import read_record
+from transformer.support.errors import UserError
 
 # Of configs/quickstart.py: one shape, validation without a search, and checkpoints that a kill can interrupt.
 SETTINGS = {

@@ -12,8 +12,8 @@ from scripts.verification.training import SIZE, make_config
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
 from transformer.decoding.text_decoder import TextDecoder
-from transformer.errors import UserError
-from transformer.programs import compile_program
+from transformer.support.errors import UserError
+from transformer.support.programs import compile_program
 from transformer.training.state import abstract_init, init_model
 
 SENTENCES, DIFFERING = 24, 0.1  # sentences, and the fraction of them that may differ
@@ -57,7 +57,7 @@ def check_search() -> Iterator[Outcome]:
 
 
 def check_faults() -> Iterator[Outcome]:
-    """Yields the errors of the products, 0 for those that `transformer.programs` refuses before they run."""
+    """Yields the errors of the products, 0 for those that `transformer.support.programs` refuses before they run."""
     e = np.random.default_rng(5).random((5, 60, 60), np.float32)
     for name, function in FAULTS.items():
         with jax.disable_jit():

@@ -15,7 +15,7 @@ from scripts.benchmarking import ours, tasks
 from scripts.benchmarking.tasks import Size
 from scripts.planning import devices, hlo, roofline
 from scripts.verification.outcomes import Speed
-from transformer.special_tokens import PAD
+from transformer.support.special_tokens import PAD
 from transformer.training.memory import bytes_used
 
 GROUPS, SECONDS = 5, 1.0  # timed groups of repetitions, and the least time of a group

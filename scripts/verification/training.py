@@ -13,7 +13,7 @@ from scripts.benchmarking.ours import SIZE_KEYS, make_batch, step_of
 from scripts.benchmarking.tasks import Size, training_task
 from scripts.verification.outcomes import Outcome
 from scripts.verification.processes import HOST, results_of
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.distributed.mesh import tree_shardings
 from transformer.training.state import TrainState
 

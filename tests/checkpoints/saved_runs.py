@@ -11,7 +11,7 @@ import pytest
 from tests.training.tiny import tiny_config
 from transformer.checkpoints.manager import Checkpoints
 from transformer.checkpoints.restore import choose_step, read_parameters
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 from transformer.training.progress import Progress
 from transformer.training.state import TrainState
 from transformer.workdir import Workdir

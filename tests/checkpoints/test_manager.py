@@ -25,7 +25,7 @@ from transformer.checkpoints import checksums
 from transformer.checkpoints.manager import Checkpoints
 from transformer.checkpoints.restore import read_progress, steps_in
 from transformer.checkpoints.retention import max_checkpoints, steps_to_keep
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 from transformer.training.progress import Progress
 from transformer.workdir import Workdir
 

@@ -8,11 +8,11 @@ import numpy as np
 import optax
 
 from configs import base
-from transformer import cli, files
 from transformer.checkpoints.manager import Checkpoints
-from transformer.config import loading
+from transformer.config import cli, loading
 from transformer.data.tokenizers import tokenizer
-from transformer.environment import VOCABULARY
+from transformer.support import files
+from transformer.support.environment import VOCABULARY
 from transformer.training.progress import Progress
 from transformer.training.state import TrainState, init_model
 from transformer.workdir import create_workdir

@@ -17,7 +17,7 @@ from configs.rules import Key, at_least, implementations
 from scripts import compare, report
 from scripts.reporting import sections
 from scripts.reporting.attention_and_beams import inspect
-from scripts.runs import read_runs
+from scripts.results.runs import read_runs
 from scripts.sweeping import description
 from scripts.sweeping.folder import Folder
 from scripts.sweeping.tasks import Decoding, Training
@@ -27,8 +27,8 @@ from tests.decoding.models import tiny_model
 from tests.meshes import one_device
 from tests.model.models import cross_entropy
 from tests.training import tiny
-from transformer import cli, evaluate
-from transformer.config import loading
+from transformer import evaluate
+from transformer.config import cli, loading
 from transformer.config.keys import checked, declared_keys, flatten
 from transformer.data.batches.loader import Loader, Position
 from transformer.data.sources.source import open_source
@@ -39,7 +39,6 @@ from transformer.decoding import bleu
 from transformer.decoding.beam_search import Hypotheses
 from transformer.decoding.strategies import Strategy
 from transformer.decoding.text_decoder import TextDecoder
-from transformer.errors import UserError
 from transformer.model import layers
 from transformer.model.attention import MultiHeadAttention
 from transformer.model.embedding import Embedding
@@ -49,7 +48,8 @@ from transformer.model.single_stack import MaskedLanguageModel
 from transformer.model.stacks import Encoder
 from transformer.model.transformer import Transformer
 from transformer.run.record import read_record
-from transformer.special_tokens import SPECIAL, UNK
+from transformer.support.errors import UserError
+from transformer.support.special_tokens import SPECIAL, UNK
 from transformer.training import optimizer as optimizers
 from transformer.training.objectives import OBJECTIVES, TrainingObjective
 from transformer.training.validation import validation_strategy

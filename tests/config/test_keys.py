@@ -12,8 +12,8 @@ import pytest
 from configs import base
 from tests.data.sources.test_tfds import WRITE as WRITE_TFDS
 from tests.training.tiny import remove_layers
-from transformer import cli, evaluate, train
-from transformer.config import loading
+from transformer import evaluate, train
+from transformer.config import cli, loading
 from transformer.config.keys import flatten
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.run import preparation

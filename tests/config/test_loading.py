@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from configs import base
 from transformer.config import loading
 from transformer.config.keys import checked, flatten
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 BASE = flatten(base.get_config())
 

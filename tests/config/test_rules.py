@@ -7,7 +7,7 @@ import pytest
 
 from configs import base, rules
 from transformer.config.keys import COMBINATIONS, checked, declared_keys, flatten
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 BASE = flatten(base.get_config())
 KEYS = declared_keys()

@@ -5,7 +5,7 @@ import gzip
 import numpy as np
 
 from configs import base
-from transformer.special_tokens import EOS
+from transformer.support.special_tokens import EOS
 
 
 def text_config(folder, cache_dir):

@@ -8,7 +8,7 @@ import numpy as np
 import sentencepiece
 
 from transformer.data.corpus.corpus import Corpus
-from transformer.special_tokens import EOS
+from transformer.support.special_tokens import EOS
 
 
 class MemorySentences(Corpus):

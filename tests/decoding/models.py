@@ -9,11 +9,11 @@ import numpy as np
 from flax import nnx
 
 from configs import base
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.decoding import ensemble
 from transformer.decoding.batches import pad
 from transformer.model.transformer import Transformer
-from transformer.special_tokens import BOS, EOS, PAD, UNK
+from transformer.support.special_tokens import BOS, EOS, PAD, UNK
 
 FORBIDDEN = (PAD, UNK, BOS)  # never generated, unless decoding.forbid_unk is false
 TOLERANCE = {"float32": 1e-5, "bfloat16": 2e-2}  # relative, of a log-probability

@@ -22,7 +22,7 @@ from tests.decoding.models import (
 from transformer.decoding import ensemble
 from transformer.decoding.beam_search import LENGTH_PENALTIES, STOPPING_RULES, BeamSearch, Sentences, output_limits
 from transformer.decoding.ensemble import Prediction
-from transformer.special_tokens import BOS, EOS, PAD, UNK
+from transformer.support.special_tokens import BOS, EOS, PAD, UNK
 
 VOCAB_SIZE = 12
 PENALTIES = {"gnmt": lambda length, alpha: ((5 + length) / 6) ** alpha, "power": lambda length, alpha: length**alpha}

@@ -11,8 +11,8 @@ from transformer.decoding.beam_tree import DROPPED, ENDED, KEPT, BeamTree, alter
 from transformer.decoding.control import Control
 from transformer.decoding.forced_decoding import score_pairs
 from transformer.decoding.translation import EMPTY
-from transformer.errors import UserError
-from transformer.special_tokens import BOS, EOS, PAD, SPECIAL, UNK
+from transformer.support.errors import UserError
+from transformer.support.special_tokens import BOS, EOS, PAD, SPECIAL, UNK
 
 COUNT = 9  # tokens that may be generated
 TREES = [trace(DECODER, REPLICAS, text) for text in SOURCES if text]

@@ -7,7 +7,7 @@ import pytest
 
 from tests.decoding.models import random_sources, tiny_model
 from transformer.decoding import ensemble
-from transformer.special_tokens import BOS
+from transformer.support.special_tokens import BOS
 
 VOCAB_SIZE, BEAMS, LENGTH = 12, 3, 5
 # Every pair of values of different settings that may be combined occurs at least once.

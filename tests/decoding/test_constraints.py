@@ -18,8 +18,8 @@ from transformer.decoding.beam_search import BeamSearch, Sentences
 from transformer.decoding.constraints import constrain
 from transformer.decoding.control import Control, OutputControl
 from transformer.decoding.required_phrases import search_with_phrases
-from transformer.errors import UserError
-from transformer.special_tokens import EOS, PAD, SPECIAL, UNK
+from transformer.support.errors import UserError
+from transformer.support.special_tokens import EOS, PAD, SPECIAL, UNK
 
 VOCAB_SIZE, LIMIT = 6, 4
 MODEL = tiny_model(VOCAB_SIZE, seed=3)

@@ -16,7 +16,7 @@ from transformer.decoding.beam_search import Sentences
 from transformer.decoding.coverage import log_coverage
 from transformer.decoding.required_phrases import search_with_phrases
 from transformer.model.transformer import attention_weights
-from transformer.special_tokens import BOS, EOS, PAD
+from transformer.support.special_tokens import BOS, EOS, PAD
 
 DEEP = [
     tiny_model(VOCAB_SIZE, seed, num_layers=2, **changes) for seed, changes in ((5, {}), (6, {"source_eos": False}))

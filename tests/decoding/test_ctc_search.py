@@ -14,7 +14,7 @@ from tests.meshes import one_device
 from transformer.decoding import ctc_search
 from transformer.decoding.beam_search import Sentences
 from transformer.model.single_stack import BLANK, CtcTransformer, compact, emits_token
-from transformer.special_tokens import EOS, PAD
+from transformer.support.special_tokens import EOS, PAD
 from transformer.training.encoders import ctc_loss, needed_frames
 
 TOKENS, FRAMES = 3, 5

@@ -9,14 +9,14 @@ from scripts.corpora import translator
 from scripts.serving.models import load_models
 from tests.checkpoints.workdirs import make_workdir
 from transformer.checkpoints import trained
-from transformer.config_types import output_limit, with_changes
+from transformer.config.types import output_limit, with_changes
 from transformer.decoding import documents, evaluation
 from transformer.decoding.control import Control
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import EMPTY
 from transformer.distributed import coordination
-from transformer.errors import UserError
-from transformer.special_tokens import EOS
+from transformer.support.errors import UserError
+from transformer.support.special_tokens import EOS
 
 SETTINGS = {
     "data.source": "text",

@@ -13,9 +13,9 @@ from transformer.decoding import ensemble
 from transformer.decoding.batches import pad
 from transformer.decoding.forced_decoding import encode_texts, read_pair, score_pairs
 from transformer.decoding.text_decoder import TextDecoder
-from transformer.errors import UserError
 from transformer.model.transformer import attention_weights
-from transformer.special_tokens import BOS, EOS
+from transformer.support.errors import UserError
+from transformer.support.special_tokens import BOS, EOS
 
 VOCABULARY = IdsVocabulary(12)
 TOKENIZER = Tokenizer(VOCABULARY, VOCABULARY)

@@ -3,7 +3,7 @@
 import pytest
 
 from transformer.decoding.glossary import Glossary
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 
 def make(**entries) -> Glossary:

@@ -18,7 +18,7 @@ from tests.decoding.test_text_decoder import make_decoder, random_texts, transla
 from transformer.config.loading import override
 from transformer.decoding.mbr import UTILITIES
 from transformer.decoding.translation import EMPTY
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 SACREBLEU = {"chrf": CHRF(), "bleu": BLEU(effective_order=True)}
 WORDS = ["a", "b", "The", "the", "dog,", "dogs.", "(hi)", "ß", "über", "3.5", "--", "x’s", "e\u0301"]

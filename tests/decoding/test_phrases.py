@@ -22,8 +22,8 @@ from transformer.decoding.constraints import History, forbid_banned_phrases
 from transformer.decoding.control import Control
 from transformer.decoding.phrases import Spelling, is_boundary
 from transformer.decoding.text_decoder import TextDecoder
-from transformer.errors import UserError
-from transformer.special_tokens import EOS, PAD, SPECIAL
+from transformer.support.errors import UserError
+from transformer.support.special_tokens import EOS, PAD, SPECIAL
 
 LIMIT = 3
 

@@ -13,7 +13,7 @@ from transformer.decoding.control import Control
 from transformer.decoding.phrases import Spelling
 from transformer.decoding.prefixes import fragment_states, split_fragment
 from transformer.decoding.translation import encode
-from transformer.special_tokens import EOS, SPECIAL
+from transformer.support.special_tokens import EOS, SPECIAL
 
 
 def token(text: str) -> int:

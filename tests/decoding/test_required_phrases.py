@@ -23,8 +23,8 @@ from transformer.decoding.control import Control, OutputControl
 from transformer.decoding.phrase_translation import search_twice
 from transformer.decoding.required_phrases import rank_in_groups, search_with_phrases
 from transformer.decoding.translation import EMPTY
-from transformer.errors import UserError
-from transformer.special_tokens import EOS, PAD, UNK
+from transformer.support.errors import UserError
+from transformer.support.special_tokens import EOS, PAD, UNK
 
 WHOLE_WORDS = jnp.zeros((VOCAB_SIZE, 2), bool)
 

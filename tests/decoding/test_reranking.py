@@ -18,8 +18,8 @@ from transformer import evaluate, translate
 from transformer.checkpoints import trained
 from transformer.decoding import ensemble
 from transformer.decoding.translation import EMPTY
-from transformer.errors import UserError
-from transformer.special_tokens import BOS, EOS
+from transformer.support.errors import UserError
+from transformer.support.special_tokens import BOS, EOS
 
 pytestmark = pytest.mark.slow  # their workdirs take twenty seconds; test_tune_rerank.py is fast
 

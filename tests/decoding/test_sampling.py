@@ -11,7 +11,7 @@ from tests.decoding.models import TOLERANCE, decoding_config, log_probabilities,
 from transformer.decoding import ensemble
 from transformer.decoding.beam_search import Sentences
 from transformer.decoding.sampling import draw, sample, sample_keys
-from transformer.special_tokens import EOS, PAD, UNK
+from transformer.support.special_tokens import EOS, PAD, UNK
 
 LOG_P = np.log([0.4, 0.3, 0.2, 0.1])
 DRAWS = 4000

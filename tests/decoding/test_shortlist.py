@@ -17,7 +17,7 @@ from transformer.decoding import ensemble
 from transformer.decoding.beam_search import BeamSearch, Sentences
 from transformer.decoding.beam_tree import trace
 from transformer.decoding.shortlist import CandidateModel, Shortlist
-from transformer.special_tokens import BOS, EOS, PAD, SPECIAL
+from transformer.support.special_tokens import BOS, EOS, PAD, SPECIAL
 
 VOCAB_SIZE = 12
 

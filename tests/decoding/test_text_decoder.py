@@ -17,8 +17,8 @@ from transformer.decoding.shortlist import Shortlist
 from transformer.decoding.strategies import STRATEGIES, Strategy
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import EMPTY
-from transformer.errors import UserError
-from transformer.special_tokens import EOS, UNK
+from transformer.support.errors import UserError
+from transformer.support.special_tokens import EOS, UNK
 
 VOCAB_SIZE = 12
 VOCABULARY = IdsVocabulary(VOCAB_SIZE)
@@ -100,8 +100,10 @@ def test_int8_is_close_to_float32_whatever_the_neighbours(share, monkeypatch):
     assert 1e-5 < np.abs(np.subtract(found, expected)).mean() < 0.3  # nats of a sentence, of some -20
 
 
-def test_int8_is_refused_where_it_would_be_slow(monkeypatch):
-    monkeypatch.setattr(batches, "computes_int8", lambda: False)
+@pytest.mark.parametrize("attribute", [("computes_int8", lambda: False), ("target_platform", lambda: "gpu")])
+def test_int8_is_refused_where_it_would_be_slow(monkeypatch, attribute):
+    monkeypatch.setattr(batches, "computes_int8", lambda: True)
+    monkeypatch.setattr(batches, *attribute)
     with pytest.raises(UserError, match="decoding.dtype=int8: this machine has no fast products of 8 bits"):
         make_decoder(dtype="int8")
 

@@ -16,7 +16,7 @@ import numpy as np
 from tests.distributed.on_meshes import LENGTHS, Shape, largest_error, mesh_of
 from tests.model.models import flat
 from tests.training.tiny import VOCAB_SIZE, make_batch, setup, tiny_config
-from transformer.special_tokens import PAD
+from transformer.support.special_tokens import PAD
 from transformer.training.state import TrainState
 
 ROWS, WIDTH = 8, 8

@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from transformer.distributed import coordination
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 NOT_SET = "DEADLINE_EXCEEDED: no process has set the key"
 

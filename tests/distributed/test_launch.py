@@ -15,7 +15,7 @@ from tests.training.tiny import flags, record, run
 from transformer import train
 from transformer.checkpoints.restore import choose_step
 from transformer.distributed import launch
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 pytestmark = pytest.mark.long
 

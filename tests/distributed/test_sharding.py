@@ -8,7 +8,7 @@ import pytest
 
 from configs import base
 from transformer.distributed.mesh import make_mesh
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 
 @pytest.mark.parametrize("changes", [{"fsdp": 2}, {"data": 2}, {"data": 3, "tensor": 5}])

@@ -6,7 +6,8 @@ import pytest
 from jax.profiler import ProfileData
 
 from tests.training.tiny import flags, remove_layers
-from transformer import cli, train
+from transformer import train
+from transformer.config import cli
 
 
 def run(workdir: Path, profile: str, **changes) -> int:

@@ -7,9 +7,9 @@ import pytest
 from rich.console import Console
 
 from tests.training.tiny import tiny_config
-from transformer import progress_bar
 from transformer.hooks import status
 from transformer.hooks.status import Status, sparkline
+from transformer.support import progress_bar
 from transformer.training.progress import Progress
 from transformer.training.state import TrainState
 from transformer.training.validation import Sample

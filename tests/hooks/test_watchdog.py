@@ -24,7 +24,8 @@ for seconds, sleep, method, *arguments in {cases}:
 
 HANGING_RUN = """
 import time
-from transformer import cli, train
+from transformer.config import cli
+from transformer import train
 from transformer.training.step import TrainStep
 update = TrainStep.__call__
 def hang():

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from transformer import cli
-from transformer.errors import UserError
+from transformer.config import cli
+from transformer.support.errors import UserError
 
 
 class Refusal(NamedTuple):

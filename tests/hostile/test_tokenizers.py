@@ -11,7 +11,7 @@ from tests.hostile.inputs import contents, damaged, examples, texts, values
 from tests.hostile.outcomes import Refusal, outcome
 from transformer.data.tokenizers import tokenizer, vocabulary
 from transformer.data.tokenizers.vocabulary import SentencePieceVocabulary, Vocabulary
-from transformer.special_tokens import PAD, UNK
+from transformer.support.special_tokens import PAD, UNK
 
 KINDS = ("bpe", "unigram", "word", "char")
 SENTENCES = [(f"the cat sat on mat {n}".encode(), f"die Katze saß auf Matte {n * 7}".encode()) for n in range(40)]

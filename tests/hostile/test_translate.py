@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from tests.checkpoints.workdirs import make_workdir
 from tests.hostile.inputs import contents
 from tests.hostile.outcomes import Ended, input_of, run, streams
-from transformer import cli, translate
+from transformer import translate
 from transformer.checkpoints import trained
+from transformer.config import cli
 from transformer.decoding import text_decoder
 from transformer.decoding.text_decoder import TextDecoder
 

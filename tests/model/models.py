@@ -20,7 +20,7 @@ from tests.meshes import one_device
 from transformer.data.batches.collation import assemble
 from transformer.data.batches.epoch_plan import Bucket, PlannedBatch
 from transformer.model.transformer import Transformer
-from transformer.special_tokens import EOS
+from transformer.support.special_tokens import EOS
 from transformer.training import projected_loss
 from transformer.training.loss import Criterion, LossSums
 

@@ -12,7 +12,7 @@ from tests.model.models import LARGE, VOCAB, Model, batch_of, random_model, sent
 from transformer.model.embedding import Embedding
 from transformer.model.single_stack import LanguageModel
 from transformer.model.stacks import Encoder
-from transformer.special_tokens import EOS, PAD
+from transformer.support.special_tokens import EOS, PAD
 
 ROWS, SOURCE, TARGET = LARGE
 # No row has padding. The test reads another output position in each row.

@@ -14,15 +14,6 @@ SHAPES = [(1, 1, 1), (3, 5, 7), (64, 512, 48), (130, 33, 257), (1, 512, 2048)]
 TOLERANCE = {"float32": 1e-5, "bfloat16": 2**-8}
 
 
-def describe_processor(monkeypatch, folder, platform, flags):
-    file = folder / "cpuinfo"
-    if flags is not None:
-        file.write_text(f"processor : 0\nflags : {flags}\n", encoding="utf-8")
-    monkeypatch.setattr(kernels, "PROCESSOR", file)
-    monkeypatch.setattr(kernels, "target_platform", lambda: platform)
-    monkeypatch.setattr(kernels, "processor_words", kernels.processor_words.__wrapped__)  # not cached
-
-
 @pytest.mark.first_case
 @pytest.mark.parametrize("size", SHAPES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -110,35 +101,3 @@ def test_few_rows_are_the_right_operand_of_a_float32_product(rows, is_turned, mo
     x, w = jnp.zeros((rows, 32)), jnp.zeros((48, 32))
     text = str(jax.make_jaxpr(lambda x, w: kernels.product_with_transpose(x, w, jnp.dtype("float32")))(x, w))
     assert (f"f32[48,{rows}] = dot_general" in text) is is_turned
-
-
-@pytest.mark.parametrize(
-    ("platform", "flags", "expected"),
-    [
-        ("cpu", "avx512f avx512_vnni", True),
-        ("cpu", "amx_int8", True),
-        ("cpu", "asimd asimddp", True),
-        ("cpu", "avx2", False),
-        ("gpu", "avx512_vnni", False),
-    ],
-)
-def test_int8_needs_a_cpu_with_products_of_8_bits(platform, flags, expected, monkeypatch, tmp_path):
-    describe_processor(monkeypatch, tmp_path, platform, flags)
-    assert kernels.computes_int8() is expected
-
-
-@pytest.mark.parametrize(
-    ("platform", "flags", "expected"),
-    [
-        ("gpu", "sse2 avx2", "bfloat16"),
-        ("cpu", "sse2 avx512_bf16 avx2", "bfloat16"),
-        ("cpu", "amx_bf16 amx_tile", "bfloat16"),
-        ("cpu", "asimd bf16 i8mm", "bfloat16"),
-        ("cpu", "avx512f avx512_vnni", "float32"),
-        ("cpu", None, "float32"),
-    ],
-)
-def test_auto_is_bfloat16_where_the_processor_computes_it(platform, flags, expected, monkeypatch, tmp_path):
-    describe_processor(monkeypatch, tmp_path, platform, flags)
-    assert kernels.product_dtype("auto") == expected
-    assert kernels.product_dtype("float32") == jnp.float32 and kernels.product_dtype("bfloat16") == jnp.bfloat16

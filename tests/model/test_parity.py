@@ -16,7 +16,7 @@ from tests.model.models import (
     loss_and_gradients,
     tiny_transformer,
 )
-from transformer.special_tokens import PAD
+from transformer.support.special_tokens import PAD
 from transformer.training.loss import LossSums
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "parity.npz"

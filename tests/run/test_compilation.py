@@ -10,10 +10,10 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from tests.training.tiny import at_step, remove_layers, run
-from transformer import workers
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.hooks.endings import Interrupted
 from transformer.run import loop
+from transformer.support import workers
 from transformer.training.state import TrainState
 from transformer.training.step import TrainStep
 from transformer.training.validation import Validation

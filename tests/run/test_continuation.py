@@ -10,10 +10,11 @@ import pytest
 
 from tests.checkpoints.saved_runs import refusal, save_run
 from tests.training.tiny import at_step, flags, record, remove_layers, run
-from transformer import cli, files, train
+from transformer import train
 from transformer.checkpoints.restore import read_arrays
-from transformer.config import loading
+from transformer.config import cli, loading
 from transformer.run import checks
+from transformer.support import files
 from transformer.training.progress import Progress
 from transformer.workdir import Workdir, create_workdir
 

@@ -18,14 +18,15 @@ from tests.checkpoints.saved_runs import read_run
 from tests.checkpoints.workdirs import SETTINGS, make_workdir
 from tests.data.files import write_pairs
 from tests.training import tiny
-from transformer import cli, files, train
+from transformer import train
 from transformer.checkpoints import restore
 from transformer.checkpoints.manager import Checkpoints
 from transformer.checkpoints.restore import named_leaves
-from transformer.config import loading
-from transformer.errors import UserError
+from transformer.config import cli, loading
 from transformer.run import plan, preparation
 from transformer.run.fine_tuning import open_parent
+from transformer.support import files
+from transformer.support.errors import UserError
 from transformer.training.progress import Progress
 from transformer.training.state import TrainState
 from transformer.workdir import Workdir

@@ -10,7 +10,7 @@ from tests.data.files import write
 from tests.run.test_fine_tuning import child, prepared, refusal
 from transformer.data.tokenizers import vocabulary
 from transformer.run.parent import find_origins, mean_vectors
-from transformer.special_tokens import SPECIAL
+from transformer.support.special_tokens import SPECIAL
 
 TEXT = {"data.source": "text", "tokenizer.kind": "char", "tokenizer.vocab_size": "40"}
 

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import pytest
 
 from tests.training.tiny import remove_layers
-from transformer import cli, train
+from transformer import train
+from transformer.config import cli
 from transformer.run import plan as plans
 from transformer.training.step import TrainStep
 

@@ -11,9 +11,9 @@ from transformer.config import loading
 from transformer.data.corpus import corpus
 from transformer.data.tokenizers import tokenizer
 from transformer.distributed import coordination
-from transformer.environment import describe_environment
-from transformer.errors import UserError
 from transformer.run import checks, preparation
+from transformer.support.environment import describe_environment
+from transformer.support.errors import UserError
 
 
 def test_processes_compare_configuration_code_versions_and_data(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from transformer.checkpoints.restore import choose_step
 from transformer.data.batches.loader import Loader
 from transformer.hooks.endings import Watchdog
 from transformer.run.preparation import Run
-from transformer.special_tokens import PAD
+from transformer.support.special_tokens import PAD
 from transformer.training.step import TrainStep
 
 pytestmark = pytest.mark.long

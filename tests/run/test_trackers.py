@@ -15,9 +15,9 @@ import pytest
 from tests.conftest import REPOSITORY
 from tests.scripts.sweeping.fakes import wait_until
 from tests.training import tiny
-from transformer.errors import UserError
 from transformer.run import trackers
 from transformer.run.record import Recorder
+from transformer.support.errors import UserError
 from transformer.training.progress import Progress
 from transformer.workdir import Workdir
 

@@ -11,11 +11,12 @@ import pytest
 from scripts import average
 from tests.checkpoints.saved_runs import refusal
 from tests.checkpoints.workdirs import make_workdir, run
-from transformer import evaluate, files, train
+from transformer import evaluate, train
 from transformer.checkpoints import trained
 from transformer.checkpoints.restore import choose_step
 from transformer.config import loading
 from transformer.run import fine_tuning
+from transformer.support import files
 from transformer.workdir import Workdir
 
 

@@ -12,7 +12,7 @@ from tests.checkpoints import workdirs as untrained
 from tests.checkpoints.workdirs import run
 from tests.scripts.evaluated import SENTENCES, add_evaluation, damage, error, file, make_run, make_sweep, result
 from transformer import evaluate
-from transformer.environment import CONTENTS, TRAINING_CORPUS
+from transformer.support.environment import CONTENTS, TRAINING_CORPUS
 from transformer.workdir import Workdir
 
 

@@ -10,7 +10,7 @@ from configs import base
 from scripts import align, directions, translate_corpus
 from scripts.alignment.links import word_links
 from scripts.corpora import translator
-from scripts.evaluations import read_evaluations
+from scripts.results.evaluations import read_evaluations
 from scripts.serve import make_parser, read_pairs
 from scripts.serving.middleware import Metrics
 from scripts.serving.models import load_models
@@ -19,9 +19,9 @@ from tests.data.files import write
 from transformer import evaluate, translate
 from transformer.checkpoints import trained
 from transformer.config.loading import with_values
-from transformer.config_types import with_changes
+from transformer.config.types import with_changes
 from transformer.data.sources.mixture import check_direction
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 from transformer.workdir import Workdir
 
 BACK = [("data.source_language", "out"), ("data.target_language", "in")]

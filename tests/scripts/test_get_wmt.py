@@ -19,7 +19,7 @@ from scripts.datasets import tfds
 from tests.checkpoints.workdirs import run
 from tests.scripts.archives import TEST_SENTENCES, sentences, write_archives
 from transformer.data.sources import source as sources
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 # The sum of the counts of the training corpora in tests/scripts/archives.py.
 TRAIN = {

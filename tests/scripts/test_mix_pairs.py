@@ -11,7 +11,7 @@ from scripts.corpora import translator
 from scripts.corpora.plan import open_plan
 from tests.checkpoints.workdirs import run
 from tests.data.files import write
-from transformer import files
+from transformer.support import files
 
 REAL = {"en": ["one", "two"], "de": ["eins", "zwei"]}
 MONO = [

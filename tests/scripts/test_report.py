@@ -7,9 +7,9 @@ import pytest
 
 from configs import base
 from scripts import report
-from scripts.systems import describe_search
+from scripts.results.systems import describe_search
 from tests.scripts.evaluated import make_sweep
-from transformer import cli
+from transformer.config import cli
 from transformer.workdir import Workdir, create_workdir
 
 MARKS = ("<!-- results: begin -->", "<!-- results: end -->")

@@ -18,7 +18,7 @@ from transformer.config import loading
 from transformer.data.corpus import corpus
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.shortlist import Shortlist
-from transformer.special_tokens import EOS
+from transformer.support.special_tokens import EOS
 from transformer.workdir import Workdir
 
 

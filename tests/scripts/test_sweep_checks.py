@@ -14,9 +14,9 @@ from scripts.sweeping.folder import Folder
 from tests.checkpoints.workdirs import make_workdir, run
 from tests.scripts.tiny_sweep import LISTED, error, sweep_file, tiny_flags
 from tests.tracked import tracked_files
-from transformer import files
 from transformer.config import loading
-from transformer.errors import UserError
+from transformer.support import files
+from transformer.support.errors import UserError
 
 # A list and not the content of the folder, since users keep their own sweeps there.
 SWEEPS = [

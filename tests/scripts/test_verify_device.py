@@ -5,7 +5,7 @@ import json
 import pytest
 
 from scripts import verify_device
-from transformer import cli
+from transformer.config import cli
 
 CHECKS = "tests.scripts.verification.checks"
 

@@ -13,8 +13,8 @@ import pytest
 from scripts import verify_resume
 from scripts.verify_resume import PHASES, Training
 from tests.training.tiny import flags
-from transformer import cli
 from transformer.checkpoints.manager import Checkpoints
+from transformer.config import cli
 from transformer.training.progress import Progress
 from transformer.training.state import TrainState
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.model.models import cross_entropy
 from transformer.model import kernels
-from transformer.special_tokens import EOS, PAD
+from transformer.support.special_tokens import EOS, PAD
 from transformer.training.loss import Criterion, LossSums
 
 VOCAB, EPSILON = 9, 0.1

@@ -15,14 +15,15 @@ from flax import nnx
 from tests.decoding.models import decoding_config
 from tests.model.models import random_model
 from tests.training.tiny import run, setup, tiny_config
-from transformer import cli, evaluate, translate
+from transformer import evaluate, translate
 from transformer.checkpoints.trained import load
+from transformer.config import cli
 from transformer.config.loading import with_values
 from transformer.data.batches.loader import Loader, Position
 from transformer.decoding.beam_search import BeamSearch, Sentences
-from transformer.errors import UserError
 from transformer.model.single_stack import LanguageModel, MaskedLanguageModel
-from transformer.special_tokens import BOS, EOS, PAD, SPECIAL, UNK
+from transformer.support.errors import UserError
+from transformer.support.special_tokens import BOS, EOS, PAD, SPECIAL, UNK
 from transformer.training.encoders import MASK, make_masking, mask_tokens
 from transformer.training.held_out import held_out_means
 

@@ -11,7 +11,7 @@ import pytest
 
 from configs import base
 from tests.training.tiny import VOCAB_SIZE, tiny_config
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 from transformer.training.optimizer import (
     OPTIMIZERS,
     SCHEDULES,

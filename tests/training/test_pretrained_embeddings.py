@@ -12,8 +12,8 @@ import pytest
 from tests.training.tiny import tiny_config
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import PieceVocabulary
-from transformer.errors import UserError
-from transformer.special_tokens import SPECIAL_PIECES
+from transformer.support.errors import UserError
+from transformer.support.special_tokens import SPECIAL_PIECES
 from transformer.training.pretrained_embeddings import check_files, load_pretrained_embeddings, read_rows
 
 PIECES = ["<pad>", "<unk>", "<s>", "</s>", "\u2581the", "the", "\u2581Haus", "ing"]

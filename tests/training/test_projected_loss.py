@@ -18,7 +18,7 @@ from tests.model.models import (
     tiny_transformer,
 )
 from transformer.model import kernels
-from transformer.special_tokens import EOS, PAD
+from transformer.support.special_tokens import EOS, PAD
 from transformer.training.loss import Criterion
 from transformer.training.projected_loss import projected_loss
 

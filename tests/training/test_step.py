@@ -13,7 +13,7 @@ from tests.training.tiny import VOCAB_SIZE, distance, make_batch, setup, tiny_co
 from transformer.data.batches.collation import assemble
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.data.batches.loader import PLANS
-from transformer.special_tokens import PAD
+from transformer.support.special_tokens import PAD
 from transformer.training.optimizer import make_optimizer
 
 pytestmark = pytest.mark.long

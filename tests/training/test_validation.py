@@ -15,9 +15,9 @@ from transformer.data.batches.epoch_plan import Bucket, BucketStats, EpochPlan
 from transformer.data.sources import source as sources
 from transformer.decoding.batches import convert_kernels
 from transformer.decoding.forced_decoding import read_pair
-from transformer.errors import UserError
 from transformer.run import preparation as runs
-from transformer.special_tokens import BOS, EOS, PAD
+from transformer.support.errors import UserError
+from transformer.support.special_tokens import BOS, EOS, PAD
 from transformer.training import held_out, validation
 from transformer.training.held_out import Batches, EvalStep, check_lengths
 from transformer.workdir import create_workdir

@@ -13,11 +13,12 @@ from jax.sharding import Mesh
 
 from configs import base
 from scripts.verify_resume import read_untimed
-from transformer import cli, train
+from transformer import train
+from transformer.config import cli
 from transformer.distributed.mesh import make_mesh
 from transformer.model.dropout import dropout
 from transformer.model.transformer import Transformer
-from transformer.special_tokens import BOS, EOS, PAD
+from transformer.support.special_tokens import BOS, EOS, PAD
 from transformer.training.state import Initializer, TrainState
 from transformer.training.step import TrainStep
 

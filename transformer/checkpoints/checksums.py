@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer import files
-from transformer.errors import UNREADABLE
+from transformer.support import files
+from transformer.support.errors import UNREADABLE
 
 NAME = "checkpoint.json"
 OPTIMIZER = "optimizer"  # the item that only training reads

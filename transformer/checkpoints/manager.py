@@ -13,7 +13,7 @@ from transformer.checkpoints import checksums, restore, retention
 from transformer.checkpoints.checksums import OPTIMIZER
 from transformer.checkpoints.restore import SCHEMA_VERSION, read_progress, readable
 from transformer.config.keys import flatten
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.distributed import coordination
 from transformer.training.progress import Progress
 from transformer.training.state import TrainState

@@ -16,8 +16,8 @@ from flax.nnx import statelib
 from transformer.checkpoints import checksums
 from transformer.config.keys import checked
 from transformer.config.loading import difference
-from transformer.config_types import Config
-from transformer.errors import UNREADABLE, UserError, first_of
+from transformer.config.types import Config
+from transformer.support.errors import UNREADABLE, UserError, first_of
 from transformer.training.progress import Progress
 from transformer.workdir import Workdir
 

@@ -9,8 +9,8 @@ from absl import logging
 
 from transformer.checkpoints import checksums
 from transformer.checkpoints.restore import read_progress, steps_in
-from transformer.config_types import Config
-from transformer.errors import UNREADABLE, UserError
+from transformer.config.types import Config
+from transformer.support.errors import UNREADABLE, UserError
 from transformer.workdir import Workdir
 
 MAX_OPTIMIZER_STATES = 4  # in the best checkpoint, the newest two and the one that is being written

@@ -9,10 +9,9 @@ import jax
 from absl import logging
 from flax import nnx
 
-from transformer import files
 from transformer.checkpoints.restore import choose_steps, load_parameters
 from transformer.config.loading import override, with_values
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.data.languages import source_tag
 from transformer.data.sources.lines import parse_number
 from transformer.data.sources.mixture import check_direction
@@ -23,7 +22,8 @@ from transformer.decoding.reranking import RerankingDecoder, Scorer
 from transformer.decoding.shortlist import Shortlist
 from transformer.decoding.strategies import SAMPLING, STRATEGIES
 from transformer.decoding.text_decoder import TextDecoder
-from transformer.errors import UserError
+from transformer.support import files
+from transformer.support.errors import UserError
 from transformer.training.objectives import OBJECTIVES
 from transformer.training.state import abstract_init
 from transformer.workdir import Workdir, open_existing

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from configs.rules import implementations
-from transformer.config_types import Config, guided_heads, head_widths, output_limit
-from transformer.special_tokens import SPECIAL_PIECES
+from transformer.config.types import Config, guided_heads, head_widths, output_limit
+from transformer.support.special_tokens import SPECIAL_PIECES
 
 OBJECTIVES = "transformer.training.objectives:OBJECTIVES"
 

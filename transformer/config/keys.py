@@ -13,8 +13,8 @@ import ml_collections
 from configs import base
 from configs.rules import Key, Scope
 from transformer.config.combinations import COMBINATIONS
-from transformer.config_types import Config
-from transformer.errors import UserError
+from transformer.config.types import Config
+from transformer.support.errors import UserError
 
 LARGEST = 1 << 1000  # larger integers may overflow as floats
 TYPE_NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "text", tuple: "a tuple like ('A',)"}

@@ -14,10 +14,10 @@ from absl import logging
 
 from configs import base
 from configs.rules import UnknownName
-from transformer import files
 from transformer.config import keys
-from transformer.config_types import Config
-from transformer.errors import UserError
+from transformer.config.types import Config
+from transformer.support import files
+from transformer.support.errors import UserError
 
 FILE_NAME = "config.json"
 SCHEMA_VERSION = 2  # of config.json; raised when a key is renamed or changes its meaning

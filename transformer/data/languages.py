@@ -2,7 +2,7 @@
 
 import re
 
-from transformer.config_types import Config
+from transformer.config.types import Config
 
 # ISO 639-3 codes of the languages for which tokenizers and metrics have rules, and those of two letters.
 _THREE_LETTERS = {

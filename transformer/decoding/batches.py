@@ -13,16 +13,18 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Int
 
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding import ensemble
 from transformer.decoding.shortlist import Shortlist
-from transformer.errors import UserError
-from transformer.model.kernels import INT8, computes_int8, decoding_weight, product_dtype, quantize
+from transformer.model.kernels import INT8, decoding_weight, product_dtype, quantize
 from transformer.model.linear import Linear
-from transformer.programs import Programs
-from transformer.special_tokens import PAD
-from transformer.workers import merge
+from transformer.model.partitioning import target_platform
+from transformer.support.errors import UserError
+from transformer.support.processor import computes_int8
+from transformer.support.programs import Programs
+from transformer.support.special_tokens import PAD
+from transformer.support.workers import merge
 
 SHORTEST = 16  # the smallest padded length: shorter ones would save little, and each is compiled
 ROW_MULTIPLE = 8  # of batches with at least so many rows: TPUs compute on tiles of 8 rows
@@ -93,7 +95,7 @@ class DeviceModels:
     def __post_init__(self) -> None:
         self.programs, self._jitted = Programs(), {}
         self.is_int8 = self.config.dtype == "int8"
-        if self.is_int8 and not computes_int8():
+        if self.is_int8 and not (target_platform() == "cpu" and computes_int8()):
             raise UserError("decoding.dtype=int8: this machine has no fast products of 8 bits; set decoding.dtype=auto")
 
     def place(self, parameters: Sequence[dict], mesh: Mesh | None = None) -> Replicas:

@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config_types import Config, output_limit
+from transformer.config.types import Config, output_limit
 from transformer.decoding import ensemble
 from transformer.decoding.constraints import constrain
 from transformer.decoding.top_k import gather, top_k
-from transformer.special_tokens import BOS, EOS, PAD
+from transformer.support.special_tokens import BOS, EOS, PAD
 
 
 class Sentences(NamedTuple):

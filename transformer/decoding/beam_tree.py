@@ -10,14 +10,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.decoding.batches import Replicas, make_batches
 from transformer.decoding.beam_search import BeamSearch, Models, Sentences, State, length_penalty
 from transformer.decoding.control import Control
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import EMPTY, Translation
-from transformer.errors import UserError
-from transformer.special_tokens import BOS, EOS
+from transformer.support.errors import UserError
+from transformer.support.special_tokens import BOS, EOS
 
 KEPT, DROPPED, ENDED = "kept", "dropped", "ended"
 

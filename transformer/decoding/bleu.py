@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from absl import logging
 from sacrebleu.metrics import BLEU, CHRF
 
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.data.languages import base_code, script
 
 MOSES = f"prepared:sacremoses.{importlib.metadata.version('sacremoses')}"

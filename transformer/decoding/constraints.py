@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from transformer.decoding.ensemble import Prediction
-from transformer.special_tokens import EOS, PAD
+from transformer.support.special_tokens import EOS, PAD
 
 BOUNDARY = np.iinfo(np.int32).max  # in a rule of a banned phrase: a character that is no part of a word, or none
 NEVER = 1 << 16  # tokens that an absent alternative of a required phrase needs

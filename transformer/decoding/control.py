@@ -8,16 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from transformer import files
-from transformer.config_types import Config, output_limit
+from transformer.config.types import Config, output_limit
 from transformer.data.sources.lines import read_text_file
 from transformer.data.tokenizers.vocabulary import Vocabulary
 from transformer.decoding.phrases import WORD, Spelling, find_words, spelling_of
 from transformer.decoding.prefixes import fragment_states, split_fragment
 from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.translation import Translation, encode
-from transformer.errors import UserError
-from transformer.special_tokens import EOS, PAD, UNK
+from transformer.support import files
+from transformer.support.errors import UserError
+from transformer.support.special_tokens import EOS, PAD, UNK
 
 MAX_REQUIRED = 256  # tokens; a search compares each with each, and with all tokens of each hypothesis
 NO_CHARACTER = "\uffff"  # which no text has

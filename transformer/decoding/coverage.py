@@ -13,7 +13,7 @@ from transformer.decoding.beam_search import Hypotheses
 from transformer.decoding.forced_decoding import shift_right
 from transformer.decoding.top_k import gather
 from transformer.model.transformer import Transformer, attention_weights
-from transformer.special_tokens import EOS, PAD
+from transformer.support.special_tokens import EOS, PAD
 
 
 def rank_by_coverage(

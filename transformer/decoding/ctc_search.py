@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.decoding import ensemble
 from transformer.decoding.beam_search import Hypotheses, SearchResult, Sentences, length_penalty
 from transformer.decoding.top_k import gather
 from transformer.model.kernels import FLOAT32
 from transformer.model.single_stack import BLANK, CtcTransformer, compact, emits_token
-from transformer.special_tokens import BOS, EOS, PAD, UNK
+from transformer.support.special_tokens import BOS, EOS, PAD, UNK
 
 CHUNK_BYTES = 2**28  # of the logits of the frames that are searched at once
 

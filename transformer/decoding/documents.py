@@ -5,13 +5,13 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from transformer.config_types import Config, output_limit
+from transformer.config.types import Config, output_limit
 from transformer.data.sources.source import SEPARATOR
 from transformer.decoding.batches import Replicas
 from transformer.decoding.control import Control
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import EMPTY, Translation
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 
 @dataclasses.dataclass(eq=False)

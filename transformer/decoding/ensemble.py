@@ -10,7 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from transformer.decoding.shortlist import CandidateModel
-from transformer.special_tokens import BOS, PAD, UNK
+from transformer.support.special_tokens import BOS, PAD, UNK
 
 Caches = tuple[Any, ...]  # of each model
 

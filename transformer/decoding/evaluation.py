@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import jax
 
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.decoding import bleu
 from transformer.decoding.batches import Replicas
 from transformer.decoding.text_decoder import TextDecoder

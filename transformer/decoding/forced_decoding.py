@@ -10,15 +10,15 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from transformer.config_types import Config, output_limit
+from transformer.config.types import Config, output_limit
 from transformer.decoding import ensemble
 from transformer.decoding.batches import DecodingBatch, DeviceModels, Replicas, make_batches, pad
 from transformer.decoding.beam_search import length_penalty
 from transformer.decoding.translation import Translation, encode
-from transformer.errors import UserError
 from transformer.model.single_stack import LanguageModel
 from transformer.model.transformer import Transformer, attention_weights
-from transformer.special_tokens import BOS, PAD
+from transformer.support.errors import UserError
+from transformer.support.special_tokens import BOS, PAD
 
 
 @dataclass(frozen=True, eq=False)

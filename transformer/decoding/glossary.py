@@ -6,7 +6,7 @@ from pathlib import Path
 
 from transformer.data.sources.lines import read_text_file
 from transformer.decoding.phrases import find_words
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 
 class Glossary:

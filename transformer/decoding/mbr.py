@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, Num
 
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.decoding.beam_search import Models, SearchResult, Sentences
 from transformer.decoding.sampling import sample
 from transformer.decoding.translation import Translation

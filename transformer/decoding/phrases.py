@@ -16,7 +16,7 @@ from jaxtyping import Bool, Int
 from transformer.data.tokenizers.vocabulary import Vocabulary
 from transformer.decoding.constraints import BOUNDARY
 from transformer.decoding.translation import encode
-from transformer.special_tokens import SPECIAL, UNK
+from transformer.support.special_tokens import SPECIAL, UNK
 
 # Thai and Lao, Burmese, Khmer, Chinese and Japanese.
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"

@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer.config_types import Config, with_changes
+from transformer.config.types import Config, with_changes
 from transformer.decoding import ensemble
 from transformer.decoding.beam_search import BeamSearch, Extensions, Models, SearchResult, Sentences, State
 from transformer.decoding.constraints import measure_progress, needed_after, phrase_tokens
 from transformer.decoding.coverage import rank_by_coverage
 from transformer.decoding.top_k import gather, top_k
-from transformer.special_tokens import EOS, PAD
+from transformer.support.special_tokens import EOS, PAD
 
 PHRASE_TOKENS = 8  # of its phrases by which each hypothesis is extended, at most
 UNLIKELY = 1e4  # more nats than any token costs

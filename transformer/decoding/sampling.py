@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.decoding import ensemble
 from transformer.decoding.beam_search import Hypotheses, Models, SearchResult, Sentences, length_penalty
 from transformer.decoding.constraints import constrain
-from transformer.special_tokens import BOS, EOS, PAD
+from transformer.support.special_tokens import BOS, EOS, PAD
 
 LOWEST_TEMPERATURE = 1e-30  # is greedy already; at 1e-38 all quotients would be -inf in float32
 

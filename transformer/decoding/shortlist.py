@@ -16,13 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from transformer import files
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.errors import UNREADABLE, UserError
 from transformer.model.cache import DecodingCache
 from transformer.model.kernels import FLOAT32, batched_dtype, product_dtype
 from transformer.model.transformer import Transformer
-from transformer.special_tokens import SPECIAL
+from transformer.support import files
+from transformer.support.errors import UNREADABLE, UserError
+from transformer.support.special_tokens import SPECIAL
 
 
 @dataclass(frozen=True, eq=False)

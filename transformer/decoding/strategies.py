@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.decoding import mbr
 from transformer.decoding.beam_search import SearchResult
 from transformer.decoding.ctc_search import ctc_search

@@ -13,7 +13,7 @@ from absl import logging
 from flax import nnx
 from jaxtyping import Array, Int
 
-from transformer.config_types import output_limit
+from transformer.config.types import output_limit
 from transformer.decoding.batches import SHORTEST, DecodingBatch, DeviceModels, Replicas, make_batches, pad
 from transformer.decoding.beam_search import Hypotheses, Sentences, output_limits
 from transformer.decoding.control import Control, OutputControl, check_n_best
@@ -21,8 +21,8 @@ from transformer.decoding.phrase_translation import search_twice
 from transformer.decoding.shortlist import CandidateModel
 from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.translation import EMPTY, Translation, encode, read_hypotheses
-from transformer.special_tokens import EOS, UNK
-from transformer.workers import call_all
+from transformer.support.special_tokens import EOS, UNK
+from transformer.support.workers import call_all
 
 FIRST_EXTRA_LENGTH = 8  # tokens by which an output of the first pass may exceed its batch's source length
 SHORTEST_OF_SECOND = 64  # the smallest padded length of the second pass, so that its few sentences share a program

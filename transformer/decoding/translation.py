@@ -6,8 +6,8 @@ import numpy as np
 
 from transformer.data.tokenizers.vocabulary import TaggedVocabulary, Vocabulary
 from transformer.decoding.beam_search import Hypotheses
-from transformer.errors import UserError
-from transformer.special_tokens import EOS
+from transformer.support.errors import UserError
+from transformer.support.special_tokens import EOS
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from jax._src import distributed as jax_distributed  # its key-value store has n
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from transformer.errors import UserError, first_of
-from transformer.locks import poll_until
+from transformer.support.errors import UserError, first_of
+from transformer.support.locks import poll_until
 
 failures: list[str] = []  # of other processes, as received by `launch`
 _calls = itertools.count()  # all processes make the same calls in the same order

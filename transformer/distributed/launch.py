@@ -13,9 +13,9 @@ from collections.abc import Iterator
 import jax
 from absl import logging
 
-from transformer import locks
 from transformer.distributed import coordination
-from transformer.errors import UserError
+from transformer.support import locks
+from transformer.support.errors import UserError
 
 START_SECONDS = 300  # for all processes to connect
 POLL_SECONDS = 1.0  # between two looks for failures of other processes

@@ -7,8 +7,8 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from transformer.config_types import Config
-from transformer.errors import UserError
+from transformer.config.types import Config
+from transformer.support.errors import UserError
 
 AXES = ("data", "fsdp", "tensor")
 AXIS_TYPES = (AxisType.Auto,) * len(AXES)  # the default is Explicit since JAX 0.11

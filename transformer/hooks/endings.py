@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager
 
 from absl import logging
 
-from transformer import runtime
 from transformer.distributed import coordination
 from transformer.hooks.hook import Hook
+from transformer.support import runtime
 
 
 class Interrupted(Exception):

@@ -13,10 +13,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as ProgressBar
 from rich.text import Text
 
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.decoding.bleu import METRICS, describe_scores, metrics_in
 from transformer.hooks.hook import Hook
-from transformer.progress_bar import make_bar
+from transformer.support.progress_bar import make_bar
 from transformer.training.progress import Progress, Record
 from transformer.training.validation import Sample
 

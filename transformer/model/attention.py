@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config_types import Config, head_widths, is_positive
+from transformer.config.types import Config, head_widths, is_positive
 from transformer.model.dropout import dropout
 from transformer.model.fused_attention import ATTENTION_IMPLEMENTATIONS, fused_attention
 from transformer.model.linear import Linear

@@ -6,7 +6,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Key, UInt32
 
-from transformer.config_types import is_positive
+from transformer.config.types import is_positive
 
 Rate = float | Float[Array, ""]
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.model.kernels import FLOAT32, QuantizedRows, TransposedMatrix, dequantize, linear_map, product_dtype
 from transformer.model.linear import Linear, as_row
 from transformer.model.partitioning import shard_lookup

@@ -1,7 +1,6 @@
 """Computations whose fastest form depends on the platform: products, the residual stream, reductions of the loss."""
 
 import functools
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -11,12 +10,12 @@ from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array, Float, Int, Int8
 
 from transformer.model.partitioning import is_for_one_cpu, shard_rows, target_platform
+from transformer.support.processor import auto_dtype
 
 FLOAT32 = jnp.dtype(jnp.float32)
 LOWEST = float(np.finfo(np.float32).min)
 FEW_ROWS = 64  # the most for which x^T is reordered instead of w (docs/performance.md has the times)
 INT8, INT8_MAX = jnp.dtype(jnp.int8), 127  # -128 is not used, so that a negated matrix has the negated integers
-PROCESSOR = Path("/proc/cpuinfo")
 # Float32 logits of a chunk of the loss, on each device. TPUs keep small chunks in their vector memory. Each chunk adds
 # to the whole gradient of the output table, which smaller ones would do more often.
 CHUNK_BYTES = {"cpu": 2**26, "gpu": 2**29, "tpu": 2**26}
@@ -42,29 +41,7 @@ Weight = Float[Array | np.ndarray, "K N"] | TransposedMatrix | QuantizedRows
 
 def product_dtype(name: str) -> jnp.dtype:
     """Returns the dtype that `model.dtype` names; "auto" is bfloat16, but float32 on processors that lack it."""
-    if name == "auto":
-        name = "bfloat16" if target_platform() != "cpu" or computes_bfloat16() else "float32"
-    return jnp.dtype(name)
-
-
-def computes_bfloat16() -> bool:
-    """Tells whether this processor has dot products (AVX-512, Arm) or a matrix unit (AMX) for bfloat16."""
-    return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(processor_words())
-
-
-def computes_int8() -> bool:
-    """Tells whether arrays are on a CPU that has dot products (VNNI, Arm) or a matrix unit (AMX) for int8."""
-    features = {"avx512_vnni", "avx_vnni", "amx_int8", "asimddp"}
-    return target_platform() == "cpu" and not features.isdisjoint(processor_words())
-
-
-@functools.cache
-def processor_words() -> frozenset[str]:
-    """Returns all words of Linux's description of the processor, among them the names of its features."""
-    try:
-        return frozenset(PROCESSOR.read_text(encoding="utf-8", errors="replace").split())
-    except OSError:  # not Linux
-        return frozenset()
+    return jnp.dtype(auto_dtype(target_platform()) if name == "auto" else name)
 
 
 def batched_dtype(dtype: jnp.dtype) -> jnp.dtype:

@@ -7,7 +7,7 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Float
 
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.model.attention import MultiHeadAttention
 from transformer.model.dropout import dropout
 from transformer.model.kernels import materialize

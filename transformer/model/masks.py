@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Int
 
-from transformer.special_tokens import PAD
+from transformer.support.special_tokens import PAD
 
 
 @struct.dataclass

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.model.kernels import product_dtype
 from transformer.model.linear import as_row
 

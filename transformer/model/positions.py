@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.model.relative_positions import UNRELATED, Alibi, Relation, Rotary, Shaw, T5Bias, phases
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.model.kernels import FLOAT32, product_dtype
 from transformer.model.layers import FeedForward
 from transformer.model.linear import Linear

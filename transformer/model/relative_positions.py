@@ -9,7 +9,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from transformer.config_types import Config, head_widths
+from transformer.config.types import Config, head_widths
 
 BASE = 10_000.0  # of the wavelengths of sinusoids and rotations (section 3.5)
 SHAW_DISTANCE = 16  # larger distances count as this one; the value of the paper's base model

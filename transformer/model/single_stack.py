@@ -5,12 +5,12 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.model.cache import DecodingCache
 from transformer.model.embedding import Embedding, TokenModel
 from transformer.model.stacks import Decoder, Encoder
 from transformer.model.transformer import SHARE_EMBEDDINGS
-from transformer.special_tokens import PAD, UNK
+from transformer.support.special_tokens import PAD, UNK
 
 BLANK = PAD  # the label of a frame that predicts no token
 

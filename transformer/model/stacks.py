@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.model.cache import DECODER_SELF_ATTENTIONS, DecodingCache, KeyValueCache, project
 from transformer.model.dropout import dropout, is_kept
 from transformer.model.embedding import Embedding
@@ -16,7 +16,7 @@ from transformer.model.masks import Mask, segments_of
 from transformer.model.norms import make_norm
 from transformer.model.positions import make_positions
 from transformer.model.relative_positions import Relation
-from transformer.special_tokens import BOS, EOS
+from transformer.support.special_tokens import BOS, EOS
 
 # Functions that wrap the application of a layer, a function of (layer, relation, x, rngs).
 REMATS = {

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.model.cache import DecodingCache
 from transformer.model.embedding import Embedding, TokenModel
 from transformer.model.stacks import Decoder, Encoder, Stack

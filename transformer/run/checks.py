@@ -8,19 +8,19 @@ from typing import Any
 from absl import logging
 
 from configs.rules import HOST, RESULT
-from transformer import files
 from transformer.checkpoints.restore import choose_step, named_leaves, read_progress, steps_in
 from transformer.config import loading
 from transformer.config.keys import flatten, keys_of
-from transformer.config_types import Config, names_in
+from transformer.config.types import Config, names_in
 from transformer.data.corpus import sanity_checks
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.languages import source_tag
 from transformer.data.sources.mixture import held_out_sets, listed_corpora
 from transformer.data.sources.source import decoded, open_source
 from transformer.data.tokenizers.tokenizer import Tokenizer, losses_of_pairs
-from transformer.environment import describe_environment, read_environment
-from transformer.errors import UserError, first_of
+from transformer.support import files
+from transformer.support.environment import describe_environment, read_environment
+from transformer.support.errors import UserError, first_of
 from transformer.training.held_out import metric_names
 from transformer.training.objectives import OBJECTIVES
 from transformer.training.optimizer import begins_with, read_factors

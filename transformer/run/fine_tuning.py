@@ -7,16 +7,16 @@ import jax
 import optax
 from absl import logging
 
-from transformer import files
 from transformer.checkpoints import checksums, restore
 from transformer.config.keys import show
 from transformer.config.loading import difference
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.data.tokenizers import tokenizer
-from transformer.environment import read_environment
-from transformer.errors import UserError, first_of
 from transformer.run.checks import check_prefixes
 from transformer.run.parent import Parent
+from transformer.support import files
+from transformer.support.environment import read_environment
+from transformer.support.errors import UserError, first_of
 from transformer.training.objectives import OBJECTIVES
 from transformer.training.optimizer import make_optimizer
 from transformer.training.state import abstract_init

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import jax
 from absl import logging
 
-from transformer import progress_bar
 from transformer.checkpoints.manager import Checkpoints
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.data.batches.loader import Loader
@@ -22,10 +21,11 @@ from transformer.hooks.status import Status
 from transformer.run.preparation import Run
 from transformer.run.record import Recorder
 from transformer.run.rollback import Diverged, roll_back
+from transformer.support import progress_bar
+from transformer.support.workers import call_all
 from transformer.training.accumulation import batches_at
 from transformer.training.progress import Progress, TrainingWindow, due
 from transformer.training.state import TrainState
-from transformer.workers import call_all
 
 MIN_LOGGED_SECONDS = 1.0  # of a compilation
 

@@ -14,10 +14,10 @@ from transformer.checkpoints import restore
 from transformer.checkpoints.checksums import OPTIMIZER
 from transformer.checkpoints.restore import named_leaves
 from transformer.config.loading import difference
-from transformer.config_types import Config, names_in, with_changes
+from transformer.config.types import Config, names_in, with_changes
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import Vocabulary
-from transformer.special_tokens import SPECIAL, UNK
+from transformer.support.special_tokens import SPECIAL, UNK
 from transformer.training.optimizer import begins_with, restart_schedule
 from transformer.training.state import abstract_init
 from transformer.workdir import Workdir

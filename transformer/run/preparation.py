@@ -8,22 +8,22 @@ from pathlib import Path
 import jax
 from absl import logging
 
-from transformer import files
-from transformer.cache import enable_compilation_cache
 from transformer.checkpoints.manager import Checkpoints
 from transformer.checkpoints.restore import steps_in
 from transformer.config import loading
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.data.corpus import corpus
 from transformer.data.sources.source import read_origin
 from transformer.data.tokenizers import tokenizer
 from transformer.distributed import coordination
 from transformer.distributed.mesh import make_mesh
-from transformer.environment import TRAINING_CORPUS, VALIDATION_CORPUS, VOCABULARY, check_fingerprints
-from transformer.errors import UserError
 from transformer.model.kernels import product_dtype
 from transformer.run import checks, fine_tuning
 from transformer.run.trackers import check_trackers
+from transformer.support import files
+from transformer.support.cache import enable_compilation_cache
+from transformer.support.environment import TRAINING_CORPUS, VALIDATION_CORPUS, VOCABULARY, check_fingerprints
+from transformer.support.errors import UserError
 from transformer.training.optimizer import make_optimizer, make_schedule
 from transformer.training.pretrained_embeddings import check_files, load_pretrained_embeddings
 from transformer.training.progress import Progress

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from absl import logging
 
-from transformer import files
-from transformer.config_types import Config, names_in
-from transformer.errors import MALFORMED
+from transformer.config.types import Config, names_in
 from transformer.hooks.hook import Hook
 from transformer.run.trackers import TRACKERS, Tracker
+from transformer.support import files
+from transformer.support.errors import MALFORMED
 from transformer.training.progress import Progress, Record
 from transformer.training.validation import Sample
 from transformer.workdir import Workdir

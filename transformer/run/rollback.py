@@ -8,11 +8,11 @@ from typing import Any, NoReturn
 import jax
 from absl import logging
 
-from transformer import files
 from transformer.checkpoints.manager import Checkpoints
 from transformer.distributed import coordination
-from transformer.errors import UserError
 from transformer.run.preparation import Run
+from transformer.support import files
+from transformer.support.errors import UserError
 from transformer.training.module_norms import norms_by_module
 from transformer.training.progress import Progress
 from transformer.training.state import TrainState

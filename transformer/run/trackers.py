@@ -18,10 +18,10 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 
-from transformer import files
 from transformer.config.keys import flatten, nearest
-from transformer.config_types import Config, names_in
-from transformer.errors import UserError
+from transformer.config.types import Config, names_in
+from transformer.support import files
+from transformer.support.errors import UserError
 from transformer.training.progress import Record
 from transformer.training.validation import Sample
 from transformer.workdir import Workdir

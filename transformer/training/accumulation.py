@@ -1,6 +1,6 @@
 """The number of batches whose gradients are summed for an update, which may change in the course of a run."""
 
-from transformer.config_types import Config
+from transformer.config.types import Config
 
 
 def phases(training: Config) -> list[tuple[range, int]]:

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float
 
-from transformer.config_types import guided_heads
+from transformer.config.types import guided_heads
 from transformer.data.batches.collation import Batch
 from transformer.training.loss import LossSums
 from transformer.training.projected_loss import ProjectedLoss

@@ -13,7 +13,7 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from transformer.config.loading import with_values
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.data.batches import loader
 from transformer.data.batches.collation import Batch, assemble, place
 from transformer.data.batches.epoch_plan import EpochPlan, PlannedBatch
@@ -26,8 +26,8 @@ from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.bleu import metrics_in
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.distributed.mesh import make_mesh
-from transformer.errors import UserError, memory_advice
-from transformer.programs import Programs
+from transformer.support.errors import UserError, memory_advice
+from transformer.support.programs import Programs
 from transformer.training.loss import LossSums
 from transformer.training.objectives import OBJECTIVES
 from transformer.training.progress import Record, means

@@ -9,7 +9,7 @@ from flax import struct
 from jaxtyping import Array, Float, Int
 
 from transformer.model.kernels import LOWEST, RowStatistics, row_statistics
-from transformer.special_tokens import PAD
+from transformer.support.special_tokens import PAD
 
 
 @struct.dataclass

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from transformer.config_types import Config, head_widths
+from transformer.config.types import Config, head_widths
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.training.objectives import OBJECTIVES
 

@@ -13,11 +13,11 @@ import optax.contrib
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
-from transformer.config_types import Config, is_positive, names_in
+from transformer.config.types import Config, is_positive, names_in
 from transformer.data.sources.lines import parse_number
 from transformer.distributed.mesh import sharding_rule
-from transformer.errors import UserError
 from transformer.model.partitioning import is_for_one_cpu, target_platform
+from transformer.support.errors import UserError
 
 MUON_BETA = 0.95  # decay of the momentum
 MUON_RMS = 0.2  # of an update at a rate of 1: the usual size of Adam's, so that learning rates are comparable

@@ -10,11 +10,11 @@ import numpy as np
 from absl import logging
 from jaxtyping import Bool, Float
 
-from transformer import files
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.data.sources.lines import read_lines
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.errors import UserError
+from transformer.support import files
+from transformer.support.errors import UserError
 
 
 def check_files(config: Config) -> None:

@@ -11,7 +11,7 @@ from typing import SupportsFloat
 
 import jax
 
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.data.batches.loader import BatchStats, Position
 
 MAX_STEPS_IN_FLIGHT = 2  # enough to keep the device busy

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.data.batches.collation import Batch
 from transformer.model import kernels
 from transformer.model.partitioning import ROW_AXES, target_platform

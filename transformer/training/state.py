@@ -8,7 +8,7 @@ import optax
 from flax import nnx, struct
 from jax.sharding import Mesh
 
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.distributed.mesh import abstract_arrays, tree_shardings
 from transformer.training.objectives import OBJECTIVES
 

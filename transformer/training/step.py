@@ -12,11 +12,11 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.data.batches.collation import Batch, abstract_batch
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.distributed.mesh import BATCH, abstract_arrays, tree_shardings
-from transformer.programs import Programs
+from transformer.support.programs import Programs
 from transformer.training.accumulation import kinds
 from transformer.training.loss import LossSums
 from transformer.training.memory import by_memory

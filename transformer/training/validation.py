@@ -9,7 +9,7 @@ import jax
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 
-from transformer.config_types import Config, with_changes
+from transformer.config.types import Config, with_changes
 from transformer.data.batches.collation import abstract_batch
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.data.corpus.corpus import Corpus
@@ -21,7 +21,7 @@ from transformer.decoding.evaluation import translate_and_score
 from transformer.decoding.forced_decoding import Attention, attention_compilation, is_scorable, read_pair
 from transformer.decoding.strategies import STRATEGIES
 from transformer.distributed.mesh import BATCH
-from transformer.errors import memory_advice
+from transformer.support.errors import memory_advice
 from transformer.training.held_out import EvalStep, check_lengths, make_batches, name_scores, read_texts
 from transformer.training.memory import by_memory
 from transformer.training.objectives import OBJECTIVES

@@ -39,8 +39,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer.environment import REPOSITORY
-from transformer.errors import MALFORMED, UserError
+from transformer.support.environment import REPOSITORY
+from transformer.support.errors import MALFORMED, UserError
 
 FOLDER = Path(__file__).resolve().parent
 NO_REFERENCE = 3  # exit code of a runtime whose toolkit computes another model than was trained

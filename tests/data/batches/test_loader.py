@@ -13,7 +13,7 @@ from tests.meshes import one_device
 from transformer.data.batches import loader
 from transformer.data.batches.collation import assemble, place
 from transformer.data.batches.loader import Loader, Position
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 
 def small_config(**batch):

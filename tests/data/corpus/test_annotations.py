@@ -9,8 +9,8 @@ from transformer.data.batches.loader import Loader, Position
 from transformer.data.corpus import corpus
 from transformer.data.corpus.annotations import Annotations, number_words, parse_links, read_links, word_starts
 from transformer.data.tokenizers import tokenizer
-from transformer.errors import UserError
-from transformer.special_tokens import EOS
+from transformer.support.errors import UserError
+from transformer.support.special_tokens import EOS
 
 STARTS = np.array([False, False, False, False, True, False, True])  # tokens 4 and 6 begin words, 5 does not
 

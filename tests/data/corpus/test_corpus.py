@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from tests.data.files import pair_tokens, text_config, write, write_pairs
-from transformer import workers
 from transformer.data.corpus import corpus, encoding
 from transformer.data.sources import source as sources
 from transformer.data.tokenizers import tokenizer
-from transformer.errors import UserError
+from transformer.support import workers
+from transformer.support.errors import UserError
 
 PAIRS = [(f"number {number} of a few", f"Zahl {number} von einigen wenigen") for number in range(300)]
 
@@ -151,7 +151,7 @@ PREPARE = """
 import sys
 from pathlib import Path
 from tests.data.files import text_config
-from transformer import cache
+from transformer.support import cache
 from transformer.data.corpus import corpus
 from transformer.data.tokenizers import tokenizer
 folder, pause = Path(sys.argv[1]), float(sys.argv[2])

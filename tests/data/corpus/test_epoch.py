@@ -18,8 +18,8 @@ from transformer.data.sources.mixture import ListedCorpus, MixedSource, held_out
 from transformer.data.sources.source import open_source, read_pairs
 from transformer.data.tokenizers import tokenizer
 from transformer.data.tokenizers.vocabulary_training import training_pairs
-from transformer.errors import UserError
-from transformer.special_tokens import EOS
+from transformer.support.errors import UserError
+from transformer.support.special_tokens import EOS
 
 NEWS = [(f"news {number} today", f"Nachricht {number} heute") for number in range(60)]
 TALKS = [(f"talk {number}", f"Rede {number}") for number in range(20)]

@@ -13,7 +13,7 @@ from transformer.data.corpus import corpus
 from transformer.data.corpus import epoch as epochs
 from transformer.data.corpus.epoch import mix
 from transformer.data.tokenizers import tokenizer
-from transformer.special_tokens import EOS
+from transformer.support.special_tokens import EOS
 
 PAIRS = [(f"number {number} of a few", f"Zahl {number} von einigen wenigen") for number in range(300)]
 

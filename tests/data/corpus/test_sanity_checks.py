@@ -10,7 +10,7 @@ from transformer.data.corpus import corpus, sanity_checks
 from transformer.data.sources import source as sources
 from transformer.data.tokenizers import tokenizer
 from transformer.data.tokenizers.tokenizer import count_losses
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 
 @pytest.fixture

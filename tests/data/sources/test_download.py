@@ -12,7 +12,7 @@ import pytest
 from configs import base
 from transformer.data.sources import source as sources
 from transformer.data.sources.text import download
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from configs import base
 from transformer.data.sources import synthetic
 from transformer.data.sources.synthetic import NOUNS, Phrase, SyntheticSource, cardinal, clock, date, draw
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 SPLITS = ("train", "valid", "test")
 NUMBERS = {

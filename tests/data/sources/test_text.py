@@ -8,7 +8,7 @@ from tests.data.files import text_config, write, write_pairs
 from transformer.data.sources import lines
 from transformer.data.sources import source as sources
 from transformer.data.sources.lines import read_lines
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 PAIRS = [(f"word {number}", f"Wort {number}") for number in range(20)]
 RAW = [(source.encode(), target.encode()) for source, target in PAIRS]

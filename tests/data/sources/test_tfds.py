@@ -9,7 +9,7 @@ import pytest
 from configs import base
 from transformer.data.sources import source as sources
 from transformer.data.sources import tfds
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 WRITE = """
 import sys

@@ -13,7 +13,7 @@ from transformer.data.sources import source as sources
 from transformer.data.tokenizers import subword_sampling
 from transformer.data.tokenizers.subword_sampling import BpeDropout, UnigramSampler
 from transformer.data.tokenizers.vocabulary import SentencePieceVocabulary
-from transformer.special_tokens import BOS, EOS, PAD, UNK
+from transformer.support.special_tokens import BOS, EOS, PAD, UNK
 
 DRAWS = 20_000
 

@@ -7,14 +7,14 @@ import pytest
 import sentencepiece
 
 from tests.data.files import text_config, write_pairs
-from transformer import workers
 from transformer.data.sources import source as sources
 from transformer.data.tokenizers import tokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary, SentencePieceVocabulary
 from transformer.data.tokenizers.vocabulary_training import TOKENIZERS
-from transformer.errors import UserError
-from transformer.special_tokens import BOS, EOS, PAD, UNK
+from transformer.support import workers
+from transformer.support.errors import UserError
+from transformer.support.special_tokens import BOS, EOS, PAD, UNK
 
 ENGLISH = ["the small dog runs", "a dog sees the small house", "the house is old", "an old dog sleeps in the house"]
 GERMAN = [

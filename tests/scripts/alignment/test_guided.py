@@ -6,8 +6,9 @@ import pytest
 
 from scripts.alignment.links import Gold, choose_heads, error_rate, word_links
 from tests.data.files import write, write_pairs
-from transformer import cli, load, train
+from transformer import load, train
 from transformer.api import Model
+from transformer.config import cli
 
 WORDS = [consonant + vowel + last for consonant in "bdfgklmnprst" for vowel in "aeiou" for last in "nrs"]
 PARTICLE = "zu"  # in front of the translations of some words, to which it is linked too

@@ -8,7 +8,7 @@ import pytest
 from scripts.alignment.links import choose_heads, word_links
 from transformer.data.corpus.annotations import number_words, word_starts
 from transformer.decoding.forced_decoding import Attention
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 SOURCE = ("\u2581the", "\u2581h", "ouse", "</s>")
 TARGET = ("\u2581das", "\u2581H", "aus", "</s>")

@@ -3,7 +3,7 @@
 import pytest
 
 from scripts.alignment.links import Gold, error_rate, format_links, read_gold
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 
 def test_links_are_written_in_the_order_of_the_target():

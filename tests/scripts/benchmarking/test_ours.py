@@ -5,7 +5,7 @@ import pytest
 
 from scripts.benchmarking import ours, tasks
 from scripts.benchmarking.tasks import SIZES, Size, random_sentences
-from transformer.special_tokens import BOS, EOS, PAD
+from transformer.support.special_tokens import BOS, EOS, PAD
 
 TINY = Size(num_layers=1, d_model=8, d_ff=16, num_heads=2, vocab_size=40, pairs=5, length=10)
 

@@ -9,8 +9,8 @@ from scripts.benchmarking.measurement import processor_kind
 from scripts.benchmarking.processes import Contender, Worker, count_threads, find_interpreter
 from scripts.benchmarking.speeds import Comparison
 from scripts.benchmarking.worker import WARM_UPS
-from transformer.errors import UserError
-from transformer.model import kernels
+from transformer.support import processor
+from transformer.support.errors import UserError
 
 FAKE = "tests.scripts.benchmarking.fake_system:prepare"
 
@@ -118,10 +118,10 @@ def test_speeds_are_medians_and_relative_to_the_fastest_peer_of_the_batch():
 )
 def test_a_processor_is_of_the_kind_that_its_flags_say(flags, kind, monkeypatch, tmp_path):
     (tmp_path / "cpuinfo").write_text(f"flags : {flags}\n")
-    monkeypatch.setattr(kernels, "PROCESSOR", tmp_path / "cpuinfo")
-    kernels.processor_words.cache_clear()
+    monkeypatch.setattr(processor, "DESCRIPTION", tmp_path / "cpuinfo")
+    processor.processor_words.cache_clear()
     assert processor_kind() == kind
-    kernels.processor_words.cache_clear()
+    processor.processor_words.cache_clear()
 
 
 @pytest.mark.parametrize("path", ["no/such/python", "tests"])

@@ -6,7 +6,7 @@ import pytest
 from scripts.charts import attention
 from tests.scripts.charts.drawn import matrices, svg, texts
 from transformer.decoding.forced_decoding import Attention
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 RANDOM = np.random.default_rng(0)
 SOURCE, READ, PREDICTED = ("▁a", "▁b", "</s>"), ("<s>", "▁x"), ("▁x", "</s>")

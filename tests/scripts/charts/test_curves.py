@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from scripts.charts import curves
-from scripts.runs import read_runs
+from scripts.results.runs import read_runs
 from tests.scripts.charts.drawn import data, marks, svg, texts
 from tests.scripts.evaluated import make_run
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 
 def add_run(path: Path, losses: dict[int, float], split: str = "valid", **changes: str) -> Path:

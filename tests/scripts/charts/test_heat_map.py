@@ -7,7 +7,7 @@ import vl_convert
 
 from scripts.charts import theme
 from scripts.charts.heat_map import Axis, heat_map
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 MATRIX = np.array([[0.0, 0.125, 0.25], [0.5, 0.75, 1.0]])
 

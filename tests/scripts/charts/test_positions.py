@@ -6,7 +6,7 @@ import pytest
 from scripts.charts import positions
 from scripts.charts.positions import draw, encodings
 from tests.scripts.charts.drawn import data
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 
 def formula(length: int, width: int) -> np.ndarray:

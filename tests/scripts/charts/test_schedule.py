@@ -4,7 +4,7 @@ import pytest
 
 from scripts.charts import schedule
 from tests.scripts.charts.drawn import data
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 
 def test_the_curves_are_equation_3():

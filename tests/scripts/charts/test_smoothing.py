@@ -5,7 +5,7 @@ import pytest
 
 from scripts.charts import smoothing
 from tests.scripts.charts.drawn import matrices
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 
 def test_the_panels_have_the_distributions_of_both_supports():

@@ -11,7 +11,7 @@ from scripts.sweeping import description
 from scripts.sweeping.folder import Folder
 from scripts.sweeping.tasks import Training
 from tests.scripts.charts.drawn import data, marks
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 BLEU = {"base": [30.0, 31.0], "A_h1": [28.0]}
 PERPLEXITY = {"base": [10.0, 12.0], "A_h1": [13.2]}

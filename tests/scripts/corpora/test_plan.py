@@ -10,8 +10,8 @@ from pyarrow import parquet
 
 from scripts.corpora import plan
 from scripts.corpora.plan import Plan, find_files, make_shards, open_plan
-from transformer import files
-from transformer.errors import UserError
+from transformer.support import files
+from transformer.support.errors import UserError
 
 LINES = [b"", b"one two", "drei\u2028vier".encode(), b"caf\xe9", b" ", b"six", b"7" * 200, b"eight"]
 REQUEST = {"format": "text", "column": "text"}

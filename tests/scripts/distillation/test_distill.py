@@ -19,7 +19,7 @@ from tests.checkpoints.workdirs import REFERENCES, SOURCES, make_workdir, run
 from tests.conftest import REPOSITORY
 from tests.scripts.tiny_sweep import error
 from tests.training.tiny import flags as training_flags
-from transformer import locks
+from transformer.support import locks
 
 PLAN = """
 def get_plan(plan):

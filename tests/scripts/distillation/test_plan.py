@@ -7,7 +7,7 @@ import pytest
 
 from scripts.distillation import plan
 from scripts.distillation.folder import Folder
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 CONFIG = "configs/multi30k.py"
 

@@ -7,7 +7,7 @@ import pytest
 
 from scripts.distillation import plan, report
 from scripts.distillation.folder import Folder
-from transformer import files
+from transformer.support import files
 
 SCORES = {"bleu": 40.0, "bleu_lowercase_tokenized": 41.0, "chrf": 60.0}
 CERTIFICATE = {"sentences": 50, "precision": "int8", "search": {"beam_size": 1}, "seconds": {"theirs": 9, "search": 2}}

@@ -17,7 +17,7 @@ from transformer.checkpoints.restore import named_leaves
 from transformer.config.loading import with_values
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import SentencePieceVocabulary
-from transformer.special_tokens import BOS, EOS, PAD, UNK
+from transformer.support.special_tokens import BOS, EOS, PAD, UNK
 from transformer.training.state import abstract_init
 
 TEXTS = ("a small dog runs", "the dog sees a red ball", "two men sell a small red lamp", "the lamp runs", "red men run")

@@ -8,8 +8,8 @@ import pytest
 from scripts.interop import bergamot, formats, vocabularies
 from tests.scripts.interop import marian_files
 from tests.scripts.interop.marian_files import binary, write_binary
-from transformer.errors import UserError
-from transformer.special_tokens import EOS, SPECIAL
+from transformer.support.errors import UserError
+from transformer.support.special_tokens import EOS, SPECIAL
 
 
 @pytest.fixture

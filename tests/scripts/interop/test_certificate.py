@@ -18,8 +18,8 @@ from scripts.interop.formats import COMMON_SEARCH, Format
 from scripts.interop.portable import PortableModel
 from tests.checkpoints.workdirs import run
 from tests.scripts.interop.portable import TEXTS, make_tokenizer, random_model
-from transformer import files
-from transformer.special_tokens import EOS
+from transformer.support import files
+from transformer.support.special_tokens import EOS
 
 DECODED: dict[str, dict] = {}  # see `decoded_once`
 TOY = """

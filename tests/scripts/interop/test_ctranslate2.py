@@ -13,10 +13,11 @@ from scripts.interop import ctranslate2, ctranslate2_reader, formats, workdirs
 from scripts.interop.portable import NEVER
 from tests.checkpoints.workdirs import make_workdir, run
 from tests.scripts.interop.portable import TEXTS, answers, make_tokenizer, random_model
-from transformer import cli, files
+from transformer.config import cli
 from transformer.decoding.shortlist import Shortlist
-from transformer.errors import UserError
-from transformer.special_tokens import BOS, EOS, PAD, UNK
+from transformer.support import files
+from transformer.support.errors import UserError
+from transformer.support.special_tokens import BOS, EOS, PAD, UNK
 
 D, HEADS, INNER = 8, 2, 12
 SOURCES, TARGETS = ["<blank>", "<s>", "</s>", "a", "b"], ["<blank>", "<s>", "</s>", "x", "y", "z"]

@@ -16,8 +16,8 @@ from tests.scripts.interop import hugging_face_folders as folders
 from tests.scripts.interop.portable import make_tokenizer, random_model
 from transformer.checkpoints.restore import named_leaves
 from transformer.config.loading import with_values
-from transformer.errors import UserError
-from transformer.special_tokens import BOS, EOS, PAD, SPECIAL_PIECES, UNK
+from transformer.support.errors import UserError
+from transformer.support.special_tokens import BOS, EOS, PAD, SPECIAL_PIECES, UNK
 from transformer.training.state import abstract_init
 
 TEXT = "the small house runs"

@@ -13,7 +13,7 @@ from scripts.interop.formats import FORMATS
 from scripts.interop.portable import NEVER
 from tests.scripts.interop import hugging_face_folders as folders
 from tests.scripts.interop.portable import answers, make_tokenizer, random_model
-from transformer.special_tokens import BOS
+from transformer.support.special_tokens import BOS
 
 TEXTS = [*folders.ENGLISH, "the dog sees the old house", "the dog"]
 SAVE = """

@@ -10,8 +10,8 @@ from scripts.interop import formats, marian, workdirs
 from tests.scripts.interop import marian_files
 from tests.scripts.interop.marian_files import PRE_NORM, SSRU, TEXTS, write_npz
 from tests.scripts.interop.portable import make_tokenizer, random_model
-from transformer.errors import UserError
-from transformer.special_tokens import BOS, EOS, PAD, UNK
+from transformer.support.errors import UserError
+from transformer.support.special_tokens import BOS, EOS, PAD, UNK
 
 MARIAN_OPTIONS = {
     "model__positions": "sinusoidal_marian",

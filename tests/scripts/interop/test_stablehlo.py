@@ -24,9 +24,9 @@ from tests.checkpoints.workdirs import make_workdir, run
 from tests.scripts.interop.portable import make_tokenizer, random_model
 from transformer.data.tokenizers.piece_vocabulary import PieceVocabulary
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.errors import UserError
-from transformer.programs import miscompiled_operation
-from transformer.special_tokens import SPECIAL_PIECES
+from transformer.support.errors import UserError
+from transformer.support.programs import miscompiled_operation
+from transformer.support.special_tokens import SPECIAL_PIECES
 
 BYTES = {
     "data.source": "text",

@@ -19,7 +19,7 @@ from scripts.interop import untrusted
 from scripts.interop.untrusted import Cursor
 from tests.hostile import inputs
 from tests.hostile.outcomes import Refusal, outcome
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "special:model.yml": np.frombuffer(b"x: 1\0", np.int8)}
 

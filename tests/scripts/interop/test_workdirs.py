@@ -16,9 +16,10 @@ from tests.checkpoints.saved_runs import refusal
 from tests.checkpoints.workdirs import run
 from tests.scripts.interop import hugging_face_folders
 from tests.scripts.interop.portable import TEXTS, make_tokenizer, random_model
-from transformer import evaluate, files, train, translate
+from transformer import evaluate, train, translate
 from transformer.config import loading
 from transformer.decoding.shortlist import Shortlist
+from transformer.support import files
 from transformer.workdir import Workdir
 
 ORIGIN = {"format": "marian", "files": {"model.npz": "0" * 64}, "licence": "CC-BY 4.0"}

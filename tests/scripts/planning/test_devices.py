@@ -12,7 +12,7 @@ from scripts.planning.devices import ACCELERATORS, parse_target
 from scripts.planning.estimate import compile_program, compile_shape
 from tests.training import tiny
 from transformer.data.batches.epoch_plan import Bucket
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import transformer
 from scripts import report
 from scripts.reporting import scores
 from scripts.reporting.attention_and_beams import Inspected, attention_section, entropy
-from scripts.runs import read_runs
+from scripts.results.runs import read_runs
 from tests.checkpoints.workdirs import run
 from tests.scripts.reporting.hostile_runs import REFERENCES, SCRIPT, SOURCES
 from transformer.decoding.forced_decoding import Attention

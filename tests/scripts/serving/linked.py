@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from transformer.decoding.forced_decoding import Attention
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 
 class Unlinked:

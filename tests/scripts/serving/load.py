@@ -21,7 +21,7 @@ import numpy as np
 
 import transformer
 from transformer.api import Model
-from transformer.cache import enable_compilation_cache
+from transformer.support.cache import enable_compilation_cache
 
 REPETITIONS = 5
 NAMES = ("per_second", "p50", "p99")

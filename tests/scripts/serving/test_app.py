@@ -28,11 +28,11 @@ from scripts.serving.middleware import Metrics
 from scripts.serving.models import load_models
 from scripts.serving.requests import read_controls, read_fields
 from tests.scripts.serving.conftest import LIMITS, listening
-from transformer import programs
 from transformer.api import Model
 from transformer.decoding.control import Control
 from transformer.decoding.glossary import Glossary
-from transformer.errors import UserError
+from transformer.support import programs
+from transformer.support.errors import UserError
 
 QUESTION = {"q": "1 2 3", "source": "in", "target": "out"}
 KEY = "a-key-of-20-letters"

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from scripts.serving.batching import Batcher, QueueFull, Work
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 
 class Recorder:

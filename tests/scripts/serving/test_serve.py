@@ -11,7 +11,7 @@ import transformer
 from scripts import serve
 from tests.checkpoints.workdirs import run
 from tests.scripts.serving.load import measure, started
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 
 def test_a_port_in_use_is_refused_before_a_model_is_loaded(capsys):

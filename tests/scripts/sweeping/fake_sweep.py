@@ -11,8 +11,7 @@ from scripts.sweeping import tasks, worker
 from scripts.sweeping.description import Values
 from scripts.sweeping.folder import Folder
 from tests.scripts.sweeping.fakes import Fake
-from transformer import cli
-from transformer.config import loading
+from transformer.config import cli, loading
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ from tests.conftest import REPOSITORY
 # pages from the kernel.
 PROGRAM = """
 import ctypes, resource, threading
-from transformer import cli
+from transformer.config import cli
 
 SIZE = 100 << 20
 

@@ -16,7 +16,7 @@ from tests.checkpoints.workdirs import run
 from tests.scripts.sweeping import fake_sweep
 from tests.scripts.sweeping.fakes import starts
 from tests.scripts.tiny_sweep import rates_file
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 CONFIG = "--config=configs/quickstart.py"
 COMMAND = [sys.executable, "-m", "tests.scripts.sweeping.fake_sweep", CONFIG]

@@ -5,7 +5,7 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from scripts.sweeping.description import extremes, listed, product, search, seeds, zipped
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 
 def random(seed: int) -> optuna.samplers.BaseSampler:

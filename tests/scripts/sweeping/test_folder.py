@@ -6,9 +6,9 @@ from configs import base
 from scripts.sweeping import description
 from scripts.sweeping.folder import Folder
 from scripts.sweeping.tasks import Training
-from transformer import files
 from transformer.config.loading import with_values
-from transformer.errors import UserError
+from transformer.support import files
+from transformer.support.errors import UserError
 
 
 def test_a_key_that_base_has_got_since_and_another_note_do_not_make_another_sweep(tmp_path):

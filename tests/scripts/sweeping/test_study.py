@@ -13,7 +13,7 @@ from scripts.sweeping.description import listed, product, search
 from scripts.sweeping.results import summary
 from scripts.sweeping.study import GRACE_PERIOD, SweepStudy, hide_password, storage_errors, values
 from tests.scripts.sweeping.fakes import make_study, pass_time, states
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 GRID = listed(product({"x": [1, 2], "y": [0.5, 1.5]}), objective="nll", pruner=None)
 

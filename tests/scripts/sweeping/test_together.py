@@ -20,7 +20,7 @@ from tests.scripts.tiny_sweep import error, sweep_file, tiny_flags
 from tests.training.tiny import flags, tiny_config
 from transformer import train
 from transformer.checkpoints.restore import steps_in
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 # All keys that may vary, each with a value of zero where that is another program in a separate run.
 TRIALS = [

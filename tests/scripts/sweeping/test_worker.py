@@ -18,7 +18,7 @@ from scripts.sweeping.study import SweepStudy
 from scripts.sweeping.worker import Worker
 from tests.scripts.sweeping.fake_trial import ERRORS
 from tests.scripts.sweeping.fakes import Fake, fake, make_study, slopes, starts, states, wait_until
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 from transformer.workdir import lock_workdir
 
 PRUNER = optuna.pruners.MedianPruner(n_startup_trials=1, n_warmup_steps=0)

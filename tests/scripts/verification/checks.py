@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 from scripts.verification.outcomes import Outcome, Speed
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 SPEED = Speed("step of base", 0.1, 10.0, 1.0)
 

@@ -7,7 +7,7 @@ import pytest
 
 from scripts.verification.outcomes import Outcome, Speed
 from scripts.verification.report import Report
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 RIGHT, WRONG = Outcome("right", 1e-7, 1e-5), Outcome("wrong", 0.25, 1e-5)
 SPEED = Speed("step of base", 0.0332, 1_320_638.0, 20.4, 7 * 2**30, 0.29, 0.7)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from scripts.verification import processes, resume, search, training
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 
 def test_the_meshes_are_all_that_the_model_allows():

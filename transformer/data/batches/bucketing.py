@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Int, UInt16
 
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.data.batches.epoch_plan import Bucket, BucketStats, EpochPlan
 
 CANDIDATES = 128  # sizes from which the buckets are chosen

@@ -8,13 +8,13 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, Sharding
 from jaxtyping import Int
 
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.data.batches.epoch_plan import Bucket, PlannedBatch
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.corpus.epoch import Epoch
 from transformer.data.sources.mixture import annotations
 from transformer.distributed.mesh import BATCH
-from transformer.special_tokens import BOS, PAD
+from transformer.support.special_tokens import BOS, PAD
 
 Batch = dict[str, Any]  # the arrays of `assemble`: whole in NumPy, on devices, or abstract
 Arrays = dict[str, jax.Array]  # sharded by rows over the devices of all processes

@@ -16,13 +16,13 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Int
 
-from transformer import workers
-from transformer.config_types import Config, with_changes
+from transformer.config.types import Config, with_changes
 from transformer.data.batches import bucketing, packing
 from transformer.data.batches.collation import Arrays, assemble, place
 from transformer.data.batches.epoch_plan import EpochPlan
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.corpus.epoch import Epoch
+from transformer.support import workers
 
 EXIT_SECONDS = 5.0  # for which an exit waits, at most
 HELD_OUT_BUCKETS = 4  # at most: a shape takes longer to compile than the padding of a small split to compute

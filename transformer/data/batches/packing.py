@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from jaxtyping import Int, UInt
 
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.data.batches.epoch_plan import Bucket, BucketStats, EpochPlan
 
 CHUNK = 8192  # sentences packed together; those that fit no row are packed with the next chunk

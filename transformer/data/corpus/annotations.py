@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float32, Int, Int32, UInt16
 from transformer.data.sources.lines import counted, parse_number, read_text_file
 from transformer.data.sources.mixture import MixedSource
 from transformer.data.sources.source import DocumentSource, Source
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 LINK = re.compile(r"(\d{1,4})([-?p])(\d{1,4})")  # 0-1 is sure; 0?1 and 0p1 are possible
 _MAX_OUTSIDE = 0.01  # fraction of the pairs whose links may name words that their sentences do not have

@@ -9,8 +9,7 @@ import numpy as np
 from absl import logging
 from jaxtyping import Bool, Int, Int32, UInt64
 
-from transformer import cache, files
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.data.corpus import encoding
 from transformer.data.corpus.annotations import Annotations, Sequences, word_starts
 from transformer.data.corpus.encoding import REPORT, open_array
@@ -20,7 +19,8 @@ from transformer.data.sources.lines import log_documents
 from transformer.data.sources.mixture import MixedSource, held_out_sets
 from transformer.data.sources.source import open_source, read_pairs
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.errors import UserError
+from transformer.support import cache, files
+from transformer.support.errors import UserError
 
 _FORMAT = 11  # part of every key: raise it when the same inputs would give other files
 _LINKED_SAMPLE = 2000  # pairs, spread over the corpus, whose links are checked

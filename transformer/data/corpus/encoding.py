@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int32, Integer, UInt64
 
-from transformer import files, progress_bar, workers
 from transformer.data.corpus.annotations import read_annotations
 from transformer.data.sources.lines import counted
 from transformer.data.sources.mixture import MixedSource
 from transformer.data.sources.source import DocumentSource, Source, select_pairs
 from transformer.data.tokenizers.tokenizer import Tokenizer, losses_of_pairs
-from transformer.errors import UserError
-from transformer.special_tokens import EOS
+from transformer.support import files, progress_bar, workers
+from transformer.support.errors import UserError
+from transformer.support.special_tokens import EOS
 
 REPORT = "corpus.json"
 _CHUNK = 8192  # pairs encoded at once

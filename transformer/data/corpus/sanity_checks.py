@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from rich.text import Text
 
-from transformer.config_types import Config, output_limit
+from transformer.config.types import Config, output_limit
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.corpus.encoding import content_hashes
 from transformer.data.sources.lines import counted
@@ -14,7 +14,7 @@ from transformer.data.sources.mixture import listed_corpora, tags
 from transformer.data.sources.source import Source
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import Vocabulary
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 _SAMPLE = 1000  # pairs, spread evenly over the corpus
 _MAX_EQUAL = 0.2  # fraction of pairs whose sides may be equal

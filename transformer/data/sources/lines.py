@@ -18,7 +18,7 @@ from pathlib import Path
 
 from absl import logging
 
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 PATIENCE = 0.02  # seconds in which a chunk waits for more lines: long enough for a fast writer to fill its pipe again
 BLOCK_BYTES = 1 << 16  # read at once, as much as a pipe holds; the first ones tell the encoding

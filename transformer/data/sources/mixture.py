@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from configs import base
-from transformer import files
-from transformer.config_types import Config, with_changes
+from transformer.config.types import Config, with_changes
 from transformer.data.languages import source_tag
 from transformer.data.sources.lines import parse_number
 from transformer.data.sources.text import file_identity
-from transformer.errors import UserError
+from transformer.support import files
+from transformer.support.errors import UserError
 
 if TYPE_CHECKING:
     from transformer.data.sources.source import Source

@@ -15,14 +15,14 @@ import numpy as np
 from absl import logging
 from jaxtyping import Bool, Int
 
-from transformer import files
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.data.sources.lines import count_documents, decode, is_blank, is_natural_number, read_text_file
 from transformer.data.sources.mixture import MixedSource, listed_corpora
 from transformer.data.sources.synthetic import SyntheticSource
 from transformer.data.sources.text import IdsSource, TextSource
 from transformer.data.sources.tfds import TfdsSource
-from transformer.errors import UserError
+from transformer.support import files
+from transformer.support.errors import UserError
 
 SPLITS = ("train", "valid", "test")
 ORIGIN = "data.json"  # the record of how a folder of data was made, which `scripts.get_data` writes

@@ -16,8 +16,8 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from transformer.config_types import Config
-from transformer.errors import UserError
+from transformer.config.types import Config
+from transformer.support.errors import UserError
 
 
 class Phrase(NamedTuple):

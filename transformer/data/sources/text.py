@@ -13,10 +13,10 @@ from pathlib import Path
 
 from absl import logging
 
-from transformer import cache, files
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.data.sources.lines import PACKED, count_lines, different_lengths, is_natural_number, read_lines
-from transformer.errors import UserError
+from transformer.support import cache, files
+from transformer.support.errors import UserError
 
 # What turns other files into the plain or gzip text that is read.
 _CONVERSIONS = {

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformer.config_types import Config
-from transformer.errors import UserError
+from transformer.config.types import Config
+from transformer.support.errors import UserError
 
 BLOCK = 1024  # records read at once: TFDS returns them as a list
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import sentencepiece
 
-from transformer.errors import UserError
-from transformer.special_tokens import SPECIAL, SPECIAL_PIECES, UNK
+from transformer.support.errors import UserError
+from transformer.support.special_tokens import SPECIAL, SPECIAL_PIECES, UNK
 
 _LANGUAGE_TOKEN = re.compile("(?:>>.*?<<)?", re.DOTALL)  # at the start of a text, or nothing
 

@@ -11,17 +11,17 @@ from pathlib import Path
 import sentencepiece
 from absl import logging
 
-from transformer import cache, files
-from transformer.config_types import Config, with_changes
+from transformer.config.types import Config, with_changes
 from transformer.data.languages import source_tag
 from transformer.data.sources.mixture import MixedSource, tags
 from transformer.data.sources.source import SEPARATOR, open_source
 from transformer.data.tokenizers import vocabulary
 from transformer.data.tokenizers.vocabulary import PieceVocabulary, TaggedVocabulary, Vocabulary
 from transformer.data.tokenizers.vocabulary_training import train
-from transformer.environment import VOCABULARY, check_fingerprints
-from transformer.errors import UserError, first_of
-from transformer.special_tokens import SPECIAL, UNK
+from transformer.support import cache, files
+from transformer.support.environment import VOCABULARY, check_fingerprints
+from transformer.support.errors import UserError, first_of
+from transformer.support.special_tokens import SPECIAL, UNK
 from transformer.workdir import TOKENIZER_FILES
 
 _FORMAT = 1  # part of every key in the cache: raise it when the same inputs would give other vocabularies

@@ -14,8 +14,8 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
 from transformer.data.sources.lines import is_natural_number
 from transformer.data.tokenizers.piece_vocabulary import PieceVocabulary
 from transformer.data.tokenizers.subword_sampling import BpeDropout, UnigramSampler
-from transformer.errors import MALFORMED, UserError
-from transformer.special_tokens import BOS, EOS, PAD, SPECIAL, SPECIAL_PIECES, UNK
+from transformer.support.errors import MALFORMED, UserError
+from transformer.support.special_tokens import BOS, EOS, PAD, SPECIAL, SPECIAL_PIECES, UNK
 
 _INVISIBLE = (PAD, BOS, EOS)  # decoding skips these
 _WORDS = re.compile("\u2581?[^\u2581]+|\u2581")  # in normalized text

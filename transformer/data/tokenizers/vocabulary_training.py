@@ -8,12 +8,12 @@ from typing import NoReturn
 
 import sentencepiece
 
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.data.sources.mixture import MixedSource
 from transformer.data.sources.source import Source, decoded, select_pairs
 from transformer.data.tokenizers.vocabulary import QUIET, IdsVocabulary, SentencePieceVocabulary, Vocabulary
-from transformer.errors import UserError
-from transformer.special_tokens import BOS, EOS, PAD, SPECIAL, UNK
+from transformer.support.errors import UserError
+from transformer.support.special_tokens import BOS, EOS, PAD, SPECIAL, UNK
 
 _LONGEST = 4192  # bytes: SentencePiece leaves out longer lines
 # The parts of a longer line, at most 4 bytes a character: they end at a space, if there is one.

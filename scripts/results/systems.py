@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from scripts.evaluations import Evaluation, differing_keys
+from scripts.results.evaluations import Evaluation, differing_keys
 from transformer.config.keys import show
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 T = TypeVar("T")
 MAX_NAMED = 2  # settings in the name of a system; one that differs in more is named otherwise

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from transformer import locks, progress_bar
-from transformer.errors import UserError
+from transformer.support import locks, progress_bar
+from transformer.support.errors import UserError
 
 
 def exclusive(lock: Path, seconds: int) -> AbstractContextManager[None]:
@@ -53,7 +53,7 @@ def test_progress_extends_the_wait_and_is_passed_on(monkeypatch):
 HOLD = """
 import sys, time
 from pathlib import Path
-from transformer import locks, progress_bar
+from transformer.support import locks, progress_bar
 progress_bar.REPORT_SECONDS = 0.2
 with locks.exclusive(Path(sys.argv[1]), "a friend", "call", 0), progress_bar.bar("Preparing", 15) as advance:
     print("held", flush=True)

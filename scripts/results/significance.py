@@ -32,7 +32,7 @@ from sacrebleu.significance import estimate_ci
 from scipy.optimize import brentq
 from scipy.special import ndtri, stdtrit
 
-from scripts.comparison.sufficient_statistics import AdditiveMetric
+from scripts.results.sufficient_statistics import AdditiveMetric
 
 SEED = 12345  # sacreBLEU's default
 LEVEL = 0.05  # of a 95 % interval

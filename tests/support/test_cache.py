@@ -3,9 +3,9 @@
 import jax
 import pytest
 
-from transformer import locks
-from transformer.cache import enable_compilation_cache, make_once
-from transformer.errors import UserError
+from transformer.support import locks
+from transformer.support.cache import enable_compilation_cache, make_once
+from transformer.support.errors import UserError
 
 
 @pytest.fixture

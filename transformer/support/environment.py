@@ -12,10 +12,11 @@ from typing import Any
 
 from absl import logging
 
-from transformer import files
-from transformer.errors import UserError
+from transformer.support import files
+from transformer.support.errors import UserError
+from transformer.support.processor import auto_dtype
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+REPOSITORY = Path(__file__).resolve().parents[2]
 MAX_DIFF = 100_000  # characters
 PACKAGES = (  # those that results depend on; tests compare them with requirements.txt, which an installation lacks
     *("flax", "jax", "jaxlib", "ml_collections", "numpy", "optax", "orbax-checkpoint"),
@@ -33,8 +34,6 @@ def describe_environment() -> dict[str, Any]:
     """
     import jax  # commands that compute nothing need only `now`
 
-    from transformer.model.kernels import product_dtype
-
     commit, diff, untracked = None, None, None
     # An installed package may be inside the repository of another project.
     if git("ls-files", "--error-unmatch", "transformer") is not None:
@@ -49,7 +48,7 @@ def describe_environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "cpu_count": os.cpu_count(),
         "devices": [device.device_kind for device in jax.devices()],
-        "auto_dtype": product_dtype("auto").name,  # of products with model.dtype=auto
+        "auto_dtype": auto_dtype(jax.default_backend()),  # of products with model.dtype=auto
         "processes": jax.process_count(),
         "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
     }

@@ -9,7 +9,7 @@ from sacrebleu.metrics import CHRF
 from sacrebleu.metrics.base import Metric
 
 from transformer.decoding.bleu import METRICS, Language, make_bleu
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 REFERENCE_LENGTH = 1  # the column of BLEU's statistics with the reference length in tokens
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from transformer.checkpoints.restore import steps_in
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.decoding.bleu import rank
-from transformer.errors import UserError
 from transformer.run.record import read_record
+from transformer.support.errors import UserError
 from transformer.training.progress import Record
 from transformer.workdir import Workdir, open_existing
 

@@ -10,7 +10,7 @@ from absl import logging
 from rich import progress
 from rich.console import Console
 
-from transformer import locks
+from transformer.support import locks
 
 LOG_SECONDS = 10.0
 REPORT_SECONDS = 1.0  # between two reports of progress, at least

@@ -13,12 +13,12 @@ from typing import Any
 
 from sacrebleu.metrics import CHRF
 
-from transformer import files
 from transformer.checkpoints.trained import Trained
 from transformer.decoding.bleu import References
 from transformer.decoding.evaluation import ScoredTranslations
 from transformer.decoding.translation import Translation
-from transformer.errors import UNREADABLE, UserError
+from transformer.support import files
+from transformer.support.errors import UNREADABLE, UserError
 
 
 @dataclass(frozen=True)

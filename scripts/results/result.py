@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int, Num
 
-from scripts.comparison import significance
-from scripts.comparison.significance import Sample
-from scripts.comparison.sufficient_statistics import REFERENCE_LENGTH, AdditiveMetric, additive_metrics
-from scripts.systems import System
+from scripts.results import significance
+from scripts.results.significance import Sample
+from scripts.results.sufficient_statistics import REFERENCE_LENGTH, AdditiveMetric, additive_metrics
+from scripts.results.systems import System
 from transformer.decoding.bleu import metrics_in
 from transformer.workdir import describe_note
 

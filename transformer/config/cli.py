@@ -17,10 +17,10 @@ from typing import NoReturn
 
 from absl import logging
 
-from transformer import files, logs, runtime
 from transformer.config.keys import declared_keys, nearest
 from transformer.config.loading import parse_overrides
-from transformer.errors import UserError, is_out_of_memory
+from transformer.support import files, logs, runtime
+from transformer.support.errors import UserError, is_out_of_memory
 
 LANGUAGES = ("source_language", "target_language")
 FOLDERS = ("--workdir", "--output")

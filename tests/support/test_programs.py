@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.programs import Programs
+from transformer.support.programs import Programs
 
 STATE = {"weight": jnp.ones(3)}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scripts.systems import System, describe_settings
+from scripts.results.systems import System, describe_settings
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts.evaluations import (
+from scripts.results.evaluations import (
     Evaluation,
     evaluate_command,
     name_split,
@@ -13,22 +13,20 @@ from scripts.evaluations import (
     read_evaluation,
     read_evaluations,
 )
-from scripts.sweeping.folder import expand_sweeps
 from transformer.checkpoints import restore
 from transformer.config import loading
-from transformer.errors import UserError
 from transformer.evaluate import evaluate, make_parser
+from transformer.support.errors import UserError
 from transformer.workdir import open_existing
 
 
-def choose(arguments: argparse.Namespace) -> list[Evaluation]:
-    """Returns one evaluation for each workdir or .json file in `arguments.workdirs`, and each trial of a sweep.
+def choose(paths: Sequence[Path], arguments: argparse.Namespace) -> list[Evaluation]:
+    """Returns one evaluation for each workdir or .json file in `paths`.
 
     For a workdir it is the only evaluation that agrees with the flags. If several agree, it is the one that
     transformer.evaluate makes with the same flags. `arguments.evaluate` makes those that are missing, at the end.
     Raises UserError if a path does not exist, or not exactly one evaluation of a workdir qualifies.
     """
-    paths = expand_sweeps(arguments.workdirs)
     evaluations = [_find(path, arguments) for path in paths]
     for number, path in enumerate(paths):
         if evaluations[number] is None:

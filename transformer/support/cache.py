@@ -7,8 +7,8 @@ import platform
 from collections.abc import Callable
 from pathlib import Path
 
-from transformer import files, locks
-from transformer.errors import UserError
+from transformer.support import files, locks
+from transformer.support.errors import UserError
 
 MIN_COMPILE_SECONDS = 0.5  # programs that compile faster are not cached
 

@@ -13,7 +13,7 @@ from tests.conftest import REPOSITORY
 # Fills a buffer of 256 MiB, of the kind that XLA allocates, frees it, and prints the size of the process in bytes.
 PROGRAM = """
 import ctypes, resource
-from transformer import cli
+from transformer.config import cli
 
 def main(arguments):
     libc = ctypes.CDLL(None)

@@ -13,17 +13,17 @@ import ml_collections
 from sacrebleu.metrics import BLEU
 
 from configs.rules import HOST, LOG, MESH, PATH
-from scripts.runs import training_seconds
-from transformer import files
-from transformer.cli import LANGUAGES
+from scripts.results.runs import training_seconds
+from transformer.config.cli import LANGUAGES
 from transformer.config.keys import flatten, keys_of
 from transformer.config.loading import with_values
-from transformer.config_types import Config
+from transformer.config.types import Config
 from transformer.data.sources.lines import read_text_file
 from transformer.decoding.bleu import METRICS, Language, bleu_language, metrics_in
-from transformer.environment import CONTENTS, TRAINING_CORPUS
-from transformer.errors import MALFORMED, UserError
 from transformer.run.record import read_record
+from transformer.support import files
+from transformer.support.environment import CONTENTS, TRAINING_CORPUS
+from transformer.support.errors import MALFORMED, UserError
 from transformer.training.objectives import OBJECTIVES
 from transformer.workdir import Workdir, open_existing
 

@@ -17,8 +17,8 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-from transformer import runtime
-from transformer.errors import UserError
+from transformer.support import runtime
+from transformer.support.errors import UserError
 
 SECONDS_AFTER_TERMINATION = 10  # in which a run can take what it waits for
 

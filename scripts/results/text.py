@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from scripts.systems import describe_checkpoints, describe_search, mean_and_spread
+from scripts.results.systems import describe_checkpoints, describe_search, mean_and_spread
 from transformer.config.keys import show
 from transformer.data.sources.lines import counted
 from transformer.decoding.bleu import METRICS

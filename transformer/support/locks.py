@@ -10,7 +10,7 @@ from typing import IO
 
 from absl import logging
 
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 FIRST_WARNING = 10  # seconds of waiting before the first log line
 WARNING_INTERVAL = 60  # seconds between later ones

@@ -11,8 +11,8 @@ from concurrent.futures import CancelledError, Future
 import numpy as np
 import pytest
 
-from transformer import workers
-from transformer.errors import UserError
+from transformer.support import workers
+from transformer.support.errors import UserError
 
 
 def loaded_modules(_):
@@ -168,8 +168,8 @@ def test_a_worker_computes_on_after_a_termination(open_pool, number):
 
 PARENT = """
 import os, signal, sys
-from tests.test_workers import process_id
-from transformer import workers
+from tests.support.test_workers import process_id
+from transformer.support import workers
 signal.signal(signal.SIGINT, signal.default_int_handler)
 results = workers.map_ordered(process_id, range(9), 2)
 print(next(results), next(results), flush=True)

@@ -7,15 +7,15 @@ import pytest
 from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest
 
-from scripts.comparison import significance
-from scripts.comparison.result import length_bins, make_result
-from scripts.comparison.sufficient_statistics import additive_metrics
-from scripts.comparison.text import difference_table, score_table
-from scripts.evaluations import read_evaluation
-from scripts.systems import group_systems
+from scripts.results import significance
+from scripts.results.evaluations import read_evaluation
+from scripts.results.result import length_bins, make_result
+from scripts.results.sufficient_statistics import additive_metrics
+from scripts.results.systems import group_systems
+from scripts.results.text import difference_table, score_table
 from tests.scripts.evaluated import add_evaluation, damage, make_run, make_sentences
 from transformer.decoding import bleu
-from transformer.errors import UserError
+from transformer.support.errors import UserError
 
 REFERENCES = make_sentences(60, seed=0)
 GOOD, BAD = damage(REFERENCES, 0.1, seed=1), damage(REFERENCES, 0.15, seed=2)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from transformer.errors import MALFORMED, UserError
+from transformer.support.errors import MALFORMED, UserError
 
 Parsed = TypeVar("Parsed")
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)

@@ -13,9 +13,10 @@ import pytest
 from absl import logging
 
 from tests.conftest import REPOSITORY
-from transformer import cli, evaluate, logs, translate
-from transformer.config import loading
-from transformer.errors import UserError
+from transformer import evaluate, translate
+from transformer.config import cli, loading
+from transformer.support import logs
+from transformer.support.errors import UserError
 
 TRAIN = cli.Parser("transformer.train", "Trains.\n\nMore.", overrides="config")
 TRAIN.add_argument("--config", required=True, metavar="FILE.py[:ARG]", help="the configuration")
@@ -255,7 +256,7 @@ def run_python(body: str, redirections: str = "", **options) -> subprocess.Popen
     """Starts a command with this body of `main(arguments)` and the shell's redirections."""
     lines = "\n    ".join(["pass", *body.splitlines()])
     code = (
-        "import sys, time\nfrom transformer import cli\n"
+        "import sys, time\nfrom transformer.config import cli\n"
         f"def main(arguments):\n    {lines}\n"
         "cli.run(cli.Parser('scripts.plain', 'Does nothing.'), main)\n"
     )
