@@ -22,7 +22,7 @@ from transformer.workdir import describe_note
 pytestmark = pytest.mark.long
 
 DEFAULTS = base.get_config()
-PACKAGE = Path(cli.__file__).parent
+PACKAGE = Path(cli.__file__).parents[1]
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from absl import logging
 
-OWN_CODE = tuple(str(Path(__file__).resolve().parent.parent / folder) + os.sep for folder in ("transformer", "scripts"))
+OWN_CODE = tuple(str(Path(__file__).resolve().parents[2] / folder) + os.sep for folder in ("transformer", "scripts"))
 
 
 @contextlib.contextmanager
