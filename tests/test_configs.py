@@ -13,8 +13,8 @@ from transformer.config.keys import flatten
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.distributed.mesh import make_mesh
 from transformer.run import checks
+from transformer.training import compiled_step, state
 from transformer.training import optimizer as optimizers
-from transformer.training import state, step
 from transformer.workdir import create_workdir
 
 # A list and not the content of the folder, since users keep their own configs there.
@@ -83,7 +83,7 @@ def test_every_config_is_allowed_and_traces(path):
     optimizer = optimizers.make_optimizer(config.optimizer, schedule)
     initializer = state.Initializer(config, optimizer, mesh, sizes)
     before = initializer.abstract_state
-    train_step = step.TrainStep(config, initializer.graph, optimizer, schedule, mesh, [""] * sizes[0])
+    train_step = compiled_step.CompiledStep(config, initializer.graph, optimizer, schedule, mesh, [""] * sizes[0])
 
     def update(before, batch) -> tuple:
         after, metrics = train_step.update(before, batch, train_step.seed, 0.0)

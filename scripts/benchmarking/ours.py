@@ -17,9 +17,9 @@ from transformer.decoding.shortlist import Shortlist
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.distributed.mesh import make_mesh
 from transformer.support.special_tokens import SPECIAL
+from transformer.training.compiled_step import CompiledStep
 from transformer.training.optimizer import make_optimizer, make_schedule
 from transformer.training.state import Initializer, init_model
-from transformer.training.step import TrainStep
 
 SIZE_KEYS = ("num_layers", "d_model", "d_ff", "num_heads")
 MODEL_KEYS = (*SIZE_KEYS, "dtype")
@@ -43,13 +43,13 @@ def prepare_training(task: dict[str, Any]) -> Prepared:
     return Prepared(repeat, int((batch["target_output"] != task["pad"]).sum()), f"JAX {jax.__version__}")
 
 
-def step_of(config: Config, devices: Sequence[jax.Device], sizes: tuple[int, int]) -> tuple[TrainStep, Initializer]:
+def step_of(config: Config, devices: Sequence[jax.Device], sizes: tuple[int, int]) -> tuple[CompiledStep, Initializer]:
     """Returns the step of a config and these sizes of vocabularies on devices, and what makes its initial state."""
     mesh = make_mesh(config, devices)
     schedule = make_schedule(config.optimizer, config.model.d_model, config.training.steps)
     optimizer = make_optimizer(config.optimizer, schedule, config.training.freeze)
     initializer = Initializer(config, optimizer, mesh, sizes)
-    return TrainStep(config, initializer.graph, optimizer, schedule, mesh, [""] * sizes[0]), initializer
+    return CompiledStep(config, initializer.graph, optimizer, schedule, mesh, [""] * sizes[0]), initializer
 
 
 def make_batch(task: dict[str, Any]) -> dict[str, Int[np.ndarray, "B _"]]:

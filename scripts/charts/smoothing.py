@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -10,7 +11,8 @@ from scripts.charts import heat_map, theme
 from scripts.charts.heat_map import Axis
 from transformer.support.errors import UserError
 from transformer.support.special_tokens import PAD
-from transformer.training.loss import Criterion
+from transformer.training.columns import Columns
+from transformer.training.loss import smoothed_cross_entropy
 
 TARGETS = (2, 1, PAD, 3, 3)  # the example of the Annotated Transformer: five tokens, of which 0 is padding
 CELL = 24  # points
@@ -53,8 +55,12 @@ def distributions(smoothing: float, targets: Sequence[int], vocab_size: int, sup
     The gradient of cross-entropy with respect to the logits is p - q, for the model's p and the distribution q.
     Equal logits give p = 1 / V.
     """
-    criterion = Criterion(smoothing, support, r_drop=0.0)
-    logits, labels = jnp.zeros((1, len(targets), vocab_size)), jnp.asarray([targets])
-    _, _, gradient = criterion.with_gradient(logits, labels, jnp.arange(vocab_size), vocab_size)
+    labels = jnp.asarray([targets])
+
+    def loss(logits: jax.Array) -> jax.Array:
+        losses = smoothed_cross_entropy(logits, labels, Columns.whole(vocab_size), smoothing, support)
+        return jnp.sum(jnp.where(labels == PAD, 0.0, losses))
+
+    gradient = jax.grad(loss)(jnp.zeros((1, len(targets), vocab_size)))
     p = np.where(np.asarray(targets)[:, None] == PAD, 0.0, 1 / vocab_size)  # padding has no loss, and no gradient
     return p - np.asarray(gradient[0], np.float64)

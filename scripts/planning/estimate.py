@@ -16,10 +16,10 @@ from transformer.config.types import Config
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.data.batches.loader import PLANS
 from transformer.support.errors import UserError
-from transformer.training.accumulation import kinds, phases
+from transformer.training.accumulation import accumulates, phases
+from transformer.training.compiled_step import CompiledStep
 from transformer.training.memory import by_memory, bytes_used
 from transformer.training.state import TrainState
-from transformer.training.step import TrainStep
 
 TRITON_FAILURE = "Couldn't find output tile sizes"
 GIB = 2**30
@@ -98,14 +98,14 @@ def estimate(config: Config, target: Target, devices: Sequence[jax.Device], data
     return Estimate(parameters, compiled[0], compiled[-1], float(np.average(seconds, weights=batches)), tokens)
 
 
-def compile_shape(step: TrainStep, state: TrainState, bucket: Bucket, target: Target) -> CompiledShape:
+def compile_shape(step: CompiledStep, state: TrainState, bucket: Bucket, target: Target) -> CompiledShape:
     """Compiles the programs of an update from batches of this shape."""
     logging.info("Compiling the step for %s: batches of %s.", target.text, bucket)
     training, programs = step.config.training, {}
     try:
-        for kind in kinds(training):
-            first, once = step.calls(state, bucket, kind)
-            programs[kind] = [compile_program(function.lower(*arguments)) for function, *arguments in (first, *once)]
+        for kind in accumulates(training):
+            calls = [step.batch_call(state, bucket, kind), *(step.shared_calls(state) if kind else [])]
+            programs[kind] = [compile_program(function.lower(*arguments)) for function, *arguments in calls]
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
@@ -114,7 +114,7 @@ def compile_shape(step: TrainStep, state: TrainState, bucket: Bucket, target: Ta
     parsed = {kind: [hlo.parse(program.as_text()) for program in compiled] for kind, compiled in programs.items()}
     costs = []
     for steps, count in phases(training):
-        gradients, *once = parsed[min(count, 2)]
+        gradients, *once = parsed[count > 1]
         cost = roofline.cost([(gradients, count), *((program, 1) for program in once)], target)
         costs.append((len(steps), count, cost))
     seconds = sum(steps * cost.seconds for steps, _, cost in costs) / training.steps

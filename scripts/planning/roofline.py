@@ -13,7 +13,8 @@ FREE |= {"optimization-barrier", "add-dependency"}
 FREE_TARGETS = ("ConcatBitcast", "AssumeGatherIndicesInBound")  # of custom calls on TPUs
 TOP = 10  # kernels in a report
 GPU_LAUNCH_SECONDS = 2.5e-6  # that the launch of a kernel takes at the least
-STEP, WRAPPERS = "TrainStep.", {"Layer", "SublayerConnection"}  # modules around every sublayer, which names leave out
+STEP = "CompiledStep."
+WRAPPERS = {"Layer", "SublayerConnection"}  # modules around every sublayer, which names leave out
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,6 +4,7 @@ Each trial runs the loop of `transformer.train` in a thread. When all loops have
 takes it for all. Data, workdirs, validations and checkpoints of the trials are separate.
 """
 
+import functools
 import operator
 import threading
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
@@ -22,14 +23,15 @@ from transformer.data.batches.collation import Batch
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.run.preparation import Run
 from transformer.support.programs import Programs
+from transformer.training.compiled_step import CompiledStep
 from transformer.training.objectives import OBJECTIVES
 from transformer.training.optimizer import count_updates, make_optimizer
 from transformer.training.state import TrainState
-from transformer.training.step import TrainStep
 
 ARGUMENTS = ("seed", "optimizer.learning_rate", "optimizer.warmup_steps")  # of every step, by its seed and its rate
+WEIGHT_DECAY = "optimizer.weight_decay"
 RATES = ("model.dropout", "model.attention_dropout", "model.activation_dropout")  # attributes of modules
-TRACED = (*RATES, "training.label_smoothing", "optimizer.weight_decay")  # constants of a separate run's programs
+TRACED = (*RATES, "training.label_smoothing", WEIGHT_DECAY)  # constants of a separate run's programs
 
 
 def stacked_update(run: Run, size: int) -> Any:
@@ -41,12 +43,15 @@ def stacked_update(run: Run, size: int) -> Any:
     idle, pieces = optax.constant_schedule(0.0), run.tokenizer.source.pieces  # the rate is an argument
 
     def update_one(state: TrainState, batch: Batch, seed: jax.Array, rate: jax.Array, numbers: Mapping[str, jax.Array]):
-        config = with_changes(run.config)
-        with config.ignore_type():
-            config.update_from_flattened_dict(numbers)
-        optimizer = make_optimizer(config.optimizer, idle, config.training.freeze)
-        step = TrainStep(config, run.initializer.graph, optimizer, idle, run.train_step.mesh, pieces)
-        loss = OBJECTIVES[config.training.objective].make_loss(config.training, step.mesh)
+        optimizer = make_optimizer(run.config.optimizer, idle, run.config.training.freeze)
+        if WEIGHT_DECAY in numbers:
+            update = functools.partial(optimizer.update, weight_decay=numbers[WEIGHT_DECAY])
+            optimizer = optax.GradientTransformationExtraArgs(optimizer.init, update)
+        step = CompiledStep(run.config, run.initializer.graph, optimizer, idle, run.train_step.mesh, pieces)
+        training = with_changes(run.config.training)
+        with training.ignore_type():
+            training.label_smoothing = numbers.get("training.label_smoothing", training.label_smoothing)
+        loss = OBJECTIVES[training.objective].make_loss(training, step.mesh)
         step.loss = lambda model, *inputs: loss(_with_rates(model, numbers), *inputs)
         return step.update(state, batch, seed, rate)
 
@@ -146,9 +151,9 @@ _select = jax.jit(lambda tree, slot: jax.tree.map(lambda x: x[slot], tree))
 
 
 class MemberStep:
-    """The step of a trial in a stack: a `TrainStep` that returns a `MemberState`."""
+    """The step of a trial in a stack: a `CompiledStep` that returns a `MemberState`."""
 
-    def __init__(self, step: TrainStep, stack: Stack, slot: int, numbers: Mapping[str, np.float32]) -> None:
+    def __init__(self, step: CompiledStep, stack: Stack, slot: int, numbers: Mapping[str, np.float32]) -> None:
         self._step, self._stack, self._slot, self._numbers = step, stack, slot, numbers
         self._count: jax.Array | None = None  # of updates
 
@@ -168,7 +173,7 @@ class MemberStep:
         return MemberState(self._stack, self._slot), metrics
 
     def compilations(self, state: TrainState, buckets: Sequence[Bucket]) -> list[Callable[[], Any]]:
-        """Returns functions that compile the programs, like the method of `TrainStep`. There is one bucket."""
+        """Returns functions that compile the programs, like the method of `CompiledStep`. There is one bucket."""
         (bucket,), count = buckets, count_updates(state.optimizer_state)
         rate = jax.ShapeDtypeStruct((), jnp.float32, sharding=count.sharding)
         arguments = self._arguments(self._step.abstract_batch(bucket), rate)

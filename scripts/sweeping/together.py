@@ -2,10 +2,11 @@
 
 import contextlib
 import dataclasses
+import logging
 import os
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO
@@ -13,7 +14,7 @@ from typing import IO
 import jax
 
 from scripts.sweeping.description import Sweep, extremes
-from scripts.sweeping.stack import ARGUMENTS, TRACED, Stack
+from scripts.sweeping.stack import ARGUMENTS, TRACED, WEIGHT_DECAY, Stack
 from transformer.config import cli, loading
 from transformer.config.types import Config
 from transformer.data.batches.loader import PLANS
@@ -23,10 +24,8 @@ from transformer.run.plan import mebibytes
 from transformer.run.preparation import open_workdir, prepare
 from transformer.support import logs
 from transformer.support.errors import UserError, memory_advice
-from transformer.training.accumulation import kinds
+from transformer.training.accumulation import accumulates
 from transformer.training.memory import bytes_used
-
-DECAY = "optimizer.weight_decay"
 
 
 def check(config: Config, sweep: Sweep, jobs: int) -> None:
@@ -35,14 +34,16 @@ def check(config: Config, sweep: Sweep, jobs: int) -> None:
         raise UserError(f"--together: {others[0]} varies, but only {', '.join(ARGUMENTS + TRACED)} may vary")
     if config.batch.plan != "packed" and config.batch.max_buckets != 1:
         raise UserError("--together: needs batches of one shape; set config.batch.plan=packed")
-    if kinds(config.training) != [1]:
+    if accumulates(config.training) != [False]:
         raise UserError("--together: needs one batch for each update; set config.training.accumulation=1")
     if sweep.space and len(sweep.trials) <= jobs:
         raise UserError("--together: a search needs results to choose values; give --jobs=N, less than its trials")
-    if DECAY in sweep.keys:
-        listed = [trial.get(DECAY, config.optimizer.weight_decay) for trial in sweep.trials]
-        if 0.0 in (extremes(sweep.space[DECAY]) if sweep.space else listed):
-            raise UserError(f"--together: {DECAY}=0 needs another program than other trials; give them 1e-12 instead")
+    if WEIGHT_DECAY in sweep.keys:
+        listed = [trial.get(WEIGHT_DECAY, config.optimizer.weight_decay) for trial in sweep.trials]
+        if 0.0 in (extremes(sweep.space[WEIGHT_DECAY]) if sweep.space else listed):
+            raise UserError(
+                f"--together: {WEIGHT_DECAY}=0 needs another program than other trials; give them 1e-12 instead"
+            )
     if jax.device_count() > 1:
         raise UserError("--together: trains on one device; name one, as in CUDA_VISIBLE_DEVICES=0")
 
@@ -67,6 +68,26 @@ def plan(config: Config, sweep: Sweep, folder: Path) -> str:
         f"One trial needs {mebibytes(used[0])}, each further one {mebibytes(more)}, and validation more: at most "
         f"{count} fit in {mebibytes(memory)}."
     )
+
+
+@contextlib.contextmanager
+def log_of_this_thread(path: Path) -> Iterator[None]:
+    """Appends the log lines of this thread to a file, and keeps them from standard error, during the block."""
+    root, thread, handler = logging.getLogger(), threading.current_thread(), logs.file_handler(path)
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return threading.current_thread() is not thread
+
+    handler.addFilter(lambda record: not is_other(record))
+    root.handlers[0].addFilter(is_other)
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.handlers[0].removeFilter(is_other)
+        with contextlib.suppress(OSError):  # the disk is full
+            handler.close()
 
 
 class Stop(Interruption):
@@ -121,7 +142,7 @@ class Trial(threading.Thread, AbstractContextManager):
 
     def run(self) -> None:
         try:
-            with logs.of_this_thread(self.log):
+            with log_of_this_thread(self.log):
                 self.returncode = cli.exit_code(self._train, "config")
         finally:
             self.stack.leave(self)
@@ -129,7 +150,7 @@ class Trial(threading.Thread, AbstractContextManager):
     def _train(self) -> None:
         # The watchdog has one timer for the process, and a trial may wait long for the preparation of others.
         config = loading.load_file(self.config, [("training.stall_seconds", "0")])
-        with open_workdir(self.workdir, config) as (workdir, config), logs.of_this_thread(workdir.log):
+        with open_workdir(self.workdir, config) as (workdir, config), log_of_this_thread(workdir.log):
             with self.stack.turn:
                 if self.requested.is_set():
                     return

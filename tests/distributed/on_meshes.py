@@ -19,9 +19,9 @@ from transformer.data.tokenizers.vocabulary import IdsVocabulary
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.distributed.mesh import make_mesh, tree_shardings
 from transformer.model import kernels
-from transformer.training.loss import Criterion
+from transformer.training.loss import token_losses
 from transformer.training.optimizer import make_optimizer
-from transformer.training.projected_loss import projected_loss
+from transformer.training.projected_loss import Output, projected_loss
 from transformer.training.state import TrainState
 
 Shape = tuple[int, int, int]  # of a mesh: data, fsdp, tensor
@@ -72,11 +72,18 @@ def r_drop_loss(shape: Shape) -> tuple[float, list[float]]:
 
     Two tables of 9 rows need padding.
     """
-    criterion, random = Criterion(0.1, "uniform", r_drop=5.0), np.random.default_rng(0)
-    loss = functools.partial(projected_loss, criterion, mesh_of(shape, base.get_config()))
+    random, training = np.random.default_rng(0), base.get_config().training
+    training.r_drop = 5.0
+    losses = functools.partial(token_losses, training=training, passes=2)
+    loss = functools.partial(projected_loss, losses, 2, mesh_of(shape, base.get_config()))
     hidden, table, bias = (random.normal(size=size).astype(np.float32) for size in ((16, 3, 8), (17, 8), (17,)))
     targets = random.integers(1, 17, (16, 3))
-    value, d_bias = jax.jit(jax.value_and_grad(lambda bias: loss(hidden, table, targets, bias)[0]))(bias)
+    weights = np.full(targets.shape, 0.5, np.float32)
+
+    def of_bias(bias: jax.Array) -> jax.Array:
+        return loss(Output(hidden, table, bias), targets, weights)[0]
+
+    value, d_bias = jax.jit(jax.value_and_grad(of_bias))(bias)
     return float(value), d_bias.tolist()
 
 

@@ -26,11 +26,11 @@ HANGING_RUN = """
 import time
 from transformer.config import cli
 from transformer import train
-from transformer.training.step import TrainStep
-update = TrainStep.__call__
+from transformer.training.compiled_step import CompiledStep
+update = CompiledStep.__call__
 def hang():
     time.sleep(600)
-TrainStep.__call__ = lambda self, state, batches: hang() if state.step == 2 else update(self, state, batches)
+CompiledStep.__call__ = lambda self, state, batches: hang() if state.step == 2 else update(self, state, batches)
 cli.run(train.make_parser(), train.main)
 """
 

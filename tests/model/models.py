@@ -4,6 +4,7 @@ No model here is compiled as a whole: that takes longer than one evaluation, ope
 the sizes of `tiny_config`, and take gradients at one shape, LARGE, so that they share compiled operations.
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -20,14 +21,13 @@ from tests.meshes import one_device
 from transformer.data.batches.collation import assemble
 from transformer.data.batches.epoch_plan import Bucket, PlannedBatch
 from transformer.model.transformer import Transformer
-from transformer.support.special_tokens import EOS
+from transformer.support.special_tokens import EOS, PAD
 from transformer.training import projected_loss
-from transformer.training.loss import Criterion, LossSums
+from transformer.training.columns import Columns
+from transformer.training.loss import LossSums, smoothed_cross_entropy, sum_losses
 
 VOCAB = 20
 LOSS = projected_loss.ProjectedLoss(base.get_config().training, one_device())
-# Outside of jit, shard_map compiles a program for each operand of each operation.
-COMPILED_LOSS = jax.jit(projected_loss.projected_loss, static_argnums=(0, 1))
 SMALL, LARGE = (3, 8, 6), (5, 16, 12)  # rows, positions of source and of target
 ROUNDING = {"float32": 1e-5, "bfloat16": 3e-2}  # differences that rounding explains, by dtype of the products
 
@@ -88,8 +88,13 @@ def loss_and_gradients(model: Model, batch: dict[str, jax.Array]) -> tuple[LossS
     def loss(parameters):
         return LOSS(nnx.merge(model.graph, nnx.State(parameters)), batch, None)
 
+    projected = projected_loss.projected_loss
+
+    def compiled(losses, passes, mesh, *arrays):  # outside of jit, shard_map compiles a program for each operation
+        return jax.jit(functools.partial(projected, losses, passes, mesh))(*arrays)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(projected_loss, "projected_loss", COMPILED_LOSS)
+        patch.setattr(projected_loss, "projected_loss", compiled)
         gradients, sums = jax.grad(loss, has_aux=True)(model.parameters)
     return sums, gradients
 
@@ -97,8 +102,10 @@ def loss_and_gradients(model: Model, batch: dict[str, jax.Array]) -> tuple[LossS
 def cross_entropy(
     logits: jax.Array, targets: jax.Array, label_smoothing: float = 0.1, support: str = "uniform"
 ) -> LossSums:
-    criterion, vocab_size = Criterion(label_smoothing, support, 0.0), logits.shape[-1]
-    return criterion.with_gradient(logits, targets, jnp.arange(vocab_size), vocab_size)[1]
+    """Returns what a step reports for these logits."""
+    columns = Columns.whole(logits.shape[-1])
+    losses = smoothed_cross_entropy(logits, targets, columns, label_smoothing, support)
+    return sum_losses((losses, losses), logits, targets, columns, jnp.float32(targets != PAD))[1]
 
 
 def logits_of(graph: nnx.GraphDef, parameters: dict, batch: dict, rngs: nnx.Rngs | None = None) -> jax.Array:

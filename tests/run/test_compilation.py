@@ -14,8 +14,8 @@ from transformer.data.batches.epoch_plan import Bucket
 from transformer.hooks.endings import Interrupted
 from transformer.run import loop
 from transformer.support import workers
+from transformer.training.compiled_step import CompiledStep
 from transformer.training.state import TrainState
-from transformer.training.step import TrainStep
 from transformer.training.validation import Validation
 
 CACHE_DIR, CACHED_SECONDS = "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs"
@@ -25,7 +25,7 @@ INITIAL = TrainState(0, 0, {"initial": 1}, (), None)
 
 def start(jobs: list[Callable[[], object]], poll: Callable[[], None] = lambda: None) -> mock.Mock:
     """Compiles the programs of a step and a validation, which share the jobs, and returns the validation."""
-    step, validation = mock.Mock(TrainStep), mock.Mock(Validation)
+    step, validation = mock.Mock(CompiledStep), mock.Mock(Validation)
     step.compilations = lambda *given: jobs[:1] if given == (INITIAL, BUCKETS) else []
     validation.compilations = lambda given: jobs[1:] if given == INITIAL.parameters else []
     loop.compile_programs(mock.Mock(train_step=step, validation=validation), INITIAL, BUCKETS, mock.Mock(poll=poll))

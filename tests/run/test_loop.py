@@ -15,7 +15,7 @@ from tests.checkpoints.saved_runs import read_run
 from tests.data.files import write_pairs
 from tests.training.tiny import at_step, flags, record, remove_layers, run
 from transformer.checkpoints.restore import choose_step, read_progress
-from transformer.training.step import TrainStep
+from transformer.training.compiled_step import CompiledStep
 from transformer.training.validation import Validation
 
 
@@ -65,7 +65,7 @@ def test_a_resumed_run_gives_the_results_of_an_uninterrupted_one(
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [3, 2])  # a checkpoint after, and one before the first change
 def test_a_run_resumes_exactly_where_the_number_of_batches_changes(tmp_path, monkeypatch, step):
-    counts, update = [], TrainStep.__call__
+    counts, update = [], CompiledStep.__call__
 
     def count(self, state, batches):
         counts.append(len(batches))
@@ -74,7 +74,7 @@ def test_a_run_resumes_exactly_where_the_number_of_batches_changes(tmp_path, mon
     settings = {"training__steps": 6, "training__accumulation_changes": "3:2,5:3", "training__log_every": 1}
     settings |= {"checkpoint__every": 1}
     with monkeypatch.context() as patch:
-        patch.setattr(TrainStep, "__call__", count)
+        patch.setattr(CompiledStep, "__call__", count)
         assert run(tmp_path / "whole", **settings) == 0
     assert counts == [1, 1, 2, 2, 3, 3]
     with monkeypatch.context() as patch:

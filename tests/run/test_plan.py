@@ -11,7 +11,7 @@ from tests.training.tiny import remove_layers
 from transformer import train
 from transformer.config import cli
 from transformer.run import plan as plans
-from transformer.training.step import TrainStep
+from transformer.training.compiled_step import CompiledStep
 
 TINY = [
     "--config=configs/quickstart.py",
@@ -103,13 +103,13 @@ def test_only_the_side_that_a_language_model_has_is_printed(print_plan, objectiv
 def made(monkeypatch) -> list[int]:
     """The number of batches of each update that is made, without layers."""
     remove_layers(monkeypatch)
-    update, counts = TrainStep.__call__, []
+    update, counts = CompiledStep.__call__, []
 
     def call(step, state, batches):
         counts.append(len(batches))
         return update(step, state, batches)
 
-    monkeypatch.setattr(TrainStep, "__call__", call)
+    monkeypatch.setattr(CompiledStep, "__call__", call)
     return counts
 
 

@@ -14,7 +14,8 @@ from transformer.data.batches.loader import Loader
 from transformer.hooks.endings import Watchdog
 from transformer.run.preparation import Run
 from transformer.support.special_tokens import PAD
-from transformer.training.step import TrainStep
+from transformer.training.compiled_step import CompiledStep
+from transformer.training.train_step import Totals
 
 pytestmark = pytest.mark.long
 
@@ -33,14 +34,14 @@ def crash() -> None:
 
 def poison(monkeypatch, is_bad) -> None:
     """Makes loss and gradients of a batch NaN where `is_bad(step, batch)`, a traced boolean, holds."""
-    gradients = TrainStep._gradients
+    gradients = CompiledStep._gradients
 
     def poisoned(self, state, batch, part, seed):
         trees, sums = gradients(self, state, batch, part, seed)
         factor = jnp.where(is_bad(state.step, batch), jnp.nan, 1.0)
-        return jax.tree.map(lambda x: x * factor, trees), sums.replace(loss=sums.loss * factor)
+        return Totals(jax.tree.map(lambda x: x * factor, trees), sums.replace(loss=sums.loss * factor))
 
-    monkeypatch.setattr(TrainStep, "_gradients", poisoned)
+    monkeypatch.setattr(CompiledStep, "_gradients", poisoned)
 
 
 def test_a_skipped_update_changes_only_counts(monkeypatch):
@@ -59,13 +60,13 @@ def test_a_skipped_update_changes_only_counts(monkeypatch):
 
 
 def test_an_update_is_skipped_if_only_its_gradient_is_not_finite(monkeypatch):
-    gradients = TrainStep._gradients
+    gradients = CompiledStep._gradients
 
     def overflowing(self, state, batch, part, seed):
         trees, sums = gradients(self, state, batch, part, seed)
-        return jax.tree.map(lambda x: x * jnp.float32(np.inf), trees), sums
+        return Totals(jax.tree.map(lambda x: x * jnp.float32(np.inf), trees), sums)
 
-    monkeypatch.setattr(TrainStep, "_gradients", overflowing)
+    monkeypatch.setattr(CompiledStep, "_gradients", overflowing)
     state, metrics = setup(tiny_config()).after([make_batch([(3, 4)], 2, 6, seed=0)])
     assert int(state.skipped) == 1 and all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.parameters))
 

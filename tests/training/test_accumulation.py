@@ -3,7 +3,7 @@
 import pytest
 
 from tests.training.tiny import tiny_config
-from transformer.training.accumulation import batches_at, kinds, phases
+from transformer.training.accumulation import accumulates, batches_at, phases
 
 
 def training(steps: int, accumulation: int, changes: str):
@@ -32,14 +32,14 @@ def test_each_step_has_the_batches_of_the_last_change_up_to_it(changes, expected
 @pytest.mark.parametrize(
     ("accumulation", "changes", "expected"),
     [
-        (1, "", [1]),
-        (4, "", [2]),
-        (1, "3:2,4:8", [2, 1]),
-        (2, "3:1", [2, 1]),
-        (2, "3:4", [2]),
-        (1, "9:2", [1]),
-        (1, "8:2,9:4", [1]),
+        (1, "", [False]),
+        (4, "", [True]),
+        (1, "3:2,4:8", [True, False]),
+        (2, "3:1", [True, False]),
+        (2, "3:4", [True]),
+        (1, "9:2", [False]),
+        (1, "8:2,9:4", [False]),
     ],
 )
 def test_only_the_programs_of_updates_that_occur_are_needed(accumulation, changes, expected):
-    assert kinds(training(6, accumulation, changes)) == expected
+    assert accumulates(training(6, accumulation, changes)) == expected

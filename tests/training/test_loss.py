@@ -5,10 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from configs import base
 from tests.model.models import cross_entropy
 from transformer.model import kernels
 from transformer.support.special_tokens import EOS, PAD
-from transformer.training.loss import Criterion, LossSums
+from transformer.training.columns import Columns
+from transformer.training.loss import LossSums, token_losses
 
 VOCAB, EPSILON = 9, 0.1
 TARGETS = np.array([[5, 4, EOS, PAD], [8, EOS, PAD, PAD]], np.int32)
@@ -85,28 +87,27 @@ def by_hand(logits: jax.Array, targets: np.ndarray, support: str, r_drop: float)
     return (losses + r_drop * jnp.sum(jnp.where(targets != PAD, divergences, 0.0))) / 2
 
 
-@pytest.mark.first_case
-@pytest.mark.parametrize("devices", [1, 3])
-@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+@pytest.mark.parametrize("is_padded", [False, True])
 @pytest.mark.parametrize(("support", "r_drop"), [("uniform", 0.0), ("others", 0.0), ("uniform", 5.0)])
-def test_criterion_and_gradient_are_those_of_the_definition(support, r_drop, platform, devices, monkeypatch):
-    """Also if three devices have four columns each, of which the last three are not in the vocabulary."""
-    monkeypatch.setattr(kernels, "target_platform", lambda: platform)
+def test_criterion_and_gradient_are_those_of_the_definition(support, r_drop, is_padded):
+    """Also with columns that are not in the vocabulary."""
     targets = TARGETS.repeat(2, axis=0)
     logits = jnp.asarray(np.random.default_rng(1).normal(size=(4, 4, VOCAB)) * 2, jnp.float32)
     expected, expected_gradient = jax.value_and_grad(by_hand)(logits, targets, support, r_drop)
 
-    width = 12 if devices == 3 else VOCAB
-    columns = jnp.arange(width).reshape(devices, -1)
-    parts = jnp.pad(logits, ((0, 0), (0, 0), (0, width - VOCAB)), constant_values=1e9).reshape(4, 4, devices, -1)
-    criterion = Criterion(EPSILON, support, r_drop)
-    value, _, gradient = jax.vmap(
-        lambda part, columns: criterion.with_gradient(part, jnp.asarray(targets), columns, VOCAB, "devices"),
-        in_axes=(2, 0),
-        out_axes=(None, None, 2),
-        axis_name="devices",
-    )(parts, columns)
-    gradient = gradient.reshape(4, 4, width)
+    training = base.get_config().training
+    training.update({"label_smoothing": EPSILON, "label_smoothing_support": support, "r_drop": r_drop})
+    columns = Columns.whole(VOCAB)
+    if is_padded:
+        columns = Columns(jnp.arange(VOCAB + 3)[None, None], VOCAB, is_padded=True)
+        logits = jnp.pad(logits, ((0, 0), (0, 0), (0, 3)), constant_values=kernels.LOWEST)
+    passes = 2 if r_drop else 1
+
+    def criterion(logits):
+        losses, _ = token_losses(logits, jnp.asarray(targets), columns, training, passes)
+        return jnp.sum(jnp.where(targets == PAD, 0.0, losses)) / passes
+
+    value, gradient = jax.value_and_grad(criterion)(logits)
     assert float(value) == pytest.approx(float(expected), rel=1e-5)
     np.testing.assert_allclose(gradient[..., :VOCAB], expected_gradient, atol=1e-5)
     assert (gradient[..., VOCAB:] == 0).all()

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from configs import base
 from tests.meshes import one_device
 from tests.model.models import (
     LARGE,
@@ -19,8 +20,9 @@ from tests.model.models import (
 )
 from transformer.model import kernels
 from transformer.support.special_tokens import EOS, PAD
-from transformer.training.loss import Criterion
-from transformer.training.projected_loss import projected_loss
+from transformer.training.columns import Columns
+from transformer.training.loss import sum_losses, token_losses
+from transformer.training.projected_loss import Output, projected_loss
 
 ROWS, LENGTH, VOCAB, D_MODEL = 10, 3, 200, 8  # in multiples of 128 columns, the table gets 56 rows of padding
 HIDDEN, TABLE = (np.random.default_rng(n).normal(size=(*size, D_MODEL)) for n, size in enumerate([(10, 3), (200,)]))
@@ -31,6 +33,20 @@ TARGETS[2:6, 2] = EOS
 ONE_SENTENCE = 4 * LENGTH * 256  # at least the bytes of float32 logits
 
 
+def summed(smoothing: float = 0.1, r_drop: float = 0.0):
+    """Returns the function from hidden vectors, table, bias, targets and weights to the criterion and the sums."""
+    training = base.get_config().training
+    training.update({"label_smoothing": smoothing, "r_drop": r_drop})
+    passes = 2 if r_drop else 1
+    losses = functools.partial(token_losses, training=training, passes=passes)
+
+    def loss(hidden, table, bias, targets, weights=None):
+        counted = jnp.float32(targets != PAD) / passes * (1.0 if weights is None else weights)
+        return projected_loss(losses, passes, one_device(), Output(hidden, table, bias), targets, counted)
+
+    return loss
+
+
 @pytest.mark.first_case
 @pytest.mark.parametrize("column_multiple", [1, 128])
 @pytest.mark.parametrize("sentences", [1, 2, 3, 100])
@@ -38,40 +54,43 @@ ONE_SENTENCE = 4 * LENGTH * 256  # at least the bytes of float32 logits
 def test_chunks_of_any_size_give_the_same_sums_and_gradients(monkeypatch, r_drop, has_bias, sentences, column_multiple):
     """Also if the last chunk is filled up, with padded columns, and with both passes of a sentence in one chunk."""
     monkeypatch.setitem(kernels.COLUMN_MULTIPLE, "cpu", column_multiple)
-    criterion = Criterion(0.1, "uniform", r_drop)
-    monkeypatch.setitem(kernels.CHUNK_BYTES, "cpu", sentences * criterion.passes * ONE_SENTENCE)
-    loss = functools.partial(projected_loss, criterion, one_device())
-    arrays = (jnp.float32(HIDDEN), jnp.float32(TABLE))
-    bias = jnp.float32(BIAS) if has_bias else None
+    passes = 2 if r_drop else 1
+    monkeypatch.setitem(kernels.CHUNK_BYTES, "cpu", sentences * passes * ONE_SENTENCE)
+    loss, targets = summed(r_drop=r_drop), jnp.asarray(TARGETS)
+    arrays = jnp.float32(HIDDEN), jnp.float32(TABLE), jnp.float32(BIAS) if has_bias else None
 
-    def scaled(hidden, table, bias):  # a cotangent other than 1
-        value, sums = loss(hidden, table, jnp.asarray(TARGETS), bias)
+    def scaled(*arrays):  # a cotangent other than 1
+        value, sums = loss(*arrays, targets)
         return 3 * value, sums
 
-    (value, sums), gradients = jax.jit(jax.value_and_grad(scaled, (0, 1, 2), has_aux=True))(*arrays, bias)
-    logits = arrays[0] @ arrays[1].T + (bias[None, None] if has_bias else 0.0)
-    logits = (logits, jnp.asarray(TARGETS), jnp.arange(VOCAB), VOCAB)
-    whole, whole_sums, d_logits = criterion.with_gradient(*logits)
-    assert float(value) == pytest.approx(3 * float(whole), rel=1e-5)
-    np.testing.assert_allclose(jax.tree.leaves(sums), jax.tree.leaves(whole_sums), rtol=1e-5)
-    np.testing.assert_allclose(gradients[0], 3 * d_logits @ arrays[1], rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(gradients[1], 3 * jnp.einsum("btv,btd->vd", d_logits, arrays[0]), rtol=1e-4, atol=1e-4)
-    if has_bias:
-        np.testing.assert_allclose(gradients[2], 3 * jnp.sum(d_logits, axis=(0, 1)), rtol=1e-4, atol=1e-4)
-    evaluated, evaluated_sums = jax.jit(loss)(*arrays, jnp.asarray(TARGETS), bias)
-    assert float(evaluated) == pytest.approx(float(whole), rel=1e-5)
-    np.testing.assert_allclose(jax.tree.leaves(evaluated_sums), jax.tree.leaves(whole_sums), rtol=1e-5)
+    def plain(hidden, table, bias):
+        logits = hidden @ table.T + (0.0 if bias is None else bias[None, None])
+        columns = Columns.whole(VOCAB)
+        training = base.get_config().training
+        training.r_drop = r_drop
+        losses = token_losses(logits, targets, columns, training, passes)
+        value, sums = sum_losses(losses, logits, targets, columns, (targets != PAD) / passes)
+        return 3 * value, sums
+
+    (value, sums), gradients = jax.jit(jax.value_and_grad(scaled, (0, 1, 2), has_aux=True))(*arrays)
+    (expected, expected_sums), expected_gradients = jax.value_and_grad(plain, (0, 1, 2), has_aux=True)(*arrays)
+    assert float(value) == pytest.approx(float(expected), rel=1e-5)
+    np.testing.assert_allclose(jax.tree.leaves(sums), jax.tree.leaves(expected_sums), rtol=1e-5)
+    for gradient, exact in zip(jax.tree.leaves(gradients), jax.tree.leaves(expected_gradients), strict=True):
+        np.testing.assert_allclose(gradient, exact, rtol=1e-4, atol=1e-4)
+    evaluated, evaluated_sums = jax.jit(loss)(*arrays, targets)
+    assert 3 * float(evaluated) == pytest.approx(float(expected), rel=1e-5)
+    np.testing.assert_allclose(jax.tree.leaves(evaluated_sums), jax.tree.leaves(expected_sums), rtol=1e-5)
 
 
 @pytest.mark.parametrize("r_drop", [0.0, 5.0])
 def test_a_sentence_of_weight_2_counts_as_two_and_one_of_weight_0_not_at_all(r_drop):
-    criterion = Criterion(0.1, "uniform", r_drop)
     counts = np.repeat([2, 0, 1, 3, 1], 2)  # of the two rows that are R-Drop's passes of a sentence
     repeated = np.concatenate([np.tile([row, row + 1], counts[row]) for row in range(0, ROWS, 2)])
 
     def results(rows, weights):
         def loss(hidden, table):
-            return projected_loss(criterion, one_device(), hidden, table, jnp.asarray(TARGETS[rows]), None, weights)
+            return summed(r_drop=r_drop)(hidden, table, None, jnp.asarray(TARGETS[rows]), weights)
 
         arrays = jnp.float32(HIDDEN[rows]), jnp.float32(TABLE)
         (value, sums), gradients = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))(*arrays)
@@ -104,16 +123,16 @@ def test_the_gradient_of_a_models_output_bias_is_that_of_the_plain_loss():
 
 def test_the_tables_gradient_is_summed_in_float32():
     """3,000 equal rows: a sum in bfloat16 would stop growing at 256 of them."""
-    loss = functools.partial(projected_loss, Criterion(0.0, "uniform", 0.0), one_device())
+    loss = summed(smoothing=0.0)
     hidden, targets = jnp.ones((1000, 3, 1), jnp.bfloat16), jnp.ones((1000, 3), int)
-    gradient = jax.jit(jax.grad(lambda table: loss(hidden, table, targets)[0]))(jnp.zeros((4, 1)))
+    gradient = jax.jit(jax.grad(lambda table: loss(hidden, table, None, targets)[0]))(jnp.zeros((4, 1)))
     np.testing.assert_allclose(gradient[:, 0], [750.0, -2250.0, 750.0, 750.0], rtol=1e-6)
     assert gradient.dtype == jnp.float32
 
 
 def test_no_array_has_the_logits_of_all_rows(monkeypatch):
     monkeypatch.setitem(kernels.CHUNK_BYTES, "cpu", ONE_SENTENCE)
-    loss = functools.partial(projected_loss, Criterion(0.1, "uniform", 0.0), one_device())
+    loss = summed()
     shapes = [
         jax.ShapeDtypeStruct(shape, dtype)
         for shape, dtype in (
@@ -122,5 +141,6 @@ def test_no_array_has_the_logits_of_all_rows(monkeypatch):
             ((ROWS, LENGTH), jnp.int32),
         )
     ]
-    text = jax.jit(jax.grad(lambda *arrays: loss(*arrays)[0], (0, 1))).lower(*shapes).compile().as_text()
+    gradient = jax.jit(jax.grad(lambda hidden, table, targets: loss(hidden, table, None, targets)[0], (0, 1)))
+    text = gradient.lower(*shapes).compile().as_text()
     assert "f32[3,200]" in text and f"[{ROWS * LENGTH},200]" not in text and f"[{ROWS},{LENGTH},200]" not in text

@@ -19,8 +19,8 @@ from transformer.distributed.mesh import make_mesh
 from transformer.model.dropout import dropout
 from transformer.model.transformer import Transformer
 from transformer.support.special_tokens import BOS, EOS, PAD
+from transformer.training.compiled_step import CompiledStep
 from transformer.training.state import Initializer, TrainState
-from transformer.training.step import TrainStep
 
 VOCAB_SIZE = 24
 RATE_OF_ONE = optax.constant_schedule(1.0)
@@ -39,7 +39,7 @@ class Setup:
     """An initializer and a train step of the same model."""
 
     initializer: Initializer
-    step: TrainStep
+    step: CompiledStep
 
     def after(self, *updates: Sequence[dict]) -> tuple[TrainState, dict]:
         """The state after these updates, each from a list of batches, and the last one's metrics, as NumPy arrays."""
@@ -65,7 +65,7 @@ def setup(
     """Returns a setup with this optimizer, whose schedule is given too; by default an update subtracts the gradient."""
     optimizer, mesh = optimizer or optax.sgd(schedule), mesh or make_mesh(config, jax.devices())
     initializer = Initializer(config, optimizer, mesh, (vocab_size, vocab_size))
-    return Setup(initializer, TrainStep(config, initializer.graph, optimizer, schedule, mesh, pieces))
+    return Setup(initializer, CompiledStep(config, initializer.graph, optimizer, schedule, mesh, pieces))
 
 
 def make_batch(lengths: Sequence[tuple[int, int]], rows: int, width: int, seed: int) -> dict[str, np.ndarray]:
@@ -113,14 +113,14 @@ def run(workdir: Path, **changes) -> int:
 
 def at_step(monkeypatch: pytest.MonkeyPatch, step: int, action: Callable[[], None]) -> None:
     """Does `action` when the update after this step is about to be made."""
-    update = TrainStep.__call__
+    update = CompiledStep.__call__
 
     def call(self, state, batches):
         if state.step == step:
             action()
         return update(self, state, batches)
 
-    monkeypatch.setattr(TrainStep, "__call__", call)
+    monkeypatch.setattr(CompiledStep, "__call__", call)
 
 
 def remove_layers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,11 +16,6 @@ def with_changes(config: Config, **changes: Any) -> ml_collections.ConfigDict:
     return changed
 
 
-def is_positive(number: Any) -> bool:
-    """Tells whether a number is above 0. A traced one is, since trials that train together may differ in it."""
-    return not isinstance(number, int | float) or number > 0
-
-
 def head_widths(config: Config) -> tuple[int, int]:
     """Returns d_k and d_v, the widths of a head's queries and keys, and of its values. `config` is `config.model`."""
     equal_part = config.d_model // config.num_heads

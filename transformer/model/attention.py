@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config.types import Config, head_widths, is_positive
-from transformer.model.dropout import dropout
+from transformer.config.types import Config, head_widths
+from transformer.model.dropout import dropout, is_zero
 from transformer.model.fused_attention import ATTENTION_IMPLEMENTATIONS, fused_attention
 from transformer.model.linear import Linear
 from transformer.model.masks import Mask
@@ -47,7 +47,7 @@ class MultiHeadAttention(nnx.Module):
         keys, values = self.project_keys_values(keys_values, relation, positions)
         queries = self.project_queries(queries, relation, positions)
         bias = relation.bias(queries, positions, positions)
-        if self.score is dot_product_score and not is_positive(self.attention_dropout) and bias is None:
+        if self.score is dot_product_score and is_zero(self.attention_dropout) and bias is None:
             heads = fused_attention(self.kernels, queries, *self._for_each_head(keys, values), mask)
             if heads is not None:
                 return self._merge_heads(heads)

@@ -6,9 +6,12 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Key, UInt32
 
-from transformer.config.types import is_positive
-
 Rate = float | Float[Array, ""]
+
+
+def is_zero(rate: Rate) -> bool:
+    """Tells whether a rate is the number 0. The value of an array is unknown while a program is traced."""
+    return isinstance(rate, float) and rate == 0.0
 
 
 def dropout(x: Float[Array, "*shape"], rate: Rate, rngs: nnx.Rngs | None) -> Float[Array, "*shape"]:
@@ -17,7 +20,7 @@ def dropout(x: Float[Array, "*shape"], rate: Rate, rngs: nnx.Rngs | None) -> Flo
     The count of the stream "dropout" numbers the calls of a forward pass, which share its key: on a GPU, a key for each
     call would take two kernels. Without `rngs`, as in evaluation, x is returned unchanged.
     """
-    if rngs is None or not is_positive(rate):
+    if rngs is None or is_zero(rate):
         return x
     keep = is_kept(x.shape, rate, rngs)
     # In float32: bfloat16 would round 1 - rate, and so scale every activation wrongly.
@@ -29,8 +32,7 @@ def is_kept(shape: tuple[int, ...], rate: Rate, rngs: nnx.Rngs) -> Bool[Array, "
     """Returns booleans that are false with probability `rate`, and counts the call."""
     stream = rngs.dropout
     call = stream.count[...]
-    stream.count[...] = call + jnp.uint32(rate > 0)  # of trials that train together, some may have a rate of 0
-    # Python's round makes an int32 of a traced rate, which cannot exceed 2**31.
+    stream.count[...] = call + jnp.uint32(rate > 0)  # as if a rate of 0 had returned before
     return random_bits(stream.key[...], call, shape) >= jnp.uint32(np.round(rate * 2.0**32))
 
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental.layout import Layout, with_layout_constraint
-from jaxtyping import Array, Float, Int, Int8
+from jaxtyping import Array, Float, Int8
 
 from transformer.model.partitioning import is_for_one_cpu, shard_rows, target_platform
 from transformer.support.processor import auto_dtype
@@ -185,33 +185,15 @@ def rows_per_chunk(bytes_per_row: int) -> int:
     return max(CHUNK_BYTES[target_platform()] // bytes_per_row, 1)
 
 
-class RowStatistics(NamedTuple):
-    """Reductions of each row of logits."""
-
-    maximum: Float[Array, "B T"]
-    exponentials: Float[Array, "B T"]  # sum of exp(logit - maximum)
-    truth: Float[Array, "B T"]  # the logit of the truth; 0 if it is not in the row
-    smooth: Float[Array, "B T"]  # the logits' sum, weighted by the smoothing
-
-
-def row_statistics(
-    logits: Float[Array, "B T C"], truths: Int[Array, "B T"], smoothing: Float[Array, "#B #T C"]
-) -> RowStatistics:
-    """Reduces rows of logits, whose truths may be in other columns. CPUs take several passes (docs/performance.md)."""
+def max_and_exponentials(x: Float[Array, "*rows C"]) -> tuple[Float[Array, "*rows"], Float[Array, "*rows"]]:
+    """Returns the maximum of each row and the sum of exp(x - maximum). CPUs read x twice (docs/performance.md)."""
     if target_platform() == "cpu":
-        is_here = (truths >= 0) & (truths < logits.shape[-1])
-        truth = jnp.take_along_axis(logits, jnp.where(is_here, truths, 0)[..., None], axis=-1)[..., 0]
-        maximum = jnp.max(logits, axis=-1)
-        exponentials, smooth = jnp.exp(logits - maximum[..., None]), smoothing * logits
-        sums = jnp.sum(exponentials, axis=-1), jnp.where(is_here, truth, 0.0), jnp.sum(smooth, axis=-1)
-        return RowStatistics(maximum, *sums)
+        maximum = jnp.max(x, axis=-1)
+        return maximum, jnp.sum(jnp.exp(x - maximum[..., None]), axis=-1)
 
     def combine(left: tuple, right: tuple) -> tuple:
         maximum = jnp.maximum(left[0], right[0])
-        exponentials = left[1] * jnp.exp(left[0] - maximum) + right[1] * jnp.exp(right[0] - maximum)
-        return maximum, exponentials, left[2] + right[2], left[3] + right[3]
+        return maximum, left[1] * jnp.exp(left[0] - maximum) + right[1] * jnp.exp(right[0] - maximum)
 
-    is_truth = jnp.arange(logits.shape[-1])[None, None] == truths[..., None]
-    operands = (logits, jnp.ones_like(logits), jnp.where(is_truth, logits, 0.0), smoothing * logits)
-    start = tuple(map(jnp.float32, (LOWEST, 0.0, 0.0, 0.0)))
-    return RowStatistics(*jax.lax.reduce(operands, start, combine, (logits.ndim - 1,)))
+    start = jnp.float32(LOWEST), jnp.float32(0.0)
+    return tuple(jax.lax.reduce((x, jnp.ones_like(x)), start, combine, (x.ndim - 1,)))

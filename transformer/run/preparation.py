@@ -24,11 +24,11 @@ from transformer.support import files
 from transformer.support.cache import enable_compilation_cache
 from transformer.support.environment import TRAINING_CORPUS, VALIDATION_CORPUS, VOCABULARY, check_fingerprints
 from transformer.support.errors import UserError
+from transformer.training.compiled_step import CompiledStep
 from transformer.training.optimizer import make_optimizer, make_schedule
 from transformer.training.pretrained_embeddings import check_files, load_pretrained_embeddings
 from transformer.training.progress import Progress
 from transformer.training.state import Initializer, TrainState
-from transformer.training.step import TrainStep
 from transformer.training.validation import Validation
 from transformer.workdir import Workdir, create_workdir, lock_workdir, shadow
 
@@ -42,7 +42,7 @@ class Run:
     tokenizer: tokenizer.Tokenizer
     corpus: corpus.Corpus
     initializer: Initializer
-    train_step: TrainStep
+    train_step: CompiledStep
     validation: Validation
     parent: fine_tuning.Parent | None  # None if the run needs none: it starts from random parameters, or resumes
 
@@ -155,7 +155,7 @@ def prepare(config: Config, workdir: Workdir) -> Run:
         tokenizer=vocabulary,
         corpus=train,
         initializer=initializer,
-        train_step=TrainStep(config, initializer.graph, optimizer, schedule, mesh, vocabulary.source.pieces),
+        train_step=CompiledStep(config, initializer.graph, optimizer, schedule, mesh, vocabulary.source.pieces),
         validation=Validation(config, initializer.graph, mesh, vocabulary, sets, train),
         parent=parent,
     )

@@ -4,7 +4,6 @@ import contextlib
 import logging as standard_logging
 import os
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,30 +36,11 @@ def to_standard_error() -> Iterator[None]:
 
 def to_file(path: Path) -> None:
     """Appends log lines to a file as well, until the end of the `to_standard_error` block."""
-    standard_logging.getLogger().addHandler(_file_handler(path))
+    standard_logging.getLogger().addHandler(file_handler(path))
 
 
-@contextlib.contextmanager
-def of_this_thread(path: Path) -> Iterator[None]:
-    """Appends the log lines of this thread to a file, and keeps them from standard error, during the block."""
-    root, thread, handler = standard_logging.getLogger(), threading.current_thread(), _file_handler(path)
-
-    def is_other(record: standard_logging.LogRecord) -> bool:
-        return threading.current_thread() is not thread
-
-    handler.addFilter(lambda record: not is_other(record))
-    root.handlers[0].addFilter(is_other)
-    root.addHandler(handler)
-    try:
-        yield
-    finally:
-        root.removeHandler(handler)
-        root.handlers[0].removeFilter(is_other)
-        with contextlib.suppress(OSError):  # the disk is full
-            handler.close()
-
-
-def _file_handler(path: Path) -> standard_logging.Handler:
+def file_handler(path: Path) -> standard_logging.Handler:
+    """Returns a handler that appends log lines to a file."""
     handler = standard_logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
     handler.handleError = lambda record: None  # if the disk is full
     handler.setFormatter(standard_logging.Formatter("%(asctime)s %(levelname)s %(message)s"))

@@ -19,6 +19,6 @@ def batches_at(step: int, training: Config) -> int:
     return next(count for steps, count in phases(training) if step in steps)
 
 
-def kinds(training: Config) -> list[int]:
-    """Returns the kinds of a run's updates, each with its own programs: 2 (from several batches), 1 (from a single)."""
-    return sorted({min(count, 2) for _, count in phases(training)}, reverse=True)
+def accumulates(training: Config) -> list[bool]:
+    """Returns whether the updates of a run accumulate gradients of several batches: [True, False] if only some do."""
+    return sorted({count > 1 for _, count in phases(training)}, reverse=True)

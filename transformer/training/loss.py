@@ -1,4 +1,7 @@
-"""Cross-entropy with label smoothing (section 5.4), R-Drop's divergence, and their gradients with respect to logits."""
+"""Losses of target tokens as functions of logits, in nats. JAX differentiates them.
+
+`columns` reduce the last axis of the logits. The losses of padding are ignored.
+"""
 
 import dataclasses
 from typing import Any
@@ -8,8 +11,9 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Int
 
-from transformer.model.kernels import LOWEST, RowStatistics, row_statistics
+from transformer.config.types import Config
 from transformer.support.special_tokens import PAD
+from transformer.training.columns import Columns
 
 
 @struct.dataclass
@@ -26,92 +30,70 @@ class LossSums:
         return cls(*(jnp.zeros(()) for _ in dataclasses.fields(cls)))
 
 
-# (columns (1, 1, C), targets (B, T, 1), vocab_size) to the weight of each column in the smoothing; they sum to 1.
+# (columns, targets (B, T, 1)) to the weight of each column in the smoothing; the weights sum to 1.
 LABEL_SMOOTHING_SUPPORTS = {
-    "uniform": lambda columns, targets, vocab_size: jnp.full(columns.shape, 1 / vocab_size),  # Szegedy et al. 2016
+    "uniform": lambda columns, targets: 1 / columns.vocab_size,  # Szegedy et al. 2016
     # All but the truth and padding (the Annotated Transformer).
-    "others": lambda columns, targets, vocab_size: ((columns != targets) & (columns != PAD)) / (vocab_size - 2),
+    "others": lambda columns, targets: (
+        ((columns.tokens != targets) & (columns.tokens != PAD)) / (columns.vocab_size - 2)
+    ),
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Criterion:
-    """The training criterion as a function of logits, or of some columns of them.
+def token_losses(
+    logits: Float[Array, "B T C"], targets: Int[Array, "B T"], columns: Columns, training: Config, passes: int
+) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
+    """Returns the criterion that is trained on, and the loss that is reported. `training` is `config.training`.
 
-    It is cross-entropy against a distribution with 1 - label_smoothing on the truth and label_smoothing spread evenly
-    over the columns of a support. With R-Drop, it adds the divergence between rows 2i and 2i + 1, two passes of the
-    same sentence (Liang et al. 2021).
+    With two passes (R-Drop), rows 2i and 2i + 1 are passes of the same sentence.
     """
-
-    label_smoothing: Any  # a float; traced in trials that train together
-    support: str  # a key of LABEL_SMOOTHING_SUPPORTS
-    r_drop: float  # weight of the divergence; 0: one pass
-
-    @property
-    def passes(self) -> int:
-        """The number of rows for each sentence."""
-        return 1 if self.r_drop == 0.0 else 2
-
-    def with_gradient(
-        self,
-        logits: Float[Array, "B T C"],
-        targets: Int[Array, "B T"],
-        columns: Int[Array, "C"],
-        vocab_size: int,
-        axis: str | None = None,
-        token_weights: Float[Array, "B T"] | None = None,
-    ) -> tuple[Float[Array, ""], LossSums, Float[Array, "B T C"]]:
-        """Returns the summed criterion, the sums that a step reports, and the gradient with respect to the logits.
-
-        `token_weights` weight all sums, also the number of tokens. `columns` are the consecutive numbers of the columns
-        in the vocabulary. Those of `vocab_size` or more are ignored. With `axis`, the remaining columns are on the
-        devices of this mesh axis.
-        """
-        is_padded = len(columns) * (1 if axis is None else jax.lax.axis_size(axis)) > vocab_size
-        truths, columns, labels = targets - columns[0], columns[None, None], targets[..., None]
-        smoothing = self.label_smoothing * LABEL_SMOOTHING_SUPPORTS[self.support](columns, labels, vocab_size)
-        if is_padded:
-            logits = jnp.where(columns < vocab_size, logits, LOWEST)
-            smoothing = jnp.where(columns < vocab_size, smoothing, 0.0)
-        rows = row_statistics(logits, truths, smoothing)
-        if axis is not None:
-            maximum = jax.lax.pmax(rows.maximum, axis)
-            exponentials = rows.exponentials * jnp.exp(rows.maximum - maximum)
-            rows = RowStatistics(maximum, *jax.lax.psum((exponentials, rows.truth, rows.smooth), axis))
-        normalizer = rows.maximum + jnp.log(rows.exponentials)
-        weights = (targets != PAD) / jnp.float32(self.passes)  # each sentence counts once
-        weights = weights if token_weights is None else weights * token_weights
-        sums = LossSums(
-            loss=jnp.sum(weights * (normalizer - (1.0 - self.label_smoothing) * rows.truth - rows.smooth)),
-            nll=jnp.sum(weights * (normalizer - rows.truth)),
-            correct=jnp.sum(weights * (rows.truth >= rows.maximum)),
-            tokens=jnp.sum(weights),
-        )
-        # On CPUs the compiler reuses the exponentials that have been summed.
-        p = jnp.exp(logits - rows.maximum[..., None]) * (1 / rows.exponentials)[..., None]
-        d_logits = weights[..., None] * (p - (1.0 - self.label_smoothing) * (columns == labels) - smoothing)
-        if self.r_drop == 0.0:
-            return sums.loss, sums, d_logits
-        # The paper adds the losses of both passes (equation 3). This is their mean, so all terms are halved.
-        divergence, d_divergence = _symmetric_kl(logits, p, weights[::2], axis)
-        weight = self.r_drop / 2
-        return sums.loss + weight * divergence, sums, d_logits + weight * d_divergence
+    loss = smoothed_cross_entropy(logits, targets, columns, training.label_smoothing, training.label_smoothing_support)
+    if passes == 1:
+        return loss, loss
+    # The paper adds the losses of both passes (equation 3). This is their mean, so all terms are halved.
+    return loss + training.r_drop / 2 * symmetric_kl(logits, columns), loss
 
 
-def _symmetric_kl(
-    logits: Float[Array, "B T C"], p: Float[Array, "B T C"], weights: Float[Array, "R T"], axis: str | None
-) -> tuple[Float[Array, ""], Float[Array, "B T C"]]:
-    """Returns the sum of (KL(p || q) + KL(q || p)) / 2 over rows 2i, 2i + 1, and its gradient (R-Drop, equation 2).
+def sum_losses(
+    losses: tuple[Float[Array, "B T"], Float[Array, "B T"]],
+    logits: Float[Array, "B T C"],
+    targets: Int[Array, "B T"],
+    columns: Columns,
+    weights: Float[Array, "B T"],
+) -> tuple[Float[Array, ""], LossSums]:
+    """Returns the sums of a result of `token_losses`, and of all else that a step reports, weighted by token."""
+    criterion, loss = losses
+    nll = cross_entropy(logits, targets, columns)
+    is_correct = columns.take(logits, targets) >= columns.max(logits)
+    reported = LossSums(loss, nll, is_correct, jnp.ones_like(loss))
+    return jnp.sum(weights * criterion), jax.tree.map(lambda x: jnp.sum(weights * x), reported)
 
-    The `weights` of a pair of rows include the 1 / 2.
+
+def cross_entropy(logits: Float[Array, "B T C"], targets: Int[Array, "B T"], columns: Columns) -> Float[Array, "B T"]:
+    """Returns -log p(target)."""
+    return columns.logsumexp(logits) - columns.take(logits, targets)
+
+
+def smoothed_cross_entropy(
+    logits: Float[Array, "B T C"],
+    targets: Int[Array, "B T"],
+    columns: Columns,
+    smoothing: float | Float[Array, ""],
+    support: str,
+) -> Float[Array, "B T"]:
+    """Returns -sum_v q(v) log p(v), where q has 1 - smoothing on the target and spreads the rest (section 5.4).
+
+    `support` is a key of `LABEL_SMOOTHING_SUPPORTS`.
     """
-    pairs, (p, q) = logits.reshape(-1, 2, *logits.shape[1:]), jnp.moveaxis(p.reshape(-1, 2, *p.shape[1:]), 1, 0)
-    # KL(p || q) + KL(q || p) = sum_v (p_v - q_v) r_v with r_v = log p_v - log q_v, where both normalizers cancel.
-    log_ratio = pairs[:, 0] - pairs[:, 1]
-    mean_under_p, mean_under_q = jnp.sum(p * log_ratio, axis=-1), jnp.sum(q * log_ratio, axis=-1)
-    if axis is not None:
-        mean_under_p, mean_under_q = jax.lax.psum((mean_under_p, mean_under_q), axis)
-    d_first = p - q + p * (log_ratio - mean_under_p[..., None])
-    d_second = q - p - q * (log_ratio - mean_under_q[..., None])
-    d_logits = jnp.stack([d_first, d_second], axis=1) * weights[:, None, :, None]
-    return jnp.sum(weights * (mean_under_p - mean_under_q)), d_logits.reshape(logits.shape)
+    weights = LABEL_SMOOTHING_SUPPORTS[support](columns, targets[..., None])
+    truth = columns.take(logits, targets)
+    spread = columns.sum(weights * logits)
+    return columns.logsumexp(logits) - (1.0 - smoothing) * truth - smoothing * spread
+
+
+def symmetric_kl(logits: Float[Array, "B T C"], columns: Columns) -> Float[Array, "B T"]:
+    """Returns (KL(p || q) + KL(q || p)) / 2 for p and q in rows 2i and 2i + 1, in both (R-Drop, Liang et al. 2021)."""
+    log_p = logits - columns.logsumexp(logits)[..., None]
+    first, second = log_p[::2], log_p[1::2]
+    divergence = columns.sum((jnp.exp(first) - jnp.exp(second)) * (first - second)) / 2
+    return jnp.repeat(divergence, 2, axis=0)

@@ -13,7 +13,7 @@ import optax.contrib
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
-from transformer.config.types import Config, is_positive, names_in
+from transformer.config.types import Config, names_in
 from transformer.data.sources.lines import parse_number
 from transformer.distributed.mesh import sharding_rule
 from transformer.model.partitioning import is_for_one_cpu, target_platform
@@ -33,17 +33,17 @@ def make_optimizer(config: Config, schedule: optax.Schedule, frozen: str = "") -
     """Returns the optimizer with its weight decay, after gradient clipping if any. `config` is `config.optimizer`.
 
     `frozen` are the names of parameters that stay as they are. `update` takes an optional `learning_rate`, which
-    replaces the schedule's: a program that has it as an argument does not depend on the schedule. Raises UserError
-    unless `rate_factors` is NAME:FACTOR,...
+    replaces the schedule's, and an optional `weight_decay`, which replaces one above 0: a program that has them as
+    arguments does not depend on their values. Raises UserError unless `rate_factors` is NAME:FACTOR,...
     """
     factors = read_factors(config.rate_factors) + [(name, 0.0) for name in names_in(frozen)]
 
-    def with_schedule(schedule: optax.Schedule) -> optax.GradientTransformation:
+    def with_rates(schedule: optax.Schedule, weight_decay: float | jax.Array) -> optax.GradientTransformation:
         optimizer = OPTIMIZERS[config.name](config, schedule)
-        if is_positive(config.weight_decay):
+        if config.weight_decay > 0:
             # Of matrices, and the same for all optimizers: Optax's adafactor would ignore the learning rate.
             matrices = functools.partial(jax.tree.map, lambda x: x.ndim > 1)
-            decay = optax.add_decayed_weights(lambda count: -config.weight_decay * schedule(count), matrices)
+            decay = optax.add_decayed_weights(lambda count: -weight_decay * schedule(count), matrices)
             optimizer = optax.chain(optimizer, decay)
         if config.clip_norm > 0:
             optimizer = optax.chain(optax.clip_by_global_norm(config.clip_norm), optimizer)
@@ -52,11 +52,13 @@ def make_optimizer(config: Config, schedule: optax.Schedule, frozen: str = "") -
         # Frozen parameters do not count in the norm that is clipped.
         return optax.chain(_scale_by_name(factors, only_zeros=True), optimizer, _scale_by_name(factors))
 
-    def update(updates, state, params=None, *, learning_rate: jax.Array | None = None):
+    def update(
+        updates, state, params=None, *, learning_rate: jax.Array | None = None, weight_decay=config.weight_decay
+    ):
         used = schedule if learning_rate is None else lambda _: learning_rate
-        return with_schedule(used).update(updates, state, params)
+        return with_rates(used, weight_decay).update(updates, state, params)
 
-    return optax.GradientTransformationExtraArgs(with_schedule(schedule).init, update)
+    return optax.GradientTransformationExtraArgs(with_rates(schedule, config.weight_decay).init, update)
 
 
 def begins_with(name: str, prefixes: Iterable[str]) -> bool:

@@ -1,9 +1,14 @@
-"""The training criterion as a function of the model's output and the output table, a chunk of rows at a time."""
+"""A loss as a function of the model's output and the output table, a chunk of rows at a time.
 
-import dataclasses
+The logits of all rows never exist at once. A chunk's logits give its gradients in the forward pass, so that the
+backward pass recomputes nothing.
+"""
+
 import functools
 import math
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +21,23 @@ from transformer.config.types import Config
 from transformer.data.batches.collation import Batch
 from transformer.model import kernels
 from transformer.model.partitioning import ROW_AXES, target_platform
-from transformer.training.loss import Criterion, LossSums
+from transformer.support.special_tokens import PAD
+from transformer.training.columns import Columns
+from transformer.training.loss import LossSums, sum_losses, token_losses
+
+# (logits, targets, columns, logits of other models) to the criterion of each token, and the loss that is reported
+TokenLosses = Callable[..., tuple[Float[Array, "B T"], Float[Array, "B T"]]]
 
 
-@dataclasses.dataclass(frozen=True)
+class Output(NamedTuple):
+    """The output of a model, whose logits are hidden table^T + bias."""
+
+    hidden: Float[Array, "B T D"]
+    table: Float[Array, "V D"]
+    bias: Float[Array, " V"] | None = None
+
+
+@dataclass(frozen=True)
 class ProjectedLoss:
     """Maps a `TokenModel` and a batch to the summed criterion and to the sums that a step reports."""
 
@@ -28,118 +46,158 @@ class ProjectedLoss:
 
     def __call__(self, model: nnx.Module, batch: Batch, rngs: nnx.Rngs | None) -> tuple[Float[Array, ""], LossSums]:
         """Computes R-Drop's second pass of each row only with dropout: in evaluation `rngs` is None."""
-        r_drop = 0.0 if rngs is None else self.training.r_drop
-        criterion = Criterion(self.training.label_smoothing, self.training.label_smoothing_support, r_drop)
-        batch = {name: jnp.repeat(array, criterion.passes, axis=0) for name, array in batch.items()}
-        targets, weights = batch.pop("target_output"), batch.pop("target_weights", None)
-        hidden, (table, bias) = model.hidden(**batch, rngs=rngs), model.output_table_and_bias
-        return projected_loss(criterion, self.mesh, hidden, table, targets, bias, weights)
+        passes = 2 if self.training.r_drop and rngs is not None else 1
+        batch = {name: jnp.repeat(array, passes, axis=0) for name, array in batch.items()}
+        targets = batch.pop("target_output")
+        weights = (targets != PAD) / jnp.float32(passes)  # each sentence counts once
+        weights *= batch.pop("target_weights", 1.0)
+        output = Output(model.hidden(**batch, rngs=rngs), *model.output_table_and_bias)
+        losses = functools.partial(token_losses, training=self.training, passes=passes)
+        return projected_loss(losses, passes, self.mesh, output, targets, weights)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def projected_loss(
-    criterion: Criterion,
+    losses: TokenLosses,
+    passes: int,
     mesh: Mesh,
-    hidden: Float[Array, "B T D"],
-    table: Float[Array, "V D"],
+    output: Output,
     targets: Int[Array, "B T"],
-    bias: Float[Array, " V"] | None = None,
-    weights: Float[Array, "B T"] | None = None,
+    weights: Float[Array, "B T"],
+    others: tuple[Output, ...] = (),
 ) -> tuple[Float[Array, ""], LossSums]:
-    """Returns the summed criterion of the logits hidden table^T + bias, and the sums that a step reports.
+    """Returns the weighted sum of the criterion over all tokens, and the sums that a step reports.
 
-    The logits of all rows never exist at once. A chunk's logits give its gradients at once, so that the backward pass
-    recomputes nothing. Products take operands in the dtype of `hidden`; logits and the table's gradient are float32.
+    `losses` receives the logits of some rows, with all passes of a sentence. Those of `others`, such as a teacher, are
+    constants. Matmuls take operands in the dtype of `hidden`; logits and the table's gradient are float32.
     """
     # The compiler removes the gradients.
-    return _with_gradients(criterion, mesh, hidden, table, targets, bias, weights)[0]
+    return _with_gradients(losses, passes, mesh, output, targets, weights, others)[0]
 
 
-def _backward(criterion: Criterion, mesh: Mesh, gradients: tuple, cotangents: tuple) -> tuple:
+def _backward(losses: TokenLosses, passes: int, mesh: Mesh, gradient: Output, cotangents: tuple) -> tuple:
     scale, _ = cotangents  # the sums are reported, not trained on
-    d_hidden, d_table, d_bias = gradients
-    d_bias = jax.tree.map(lambda d: scale * d, d_bias)
-    return (scale * d_hidden).astype(d_hidden.dtype), scale * d_table, None, d_bias, None
+    scaled = jax.tree.map(lambda d: (scale * d).astype(d.dtype), gradient)
+    return scaled, None, None, None
 
 
-def _with_gradients(criterion: Criterion, mesh: Mesh, *operands: jax.Array | None) -> tuple:
-    """Returns ((criterion, sums), (d_hidden, d_table, d_bias)), computed by all devices of the mesh.
+def _with_gradients(
+    losses: TokenLosses,
+    passes: int,
+    mesh: Mesh,
+    output: Output,
+    targets: Int[Array, "B T"],
+    weights: Float[Array, "B T"],
+    others: tuple[Output, ...] = (),
+) -> tuple:
+    """Returns ((criterion, sums), gradient of the output), computed by all devices of the mesh.
 
-    The devices split the rows over "data" and "fsdp", with R-Drop's rows of a sentence on one device, and the columns
-    over "tensor"; collectives reduce statistics and gradients. The sentences must divide evenly over the devices.
+    The devices split the rows over "data" and "fsdp", with the passes of a sentence on one device, and the columns over
+    "tensor"; collectives reduce statistics and gradients. The sentences must divide evenly over the devices.
     """
-    hidden, table, targets, bias, weights = operands
-    (vocab_size, d_model), sizes = table.shape, mesh.shape
-    rows = P(ROW_AXES)
+    hidden, (vocab_size, d_model) = output.hidden, output.table.shape
+    split = {axis for axis, size in mesh.shape.items() if size > 1}
+    row_axes = tuple(axis for axis in ROW_AXES if axis in split)
+    rows = P(row_axes)
+    tensor = "tensor" if "tensor" in split else None
     # Between processes on CPUs, a reduce-scatter may return wrong sums (jax-ml/jax#40830).
     is_exact = target_platform() != "cpu" or jax.process_count() == 1
-    splits_d_table = sizes["fsdp"] > 1 and d_model % sizes["fsdp"] == 0 and is_exact
+    scatters = "fsdp" in split and d_model % mesh.shape["fsdp"] == 0 and is_exact
     # The devices of "tensor" compute an equal number of columns each, which suits their matrix units.
-    padding = -vocab_size % (kernels.COLUMN_MULTIPLE[target_platform()] * sizes["tensor"])
-    padded = jnp.pad(table.astype(hidden.dtype), ((0, padding), (0, 0)))
-    padded_bias = None if bias is None else jnp.pad(bias, (0, padding))
+    padding = -vocab_size % (kernels.COLUMN_MULTIPLE[target_platform()] * mesh.shape["tensor"])
 
-    def sum_over(axes: tuple[str, ...], x: Any) -> Any:
-        # XLA on CPUs copies an array even for a sum over one device.
-        axes = tuple(axis for axis in axes if sizes[axis] > 1)
-        return jax.lax.psum(x, axes) if axes else x
+    def pad(output: Output) -> Output:
+        hidden, table, bias = output
+        table = jnp.pad(table.astype(hidden.dtype), ((0, padding), (0, 0)))
+        return Output(hidden, table, None if bias is None else jnp.pad(bias, (0, padding)))
 
-    def on_device(*shards):
-        axis = "tensor" if sizes["tensor"] > 1 else None
-        (result, d_table, d_bias), d_hidden = _sum_chunks(criterion, vocab_size, axis, *shards)
-        (result, d_bias), d_table = sum_over(ROW_AXES, (result, d_bias)), sum_over(("data",), d_table)
-        if splits_d_table:
+    def on_device(outputs: tuple[Output, ...], targets: jax.Array, weights: jax.Array) -> tuple:
+        width = len(outputs[0].table)
+        first = 0 if tensor is None else jax.lax.axis_index(tensor) * width
+        columns = Columns((first + jnp.arange(width))[None, None], vocab_size, tensor, padding > 0)
+        totals, d_hidden = _sum_chunks(losses, passes, columns, row_axes, outputs, targets, weights)
+        result, d_table, d_bias = totals
+        result, d_bias = _sum_over(row_axes, (result, d_bias))
+        if scatters:
+            d_table = _sum_over(row_axes[:-1], d_table)
             d_table = jax.lax.psum_scatter(d_table, "fsdp", scatter_dimension=1, tiled=True)
         else:
-            d_table = sum_over(("fsdp",), d_table)
-        return result, (sum_over(("tensor",), d_hidden).astype(hidden.dtype), d_table, d_bias)
+            d_table = _sum_over(row_axes, d_table)
+        return result, Output(_sum_over((tensor,), d_hidden).astype(hidden.dtype), d_table, d_bias)
 
-    result, (d_hidden, *d_output) = jax.shard_map(
+    specs = Output(rows, P(tensor), P(tensor))
+    result, gradient = jax.shard_map(
         on_device,
         mesh=mesh,
-        in_specs=(rows, P("tensor"), rows, P("tensor"), rows),
-        out_specs=(P(), (rows, P("tensor", "fsdp" if splits_d_table else None), P("tensor"))),
-        check_vma=False,
-    )(hidden, padded, targets, padded_bias, weights)
-    return result, (d_hidden, *jax.tree.map(lambda d: d[:vocab_size], d_output))
+        in_specs=((specs,) * (1 + len(others)), rows, rows),
+        out_specs=(P(), specs._replace(table=P(tensor, "fsdp" if scatters else None))),
+    )(tuple(map(pad, (output, *others))), targets, weights)
+    d_hidden, *d_output = gradient
+    return result, Output(d_hidden, *jax.tree.map(lambda d: d[:vocab_size], d_output))
 
 
 projected_loss.defvjp(_with_gradients, _backward)
 
 
+def _sum_over(axes: tuple[str | None, ...], x: Any) -> Any:
+    axes = tuple(filter(None, axes))
+    return jax.lax.psum(x, axes) if axes else x
+
+
 def _sum_chunks(
-    criterion: Criterion,
-    vocab_size: int,
-    axis: str | None,
-    hidden: Float[Array, "B T D"],
-    table: Float[Array, "C D"],
+    losses: TokenLosses,
+    passes: int,
+    columns: Columns,
+    row_axes: tuple[str, ...],
+    outputs: tuple[Output, ...],
     targets: Int[Array, "B T"],
-    bias: Float[Array, " C"] | None,
-    weights: Float[Array, "B T"] | None,
+    weights: Float[Array, "B T"],
 ) -> tuple[tuple, Float[Array, "B T D"]]:
     """Returns ((criterion, sums), d_table, d_bias) and d_hidden of the rows and the columns of logits of one device."""
-    (rows, length, _), passes = hidden.shape, criterion.passes
-    columns = jnp.arange(len(table)) + jax.lax.axis_index("tensor") * len(table)
+    whole, table, bias = outputs[0]
+    rows, length = targets.shape
     count = math.ceil(rows // passes / kernels.rows_per_chunk(4 * passes * length * len(table)))
     chunk_rows = passes * math.ceil(rows / passes / count)  # a sentence's passes are in one chunk
 
-    def split(x):
+    def split(x: jax.Array) -> jax.Array:
         x = jnp.pad(x, ((0, count * chunk_rows - rows), *[(0, 0)] * (x.ndim - 1)))
         return x.reshape(count, chunk_rows, *x.shape[1:])
 
-    def add_chunk(totals, chunk):
-        hidden, targets, weights = chunk
-        flat = hidden.reshape(-1, hidden.shape[-1])
-        logits = kernels.product_with_transpose(flat, table, kernels.FLOAT32).reshape(*targets.shape, -1)
-        logits = logits if bias is None else logits + bias[None, None]
-        *result, d_logits = criterion.with_gradient(logits, targets, columns, vocab_size, axis, weights)
-        d_bias = None if bias is None else jnp.sum(d_logits, axis=(0, 1))
-        d_logits = d_logits.reshape(len(flat), -1).astype(hidden.dtype)
-        # A sum over devices is rounded once, at its end.
-        d_hidden = kernels.product(d_logits, table, hidden.dtype if axis is None else kernels.FLOAT32)
-        d_table = kernels.transposed_product(d_logits, flat)
-        return jax.tree.map(jnp.add, totals, (tuple(result), d_table, d_bias)), d_hidden.reshape(hidden.shape)
+    def add_chunk(totals: tuple, chunk: tuple) -> tuple:
+        hiddens, targets, weights = chunk
+        logits, *others = (
+            _logits(output._replace(hidden=x), columns) for output, x in zip(outputs, hiddens, strict=True)
+        )
 
-    start = (jnp.zeros(()), LossSums.zeros()), jnp.zeros(table.shape), None if bias is None else jnp.zeros(bias.shape)
-    totals, d_hidden = jax.lax.scan(add_chunk, start, jax.tree.map(split, (hidden, targets, weights)))
-    return totals, d_hidden.reshape(-1, *hidden.shape[1:])[:rows]
+        def sums(logits: jax.Array) -> tuple[jax.Array, LossSums]:
+            return sum_losses(losses(logits, targets, columns, *others), logits, targets, columns, weights)
+
+        criterion, gradient, reported = jax.vjp(sums, logits, has_aux=True)
+        (d_logits,) = gradient(jnp.ones_like(criterion))
+        d_bias = None if bias is None else jnp.sum(d_logits, axis=(0, 1))
+        flat = hiddens[0].reshape(-1, whole.shape[-1])
+        d_logits = d_logits.reshape(len(flat), -1).astype(flat.dtype)
+        # A sum over devices is rounded once, at its end.
+        d_hidden = kernels.product(d_logits, table, flat.dtype if columns.axis is None else kernels.FLOAT32)
+        d_table = kernels.transposed_product(d_logits, flat)
+        totals = jax.tree.map(jnp.add, totals, ((criterion, reported), d_table, d_bias))
+        return totals, d_hidden.reshape(hiddens[0].shape)
+
+    def zeros(shape: tuple[int, ...], axes: tuple[str | None, ...]) -> jax.Array:
+        """Returns zeros that differ between devices of these axes, as the sums do."""
+        return jax.lax.pcast(jnp.zeros(shape), tuple(filter(None, axes)), to="varying")
+
+    axes = (*row_axes, columns.axis)
+    scalars = jax.tree.map(lambda _: zeros((), row_axes), (0.0, LossSums.zeros()))
+    start = scalars, zeros(table.shape, axes), None if bias is None else zeros(bias.shape, axes)
+    chunks = tuple(split(output.hidden) for output in outputs), split(targets), split(weights)
+    totals, d_hidden = jax.lax.scan(add_chunk, start, chunks)
+    return totals, d_hidden.reshape(-1, *whole.shape[1:])[:rows]
+
+
+def _logits(output: Output, columns: Columns) -> Float[Array, "B T C"]:
+    hidden, table, bias = output
+    flat = hidden.reshape(-1, hidden.shape[-1])
+    logits = kernels.product_with_transpose(flat, table, kernels.FLOAT32).reshape(*hidden.shape[:2], -1)
+    logits = logits if bias is None else logits + bias[None, None]
+    return jnp.where(columns.tokens < columns.vocab_size, logits, kernels.LOWEST) if columns.is_padded else logits

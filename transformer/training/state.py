@@ -28,6 +28,14 @@ class TrainState:
         """The parameters for validation and decoding."""
         return self.parameters if self.ema_parameters is None else self.ema_parameters
 
+    def moving_average(self, parameters: dict, decay: float) -> dict | None:
+        """Returns the average after an update to `parameters`."""
+        if self.ema_parameters is None:
+            return None
+        # A warm-up of the decay, so that the average soon forgets the initial parameters.
+        decay = jnp.minimum(decay, (1.0 + self.step) / (10.0 + self.step))
+        return optax.incremental_update(parameters, self.ema_parameters, 1.0 - decay)
+
 
 def init_model(config: Config, source_vocab_size: int, target_vocab_size: int) -> tuple[nnx.GraphDef, dict]:
     """Returns the structure of the model and its initial parameters for `config.seed`, which `nnx.merge` joins."""

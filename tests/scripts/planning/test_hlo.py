@@ -10,7 +10,7 @@ FileNames
 1 "step.py"
 
 FunctionNames
-1 "TrainStep._update"
+1 "CompiledStep._update"
 2 "Encoder.__call__"
 3 "Linear.__call__"
 
@@ -68,7 +68,7 @@ def test_attributes_with_line_breaks_belong_to_their_instruction(program):
 
 def test_functions_are_found_by_stack_frames(program):
     main = by_name(program)
-    assert main["loop"].functions == ["TrainStep._update", "Encoder.__call__", "Linear.__call__"]
+    assert main["loop"].functions == ["CompiledStep._update", "Encoder.__call__", "Linear.__call__"]
     assert main["count"].functions == []
 
 

@@ -225,9 +225,14 @@ def test_names_are_those_of_modules():
 
     backward = "jit(_update)/transpose(jvp())/dot_general"
     assert name(len(FUNCTIONS), backward) == "Encoder/FeedForward/Linear dot_general (backward)"
-    assert name(2, "jit(_update)/add") == "TrainStep._update add"
+    assert name(2, "jit(_update)/add") == "CompiledStep._update add"
     assert name(99, "jit(_update)/add") == "add"
 
 
-FUNCTIONS = ["TrainStep._update", "TrainStep._gradients.<locals>.loss", "ProjectedLoss.__call__", "Encoder.__call__"]
+FUNCTIONS = [
+    "CompiledStep._update",
+    "compute_gradients.<locals>.loss_of",
+    "ProjectedLoss.__call__",
+    "Encoder.__call__",
+]
 FUNCTIONS += ["<lambda>", "Layer.__call__", "SublayerConnection.__call__", "FeedForward.__call__", "Linear.__call__"]
