@@ -60,7 +60,7 @@ def check_flags(arguments: argparse.Namespace) -> None:
     if arguments.readme is not None:
         raise UserError(f"--readme={arguments.readme}: is for a table; give it without --output")
     from scripts.charts.theme import check_output
-    from transformer.arguments import check_text
+    from transformer.decoding.control.arguments import check_text
 
     check_output(Path(arguments.output), ("html",))
     for text in arguments.sentence:

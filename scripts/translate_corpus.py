@@ -28,7 +28,7 @@ SHOWN = 3  # errors of a shard in the log; its file has all
 
 def main(arguments: argparse.Namespace) -> None:
     from scripts.corpora import plan, ray_workers, translator
-    from transformer.decoding.control import check_n_best
+    from transformer.decoding.strategies import check_n_best
     from transformer.support.cache import enable_compilation_cache
 
     began = time.perf_counter()

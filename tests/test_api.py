@@ -18,9 +18,9 @@ import transformer
 from tests.checkpoints.workdirs import SOURCES, make_workdir, run
 from transformer import api, translate
 from transformer.api import Model
-from transformer.arguments import check_text
 from transformer.decoding import ensemble
-from transformer.decoding.control import Control
+from transformer.decoding.control.arguments import check_text
+from transformer.decoding.control.control import Control
 from transformer.support import files, programs
 from transformer.support.errors import UserError
 

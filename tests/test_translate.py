@@ -129,7 +129,7 @@ def test_lines_that_cannot_be_translated_leave_the_others_as_they_are(translated
 
 def test_a_strategy_without_controls_is_no_error_of_lines(translated, monkeypatch):
     strategies = {"beam": STRATEGIES["beam"]._replace(takes_steps=False)}
-    monkeypatch.setattr("transformer.decoding.control.STRATEGIES", strategies)
+    monkeypatch.setattr("transformer.decoding.control.control.STRATEGIES", strategies)
     code, lines, log = translated(b"1\n2\t7\n", "--prefix_column")
     assert (code, lines) == (2, []) and "Not translated" not in log
     assert "error: prefixes, phrases and glossaries need a search by steps" in log

@@ -7,7 +7,6 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from transformer.arguments import check_controls, check_glossary, check_items, check_text, check_texts
 from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
 from transformer.config.loading import parse_overrides, with_values
@@ -15,7 +14,8 @@ from transformer.data.languages import source_tag
 from transformer.data.sources.mixture import check_direction
 from transformer.decoding import forced_decoding
 from transformer.decoding.beam_tree import BeamTree, alternatives, trace
-from transformer.decoding.control import Control
+from transformer.decoding.control.arguments import check_controls, check_glossary, check_items, check_text, check_texts
+from transformer.decoding.control.control import Control
 from transformer.decoding.forced_decoding import Attention, Encoding, is_scorable
 from transformer.decoding.translation import Translation, encode
 from transformer.support.errors import UserError
@@ -57,7 +57,7 @@ class Model:
 
     def __init__(self, models: Trained) -> None:
         self.config, self.checkpoints = models.config, models.checkpoints
-        self._decoder, self._parameters = models.decoder()
+        self._decoder, self._parameters = models.decoder(takes_controls=True)
         self._lock, self._loaded = threading.Lock(), models.config
 
     def __repr__(self) -> str:

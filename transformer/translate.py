@@ -31,10 +31,10 @@ CHUNK_LINES = 4096  # lines per device, translated together: more would fill bat
 
 
 def main(arguments: argparse.Namespace) -> None:
-    from transformer.arguments import read_columns, translate_lines
     from transformer.checkpoints import trained
-    from transformer.decoding.control import check_n_best
-    from transformer.decoding.glossary import Glossary
+    from transformer.decoding.control.arguments import read_columns, translate_lines
+    from transformer.decoding.control.glossary import Glossary
+    from transformer.decoding.strategies import check_n_best
     from transformer.support.cache import (
         enable_compilation_cache,  # these imports take seconds, which --help should not
     )
@@ -46,7 +46,7 @@ def main(arguments: argparse.Namespace) -> None:
     glossary = Glossary.read(arguments.glossary) if arguments.glossary else None
     models = trained.load(split_names(arguments.workdir), arguments.checkpoint, arguments.average, overrides)
     trained.check_translates(models.config, arguments.workdir)
-    decoder, parameters = models.decoder()
+    decoder, parameters = models.decoder(takes_controls=True)
     check_n_best(models.config.decoding, arguments.n_best)
     has_context = models.config.data.context > 0
     if interactive:

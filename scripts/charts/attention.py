@@ -9,7 +9,7 @@ import altair as alt
 import transformer
 from scripts.charts import theme
 from scripts.charts.heat_map import Axis, gradient, heat_map
-from transformer.arguments import check_text
+from transformer.decoding.control.arguments import check_text
 from transformer.decoding.forced_decoding import Attention
 from transformer.support.cache import enable_compilation_cache
 from transformer.support.errors import UserError

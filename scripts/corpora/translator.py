@@ -15,10 +15,10 @@ import pyarrow
 from pyarrow import parquet
 
 from scripts.corpora.plan import Plan, Shard
-from transformer.arguments import LINE_BREAKS
 from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
 from transformer.data.sources.lines import read_text_file
+from transformer.decoding.control.arguments import LINE_BREAKS
 from transformer.support import cache, files
 from transformer.support.errors import UserError
 from transformer.workdir import split_names

@@ -16,10 +16,10 @@ from scripts.corpora.plan import open_plan
 from scripts.datasets.folder import SPLITS, write_record
 from scripts.distillation import plan
 from scripts.distillation.folder import Folder
-from transformer.arguments import LINE_BREAKS
 from transformer.data.sources import source
 from transformer.data.sources.lines import read_text_file
 from transformer.decoding.bleu import bleu_language, make_bleu
+from transformer.decoding.control.arguments import LINE_BREAKS
 from transformer.support import files
 from transformer.support.errors import UserError
 

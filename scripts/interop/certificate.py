@@ -20,7 +20,7 @@ from transformer.config.loading import with_values
 from transformer.config.types import Config, output_limit
 from transformer.decoding import bleu
 from transformer.decoding.forced_decoding import is_scorable, score_pairs
-from transformer.decoding.text_decoder import TextDecoder
+from transformer.decoding.control.controlled_decoder import ControlledDecoder
 from transformer.support import environment, files
 from transformer.training.state import abstract_init
 
@@ -100,7 +100,7 @@ def decode(
         beam_size = 1 if search == "greedy" else request["beam_size"]
         settings = {} if has_own_search else limit | {"decoding.beam_size": beam_size}
         decoding = with_values(config, settings).decoding
-        decoder = TextDecoder((graph,), model.tokenizer, decoding, jax.local_devices(), None)
+        decoder = ControlledDecoder((graph,), model.tokenizer, decoding, jax.local_devices(), None)
         placed = decoder.place((parameters,))
         results = [best for (best,) in decoder.translate(placed, request["sources"])]
         answer[search] = [best.text for best in results]

@@ -22,7 +22,7 @@ from transformer.config.keys import checked
 from transformer.decoding import ensemble
 from transformer.decoding.batches import convert_kernels
 from transformer.decoding.beam_search import Sentences, output_limits
-from transformer.decoding.required_phrases import search_with_phrases
+from transformer.decoding.strategies import strategy_of
 from transformer.model.transformer import Transformer
 from transformer.support import files
 from transformer.training.state import abstract_init
@@ -79,7 +79,7 @@ def write_stablehlo(model: PortableModel, folder: Path, quantization: str | None
         # The largest limit of sources of this length, which may be a symbol, or a little more.
         max_length = math.ceil(decoding.max_length_factor) * (source.shape[1] - 1) + decoding.max_extra_length + 1
         sentences = Sentences(source, output_limits(source, decoding), max_length)
-        best, _ = search_with_phrases(build(parameters), sentences, decoding, n_best=1)
+        best, _ = strategy_of(decoding).search(build(parameters), sentences, decoding, n_best=1)
         return best.tokens[:, 0], best.scores[:, 0]
 
     write_safetensors(model, folder, quantization)

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from scripts.alignment.links import choose_heads, mean_weights
 from transformer.api import Model
 from transformer.data.corpus.annotations import word_starts
-from transformer.decoding.phrases import WORD
+from transformer.decoding.control.phrases import WORD
 from transformer.support.errors import UserError
 
 Escape = Callable[[str], str]

@@ -20,9 +20,9 @@ from scripts.serving.middleware import Metrics
 from transformer.api import Model
 from transformer.checkpoints.trained import check_translates_sentences
 from transformer.decoding.batches import SHORTEST, padded_lengths
-from transformer.decoding.control import Control
+from transformer.decoding.control.control import Control
+from transformer.decoding.control.glossary import Glossary
 from transformer.decoding.forced_decoding import longest_text
-from transformer.decoding.glossary import Glossary
 from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.text_decoder import FIRST_EXTRA_LENGTH
 from transformer.decoding.translation import Translation

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
-from transformer.arguments import CHECKS, check_controls, check_glossary
-from transformer.decoding.control import Control
-from transformer.decoding.glossary import Glossary
+from transformer.decoding.control.arguments import CHECKS, check_controls, check_glossary
+from transformer.decoding.control.control import Control
+from transformer.decoding.control.glossary import Glossary
 
 CLIENT_CLOSED = 499  # nginx's status for a client that went away; nobody receives it
 

@@ -10,7 +10,7 @@ import sentencex
 
 from scripts.serving.inline_tags import Element, Escape, Mark, parse, peel
 from transformer.data.languages import base_code
-from transformer.decoding.phrases import is_boundary
+from transformer.decoding.control.phrases import is_boundary
 
 _UNSPACED = ("zh", "yue", "ja", "th", "lo", "km", "my")  # languages without spaces between sentences
 _UNREAD = "script|style|textarea|code|kbd|samp|var|math"  # elements without text to translate

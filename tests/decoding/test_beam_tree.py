@@ -8,7 +8,7 @@ from tests.decoding.test_forced_decoding import DECODER, MODELS, REPLICAS, SOURC
 from tests.decoding.test_text_decoder import MODEL, VOCABULARY, random_texts, translate
 from tests.decoding.test_text_decoder import make_decoder as make_texts_decoder
 from transformer.decoding.beam_tree import DROPPED, ENDED, KEPT, BeamTree, alternatives, trace
-from transformer.decoding.control import Control
+from transformer.decoding.control.control import Control
 from transformer.decoding.forced_decoding import score_pairs
 from transformer.decoding.translation import EMPTY
 from transformer.support.errors import UserError

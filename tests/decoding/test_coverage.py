@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.decoding.control.test_constraints import LIMIT, MODEL, SCORES, SOURCE, SPACE, VOCAB_SIZE
 from tests.decoding.models import decoding_config, tiny_model
-from tests.decoding.test_constraints import LIMIT, MODEL, SCORES, SOURCE, SPACE, VOCAB_SIZE
 from tests.decoding.test_text_decoder import make_decoder, random_texts, translate
 from transformer.decoding import ensemble
 from transformer.decoding.batches import pad
 from transformer.decoding.beam_search import Sentences
+from transformer.decoding.control.required_phrases import search_with_phrases
 from transformer.decoding.coverage import log_coverage
-from transformer.decoding.required_phrases import search_with_phrases
 from transformer.model.transformer import attention_weights
 from transformer.support.special_tokens import BOS, EOS, PAD
 

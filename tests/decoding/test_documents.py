@@ -11,7 +11,7 @@ from tests.checkpoints.workdirs import make_workdir
 from transformer.checkpoints import trained
 from transformer.config.types import output_limit, with_changes
 from transformer.decoding import documents, evaluation
-from transformer.decoding.control import Control
+from transformer.decoding.control.control import Control
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import EMPTY
 from transformer.distributed import coordination

@@ -5,9 +5,8 @@ A hypothesis ends when EOS is among the K best continuations of its sentence, so
 `STOPPING_RULES` decide when a sentence is done. It is done earlier if no live hypothesis can become one of the n_best.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +15,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config.types import Config, output_limit
 from transformer.decoding import ensemble
-from transformer.decoding.constraints import constrain
 from transformer.decoding.top_k import gather, top_k
 from transformer.support.special_tokens import BOS, EOS, PAD
 
@@ -30,14 +28,14 @@ class Sentences(NamedTuple):
     max_length: L, the static length of the outputs, EOS included. A row with a limit of L or more may be returned
       before it is done.
     lines: the number of each row's line, which only samples depend on.
-    constraints: see `constrain`.
+    adjust: a function of the prediction, the tokens (B, K, L) and their number that returns the prediction to search.
     """
 
     source: Int[Array, "B S"]
     limits: Int[Array, "B"]
     max_length: int
     lines: Int[Array, "B"] | None = None
-    constraints: Mapping[str, Any] = MappingProxyType({})
+    adjust: Callable[..., ensemble.Prediction] = lambda prediction, tokens, position: prediction
 
 
 class Hypotheses(NamedTuple):
@@ -102,10 +100,10 @@ class BeamSearch:
 
     def step(self, state: State) -> tuple[State, ensemble.Prediction, Bool[Array, "B K"], Float[Array, "B K"]]:
         """Returns the next state, the prediction, which hypotheses end, and their log-probabilities with EOS."""
-        (_, limits, *_, constraints), config, position = self.sentences, self.config, state.position
+        limits, config, position = self.sentences.limits, self.config, state.position
         tokens = jnp.where(position == 0, BOS, state.live_tokens[:, :, position - 1])
         prediction, caches = ensemble.decode_step(self.models, tokens, position, state.caches)
-        prediction = constrain(constraints, limits, prediction, state.live_tokens, position)
+        prediction = self.sentences.adjust(prediction, state.live_tokens, position)
         end_token_log_p = prediction.logits[:, :, EOS] - prediction.log_normalizer
         end_log_p = state.live_log_p + end_token_log_p
         (live_log_p, parents, tokens, token_log_p), rivals = self.extend(state, prediction)
@@ -172,6 +170,11 @@ class BeamSearch:
         """Returns the `n_best` translations of each row, and which rows are done."""
         final = jax.lax.while_loop(self.is_unfinished, lambda state: self.step(state)[0], self.start())
         return Hypotheses(*(x[:, : self.n_best] for x in final.ended)), final.done
+
+
+def beam_search(models: Models, sentences: Sentences, config: Config, n_best: int) -> SearchResult:
+    """Returns the `n_best` translations of each row, and which rows are done."""
+    return BeamSearch(models, sentences, config, n_best).run()
 
 
 def empty_hypotheses(rows: Any, count: int, length: int) -> Hypotheses:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,9 +11,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config.types import Config
-from transformer.decoding.batches import Replicas, make_batches
+from transformer.decoding.batches import DecodingBatch, Replicas, make_batches
 from transformer.decoding.beam_search import BeamSearch, Models, Sentences, State, length_penalty
-from transformer.decoding.control import Control
+from transformer.decoding.control.control import Control
+from transformer.decoding.control.controlled_decoder import ControlledDecoder
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import EMPTY, Translation
 from transformer.support.errors import UserError
@@ -69,7 +70,7 @@ def trace(decoder: TextDecoder, parameters: Replicas, text: str) -> BeamTree:
     """Returns the beam search for the translation of a text."""
     (source,) = decoder.source_tokens([text], first_line=1)
     source = source or [EOS]
-    steps = _search_steps(decoder, parameters, source, Control())
+    steps = _search_steps(decoder, parameters, source, decoder.arrays_of([source], first_line=1))
     source_pieces, target_pieces = (side.pieces for side in decoder.tokenizer.sides)
     nodes = _make_nodes(steps, target_pieces, decoder.config)
     best = [max((i for i, node in enumerate(nodes) if node.outcome == ENDED), key=lambda i: nodes[i].score)]
@@ -78,7 +79,9 @@ def trace(decoder: TextDecoder, parameters: Replicas, text: str) -> BeamTree:
     return BeamTree(tuple(source_pieces[token] for token in source), tuple(nodes), tuple(best))
 
 
-def alternatives(decoder: TextDecoder, parameters: Replicas, text: str, prefix: str, count: int) -> list[Translation]:
+def alternatives(
+    decoder: ControlledDecoder, parameters: Replicas, text: str, prefix: str, count: int
+) -> list[Translation]:
     """Returns a translation for each of the `count` likeliest tokens after the prefix, the likeliest token first.
 
     Raises UserError if the beam search does not consider so many tokens, or no output has the prefix.
@@ -89,16 +92,18 @@ def alternatives(decoder: TextDecoder, parameters: Replicas, text: str, prefix: 
     if not source:
         return [EMPTY]
     tokens = decoder.control.encode_text("prefix", prefix)
-    steps = _search_steps(decoder, parameters, source, Control(tokens))
+    arrays_of = decoder.arrays_of([source], 1, [Control(tokens)])
+    steps = _search_steps(decoder, parameters, source, arrays_of)
     _, _, following, log_p = (array[len(tokens)].tolist() for array in steps)
     likeliest = sorted(zip(log_p, following, strict=True), key=lambda pair: -pair[0])[:count]
     controls = [Control([*tokens, token]) for value, token in likeliest if math.isfinite(value)]
     return [best for (best,) in decoder.translate(parameters, [text] * len(controls), controls=controls)]
 
 
-def _search_steps(decoder: TextDecoder, parameters: Replicas, source: Sequence[int], control: Control) -> Step:
+def _search_steps(
+    decoder: TextDecoder, parameters: Replicas, source: Sequence[int], arrays_of: Callable[[DecodingBatch], tuple]
+) -> Step:
     """Returns the steps of the search for the translation of a source."""
-    arrays_of = decoder.arrays_of([source], first_line=1, controls=[control])
     (batch,) = make_batches({0: len(source)}, decoder.config.max_source_length, 1)
     search = decoder.jit(decoder.search, method=record, n_best=1, extra_length=None)
     ((_, steps),) = decoder.map(search, parameters, [batch], arrays_of)

@@ -3,17 +3,26 @@
 cp(X; Y) = beta * sum_i log(min(sum_j p_ij, 1)), where p_ij is the attention to source token i at output token j.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer.decoding.beam_search import Hypotheses
+from transformer.config.types import Config
+from transformer.decoding.beam_search import Hypotheses, Models, SearchResult, Sentences, beam_search
 from transformer.decoding.forced_decoding import shift_right
 from transformer.decoding.top_k import gather
 from transformer.model.transformer import Transformer, attention_weights
 from transformer.support.special_tokens import EOS, PAD
+
+
+def search_with_coverage(
+    models: Models, sentences: Sentences, config: Config, n_best: int, search: Callable[..., SearchResult] = beam_search
+) -> SearchResult:
+    """Returns the best hypotheses of the beam by score plus coverage penalty, and which rows are done."""
+    hypotheses, done = search(models, sentences, config, config.beam_size)
+    return rank_by_coverage(models, sentences.source, hypotheses, config.coverage_penalty, n_best), done
 
 
 def rank_by_coverage(

@@ -3,19 +3,18 @@
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from transformer.config.types import Config, output_limit
+from transformer.config.types import output_limit
 from transformer.data.sources.source import SEPARATOR
 from transformer.decoding.batches import Replicas
-from transformer.decoding.control import Control
-from transformer.decoding.text_decoder import TextDecoder
+from transformer.decoding.control.control import Control
+from transformer.decoding.control.controlled_decoder import ControlledDecoder
 from transformer.decoding.translation import EMPTY, Translation
 from transformer.support.errors import UserError
 
 
 @dataclasses.dataclass(eq=False)
-class DocumentDecoder(TextDecoder):
+class DocumentDecoder(ControlledDecoder):
     """Translates texts that are the sentences of documents, in order; blank texts end documents.
 
     A sentence is searched after the best translations of at most `context` sentences before it, as in training. Its
@@ -88,10 +87,3 @@ class DocumentDecoder(TextDecoder):
         own = {"text": " ".join(text.split()), "tokens": tokens, "pieces": translation.pieces[count:]}
         own |= {"token_log_probabilities": log_p, "log_probability": sum(log_p)}
         return dataclasses.replace(translation, **own)
-
-
-def make_decoder(data: Config, *known: Any) -> TextDecoder:
-    """Returns the decoder of sentences, or of documents, for models that were trained with the group `data`."""
-    # The output of a language model begins with its source, so it continues each sentence by itself.
-    is_of_documents = data.context and data.source_language
-    return DocumentDecoder(*known, context=data.context) if is_of_documents else TextDecoder(*known)

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int, Num
 from transformer.config.types import Config
 from transformer.decoding.beam_search import Models, SearchResult, Sentences
 from transformer.decoding.sampling import sample
-from transformer.decoding.translation import Translation
+from transformer.decoding.translation import Translation, different_texts
 
 
 def draw_candidates(models: Models, sentences: Sentences, config: Config, n_best: int) -> SearchResult:
@@ -27,12 +27,12 @@ def draw_candidates(models: Models, sentences: Sentences, config: Config, n_best
 def rank_samples(translations: list[Translation], config: Config) -> list[Translation]:
     """Returns the different texts of samples by expected utility. `config` is the group `config.decoding`."""
     counts = Counter(translation.text for translation in translations)
-    return _rank(different_texts(translations, config), np.array([*counts.values()]), config)
+    return _rank(different_texts(translations), np.array([*counts.values()]), config)
 
 
 def rank_hypotheses(translations: list[Translation], config: Config) -> list[Translation]:
     """Returns the different texts of a beam by expected utility. `config` is the group `config.decoding`."""
-    candidates = different_texts(translations, config)
+    candidates = different_texts(translations)
     log_p = np.array([candidate.log_probability for candidate in candidates])
     return _rank(candidates, np.exp(log_p - log_p.max()), config)
 
@@ -46,12 +46,6 @@ def _rank(candidates: list[Translation], weights: Num[np.ndarray, "N"], config: 
         for candidate, score in zip(candidates, expected.tolist(), strict=True)
     ]
     return sorted(scored, key=lambda candidate: -round(candidate.score, 9))  # equal up to the order of sums: a tie
-
-
-def different_texts(translations: list[Translation], config: Config | None = None) -> list[Translation]:
-    """Returns the first translation with each text, since several token sequences may have it."""
-    first: dict[str, Translation] = {}
-    return [x for x in translations if first.setdefault(x.text, x) is x]
 
 
 def chrf(texts: Sequence[str]) -> Float[np.ndarray, "N N"]:

@@ -15,9 +15,9 @@ from absl import logging
 from jaxtyping import Float
 
 from transformer.decoding.batches import DeviceModels, Replicas
-from transformer.decoding.control import check_n_best
+from transformer.decoding.control.controlled_decoder import ControlledDecoder
 from transformer.decoding.forced_decoding import is_scorable, score_pairs
-from transformer.decoding.text_decoder import TextDecoder
+from transformer.decoding.strategies import check_n_best
 from transformer.decoding.translation import Translation
 
 
@@ -49,7 +49,7 @@ class Scorer:
 
 
 @dataclass(eq=False)
-class RerankingDecoder(TextDecoder):
+class RerankingDecoder(ControlledDecoder):
     """A decoder that finds `beam_size` hypotheses of each text and returns the best by the scores of all models."""
 
     scorers: Sequence[Scorer] = ()
@@ -57,7 +57,7 @@ class RerankingDecoder(TextDecoder):
     def translate(
         self, parameters: Replicas, texts: Sequence[str], n_best: int = 1, *arguments: Any, **options: Any
     ) -> list[list[Translation]]:
-        """Returns what `TextDecoder.translate` does, in the order of the reranked scores."""
+        """Returns what `ControlledDecoder.translate` does, in the order of the reranked scores."""
         check_n_best(self.config, n_best)
         translations, weights = [], [1.0, *(scorer.weight for scorer in self.scorers)]
         for known, terms in zip(*self.hypotheses(parameters, texts, *arguments, **options), strict=True):

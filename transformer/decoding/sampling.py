@@ -10,7 +10,6 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from transformer.config.types import Config
 from transformer.decoding import ensemble
 from transformer.decoding.beam_search import Hypotheses, Models, SearchResult, Sentences, length_penalty
-from transformer.decoding.constraints import constrain
 from transformer.support.special_tokens import BOS, EOS, PAD
 
 LOWEST_TEMPERATURE = 1e-30  # is greedy already; at 1e-38 all quotients would be -inf in float32
@@ -32,14 +31,14 @@ def sample(models: Models, sentences: Sentences, config: Config, n_best: int) ->
     Temperature, top_k, top_p and epsilon of `config`, the group `config.decoding`, change which tokens are drawn, not
     the log-probabilities and scores returned.
     """
-    source, limits, max_length, lines, constraints = sentences
+    source, limits, max_length, lines, adjust = sentences
     rows, keys = len(source), sample_keys(config.seed, lines, n_best)
     forbidden = jnp.array(ensemble.forbidden_tokens(config.forbid_unk))
 
     def advance(state: State) -> State:
         previous = jnp.where(state.position == 0, BOS, state.tokens[:, :, state.position - 1])
         prediction, caches = ensemble.decode_step(models, previous, state.position, state.caches)
-        prediction = constrain(constraints, limits, prediction, state.tokens, state.position)
+        prediction = adjust(prediction, state.tokens, state.position)
         log_p = (prediction.logits - prediction.log_normalizer[:, :, None]).at[:, :, forbidden].set(-jnp.inf)
         step_keys = jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, state.position)))(keys)
         drawn = draw(step_keys, log_p, config.temperature, config.top_k, config.top_p, config.epsilon)

@@ -5,11 +5,12 @@ from typing import NamedTuple
 
 from transformer.config.types import Config
 from transformer.decoding import mbr
-from transformer.decoding.beam_search import SearchResult
+from transformer.decoding.beam_search import SearchResult, beam_search
+from transformer.decoding.coverage import search_with_coverage
 from transformer.decoding.ctc_search import ctc_search
-from transformer.decoding.required_phrases import search_with_phrases
 from transformer.decoding.sampling import sample
-from transformer.decoding.translation import Translation
+from transformer.decoding.translation import Translation, different_texts
+from transformer.support.errors import UserError
 
 SAMPLING = ("temperature", "top_k", "top_p", "epsilon", "seed", "mbr_samples")  # keys that only samples depend on
 
@@ -30,14 +31,26 @@ class Strategy(NamedTuple):
     samples: bool = False
     takes_steps: bool = True
     size: str | None = "beam_size"
-    select: Callable[[list[Translation], Config], list[Translation]] = mbr.different_texts
+    select: Callable[[list[Translation], Config], list[Translation]] = lambda found, _: different_texts(found)
     ranks_all: bool = False
 
 
 STRATEGIES = {
-    "beam": Strategy(search_with_phrases),
+    "beam": Strategy(beam_search),
     "sample": Strategy(sample, samples=True, size=None, select=lambda drawn, _: drawn),
     "mbr": Strategy(mbr.draw_candidates, samples=True, size="mbr_samples", select=mbr.rank_samples, ranks_all=True),
-    "mbr_beam": Strategy(search_with_phrases, select=mbr.rank_hypotheses, ranks_all=True),
+    "mbr_beam": Strategy(beam_search, select=mbr.rank_hypotheses, ranks_all=True),
     "ctc": Strategy(ctc_search, takes_steps=False),
 }
+
+
+def strategy_of(config: Config) -> Strategy:
+    """Returns the strategy of `config.decoding`. The coverage penalty makes it another search."""
+    strategy = STRATEGIES[config.strategy]
+    return strategy._replace(search=search_with_coverage) if config.coverage_penalty else strategy
+
+
+def check_n_best(config: Config, n_best: int) -> None:
+    """Raises UserError if the search of `config.decoding` keeps fewer than `n_best` hypotheses."""
+    if (size := STRATEGIES[config.strategy].size) and n_best > config[size]:
+        raise UserError(f"n_best={n_best}: must be at most decoding.{size}={config[size]}; raise that")

@@ -4,10 +4,9 @@ import contextlib
 import copy
 import functools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from absl import logging
 from flax import nnx
@@ -16,10 +15,8 @@ from jaxtyping import Array, Int
 from transformer.config.types import output_limit
 from transformer.decoding.batches import SHORTEST, DecodingBatch, DeviceModels, Replicas, make_batches, pad
 from transformer.decoding.beam_search import Hypotheses, Sentences, output_limits
-from transformer.decoding.control import Control, OutputControl, check_n_best
-from transformer.decoding.phrase_translation import search_twice
 from transformer.decoding.shortlist import CandidateModel
-from transformer.decoding.strategies import STRATEGIES
+from transformer.decoding.strategies import check_n_best, strategy_of
 from transformer.decoding.translation import EMPTY, Translation, encode, read_hypotheses
 from transformer.support.special_tokens import EOS, UNK
 from transformer.support.workers import call_all
@@ -38,8 +35,7 @@ class TextDecoder(DeviceModels):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.strategy = STRATEGIES[self.config.strategy]
-        self.control = OutputControl(self.config, self.tokenizer.target)
+        self.strategy = strategy_of(self.config)
         self.compile_seconds = 0.0  # of all calls of `translate`
         # Not at each validation; a server does not keep all warnings that texts of users cause.
         self._warn_once = functools.lru_cache(128)(lambda warning: logging.warning("%s", warning))
@@ -51,35 +47,27 @@ class TextDecoder(DeviceModels):
         n_best: int = 1,
         first_line: int = 1,
         report: Callable[[int], None] = lambda count: None,
-        controls: Sequence[Control] = (),
     ) -> list[list[Translation]]:
         """Returns the translations of each text, at most `n_best`, best first (samples: in the order drawn).
 
         A text without tokens has `n_best` empty translations. `first_line` is the line number of the first text, for
         warnings and for the samples' random numbers. `report` is called with the number of texts just finished.
-        `controls` are empty or have one for each text.
 
-        Raises UserError if `check_n_best` or `OutputControl.encode` does, or the vocabulary cannot encode a text.
+        Raises UserError if `check_n_best` does, or the vocabulary cannot encode a text.
         """
         check_n_best(self.config, n_best)
         sources = self.source_tokens(texts, first_line)
-        search = functools.partial(self._translate, parameters, n_best, first_line)
-        if all(len(self.control.searches(control)) == 1 for control in controls):
-            return search(sources, controls, report)
-        self.control.encode(controls, sources, first_line)  # refuses what no output can have
-        return search_twice(search, self.control, sources, controls, report)
+        return self.search_sources(parameters, sources, n_best, self.arrays_of(sources, first_line), report)
 
-    def _translate(
+    def search_sources(
         self,
         parameters: Replicas,
-        n_best: int,
-        first_line: int,
         sources: list[list[int]],
-        controls: Sequence[Control],
+        n_best: int,
+        arrays_of: Callable[[DecodingBatch], tuple],
         report: Callable[[int], None],
     ) -> list[list[Translation]]:
         """Returns the translations of each source, by searches in batches of similar length."""
-        arrays_of = self.arrays_of(sources, first_line, controls)
         translations = [[EMPTY] * n_best for _ in sources]
         pending = [i for i, source in enumerate(sources) if source]
         report(len(sources) - len(pending))
@@ -121,7 +109,7 @@ class TextDecoder(DeviceModels):
     ) -> list[Callable]:
         """Returns functions that each compile a program of `translate` for such sources; arrays may be abstract.
 
-        `arrays_of` are those of sources with controls.
+        arrays_of: a result of the method of this name, which it is by default.
         """
         lengths = dict(enumerate(lengths))
         passes = [self._pass(lengths, n_best, extra_length) for extra_length in self.extra_lengths]
@@ -170,18 +158,14 @@ class TextDecoder(DeviceModels):
             self._warn_once(warning)
         return [[*tokens[:-1][: longest - 1], EOS] if len(tokens) > 1 else [] for tokens in sources]
 
-    def arrays_of(
-        self, sources: list[list[int]], first_line: int, controls: Sequence[Control] = ()
-    ) -> Callable[[DecodingBatch], tuple]:
-        """Returns the function from a batch to the arrays of `search`. Raises UserError as `OutputControl.encode`."""
-        constraints = self.control.encode(controls, sources, first_line)
+    def arrays_of(self, sources: list[list[int]], first_line: int) -> Callable[[DecodingBatch], tuple]:
+        """Returns the function from a batch to the arrays of `search`."""
 
         def arrays(batch: DecodingBatch) -> tuple:
             source = pad([sources[i] for i in batch.indices], batch.rows, batch.length)
-            rows = [*batch.indices, *[-1] * (batch.rows - len(batch.indices))]  # the last one for filler rows
-            lines = np.array(rows, np.int32) + first_line
+            lines = np.array(batch.padded_indices, np.int32) + first_line
             candidates = None if self.shortlist is None else self.shortlist.candidates(source)
-            return source, lines, candidates, constraints(rows)
+            return source, lines, candidates
 
         return arrays
 
@@ -191,7 +175,6 @@ class TextDecoder(DeviceModels):
         source: Int[Array, "B S"],
         lines: Int[Array, "B"],
         candidates: Int[Array, "B C"] | None,
-        constraints: Mapping[str, Array],
         *,
         method: Callable[..., Any],
         n_best: int,
@@ -200,11 +183,7 @@ class TextDecoder(DeviceModels):
         """Returns the result of `method`, which has the arguments of `Strategy.search`."""
         models = models if candidates is None else [CandidateModel(model, candidates) for model in models]
         limits, max_length = output_limits(source, self.config), self._max_length(source.shape[1], extra_length)
-        if "limit" in constraints:
-            shorter = constraints["limit"][:, 0]
-            limits = jnp.where(shorter > 0, jnp.minimum(limits, shorter), limits)
-        sentences = Sentences(source, limits, max_length, lines, self.control.values_with(constraints))
-        return method(models, sentences, self.config, n_best)
+        return method(models, Sentences(source, limits, max_length, lines), self.config, n_best)
 
     def _max_length(self, length: int, extra_length: int | None) -> int:
         """Returns the length of the outputs of a pass, EOS included, for sources that are padded to `length`."""

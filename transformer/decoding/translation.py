@@ -56,3 +56,9 @@ def read_hypotheses(hypotheses: Hypotheses, vocabulary: Vocabulary) -> list[Tran
         scores = log_p, sum(log_p), float(hypotheses.scores[n])
         translations.append(Translation(text, tuple(tokens), token_pieces, *scores))
     return translations or [EMPTY]
+
+
+def different_texts(translations: list[Translation]) -> list[Translation]:
+    """Returns the first translation with each text, since several token sequences may have it."""
+    first: dict[str, Translation] = {}
+    return [x for x in translations if first.setdefault(x.text, x) is x]

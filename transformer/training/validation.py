@@ -16,7 +16,7 @@ from transformer.data.corpus.corpus import Corpus
 from transformer.data.sources.mixture import held_out_sets
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.bleu import metrics_in
-from transformer.decoding.documents import make_decoder
+from transformer.decoding.decoders import make_decoder
 from transformer.decoding.evaluation import translate_and_score
 from transformer.decoding.forced_decoding import Attention, attention_compilation, is_scorable, read_pair
 from transformer.decoding.strategies import STRATEGIES
@@ -71,7 +71,7 @@ class Validation:
         if config.training.eval_bleu:
             strategy, beam_size = validation_strategy(config.decoding.strategy), config.training.eval_beam_size
             decoding = with_changes(config.decoding, strategy=strategy, beam_size=beam_size)
-            self.decoder = make_decoder(config.data, [graph], tokenizer, decoding, jax.local_devices())
+            self.decoder = make_decoder(config, [graph], tokenizer, decoding, jax.local_devices())
             self.texts = {name: read_texts(set_config, self.decoder) for name, set_config in sets.items()}
             short = (
                 (number, *pair)

@@ -29,8 +29,8 @@ from scripts.serving.models import load_models
 from scripts.serving.requests import read_controls, read_fields
 from tests.scripts.serving.conftest import LIMITS, listening
 from transformer.api import Model
-from transformer.decoding.control import Control
-from transformer.decoding.glossary import Glossary
+from transformer.decoding.control.control import Control
+from transformer.decoding.control.glossary import Glossary
 from transformer.support import programs
 from transformer.support.errors import UserError
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from transformer.decoding.glossary import Glossary
+from transformer.decoding.control.glossary import Glossary
 from transformer.support.errors import UserError
 
 

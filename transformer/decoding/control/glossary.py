@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from transformer.data.sources.lines import read_text_file
-from transformer.decoding.phrases import find_words
+from transformer.decoding.control.phrases import find_words
 from transformer.support.errors import UserError
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from absl import logging
 
 from transformer.decoding.batches import Replicas
-from transformer.decoding.control import Control
-from transformer.decoding.glossary import Glossary
+from transformer.decoding.control.control import Control
+from transformer.decoding.control.glossary import Glossary
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import Translation, encode
 from transformer.support.errors import UserError

@@ -15,9 +15,9 @@ from transformer.data.tokenizers.vocabulary import IdsVocabulary
 from transformer.decoding import beam_search, ensemble
 from transformer.decoding.batches import DecodingBatch
 from transformer.decoding.beam_search import BeamSearch, Sentences
-from transformer.decoding.constraints import constrain
-from transformer.decoding.control import Control, OutputControl
-from transformer.decoding.required_phrases import search_with_phrases
+from transformer.decoding.control.constraints import constrain
+from transformer.decoding.control.control import Control, OutputControl
+from transformer.decoding.control.required_phrases import search_with_phrases
 from transformer.support.errors import UserError
 from transformer.support.special_tokens import EOS, PAD, SPECIAL, UNK
 

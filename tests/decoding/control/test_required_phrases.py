@@ -9,19 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.decoding.control.test_constraints import LIMIT, LOG_P, MODEL, SCORES, SOURCE, SPACE, VOCAB_SIZE, has
+from tests.decoding.control.test_phrases import MODEL as SPELLED_MODEL
+from tests.decoding.control.test_phrases import TEXTS as SPELLED_TEXTS
+from tests.decoding.control.test_phrases import make_decoder as phrases_decoder
+from tests.decoding.control.test_phrases import make_vocabulary
 from tests.decoding.models import decoding_config, log_probabilities, random_sources
-from tests.decoding.test_constraints import LIMIT, LOG_P, MODEL, SCORES, SOURCE, SPACE, VOCAB_SIZE, has
-from tests.decoding.test_phrases import MODEL as SPELLED_MODEL
-from tests.decoding.test_phrases import TEXTS as SPELLED_TEXTS
-from tests.decoding.test_phrases import make_decoder as phrases_decoder
-from tests.decoding.test_phrases import make_vocabulary
 from tests.decoding.test_text_decoder import make_decoder, random_texts, translate
 from transformer.decoding import ensemble
 from transformer.decoding.beam_search import BeamSearch, Sentences
-from transformer.decoding.constraints import measure_progress, needed_after
-from transformer.decoding.control import Control, OutputControl
-from transformer.decoding.phrase_translation import search_twice
-from transformer.decoding.required_phrases import rank_in_groups, search_with_phrases
+from transformer.decoding.control.constraints import measure_progress, needed_after
+from transformer.decoding.control.control import Control, OutputControl
+from transformer.decoding.control.phrase_translation import search_twice
+from transformer.decoding.control.required_phrases import rank_in_groups, search_with_phrases
 from transformer.decoding.translation import EMPTY
 from transformer.support.errors import UserError
 from transformer.support.special_tokens import EOS, PAD, UNK

@@ -5,17 +5,20 @@ their phrases form a bank. The beam takes the best of each bank in turn, so thos
 competes within the bank of the hypotheses that need no more tokens.
 """
 
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config.types import Config, with_changes
 from transformer.decoding import ensemble
-from transformer.decoding.beam_search import BeamSearch, Extensions, Models, SearchResult, Sentences, State
-from transformer.decoding.constraints import measure_progress, needed_after, phrase_tokens
-from transformer.decoding.coverage import rank_by_coverage
+from transformer.decoding.beam_search import BeamSearch, Extensions, Models, SearchResult, Sentences, State, beam_search
+from transformer.decoding.control.constraints import measure_progress, needed_after, phrase_tokens
+from transformer.decoding.coverage import search_with_coverage
 from transformer.decoding.top_k import gather, top_k
 from transformer.support.special_tokens import EOS, PAD
 
@@ -33,22 +36,26 @@ class Candidates(NamedTuple):
     banks: Int[Array, "B KN"]  # how many tokens the extended hypothesis needs for its phrases
 
 
+@dataclass(frozen=True)
 class PhraseSearch(BeamSearch):
     """A search for outputs with C phrases of A alternatives; PAD fills up tokens, alternatives and phrases.
 
     A sentence has the beam_size hypotheses of a plain search and one for each token of its phrases, at most
-    `MAX_BANKS` of these.
+    `MAX_BANKS` of these. edges: `Spelling.edges`.
     """
+
+    phrases: Int[Array, "B C A M"]
+    edges: Bool[Array, "V 2"]
 
     @property
     def num_live(self) -> int:
-        _, count, _, length = self.sentences.constraints["required"].shape
+        _, count, _, length = self.phrases.shape
         return self.config.beam_size + min(count * length, MAX_BANKS)
 
     @property
     def num_live_of_rows(self) -> Int[Array, "B 1"]:
         """The number of live hypotheses of each row, at most `num_live`. It does not depend on padding."""
-        sizes = (self.sentences.constraints["required"] != PAD).sum(axis=3).max(axis=2).sum(axis=1)
+        sizes = (self.phrases != PAD).sum(axis=3).max(axis=2).sum(axis=1)
         return self.config.beam_size + jnp.minimum(sizes, MAX_BANKS)[:, None]
 
     def extend(self, state: State, prediction: ensemble.Prediction) -> tuple[Extensions, Float[Array, "B _"]]:
@@ -67,8 +74,7 @@ class PhraseSearch(BeamSearch):
 
     def candidates(self, state: State, prediction: ensemble.Prediction) -> Candidates:
         """Returns the extensions by the likeliest tokens of each hypothesis, and by tokens that its phrases need."""
-        phrases = self.sentences.constraints["required"]
-        edges = self.sentences.constraints["edges"]
+        phrases, edges = self.phrases, self.edges
         excluded = (EOS, *ensemble.forbidden_tokens(self.config.forbid_unk))
         logits = prediction.logits.at[:, :, jnp.array(excluded)].set(-jnp.inf)
         likely_logits, likely = top_k(logits, min(self.config.beam_size, logits.shape[-1]))
@@ -102,15 +108,18 @@ def rank_in_groups(groups: Int[Array, "B N"], values: Float[Array, "B N"]) -> In
     return jax.vmap(lambda at, ranks: jnp.zeros_like(ranks).at[at].set(ranks))(order, places - first)
 
 
-def search_with_phrases(models: Models, sentences: Sentences, config: Config, n_best: int) -> SearchResult:
-    """Returns the best hypotheses by their scores, coverage penalty included, and which rows are done."""
-    kept = config.beam_size if config.coverage_penalty else n_best
-    if "required" in sentences.constraints:
+def with_phrases(
+    search: Callable[..., SearchResult], phrases: Int[Array, "B C A M"], edges: Bool[Array, "V 2"]
+) -> Callable[..., SearchResult]:
+    """Returns the search with `PhraseSearch` for `BeamSearch`. A search without a beam stays the same."""
+
+    def search_phrases(models: Models, sentences: Sentences, config: Config, n_best: int) -> SearchResult:
         # The first hypotheses that end are not those of the largest bank, and take no place from live ones.
         changed = with_changes(config, shrinking_beam=False, stopping="current")
-        hypotheses, done = PhraseSearch(models, sentences, changed, kept).run()
-    else:
-        hypotheses, done = BeamSearch(models, sentences, config, kept).run()
-    if config.coverage_penalty:
-        hypotheses = rank_by_coverage(models, sentences.source, hypotheses, config.coverage_penalty, n_best)
-    return hypotheses, done
+        return PhraseSearch(models, sentences, changed, n_best, phrases, edges).run()
+
+    if search is beam_search:
+        return search_phrases
+    if search is search_with_coverage:
+        return functools.partial(search_with_coverage, search=search_phrases)
+    return search

@@ -5,13 +5,13 @@ import math
 
 import pytest
 
+from tests.decoding.control.test_phrases import MODEL, SPELLING, TEXTS, VOCABULARY, make_decoder
 from tests.decoding.models import log_probabilities
-from tests.decoding.test_phrases import MODEL, SPELLING, TEXTS, VOCABULARY, make_decoder
 from tests.decoding.test_text_decoder import VOCABULARY as INTEGERS
 from transformer.decoding.batches import pad
-from transformer.decoding.control import Control
-from transformer.decoding.phrases import Spelling
-from transformer.decoding.prefixes import fragment_states, split_fragment
+from transformer.decoding.control.control import Control
+from transformer.decoding.control.phrases import Spelling
+from transformer.decoding.control.prefixes import fragment_states, split_fragment
 from transformer.decoding.translation import encode
 from transformer.support.special_tokens import EOS, SPECIAL
 

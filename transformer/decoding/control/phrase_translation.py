@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from transformer.decoding.control import Control, OutputControl
-from transformer.decoding.mbr import different_texts
-from transformer.decoding.translation import EMPTY, Translation
+from transformer.decoding.control.control import Control, OutputControl
+from transformer.decoding.translation import EMPTY, Translation, different_texts
 
 # A function of sources, their controls and a report, which receives the number of finished sources. It returns the
 # translations of each source.

@@ -11,8 +11,8 @@ from jaxtyping import Array, Int
 from transformer.config.types import Config, output_limit
 from transformer.data.sources.lines import read_text_file
 from transformer.data.tokenizers.vocabulary import Vocabulary
-from transformer.decoding.phrases import WORD, Spelling, find_words, spelling_of
-from transformer.decoding.prefixes import fragment_states, split_fragment
+from transformer.decoding.control.phrases import WORD, Spelling, find_words, spelling_of
+from transformer.decoding.control.prefixes import fragment_states, split_fragment
 from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.translation import Translation, encode
 from transformer.support import files
@@ -194,12 +194,6 @@ class OutputControl:
         if UNK in tokens:
             raise UserError(f"{name}: {text!r:.60} has characters that the vocabulary lacks; change it")
         return tokens
-
-
-def check_n_best(config: Config, n_best: int) -> None:
-    """Raises UserError if the search of `config.decoding` keeps fewer than `n_best` hypotheses."""
-    if (size := STRATEGIES[config.strategy].size) and n_best > config[size]:
-        raise UserError(f"n_best={n_best}: must be at most decoding.{size}={config[size]}; raise that")
 
 
 def _sizes(rows: Sequence, least: Sequence[int], growth: int) -> tuple[int, ...]:

@@ -18,9 +18,9 @@ from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary, SentencePieceVocabulary
 from transformer.decoding import ensemble
 from transformer.decoding.beam_search import BeamSearch, Sentences
-from transformer.decoding.constraints import History, forbid_banned_phrases
-from transformer.decoding.control import Control
-from transformer.decoding.phrases import Spelling, is_boundary
+from transformer.decoding.control.constraints import History, forbid_banned_phrases
+from transformer.decoding.control.control import Control
+from transformer.decoding.control.phrases import Spelling, is_boundary
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.support.errors import UserError
 from transformer.support.special_tokens import EOS, PAD, SPECIAL

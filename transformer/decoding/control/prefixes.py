@@ -7,7 +7,7 @@ last word are forced. The characters of the last word, its fragment, are matched
 import bisect
 from collections.abc import Sequence
 
-from transformer.decoding.phrases import Spelling
+from transformer.decoding.control.phrases import Spelling
 
 MAX_FRAGMENT = 32  # characters; in scripts without spaces a fragment begins within the text
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from tests.decoding.models import decoding_config
 from tests.decoding.test_text_decoder import VOCABULARY, make_decoder, translate
-from transformer.decoding import control
-from transformer.decoding.control import Control, OutputControl
+from transformer.decoding.control import control
+from transformer.decoding.control.control import Control, OutputControl
 
 TEXTS = ["1 2 3", "4 5", "6 7 1 1", "2 2"]
 CONTROLS = [Control("7"), Control("", [["3 2"], ["6", "5 5"]]), Control("1 1", [["4"]], ["2"]), Control(banned=["5 6"])]

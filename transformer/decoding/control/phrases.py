@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from transformer.data.tokenizers.vocabulary import Vocabulary
-from transformer.decoding.constraints import BOUNDARY
+from transformer.decoding.control.constraints import BOUNDARY
 from transformer.decoding.translation import encode
 from transformer.support.special_tokens import SPECIAL, UNK
 
