@@ -19,8 +19,8 @@ from transformer.config.keys import checked
 from transformer.config.loading import with_values
 from transformer.config.types import Config, output_limit
 from transformer.decoding import bleu
-from transformer.decoding.forced_decoding import is_scorable, score_pairs
 from transformer.decoding.control.controlled_decoder import ControlledDecoder
+from transformer.decoding.forced_decoding import is_scorable, score_pairs
 from transformer.support import environment, files
 from transformer.training.state import abstract_init
 

@@ -40,11 +40,6 @@ class DecodingBatch(NamedTuple):
     length: int
     indices: list[int]
 
-    @property
-    def padded_indices(self) -> list[int]:
-        """The index of each row, -1 for a filler row."""
-        return [*self.indices, *[-1] * (self.rows - len(self.indices))]
-
 
 def padded_lengths(longest: int, shortest: int = SHORTEST) -> tuple[int, ...]:
     """Returns the padded lengths: powers of two times `shortest`, and last `longest`."""

@@ -22,18 +22,11 @@ def search_with_coverage(
 ) -> SearchResult:
     """Returns the best hypotheses of the beam by score plus coverage penalty, and which rows are done."""
     hypotheses, done = search(models, sentences, config, config.beam_size)
-    return rank_by_coverage(models, sentences.source, hypotheses, config.coverage_penalty, n_best), done
-
-
-def rank_by_coverage(
-    models: Sequence[Transformer], source: Int[Array, "B S"], hypotheses: Hypotheses, beta: float, count: int
-) -> Hypotheses:
-    """Returns the best `count` hypotheses by score plus coverage penalty, which become their scores."""
     rows, beams, length = hypotheses.tokens.shape
-    penalty = beta * log_coverage(models, source, hypotheses.tokens.reshape(-1, length), beams)
-    scores = hypotheses.scores + penalty.reshape(rows, beams)
-    scores, best = jax.lax.top_k(scores, count)
-    return Hypotheses(*(gather(x, best) for x in hypotheses))._replace(scores=scores)
+    log_coverages = log_coverage(models, sentences.source, hypotheses.tokens.reshape(-1, length), beams)
+    scores = hypotheses.scores + (config.coverage_penalty * log_coverages).reshape(rows, beams)
+    scores, best = jax.lax.top_k(scores, n_best)
+    return Hypotheses(*(gather(x, best) for x in hypotheses))._replace(scores=scores), done
 
 
 def log_coverage(

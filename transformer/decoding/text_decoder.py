@@ -163,7 +163,8 @@ class TextDecoder(DeviceModels):
 
         def arrays(batch: DecodingBatch) -> tuple:
             source = pad([sources[i] for i in batch.indices], batch.rows, batch.length)
-            lines = np.array(batch.padded_indices, np.int32) + first_line
+            rows = [*batch.indices, *[-1] * (batch.rows - len(batch.indices))]  # the last one for filler rows
+            lines = np.array(rows, np.int32) + first_line
             candidates = None if self.shortlist is None else self.shortlist.candidates(source)
             return source, lines, candidates
 

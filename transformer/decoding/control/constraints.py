@@ -8,30 +8,25 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Int
 
+from transformer.decoding.control.phrases import BOUNDARY
 from transformer.decoding.ensemble import Prediction
 from transformer.support.special_tokens import EOS, PAD
 
-BOUNDARY = np.iinfo(np.int32).max  # in a rule of a banned phrase: a character that is no part of a word, or none
 NEVER = 1 << 16  # tokens that an absent alternative of a required phrase needs
 
 
 class History(NamedTuple):
     """The tokens of the hypotheses, `position` of each, and the most that a row's output may have before EOS.
 
-    spelling: `Spelling.table`, for banned phrases. edges, ranks, lengths: those of `Spelling`, for required phrases and
-      fragments. None where nothing needs them.
+    spelling: arrays of `Spelling` by name, for phrases and fragments. None where nothing needs them.
     """
 
     tokens: Int[Array, "B K L"]
     position: Int[Array, ""]
     limits: Int[Array, "B"]
-    spelling: Int[Array, "V W"] | None
-    edges: Bool[Array, "V 2"] | None
-    ranks: Int[Array, "V"] | None
-    lengths: Int[Array, "V"] | None
+    spelling: Mapping[str, Array] | None
 
 
 Forbidden = Bool[Array, "B K V"]  # as the next token
@@ -61,7 +56,7 @@ def forbid_banned_phrases(rules: Int[Array, "#B N C"], history: History, forbidd
     tokens, before = rules[:, None, :, 0], rules[:, None, :, 1:]
     length = before.shape[3]  # of the text to compare, which the last `length` tokens have
     recent = jnp.flip(jnp.roll(history.tokens, -history.position, axis=2), axis=2)[:, :, :length]
-    codes = history.spelling[recent].reshape(*recent.shape[:2], -1)
+    codes = history.spelling["table"][recent].reshape(*recent.shape[:2], -1)
     places = jnp.where(codes == 0, length, jnp.cumsum(codes != 0, axis=2) - 1)
     text = jax.vmap(jax.vmap(lambda row, at: jnp.zeros(length, int).at[at].set(row, mode="drop")))(codes, places)
     agrees = (before == 0) | (before == text[:, :, None]) | ((before == BOUNDARY) & (text[:, :, None] <= 0))
@@ -71,8 +66,9 @@ def forbid_banned_phrases(rules: Int[Array, "#B N C"], history: History, forbidd
 def require_phrases(phrases: Int[Array, "B C A M"], history: History, forbidden: Forbidden) -> Forbidden:
     """Forbids EOS before all phrases are in a hypothesis, and tokens after which they do not fit into its limit."""
     wanted = phrase_tokens(phrases, history.tokens.shape[1])
-    progress = measure_progress(history.tokens, history.position, phrases, history.edges)
-    remaining = needed_after(progress, wanted, phrases, history.edges)
+    edges = history.spelling["edges"]
+    progress = measure_progress(history.tokens, history.position, phrases, edges)
+    remaining = needed_after(progress, wanted, phrases, edges)
     is_late = remaining > (history.limits - history.position)[:, None, None] - 1
     too_late = jnp.broadcast_to(is_late[:, :, -1:], forbidden.shape)
     too_late = jax.vmap(jax.vmap(lambda row, token, value: row.at[token].set(value)))(too_late, wanted, is_late)
@@ -83,11 +79,12 @@ def match_fragment(states: Int[Array, "B F N"], history: History, forbidden: For
     """Forbids tokens that do not continue the last word of a prefix. See `prefixes.fragment_states` for the states."""
     num_forced = states[:, 0, 0]
     is_after = (jnp.arange(history.tokens.shape[2])[None] >= num_forced[:, None])[:, None]
-    count = jnp.where(is_after & (history.tokens != PAD), history.lengths[history.tokens], 0).sum(axis=2)  # characters
+    characters = jnp.where(is_after & (history.tokens != PAD), history.spelling["lengths"][history.tokens], 0)
+    count = characters.sum(axis=2)
     state = jax.vmap(lambda rows, at: rows.at[at].get(mode="fill", fill_value=0))(states, count)  # (B, K, N)
     first, end, tokens = state[:, :, 1:2], state[:, :, 2:3] - 1, state[:, :, 3:]
     is_active = (history.position >= num_forced)[:, None, None] & (end >= 0)
-    ranks = history.ranks[None, None]
+    ranks = history.spelling["ranks"][None, None]
     begins_with_rest = (ranks >= first) & (ranks < end)
     is_beginning = _forbid(tokens, tokens != PAD, jnp.zeros_like(forbidden))
     return jnp.where(is_active, (forbidden | ~begins_with_rest) & ~is_beginning, forbidden)
@@ -127,14 +124,14 @@ def constrain(
 ) -> Prediction:
     """Returns the prediction without the tokens that the constraints forbid.
 
-    values: those of entries of `CONSTRAINTS`, and the fields of `History` that these need.
+    values: those of entries of `CONSTRAINTS`, and `History.spelling` if one needs it.
     """
     if not values:
         return prediction
     # A language model predicts nothing but the next token of its prompt.
     values = {**values, "prompt": jnp.isfinite(prediction.logits).sum(axis=2, keepdims=True) == 1}
     forbidden = jnp.zeros(prediction.logits.shape, bool)
-    history = History(tokens, position, limits, *map(values.get, ("spelling", "edges", "ranks", "lengths")))
+    history = History(tokens, position, limits, values.get("spelling"))
     for name in filter(values.__contains__, CONSTRAINTS):
         forbidden = CONSTRAINTS[name](values[name], history, forbidden)
     return prediction._replace(logits=jnp.where(forbidden, -jnp.inf, prediction.logits))

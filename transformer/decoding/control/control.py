@@ -79,13 +79,9 @@ class OutputControl:
     def values_with(self, arrays: Mapping[str, Array]) -> dict[str, Any]:
         """Returns the values that `constrain` takes; `arrays` are those of the rows of a batch."""
         values = self.values | arrays
-        if not {"banned", "banned_here"}.isdisjoint(values):
-            values["spelling"] = jnp.array(self.spelling.table)
-        if "required" in values:
-            values["edges"] = jnp.array(self.spelling.edges)
-        if "fragment" in values:
-            values["ranks"] = jnp.array(self.spelling.ranks)
-            values["lengths"] = jnp.array(self.spelling.lengths)
+        if not {"banned", "banned_here", "required", "fragment"}.isdisjoint(values):
+            names = ("table", "edges", "ranks", "lengths")
+            values["spelling"] = {name: jnp.array(getattr(self.spelling, name)) for name in names}
         return values
 
     def encode(

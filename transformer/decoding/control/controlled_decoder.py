@@ -1,27 +1,29 @@
 """Translation of texts whose outputs obey constraints: those of `config.decoding`, and those of each source."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
-from flax import nnx
-from jaxtyping import Array, Int
 
 from transformer.config.types import Config
 from transformer.decoding.batches import DecodingBatch, Replicas
-from transformer.decoding.beam_search import Models, Sentences
+from transformer.decoding.beam_search import Models, Sentences, beam_search
 from transformer.decoding.control.constraints import constrain
 from transformer.decoding.control.control import Control, OutputControl
-from transformer.decoding.control.phrase_translation import search_twice
-from transformer.decoding.control.required_phrases import with_phrases
+from transformer.decoding.control.required_phrases import search_with_phrases
+from transformer.decoding.coverage import search_with_coverage
 from transformer.decoding.strategies import check_n_best
 from transformer.decoding.text_decoder import TextDecoder
-from transformer.decoding.translation import Translation
+from transformer.decoding.translation import EMPTY, Translation, different_texts
 
 
 class ControlledDecoder(TextDecoder):
-    """A decoder whose searches obey the constraints of `config.decoding` and the controls of a call."""
+    """A decoder whose searches obey the constraints of `config.decoding` and the controls of a call.
+
+    A beam search with required phrases has two parts: a source is searched with its phrases only if an output of the
+    search without them lacks one. So an output that has them without being forced to is never lost.
+    """
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,55 +47,60 @@ class ControlledDecoder(TextDecoder):
         check_n_best(self.config, n_best)
         sources = self.source_tokens(texts, first_line)
 
-        def search(
-            sources: list[list[int]], controls: Sequence[Control], report: Callable[[int], None]
-        ) -> list[list[Translation]]:
+        def search(sources: list, controls: Sequence[Control], report: Callable = lambda count: None) -> list:
             arrays_of = self.arrays_of(sources, first_line, controls)
             return self.search_sources(parameters, sources, n_best, arrays_of, report)
 
-        if all(len(self.control.searches(control)) == 1 for control in controls):
+        relaxed = [self.control.searches(control)[0] for control in controls]
+        if relaxed == list(controls):
             return search(sources, controls, report)
         self.control.encode(controls, sources, first_line)  # refuses what no output can have
-        return search_twice(search, self.control, sources, controls, report)
+        translations = search(sources, relaxed)
+        pending = [[] for _ in sources]
+        limited = [Control()] * len(sources)
+        for i, (control, outputs) in enumerate(zip(controls, translations, strict=True)):
+            if sources[i] and any(self.control.lacks(output, control.required) for output in outputs):
+                pending[i] = sources[i]
+                limited[i] = self.control.with_limit(control, outputs[0])
+        forced = search(pending, limited, report)
+        for i, control in enumerate(controls):
+            if pending[i]:
+                count = max(len(translations[i]), len(forced[i]))
+                free = [output for output in translations[i] if not self.control.lacks(output, control.required)]
+                outputs = [output for output in [*free, *forced[i]] if output.tokens]
+                outputs.sort(key=lambda output: -output.score)
+                translations[i] = different_texts(outputs)[:count] or [EMPTY]
+        return translations
 
     def arrays_of(
         self, sources: list[list[int]], first_line: int, controls: Sequence[Control] = ()
     ) -> Callable[[DecodingBatch], tuple]:
         """Returns the function from a batch to the arrays of `search`. Raises UserError as `OutputControl.encode`."""
-        plain = super().arrays_of(sources, first_line)
+        plain_arrays_of = super().arrays_of(sources, first_line)
         constraints = self.control.encode(controls, sources, first_line)
-        return lambda batch: (*plain(batch), constraints(batch.padded_indices))
 
-    def search(
-        self,
-        models: Sequence[nnx.Module],
-        source: Int[Array, "B S"],
-        lines: Int[Array, "B"],
-        candidates: Int[Array, "B C"] | None,
-        constraints: Mapping[str, Array],
-        *,
-        method: Callable[..., Any],
-        **options: Any,
-    ) -> Any:
-        """Returns the result of `method` for sentences whose outputs obey the constraints."""
-        method = functools.partial(self.search_constrained, method, constraints)
-        return super().search(models, source, lines, candidates, method=method, **options)
+        def arrays(batch: DecodingBatch) -> tuple:
+            source, lines, candidates = plain_arrays_of(batch)
+            return source, lines, candidates, constraints(lines - first_line)
 
-    def search_constrained(
-        self,
-        method: Callable[..., Any],
-        constraints: Mapping[str, Array],
-        models: Models,
-        sentences: Sentences,
-        config: Config,
-        n_best: int,
-    ) -> Any:
-        limits = sentences.limits
-        if "limit" in constraints:
-            shorter = constraints["limit"][:, 0]
-            limits = jnp.where(shorter > 0, jnp.minimum(limits, shorter), limits)
-        values = self.control.values_with(constraints)
-        if "required" in values:
-            method = with_phrases(method, values["required"], values["edges"])
-        sentences = sentences._replace(limits=limits, adjust=functools.partial(constrain, values, limits))
-        return method(models, sentences, config, n_best)
+        return arrays
+
+    def search(self, models: Models, *arrays: Any, method: Callable[..., Any], **options: Any) -> Any:
+        """Returns the result of `method` for sentences that obey the constraints, which are the last of the arrays."""
+        *arrays, constraints = arrays
+
+        def search(models: Models, sentences: Sentences, config: Config, n_best: int) -> Any:
+            limits = sentences.limits
+            if "limit" in constraints:
+                shorter = constraints["limit"][:, 0]
+                limits = jnp.where(shorter > 0, jnp.minimum(limits, shorter), limits)
+            values = self.control.values_with(constraints)
+            sentences = sentences._replace(limits=limits, adjust=functools.partial(constrain, values, limits))
+            found = method
+            if "required" in values:
+                with_phrases = functools.partial(search_with_phrases, values["required"], values["spelling"]["edges"])
+                with_coverage = functools.partial(search_with_coverage, search=with_phrases)
+                found = {beam_search: with_phrases, search_with_coverage: with_coverage}.get(method, method)
+            return found(models, sentences, config, n_best)
+
+        return super().search(models, *arrays, method=search, **options)

@@ -14,10 +14,10 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from transformer.data.tokenizers.vocabulary import Vocabulary
-from transformer.decoding.control.constraints import BOUNDARY
 from transformer.decoding.translation import encode
 from transformer.support.special_tokens import SPECIAL, UNK
 
+BOUNDARY = np.iinfo(np.int32).max  # in a rule of a banned phrase: a character that is no part of a word, or none
 # Thai and Lao, Burmese, Khmer, Chinese and Japanese.
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
 WORD = re.compile(rf"[^\W{_UNSPACED}]")  # belongs to the word of a neighbour of this kind

@@ -5,8 +5,6 @@ their phrases form a bank. The beam takes the best of each bank in turn, so thos
 competes within the bank of the hypotheses that need no more tokens.
 """
 
-import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,9 +14,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config.types import Config, with_changes
 from transformer.decoding import ensemble
-from transformer.decoding.beam_search import BeamSearch, Extensions, Models, SearchResult, Sentences, State, beam_search
+from transformer.decoding.beam_search import BeamSearch, Extensions, Models, SearchResult, Sentences, State
 from transformer.decoding.control.constraints import measure_progress, needed_after, phrase_tokens
-from transformer.decoding.coverage import search_with_coverage
 from transformer.decoding.top_k import gather, top_k
 from transformer.support.special_tokens import EOS, PAD
 
@@ -108,18 +105,15 @@ def rank_in_groups(groups: Int[Array, "B N"], values: Float[Array, "B N"]) -> In
     return jax.vmap(lambda at, ranks: jnp.zeros_like(ranks).at[at].set(ranks))(order, places - first)
 
 
-def with_phrases(
-    search: Callable[..., SearchResult], phrases: Int[Array, "B C A M"], edges: Bool[Array, "V 2"]
-) -> Callable[..., SearchResult]:
-    """Returns the search with `PhraseSearch` for `BeamSearch`. A search without a beam stays the same."""
-
-    def search_phrases(models: Models, sentences: Sentences, config: Config, n_best: int) -> SearchResult:
-        # The first hypotheses that end are not those of the largest bank, and take no place from live ones.
-        changed = with_changes(config, shrinking_beam=False, stopping="current")
-        return PhraseSearch(models, sentences, changed, n_best, phrases, edges).run()
-
-    if search is beam_search:
-        return search_phrases
-    if search is search_with_coverage:
-        return functools.partial(search_with_coverage, search=search_phrases)
-    return search
+def search_with_phrases(
+    phrases: Int[Array, "B C A M"],
+    edges: Bool[Array, "V 2"],
+    models: Models,
+    sentences: Sentences,
+    config: Config,
+    n_best: int,
+) -> SearchResult:
+    """Returns what `beam_search` does, by a `PhraseSearch`."""
+    # The first hypotheses that end are not those of the largest bank, and take no place from live ones.
+    changed = with_changes(config, shrinking_beam=False, stopping="current")
+    return PhraseSearch(models, sentences, changed, n_best, phrases, edges).run()
