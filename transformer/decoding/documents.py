@@ -84,6 +84,11 @@ class DocumentDecoder(ControlledDecoder):
             return translation
         tokens, log_p = translation.tokens[count:], translation.token_log_probabilities[count:]
         (text,) = self.tokenizer.target.decode([list(tokens)])
-        own = {"text": " ".join(text.split()), "tokens": tokens, "pieces": translation.pieces[count:]}
-        own |= {"token_log_probabilities": log_p, "log_probability": sum(log_p)}
-        return dataclasses.replace(translation, **own)
+        return dataclasses.replace(
+            translation,
+            text=" ".join(text.split()),
+            tokens=tokens,
+            pieces=translation.pieces[count:],
+            token_log_probabilities=log_p,
+            log_probability=sum(log_p),
+        )

@@ -122,33 +122,27 @@ def translate_lines(
     The errors, by line number, are those of `read_columns`, and of lines that cannot be encoded or whose
     control no output can obey. Logs a warning of each. Raises UserError for an error of all lines.
     """
-    lines = enumerate(zip(texts, controls, strict=True), start=first_line)
-    usable = [("", Control()) if line in errors else known for line, known in lines]
-    texts = [text for text, _ in usable]
-    controls = [control for _, control in usable]
+    texts, controls = list(texts), list(controls)
+    for line in errors:
+        texts[line - first_line], controls[line - first_line] = "", Control()
     try:
         translations = decoder.translate(parameters, texts, n_best, first_line, controls=controls)
     except UserError:
         if any(map(any, controls)):  # a strategy that takes no control is not the error of a line
             decoder.control.check_takes_controls()
-        if not (found := _find_errors(decoder, usable, first_line)):
+        found = {}
+        for line, (text, control) in enumerate(zip(texts, controls, strict=True), start=first_line):
+            try:
+                tokens = encode(decoder.tokenizer.encoders[0], f"line {line}", text)[: decoder.config.max_source_length]
+                decoder.control.encode([control], [tokens], line)
+            except UserError as error:
+                found[line] = error
+        if not found:
             raise
         return translate_lines(decoder, parameters, n_best, texts, controls, errors | found, first_line)
     for line in sorted(errors):
         logging.warning("Not translated: %s.", errors[line])
     return translations
-
-
-def _find_errors(decoder: TextDecoder, lines: Sequence[tuple[str, Control]], first_line: int) -> dict[int, UserError]:
-    errors = {}
-    vocabulary, _ = decoder.tokenizer.encoders
-    for line, (text, control) in enumerate(lines, start=first_line):
-        try:
-            tokens = encode(vocabulary, f"line {line}", text)[: decoder.config.max_source_length]
-            decoder.control.encode([control], [tokens], line)
-        except UserError as error:
-            errors[line] = error
-    return errors
 
 
 def _parse(cell: str, name: str, line: int) -> Any:

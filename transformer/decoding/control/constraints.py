@@ -66,9 +66,8 @@ def forbid_banned_phrases(rules: Int[Array, "#B N C"], history: History, forbidd
 def require_phrases(phrases: Int[Array, "B C A M"], history: History, forbidden: Forbidden) -> Forbidden:
     """Forbids EOS before all phrases are in a hypothesis, and tokens after which they do not fit into its limit."""
     wanted = phrase_tokens(phrases, history.tokens.shape[1])
-    edges = history.spelling["edges"]
-    progress = measure_progress(history.tokens, history.position, phrases, edges)
-    remaining = needed_after(progress, wanted, phrases, edges)
+    progress = measure_progress(history.tokens, history.position, phrases, history.spelling["edges"])
+    remaining = progress.needed_after(wanted)
     is_late = remaining > (history.limits - history.position)[:, None, None] - 1
     too_late = jnp.broadcast_to(is_late[:, :, -1:], forbidden.shape)
     too_late = jax.vmap(jax.vmap(lambda row, token, value: row.at[token].set(value)))(too_late, wanted, is_late)
@@ -151,45 +150,44 @@ def phrase_tokens(phrases: Int[Array, "B C A M"], beams: int) -> Int[Array, "B K
 
 
 class Progress(NamedTuple):
-    """The phrases of hypotheses.
+    """The phrases of hypotheses, and the edges of the vocabulary's tokens.
 
     is_met: whether a hypothesis has the phrase, and more tokens after it.
     ends_with: whether its last j tokens are the first j of the alternative, for j from 0 to M.
     ends_in_word: whether its last character belongs to a word.
     """
 
+    phrases: Int[Array, "B C A M"]
+    edges: Bool[Array, "V 2"]
     is_met: Bool[Array, "B K C"]
     ends_with: Bool[Array, "B K C A M+1"]
     ends_in_word: Bool[Array, "B K"]
 
+    def needed_after(self, following: Int[Array, "B K N"]) -> Int[Array, "B K N"]:
+        """Returns how many more tokens each hypothesis needs for its phrases after each of the N following tokens.
 
-def needed_after(
-    progress: Progress, following: Int[Array, "B K N"], phrases: Int[Array, "B C A M"], edges: Bool[Array, "V 2"]
-) -> Int[Array, "B K N"]:
-    """Returns how many more tokens each hypothesis needs for its phrases after each of the N following tokens.
+        It finishes the phrase that it has begun. A phrase that ends within a word does not count.
+        """
+        phrases, edges, is_met, ends_with, ends_in_word = self
+        size = (phrases != PAD).sum(axis=3)  # (B, C, A)
+        is_alternative = size > 0
+        M = phrases.shape[3]
+        # (B, K, N, C, A, M): the token extends the first j tokens of an alternative.
+        extends = ends_with[:, :, None, :, :, :M] & (phrases[:, None, None] == following[..., None, None, None])
+        extends &= (phrases != PAD)[:, None, None]
+        begun = jnp.where(extends, jnp.arange(1, M + 1).reshape(1, 1, 1, 1, 1, M), 0).max(axis=5)  # (B, K, N, C, A)
+        is_completed = ((begun == size[:, None, None]) & is_alternative[:, None, None]).any(axis=4)
 
-    It finishes the phrase that it has begun. A phrase that ends within a word does not count.
-    """
-    is_met, ends_with, ends_in_word = progress
-    size = (phrases != PAD).sum(axis=3)  # (B, C, A)
-    is_alternative = size > 0
-    M = phrases.shape[3]
-    # (B, K, N, C, A, M): the token extends the first j tokens of an alternative.
-    extends = ends_with[:, :, None, :, :, :M] & (phrases[:, None, None] == following[..., None, None, None])
-    extends &= (phrases != PAD)[:, None, None]
-    begun = jnp.where(extends, jnp.arange(1, M + 1).reshape(1, 1, 1, 1, 1, M), 0).max(axis=5)  # (B, K, N, C, A)
-    is_completed = ((begun == size[:, None, None]) & is_alternative[:, None, None]).any(axis=4)
+        at_end = jnp.take_along_axis(ends_with, size[:, None, :, :, None], axis=4)[..., 0]  # (B, K, C, A)
+        at_end = (at_end & is_alternative[:, None]).any(axis=3)
+        continues_word = edges[following, 0] & ends_in_word[:, :, None]
+        stays_met = is_met[:, :, None] | (at_end[:, :, None] & ~continues_word[..., None])
+        is_empty = ~is_alternative.any(axis=2)[:, None, None]
+        lacks = ~(stays_met | is_completed | is_empty)  # (B, K, N, C)
 
-    at_end = jnp.take_along_axis(ends_with, size[:, None, :, :, None], axis=4)[..., 0]  # (B, K, C, A)
-    at_end = (at_end & is_alternative[:, None]).any(axis=3)
-    continues_word = edges[following, 0] & ends_in_word[:, :, None]
-    stays_met = is_met[:, :, None] | (at_end[:, :, None] & ~continues_word[..., None])
-    is_empty = ~is_alternative.any(axis=2)[:, None, None]
-    lacks = ~(stays_met | is_completed | is_empty)  # (B, K, N, C)
-
-    whole = jnp.where(is_alternative, size, NEVER).min(axis=2)[:, None, None]
-    rest = jnp.where(is_alternative[:, None, None], size[:, None, None] - begun, NEVER).min(axis=4)
-    return jnp.where(lacks, whole, 0).sum(axis=3) - jnp.where(lacks, whole - rest, 0).max(axis=3)
+        whole = jnp.where(is_alternative, size, NEVER).min(axis=2)[:, None, None]
+        rest = jnp.where(is_alternative[:, None, None], size[:, None, None] - begun, NEVER).min(axis=4)
+        return jnp.where(lacks, whole, 0).sum(axis=3) - jnp.where(lacks, whole - rest, 0).max(axis=3)
 
 
 def measure_progress(
@@ -204,7 +202,7 @@ def measure_progress(
     # Where an alternative begins. Loops over its tokens: arrays with an axis for them would be large.
     padded = jnp.pad(tokens, after)
 
-    def compare(m: Int[Array, ""], is_equal: Bool[Array, "B K C A L"]) -> Bool[Array, "B K C A L"]:
+    def compare(m, is_equal):  # (), (B, K, C, A, L)
         token = phrases[:, None, :, :, m, None]
         shifted = jax.lax.dynamic_slice_in_dim(padded, m, L, axis=2)[:, :, None, None]
         return is_equal & ((shifted == token) | (token == PAD))
@@ -219,10 +217,10 @@ def measure_progress(
     recent = jax.lax.dynamic_slice_in_dim(jnp.pad(tokens, before), position, M, axis=2)
     lengths = jnp.arange(M + 1)
 
-    def compare_ends(m: Int[Array, ""], is_equal: Bool[Array, "B K C A N"]) -> Bool[Array, "B K C A N"]:
+    def compare_ends(m, is_equal):  # (), (B, K, C, A, M + 1)
         last = recent[:, :, jnp.minimum(M - lengths + m, M - 1)][:, :, None, None]
         return is_equal & ((last == phrases[:, None, :, :, m, None]) | (m >= lengths).reshape(1, 1, 1, 1, -1))
 
     ends_with = jax.lax.fori_loop(0, M, compare_ends, jnp.ones((*shape, M + 1), bool))
     last = jnp.where(position > 0, tokens[:, :, position - 1], PAD)
-    return Progress(is_followed.any(axis=(3, 4)), ends_with, edges[last, 1])
+    return Progress(phrases, edges, is_followed.any(axis=(3, 4)), ends_with, edges[last, 1])

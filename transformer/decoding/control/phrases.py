@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from jaxtyping import Bool, Int
 
 from transformer.data.tokenizers.vocabulary import Vocabulary
 from transformer.decoding.translation import encode
@@ -41,10 +40,10 @@ class Spelling:
     """The texts of a vocabulary's tokens, from which the search knows the characters of its hypotheses.
 
     texts: those that the tokens add to an output.
-    table: the characters of each token, the last one first, filled up with 0: see `_codes`.
-    edges: whether the first and the last character of each token belong to a word.
-    lengths: the number of characters of each token.
-    sorted_texts: the texts of the tokens without special ones, in order; ranks: the place of each token there, or -1.
+    table: (V, W), the characters of each token, the last one first, filled up with 0: see `_codes`.
+    edges: (V, 2), whether the first and the last character of each token belong to a word.
+    lengths: (V,), the number of characters of each token.
+    sorted_texts: the texts of the tokens without special ones, in order; ranks: (V,), the place of each there, or -1.
     token_of: a token with each text.
     """
 
@@ -60,17 +59,17 @@ class Spelling:
             boundaries = [i for i in range(len(text) + 1) if is_boundary(text, i)]
             for start, end in itertools.combinations(boundaries, 2):
                 self._parts[text[start:end]].append((token, start))
-        self.lengths: Int[np.ndarray, " V"] = np.array(list(map(len, self.texts)), np.int32)
-        self.table: Int[np.ndarray, "V W"] = np.zeros((vocabulary.size, self.lengths.max()), np.int32)
+        self.lengths = np.array(list(map(len, self.texts)), np.int32)
+        self.table = np.zeros((vocabulary.size, self.lengths.max()), np.int32)
         for row, text in zip(self.table, self.texts, strict=True):
             row[: len(text)] = _codes(text)
         order = sorted(range(SPECIAL, vocabulary.size), key=lambda token: self.texts[token])
         self.sorted_texts = [self.texts[token] for token in order]
-        self.ranks: Int[np.ndarray, " V"] = np.full(vocabulary.size, -1, np.int32)
+        self.ranks = np.full(vocabulary.size, -1, np.int32)
         self.ranks[order] = np.arange(len(order))
         self.token_of = {self.texts[token]: token for token in order}
-        edges = [[WORD.match(text[:1]) is not None, WORD.match(text[-1:]) is not None] for text in self.texts]
-        self.edges: Bool[np.ndarray, "V 2"] = np.array(edges)
+        is_part = [[WORD.match(edge) is not None for edge in (text[:1], text[-1:])] for text in self.texts]
+        self.edges = np.array(is_part)
 
     def normalize(self, name: str, phrases: Iterable[str]) -> list[str]:
         """Returns the phrases as outputs would have them, without those that no output can have."""

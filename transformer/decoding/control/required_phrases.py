@@ -6,7 +6,6 @@ competes within the bank of the hypotheses that need no more tokens.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,22 +14,13 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer.config.types import Config, with_changes
 from transformer.decoding import ensemble
 from transformer.decoding.beam_search import BeamSearch, Extensions, Models, SearchResult, Sentences, State
-from transformer.decoding.control.constraints import measure_progress, needed_after, phrase_tokens
+from transformer.decoding.control.constraints import measure_progress, phrase_tokens
 from transformer.decoding.top_k import gather, top_k
 from transformer.support.special_tokens import EOS, PAD
 
 PHRASE_TOKENS = 8  # of its phrases by which each hypothesis is extended, at most
 UNLIKELY = 1e4  # more nats than any token costs
 MAX_BANKS = 8  # for which the beam has a place besides the beam_size ones, at most
-
-
-class Candidates(NamedTuple):
-    """Extensions of the K hypotheses of a sentence by N tokens each."""
-
-    log_p: Float[Array, "B KN"]
-    tokens: Int[Array, "B KN"]
-    token_log_p: Float[Array, "B KN"]
-    banks: Int[Array, "B KN"]  # how many tokens the extended hypothesis needs for its phrases
 
 
 @dataclass(frozen=True)
@@ -69,17 +59,20 @@ class PhraseSearch(BeamSearch):
         extensions = gather(chosen_log_p, order), parents, gather(tokens, chosen), gather(token_log_p, chosen)
         return extensions, jnp.where(banks == 0, log_p, -jnp.inf)
 
-    def candidates(self, state: State, prediction: ensemble.Prediction) -> Candidates:
-        """Returns the extensions by the likeliest tokens of each hypothesis, and by tokens that its phrases need."""
-        phrases, edges = self.phrases, self.edges
+    def candidates(self, state: State, prediction: ensemble.Prediction) -> list[Array]:
+        """Returns the extensions by the likeliest tokens of each hypothesis, and by tokens that its phrases need.
+
+        They are arrays of shape (B, K * N): log-probabilities, tokens, log-probabilities of these, and how many more
+        tokens the extended hypothesis needs for its phrases.
+        """
         excluded = (EOS, *ensemble.forbidden_tokens(self.config.forbid_unk))
         logits = prediction.logits.at[:, :, jnp.array(excluded)].set(-jnp.inf)
         likely_logits, likely = top_k(logits, min(self.config.beam_size, logits.shape[-1]))
-        progress = measure_progress(state.live_tokens, state.position, phrases, edges)
-        likely_banks = needed_after(progress, likely, phrases, edges)
+        progress = measure_progress(state.live_tokens, state.position, self.phrases, self.edges)
+        likely_banks = progress.needed_after(likely)
 
-        wanted = phrase_tokens(phrases, self.num_live)
-        banks = needed_after(progress, wanted, phrases, edges)
+        wanted = phrase_tokens(self.phrases, self.num_live)
+        banks = progress.needed_after(wanted)
         is_first = jnp.tril(wanted[:, :1, :, None] == wanted[:, :1, None], -1).sum(axis=3) == 0
         is_new = is_first & (wanted[:, :, :, None] != likely[:, :, None]).all(axis=3)
         wanted_logits = jnp.where(is_new, jnp.take_along_axis(logits, wanted, axis=2), -jnp.inf)
@@ -92,7 +85,7 @@ class PhraseSearch(BeamSearch):
         banks = jnp.concatenate([likely_banks, banks], axis=2)
         token_log_p = jnp.concatenate([likely_logits, wanted_logits], axis=2) - prediction.log_normalizer[:, :, None]
         log_p = token_log_p + state.live_log_p[:, :, None]
-        return Candidates(*(x.reshape(len(x), -1) for x in (log_p, tokens, token_log_p, banks)))
+        return [x.reshape(len(x), -1) for x in (log_p, tokens, token_log_p, banks)]
 
 
 def rank_in_groups(groups: Int[Array, "B N"], values: Float[Array, "B N"]) -> Int[Array, "B N"]:
