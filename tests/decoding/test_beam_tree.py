@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from tests.decoding.control.decoders import make_decoder as make_texts_decoder
 from tests.decoding.models import teacher_forced
 from tests.decoding.test_forced_decoding import DECODER, MODELS, REPLICAS, SOURCES, TOKENIZER, encode, make_decoder
 from tests.decoding.test_text_decoder import MODEL, VOCABULARY, random_texts, translate
-from tests.decoding.test_text_decoder import make_decoder as make_texts_decoder
 from transformer.decoding.beam_tree import DROPPED, ENDED, KEPT, BeamTree, alternatives, trace
 from transformer.decoding.control.control import Control
 from transformer.decoding.forced_decoding import score_pairs

@@ -13,8 +13,7 @@ from tests.decoding.test_text_decoder import make_decoder, random_texts, transla
 from transformer.decoding import ensemble
 from transformer.decoding.batches import pad
 from transformer.decoding.beam_search import Sentences
-from transformer.decoding.control.required_phrases import search_with_phrases
-from transformer.decoding.coverage import log_coverage
+from transformer.decoding.coverage import log_coverage, search_with_coverage
 from transformer.model.transformer import attention_weights
 from transformer.support.special_tokens import BOS, EOS, PAD
 
@@ -60,7 +59,7 @@ def test_the_penalty_by_hand(graphs):
 def search(beta, parameters, source):
     models = ensemble.build_models([MODEL.graph], parameters)
     config = decoding_config(forbid_unk=False, beam_size=len(SPACE), coverage_penalty=beta)
-    return search_with_phrases(models, Sentences(source, jnp.array([LIMIT]), LIMIT + 1), config, n_best=50)[0]
+    return search_with_coverage(models, Sentences(source, jnp.array([LIMIT]), LIMIT + 1), config, n_best=50)[0]
 
 
 @pytest.mark.slow

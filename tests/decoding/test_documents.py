@@ -9,9 +9,11 @@ from scripts.corpora import translator
 from scripts.serving.models import load_models
 from tests.checkpoints.workdirs import make_workdir
 from transformer.checkpoints import trained
+from transformer.config.loading import with_values
 from transformer.config.types import output_limit, with_changes
 from transformer.decoding import documents, evaluation
 from transformer.decoding.control.control import Control
+from transformer.decoding.decoders import make_decoder
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import EMPTY
 from transformer.distributed import coordination
@@ -83,9 +85,8 @@ def test_a_sentence_is_searched_after_the_translation_of_the_one_before_it(loade
 
 def test_a_language_model_continues_each_sentence_by_itself(loaded):
     known = [getattr(loaded.decoder()[0], field.name) for field in dataclasses.fields(TextDecoder)]
-    data = with_changes(loaded.config.data, source_language="")
-    assert type(documents.make_decoder(data, *known)) is TextDecoder
-    assert type(documents.make_decoder(loaded.config.data, *known)) is documents.DocumentDecoder
+    assert type(make_decoder(with_values(loaded.config, {"data.source_language": ""}), *known)) is TextDecoder
+    assert type(make_decoder(loaded.config, *known)) is documents.DocumentDecoder
 
 
 def test_documents_do_not_depend_on_their_neighbours(loaded):

@@ -31,10 +31,15 @@ SHORTLIST = Shortlist(
 )
 
 
-def make_decoder(shortlist: Shortlist | None = None, tokenizer: Tokenizer = TOKENIZER, **changes) -> TextDecoder:
+def make_decoder(
+    shortlist: Shortlist | None = None,
+    tokenizer: Tokenizer = TOKENIZER,
+    kind: type[TextDecoder] = TextDecoder,
+    **changes,
+) -> TextDecoder:
     config = base.get_config().decoding
     config.update({"beam_size": 2, "max_extra_length": 4, "max_source_length": 20, "batch_tokens": 256, **changes})
-    return TextDecoder([MODEL.graph], tokenizer, config, DEVICES, shortlist)
+    return kind([MODEL.graph], tokenizer, config, DEVICES, shortlist)
 
 
 def translate(decoder: TextDecoder, texts: list[str], n_best: int = 1, parameters=MODEL.parameters, **arguments):

@@ -8,16 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.decoding.control.decoders import make_decoder
 from tests.decoding.models import decoding_config, log_probabilities, random_sources, tiny_model
 from tests.decoding.test_text_decoder import MODEL as MODEL_OF_TEXTS
-from tests.decoding.test_text_decoder import make_decoder, random_texts, translate
+from tests.decoding.test_text_decoder import make_decoder as make_plain_decoder
+from tests.decoding.test_text_decoder import random_texts, translate
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
-from transformer.decoding import beam_search, ensemble
+from transformer.decoding import ensemble
 from transformer.decoding.batches import DecodingBatch
-from transformer.decoding.beam_search import BeamSearch, Sentences
+from transformer.decoding.beam_search import BeamSearch, Sentences, beam_search
 from transformer.decoding.control.constraints import constrain
 from transformer.decoding.control.control import Control, OutputControl
-from transformer.decoding.control.required_phrases import search_with_phrases
 from transformer.support.errors import UserError
 from transformer.support.special_tokens import EOS, PAD, SPECIAL, UNK
 
@@ -31,7 +32,9 @@ SCORES = LOG_P / np.array([((5 + len(body) + 1) / 6) ** 0.6 for body in SPACE])
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def search(beam_size, numbers, parameters, source, arrays):
-    sentences = Sentences(source, jnp.array([LIMIT]), LIMIT + 1, constraints=dict(numbers) | arrays)
+    limits = jnp.array([LIMIT])
+    adjust = functools.partial(constrain, dict(numbers) | arrays, limits)
+    sentences = Sentences(source, limits, LIMIT + 1, adjust=adjust)
     config = decoding_config(forbid_unk=False, beam_size=beam_size)
     return BeamSearch(ensemble.build_models([MODEL.graph], parameters), sentences, config, beam_size).run()[0]
 
@@ -144,17 +147,13 @@ def test_banned_pieces_are_forbidden_after_any_text_and_keep_the_other_probabili
         OutputControl(decoding_config(banned_pieces=("5", "99")), IdsVocabulary(12))
 
 
-def test_without_constraints_the_program_is_that_of_the_plain_search(monkeypatch):
-    arrays = make_decoder().arrays_of([[4, EOS]], first_line=1)(BATCH)
-
-    def program(decoder, method):
-        search = decoder.jit(decoder.search, method=method, n_best=1, extra_length=None)
+def test_without_constraints_the_program_is_that_of_the_plain_search():
+    def program(decoder):
+        arrays = decoder.arrays_of([[4, EOS]], first_line=1)(BATCH)
+        search = decoder.jit(decoder.search, method=beam_search, n_best=1, extra_length=None)
         return search.lower(decoder.abstract([MODEL_OF_TEXTS.parameters]), *arrays).as_text()
 
-    texts = [program(make_decoder(**changes), search_with_phrases) for changes in ({}, {"min_length": 1})]
-    monkeypatch.setattr(beam_search, "constrain", lambda values, limits, prediction, *_: prediction)
-    texts.append(program(make_decoder(), lambda *arguments: beam_search.BeamSearch(*arguments).run()))
-    assert texts[0] == texts[2] != texts[1]
+    assert program(make_decoder()) == program(make_plain_decoder()) != program(make_decoder(min_length=1))
 
 
 def test_the_prompt_of_a_language_model_is_not_forbidden():

@@ -4,8 +4,9 @@ import itertools
 
 import numpy as np
 
+from tests.decoding.control.decoders import make_decoder
 from tests.decoding.models import decoding_config
-from tests.decoding.test_text_decoder import VOCABULARY, make_decoder, translate
+from tests.decoding.test_text_decoder import VOCABULARY, translate
 from transformer.decoding.control import control
 from transformer.decoding.control.control import Control, OutputControl
 

@@ -18,10 +18,10 @@ from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary, SentencePieceVocabulary
 from transformer.decoding import ensemble
 from transformer.decoding.beam_search import BeamSearch, Sentences
-from transformer.decoding.control.constraints import History, forbid_banned_phrases
+from transformer.decoding.control.constraints import History, constrain, forbid_banned_phrases
 from transformer.decoding.control.control import Control
+from transformer.decoding.control.controlled_decoder import ControlledDecoder
 from transformer.decoding.control.phrases import Spelling, is_boundary
-from transformer.decoding.text_decoder import TextDecoder
 from transformer.support.errors import UserError
 from transformer.support.special_tokens import EOS, PAD, SPECIAL
 
@@ -55,8 +55,9 @@ SCORES = log_probabilities([MODEL], SOURCE[0], [[*body, EOS] for body in SPACE])
 
 @functools.partial(jax.jit, static_argnums=0)
 def search(numbers, parameters, source, arrays):
-    values = {"spelling": jnp.array(SPELLING.table)} | dict(numbers) | arrays
-    sentences = Sentences(source, jnp.array([LIMIT]), LIMIT + 1, constraints=values)
+    values = {"spelling": {"table": jnp.array(SPELLING.table)}} | dict(numbers) | arrays
+    limits = jnp.array([LIMIT])
+    sentences = Sentences(source, limits, LIMIT + 1, adjust=functools.partial(constrain, values, limits))
     config = decoding_config(length_penalty=0.0, beam_size=len(SPACE))
     return BeamSearch(ensemble.build_models([MODEL.graph], parameters), sentences, config, len(SPACE)).run()[0]
 
@@ -116,17 +117,16 @@ def test_a_token_that_has_the_phrase_between_boundaries_needs_no_text_before_it(
         {"日本"},
         set(),
     ]
-    history = History(
-        jnp.full((1, 1, 3), PAD), jnp.array(0), jnp.array([2]), jnp.array(spelling.table), None, None, None
-    )
+    arrays = {"table": jnp.array(spelling.table)}
+    history = History(jnp.full((1, 1, 3), PAD), jnp.array(0), jnp.array([2]), arrays)
     forbidden = forbid_banned_phrases(jnp.array([spelling.rules(["本"])]), history, jnp.zeros((1, 1, 8), bool))
     assert forbidden[0, 0].tolist() == [token == "日本" for token in tokens]
 
 
-def make_decoder(**changes) -> TextDecoder:
+def make_decoder(**changes) -> ControlledDecoder:
     known = {"beam_size": 4, "max_extra_length": 4, "max_source_length": 20, "batch_tokens": 256}
     config = decoding_config(**known | changes)
-    return TextDecoder([MODEL.graph], Tokenizer(VOCABULARY, VOCABULARY), config, DEVICES)
+    return ControlledDecoder([MODEL.graph], Tokenizer(VOCABULARY, VOCABULARY), config, DEVICES)
 
 
 TEXTS = ["ab a b", "b b.", "a", "ab.ab ab", "b a b"]

@@ -9,18 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.decoding.control.decoders import make_decoder
 from tests.decoding.control.test_constraints import LIMIT, LOG_P, MODEL, SCORES, SOURCE, SPACE, VOCAB_SIZE, has
 from tests.decoding.control.test_phrases import MODEL as SPELLED_MODEL
 from tests.decoding.control.test_phrases import TEXTS as SPELLED_TEXTS
 from tests.decoding.control.test_phrases import make_decoder as phrases_decoder
 from tests.decoding.control.test_phrases import make_vocabulary
 from tests.decoding.models import decoding_config, log_probabilities, random_sources
-from tests.decoding.test_text_decoder import make_decoder, random_texts, translate
+from tests.decoding.test_text_decoder import random_texts, translate
 from transformer.decoding import ensemble
 from transformer.decoding.beam_search import BeamSearch, Sentences
-from transformer.decoding.control.constraints import measure_progress, needed_after
+from transformer.decoding.control.constraints import constrain, measure_progress
 from transformer.decoding.control.control import Control, OutputControl
-from transformer.decoding.control.phrase_translation import search_twice
 from transformer.decoding.control.required_phrases import rank_in_groups, search_with_phrases
 from transformer.decoding.translation import EMPTY
 from transformer.support.errors import UserError
@@ -32,11 +32,12 @@ WHOLE_WORDS = jnp.zeros((VOCAB_SIZE, 2), bool)
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def search(allocates, beam_size, limit, parameters, source, phrases):
     models = ensemble.build_models([MODEL.graph], parameters)
-    constraints = {"required": phrases, "edges": WHOLE_WORDS}
-    sentences = Sentences(source, jnp.full(len(source), limit), limit + 1, constraints=constraints)
+    limits = jnp.full(len(source), limit)
+    constraints = {"required": phrases, "spelling": {"edges": WHOLE_WORDS}}
+    sentences = Sentences(source, limits, limit + 1, adjust=functools.partial(constrain, constraints, limits))
     config = decoding_config(forbid_unk=False, beam_size=beam_size)
     if allocates:
-        return search_with_phrases(models, sentences, config, beam_size)[0]
+        return search_with_phrases(phrases, WHOLE_WORDS, models, sentences, config, beam_size)[0]
     return BeamSearch(models, sentences, config, beam_size).run()[0]
 
 
@@ -141,7 +142,7 @@ def test_needed_after_by_hand():
         *before, last = tokens or [PAD]
         padded = jnp.array([[[*before, *[PAD] * (5 - len(before))]]])
         progress = measure_progress(padded, jnp.array(len(before)), phrases[None], edges)
-        assert needed_after(progress, jnp.array([[[last]]]), phrases[None], edges) == expected, tokens
+        assert progress.needed_after(jnp.array([[[last]]])) == expected, tokens
 
 
 @pytest.mark.first_case
@@ -185,15 +186,25 @@ def test_an_output_does_not_babble_for_a_phrase_that_the_model_does_not_expect()
         assert len(after.tokens) <= len(before.tokens) + 4
 
 
-def test_no_output_with_the_phrases_is_dropped_when_the_search_for_them_finds_fewer():
+def test_no_output_with_the_phrases_is_dropped_when_the_search_for_them_finds_fewer(monkeypatch):
     some = dataclasses.replace(EMPTY, tokens=(EOS,))
     outputs = {x: dataclasses.replace(some, text=x, score=-float(i)) for i, x in enumerate("abcd")}
     found = [[outputs["a"], outputs["b"], outputs["c"]], [outputs["d"]]]  # without the phrases, and with them
-    control = make_decoder().control
-    control.lacks = lambda output, required: output.text == "b"
-    control.with_limit = lambda control, output: control
-    known = search_twice(lambda *_: [found.pop(0)], control, [[EOS]], [Control(required=[["1"]])], print)
+    decoder = make_decoder()
+    monkeypatch.setattr(decoder.control, "lacks", lambda output, required: output.text == "b")
+    monkeypatch.setattr(decoder.control, "with_limit", lambda control, output: control)
+    monkeypatch.setattr(decoder, "search_sources", lambda *_: [found.pop(0)])
+    known = decoder.translate({}, ["2"], controls=[Control(required=[["1"]])])
     assert [output.text for output in known[0]] == ["a", "c", "d"]
+
+
+def test_a_sentence_without_phrases_may_have_a_longer_prefix_than_an_empty_source():
+    """The search with phrases leaves it out, so the limit there is that of no source."""
+    decoder, prefix = make_decoder(max_extra_length=4), "7 7 7 7 7 7"
+    controls = [Control(prefix), Control(required=[["3 2"]])]
+    together = translate(decoder, ["1 2 3 4 5 6 7", "2 3"], controls=controls)
+    assert together[0] == translate(decoder, ["1 2 3 4 5 6 7"], controls=controls[:1])[0]
+    assert together[0][0].text.startswith(prefix) and "3 2" in together[1][0].text
 
 
 def test_a_phrase_of_a_script_without_spaces_may_follow_a_character():
