@@ -1,6 +1,7 @@
 """Translation of documents: contexts, given translations, ends of documents, and what is left of a translation."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import jax
 import pytest
@@ -9,7 +10,6 @@ from scripts.corpora import translator
 from scripts.serving.models import load_models
 from tests.checkpoints.workdirs import make_workdir
 from transformer.checkpoints import trained
-from transformer.config.loading import with_values
 from transformer.config.types import output_limit, with_changes
 from transformer.decoding import documents, evaluation
 from transformer.decoding.control.control import Control
@@ -85,7 +85,8 @@ def test_a_sentence_is_searched_after_the_translation_of_the_one_before_it(loade
 
 def test_a_language_model_continues_each_sentence_by_itself(loaded):
     known = [getattr(loaded.decoder()[0], field.name) for field in dataclasses.fields(TextDecoder)]
-    assert type(make_decoder(with_values(loaded.config, {"data.source_language": ""}), *known)) is TextDecoder
+    config = SimpleNamespace(data=with_changes(loaded.config.data, source_language=""), decoding=loaded.config.decoding)
+    assert type(make_decoder(config, *known)) is TextDecoder
     assert type(make_decoder(loaded.config, *known)) is documents.DocumentDecoder
 
 

@@ -58,12 +58,14 @@ class OutputControl:
         self.config, self.vocabulary = config, vocabulary
         values = {"min_length": config.min_length, "no_repeat_ngram": config.no_repeat_ngram}
         self.values: dict[str, Any] = {name: value for name, value in values.items() if value}
-        try:
-            lines = read_text_file(files.expanded(config.banned)) if config.banned else []
-        except UserError as error:
-            raise UserError(f"decoding.banned={config.banned}: {error}") from error
-        self.banned = self.spelling.normalize(config.banned, lines) if lines else []
-        rules = self.spelling.rules(self.banned) if self.banned else []
+        self.banned, rules = [], []
+        if config.banned:
+            try:
+                lines = read_text_file(files.expanded(config.banned))
+            except UserError as error:
+                raise UserError(f"decoding.banned={config.banned}: {error}") from error
+            self.banned = self.spelling.normalize(config.banned, lines)
+            rules = self.spelling.rules(self.banned)
         width = len(rules[0]) if rules else 2
         for piece in config.banned_pieces:
             if piece not in vocabulary.pieces:

@@ -6,9 +6,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from transformer.config.types import Config
 from transformer.decoding.batches import DecodingBatch, Replicas
-from transformer.decoding.beam_search import Models, Sentences, beam_search
+from transformer.decoding.beam_search import Models, beam_search
 from transformer.decoding.control.constraints import constrain
 from transformer.decoding.control.control import Control, OutputControl
 from transformer.decoding.control.required_phrases import search_with_phrases
@@ -47,7 +46,7 @@ class ControlledDecoder(TextDecoder):
         check_n_best(self.config, n_best)
         sources = self.source_tokens(texts, first_line)
 
-        def search(sources: list, controls: Sequence[Control], report: Callable = lambda count: None) -> list:
+        def search(sources, controls, report=lambda count: None):
             arrays_of = self.arrays_of(sources, first_line, controls)
             return self.search_sources(parameters, sources, n_best, arrays_of, report)
 
@@ -89,7 +88,7 @@ class ControlledDecoder(TextDecoder):
         """Returns the result of `method` for sentences that obey the constraints, which are the last of the arrays."""
         *arrays, constraints = arrays
 
-        def search(models: Models, sentences: Sentences, config: Config, n_best: int) -> Any:
+        def search(models, sentences, config, n_best):
             limits = sentences.limits
             if "limit" in constraints:
                 shorter = constraints["limit"][:, 0]
