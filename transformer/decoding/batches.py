@@ -120,7 +120,7 @@ class DeviceModels:
         key = getattr(function, "__func__", function), *options.items()  # the same in copies: see `with_tag`
         if key not in self._jitted:
 
-            def apply(parameters: tuple[dict, ...], *arrays: Any) -> Any:
+            def apply(parameters, *arrays):
                 return function(ensemble.build_models(self.graphs, parameters), *arrays, **options)
 
             apply.__name__ = function.__name__  # names the program in profiles
@@ -141,7 +141,7 @@ class DeviceModels:
         """
         waiting = iter(batches)  # shared by the threads of the devices
 
-        def results(device: jax.Device) -> Iterator[tuple[Any, Any]]:
+        def results(device):
             replica, launched = parameters[device], deque()
             for batch in waiting:
                 arrays = jax.device_put(tuple(arrays_of(batch)), device)

@@ -16,7 +16,7 @@ from transformer.decoding.beam_search import BeamSearch, Models, Sentences, Stat
 from transformer.decoding.control.control import Control
 from transformer.decoding.control.controlled_decoder import ControlledDecoder
 from transformer.decoding.text_decoder import TextDecoder
-from transformer.decoding.translation import EMPTY, Translation
+from transformer.decoding.translation import EMPTY, Translation, pieces_of
 from transformer.support.errors import UserError
 from transformer.support.special_tokens import BOS, EOS
 
@@ -71,12 +71,11 @@ def trace(decoder: TextDecoder, parameters: Replicas, text: str) -> BeamTree:
     (source,) = decoder.source_tokens([text], first_line=1)
     source = source or [EOS]
     steps = _search_steps(decoder, parameters, source, decoder.arrays_of([source], first_line=1))
-    source_pieces, target_pieces = (side.pieces for side in decoder.tokenizer.sides)
-    nodes = _make_nodes(steps, target_pieces, decoder.config)
+    nodes = _make_nodes(steps, decoder.tokenizer.target.pieces, decoder.config)
     best = [max((i for i, node in enumerate(nodes) if node.outcome == ENDED), key=lambda i: nodes[i].score)]
     while (parent := nodes[best[0]].parent) is not None:
         best.insert(0, parent)
-    return BeamTree(tuple(source_pieces[token] for token in source), tuple(nodes), tuple(best))
+    return BeamTree(pieces_of(decoder.tokenizer.source, source), tuple(nodes), tuple(best))
 
 
 def alternatives(

@@ -82,7 +82,7 @@ def score(
         rows = [(known, next(filter(str.strip, known), "")) for known in zip(*references, strict=True)]
         filled = [[text if text.strip() else first for text in known] for known, first in rows]
         references = [list(texts) for texts in zip(*filled, strict=True)]
-    scores: dict[str, float | str] = {}
+    scores = {}
     for name in metrics:
         scores[name], signature = METRICS[name].compute(hypotheses, references, language)
         if signature is not None:

@@ -63,7 +63,7 @@ def _translate_together(
     processes, index = jax.process_count(), jax.process_index()
     if processes == 1:
         return [best for (best,) in decoder.translate(parameters, texts, report=report)]
-    translations: list[Translation] = []
+    translations = []
     size = TEXTS_PER_DEVICE * jax.device_count()
     # The indices at which a part may begin or end.
     cuts = [i for i in range(len(texts)) if i == 0 or not (data.context and texts[i - 1].strip())] + [len(texts)]

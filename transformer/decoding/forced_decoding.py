@@ -12,9 +12,9 @@ from jaxtyping import Array, Float, Int
 
 from transformer.config.types import Config, output_limit
 from transformer.decoding import ensemble
-from transformer.decoding.batches import DecodingBatch, DeviceModels, Replicas, make_batches, pad
+from transformer.decoding.batches import DeviceModels, Replicas, make_batches, pad
 from transformer.decoding.beam_search import length_penalty
-from transformer.decoding.translation import Translation, encode
+from transformer.decoding.translation import Translation, encode, pieces_of
 from transformer.model.single_stack import LanguageModel
 from transformer.model.transformer import Transformer, attention_weights
 from transformer.support.errors import UserError
@@ -60,8 +60,9 @@ def score_pairs(models: DeviceModels, parameters: Replicas, pairs: Sequence[tupl
     rows = _map_rows(models, models.jit(score_tokens), parameters, [sources, targets])
     translations, vocabulary = [], models.tokenizer.target
     for (_, text), tokens, row in zip(pairs, targets, rows, strict=True):
-        log_p, pieces = tuple(row.tolist()), tuple(vocabulary.pieces[token] for token in tokens)
+        log_p = tuple(row.tolist())
         score = sum(log_p) / length_penalty(len(tokens), models.config)
+        pieces = pieces_of(vocabulary, tokens)
         translations.append(Translation(text, tuple(tokens), pieces, log_p, sum(log_p), score))
     return translations
 
@@ -70,8 +71,9 @@ def encode_texts(models: DeviceModels, parameters: Replicas, texts: Sequence[str
     """Returns the encoding of each text by the one model. Raises UserError, with its name, if a text is too long."""
     sequences = [encode_known(models, 0, f"texts[{i}]", text) for i, text in enumerate(texts)]
     states = _map_rows(models, models.jit(encoder_states), parameters, [sequences])
-    pieces = [tuple(models.tokenizer.source.pieces[token] for token in tokens) for tokens in sequences]
-    return [Encoding(tuple(tokens), *known) for tokens, *known in zip(sequences, pieces, states, strict=True)]
+    source = models.tokenizer.source
+    pairs = zip(sequences, states, strict=True)
+    return [Encoding(tuple(tokens), pieces_of(source, tokens), rows) for tokens, rows in pairs]
 
 
 def read_pair(models: DeviceModels, parameters: Replicas, source: str, target: str) -> Attention:
@@ -79,11 +81,11 @@ def read_pair(models: DeviceModels, parameters: Replicas, source: str, target: s
     (source_tokens, target_tokens), arrays = _encode_pair(models, source, target)
     ((_, weights),) = models.map(models.jit(attend), parameters, [arrays], lambda arrays: arrays)
     S, T = len(source_tokens), len(target_tokens)
-    source_pieces, target_pieces = (side.pieces for side in models.tokenizer.sides)
+    source_side, target_side = models.tokenizer.sides
     return Attention(
-        source_pieces=tuple(source_pieces[token] for token in source_tokens),
-        target_input_pieces=tuple(target_pieces[token] for token in (BOS, *target_tokens[:-1])),
-        target_output_pieces=tuple(target_pieces[token] for token in target_tokens),
+        source_pieces=pieces_of(source_side, source_tokens),
+        target_input_pieces=pieces_of(target_side, [BOS, *target_tokens[:-1]]),
+        target_output_pieces=pieces_of(target_side, target_tokens),
         encoder=weights["encoder"][:, 0, :, :S, :S].copy(),
         decoder=weights["decoder"][:, 0, :, :T, :T].copy() if "decoder" in weights else None,
         cross=weights["cross"][:, 0, :, :T, :S].copy(),
@@ -129,7 +131,7 @@ def _map_rows(
 ) -> list[np.ndarray]:
     """Returns each item's row of the function of [sources] or [sources, targets], as long as the last of its texts."""
 
-    def arrays_of(batch: DecodingBatch) -> list[np.ndarray]:
+    def arrays_of(batch):
         return [pad([side[i] for i in batch.indices], batch.rows, batch.length) for side in sides]
 
     lengths = {i: max(map(len, item)) for i, item in enumerate(zip(*sides, strict=True))}

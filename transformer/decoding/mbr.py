@@ -84,7 +84,7 @@ def count_ngrams(
 ) -> Iterator[tuple[Int[np.ndarray, "N"], Int[np.ndarray, "N N"]]]:
     """Yields for n from 1 to `order` the number of n-grams of each row, and of those that each two rows share."""
     for n in range(1, order + 1):
-        ids: dict[str | tuple[str, ...], int] = {}
+        ids = {}
         ngrams = [[ids.setdefault(row[i : i + n], len(ids)) for i in range(len(row) - n + 1)] for row in rows]
         occurrences = np.array([np.bincount(np.array(row, int), minlength=len(ids)) for row in ngrams])
         yield occurrences.sum(axis=1), np.array([np.minimum(row, occurrences).sum(axis=1) for row in occurrences])

@@ -127,7 +127,7 @@ class TextDecoder(DeviceModels):
         shortest = SHORTEST if extra_length == self.extra_lengths[0] else SHORTEST_OF_SECOND
         max_positions = self.config.batch_tokens // num_hypotheses
 
-        def positions(length: int) -> int:
+        def positions(length):
             return max(length, self._max_length(length, extra_length))
 
         return search, make_batches(lengths, self.config.max_source_length, max_positions, shortest, positions)
@@ -161,7 +161,7 @@ class TextDecoder(DeviceModels):
     def arrays_of(self, sources: list[list[int]], first_line: int) -> Callable[[DecodingBatch], tuple]:
         """Returns the function from a batch to the arrays of `search`."""
 
-        def arrays(batch: DecodingBatch) -> tuple:
+        def arrays(batch):
             source = pad([sources[i] for i in batch.indices], batch.rows, batch.length)
             rows = [*batch.indices, *[-1] * (batch.rows - len(batch.indices))]  # the last one for filler rows
             lines = np.array(rows, np.int32) + first_line

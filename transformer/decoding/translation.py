@@ -1,5 +1,6 @@
 """Translations: from a text to tokens, and from the hypotheses of a search to texts with scores."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,16 +46,21 @@ def encode(vocabulary: Vocabulary | TaggedVocabulary, name: str, text: str) -> l
         raise UserError(f"{name}: {error}") from error
 
 
+def pieces_of(vocabulary: Vocabulary, tokens: Sequence[int]) -> tuple[str, ...]:
+    """Returns the string of each token."""
+    return tuple(vocabulary.pieces[token] for token in tokens)
+
+
 def read_hypotheses(hypotheses: Hypotheses, vocabulary: Vocabulary) -> list[Translation]:
     """Returns the translations of one sentence, at least one, given its hypotheses in NumPy, in their order."""
     finite = np.flatnonzero(np.isfinite(hypotheses.scores))
     outputs = [hypotheses.tokens[n, : np.argmax(hypotheses.tokens[n] == EOS) + 1].tolist() for n in finite]
-    translations: list[Translation] = []
+    translations = []
     for n, tokens, text in zip(finite, outputs, vocabulary.decode(outputs), strict=True):
         log_p = tuple(hypotheses.token_log_probabilities[n, : len(tokens)].tolist())
-        text, token_pieces = " ".join(text.splitlines()), tuple(vocabulary.pieces[token] for token in tokens)
+        text = " ".join(text.splitlines())
         scores = log_p, sum(log_p), float(hypotheses.scores[n])
-        translations.append(Translation(text, tuple(tokens), token_pieces, *scores))
+        translations.append(Translation(text, tuple(tokens), pieces_of(vocabulary, tokens), *scores))
     return translations or [EMPTY]
 
 

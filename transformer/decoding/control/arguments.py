@@ -71,7 +71,7 @@ def check_controls(
     texts: Sequence[str], columns: Mapping[str, Any], glossary: Glossary | None = None, first_line: int = 1
 ) -> list[Control]:
     """Returns the control of each text. Columns, by the names of `CHECKS`, are None or have an item for each text."""
-    rows: list[dict[str, Any]] = [{} for _ in texts]
+    rows = [{} for _ in texts]
     for name, items in columns.items():
         if items is None:
             continue

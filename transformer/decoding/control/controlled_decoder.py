@@ -55,18 +55,19 @@ class ControlledDecoder(TextDecoder):
             return search(sources, controls, report)
         self.control.encode(controls, sources, first_line)  # refuses what no output can have
         translations = search(sources, relaxed)
-        pending = [[] for _ in sources]
+        pending = [[]] * len(sources)
         limited = [Control()] * len(sources)
+        obeying = []
         for i, (control, outputs) in enumerate(zip(controls, translations, strict=True)):
-            if sources[i] and any(self.control.lacks(output, control.required) for output in outputs):
+            obeying.append([output for output in outputs if not self.control.lacks(output, control.required)])
+            if sources[i] and len(obeying[i]) < len(outputs):
                 pending[i] = sources[i]
                 limited[i] = self.control.with_limit(control, outputs[0])
         forced = search(pending, limited, report)
-        for i, control in enumerate(controls):
+        for i in range(len(sources)):
             if pending[i]:
                 count = max(len(translations[i]), len(forced[i]))
-                free = [output for output in translations[i] if not self.control.lacks(output, control.required)]
-                outputs = [output for output in [*free, *forced[i]] if output.tokens]
+                outputs = [output for output in [*obeying[i], *forced[i]] if output.tokens]
                 outputs.sort(key=lambda output: -output.score)
                 translations[i] = different_texts(outputs)[:count] or [EMPTY]
         return translations
@@ -75,11 +76,11 @@ class ControlledDecoder(TextDecoder):
         self, sources: list[list[int]], first_line: int, controls: Sequence[Control] = ()
     ) -> Callable[[DecodingBatch], tuple]:
         """Returns the function from a batch to the arrays of `search`. Raises UserError as `OutputControl.encode`."""
-        plain_arrays_of = super().arrays_of(sources, first_line)
+        plain = super().arrays_of(sources, first_line)
         constraints = self.control.encode(controls, sources, first_line)
 
-        def arrays(batch: DecodingBatch) -> tuple:
-            source, lines, candidates = plain_arrays_of(batch)
+        def arrays(batch):
+            source, lines, candidates = plain(batch)
             return source, lines, candidates, constraints(lines - first_line)
 
         return arrays

@@ -20,7 +20,7 @@ class Glossary:
     """
 
     def __init__(self, entries: Iterable[tuple[str, str, Sequence[str]]]) -> None:
-        terms: dict[str, list[str]] = {}
+        terms = {}
         for name, term, translations in entries:
             term, translations = _normalize(term), list(translations)
             if not (term and translations and all(map(str.strip, translations))):
