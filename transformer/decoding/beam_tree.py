@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config.types import Config
-from transformer.decoding.batches import DecodingBatch, Replicas, make_batches
-from transformer.decoding.beam_search import BeamSearch, Models, Sentences, State, length_penalty
+from transformer.decoding.batches import Replicas, make_batches
+from transformer.decoding.beam_search import BeamSearch, Models, Sentences, length_penalty
 from transformer.decoding.control.control import Control
 from transformer.decoding.control.controlled_decoder import ControlledDecoder
 from transformer.decoding.text_decoder import TextDecoder
@@ -99,9 +99,7 @@ def alternatives(
     return [best for (best,) in decoder.translate(parameters, [text] * len(controls), controls=controls)]
 
 
-def _search_steps(
-    decoder: TextDecoder, parameters: Replicas, source: Sequence[int], arrays_of: Callable[[DecodingBatch], tuple]
-) -> Step:
+def _search_steps(decoder: TextDecoder, parameters: Replicas, source: Sequence[int], arrays_of: Callable) -> Step:
     """Returns the steps of the search for the translation of a source."""
     (batch,) = make_batches({0: len(source)}, decoder.config.max_source_length, 1)
     search = decoder.jit(decoder.search, method=record, n_best=1, extra_length=None)
@@ -114,7 +112,7 @@ def record(models: Models, sentences: Sentences, config: Config, n_best: int) ->
     search = BeamSearch(models, sentences, config, n_best)
     slots = jnp.arange(config.beam_size)
 
-    def step(state: State, _) -> tuple[State, Step]:
+    def step(state, _):
         after, prediction, ends, end_log_p = search.step(state)
         log_p, parents, tokens, _ = search.best_extensions(state, prediction, 2 * config.beam_size)
         is_possible = (state.position < sentences.limits[0]) & ~state.done[0]

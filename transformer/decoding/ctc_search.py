@@ -46,7 +46,7 @@ def ctc_search(models: Sequence[CtcTransformer], sentences: Sentences, config: C
     is_frame = models[0].frames(source) != PAD
     hidden = tuple(model.hidden(source) for model in models)
 
-    def search_row(hidden: tuple[Float[Array, "F D"], ...], is_frame: Bool[Array, "F"]) -> Prefixes:
+    def search_row(hidden, is_frame):  # (F, D) of each model, (F,)
         log_p = ensemble.log_probabilities([model.logits(x) for model, x in zip(models, hidden, strict=True)])
         log_p = log_p.at[:, jnp.array((BOS, EOS, UNK) if config.forbid_unk else (BOS, EOS))].set(-jnp.inf)
         return _greedy(log_p, is_frame) if beam_size == 1 else _search(log_p, is_frame, beam_size)
@@ -77,7 +77,7 @@ def _search(log_p: Float[Array, "F V"], is_frame: Bool[Array, "F"], beam_size: i
     tokens, nothing = jnp.full((beam_size, len(log_p) + 1), PAD), jnp.full(beam_size, -jnp.inf)
     start = Prefixes(tokens, jnp.zeros(beam_size, jnp.int32), nothing.at[0].set(0.0), nothing)
 
-    def advance(prefixes: Prefixes, frame: tuple[jax.Array, jax.Array]) -> tuple[Prefixes, None]:
+    def advance(prefixes, frame):
         log_p, is_real = frame
         after = _advance(prefixes, log_p)
         return Prefixes(*(jnp.where(is_real, new, old) for new, old in zip(after, prefixes, strict=True))), None

@@ -77,5 +77,5 @@ class RerankingDecoder(ControlledDecoder):
         rows = zip(hypotheses, lengths, zip(*log_p, strict=True), strict=True)
         return hypotheses, [np.array([[x.score for x in known], *np.array(log_p) / S]) for known, S, log_p in rows]
 
-    def compilations(self, parameters: Any, lengths: Iterable[int], _: int = 1, *options: Any) -> list[Callable]:
+    def compilations(self, parameters: Any, lengths: Iterable[int], n_best: int = 1, *options: Any) -> list[Callable]:
         return super().compilations(parameters, lengths, self.config.beam_size, *options)

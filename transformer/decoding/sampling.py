@@ -35,7 +35,7 @@ def sample(models: Models, sentences: Sentences, config: Config, n_best: int) ->
     rows, keys = len(source), sample_keys(config.seed, lines, n_best)
     forbidden = jnp.array(ensemble.forbidden_tokens(config.forbid_unk))
 
-    def advance(state: State) -> State:
+    def advance(state):
         previous = jnp.where(state.position == 0, BOS, state.tokens[:, :, state.position - 1])
         prediction, caches = ensemble.decode_step(models, previous, state.position, state.caches)
         prediction = adjust(prediction, state.tokens, state.position)

@@ -31,7 +31,7 @@ class Strategy(NamedTuple):
     samples: bool = False
     takes_steps: bool = True
     size: str | None = "beam_size"
-    select: Callable[[list[Translation], Config], list[Translation]] = lambda found, _: different_texts(found)
+    select: Callable[..., list[Translation]] = lambda found, _: different_texts(found)
     ranks_all: bool = False
 
 

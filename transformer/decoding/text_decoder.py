@@ -64,7 +64,7 @@ class TextDecoder(DeviceModels):
         parameters: Replicas,
         sources: list[list[int]],
         n_best: int,
-        arrays_of: Callable[[DecodingBatch], tuple],
+        arrays_of: Callable,
         report: Callable[[int], None],
     ) -> list[list[Translation]]:
         """Returns the translations of each source, by searches in batches of similar length."""
@@ -105,7 +105,7 @@ class TextDecoder(DeviceModels):
         parameters: tuple[dict, ...],
         lengths: Iterable[int],
         n_best: int = 1,
-        arrays_of: Callable[[DecodingBatch], tuple] | None = None,
+        arrays_of: Callable | None = None,
     ) -> list[Callable]:
         """Returns functions that each compile a program of `translate` for such sources; arrays may be abstract.
 
@@ -154,8 +154,8 @@ class TextDecoder(DeviceModels):
             self._warn_once(warning)
         # Unknown words are half of the tokens: each follows one for its space.
         if unknown := [i for i, tokens in enumerate(sources) if 0 < len(tokens) - 1 <= 2 * tokens.count(UNK)]:
-            warning = f"Line {first_line + unknown[0]}: its words are unknown to the vocabulary; check its language."
-            self._warn_once(warning)
+            line = first_line + unknown[0]
+            self._warn_once(f"Line {line}: its words are unknown to the vocabulary; check its language.")
         return [[*tokens[:-1][: longest - 1], EOS] if len(tokens) > 1 else [] for tokens in sources]
 
     def arrays_of(self, sources: list[list[int]], first_line: int) -> Callable[[DecodingBatch], tuple]:

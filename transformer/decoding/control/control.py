@@ -57,7 +57,7 @@ class OutputControl:
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         self.config, self.vocabulary = config, vocabulary
         values = {"min_length": config.min_length, "no_repeat_ngram": config.no_repeat_ngram}
-        self.values: dict[str, Any] = {name: value for name, value in values.items() if value}
+        self.values = {name: value for name, value in values.items() if value}
         self.banned, rules = [], []
         if config.banned:
             try:
@@ -171,8 +171,11 @@ class OutputControl:
 
     def lacks(self, translation: Translation, required: Sequence[Sequence[str]]) -> bool:
         """Returns True if the text of the translation lacks all alternatives of some phrase."""
-        phrases = [self.spelling.normalize("required", alternatives) for alternatives in required]
-        return not all(any(find_words(translation.text, text) >= 0 for text in texts) for texts in phrases)
+        for alternatives in required:
+            texts = self.spelling.normalize("required", alternatives)
+            if all(find_words(translation.text, text) < 0 for text in texts):
+                return True
+        return False
 
     def with_limit(self, control: Control, translation: Translation) -> Control:
         """Returns a control that also limits the length, to the tokens of a translation that lacks phrases and theirs.

@@ -39,19 +39,16 @@ class PhraseSearch(BeamSearch):
         _, count, _, length = self.phrases.shape
         return self.config.beam_size + min(count * length, MAX_BANKS)
 
-    @property
-    def num_live_of_rows(self) -> Int[Array, "B 1"]:
-        """The number of live hypotheses of each row, at most `num_live`. It does not depend on padding."""
-        sizes = (self.phrases != PAD).sum(axis=3).max(axis=2).sum(axis=1)
-        return self.config.beam_size + jnp.minimum(sizes, MAX_BANKS)[:, None]
-
     def extend(self, state: State, prediction: ensemble.Prediction) -> tuple[Extensions, Float[Array, "B _"]]:
         """Returns the best extensions of each bank in turn, the likeliest first, and those that need no more tokens."""
         log_p, tokens, token_log_p, banks = self.candidates(state, prediction)
         turns = rank_in_groups(banks, log_p)
         turns = jnp.where(jnp.isneginf(log_p), log_p.shape[1], turns)
         chosen = jnp.lexsort((-log_p, turns), axis=1)[:, : self.num_live]
-        is_kept = jnp.arange(chosen.shape[1])[None] < self.num_live_of_rows
+        # Padding does not change the number of live hypotheses of a row, at most `num_live`.
+        slots = jnp.arange(self.num_live)[None]
+        sizes = (self.phrases != PAD).sum(axis=3).max(axis=2).sum(axis=1)
+        is_kept = slots < self.config.beam_size + jnp.minimum(sizes, MAX_BANKS)[:, None]
         chosen_log_p = jnp.where(is_kept, gather(log_p, chosen), -jnp.inf)
         order = jnp.argsort(-chosen_log_p, axis=1, stable=True)
         chosen = gather(chosen, order)
