@@ -78,6 +78,18 @@ def test_the_model_imports_no_other_part_but_the_lowest():
     assert {module for module in modules if not module.startswith("transformer.model")} <= allowed
 
 
+@pytest.mark.parametrize("name", ["beam_search", "text_decoder", "translation", "batches", "ensemble", "evaluation"])
+def test_the_plain_decoder_imports_no_optional_feature(name):
+    """Tables reach them: `strategies` the searches, `decoders` the decoders."""
+    imported = {
+        module.split(".")[2]
+        for module in imported_modules(Path(f"transformer/decoding/{name}.py"))
+        if module.startswith("transformer.decoding.")
+    }
+    searches = {"coverage", "ctc_search", "mbr", "sampling"}
+    assert not imported & {"beam_tree", "control", "decoders", "documents", "reranking", *searches}
+
+
 @pytest.mark.parametrize("path", [Path("configs/rules.py"), *map(Path, CONFIGS + NAMED), *SWEEPS], ids=str)
 def test_configs_import_nothing_of_the_code(path):
     assert not {name.partition(".")[0] for name in imported_modules(path)} & {"transformer", "scripts", "tests"}

@@ -231,8 +231,7 @@ class Model:
             sources = self._decoder.source_tokens([text], 1)
             for search in self._decoder.control.searches(control):
                 arrays_of = self._decoder.arrays_of(sources, 1, [search])
-                lengths = map(len, sources)
-                call_all(self._decoder.compilations(parameters, lengths, n_best, arrays_of))
+                call_all(self._decoder.compilations(parameters, map(len, sources), n_best, arrays_of))
 
     def num_tokens(self, text: str) -> int:
         """Returns the number of tokens of a source text, end-of-sentence included. Raises UserError as `translate`."""

@@ -1,9 +1,9 @@
 """Translation of documents: contexts, given translations, ends of documents, and what is left of a translation."""
 
 import dataclasses
-from types import SimpleNamespace
 
 import jax
+import ml_collections
 import pytest
 
 from scripts.corpora import translator
@@ -85,7 +85,8 @@ def test_a_sentence_is_searched_after_the_translation_of_the_one_before_it(loade
 
 def test_a_language_model_continues_each_sentence_by_itself(loaded):
     known = [getattr(loaded.decoder()[0], field.name) for field in dataclasses.fields(TextDecoder)]
-    config = SimpleNamespace(data=with_changes(loaded.config.data, source_language=""), decoding=loaded.config.decoding)
+    config = ml_collections.ConfigDict(loaded.config)
+    config.data.source_language = ""
     assert type(make_decoder(config, *known)) is TextDecoder
     assert type(make_decoder(loaded.config, *known)) is documents.DocumentDecoder
 

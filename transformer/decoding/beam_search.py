@@ -185,7 +185,7 @@ def empty_hypotheses(rows: Any, count: int, length: int) -> Hypotheses:
 
 # Functions of a length, EOS included, and alpha that divide log-probabilities: Wu et al. 2016, equation 14, and a plain
 # power. None decreases with the length, as the bound of the search supposes.
-LENGTH_PENALTIES: dict[str, Callable] = {
+LENGTH_PENALTIES = {
     "gnmt": lambda length, alpha: ((5.0 + length) / 6.0) ** alpha,
     "power": lambda length, alpha: length**alpha,
 }
@@ -193,7 +193,7 @@ LENGTH_PENALTIES: dict[str, Callable] = {
 
 # A sentence with K ended hypotheses is done when the worst of them is at least as good as this score of the best live
 # one, a function of its present score and of the best that it can reach.
-STOPPING_RULES: dict[str, Callable] = {
+STOPPING_RULES = {
     "ended": lambda present, bound: -jnp.inf,
     "current": lambda present, bound: present,
     "bound": lambda present, bound: bound,

@@ -9,8 +9,6 @@ from transformer.decoding.documents import DocumentDecoder
 from transformer.decoding.reranking import RerankingDecoder, Scorer
 from transformer.decoding.text_decoder import TextDecoder
 
-CONSTRAINTS = ("min_length", "no_repeat_ngram", "banned", "banned_pieces")  # keys of `config.decoding`
-
 
 def make_decoder(
     config: Config, *fields: Any, scorers: Sequence[Scorer] = (), takes_controls: bool = False
@@ -24,6 +22,8 @@ def make_decoder(
     # The output of a language model begins with its source, so it continues each sentence by itself.
     if config.data.context and config.data.source_language:
         return DocumentDecoder(*fields, context=config.data.context)
-    if takes_controls or any(config.decoding[key] for key in CONSTRAINTS):
+    decoding = config.decoding
+    constraints = decoding.min_length, decoding.no_repeat_ngram, decoding.banned, decoding.banned_pieces
+    if takes_controls or any(constraints):
         return ControlledDecoder(*fields)
     return TextDecoder(*fields)

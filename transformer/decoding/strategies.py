@@ -45,9 +45,8 @@ STRATEGIES = {
 
 
 def strategy_of(config: Config) -> Strategy:
-    """Returns the strategy of `config.decoding`. The coverage penalty makes it another search."""
-    strategy = STRATEGIES[config.strategy]
-    return strategy._replace(search=search_with_coverage) if config.coverage_penalty else strategy
+    """Returns the strategy of `config.decoding`. Only a beam search has a coverage penalty, as a search of its own."""
+    return Strategy(search_with_coverage) if config.coverage_penalty else STRATEGIES[config.strategy]
 
 
 def check_n_best(config: Config, n_best: int) -> None:

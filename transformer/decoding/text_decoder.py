@@ -52,7 +52,6 @@ class TextDecoder(DeviceModels):
 
         A text without tokens has `n_best` empty translations. `first_line` is the line number of the first text, for
         warnings and for the samples' random numbers. `report` is called with the number of texts just finished.
-
         Raises UserError if `check_n_best` does, or the vocabulary cannot encode a text.
         """
         check_n_best(self.config, n_best)
@@ -107,9 +106,9 @@ class TextDecoder(DeviceModels):
         n_best: int = 1,
         arrays_of: Callable | None = None,
     ) -> list[Callable]:
-        """Returns functions that each compile a program of `translate` for such sources; arrays may be abstract.
+        """Returns functions that each compile a program of `translate`. The parameters may be abstract.
 
-        arrays_of: a result of the method of this name, which it is by default.
+        `arrays_of` is a result of that method; None: for plain sources.
         """
         lengths = dict(enumerate(lengths))
         passes = [self._pass(lengths, n_best, extra_length) for extra_length in self.extra_lengths]

@@ -1,6 +1,5 @@
 """Translations: from a text to tokens, and from the hypotheses of a search to texts with scores."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,11 +45,6 @@ def encode(vocabulary: Vocabulary | TaggedVocabulary, name: str, text: str) -> l
         raise UserError(f"{name}: {error}") from error
 
 
-def pieces_of(vocabulary: Vocabulary, tokens: Sequence[int]) -> tuple[str, ...]:
-    """Returns the string of each token."""
-    return tuple(vocabulary.pieces[token] for token in tokens)
-
-
 def read_hypotheses(hypotheses: Hypotheses, vocabulary: Vocabulary) -> list[Translation]:
     """Returns the translations of one sentence, at least one, given its hypotheses in NumPy, in their order."""
     finite = np.flatnonzero(np.isfinite(hypotheses.scores))
@@ -58,9 +52,9 @@ def read_hypotheses(hypotheses: Hypotheses, vocabulary: Vocabulary) -> list[Tran
     translations = []
     for n, tokens, text in zip(finite, outputs, vocabulary.decode(outputs), strict=True):
         log_p = tuple(hypotheses.token_log_probabilities[n, : len(tokens)].tolist())
-        text = " ".join(text.splitlines())
+        pieces = tuple(vocabulary.pieces[token] for token in tokens)
         scores = log_p, sum(log_p), float(hypotheses.scores[n])
-        translations.append(Translation(text, tuple(tokens), pieces_of(vocabulary, tokens), *scores))
+        translations.append(Translation(" ".join(text.splitlines()), tuple(tokens), pieces, *scores))
     return translations or [EMPTY]
 
 

@@ -1,7 +1,7 @@
 """Arguments of the Python interface, columns of lines and fields of requests: texts, phrases and glossaries."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from absl import logging
@@ -60,7 +60,7 @@ def check_glossary(glossary: Any) -> Glossary:
 
 
 # The fields of `Control`, and their checks.
-CHECKS: dict[str, Callable[[Any, str], Any]] = {
+CHECKS = {
     "prefix": check_text,
     "required": check_required,
     "banned": check_texts,

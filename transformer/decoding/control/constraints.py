@@ -3,7 +3,7 @@
 A forbidden token is never chosen. The other log-probabilities stay as in forced decoding.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -102,7 +102,7 @@ def require_prefix(prefix: Int[Array, "B P"], history: History, forbidden: Forbi
 
 # Functions of a constraint's value, the hypotheses and the tokens that the entries above forbid. A value has a row for
 # each sentence, or is that of the key of the same name.
-CONSTRAINTS: dict[str, Callable[[Any, History, Forbidden], Forbidden]] = {
+CONSTRAINTS = {
     "min_length": forbid_early_end,
     "no_repeat_ngram": forbid_repeated_ngrams,
     "banned": forbid_banned_phrases,
