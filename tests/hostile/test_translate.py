@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import jax
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -18,8 +17,6 @@ from tests.hostile.outcomes import Ended, input_of, run, streams
 from transformer import translate
 from transformer.checkpoints import trained
 from transformer.config import cli
-from transformer.decoding import text_decoder
-from transformer.decoding.text_decoder import TextDecoder
 
 # At this temperature samples are almost uniform over the vocabulary, bytes included: outputs are as hostile as inputs.
 ANY_OUTPUT = {"decoding.strategy": "sample", "decoding.temperature": "1000.0"}
@@ -40,9 +37,7 @@ class Ready:
     def __init__(self, folder: Path, **settings: str) -> None:
         self.workdir = make_workdir(folder / "run", **ANY_OUTPUT | settings)
         self.models = trained.load([str(self.workdir)], "last", 1, [])
-        self.decoder = TextDecoder(
-            self.models.graphs, self.models.tokenizer, self.models.config.decoding, jax.local_devices()
-        )
+        self.decoder, _ = self.models.decoder(takes_controls=True)
         self.flags = (f"--workdir={self.workdir}", f"--n_best={N_BEST}")
 
     def translate(self, content: bytes, chunk_lines: int, *flags: str) -> Ended:
@@ -53,7 +48,7 @@ class Ready:
     def used(self, chunk_lines: int) -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(trained, "load", lambda *_: self.models)
-            patch.setattr(text_decoder, "TextDecoder", lambda *_: self.decoder)
+            patch.setattr(trained, "make_decoder", lambda *_, **options: self.decoder)
             patch.setattr(translate, "CHUNK_LINES", chunk_lines)
             yield
 
