@@ -15,10 +15,7 @@ MIN_COMPILE_SECONDS = 0.5  # programs that compile faster are not cached
 
 def folder(cache_dir: str) -> Path:
     """Returns the cache folder, created if missing, for `config.data.cache_dir`. Raises UserError if it cannot be."""
-    if cache_dir:
-        path = files.expanded(cache_dir)
-    else:
-        path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "transformer"
+    path = files.expanded(cache_dir or f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/transformer")
     files.make_folder(path, "data.cache_dir")
     return path.resolve()
 

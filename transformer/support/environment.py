@@ -19,8 +19,17 @@ from transformer.support.processor import auto_dtype
 REPOSITORY = Path(__file__).resolve().parents[2]
 MAX_DIFF = 100_000  # characters
 PACKAGES = (  # those that results depend on; tests compare them with requirements.txt, which an installation lacks
-    *("flax", "jax", "jaxlib", "ml_collections", "numpy", "optax", "orbax-checkpoint"),
-    *("sacrebleu", "scipy", "sentencepiece", "tensorflow-datasets"),
+    "flax",
+    "jax",
+    "jaxlib",
+    "ml_collections",
+    "numpy",
+    "optax",
+    "orbax-checkpoint",
+    "sacrebleu",
+    "scipy",
+    "sentencepiece",
+    "tensorflow-datasets",
 )
 CONTENTS = "contents.json"  # fingerprints of vocabulary and corpora, so that a run resumes with the same ones
 VOCABULARY, TRAINING_CORPUS, VALIDATION_CORPUS = "the vocabulary", "the training corpus", "the validation corpus"
