@@ -8,6 +8,7 @@ from tests.meshes import one_device
 from transformer.data.batches.loader import Loader, Position
 from transformer.data.corpus import corpus
 from transformer.data.corpus.annotations import Annotations, number_words, parse_links, read_links, word_starts
+from transformer.data.sources.synthetic import SyntheticSource
 from transformer.data.tokenizers import tokenizer
 from transformer.support.errors import UserError
 from transformer.support.special_tokens import EOS
@@ -113,12 +114,16 @@ def test_repeated_and_dropped_pairs_keep_the_links_of_the_others(tmp_path):
     assert [pair.tolist() for pair in train.annotations(np.array([1, 0])).links] == [[[2, 2]], [[0, 0]]]
 
 
+def pairs(count):
+    return SyntheticSource("train", count, ("en", "de"))
+
+
 def test_each_pair_has_the_links_of_its_line(tmp_path):
     write(tmp_path / "links.gz", ["0-0 2-1", "", "1?0 10p3"])
-    links = read_links(tmp_path / "links.gz", 3, "news")
+    links = read_links(tmp_path / "links.gz", pairs(3), "news")
     assert links == [[(0, 0), (2, 1)], [], [(1, 0), (10, 3)]]
     assert parse_links("1?0 2-2", "here") == [(1, 0, False), (2, 2, True)]
-    assert read_links(None, 2, "news") == [[], []] and read_links(None, 0, "news") == []
+    assert read_links(None, pairs(2), "news") == [[], []]
 
 
 @pytest.mark.parametrize(
@@ -128,6 +133,6 @@ def test_each_pair_has_the_links_of_its_line(tmp_path):
 def test_anything_but_a_link_is_named_with_its_line(tmp_path, line, message):
     write(tmp_path / "links", ["0-0", line])
     with pytest.raises(UserError, match=message):
-        read_links(tmp_path / "links", 2, "news")
+        read_links(tmp_path / "links", pairs(2), "news")
     with pytest.raises(UserError, match="links: has 2 lines for 3 pairs of news"):
-        read_links(tmp_path / "links", 3, "news")
+        read_links(tmp_path / "links", pairs(3), "news")

@@ -6,11 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, Sharding
-from jaxtyping import Int
 
 from transformer.config.types import Config
 from transformer.data.batches.epoch_plan import Bucket, PlannedBatch
-from transformer.data.corpus.corpus import Corpus
+from transformer.data.corpus.corpus import Corpus, ragged_arange
 from transformer.data.corpus.epoch import Epoch
 from transformer.data.sources.mixture import annotations
 from transformer.distributed.mesh import BATCH
@@ -80,8 +79,3 @@ def abstract_batch(bucket: Bucket, sharding: Sharding, config: Config | None = N
     if "alignments" in annotated:
         batch["links"] = jax.ShapeDtypeStruct((bucket.rows, target, source), jnp.bool, sharding=sharding)
     return batch
-
-
-def ragged_arange(counts: Int[np.ndarray, " N"]) -> Int[np.ndarray, " P"]:
-    """Concatenates the ranges of several counts: [2, 3] gives [0, 1, 0, 1, 2]."""
-    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -6,7 +6,7 @@ Such a file has a line for each pair: a number, or SOURCE-TARGET links of words 
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -92,12 +92,13 @@ def read_annotations(source: MixedSource) -> dict[str, np.ndarray]:
 
     `weights` has a row for each pair, and so has `link_spans`: the begin and end of its rows in `links`.
     """
-    arrays, labels = {}, [corpus.label for corpus in source.corpora]
+    arrays = {}
+    labels = [corpus.label for corpus in source.corpora]
     if any(paths := source.paths("pair_weights")):
         arrays["weights"] = np.concatenate(list(map(read_weights, paths, source.sources, labels)))
     if any(paths := source.paths("alignments")):
-        links = list(itertools.chain(*map(read_links, paths, source.sizes, labels)))
-        counts = [len(links_of_pair) for links_of_pair in links]
+        links = list(itertools.chain(*map(read_links, paths, source.sources, labels)))
+        counts = list(map(len, links))
         if not any(counts):
             raise UserError("config.data.mixture: the files of alignments have no link")
         ends = np.cumsum(counts)
@@ -109,27 +110,26 @@ def read_annotations(source: MixedSource) -> dict[str, np.ndarray]:
 def read_weights(path: Path | None, source: Source, label: str) -> Float32[np.ndarray, " N"]:
     """Reads the weight in the loss of each pair of a corpus; without a file they have 1.
 
-    The file may have a line for each blank line between documents too. Raises UserError for an unusable file.
+    Raises UserError for an unusable file.
     """
     if path is None:
         return np.ones(len(source), np.float32)
     weights = []
-    select = source.without_blank if isinstance(source, DocumentSource) else list
-    for where, line in _read_lines(path, len(source), label, select):
+    for where, line in _read_lines(path, source, label):
         weights.append(parse_number(line))
         if not 0 <= weights[-1] < math.inf:
             raise UserError(f"{where}: '{line:.40}' must be a number, at least 0")
     return np.array(weights, np.float32)
 
 
-def read_links(path: Path | None, count: int, label: str) -> list[list[tuple[int, int]]]:
-    """Reads the links, sure and possible, of each of the `count` pairs of a corpus; without a file they have none.
+def read_links(path: Path | None, source: Source, label: str) -> list[list[tuple[int, int]]]:
+    """Reads the links, sure and possible, of each pair of a corpus; without a file they have none.
 
     Raises UserError for an unusable file.
     """
     if path is None:
-        return [[]] * count
-    return [[link[:2] for link in parse_links(line, where)] for where, line in _read_lines(path, count, label)]
+        return [[]] * len(source)
+    return [[link[:2] for link in parse_links(line, where)] for where, line in _read_lines(path, source, label)]
 
 
 def parse_links(line: str, where: str) -> list[tuple[int, int, bool]]:
@@ -142,14 +142,15 @@ def parse_links(line: str, where: str) -> list[tuple[int, int, bool]]:
     return links
 
 
-def _read_lines(path: Path, count: int, label: str, select: Callable = list) -> Iterator[tuple[str, str]]:
-    """Yields the position and text of the line of each pair, among those that `select` returns.
+def _read_lines(path: Path, source: Source, label: str) -> Iterator[tuple[str, str]]:
+    """Yields the position and text of the line of each pair.
 
-    Raises UserError if there are more or fewer lines.
+    The file may have a line for each blank line between documents too. Raises UserError if there are more or fewer
+    lines.
     """
-    lines = read_text_file(path)
-    selected = select(enumerate(lines, start=1))
-    if len(selected) != count:
-        raise UserError(f"{path}: has {counted(len(lines), 'line')} for {counted(count, 'pair')} of {label}")
+    lines = list(enumerate(read_text_file(path), start=1))
+    selected = source.without_blank(lines) if isinstance(source, DocumentSource) else lines
+    if len(selected) != len(source):
+        raise UserError(f"{path}: has {counted(len(lines), 'line')} for {counted(len(source), 'pair')} of {label}")
     for number, line in selected:
         yield f"{path}, line {number}", line

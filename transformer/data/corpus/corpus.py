@@ -77,9 +77,8 @@ class Corpus:
         """Returns the concatenated sources (side 0) or targets (side 1) of these pairs."""
         lengths = self.lengths[pairs]
         starts = self._offsets[pairs] + (lengths[:, 0] if side == 1 else 0)
-        counts = lengths[:, side].astype(np.int64)
-        first = np.cumsum(counts) - counts
-        return self._tokens[np.arange(counts.sum()) + np.repeat(starts - first, counts)].astype(np.int32)
+        counts = lengths[:, side]
+        return self._tokens[np.repeat(starts, counts) + ragged_arange(counts)].astype(np.int32)
 
     def find_hashes(self, name: str, wanted: UInt64[np.ndarray, "M"]) -> Bool[np.ndarray, "M"]:
         """Returns which of the values are in the file of hashes, which is sorted."""
@@ -121,6 +120,11 @@ class Corpus:
     def all_pairs(self) -> Epoch:
         """Returns all pairs, each once, with the lengths that plans reserve in every epoch."""
         return Epoch(self, None, self.sampler, seed=0, epoch=0)
+
+
+def ragged_arange(counts: Int[np.ndarray, " N"]) -> Int[np.ndarray, " P"]:
+    """Concatenates the ranges of several counts: [2, 3] gives [0, 1, 0, 1, 2]."""
+    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:

@@ -165,23 +165,16 @@ def encode(folder: Path, source: Source, encoder: PairEncoder, wanted_workers: i
             if (folder / name).exists():
                 (folder / name).write_bytes(open_array(folder, name)[first].tobytes())
         dropped["duplicate"] = kept - len(first)
-        read = counts
         counts = np.diff(np.searchsorted(first, np.cumsum(counts)), prepend=0).tolist()
-        for number, (before, after) in enumerate(zip(read, counts, strict=True)):
-            if before and not after:
-                label = source.corpora[number].label
-                advice = "remove it, or set config.data.deduplicate=False"
-                raise UserError(f"config.data.mixture: earlier corpora have all pairs of {label}; {advice}")
     for name in HASHES:
         open_array(folder, name, mode="r+").sort()
     parts = source.sources if isinstance(source, MixedSource) else [source]
-    in_context = [part for part in parts if isinstance(part, DocumentSource)]
     report = {
         "kept": sum(counts),
         "parts": counts,
         "dropped": {reason: dropped[reason] for reason in REASONS},
         "digest": _digest(folder),
-        "documents": {part.name: part.documents for part in in_context},
+        "documents": {part.name: part.documents for part in parts if isinstance(part, DocumentSource)},
         "dtype": str(token_dtype(encoder.tokenizer.vocab_sizes)),
         "losses": losses_of_pairs(encoder.tokenizer, select_pairs(source, _SAMPLE)),
         "sizes": {path.name: path.stat().st_size for path in sorted(folder.iterdir())},

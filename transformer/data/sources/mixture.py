@@ -22,8 +22,15 @@ if TYPE_CHECKING:
 
 # Keys of the group `data` that a corpus of a mixture, or a validation set, may have for itself.
 CORPUS_KEYS = (
-    *("source", "name", "path", "train_split", "train_pairs", "exclude"),
-    *("source_language", "target_language", "source_tag"),
+    "source",
+    "name",
+    "path",
+    "train_split",
+    "train_pairs",
+    "exclude",
+    "source_language",
+    "target_language",
+    "source_tag",
 )
 # Files of a corpus with a line for each pair: its weight in the loss (1 without a file), and the links of its words.
 ANNOTATIONS = ("pair_weights", "alignments")
@@ -72,12 +79,15 @@ class MixedSource:
         largest, root, weights = max(counts), 1 - 1 / self.temperature, []
         for part, count in zip(self.corpora, counts, strict=True):
             if not count:
-                advice = "remove it, or raise config.data.max_length"
-                raise UserError(f"config.data.mixture: no pair of {part.label} is left; {advice}")
+                raise UserError(
+                    f"config.data.mixture: no pair of {part.label} is left, as earlier corpora have them or they are "
+                    "too long; remove it, raise config.data.max_length or set config.data.deduplicate=False"
+                )
             weights.append(part.weight * (largest / count) ** root)
             if weights[-1] * count < 1:
-                advice = "raise its weight"
-                raise UserError(f"config.data.mixture: an epoch reads less than one pair of {part.label}; {advice}")
+                raise UserError(
+                    f"config.data.mixture: an epoch reads less than one pair of {part.label}; raise its weight"
+                )
         return weights
 
     def paths(self, key: str) -> list[Path | None]:

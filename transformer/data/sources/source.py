@@ -7,12 +7,11 @@ import itertools
 import json
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from absl import logging
 from jaxtyping import Bool, Int
 
 from transformer.config.types import Config
@@ -92,8 +91,8 @@ def read_pairs(data: Config, split: str) -> tuple[list[str], list[str]]:
     source = _open_pairs(data, split)
     if not len(source):
         raise UserError(f"{source.name}: no sentences; name a split with at least one")
-    texts = list(decoded(source))
-    return [text for text, _ in texts], [text for _, text in texts]
+    texts, translations = zip(*decoded(source), strict=True)
+    return list(texts), list(translations)
 
 
 def decoded(source: Source) -> Iterator[tuple[str, str]]:
@@ -113,25 +112,13 @@ def select_pairs(source: Source, limit: int) -> Iterator[tuple[str, str]]:
 
 
 @dataclass(frozen=True)
-class SelectedPairs:
+class _Selection:
     """The pairs of a source at which `kept` is true; none after its end."""
 
     source: Source
-    kept: Bool[np.ndarray, " N"]
-
-    @property
-    def name(self) -> str:
-        return f"{self.source.name}, {len(self):,} of {len(self.source):,} pairs"
-
-    @property
-    def identity(self) -> dict:
-        return self.source.identity | {"kept": hashlib.sha256(self.kept.tobytes()).hexdigest()}
 
     def __len__(self) -> int:
         return len(self._numbers)
-
-    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
-        return itertools.compress(self.source, self.kept)
 
     def where(self, index: int, side: int) -> str:
         return self.source.where(int(self._numbers[index]), side)
@@ -142,13 +129,30 @@ class SelectedPairs:
 
 
 @dataclass(frozen=True)
-class DocumentSource:
+class SelectedPairs(_Selection):
+    """A part of the pairs of a source."""
+
+    kept: Bool[np.ndarray, " N"]
+
+    @property
+    def name(self) -> str:
+        return f"{self.source.name}, {len(self):,} of {len(self.source):,} pairs"
+
+    @property
+    def identity(self) -> dict:
+        return self.source.identity | {"kept": hashlib.sha256(self.kept.tobytes()).hexdigest()}
+
+    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
+        return itertools.compress(self.source, self.kept)
+
+
+@dataclass(frozen=True)
+class DocumentSource(_Selection):
     """The pairs of a source, each after at most `context` pairs before it in its document, on both sides.
 
     Blank lines stand between documents (Tiedemann and Scherrer 2017).
     """
 
-    source: Source
     context: int
 
     @property
@@ -158,9 +162,6 @@ class DocumentSource:
     @property
     def identity(self) -> dict:
         return self.source.identity | {"context": self.context}
-
-    def __len__(self) -> int:
-        return len(self._numbers)
 
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
         before, separator = deque(maxlen=self.context + 1), f" {SEPARATOR} ".encode()
@@ -172,27 +173,19 @@ class DocumentSource:
             sides = zip(*before, strict=True)  # one that monolingual pairs do not have stays empty
             yield tuple(separator.join(side) if any(side) else b"" for side in sides)
 
-    def without_blank(self, lines: Iterable[Any]) -> list[Any]:
+    def without_blank(self, lines: list[Any]) -> list[Any]:
         """Returns items of the pairs, of which there may be one for each blank line as well."""
-        lines = list(lines)
-        return [lines[number] for number in self._numbers] if len(lines) == len(self.source) else lines
-
-    def where(self, index: int, side: int) -> str:
-        return self.source.where(int(self._numbers[index]), side)
+        return list(itertools.compress(lines, self.kept)) if len(lines) == len(self.source) else lines
 
     @property
     def documents(self) -> int:
         """The number of documents."""
-        return count_documents(self._has_text.tolist())
+        return count_documents(self.kept.tolist())
 
     @functools.cached_property
-    def _has_text(self) -> Bool[np.ndarray, " _"]:
+    def kept(self) -> Bool[np.ndarray, " _"]:
+        """False for blank lines."""
         return np.array([not all(map(is_blank, pair)) for pair in self.source], bool)
-
-    @functools.cached_property
-    def _numbers(self) -> Int[np.ndarray, " N"]:
-        """The numbers of the pairs that are no ends of documents."""
-        return np.flatnonzero(self._has_text)
 
 
 def read_origin(data: Config) -> dict[str, Any] | None:
@@ -204,5 +197,4 @@ def read_origin(data: Config) -> dict[str, Any] | None:
         record = json.loads(path.read_bytes())
         if isinstance(record, dict) and {"made", "files"} <= record.keys():
             return record
-    logging.warning("%s is no record of scripts.get_data; it is left out.", path)
-    return None
+    return None  # a file of the user
