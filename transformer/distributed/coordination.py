@@ -58,8 +58,10 @@ def require_same(what: str, facts: Callable[[], Mapping[str, Any]], seconds: int
         names = [name for name in expected | own if expected.get(name) != own.get(name)]
         if names:
             values = [f"{name} ({own.get(name)}, not {expected.get(name)})" for name in names]
-            differences = f"process {index} differs from process 0 in {first_of(values, 5, ', ')}"
-            raise UserError(f"{differences}; start all processes with the same code, config and data")
+            raise UserError(
+                f"process {index} differs from process 0 in {first_of(values, 5, ', ')}; start all processes with the "
+                "same code, config and data"
+            )
 
 
 def gather(purpose: str, value: Any, seconds: int) -> list[Any]:
@@ -93,7 +95,8 @@ class AnyProcess:
         if jax.process_count() == 1:
             return flag
         flags = jax.make_array_from_callback((jax.device_count(),), self._one_per_device, lambda _: np.array([flag]))
-        previous, self._previous = self._previous, self._any(flags)
+        previous = self._previous
+        self._previous = self._any(flags)
         return bool(previous)
 
 

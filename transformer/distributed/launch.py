@@ -55,8 +55,11 @@ def _connect(flag: str, given: tuple[str | None, int | None, int | None]) -> Non
     handlers = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def abort() -> None:
-        advice = "check that all are started and can reach process 0"
-        logging.error("%s: not all processes have connected within %d s; %s", flag, START_SECONDS, advice)
+        logging.error(
+            "%s: not all processes have connected within %d s; check that all are started and can reach process 0",
+            flag,
+            START_SECONDS,
+        )
         os._exit(2)  # the main thread is inside JAX and cannot be interrupted
 
     deadline = threading.Timer(START_SECONDS, abort)

@@ -22,7 +22,9 @@ RULES |= dict.fromkeys(("output", "outer", "embedding"), P("tensor", "fsdp"))
 
 def make_mesh(config: Config, devices: Sequence[jax.Device]) -> Mesh:
     """Returns the mesh of `config.mesh`. Raises UserError if it does not use all devices or share the rows evenly."""
-    requested, count, multiple = config.mesh, len(devices), config.batch.row_multiple
+    requested = config.mesh
+    count = len(devices)
+    multiple = config.batch.row_multiple
     inner = requested.fsdp * requested.tensor
     data = count // inner if requested.data == -1 else requested.data
     if data * inner != count:

@@ -58,7 +58,8 @@ class Watchdog(Hook):
     """
 
     def __init__(self, seconds: float) -> None:
-        self.seconds, self._is_running = seconds, False
+        self.seconds = seconds
+        self._is_running = False
 
     def __exit__(self, *_: object) -> None:
         self.stop()

@@ -42,21 +42,19 @@ class Hook(AbstractContextManager):
         return False
 
 
-class Hooks(Hook):
+class Hooks(contextlib.ExitStack):
     """Several hooks as one, called in their order."""
 
     def __init__(self, *hooks: Hook) -> None:
-        self._hooks, self._contexts = hooks, contextlib.ExitStack()
+        super().__init__()
+        self._hooks = hooks
         for method in ("on_start", "before_step", "after_step", "on_log", "on_validation", "poll"):
             setattr(self, method, functools.partial(self._call, method))
 
     def __enter__(self) -> "Hooks":
         for hook in self._hooks:
-            self._contexts.enter_context(hook)
+            self.enter_context(hook)
         return self
-
-    def __exit__(self, *error: object) -> None:
-        self._contexts.__exit__(*error)
 
     def _call(self, method: str, *arguments: object) -> None:
         for hook in self._hooks:

@@ -14,7 +14,8 @@ class Profile(Hook):
     """Traces this process and its devices in the steps from `first` to `last`, as far as this start takes them."""
 
     def __init__(self, folder: Path, first: int, last: int):
-        self.folder, self.steps = folder, range(first, last + 1)  # no steps once they are traced
+        self.folder = folder
+        self.steps = range(first, last + 1)  # no steps once they are traced
         self.is_tracing = False
 
     def __exit__(self, *_: object) -> None:
@@ -46,6 +47,7 @@ class Profile(Hook):
         return jax.profiler.TraceAnnotation(activity)
 
     def _stop(self) -> None:
-        self.is_tracing, self.steps = False, range(0)
+        self.is_tracing = False
+        self.steps = range(0)
         jax.profiler.stop_trace()
         logging.info("Wrote a trace to %s (docs/profiling.md says how to read it).", self.folder)

@@ -28,9 +28,11 @@ class Status(Hook):
     """Logs losses and scores. A terminal also shows a progress bar, curves since this start, and a translation."""
 
     def __init__(self, config: Config) -> None:
-        self.steps, self.step, self.first_step, self.started = config.training.steps, 0, 0, 0.0
+        self.steps = config.training.steps
         self.bar = make_bar(
-            *(TextColumn("{task.description}"), BarColumn(bar_width=14), MofNCompleteColumn()),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=14),
+            MofNCompleteColumn(),
             TextColumn("{task.fields[scores]}{task.fields[left]}"),
             kind=Panel,
         )
@@ -54,15 +56,23 @@ class Status(Hook):
         self.bar.update(self.task, completed=self.step, left=f"{self.time_left} left")
 
     def on_log(self, progress: Progress, values: Record) -> None:
-        loss, speed = f"loss {values['loss']:.3f}", f"{values['tokens_per_second'] / 1000:.1f}k tok/s"
+        loss = f"loss {values['loss']:.3f}"
+        speed = f"{values['tokens_per_second'] / 1000:.1f}k tok/s"
         self.bar.update(self.task, scores=f"{loss}  {speed}  ")
         self._extend("loss", values["loss"])
-        waiting, skipped = values["waiting_fraction"], values["skipped"]
+        waiting = values["waiting_fraction"]
+        skipped = values["skipped"]
         notes = f"  ({waiting:.0%} waiting for data)" if waiting >= 0.05 else ""
         notes += f"  ({skipped} updates skipped: not finite)" if skipped else ""
         logging.info(
             "step %d  %s  ppl %.4g  lr %.1e  %s  %s left%s",
-            *(progress.step, loss, values["perplexity"], values["learning_rate"], speed, self.time_left, notes),
+            progress.step,
+            loss,
+            values["perplexity"],
+            values["learning_rate"],
+            speed,
+            self.time_left,
+            notes,
         )
 
     def on_validation(self, progress: Progress, values: Record, samples: Sequence[Sample]) -> None:
@@ -77,7 +87,11 @@ class Status(Hook):
         scores += "".join(f"  {name} {values[f'{metric}/{name}']:.2f}" for metric, _, name in others)
         logging.info(
             "step %d  validation  loss %.3f  ppl %.4g%s%s",
-            *(progress.step, values["loss"], values["perplexity"], scores, "  (best)" if progress.is_best else ""),
+            progress.step,
+            values["loss"],
+            values["perplexity"],
+            scores,
+            "  (best)" if progress.is_best else "",
         )
 
     @contextlib.contextmanager

@@ -57,7 +57,7 @@ def enable_compilation_cache(cache_dir: str = "") -> None:
     features = next((line for line in lines if line.startswith(("flags", "Features"))), "")
     processor = f"{platform.machine()} {platform.processor()} {features}"
     try:
-        compiled = folder(cache_dir) / "compiled" / hashlib.sha256(processor.encode()).hexdigest()[:16]
+        compiled = folder(cache_dir) / "compiled" / key(processor)
     except UserError:
         return
     jax.config.update("jax_compilation_cache_dir", str(compiled))

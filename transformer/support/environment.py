@@ -43,10 +43,13 @@ def describe_environment() -> dict[str, Any]:
     """
     import jax  # commands that compute nothing need only `now`
 
-    commit, diff, untracked = None, None, None
+    commit = None
+    diff = None
+    untracked = None
     # An installed package may be inside the repository of another project.
     if git("ls-files", "--error-unmatch", "transformer") is not None:
-        commit, diff = git("rev-parse", "HEAD"), git("diff", "HEAD", "--no-ext-diff", "--no-color")
+        commit = git("rev-parse", "HEAD")
+        diff = git("diff", "HEAD", "--no-ext-diff", "--no-color")
         untracked = git("ls-files", "--others", "--exclude-standard", "transformer")
     environment = {
         "started": now(),

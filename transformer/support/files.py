@@ -63,10 +63,9 @@ def make_folder(path: Path, flag: str) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        if error.errno in FULL_DISK:
-            raise
-        reason = f"{error.strerror}: {error.filename}"
-        raise UserError(f"{flag}={path}: cannot be made ({reason}); name another folder") from error
+        raise UserError(
+            f"{flag}={path}: cannot be made ({error.strerror}: {error.filename}); name another folder"
+        ) from error
 
 
 def check_new(output: Path) -> None:

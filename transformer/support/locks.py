@@ -36,12 +36,14 @@ def report_progress() -> None:
 def poll_until(what: str, advice: str, seconds: int, progress: Callable[[], Hashable]) -> Iterator[None]:
     """Yields before each attempt of a polling loop. Raises UserError if `progress()` does not change for `seconds`."""
     started = changed = time.monotonic()
-    next_warning, seen = FIRST_WARNING, progress()
+    next_warning = FIRST_WARNING
+    seen = progress()
     while True:
         yield
         now = time.monotonic()
         if (latest := progress()) != seen:
-            seen, changed = latest, now
+            seen = latest
+            changed = now
             report_progress()
         idle = now - changed
         if idle > seconds:

@@ -48,19 +48,22 @@ class Programs:
         if (device, key) in self.compiled:
             return self.compiled[device, key]
         if device is None:
-            self.compiled[device, key] = compile_program(function.lower(*arguments))
-            return self.compiled[device, key]
-        lock = self._locks.setdefault(key, threading.Lock())
-        with lock:  # one lowering serves all devices
-            if key not in self._lowered:
-                shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=ANY_DEVICE), arguments)
-                platforms = (jax.export.default_export_platform(),)
-                self._lowered[key] = function.trace(*shapes).lower(lowering_platforms=platforms)
-        # JAX's compilation cache gives a GPU what it has compiled for another one.
-        waits = device.platform == "gpu" and jax.config.jax_compilation_cache_dir is not None
-        with lock if waits else contextlib.nullcontext():
-            self.compiled[device, key] = compile_program(self._lowered[key], device_assignment=(device,))
-        return self.compiled[device, key]
+            compiled = compile_program(function.lower(*arguments))
+        else:
+            lock = self._locks.setdefault(key, threading.Lock())
+            with lock:  # one lowering serves all devices
+                if key not in self._lowered:
+                    shapes = jax.tree.map(
+                        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=ANY_DEVICE), arguments
+                    )
+                    platforms = (jax.export.default_export_platform(),)
+                    self._lowered[key] = function.trace(*shapes).lower(lowering_platforms=platforms)
+            # JAX's compilation cache gives a GPU what it has compiled for another one.
+            waits = device.platform == "gpu" and jax.config.jax_compilation_cache_dir is not None
+            with lock if waits else contextlib.nullcontext():
+                compiled = compile_program(self._lowered[key], device_assignment=(device,))
+        self.compiled[device, key] = compiled
+        return compiled
 
 
 def compile_program(lowered: jax.stages.Lowered, **options: object) -> jax.stages.Compiled:
@@ -100,7 +103,8 @@ def _is_misread(operand: str, batch: set[str], contracting: set[str], computatio
         return False
     last = str(broadcast[1].count(","))
     varying = set(filter(None, broadcast[2].split(",")))
-    varies_in_rows, varies_in_columns = not varying <= batch | contracting, bool(varying & contracting)
+    varies_in_rows = not varying <= batch | contracting
+    varies_in_columns = bool(varying & contracting)
     if last in contracting:  # a transposed matrix: right if all its rows, or all its columns, are equal
         return varies_in_rows == varies_in_columns
     return not varies_in_rows

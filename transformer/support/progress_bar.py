@@ -19,7 +19,8 @@ REPORT_SECONDS = 1.0  # between two reports of progress, at least
 @contextlib.contextmanager
 def bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
     """Yields a function that advances a bar, or logs a line every `LOG_SECONDS` if standard error is no terminal."""
-    next_report, next_line = 0.0, time.monotonic() + LOG_SECONDS
+    next_report = 0.0
+    next_line = time.monotonic() + LOG_SECONDS
     is_logged = threading.current_thread() is threading.main_thread() and not sys.stderr.isatty()
     columns = progress.BarColumn(), progress.MofNCompleteColumn(), progress.TimeRemainingColumn()
     with make_bar(progress.TextColumn("{task.description}"), *columns) as shown:

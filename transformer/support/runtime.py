@@ -12,7 +12,10 @@ from typing import Any
 # They announce that the machine will be taken away: SIGTERM, and what `--signal` of Slurm jobs often names.
 TERMINATIONS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 GC_THRESHOLD = 50_000  # new objects between two searches for garbage; Python's 700 cost a tenth of a start
-M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8  # from glibc's malloc.h
+# From glibc's malloc.h.
+M_TRIM_THRESHOLD = -1
+M_MMAP_MAX = -4
+M_ARENA_MAX = -8
 
 
 def set_up() -> None:

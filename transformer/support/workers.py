@@ -33,7 +33,8 @@ def map_ordered(function: Callable, arguments: Iterable, workers: int) -> Iterat
     if workers == 1:
         yield from map(function, arguments)
         return
-    pool, ahead = Pool(function, workers), collections.deque()
+    pool = Pool(function, workers)
+    ahead = collections.deque()
     with contextlib.closing(pool), pool.death_reported():
         for argument in arguments:
             ahead.append(pool.submit(argument))
@@ -51,7 +52,8 @@ class Pool:
     """
 
     def __init__(self, function: Callable, workers: int) -> None:
-        context, self.workers = multiprocessing.get_context("spawn"), workers
+        context = multiprocessing.get_context("spawn")
+        self.workers = workers
         self._executor = ProcessPoolExecutor(workers, context, initializer=_start, initargs=(pickle.dumps(function),))
 
     def __call__(self, *arguments: Any) -> Any:
@@ -112,7 +114,8 @@ def merge(streams: Sequence[Iterator]) -> Iterator:
         for stream in streams:
             yield from stream
         return
-    received, stopped = queue.SimpleQueue(), threading.Event()
+    received = queue.SimpleQueue()
+    stopped = threading.Event()
 
     def read(stream: Iterator) -> None:
         for item in stream:
