@@ -24,7 +24,9 @@ class Checkpoints(AbstractContextManager):
     """The checkpoints of a run, which Orbax saves in the background. Leaving the context waits for the last save."""
 
     def __init__(self, workdir: Workdir, config: Config):
-        self.workdir, self.folder, self.config = workdir, workdir.checkpoints, config
+        self.workdir = workdir
+        self.folder = workdir.checkpoints
+        self.config = config
         self.retention = retention.Retention(config.checkpoint)
         self.saving: Progress | None = None
         options = ocp.CheckpointManagerOptions(
@@ -37,8 +39,7 @@ class Checkpoints(AbstractContextManager):
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if coordination.is_collective_failure(error):
             return  # Orbax would wait for the process that died
-        self.manager.wait_until_finished()
-        self.manager.close()
+        self.manager.close()  # waits for the last save
         if error is None:  # otherwise the best may not be known yet
             coordination.on_process_zero(retention.remove_optimizer_states, self.folder, self.retention.best)
 
@@ -65,7 +66,8 @@ class Checkpoints(AbstractContextManager):
         step = self._newest_resumable()
         if step is None:
             return None
-        expected, folder = _items(abstract), self.folder / str(step)
+        expected = _items(abstract)
+        folder = self.folder / str(step)
         with readable(folder, "delete this folder to resume from the previous checkpoint"):
             progress = read_progress(folder)
             restore.check_same_arrays(folder, expected, self.config)
@@ -74,10 +76,10 @@ class Checkpoints(AbstractContextManager):
         self._delete_after(step)  # they lack the optimizer's state, and Orbax saves no step before them
         self.retention.best = progress.best_step
         self.retention.rollback = step if progress.skipped == 0 else self._newest_resumable(without_skips=True)
-        counts, place = np.array([step, progress.skipped], np.int32), abstract.step.sharding
-        scalars = (jax.make_array_from_callback((), place, count.__getitem__) for count in counts)
-        state = TrainState(*scalars, restored["parameters"], restored[OPTIMIZER], restored.get("ema_parameters"))
-        return state, progress
+        counts = np.array([step, progress.skipped], np.int32)
+        scalars = (jax.make_array_from_callback((), abstract.step.sharding, count.__getitem__) for count in counts)
+        trees = restored["parameters"], restored[OPTIMIZER], restored.get("ema_parameters")
+        return TrainState(*scalars, *trees), progress
 
     def delete_diverged(self) -> None:
         """Deletes the checkpoints after the newest one that follows no skipped update."""
@@ -111,8 +113,11 @@ class Checkpoints(AbstractContextManager):
             self.manager.delete(step)
 
     def _contents(self, progress: Progress) -> dict[str, Any]:
-        facts = {"schema_version": SCHEMA_VERSION, "progress": dataclasses.asdict(progress)}
-        return facts | {"config": flatten(self.config)}
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "progress": dataclasses.asdict(progress),
+            "config": flatten(self.config),
+        }
 
 
 def _items(state: TrainState) -> dict[str, Any]:

@@ -53,7 +53,8 @@ def choose_steps(workdir: Path, which: str, average: int, every: int) -> list[in
     """
     if average < 1:
         raise UserError(f"--average={average}: must be at least 1")
-    last, saved = choose_step(workdir, which), steps_in(Workdir(workdir).checkpoints)
+    last = choose_step(workdir, which)
+    saved = steps_in(Workdir(workdir).checkpoints)
     steps = [last, *range((last - 1) // every * every, 0, -every)]
     consecutive = list(itertools.takewhile(saved.__contains__, steps))
     if len(consecutive) < average:
@@ -116,8 +117,9 @@ def read_progress(folder: Path) -> Progress:
     with readable(folder, "try another"):
         record = checksums.read(folder)
         if (version := record["schema_version"]) != SCHEMA_VERSION:
-            required = f"must be {SCHEMA_VERSION}; use the commit that made the run"
-            raise UserError(f"{folder}: schema_version={version}, {required}")
+            raise UserError(
+                f"{folder}: schema_version={version}, must be {SCHEMA_VERSION}; use the commit that made the run"
+            )
         return Progress(**record["progress"])
 
 

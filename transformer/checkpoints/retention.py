@@ -51,7 +51,8 @@ def max_checkpoints(settings: Config, last_step: int, eval_every: int) -> int:
 
 def remove_optimizer_states(folder: Path, best: int | None) -> None:
     """Deletes the optimizer's state where neither a start nor a rollback needs it; averages take parameters."""
-    steps, without_skips = steps_in(folder), []
+    steps = steps_in(folder)
+    without_skips = []
     kept = {best, *steps[-2:]}  # the second, in case the newest one is damaged
     for step in reversed(steps):
         # Leaves damaged checkpoints, which a start renames that needs them.

@@ -82,15 +82,14 @@ def load(workdirs: Sequence[str], which: str, average: int, overrides: Sequence[
     opened = [open_existing(Path(name)) for name in workdirs]
     first, first_config = opened[0]
     config = override(first_config, overrides)
-    for (_, run_config), name in zip(opened, workdirs, strict=True):
-        try:
-            check_direction(run_config.data, config.data)
-        except UserError as error:
-            raise UserError(f"--workdir={name}: {error}") from None
     _warn_about_unread_keys(config, overrides)
     tokenizers = [Tokenizer.load(workdir.path, run_config) for workdir, run_config in opened]
     decoding = {f"decoding.{key}": value for key, value in config.decoding.items()}
     for (workdir, run_config), tokenizer in zip(opened, tokenizers, strict=True):
+        try:
+            check_direction(run_config.data, config.data)
+        except UserError as error:
+            raise UserError(f"--workdir={workdir.path}: {error}") from None
         if tokenizer.fingerprint != tokenizers[0].fingerprint:
             raise UserError(
                 f"--workdir={','.join(workdirs)}: {first.path} and {workdir.path} have different tokenizers; models "
@@ -148,7 +147,8 @@ def load_scorers(config: Config) -> tuple[Scorer, ...]:
 
 def choose_arrangement(config: Config, searched: Config, name: str) -> Callable[[str, str], tuple[str, str]]:
     """Returns `Scorer.arrange` of the model in the workdir `name`. Raises UserError unless it can score the texts."""
-    source, target = searched.data.source_language, searched.data.target_language
+    source = searched.data.source_language
+    target = searched.data.target_language
     arrangements = {
         (source, target): lambda text, hypothesis: (text, hypothesis),
         (target, source): lambda text, hypothesis: (hypothesis, text),
