@@ -184,7 +184,6 @@ def test_a_kill_during_the_transition_leaves_a_run_that_is_complete_or_extended(
     checks.check_continuation(workdir, make_config())
     (*_, extension) = [start for start in later_starts(workdir) if start["changes"]]
     assert extension["changes"] == {"training.steps": [8, 12]} and extension["step"] == 8
-    assert extension["schedule"] == "inverse_sqrt of 12 steps from update 9 on"
 
 
 @pytest.fixture(scope="module")

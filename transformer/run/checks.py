@@ -33,7 +33,8 @@ PATHS = ("path=", "exclude=", "pair_weights=", "alignments=")  # in the texts of
 
 def process_facts(config: Config) -> dict[str, Any]:
     """Returns the facts that the processes of a run must agree on."""
-    environment, ignored = describe_environment(), keys_of(HOST)
+    environment = describe_environment()
+    ignored = keys_of(HOST)
     settings = {f"config.{key}": value for key, value in flatten(config).items() if key not in ignored}
     # The commit does not tell uncommitted changes apart, and is unknown outside a repository.
     sources = sorted(Path(__file__).parents[1].rglob("*.py"))
@@ -80,7 +81,8 @@ def warn_about_data(config: Config, vocabulary: Tokenizer, train: Corpus, sets: 
 
 def check_listed_corpora(config: Config) -> None:
     """Raises UserError if a corpus or a set does not fit the run, or names in the configuration have no such form."""
-    sides, ids = OBJECTIVES[config.training.objective].sides, config.tokenizer.kind == "ids"
+    sides = OBJECTIVES[config.training.objective].sides
+    ids = config.tokenizer.kind == "ids"
     corpora = {f"the corpus {corpus.label} of data.mixture": corpus.data for corpus in listed_corpora(config.data)}
     corpora |= {f"the set {label} of data.valid_sets": each.data for label, each in held_out_sets(config).items()}
     directions = {(source_tag(data), data.source_language): data.target_language for data in corpora.values()}
@@ -109,7 +111,8 @@ def check_prefixes(flag: str, prefixes: Iterable[str], names: Collection[str]) -
 
 def check_trained_names(config: Config, parameters: dict) -> None:
     """Raises UserError if a factor or `training.freeze` names no parameter, or all are frozen."""
-    names, frozen = named_leaves(parameters), names_in(config.training.freeze)
+    names = named_leaves(parameters)
+    frozen = names_in(config.training.freeze)
     factors = [name for name, _ in read_factors(config.optimizer.rate_factors)]
     check_prefixes(f"config.optimizer.rate_factors={config.optimizer.rate_factors}", factors, names)
     check_prefixes(freeze := f"config.training.freeze={config.training.freeze}", frozen, names)
@@ -173,16 +176,18 @@ def record_start(workdir: Workdir, config: Config) -> None:
     """Records a new start and the settings that it changes. A run with more to do is no longer complete."""
     if not workdir.has_begun():
         return
-    recorded, record, steps = loading.load(workdir.path), _read_environment(workdir), steps_in(workdir.checkpoints)
-    before, after, difference = flatten(recorded), flatten(config), loading.difference(recorded, config)
+    recorded = loading.load(workdir.path)
+    record = _read_environment(workdir)
+    steps = steps_in(workdir.checkpoints)
+    before = flatten(recorded)
+    after = flatten(config)
+    difference = loading.difference(recorded, config)
     changes = {key: [before[key], after[key]] for key in difference}
     start = describe_environment() | {"step": max(steps, default=0), "changes": changes}
     last = [record, *record["resumed"]][-1]
     for fact in ("commit", *(["auto_dtype"] if config.model.dtype == "auto" else [])):
         if start[fact] != last.get(fact, start[fact]):
             logging.warning("Since the last start, %s has changed from %s to %s.", fact, last[fact], start[fact])
-    if STEPS in changes:
-        start["schedule"] = f"{config.optimizer.schedule} of {after[STEPS]} steps from update {start['step'] + 1} on"
     files.write_json(workdir.environment, record | {"resumed": [*record["resumed"], start]})
     if changes:
         listed = "; ".join(f"{key}: {values}" for key, values in difference.items())

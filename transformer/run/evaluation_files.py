@@ -43,8 +43,9 @@ def make_path(arguments: argparse.Namespace, models: Trained) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        advice = "name another folder with --output=FOLDER"
-        raise UserError(f"{folder}: cannot be written to ({error.strerror}); {advice}") from error
+        raise UserError(
+            f"{folder}: cannot be written to ({error.strerror}); name another folder with --output=FOLDER"
+        ) from error
     return folder / evaluation_name(arguments, models)
 
 
@@ -90,7 +91,8 @@ def of_translations(
 
 def sentence_lines(sources: list[str], references: References, translations: list[Translation]) -> list[str]:
     """Returns a line of JSON for each sentence. Lengths are in characters, `reference_length` that of the first one."""
-    chrf, lines = CHRF(), []
+    chrf = CHRF()
+    lines = []
     for source, translation, *known in zip(sources, translations, *references, strict=True):
         sentence = {
             "line": len(lines) + 1,
@@ -122,10 +124,13 @@ def evaluation_name(arguments: argparse.Namespace, models: Trained) -> str:
     """Returns the name of an evaluation's files: split or file, checkpoint, other models and overridden keys."""
     first, *others = models.checkpoints
     parts = [arguments.split or Path(arguments.source).name[:32]]
-    parts += [f"of-{Path(arguments.data).name[:20]}"] if arguments.data else []
-    parts += [f"step{first.step}"]
-    parts += [f"average{len(first.averaged)}"] if len(first.averaged) > 1 else []
-    parts += ["with-" + "+".join(Path(checkpoint.workdir).name for checkpoint in others)[:20]] if others else []
+    if arguments.data:
+        parts.append(f"of-{Path(arguments.data).name[:20]}")
+    parts.append(f"step{first.step}")
+    if len(first.averaged) > 1:
+        parts.append(f"average{len(first.averaged)}")
+    if others:
+        parts.append("with-" + "+".join(Path(checkpoint.workdir).name for checkpoint in others)[:20])
     for key, value in sorted(arguments.overrides):  # of paths, the last part
         parts.append(key.rpartition(".")[-1] + "+".join(Path(part).name for part in value.split(","))[:60])
     # File names have at most 255 bytes, and an ending and a number follow.
@@ -139,9 +144,7 @@ def numbered(path: Path, evaluated: Mapping[str, Any]) -> Path:
         candidate = Path(f"{path}-{number}") if number > 1 else path
         try:
             result = json.loads(Path(f"{candidate}.json").read_text(encoding="utf-8"))
-            known = {key: result[key] for key in evaluated}
-            known["decoding"] = evaluated["decoding"] | known["decoding"]  # which lacks keys that are newer
-            if known == evaluated:
+            if {key: result[key] for key in evaluated} == evaluated:
                 return candidate
         except UNREADABLE:  # missing or damaged: it may be overwritten
             return candidate

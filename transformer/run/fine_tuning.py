@@ -1,7 +1,6 @@
 """Fine-tuning: opening the parent of a run (`training.init_from`), the checks that it fits, and its record."""
 
 import re
-from typing import Any
 
 import jax
 import optax
@@ -46,21 +45,23 @@ def prepare(config: Config, workdir: Workdir) -> Parent | None:
 
 def open_parent(config: Config, workdir: Workdir) -> Parent:
     """Opens a run's parent. Raises UserError if it is missing, damaged, or has changed since the run began."""
-    name, which = config.training.init_from, "best"
+    name = config.training.init_from
+    which = "best"
     if not files.expanded(name).is_dir() and (suffix := re.fullmatch(r"(.*):(best|last|\d+)", name)):
         name, which = suffix.groups()
-    path, recorded = files.expanded(name), _read_record(workdir)
+    path = files.expanded(name)
+    recorded = _read_record(workdir)
     try:
         opened, parent_config = open_existing(path)
         vocabularies = tokenizer.Tokenizer.load(path, parent_config)
         # A restart takes the same step, although another one may be the best by then.
-        step = restore.choose_step(path, str(recorded["step"]) if recorded else which)
+        step = restore.choose_step(path, str(recorded[0]) if recorded else which)
         checkpoint = opened.checkpoints / str(step)
         with restore.readable(checkpoint, "name another step"):
             if damage := checksums.damage(checkpoint, for_training=config.training.init_optimizer):
                 raise ValueError(damage)
             checksum = checksums.digest(checkpoint)
-        if recorded and recorded["checksum"] != checksum:
+        if recorded and recorded[1] != checksum:
             raise UserError(f"{checkpoint} has changed since this run began; start again in another --workdir")
     except UserError as error:
         # Names the key instead of the flag of another command.
@@ -72,16 +73,18 @@ def open_parent(config: Config, workdir: Workdir) -> Parent:
 
 def _check_vocabularies(parent: Parent) -> None:
     """Raises UserError if parameters are taken that belong to another vocabulary."""
-    settings, taken = parent.run_config.tokenizer, parent.token_sides
+    settings = parent.run_config.tokenizer
+    theirs = parent.config.tokenizer
+    taken = parent.token_sides
     # The vocabulary of a monolingual parent is that of either side.
     keys = ("kind", "shared") if OBJECTIVES[parent.config.training.objective].translates else ("kind",)
-    differing = [key for key in keys if settings[key] != parent.config.tokenizer[key]]
-    own = tokenizer.read_model_files(parent.run_config) if settings.model_file else parent.tokenizer
+    differing = [key for key in keys if settings[key] != theirs[key]]
     if parent.has_own_vocabulary:
-        kinds = {settings.kind, parent.config.tokenizer.kind}
-        differing = [key for key in differing if key == "shared" or "ids" in kinds]
-    elif any(own.sides[side].serialized != parent.tokenizer.sides[side].serialized for side in taken.values()):
-        differing.append("model_file")
+        differing = [key for key in differing if key == "shared" or "ids" in (settings.kind, theirs.kind)]
+    elif settings.model_file:
+        own = tokenizer.read_model_files(parent.run_config).sides
+        if any(own[side].serialized != parent.tokenizer.sides[side].serialized for side in taken.values()):
+            differing.append("model_file")
     if taken and differing:
         raise UserError(
             f"config.tokenizer.{differing[0]}={show(settings[differing[0]])}: {parent.workdir.path} has another "
@@ -97,11 +100,11 @@ def _check_parameters(parent: Parent) -> None:
     target = source if parent.run_config.tokenizer.shared else target
     own = restore.named_leaves(abstract_init(parent.run_config, source, target)[1])
     wanted = {origin: own[name] for name, origin in parent.origins.items()}
-    differing = restore.differing_shapes(parent.workdir.checkpoints / str(parent.step), parent.item, wanted)
+    differing = restore.differing_shapes(parent.folder, parent.item, wanted)
     check_prefixes(f"config.training.init_skip={training.init_skip}", parent.skipped, own | differing)
     # A parent of another objective may have more parameters than the run.
     is_alike = parent.config.training.objective == training.objective
-    required = wanted.keys() | {name for name in differing if is_alike and parent.takes(name)}
+    required = {name for name in differing if name in wanted or (is_alike and parent.takes(name))}
     if unfit := [f"{name}: {shapes}" for name, shapes in differing.items() if name in required]:
         raise UserError(
             f"config.training.init_from={training.init_from}: its parameters do not fit this model "
@@ -112,7 +115,8 @@ def _check_parameters(parent: Parent) -> None:
 
 def _check_optimizer(parent: Parent) -> None:
     """Raises UserError unless the checkpoint has the state of the run's optimizer, for the same model."""
-    config, checkpoint = parent.run_config, parent.workdir.checkpoints / str(parent.step)
+    config = parent.run_config
+    checkpoint = parent.folder
     reasons = ["it has no optimizer's state, which only the best and the newest two checkpoints keep"]
     if checksums.has_optimizer(checkpoint):
         optimizer = make_optimizer(config.optimizer, optax.constant_schedule(0.0), config.training.freeze)
@@ -132,22 +136,30 @@ def record(workdir: Workdir, parent: Parent) -> None:
     """Writes `parent.json`, unless the run has begun with it. Warns if the model computes something else."""
     if _read_record(workdir) is None:
         environment = read_environment(parent.workdir.environment)
-        facts = {"workdir": str(parent.workdir.path.resolve()), "step": parent.step, "item": parent.item}
-        facts |= {"checksum": parent.checksum, "objective": parent.config.training.objective}
-        facts["commit"] = environment and [environment, *environment["resumed"]][-1]["commit"]
-        files.write_json(workdir.parent, facts | {"not_taken": parent.skipped})
+        facts = {
+            "workdir": str(parent.workdir.path.resolve()),
+            "step": parent.step,
+            "item": parent.item,
+            "checksum": parent.checksum,
+            "objective": parent.config.training.objective,
+            "commit": environment and [environment, *environment["resumed"]][-1]["commit"],
+            "not_taken": parent.skipped,
+        }
+        files.write_json(workdir.parent, facts)
     if differing := parent.model_difference():
         logging.warning("The model differs from that of %s: %s.", parent.workdir.path, differing)
     if differing := parent.ignored_settings():
         logging.warning(
             "The vocabulary is that of %s, so these keys have no effect: %s; init_vocabulary=own trains another.",
-            *(parent.workdir.path, differing),
+            parent.workdir.path,
+            differing,
         )
 
 
-def _read_record(workdir: Workdir) -> dict[str, Any] | None:
+def _read_record(workdir: Workdir) -> tuple[int, str] | None:
     """Returns step and checksum in the `parent.json` of a run that has begun; None if it has not."""
     if not (workdir.has_begun() and workdir.parent.exists()):
         return None
-    keys, advice = ("step", "checksum"), "start again in another --workdir"
-    return files.read_json(workdir.parent, lambda facts: {key: facts[key] for key in keys}, advice)
+    return files.read_json(
+        workdir.parent, lambda facts: (facts["step"], facts["checksum"]), "start again in another --workdir"
+    )

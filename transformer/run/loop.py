@@ -39,7 +39,8 @@ def train(run: Run, profiled: tuple[int, int] | None, interruption: Interruption
     """
     for line in pair_lines(run.config.data, run.tokenizer, run.corpus, columns=65):
         logging.info("pair  %s", line)
-    training, is_first = run.config.training, jax.process_index() == 0
+    training = run.config.training
+    is_first = jax.process_index() == 0
     hooks = Hooks(
         interruption or Interruption(),
         Watchdog(training.stall_seconds),
@@ -78,7 +79,10 @@ def train_from(state: TrainState, progress: Progress, run: Run, checkpoints: Che
     with Loader(run.corpus, run.config, progress.position, run.train_step.mesh) as loader:
         logging.info(
             "Batches: %d per epoch, %.1f %% padding%s, %d shapes (--plan lists them).",
-            *(len(loader.plan), 100 * loader.plan.padding_fraction, run.padding_note, len(loader.plan.stats)),
+            len(loader.plan),
+            100 * loader.plan.padding_fraction,
+            run.padding_note,
+            len(loader.plan.stats),
         )
         try:
             hooks.on_start(progress)
@@ -107,8 +111,11 @@ def loop(
     state: TrainState, progress: Progress, run: Run, loader: Loader, checkpoints: Checkpoints, hooks: Hooks
 ) -> Progress:
     """Takes the steps of `train_from` with the batches of the loader."""
-    training, save_every = run.config.training, run.config.checkpoint.every
-    window, started, stop = TrainingWindow(progress.window), time.perf_counter() - progress.seconds, False
+    training = run.config.training
+    save_every = run.config.checkpoint.every
+    window = TrainingWindow(progress.window)
+    started = time.perf_counter() - progress.seconds
+    stop = False
     while not stop:
         if not progress.validation_due(training):  # else this start repeats the validation that was interrupted
             hooks.before_step(progress.step + 1)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -23,9 +24,18 @@ from transformer.training.state import abstract_init
 from transformer.workdir import Workdir
 
 INDEPENDENT_KEYS = (  # keys of `config.model` that do not change what its parameters mean
-    *("dropout", "attention_dropout", "activation_dropout", "layer_drop"),  # only in training
-    *("dtype", "attention_implementation", "remat"),  # how it is computed
-    *("source_vectors", "target_vectors"),  # initial values
+    # Only in training.
+    "dropout",
+    "attention_dropout",
+    "activation_dropout",
+    "layer_drop",
+    # How it is computed.
+    "dtype",
+    "attention_implementation",
+    "remat",
+    # Initial values.
+    "source_vectors",
+    "target_vectors",
 )
 VOCABULARY_KEYS = ("vocab_size", "normalization", "character_coverage", "byte_fallback")  # of `config.tokenizer`
 # The embedding tables, with the side of their tokens: 0 is the source, 1 the target.
@@ -44,6 +54,10 @@ class Parent:
     checksum: str
     item: str  # of the checkpoint: its moving average if it has one, unless the optimizer's state is taken too
     run_config: Config  # of the run that starts from it
+
+    @property
+    def folder(self) -> Path:
+        return self.workdir.checkpoints / str(self.step)
 
     @property
     def skipped(self) -> list[str]:
@@ -71,7 +85,8 @@ class Parent:
     @property
     def token_sides(self) -> dict[str, int]:
         """The taken parameters with a vector for each token, each with the side of the tokens; 0 for shared ones."""
-        sides, is_shared = EMBEDDINGS | {"projection.kernel": 1, "output_bias": 1}, self.run_config.tokenizer.shared
+        sides = EMBEDDINGS | {"projection.kernel": 1, "output_bias": 1}
+        is_shared = self.run_config.tokenizer.shared
         return {name: 0 if is_shared else side for name, side in sides.items() if name in self.origins}
 
     @property
@@ -84,14 +99,16 @@ class Parent:
         `own` is the tokenizer of the run.
         """
         expected = abstract_init(self.config, *self.tokenizer.vocab_sizes)[1]
-        loaded = restore.load_parameters(self.workdir.path, [self.step], expected, self.config, self.item)
-        loaded, leaves = named_leaves(loaded), named_leaves(parameters)
+        loaded = named_leaves(restore.load_parameters(self.workdir.path, [self.step], expected, self.config, self.item))
+        leaves = named_leaves(parameters)
         logging.info("Initial parameters %s.", self.describe(parameters))
         taken = {name: loaded[origin] for name, origin in self.origins.items()}
         if self.has_own_vocabulary:
-            labels, origins = ("both sides",) if own.is_shared else ("source", "target"), {}
-            for side in sorted(set(self.token_sides.values())):
-                origins[side] = find_origins(own.sides[side], self.tokenizer.sides[side], labels[side])
+            labels = ("both sides",) if own.is_shared else ("source", "target")
+            origins = {
+                side: find_origins(own.sides[side], self.tokenizer.sides[side], labels[side])
+                for side in sorted(set(self.token_sides.values()))
+            }
             taken |= {name: mean_vectors(name, taken[name], origins[side]) for name, side in self.token_sides.items()}
         for name, array in taken.items():
             leaves[name] = jax.make_array_from_callback(leaves[name].shape, leaves[name].sharding, array.__getitem__)
@@ -99,22 +116,26 @@ class Parent:
 
     def initial_optimizer_state(self, fresh: optax.OptState) -> optax.OptState:
         """Returns the parent's optimizer state with its schedule at the beginning, sharded as the `fresh` state."""
-        loaded = named_leaves(restore.read_arrays(self.workdir.checkpoints / str(self.step), OPTIMIZER))
+        loaded = named_leaves(restore.read_arrays(self.folder, OPTIMIZER))
         state = jax.tree.unflatten(jax.tree.structure(fresh), [loaded[name] for name in named_leaves(fresh)])
         return jax.device_put(restart_schedule(state), jax.tree.map(lambda leaf: leaf.sharding, fresh))
 
     def describe(self, parameters: dict) -> str:
         """Describes which of the run's parameters are taken; `parameters` may be abstract."""
         sizes = {name: leaf.size for name, leaf in named_leaves(parameters).items()}
-        taken, total = sum(sizes[name] for name in self.origins), sum(sizes.values())
+        taken = sum(sizes[name] for name in self.origins)
+        total = sum(sizes.values())
         note = " (moving average)" if self.item == "ema_parameters" else ""
         if self.run_config.training.init_optimizer:
             note = " (raw parameters, with the optimizer's state)"
-        skipped, objective = self.skipped, self.config.training.objective
+        skipped = self.skipped
+        objective = self.config.training.objective
         if objective != self.run_config.training.objective:
             skipped = [f"what training.objective={objective} does not have", *skipped]
-        source = f"from {self.workdir.path}, step {self.step}{note}"
-        return f"{source}: {taken:,} of {total:,}; not taken: {', '.join(skipped) or 'none'}"
+        return (
+            f"from {self.workdir.path}, step {self.step}{note}: {taken:,} of {total:,}; not taken: "
+            f"{', '.join(skipped) or 'none'}"
+        )
 
     def model_difference(self) -> str:
         """Returns the keys whose difference may change what the parameters mean, each with "PARENT'S -> RUN'S"."""
@@ -146,21 +167,24 @@ def find_origins(own: Vocabulary, parent: Vocabulary, side: str) -> list[list[in
     known = {piece: token for token, piece in enumerate(parent.pieces)}
     new = [piece for piece in own.pieces if piece not in known]
     encoded = parent.encode([piece.replace(WORD_START, " ") for piece in new])
-    parts = {piece: _spelling(piece, tokens, known.get(WORD_START)) for piece, tokens in zip(new, encoded, strict=True)}
-    total, kept, made = len(own.pieces), len(own.pieces) - len(new), sum(len(parts[piece]) > 0 for piece in new)
+    parts = {}  # the tokens that spell a piece, none if one is unknown
+    for piece, tokens in zip(new, encoded, strict=True):
+        unspelled = None if piece.startswith(WORD_START) else known.get(WORD_START)
+        parts[piece] = [] if UNK in tokens else [token for token in tokens if token != unspelled]
+    total = len(own.pieces)
+    kept = len(own.pieces) - len(new)
+    made = sum(len(parts[piece]) > 0 for piece in new)
     logging.info(
         "Vocabulary, %s: %s of %s tokens keep their vectors, %s start from those of their parts, %s from the mean of "
         "all; %s of the parent's are dropped.",
-        *(side, f"{kept:,}", f"{total:,}", f"{made:,}", f"{total - kept - made:,}", f"{len(known) - kept:,}"),
+        side,
+        f"{kept:,}",
+        f"{total:,}",
+        f"{made:,}",
+        f"{total - kept - made:,}",
+        f"{len(known) - kept:,}",
     )
     return [[known[piece]] if piece in known else parts[piece] for piece in own.pieces]
-
-
-def _spelling(piece: str, tokens: list[int], word_start: int | None) -> list[int]:
-    """Returns the tokens that spell a piece, or none if one is unknown."""
-    if UNK in tokens:
-        return []
-    return [token for token in tokens if token != word_start or piece.startswith(WORD_START)]
 
 
 def mean_vectors(

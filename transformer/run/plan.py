@@ -40,7 +40,8 @@ def describe(run: Run) -> Iterator[str]:
 def batch_lines(run: Run, loader: Loader) -> Iterator[str]:
     for use in loader.plan.stats:
         yield f"batches     {use.bucket}: {use.batches} per epoch, {100 * use.padding_fraction:.1f} % padding"
-    by_phase, num_batches = phases(run.config.training), len(loader.plan)
+    by_phase = phases(run.config.training)
+    num_batches = len(loader.plan)
     (_, count), *later = by_phase
     changes = [f"{num_batches / count:,.1f} from step {steps.start} on" for steps, count in later]
     per_epoch = f"{num_batches / count:,.1f} steps" + (f" ({', '.join(changes)})" if changes else "")
@@ -54,15 +55,18 @@ def batch_lines(run: Run, loader: Loader) -> Iterator[str]:
 
 
 def cost_lines(run: Run, loader: Loader) -> Iterator[str]:
-    config, state = run.config, run.initializer.abstract_state
+    config = run.config
+    state = run.initializer.abstract_state
     compile_largest = run.train_step.compilations(state, loader.buckets)[0]
     yield f"largest     {costs(compile_largest())}"
     kept = max_checkpoints(config.checkpoint, config.training.steps, config.training.eval_every)
-    optimizer, resumable = num_bytes(state.optimizer_state), min(kept, MAX_OPTIMIZER_STATES)
+    optimizer = num_bytes(state.optimizer_state)
+    resumable = min(kept, MAX_OPTIMIZER_STATES)
     rest = num_bytes(state) - optimizer
-    disk = mebibytes(kept * rest + resumable * optimizer)
-    with_optimizer = f"{mebibytes(optimizer)} in {resumable} of them for the optimizer"
-    yield f"checkpoints at most {kept}, {mebibytes(rest)} each, and {with_optimizer}, {disk} of disk"
+    yield (
+        f"checkpoints at most {kept}, {mebibytes(rest)} each, and {mebibytes(optimizer)} in {resumable} of them for "
+        f"the optimizer, {mebibytes(kept * rest + resumable * optimizer)} of disk"
+    )
     first = max(steps_in(run.workdir.checkpoints), default=0) + 1
     per_batch = sum(use.positions for use in loader.plan.stats) / len(loader.plan)
     remaining = [(range(max(first, steps.start), steps.stop), count) for steps, count in phases(config.training)]
@@ -81,7 +85,8 @@ def mebibytes(count: int) -> str:
 
 def costs(program: jax.stages.Compiled) -> str:
     """Describes the memory and operations of a program on one device, as far as the backend reports them."""
-    memory, operations = program.memory_analysis(), program.cost_analysis() or {}
+    memory = program.memory_analysis()
+    operations = program.cost_analysis() or {}
     parts = [f"{mebibytes(bytes_used(memory))} per device"] if memory is not None else []
     parts += [f"{operations['flops'] / 1e9:,.1f} GFLOP per batch and device"] if "flops" in operations else []
     return ", ".join(parts) or "compiled; this backend reports neither memory nor operations"

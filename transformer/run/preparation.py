@@ -65,7 +65,8 @@ class Run:
             if self.config.training.init_optimizer:
                 state = state.replace(optimizer_state=parent.initial_optimizer_state(state.optimizer_state))
             return state
-        state, model = self.initializer.create(), self.config.model
+        state = self.initializer.create()
+        model = self.config.model
         if not (model.source_vectors or model.target_vectors):
             return state
         return self.initializer.start_from(load_pretrained_embeddings(state.parameters, model, self.tokenizer))
@@ -147,7 +148,10 @@ def prepare(config: Config, workdir: Workdir) -> Run:
     size = sum(leaf.size for leaf in jax.tree.leaves(initializer.abstract_state.parameters))
     logging.info(
         "Model: %s parameters; vocabulary %d and %d; products in %s; devices: %d.",
-        *(f"{size:,}", *vocabulary.vocab_sizes, product_dtype(config.model.dtype), mesh.size),
+        f"{size:,}",
+        *vocabulary.vocab_sizes,
+        product_dtype(config.model.dtype),
+        mesh.size,
     )
     return Run(
         config=config,

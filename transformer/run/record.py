@@ -23,9 +23,13 @@ class Recorder(Hook):
     """The writer of the record."""
 
     def __init__(self, workdir: Workdir, config: Config, corpora: Sequence[str] = ()):  # the labels of a mixture's
-        self.path, self.workdir, self.config, self.corpora = workdir.metrics, workdir, config, corpora
+        self.path = workdir.metrics
+        self.workdir = workdir
+        self.config = config
+        self.corpora = corpora
         self.trackers: dict[str, Tracker | None] = dict.fromkeys(names_in(config.training.trackers))
-        self.progress, self.module_norms = Progress(), {}  # of the last step; norms if `training.module_norms` is set
+        self.progress = Progress()  # after the last step
+        self.module_norms = {}  # of the last step, if `training.module_norms` is set
 
     def __exit__(self, kind: object, *_: object) -> None:
         self.trackers = {name: tracker for name, tracker in self.trackers.items() if tracker is not None}
@@ -34,9 +38,11 @@ class Recorder(Hook):
 
     def on_start(self, progress: Progress) -> None:
         """Removes the lines after the checkpoint, also a validation of its step that is repeated, and their points."""
-        self.module_norms, self.progress = {}, progress
+        self.module_norms = {}
+        self.progress = progress
         reached = {"train": progress.step, "valid": progress.validated_step}
-        kept, removed = [], []
+        kept = []
+        removed = []
         for line in read_record(self.path):
             (kept if line["step"] <= reached[line["split"]] else removed).append(line)
         if self.path.exists():
@@ -46,7 +52,8 @@ class Recorder(Hook):
         self._track("start", first_step, kept)
 
     def after_step(self, progress: Progress, metrics: dict) -> None:
-        self.module_norms, self.progress = metrics["module_norms"], progress
+        self.module_norms = metrics["module_norms"]
+        self.progress = progress
 
     def on_log(self, progress: Progress, values: Record) -> None:
         self.write("train", progress, values)
@@ -62,8 +69,14 @@ class Recorder(Hook):
     def write(self, split: str, progress: Progress, values: Record) -> None:
         """Writes a line of the split "train" or "valid"."""
         self.workdir.check_in_place()
-        line = {"step": progress.step, "split": split, **values}
-        line |= {"examples": progress.examples, "tokens": progress.tokens, "seconds": progress.seconds}
+        line = {
+            "step": progress.step,
+            "split": split,
+            **values,
+            "examples": progress.examples,
+            "tokens": progress.tokens,
+            "seconds": progress.seconds,
+        }
         line |= files.six_digits({name: line[name] for name in TIMINGS if name in line})
         with self.path.open("a", encoding="utf-8") as file:  # `on_start` removes a line that a full disk has cut
             file.write(f"{json.dumps(line)}\n")
@@ -78,13 +91,18 @@ class Recorder(Hook):
             except Exception as error:
                 del self.trackers[name]
                 reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-                advice = "the next start tries again, and metrics.jsonl has all values"
-                logging.warning("The tracker %s fails and is left out (%s); %s.", name, reason, advice)
+                logging.warning(
+                    "The tracker %s fails and is left out (%s); the next start tries again, and metrics.jsonl has all "
+                    "values.",
+                    name,
+                    reason,
+                )
 
 
 def read_record(path: Path) -> list[Record]:
     """Returns the lines of a `metrics.jsonl`, without damaged ones; none if there is no such file."""
-    text, record = path.read_text(encoding="utf-8", errors="replace") if path.exists() else "", []
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    record = []
     for line in text.split("\n"):
         with contextlib.suppress(*MALFORMED):
             values = json.loads(line)

@@ -22,12 +22,16 @@ class Diverged(Exception):
     """Raised after `training.max_skipped` skipped updates in a row."""
 
     def __init__(self, state: TrainState, progress: Progress, batches: Sequence[dict[str, Any]]):
-        self.state, self.progress, self.batches = state, progress, batches
+        self.state = state
+        self.progress = progress
+        self.batches = batches
 
 
 def roll_back(run: Run, checkpoints: Checkpoints, diverged: Diverged) -> tuple[TrainState, Progress]:
     """Returns the last good checkpoint, with its epoch reordered. Raises UserError after `training.max_rollbacks`."""
-    step, rollbacks, limit = diverged.progress.step, diverged.progress.rollbacks, run.config.training.max_rollbacks
+    step = diverged.progress.step
+    rollbacks = diverged.progress.rollbacks
+    limit = run.config.training.max_rollbacks
     if len(rollbacks) >= limit:
         give_up(run, diverged)
     skipped = int(diverged.state.skipped)
@@ -39,7 +43,11 @@ def roll_back(run: Run, checkpoints: Checkpoints, diverged: Diverged) -> tuple[T
     logging.warning(
         "Step %d: %d updates in a row were skipped, because loss or gradient was not finite. "
         "Going back to step %d, with the data in another order (%d of at most %d times).",
-        *(step, skipped, progress.step, len(rollbacks), limit),
+        step,
+        skipped,
+        progress.step,
+        len(rollbacks),
+        limit,
     )
     # All events are written, since a run that was killed may repeat its rollback.
     events = [
@@ -53,7 +61,8 @@ def roll_back(run: Run, checkpoints: Checkpoints, diverged: Diverged) -> tuple[T
 
 def give_up(run: Run, diverged: Diverged) -> NoReturn:
     """Logs the norms of parameters and of the last batch's gradients, by module, and ends the run."""
-    step, position = diverged.progress.step, diverged.progress.position
+    step = diverged.progress.step
+    position = diverged.progress.position
     train_step, batch = run.train_step, run.train_step.place(diverged.batches[-1])
     gradients, _ = train_step.gradients(diverged.state, batch, 0, train_step.seed)
     gradient_norms = norms_by_module(gradients)

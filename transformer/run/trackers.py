@@ -1,6 +1,5 @@
 """Trackers: programs that draw the record of a run, beside `metrics.jsonl` (`training.trackers`)."""
 
-import contextlib
 import importlib.util
 import json
 import os
@@ -35,7 +34,8 @@ class Tracker:
     """The interface of trackers. Methods, and the constructor, may raise any error."""
 
     def __init__(self, workdir: Workdir, config: Config) -> None:
-        self.workdir, self.config = workdir, config
+        self.workdir = workdir
+        self.config = config
 
     def start(self, first_step: int, lines: Sequence[Record]) -> None:
         """Begins before the first step, and again after a rollback: of the record, only these `lines` stay.
@@ -101,12 +101,17 @@ class WeightsAndBiases(Tracker):
     def __init__(self, workdir: Workdir, config: Config) -> None:
         import wandb
 
-        about = {"config": flatten(config), "notes": config.training.note, "tags": config.training.tags}
-        about["name"] = os.environ.get("WANDB_NAME", _run_name(workdir.path))
-        about |= {"dir": workdir.path, "settings": wandb.Settings(console="off", silent=True)}
-        identity = recorded_id(workdir, "wandb", lambda: secrets.token_hex(4))
-        # Other runs of this process go on.
-        self.run = wandb.init(id=identity, resume="allow", reinit="create_new", **about)
+        self.run = wandb.init(
+            id=recorded_id(workdir, "wandb", lambda: secrets.token_hex(4)),
+            resume="allow",
+            reinit="create_new",  # other runs of this process go on
+            name=os.environ.get("WANDB_NAME", _run_name(workdir.path)),
+            config=flatten(config),
+            notes=config.training.note,
+            tags=config.training.tags,
+            dir=workdir.path,
+            settings=wandb.Settings(console="off", silent=True),
+        )
         # Without an axis of ours, W&B drops values of a lower step than its last, as after a restart or a rollback.
         self.run.define_metric("step")
         self.run.define_metric("*", step_metric="step")
@@ -129,35 +134,28 @@ class MLflow(Tracker):
 
     def __init__(self, workdir: Workdir, config: Config) -> None:
         from mlflow import MlflowClient, entities
-        from mlflow.exceptions import MlflowException
 
         super().__init__(workdir, config)
         database = f"sqlite:///{workdir.path.resolve() / 'mlflow.db'}"  # MLflow refuses new stores of plain files
-        self.client, self.entities = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or database), entities
+        self.client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or database)
+        self.entities = entities
         self.identity = recorded_id(workdir, "mlflow", self._create_run)
-        try:
-            self.client.update_run(self.identity, "RUNNING")
-        except MlflowException as error:
-            if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
-                raise
-            self.identity = recorded_id(workdir, "mlflow", self._create_run, is_new=True)  # the other has been deleted
+        self.client.update_run(self.identity, "RUNNING")
         self.client.set_tag(self.identity, "mlflow.note.content", config.training.note)
         self.client.set_tag(self.identity, "tags", " ".join(config.training.tags))
 
     def _create_run(self) -> str:
-        from mlflow.exceptions import MlflowException
-
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "Default")
-        with contextlib.suppress(MlflowException):  # it exists
-            self.client.create_experiment(name)
-        experiment = self.client.get_experiment_by_name(name).experiment_id
-        run = self.client.create_run(experiment, run_name=_run_name(self.workdir.path))
+        experiment = self.client.get_experiment_by_name(name)
+        experiment_id = experiment.experiment_id if experiment else self.client.create_experiment(name)
+        run = self.client.create_run(experiment_id, run_name=_run_name(self.workdir.path))
         params = [self.entities.Param(key, str(value)) for key, value in flatten(self.config).items()]
         self.client.log_batch(run.info.run_id, params=params)
         return run.info.run_id
 
     def draw(self, line: Record) -> None:
-        values, now = {re.sub(r"[^\w. :/-]", "_", name): value for name, value in points(line).items()}, time.time()
+        values = {re.sub(r"[^\w. :/-]", "_", name): value for name, value in points(line).items()}
+        now = time.time()
         metrics = [self.entities.Metric(name, value, int(1e3 * now), line["step"]) for name, value in values.items()]
         self.client.log_batch(self.identity, metrics=metrics)
 
@@ -179,11 +177,12 @@ def check_trackers(config: Config) -> None:
             raise UserError(f"{given}: {name} needs a package; pip install {PACKAGES[name]}, or leave out {name}")
 
 
-def recorded_id(workdir: Workdir, name: str, make: Callable[[], str], is_new: bool = False) -> str:
+def recorded_id(workdir: Workdir, name: str, make: Callable[[], str]) -> str:
     """Returns the id of the run in a tracker, by `make` at the first start, which `trackers.json` keeps for others."""
     ids = json.loads(workdir.trackers.read_bytes()) if workdir.trackers.exists() else {}
-    if name not in ids or is_new:
-        files.write_json(workdir.trackers, ids := ids | {name: make()})
+    if name not in ids:
+        ids[name] = make()
+        files.write_json(workdir.trackers, ids)
     return ids[name]
 
 
