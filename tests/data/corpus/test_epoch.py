@@ -265,10 +265,3 @@ def test_a_wrong_mixture_is_one_line(config, tmp_path, mixture, part):
     with pytest.raises(UserError, match=part) as error:
         prepare(config, tmp_path)
     assert "\n" not in str(error.value)
-
-
-def test_a_corpus_whose_weights_are_all_zero_is_a_warning(config, tmp_path, caplog):
-    write(tmp_path / "zero.txt", [0] * 20)
-    config.data.mixture = ("train_split=news", f"train_split=talks pair_weights={tmp_path / 'zero.txt'}")
-    prepare(config, tmp_path)
-    assert "All pair_weights of talks are 0: nothing is learned from it." in caplog.text

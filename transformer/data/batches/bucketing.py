@@ -68,12 +68,14 @@ def _least_padded_chain(
     # cost[i, j]: positions of a bucket of size j for the pairs of the sizes i to j
     cost = (held[1:] - held[:-1, None]) * sizes.sum(axis=1) + bucket_cost
     cost = np.where(np.tri(len(sizes), dtype=bool).T, cost, np.inf)
-    least, first_sizes = np.full(len(sizes), np.inf), []
+    least = np.full(len(sizes), np.inf)
+    first_sizes = []
     for _ in range(most):
         total = np.concatenate([[0], least[:-1]])[:, None] + cost
         least = total.min(axis=0)
         first_sizes.append(total.argmin(axis=0))
-    chain, end = [], len(sizes) - 1
+    chain = []
+    end = len(sizes) - 1
     for first in reversed(first_sizes):
         if end >= 0:
             chain.append(end)
@@ -87,13 +89,17 @@ def plan_epoch(
     """Plans an epoch in these buckets. `random` shuffles sentences and batches; without it, they keep their order."""
     assigned = assign(lengths, np.array([(bucket.source_length, bucket.target_length) for bucket in buckets]))
     counts = np.bincount(assigned, minlength=len(buckets))
-    remainder, placed = np.empty(0, np.int32), 0
-    sentences, slices, stats = [], [], []
+    remainder = np.empty(0, np.int32)
+    placed = 0
+    sentences = []
+    slices = []
+    stats = []
     for number, bucket in enumerate(buckets):
         members = np.concatenate([remainder, np.flatnonzero(assigned == number).astype(np.int32)])
         if random is not None:
             random.shuffle(members)
-        stop, left = len(members), len(members) % bucket.rows
+        stop = len(members)
+        left = len(members) % bucket.rows
         # The remainder moves up if the next bucket that has batches pads it less than a further batch here would.
         above = next((buckets[i] for i in range(number + 1, len(buckets)) if counts[i]), None)
         if above is not None and left * (above.width - bucket.width) < (bucket.rows - left) * bucket.width:
@@ -109,5 +115,6 @@ def plan_epoch(
     bucket_ids = np.repeat(np.arange(len(buckets), dtype=np.uint16), [use.batches for use in stats])
     if random is not None:
         order = random.permutation(len(slices))
-        slices, bucket_ids = slices[order], bucket_ids[order]
+        slices = slices[order]
+        bucket_ids = bucket_ids[order]
     return EpochPlan(np.concatenate(sentences), slices, bucket_ids, tuple(stats))

@@ -33,13 +33,16 @@ def assemble(corpus: Corpus | Epoch, batch: PlannedBatch) -> dict[str, np.ndarra
     sentence in its row from 1, and `source_positions` (B, S), from 0 in each sentence. If pairs have weights in the
     loss, `target_weights` (B, T) has that of each target token; if words have links, `links` (B, T, S) are theirs.
     """
-    bucket, arrays, annotated = batch.bucket, {}, corpus.annotations(batch.sentences)
-    sides, firsts = [], []  # the sentences of each side, and the first position of each in its row
+    bucket = batch.bucket
+    arrays = {}
+    annotated = corpus.annotations(batch.sentences)
+    sides = []  # the sentences of each side
+    firsts = []  # the first position of each sentence in its row
     for side, (name, length) in enumerate((("source", bucket.source_length), ("target", bucket.target_length))):
         if not length:
             continue
-        sides.append(corpus.sequences(side, batch.sentences))
-        tokens, lengths = sides[-1][0], sides[-1][1].astype(np.int64)
+        tokens, lengths = corpus.sequences(side, batch.sentences)
+        sides.append((tokens, lengths))
         positions = ragged_arange(lengths)
         before = np.cumsum(lengths) - lengths
         offsets = before - before[np.searchsorted(batch.rows, batch.rows)]  # of each sentence in its row
@@ -66,16 +69,16 @@ def assemble(corpus: Corpus | Epoch, batch: PlannedBatch) -> dict[str, np.ndarra
 
 def abstract_batch(bucket: Bucket, sharding: Sharding, config: Config | None = None) -> Batch:
     """Returns the shapes of the arrays of a training batch from this bucket; without `config`, of a held-out batch."""
-    source, target = bucket.source_length, bucket.target_length
+    source = bucket.source_length
+    target = bucket.target_length
     sides = {"source": source, "target_input": target, "target_output": target}
     if config and config.batch.plan == "packed":
         for side, length in (("source", source), ("target", target)):
             sides |= {f"{side}_segments": length, f"{side}_positions": length}
-    shapes = {name: (bucket.rows, length) for name, length in sides.items() if length}
-    batch = {name: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=sharding) for name, shape in shapes.items()}
+    arrays = {name: ((bucket.rows, length), jnp.int32) for name, length in sides.items() if length}
     annotated = annotations(config.data) if config else ()
     if "pair_weights" in annotated:
-        batch["target_weights"] = jax.ShapeDtypeStruct((bucket.rows, target), jnp.float32, sharding=sharding)
+        arrays["target_weights"] = (bucket.rows, target), jnp.float32
     if "alignments" in annotated:
-        batch["links"] = jax.ShapeDtypeStruct((bucket.rows, target, source), jnp.bool, sharding=sharding)
-    return batch
+        arrays["links"] = (bucket.rows, target, source), jnp.bool
+    return {name: jax.ShapeDtypeStruct(*array, sharding=sharding) for name, array in arrays.items()}

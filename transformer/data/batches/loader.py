@@ -65,7 +65,10 @@ class Loader(Iterator[tuple[Position, Arrays, BatchStats]], contextlib.AbstractC
     """
 
     def __init__(self, corpus: Corpus, config: Config, start: Position, mesh: Mesh) -> None:
-        self._corpus, self._config, self._start, self._mesh = corpus, config, start, mesh
+        self._corpus = corpus
+        self._config = config
+        self._start = start
+        self._mesh = mesh
         # Subword sampling is Python code, which in threads would take turns with the step.
         num_samplers = min(config.data.prefetch, workers.num_workers(config.data.workers))
         is_pooled = corpus.sampler is not None and num_samplers > 1
@@ -104,7 +107,9 @@ class Loader(Iterator[tuple[Position, Arrays, BatchStats]], contextlib.AbstractC
         return corpus, PLANS[self._config.batch.plan].plan_epoch(corpus.lengths, self.buckets, random)
 
     def _run(self) -> Iterator[tuple[Position, Arrays, BatchStats]]:
-        corpus, plan, first = self.pairs, self.plan, self._start.batch
+        corpus = self.pairs
+        plan = self.plan
+        first = self._start.batch
         for epoch in itertools.count(self._start.epoch):
             following = self._threads.apply_async(self._plan, (epoch + 1,))
             for number in range(first, len(plan)):
@@ -116,7 +121,8 @@ class Loader(Iterator[tuple[Position, Arrays, BatchStats]], contextlib.AbstractC
                     result = batch.get()
                     self._ahead.popleft()
                     yield position, *result
-            (corpus, plan), first = following.get(), 0
+            (corpus, plan) = following.get()
+            first = 0
 
 
 def plan_in_order(corpora: Sequence[tuple[Corpus, Int[np.ndarray, " _"]]], config: Config) -> list[EpochPlan]:

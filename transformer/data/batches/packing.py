@@ -39,10 +39,12 @@ def _fill_rows(
     lengths: Int[np.ndarray, "N 2"], capacity: int, random: np.random.Generator
 ) -> Iterator[tuple[Int[np.ndarray, " M"], Int[np.ndarray, " R"]]]:
     """Yields the R rows of a chunk of random sentences: the sentences row by row, and their count in each."""
-    waiting, unseen = np.empty(0, np.int32), random.permutation(np.arange(len(lengths), dtype=np.int32))
+    waiting = np.empty(0, np.int32)
+    unseen = random.permutation(np.arange(len(lengths), dtype=np.int32))
     while len(waiting) or len(unseen):
         if len(waiting) < CHUNK:
-            waiting, unseen = np.concatenate([waiting, unseen[:CHUNK]]), unseen[CHUNK:]
+            waiting = np.concatenate([waiting, unseen[:CHUNK]])
+            unseen = unseen[CHUNK:]
         row_of, num_rows = _pack(np.take(lengths, waiting, axis=0), capacity)
         order = random.permutation(num_rows).astype(row_of.dtype)  # the new number of each row
         placed = np.flatnonzero(row_of < num_rows)
@@ -65,20 +67,24 @@ def _pack(lengths: Int[np.ndarray, "N 2"], capacity: int) -> tuple[UInt[np.ndarr
     num_rows = -(-int(lengths.sum(axis=0, dtype=np.int64).max()) // capacity)
     free = np.full((2, num_rows), capacity, sides.dtype)
     row_of = np.full(len(lengths), num_rows, np.min_scalar_type(num_rows))
-    left, placed = np.argsort(-sides.sum(axis=0, dtype=sides.dtype), kind="stable"), True
+    left = np.argsort(-sides.sum(axis=0, dtype=sides.dtype), kind="stable")
+    placed = True
     while placed:
         for start in range(0, len(left), num_rows):
             block = left[start : start + num_rows]
             rows = np.arange(num_rows)
             if len(block) < num_rows:
                 rows = np.argsort(-np.minimum(*free), kind="stable")[: len(block)]
-            block, rows = _by_difference(block, sides), _by_difference(rows, free)
+            block = _by_difference(block, sides)
+            rows = _by_difference(rows, free)
             fits = np.logical_and(*(np.take(sides, block, axis=1) <= np.take(free, rows, axis=1)))
-            block, rows = block[fits], rows[fits]
+            block = block[fits]
+            rows = rows[fits]
             row_of[block] = rows
             free[:, rows] -= np.take(sides, block, axis=1)
         still_left = left[row_of[left] == num_rows]
-        placed, left = len(still_left) < len(left), still_left
+        placed = len(still_left) < len(left)
+        left = still_left
     return row_of, num_rows
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Int32, Integer, UInt64
 
 from transformer.data.corpus.annotations import read_annotations
-from transformer.data.sources.lines import counted
+from transformer.data.sources.lines import count_documents, counted
 from transformer.data.sources.mixture import MixedSource
 from transformer.data.sources.source import DocumentSource, Source, select_pairs
 from transformer.data.tokenizers.tokenizer import Tokenizer, losses_of_pairs
@@ -74,7 +74,8 @@ def drop_reason(lengths: Sequence[int], rules: Rules, tag_length: int = 0) -> st
     The first of them counts a tag of `tag_length`, which is no part of the text.
     """
     texts = [lengths[0] - tag_length, *lengths[1:]]
-    longer, shorter = max(texts), min(texts)
+    longer = max(texts)
+    shorter = min(texts)
     if shorter <= 0:
         return "empty"
     if max(lengths) + 1 > rules.max_length:
@@ -120,14 +121,18 @@ class PairEncoder:
         self, corpus_and_pairs: tuple[int, list[tuple[bytes, bytes]]]
     ) -> tuple[int, dict[str, np.ndarray], list[int], Counter]:
         """Returns the corpus, arrays by name, the pairs that are kept, and the numbers of dropped ones by reason."""
-        (corpus, pairs), texts, kept, dropped = corpus_and_pairs, {}, {}, Counter()  # by the numbers of the pairs
+        corpus, pairs = corpus_and_pairs
+        texts = {}  # by the numbers of the pairs
+        kept = {}
+        dropped = Counter()
         for number, pair in enumerate(pairs):
             try:
                 texts[number] = tuple(line.decode().strip() for line in pair)
             except UnicodeDecodeError:
                 dropped["invalid_utf8"] += 1
         tokenizer = replace(self.tokenizer, source_tag=self.tags[corpus])
-        encoders, tag_length = tokenizer.encoders, tokenizer.tag_length if 0 in self.sides else 0
+        encoders = tokenizer.encoders
+        tag_length = tokenizer.tag_length if 0 in self.sides else 0
         sources, targets = (encoders[side].encode([text[side] for text in texts.values()]) for side in (0, 1))
         for number, *pair in zip(texts, sources, targets, strict=True):
             if reason := drop_reason([len(pair[side]) for side in self.sides], self.rules, tag_length):
@@ -157,9 +162,12 @@ def encode(folder: Path, source: Source, encoder: PairEncoder, wanted_workers: i
     if not kept:
         raise UserError(f"{source.name}: no pair is left of {len(source)}; {summary(0, dropped)}")
     if encoder.rules.deduplicate:
-        salts = np.repeat(_direction_hashes(source), counts)
-        _, first = np.unique(open_array(folder, "hashes") ^ salts, return_index=True)
-        first.sort()
+        hashes = open_array(folder, "hashes")
+        if isinstance(source, MixedSource):  # equal pairs of different directions are no repetitions
+            parts = [part.data for part in source.corpora]
+            directions = [content_hash(data.source_language, data.target_language) for data in parts]
+            hashes = hashes ^ np.repeat(np.array(directions, np.uint64), counts)
+        first = np.sort(np.unique(hashes, return_index=True)[1])
         # The tokens and links of repeated pairs stay in their files, unused.
         for name in ("offsets", "lengths", "weights", "link_spans"):
             if (folder / name).exists():
@@ -174,20 +182,12 @@ def encode(folder: Path, source: Source, encoder: PairEncoder, wanted_workers: i
         "parts": counts,
         "dropped": {reason: dropped[reason] for reason in REASONS},
         "digest": _digest(folder),
-        "documents": {part.name: part.documents for part in parts if isinstance(part, DocumentSource)},
+        "documents": {part.name: count_documents(part.kept) for part in parts if isinstance(part, DocumentSource)},
         "dtype": str(token_dtype(encoder.tokenizer.vocab_sizes)),
         "losses": losses_of_pairs(encoder.tokenizer, select_pairs(source, _SAMPLE)),
         "sizes": {path.name: path.stat().st_size for path in sorted(folder.iterdir())},
     }
     files.write_json(folder / REPORT, report)
-
-
-def _direction_hashes(source: Source) -> UInt64[np.ndarray, " parts"]:
-    """Returns a hash of the languages of each part: equal pairs of different directions are no repetitions."""
-    if not isinstance(source, MixedSource):
-        return np.zeros(1, np.uint64)
-    parts = [part.data for part in source.corpora]
-    return np.array([content_hash(data.source_language, data.target_language) for data in parts], np.uint64)
 
 
 def _digest(folder: Path) -> str:
@@ -201,15 +201,18 @@ def _digest(folder: Path) -> str:
 
 def _write(folder: Path, source: Source, encoder: PairEncoder, wanted_workers: int) -> tuple[list[int], Counter]:
     """Writes the encoded pairs to files in `folder`. Returns the pairs kept of each part, and dropped by reason."""
-    is_mixed, total = isinstance(source, MixedSource), len(source)
+    is_mixed = isinstance(source, MixedSource)
+    total = len(source)
     parts = source.sources if is_mixed else [source]
     chunks = ((number, chunk) for number, part in enumerate(parts) for chunk in _chunks(part))
     counts = [0] * len(parts)
-    processes = 1 if total <= _SMALL and not wanted_workers else workers.num_workers(wanted_workers)
+    processes = workers.num_workers(wanted_workers) if total > _SMALL or wanted_workers else 1
     columns = read_annotations(source) if is_mixed else {}
     if "links" in columns:  # no column: `link_spans` tells which are those of a pair
         (folder / "links").write_bytes(columns.pop("links").tobytes())
-    dropped, read, end = Counter(), 0, 0
+    dropped = Counter()
+    read = 0
+    end = 0
     with progress_bar.bar(f"Encoding {source.name}", total) as advance:
         for part, arrays, kept, more_dropped in workers.map_ordered(encoder, chunks, processes):
             counts[part] += len(kept)

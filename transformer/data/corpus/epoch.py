@@ -36,11 +36,13 @@ Chosen = Int[np.ndarray, " N"] | slice  # positions among the pairs of an epoch
 
 def pairs_of_epoch(counts: Sequence[int], weights: Sequence[float], seed: int, epoch: int) -> Int[np.ndarray, " M"]:
     """Returns the numbers of the pairs that an epoch reads, part after part. A pure function of its arguments."""
-    drawn, first = [], 0
+    drawn = []
+    first = 0
     for part, (count, weight) in enumerate(zip(counts, weights, strict=True)):
         start, stop = (int(round(number * weight * count)) for number in (epoch, epoch + 1))
         for cycle in range(start // count, -(-stop // count)):
-            begin, end = max(start - cycle * count, 0), min(stop - cycle * count, count)
+            begin = max(start - cycle * count, 0)
+            end = min(stop - cycle * count, count)
             if end - begin == count:  # in the order of the corpus, without a permutation
                 drawn.append(np.arange(first, first + count))
             else:
@@ -89,7 +91,8 @@ class Epoch:
         if self.numbers is None:
             return ()
         ends = np.cumsum(self.corpus.report["parts"])
-        corpora, tokens = np.searchsorted(ends, self.numbers[chosen], side="right"), self.reserved(chosen)[:, 1]
+        corpora = np.searchsorted(ends, self.numbers[chosen], side="right")
+        tokens = self.reserved(chosen)[:, 1]
         return tuple(np.bincount(corpora, tokens, minlength=len(ends)).astype(int).tolist())
 
     def _pairs(self, chosen: Chosen) -> Chosen:
@@ -109,7 +112,8 @@ class Sampler:
         self, side: int, pairs: Int[np.ndarray, " N"], limits: Int[np.ndarray, " N"], seed: int, epoch: int
     ) -> Sequences:
         """Samples sentences of one side for an epoch, with at most `limits` tokens, end-of-sentence included."""
-        samples, left = self.corpus.sentences(side, pairs), np.arange(len(pairs))
+        samples = self.corpus.sentences(side, pairs)
+        left = np.arange(len(pairs))
         for attempt in range(ATTEMPTS):
             drawn = self._draw(side, pairs[left], [samples[index] for index in left], (seed, epoch, attempt))
             fits = np.array([len(tokens) for tokens in drawn], int) < limits[left]

@@ -1,6 +1,5 @@
 """Sanity checks of a run's data, which yield a line for each warning, and its first pairs for the log."""
 
-import unicodedata
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -30,7 +29,8 @@ _MAX_SHARED = 0.01  # fraction of held-out sources that may be training sources,
 
 def pair_lines(data: Config, tokenizer: Tokenizer, corpus: Corpus, columns: int) -> Iterator[str]:
     """Yields the first and the middle pair, as decoded from their tokens, in one line for each side."""
-    parts, ends = listed_corpora(data), np.cumsum(corpus.report["parts"])
+    parts = listed_corpora(data)
+    ends = np.cumsum(corpus.report["parts"])
     for number, *pair in zip(corpus.spread(2), *_sample(tokenizer, corpus, 2), strict=True):
         own = parts[np.searchsorted(ends, number, side="right")].data
         for language, text in zip((own.source_language, own.target_language), pair, strict=True):
@@ -64,8 +64,9 @@ def find_unreachable(config: Config, corpus: Corpus) -> Iterator[str]:
         advice = "decoding.max_length_factor x source length + decoding.max_extra_length); raise one of them"
     longer = sum(target > limit for (_, target), limit in zip(lengths, limits, strict=True))
     if longer > _MAX_UNREACHABLE * len(lengths):
-        counts = f"{longer:,} of {len(lengths):,} sampled training targets"
-        yield f"{counts} have more tokens than outputs may have ({advice}"
+        yield (
+            f"{longer:,} of {len(lengths):,} sampled training targets have more tokens than outputs may have ({advice}"
+        )
 
 
 def find_losses(config: Config, tokenizer: Tokenizer, name: str, losses: Sequence, is_train: bool) -> Iterator[str]:
@@ -82,30 +83,28 @@ def find_losses(config: Config, tokenizer: Tokenizer, name: str, losses: Sequenc
             continue
         unknown = counts.get("unknown", 0) / counts["characters"]
         if unknown > (_MAX_UNKNOWN_IN_WORDS if kind == "word" else _MAX_UNKNOWN):
-            has_parent_vocabulary = config.training.init_from and config.training.init_vocabulary == "parent"
             line = (
                 f"{name}, {config.data[f'{side}_language']}: {unknown:.1%} of the characters are unknown to the "
                 f"vocabulary; {_decoded(vocabulary, examples['unknown'])}; check that tokenizer.model_file, "
                 "training.init_from or tokenizer.character_coverage suits this text, or train a vocabulary with "
-                + ("training.init_vocabulary=own" if has_parent_vocabulary else "tokenizer.byte_fallback=True")
+                "tokenizer.byte_fallback=True, and with training.init_vocabulary=own if there is a parent"
             )
             if is_train and kind != "word" and unknown > _ABSURD:
                 raise UserError(line)
             yield line
         frequent = [name for name in _TRACES if counts.get(name, 0) > _MAX_TRACES * counts["lines"]]
         if frequent:
-            parts = [f"{_TRACES[name]}, such as '{_shorten(examples[name])}'" for name in frequent]
-            listed = " and ".join(parts)
-            advice = "restore the text as people read it, or translations and scores are of such text"
-            yield f"{name}, {config.data[f'{side}_language']}: many lines have {listed}; {advice}"
+            listed = " and ".join(f"{_TRACES[name]}, such as '{_shorten(examples[name])}'" for name in frequent)
+            yield (
+                f"{name}, {config.data[f'{side}_language']}: many lines have {listed}; restore the text as people read "
+                "it, or translations and scores are of such text"
+            )
         changed = counts.get("changed", 0) / counts["lines"]
         if side == "target" and config.data.source != "ids" and changed > _MAX_CHANGED:
-            advice = "a vocabulary trained with tokenizer.normalization=identity keeps them"
-            if not unicodedata.is_normalized("NFC", examples["changed"]):
-                advice = "convert the text to Unicode's form NFC"
             yield (
                 f"{name}: the vocabulary's normalization changes {changed:.1%} of the targets, so the model can never "
-                f"produce them: {_decoded(vocabulary, examples['changed'])}; {advice}"
+                f"produce them: {_decoded(vocabulary, examples['changed'])}; convert the text to Unicode's form NFC, "
+                "or train a vocabulary with tokenizer.normalization=identity, which keeps them"
             )
 
 

@@ -60,23 +60,22 @@ def strip_line_end(line: bytes, first: bool) -> bytes:
 
 def read_chunks(stream: io.BufferedIOBase, chunk_lines: int) -> Iterator[list[bytes]]:
     """Yields the lines of a stream, `chunk_lines` at a time, or those that have come when no more input is ready."""
-    lines, parts, is_first = [], [], True  # complete lines, and the parts of the next one
+    lines = []
+    rest = b""  # of the line after these
+    is_first = True
     while _is_ready(stream, None) and (block := stream.read1(BLOCK_BYTES)):
         if is_first:
             _check_encoding(block, "standard input")
             is_first = False
         if not lines:
             patient_until = time.monotonic() + PATIENCE
-        first, *following = block.split(b"\n")
-        parts.append(first)
-        if following:
-            lines += [b"".join(parts), *following[:-1]]
-            parts = following[-1:]
+        *complete, rest = (rest + block).split(b"\n")
+        lines += complete
         while len(lines) >= chunk_lines or (lines and not _is_ready(stream, patient_until - time.monotonic())):
             yield lines[:chunk_lines]
             del lines[:chunk_lines]
-    if any(parts):
-        lines.append(b"".join(parts))
+    if rest:
+        lines.append(rest)
     if lines:
         yield lines
 
@@ -88,7 +87,7 @@ def is_blank(line: bytes) -> bool:
 
 def count_documents(has_text: Iterable[bool]) -> int:
     """Returns the number of documents, which lines without text divide."""
-    return sum(has for has, _ in itertools.groupby(has_text))
+    return sum(bool(has) for has, _ in itertools.groupby(has_text))
 
 
 def log_documents(name: str, documents: int) -> None:
@@ -143,7 +142,8 @@ def read_parallel_files(source: Path, target: Path) -> tuple[list[str], list[str
 
     Raises UserError as `read_text_file` does, if one is SGML or XML, and if the numbers of lines differ.
     """
-    texts, translations = read_text_file(source), read_text_file(target)
+    texts = read_text_file(source)
+    translations = read_text_file(target)
     for path, lines in ((source, texts), (target, translations)):
         if lines and _MARKUP.match(lines[0]):
             raise UserError(f"{path}: is SGML or XML, must be text; write its segments to a file, one a line")

@@ -76,7 +76,9 @@ class MixedSource:
         A temperature T draws from parts in proportion to the T-th root of their size, where the largest keeps its
         weight. Raises UserError if an epoch reads no pair of a part.
         """
-        largest, root, weights = max(counts), 1 - 1 / self.temperature, []
+        largest = max(counts)
+        root = 1 - 1 / self.temperature
+        weights = []
         for part, count in zip(self.corpora, counts, strict=True):
             if not count:
                 raise UserError(
@@ -186,7 +188,8 @@ def _settings(where: str, text: str, own: Sequence[str], keys: Sequence[str]) ->
         words = [word.partition("=") for word in shlex.split(text)]
     except ValueError as error:
         raise UserError(f"{where}: {text!r:.80} has an open quotation mark") from error
-    declared, values = base.get_keys().data, {}
+    declared = base.get_keys().data
+    values = {}
     for key, equals, value in words:
         if not equals or key not in (*own, *keys):
             raise UserError(f"{where}: '{key:.40}' must be KEY=VALUE, with a key among {', '.join((*own, *keys))}")

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from transformer.config.types import Config
-from transformer.data.sources.lines import count_documents, decode, is_blank, is_natural_number, read_text_file
+from transformer.data.sources.lines import decode, is_blank, is_natural_number, read_text_file
 from transformer.data.sources.mixture import MixedSource, listed_corpora
 from transformer.data.sources.synthetic import SyntheticSource
 from transformer.data.sources.text import IdsSource, TextSource
@@ -103,7 +103,8 @@ def decoded(source: Source) -> Iterator[tuple[str, str]]:
 
 def select_pairs(source: Source, limit: int) -> Iterator[tuple[str, str]]:
     """Yields at most `limit` pairs, in blocks spread evenly over the source, and skips those that are not UTF-8."""
-    total, blocks = len(source), math.ceil(limit / _BLOCK)
+    total = len(source)
+    blocks = math.ceil(limit / _BLOCK)
     for index, pair in enumerate(source):
         block = ((index + 1) * blocks - 1) // total  # the last that starts at this index or before
         if total <= limit or index - block * total // blocks < limit // blocks:
@@ -164,7 +165,8 @@ class DocumentSource(_Selection):
         return self.source.identity | {"context": self.context}
 
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
-        before, separator = deque(maxlen=self.context + 1), f" {SEPARATOR} ".encode()
+        before = deque(maxlen=self.context + 1)
+        separator = f" {SEPARATOR} ".encode()
         for pair in self.source:
             if all(map(is_blank, pair)):
                 before.clear()
@@ -176,11 +178,6 @@ class DocumentSource(_Selection):
     def without_blank(self, lines: list[Any]) -> list[Any]:
         """Returns items of the pairs, of which there may be one for each blank line as well."""
         return list(itertools.compress(lines, self.kept)) if len(lines) == len(self.source) else lines
-
-    @property
-    def documents(self) -> int:
-        """The number of documents."""
-        return count_documents(self.kept.tolist())
 
     @functools.cached_property
     def kept(self) -> Bool[np.ndarray, " _"]:

@@ -30,7 +30,12 @@ class Phrase(NamedTuple):
 def _tables() -> list[list[tuple[str, ...]]]:
     """Reads the file of words: a table is a line that explains it and its rows; an empty line ends it."""
     tables = WORDS.read_text(encoding="utf-8").strip().split("\n\n")
-    return [[tuple(row.split(" | ")) for row in table.splitlines()[1:]] for table in tables]
+    return [[_row(line) for line in table.splitlines()[1:]] for table in tables]
+
+
+def _row(line: str) -> tuple[str, ...]:
+    cells = line.split(" | ")
+    return Phrase(*cells) if len(cells) == 2 else tuple(cells)
 
 
 WORDS = Path(__file__).with_suffix(".txt")
@@ -39,8 +44,17 @@ TRADES = ("buy", "sell", "order")  # the verbs that may take a price
 # The accusative: the article, and the ending of an adjective after it.
 INDEFINITE = {"masculine": ("einen", "en"), "feminine": ("eine", "e"), "neuter": ("ein", "es")}
 DEFINITE = {"masculine": ("den", "en"), "feminine": ("die", "e"), "neuter": ("das", "e")}
-ENGLISH_ORDINALS = {"one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth"}
-ENGLISH_ORDINALS |= {"nine": "ninth", "twelve": "twelfth", "twenty": "twentieth", "thirty": "thirtieth"}
+ENGLISH_ORDINALS = {
+    "one": "first",
+    "two": "second",
+    "three": "third",
+    "five": "fifth",
+    "eight": "eighth",
+    "nine": "ninth",
+    "twelve": "twelfth",
+    "twenty": "twentieth",
+    "thirty": "thirtieth",
+}
 GERMAN_ORDINALS = {1: "ersten", 3: "dritten", 7: "siebten", 8: "achten"}
 
 
@@ -98,15 +112,15 @@ def draw(random: Random) -> Phrase:
     infinitive, past, german_infinitive, participle = random.choice(VERBS)
     auxiliary, *german_auxiliaries = random.choice(AUXILIARIES)
     in_past = auxiliary == "did"
-    order = Phrase(*random.choice(ORDERS))
+    order = random.choice(ORDERS)
     definite = random.random() < 0.4
     thing = _things(
         random.choice(NOUNS),
-        Phrase(*random.choice(ADJECTIVES)) if random.random() < 0.6 else Phrase(),
+        random.choice(ADJECTIVES) if random.random() < 0.6 else Phrase(),
         count=random.randrange(2, 13) if random.random() < 0.7 else 1,
         definite=definite,
     )
-    place = Phrase(*random.choice(PLACES)) if random.random() < 0.4 else Phrase()
+    place = random.choice(PLACES) if random.random() < 0.4 else Phrase()
     price = Phrase()
     if infinitive in TRADES and random.random() < 0.8:
         # No amount ends in 01: its German form before "Euro" is disputed.
@@ -115,7 +129,7 @@ def draw(random: Random) -> Phrase:
     # In German a definite object precedes the place and an indefinite one follows it.
     german_rest = (thing, place, price) if definite else (place, thing, price)
     parts = {
-        "opening": Phrase(*random.choice(OPENINGS)),
+        "opening": random.choice(OPENINGS),
         "subject": Phrase(subject, german_subject),
         "auxiliary": Phrase(auxiliary, german_auxiliaries[("ich", "er", "wir").index(person)]),
         "verb": Phrase(infinitive, participle if in_past else german_infinitive),
@@ -146,7 +160,8 @@ def _things(noun: tuple[str, ...], adjective: Phrase, count: int, definite: bool
 
 
 def _time(random: Random) -> Phrase:
-    weekday, month = Phrase(*random.choice(WEEKDAYS)), Phrase(*random.choice(MONTHS))
+    weekday = random.choice(WEEKDAYS)
+    month = random.choice(MONTHS)
     on_weekday = Phrase(f"on {weekday.english}", f"am {weekday.german}")
     day = on_weekday if random.random() < 0.5 else date(random.randrange(1, 32), month)
     if random.random() < 0.5:
@@ -157,12 +172,14 @@ def _time(random: Random) -> Phrase:
 def cardinal(number: int) -> Phrase:
     """Spells 1 <= number <= 999: 345 is "three hundred forty-five" and "dreihundertfünfundvierzig"."""
     if number >= 100:
-        hundreds, rest = SMALL[number // 100], cardinal(number % 100) if number % 100 else Phrase()
+        hundreds = SMALL[number // 100]
+        rest = cardinal(number % 100) if number % 100 else Phrase()
         return Phrase(f"{hundreds[0]} hundred {rest.english}".rstrip(), f"{hundreds[1]}hundert{rest.german}")
     if number < 20:
-        return Phrase("one", "eins") if number == 1 else Phrase(*SMALL[number])
-    tens, units = TENS[number // 10], SMALL[number % 10]
-    return Phrase(f"{tens[0]}-{units[0]}", f"{units[1]}und{tens[1]}") if number % 10 else Phrase(*tens)
+        return Phrase("one", "eins") if number == 1 else SMALL[number]
+    tens = TENS[number // 10]
+    units = SMALL[number % 10]
+    return Phrase(f"{tens[0]}-{units[0]}", f"{units[1]}und{tens[1]}") if number % 10 else tens
 
 
 def date(day: int, month: Phrase) -> Phrase:

@@ -40,8 +40,9 @@ class TextSource:
         folder = files.expanded(data.path) if data.path else download(data)
         if not folder.is_dir():
             raise UserError(f"data.path={data.path}: no such folder; name the one with the STEM.LANG[.gz] files")
-        languages, key = (data.source_language, data.target_language), f"{split}_split"
-        stems = [stem.strip() for stem in getattr(data, key).split("+")]
+        languages = (data.source_language, data.target_language)
+        key = f"{split}_split"
+        stems = [stem.strip() for stem in data[key].split("+")]
         return cls(tuple(tuple(_find(folder, stem, language, key) for language in languages) for stem in stems))
 
     @property
@@ -103,7 +104,8 @@ def file_identity(path: Path) -> tuple[str, int, int]:
 def _find(folder: Path, stem: str, language: str, key: str) -> Path | None:
     if not language:
         return None
-    plain, packed = folder / f"{stem}.{language}", folder / f"{stem}.{language}.gz"
+    plain = folder / f"{stem}.{language}"
+    packed = folder / f"{stem}.{language}.gz"
     for path in (plain, packed):
         if path.is_file():
             return path.parent.resolve() / path.name  # the name of a link tells whether it is gzip

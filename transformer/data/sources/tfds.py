@@ -33,21 +33,23 @@ class TfdsSource:
             builder = tfds.builder(data.name, data_dir=data.path or None)
         except (ValueError, TypeError, AttributeError) as error:
             raise UserError(f"data.name={data.name}: {' '.join(str(error).split())[:200]}") from error
-        output, file_format = data.path or tfds.core.constants.DATA_DIR, builder.info.file_format
+        output = data.path or tfds.core.constants.DATA_DIR
+        file_format = builder.info.file_format
         command = f"run: python -m scripts.get_data --tfds={data.name} --output={shlex.quote(str(output))}"
         if not builder.info.splits:
             raise UserError(f"data.name={data.name}: not prepared in {builder.data_dir}; {command}")
         if file_format != tfds.core.FileFormat.ARRAY_RECORD:  # other formats have no random access
             prepared = f"prepared in {builder.data_dir} as {file_format.value}"
             raise UserError(f"data.name={data.name}: {prepared}; remove it and {command}")
-        languages, features = (data.source_language, data.target_language), builder.info.features
+        languages = (data.source_language, data.target_language)
+        features = builder.info.features
         missing = [language for language in languages if language and language not in features]
         if missing:
             raise UserError(
                 f"data.source_language, data.target_language={', '.join(languages)}: {data.name} has no "
                 f"{' and no '.join(missing)}; it has {', '.join(features)}"
             )
-        expression = getattr(data, f"{split}_split")
+        expression = data[f"{split}_split"]
         try:
             records = builder.as_data_source(split=expression)
             len(records)

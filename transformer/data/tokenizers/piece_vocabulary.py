@@ -27,7 +27,9 @@ class PieceVocabulary:
 
     def __init__(self, pieces: Sequence[str], models: Sequence[bytes | None], side: int = 0) -> None:
         _check(pieces)
-        self.pieces, self.models, self._side = list(pieces), tuple(models), side
+        self.pieces = list(pieces)
+        self.models = tuple(models)
+        self._side = side
         source_model, target_model = (None if model is None else _processor(model) for model in self.models)
         self._processor = target_model if side else source_model
         self._tokens = {piece: token for token, piece in enumerate(self.pieces) if token >= SPECIAL}

@@ -27,7 +27,8 @@ class BpeDropout:
     """
 
     def __init__(self, scores: dict[str, float], rate: float) -> None:
-        self._scores, self._rate = scores, rate
+        self._scores = scores
+        self._rate = rate
         self._per_merge = 1 / math.log1p(-rate)
         self._first_path = functools.lru_cache(_CACHED_WORDS)(self._greedy_path)
         self._path = functools.lru_cache(_CACHED_PATHS)(self._greedy_path)
@@ -51,7 +52,8 @@ class BpeDropout:
 
         Each is the list of its symbols, and the indices of symbols that form a piece with the next, best first.
         """
-        path, symbols = [], list(symbols)
+        path = []
+        symbols = list(symbols)
         while True:
             scores = [self._scores.get(first + second) for first, second in itertools.pairwise(symbols)]
             merges = [index for index, score in enumerate(scores) if score is not None]
@@ -71,14 +73,17 @@ class UnigramSampler:
     """Draws a segmentation with probability proportional to the product of its pieces' probabilities, to `alpha`."""
 
     def __init__(self, scores: dict[str, float], alpha: float) -> None:
-        self._scores, self._alpha = scores, alpha
+        self._scores = scores
+        self._alpha = alpha
         self._longest = max(map(len, scores))
         self._unknown = min(scores.values()) - 10.0  # SentencePiece's own penalty
         self._cached_forward = functools.lru_cache(_CACHED_WORDS)(self._forward)
 
     def segment(self, word: str, generator: random.Random) -> list[str]:
         forward = self._cached_forward if len(word) <= _LONGEST_CACHED else self._forward
-        table, end, pieces = forward(word), len(word), []
+        table = forward(word)
+        end = len(word)
+        pieces = []
         while end:
             starts, cumulative = table[end]
             start = starts[bisect.bisect(cumulative, generator.random() * cumulative[-1], hi=len(starts) - 1)]
@@ -91,7 +96,8 @@ class UnigramSampler:
         table: list[tuple[list[int], list[float]]] = [([], [])]
         log_sums = [0.0]  # over all segmentations of each prefix
         for end in range(1, len(word) + 1):
-            starts, log_weights = [], []
+            starts = []
+            log_weights = []
             for start in range(max(0, end - self._longest), end):
                 score = self._scores.get(word[start:end], self._unknown if start == end - 1 else None)
                 if score is not None:

@@ -100,7 +100,8 @@ class Tokenizer:
     @property
     def tag_length(self) -> int:
         """The number of tokens of the tag, at the start of each source."""
-        (with_tag,), (without,) = self.encoders[0].encode(["0"]), self.source.encode(["0"])
+        (with_tag,) = self.encoders[0].encode(["0"])
+        (without,) = self.source.encode(["0"])
         return len(with_tag) - len(without)
 
     @property
@@ -144,7 +145,8 @@ def prepare(config: Config, workdir: Path) -> Tokenizer:
         except UserError as error:
             raise UserError(f"{error}; {advice}") from None
     words = dict.fromkeys(config.tokenizer.user_symbols, "tokenizer.user_symbols")
-    words |= {SEPARATOR: f"data.context={config.data.context}"} if config.data.context else {}
+    if config.data.context:
+        words[SEPARATOR] = f"data.context={config.data.context}"
     for word, key in words.items():
         if not all(_has_token(side, word) for side in tokenizer.sides):
             raise UserError(f"config.{key}: the vocabulary has no token {word}; {advice}")
@@ -173,8 +175,9 @@ def _target_view(vocabulary: Vocabulary) -> Vocabulary:
 def _load_or_train(config: Config) -> Tokenizer:
     """Trains a tokenizer, unless the cache has one with the same training text and settings."""
     source = open_source(config.data, "train")
-    separators = [SEPARATOR] if config.data.context else []
-    user_symbols = [*config.tokenizer.user_symbols, *tags(config.data), *separators]
+    user_symbols = [*config.tokenizer.user_symbols, *tags(config.data)]
+    if config.data.context:
+        user_symbols.append(SEPARATOR)
     options = with_changes(config.tokenizer, user_symbols=user_symbols)
     settings = {key: value for key, value in options.items() if key not in ("model_file", "subword_sampling")}
     weights = source.weigh(source.sizes) if isinstance(source, MixedSource) else ()
@@ -184,8 +187,8 @@ def _load_or_train(config: Config) -> Tokenizer:
     def fill(unfinished: Path) -> None:
         began = time.perf_counter()
         tokenizer = Tokenizer(*train(options, source))
-        sizes = " and ".join(f"{size:,}" for size in sorted(set(tokenizer.vocab_sizes)))
         seconds = time.perf_counter() - began
+        sizes = " and ".join(f"{size:,}" for size in sorted(set(tokenizer.vocab_sizes)))
         logging.info("Tokenizer: %s %s tokens, made in %.1f s.", sizes, config.tokenizer.kind, seconds)
         tokenizer.save(unfinished)
 
@@ -206,7 +209,9 @@ def count_losses(vocabulary: Vocabulary, texts: Sequence[str]) -> Losses:
     `changed`. The examples are the first lines with an `unknown` character and that `changed`. Lines
     with one of `TRACES` are counted too; the example is the text around the first one.
     """
-    counts, examples, tokens = Counter(lines=len(texts)), {}, vocabulary.encode(texts)
+    counts = Counter(lines=len(texts))
+    examples = {}
+    tokens = vocabulary.encode(texts)
     for text, sequence, decoded in zip(texts, tokens, vocabulary.decode(tokens), strict=True):
         characters = "".join(text.split())
         counts["characters"] += len(characters)

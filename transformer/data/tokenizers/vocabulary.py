@@ -17,6 +17,7 @@ from transformer.data.tokenizers.subword_sampling import BpeDropout, UnigramSamp
 from transformer.support.errors import MALFORMED, UserError
 from transformer.support.special_tokens import BOS, EOS, PAD, SPECIAL, SPECIAL_PIECES, UNK
 
+_SPECIAL_TYPES = (ModelProto.SentencePiece.CONTROL, ModelProto.SentencePiece.UNKNOWN, ModelProto.SentencePiece.UNUSED)
 _INVISIBLE = (PAD, BOS, EOS)  # decoding skips these
 _WORDS = re.compile("\u2581?[^\u2581]+|\u2581")  # in normalized text
 _UNKNOWN = "\uffff"  # no character of any text, so no piece has it
@@ -31,12 +32,11 @@ class SentencePieceVocabulary:
     def __init__(self, model: bytes) -> None:
         self._processor = sentencepiece.SentencePieceProcessor()
         self._processor.load_from_serialized_proto(model)
-        special = (self._processor.is_control, self._processor.is_unknown, self._processor.is_unused)
-        ids = range(self._processor.get_piece_size())
-        ordinary = [model_id for model_id in ids if not any(test(model_id) for test in special)]
+        self._proto = ModelProto.FromString(self.serialized)
+        ordinary = [model_id for model_id, piece in enumerate(self._proto.pieces) if piece.type not in _SPECIAL_TYPES]
         self.model_ids = [-1, self._processor.unk_id(), -1, -1, *ordinary]
         self._tokens = {model_id: token for token, model_id in enumerate(self.model_ids) if model_id >= 0}
-        self._token_of_piece = {self._processor.id_to_piece(id_): token for id_, token in self._tokens.items()}
+        self._token_of_piece = {piece: token for token, piece in enumerate(self.pieces)}
         self._sampler = functools.cache(self._sampler)
 
     def __reduce__(self):
@@ -67,9 +67,12 @@ class SentencePieceVocabulary:
 
         The result is a pure function of (sequence, seed, rate).
         """
-        sampler, symbols, samples = self._sampler(rate), self._user_symbols, []
+        sampler = self._sampler(rate)
+        symbols = self._user_symbols
+        samples = []
         for tokens, seed in zip(sequences, seeds, strict=True):
-            pieces, generator = [], random.Random(seed)
+            pieces = []
+            generator = random.Random(seed)
             for is_symbol, run in itertools.groupby(tokens, symbols.__contains__):
                 if is_symbol:
                     pieces += map(symbols.get, run)
@@ -78,10 +81,6 @@ class SentencePieceVocabulary:
                 pieces += (piece for word in _WORDS.findall(text) for piece in sampler.segment(word, generator))
             samples.append(self._tokens_of(pieces))
         return samples
-
-    @functools.cached_property
-    def _proto(self) -> ModelProto:
-        return ModelProto.FromString(self.serialized)
 
     @functools.cached_property
     def _user_symbols(self) -> dict[int, str]:
@@ -105,9 +104,7 @@ class SentencePieceVocabulary:
         ]
 
     def _sampler(self, rate: float) -> BpeDropout | UnigramSampler:
-        learned = (token for token in range(SPECIAL, self.size) if token not in self._user_symbols)
-        ids = [self.model_ids[token] for token in learned if not self._processor.is_byte(self.model_ids[token])]
-        scores = {self._processor.id_to_piece(id_): self._processor.get_score(id_) for id_ in ids}
+        scores = {piece.piece: piece.score for piece in self._proto.pieces if piece.type == piece.NORMAL}
         is_bpe = self._proto.trainer_spec.model_type == TrainerSpec.BPE
         return BpeDropout(scores, rate) if is_bpe else UnigramSampler(scores, rate)
 

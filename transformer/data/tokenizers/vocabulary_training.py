@@ -34,7 +34,8 @@ def training_pairs(source: Source, limit: int) -> Iterator[tuple[str, str]]:
         return select_pairs(source, limit)
     counts = source.sizes
     read = [weight * count for weight, count in zip(source.weigh(counts), counts, strict=True)]
-    scale, chosen = min(1.0, limit / sum(read)), []
+    scale = min(1.0, limit / sum(read))
+    chosen = []
     for part, count, number in zip(source.sources, counts, read, strict=True):
         times, rest = divmod(round(scale * number), count)
         chosen += [select_pairs(part, size) for size in (*[count] * times, rest) if size]
@@ -87,13 +88,14 @@ def _explain(options: Config, source: Source, message: str) -> str:
             f"tokenizer.character_coverage={options.character_coverage}"
         )
     if "sentences_.empty()" in message or "all_chars_count" in message:
-        list(decoded(source))  # raises UserError, with the encoding, if a line is not UTF-8
         return (
             f"{source.name}: no line can train tokenizer.kind={options.kind}; one must be UTF-8, not only spaces, and "
             "without NUL"
         )
-    reason = " ".join(message.split())
-    return f"tokenizer.kind={options.kind}, {received}: SentencePiece cannot train on this text: {reason}"
+    return (
+        f"tokenizer.kind={options.kind}, {received}: SentencePiece cannot train on this text: "
+        f"{' '.join(message.split())}"
+    )
 
 
 def _count_ids(options: Config, source: Source, sides: Sequence[int]) -> IdsVocabulary:
