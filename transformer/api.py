@@ -30,11 +30,8 @@ def load(workdir: object, checkpoint: object, average: object, decoding: Mapping
     """Returns the model that `transformer.load` describes."""
     _refuse_fork("load")
     folders = [workdir] if isinstance(workdir, str | os.PathLike) else workdir
-    is_list = isinstance(folders, Sequence) and len(folders) > 0
-    if not is_list or not all(isinstance(folder, str | os.PathLike) for folder in folders):
-        raise UserError(f"workdir={workdir!r:.60}: must be the folder of a run, or a list of such folders")
-    if type(average) is not int:
-        raise UserError(f"average={average!r:.60}: must be an integer")
+    if not folders:
+        raise UserError(f"workdir={workdir!r}: must be the folder of a run, or a list of such folders")
     overrides = [(f"decoding.{key}", str(value)) for key, value in decoding.items()]
     try:
         return Model(trained.load([os.fspath(folder) for folder in folders], str(checkpoint), average, overrides))
@@ -56,9 +53,11 @@ class Model:
     """
 
     def __init__(self, models: Trained) -> None:
-        self.config, self.checkpoints = models.config, models.checkpoints
+        self.config = models.config
+        self.checkpoints = models.checkpoints
         self._decoder, self._parameters = models.decoder(takes_controls=True)
-        self._lock, self._loaded = threading.Lock(), models.config
+        self._lock = threading.Lock()
+        self._loaded = models.config
 
     def __repr__(self) -> str:
         sources = [f"{checkpoint.workdir} at step {checkpoint.step}" for checkpoint in self.checkpoints]
@@ -90,7 +89,8 @@ class Model:
 
         Raises UserError if an argument is not allowed. A line in its message is the text's number, from 1.
         """
-        texts, known = check_texts(texts, "texts"), None if glossary is None else check_glossary(glossary)
+        texts = check_texts(texts, "texts")
+        known = None if glossary is None else check_glossary(glossary)
         controls = check_controls(texts, {"prefix": prefixes, "required": required, "banned": banned}, known)
         if type(n_best) is not int or n_best < 1:
             raise UserError(f"n_best={n_best!r:.60}: must be an integer of at least 1")
@@ -134,7 +134,8 @@ class Model:
 
         Raises UserError if an argument is not a text or too long (see `score`), or the model is an ensemble.
         """
-        source, target = check_text(source, "source"), check_text(target, "target")
+        source = check_text(source, "source")
+        target = check_text(target, "target")
         with self._ready("attention", allows_ensemble=False):
             return forced_decoding.read_pair(self._decoder, self._parameters, source, target)
 
@@ -145,7 +146,8 @@ class Model:
         tokens has one empty translation. Raises UserError as `translate` and `beam_tree` do, or if `count` is more than
         twice `config.decoding.beam_size`.
         """
-        text, prefix = check_text(text, "text"), check_text(prefix, "prefix")
+        text = check_text(text, "text")
+        prefix = check_text(prefix, "prefix")
         if type(count) is not int or count < 1:
             raise UserError(f"count={count!r:.60}: must be an integer of at least 1")
         with self._ready("alternatives"):
@@ -202,7 +204,8 @@ class Model:
         None: as before. Raises UserError if the model was not trained for several languages, or the vocabulary has no
         tag of these: see `data.source_tag`.
         """
-        model, given = copy.copy(self), {"source_language": source, "target_language": target}
+        model = copy.copy(self)
+        given = {"source_language": source, "target_language": target}
         languages = {f"data.{name}": code for name, code in given.items() if code is not None}
         if languages and self.config.decoding.rerank:
             raise UserError("with_languages: the models of decoding.rerank are for one direction; load it by itself")
@@ -235,15 +238,17 @@ class Model:
 
     def num_tokens(self, text: str) -> int:
         """Returns the number of tokens of a source text, end-of-sentence included. Raises UserError as `translate`."""
-        return len(encode(self._decoder.tokenizer.encoders[0], "text", check_text(text, "text")))
+        return len(self._tokens(text))
 
     def knows(self, text: str) -> bool:
         """True if the vocabulary has tokens for all of a source text.
 
         Raises UserError as `translate`.
         """
-        encoder = self._decoder.tokenizer.encoders[0]
-        return UNK not in encode(encoder, "text", check_text(text, "text"))
+        return UNK not in self._tokens(text)
+
+    def _tokens(self, text: str) -> list[int]:
+        return encode(self._decoder.tokenizer.encoders[0], "text", check_text(text, "text"))
 
     @contextlib.contextmanager
     def _ready(self, method: str, allows_ensemble: bool = True) -> Iterator[None]:

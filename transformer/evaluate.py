@@ -50,19 +50,22 @@ def evaluate(arguments: argparse.Namespace) -> Any:
     check_flags(arguments)
     enable_compilation_cache()
     models = trained.load(split_names(arguments.workdir), arguments.checkpoint, arguments.average, arguments.overrides)
-    workdir, config = models.workdir, models.config
+    workdir = models.workdir
+    config = models.config
     objective = config.training.objective
     if not OBJECTIVES[objective].translates:
         model = f"a model of training.objective={objective}"
         if arguments.source or arguments.data or len(models.checkpoints) > 1:
-            advice = "is evaluated by itself on a split of its own data; give --split only"
-            raise UserError(f"--workdir={arguments.workdir}: {model} {advice}")
+            raise UserError(
+                f"--workdir={arguments.workdir}: {model} is evaluated by itself on a split of its own data; give "
+                "--split only"
+            )
         for key, text in arguments.overrides:
             raise UserError(f"--{key}={text}: has no meaning for the perplexity of {model}; leave it out")
         path = evaluation_files.make_path(arguments, models)
         means = held_out_means(config, models.tokenizer, models.graphs[0], models.parameters[0], arguments.split)
-        accuracy = f"accuracy {100 * means['accuracy']:.1f} %"
-        logging.info("%s: perplexity %.3f, %s", arguments.split, means["perplexity"], accuracy)
+        scores = means["perplexity"], 100 * means["accuracy"]
+        logging.info("%s: perplexity %.3f, accuracy %.1f %%", arguments.split, *scores)
         result = files.six_digits(means) | {"split": arguments.split} | evaluation_files.describe_models(models)
         return evaluation_files.EvaluationFiles(path, result, {})
     if arguments.data is not None:
@@ -73,18 +76,19 @@ def evaluate(arguments: argparse.Namespace) -> Any:
             for data in (config.data, models.config.data)
         )
         if text != own:
-            advice = "name a run of these languages, or a direction of the model with --target_language"
-            raise UserError(f"--data={arguments.data}: is text from {text}, and the model translates {own}; {advice}")
+            raise UserError(
+                f"--data={arguments.data}: is text from {text}, and the model translates {own}; name a run of these "
+                "languages, or a direction of the model with --target_language"
+            )
     texts, references = read_texts(arguments, workdir, config.data)
     path = evaluation_files.make_path(arguments, models)
+    name = arguments.source or arguments.split
     if models.config.tokenizer.kind != "ids":  # the decoder names a line that is not of integers
         losses = losses_of_pairs(models.tokenizer, zip(texts, references[0], strict=True))
-        name = arguments.source or arguments.split
         for warning in find_losses(models.config, models.tokenizer, name, losses, is_train=False):
             logging.warning("%s", warning)
     if models.config.data.context:
-        documents = count_documents(bool(text.strip()) for text in texts)
-        log_documents(arguments.source or arguments.split, documents)
+        log_documents(name, count_documents(bool(text.strip()) for text in texts))
     decoder, parameters = models.decoder()
     logging.info("Translating %s.", counted(len(texts), "sentence"))
     with bar("Translating", len(texts)) as report:

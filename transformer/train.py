@@ -44,8 +44,11 @@ def main(arguments: argparse.Namespace) -> None:
             run = prepare(config, workdir)
             coordination.on_process_zero(checks.record_start, workdir, config)
             if coordination.broadcast(workdir.is_complete(), config.data.wait_seconds):
-                command = f"python -m transformer.train --workdir={shlex.quote(arguments.workdir)} --extend=STEPS"
-                logging.info("This run is complete. To continue it until step STEPS: %s", command)
+                logging.info(
+                    "This run is complete. To continue it until step STEPS: python -m transformer.train --workdir=%s "
+                    "--extend=STEPS",
+                    shlex.quote(arguments.workdir),
+                )
             else:
                 loop.train(run, arguments.profile)
 
@@ -69,10 +72,15 @@ def make_parser() -> cli.Parser:
     parser.add_argument("--config", metavar="FILE[:ARG]", help="a file of configs/, or the config.json of a run")
     parser.add_argument("--workdir", metavar="DIR", required=True, help="the folder of the run; created if missing")
     parser.add_argument("--note", metavar="TEXT", help="what the run is for, which reports show")
-    extend = "continue a complete or interrupted run until step STEPS"
-    parser.add_argument("--extend", metavar="STEPS", type=int, help=extend)
-    profile = "trace these steps into the workdir's folder profile, for TensorBoard or Perfetto"
-    parser.add_argument("--profile", metavar="FROM:TO", type=profiled_steps, help=profile)
+    parser.add_argument(
+        "--extend", metavar="STEPS", type=int, help="continue a complete or interrupted run until step STEPS"
+    )
+    parser.add_argument(
+        "--profile",
+        metavar="FROM:TO",
+        type=profiled_steps,
+        help="trace these steps into the workdir's folder profile, for TensorBoard or Perfetto",
+    )
     parser.add_argument("--plan", action="store_true", help="print what the run would do and cost, and stop")
     parser.add_argument("--coordinator", metavar="HOST:PORT", help="address of process 0, for a run of several")
     parser.add_argument("--num_processes", metavar="N", type=int, help="number of processes, with --coordinator")

@@ -31,13 +31,12 @@ CHUNK_LINES = 4096  # lines per device, translated together: more would fill bat
 
 
 def main(arguments: argparse.Namespace) -> None:
+    # These imports take seconds, which --help should not.
     from transformer.checkpoints import trained
     from transformer.decoding.control.arguments import read_columns, translate_lines
     from transformer.decoding.control.glossary import Glossary
     from transformer.decoding.strategies import check_n_best
-    from transformer.support.cache import (
-        enable_compilation_cache,  # these imports take seconds, which --help should not
-    )
+    from transformer.support.cache import enable_compilation_cache
 
     interactive = sys.stdin.isatty()
     # A person waits for each line, so a batch has one row instead of many filler rows.
@@ -51,7 +50,8 @@ def main(arguments: argparse.Namespace) -> None:
     has_context = models.config.data.context > 0
     if interactive:
         logging.info("Type one sentence a line; end %swith Ctrl-D.", "documents with an empty line, and " * has_context)
-    first_line, chunks = 1, read_chunks(sys.stdin.buffer, 1 if interactive else CHUNK_LINES * len(decoder.devices))
+    first_line = 1
+    chunks = read_chunks(sys.stdin.buffer, 1 if interactive else CHUNK_LINES * len(decoder.devices))
     for chunk in whole_documents(chunks) if has_context else chunks:
         lines = read_columns(decode_lines(chunk, first_line), arguments.columns, glossary, first_line)
         translations = translate_lines(decoder, parameters, arguments.n_best, *lines, first_line)

@@ -95,7 +95,9 @@ def read_columns(
     The columns after the source have these names. A missing one is empty. Columns of phrases are JSON,
     as the arguments of `Model.translate`. A line whose columns are not has an error and no control.
     """
-    texts, controls, errors = [], [], {}
+    texts = []
+    controls = []
+    errors = {}
     for number, line in enumerate(lines, start=first_line):
         text, *cells = [*line.split("\t", len(names)), *[""] * len(names)]
         texts.append(text)
