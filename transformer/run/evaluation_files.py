@@ -144,7 +144,9 @@ def numbered(path: Path, evaluated: Mapping[str, Any]) -> Path:
         candidate = Path(f"{path}-{number}") if number > 1 else path
         try:
             result = json.loads(Path(f"{candidate}.json").read_text(encoding="utf-8"))
-            if {key: result[key] for key in evaluated} == evaluated:
+            known = {key: result[key] for key in evaluated}
+            known["decoding"] = evaluated["decoding"] | known["decoding"]  # which lacks keys that are newer
+            if known == evaluated:
                 return candidate
         except UNREADABLE:  # missing or damaged: it may be overwritten
             return candidate
