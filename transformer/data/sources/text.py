@@ -42,7 +42,7 @@ class TextSource:
             raise UserError(f"data.path={data.path}: no such folder; name the one with the STEM.LANG[.gz] files")
         languages = (data.source_language, data.target_language)
         key = f"{split}_split"
-        stems = [stem.strip() for stem in data[key].split("+")]
+        stems = [stem.strip() for stem in getattr(data, key).split("+")]
         return cls(tuple(tuple(_find(folder, stem, language, key) for language in languages) for stem in stems))
 
     @property

@@ -49,7 +49,7 @@ class TfdsSource:
                 f"data.source_language, data.target_language={', '.join(languages)}: {data.name} has no "
                 f"{' and no '.join(missing)}; it has {', '.join(features)}"
             )
-        expression = data[f"{split}_split"]
+        expression = getattr(data, f"{split}_split")
         try:
             records = builder.as_data_source(split=expression)
             len(records)
