@@ -37,7 +37,8 @@ def main(arguments: argparse.Namespace) -> None:
 
     evaluations = choose(expand_sweeps(arguments.workdirs), arguments)
     check_comparable(evaluations)
-    systems, references = group_systems(evaluations), evaluations[0].references
+    systems = group_systems(evaluations)
+    references = evaluations[0].references
     for system in systems:
         if len(commits := {evaluation.commit for evaluation in system.evaluations}) > 1:
             logging.warning("System %s: its seeds ran different code, %s.", system.label, ", ".join(sorted(commits)))
@@ -58,7 +59,8 @@ def make_parser() -> cli.Parser:
     parser.add_argument("--checkpoint", metavar="best|last|STEP", help="evaluations of this checkpoint")
     parser.add_argument("--average", metavar="N", type=int, help="evaluations of the mean of N checkpoints")
     parser.add_argument("--evaluate", action="store_true", help="run transformer.evaluate where one is missing")
-    samples, sentences = cli.at_least(MIN_SAMPLES), cli.at_least(0)
+    samples = cli.at_least(MIN_SAMPLES)
+    sentences = cli.at_least(0)
     parser.add_argument("--samples", metavar="N", type=samples, default=1000, help="bootstrap resamples (1000)")
     parser.add_argument("--sentences", metavar="N", type=sentences, default=5, help="how many sentences to show (5)")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="output format (text)")

@@ -33,7 +33,8 @@ def main(arguments: argparse.Namespace) -> None:
     if arguments.metric not in METRICS:
         raise UserError(f"--metric={arguments.metric}: must be one of {', '.join(METRICS)}")
     workdir, config = open_existing(Path(split_names(arguments.workdir)[0]))
-    data, tokenizer = config.data, Tokenizer.load(workdir.path, config)
+    data = config.data
+    tokenizer = Tokenizer.load(workdir.path, config)
     languages = [code.strip() for code in arguments.languages.split(",")]
     if len(set(languages)) < max(2, len(languages)) or not all(languages):
         raise UserError(f"--languages={arguments.languages}: must be two or more codes, each once: en,de,fr")
@@ -53,7 +54,8 @@ def main(arguments: argparse.Namespace) -> None:
             raise
         source.read_pairs(own, arguments.split)
         pairs.append(pair)
-    results, cells = {}, {}
+    results = {}
+    cells = {}
     for pair in pairs:
         flags = [*given.items(), *zip(cli.LANGUAGES, pair, strict=True), *arguments.overrides]
         evaluation = evaluate.evaluate(evaluate.make_parser().parse([f"--{key}={value}" for key, value in flags]))

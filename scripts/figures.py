@@ -37,7 +37,8 @@ REQUIRED = ("workdir", "source")  # by the figures that have them
 
 def main(arguments: argparse.Namespace) -> None:
     given = {name: value for name, value in vars(arguments).items() if value is not None}
-    name, output = given.pop("figure"), Path(given.pop("output"))
+    name = given.pop("figure")
+    output = Path(given.pop("output"))
     del given["overrides"]
     from scripts.charts.theme import check_output, write
 

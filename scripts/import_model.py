@@ -34,7 +34,8 @@ def main(arguments: argparse.Namespace) -> None:
     from transformer.support.cache import enable_compilation_cache
 
     enable_compilation_cache()
-    output, source = Path(arguments.output), files.expanded(arguments.source)
+    output = Path(arguments.output)
+    source = files.expanded(arguments.source)
     files.check_new(output)
     name = formats.recognise(source)
     entry = formats.FORMATS[name]
@@ -63,7 +64,8 @@ def origin_of(name: str, source: Path) -> dict[str, Any]:
     from scripts.interop import untrusted
     from scripts.interop.certificate import digests_in
 
-    digests, folder = digests_in(source), source if source.is_dir() else source.parent
+    digests = digests_in(source)
+    folder = source if source.is_dir() else source.parent
     paths = [folder / file for file in digests]
     licences = [path for path in paths if path.name.upper().startswith(LICENCES) and not path.is_symlink()]
     text = untrusted.read_bytes(licences[0]).decode(errors="replace") if licences else None

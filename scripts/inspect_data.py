@@ -78,8 +78,10 @@ def check_direction(arguments: argparse.Namespace, model: "Model", reverse: "Mod
     """Raises UserError if the other run does not translate in the other direction."""
     if reverse is None:
         return
-    forward, backward = model.config.data, reverse.config.data
-    source, target = forward.source_language, forward.target_language
+    forward = model.config.data
+    backward = reverse.config.data
+    source = forward.source_language
+    target = forward.target_language
     if (backward.source_language, backward.target_language) != (target, source):
         raise UserError(
             f"--reverse={arguments.reverse}: translates {backward.source_language} to {backward.target_language}, must "

@@ -40,7 +40,8 @@ def _split(name: str, readme: str) -> tuple[str, str, str]:
     path = Path(readme)
     if not path.is_file():
         raise UserError(f"--readme={path}: no such file")
-    begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
+    begin = f"<!-- {name}: begin -->\n"
+    end = f"<!-- {name}: end -->"
     before, first_mark, rest = path.read_text(encoding="utf-8").partition(begin)
     text, last_mark, after = rest.partition(end)
     if not first_mark or not last_mark:

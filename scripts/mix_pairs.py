@@ -35,7 +35,8 @@ def main(arguments: argparse.Namespace) -> None:
     pair = parse_pair(arguments.pair)
     if arguments.ratio is not None and not 0 < arguments.ratio < math.inf:
         raise UserError(f"--ratio={arguments.ratio}: must be above 0, and finite")
-    folder, split = arguments.real, arguments.split
+    folder = arguments.real
+    split = arguments.split
     data = base.get_config().data
     data.update(path=str(folder), train_split=split, source_language=pair[0], target_language=pair[1])
     try:

@@ -66,7 +66,8 @@ def score(model: Model, pairs: Sequence[tuple[str, str]]) -> list[Scores]:
     with_source = model.score([pairs[i] for i in readable])
     without_source = model.score([("", pairs[i][1]) for i in readable])
     for i, conditional, prior in zip(readable, with_source, without_source, strict=True):
-        gain, tokens = conditional.log_probability - prior.log_probability, len(conditional.tokens)
+        gain = conditional.log_probability - prior.log_probability
+        tokens = len(conditional.tokens)
         scores[i] = Scores(-conditional.log_probability / tokens, gain / tokens, tokens)
     return scores
 

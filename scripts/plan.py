@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 REALISTIC = 0.7  # of the roofline's speed, which well-tuned programs come near
 PREALLOCATED = 0.75  # of a GPU's memory, which JAX takes unless XLA_PYTHON_CLIENT_MEM_FRACTION says otherwise
-MIB, GIB = 2**20, 2**30
+MIB = 2**20
+GIB = 2**30
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -55,7 +56,8 @@ def main(arguments: argparse.Namespace) -> None:
 
 def to_json(config: Config, target: "Target", lengths: str, estimated: "Estimate") -> dict[str, Any]:
     """Returns the estimate as JSON data: bytes, FLOPs and seconds are those of one device."""
-    memory, cost = estimated.largest.memory, estimated.typical.cost
+    memory = estimated.largest.memory
+    cost = estimated.typical.cost
     hours = config.training.steps * estimated.step_seconds / 3600
     return {
         "device": target.text,
@@ -84,7 +86,9 @@ def to_json(config: Config, target: "Target", lengths: str, estimated: "Estimate
 
 def to_lines(target: "Target", estimated: "Estimate", report: dict[str, Any]) -> Iterator[str]:
     """Yields the estimate for a reader."""
-    kind, memory, cost = target.kind, estimated.largest.memory, estimated.typical.cost
+    kind = target.kind
+    memory = estimated.largest.memory
+    cost = estimated.typical.cost
     run = report["run"]
     yield (
         f"device      {target.count} x {target.name}: {kind.bfloat16 / 1e12:.0f} TFLOP/s in bfloat16, "
@@ -127,7 +131,8 @@ def to_lines(target: "Target", estimated: "Estimate", report: dict[str, Any]) ->
         f"{run['source_and_target_tokens_per_second']:,.0f} source and target tokens/s"
     )
     for speed, suffix in (("the bound", ""), ("70 % of it", "_at_70_percent")):
-        hours, device_hours = run[f"hours{suffix}"], run[f"device_hours{suffix}"]
+        hours = run[f"hours{suffix}"]
+        device_hours = run[f"device_hours{suffix}"]
         yield f"run         at {speed}: {hours:,.2f} hours, {device_hours:,.2f} device-hours; validation is extra"
 
 

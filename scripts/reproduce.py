@@ -29,12 +29,14 @@ def main(arguments: argparse.Namespace) -> None:
     folder = Folder(Path(arguments.output or f"runs/{arguments.table}-{arguments.scale}"))
     trials = make_trials(configs, arguments.seeds)
     if not arguments.report:
-        sweep, task = description.listed(trials, objective="bleu", pruner=None), Training(configs["base"], folder)
+        sweep = description.listed(trials, objective="bleu", pruner=None)
+        task = Training(configs["base"], folder)
         with storage_errors(folder.storage):
             running.run_sweep(sweep, task, folder.storage, arguments.jobs, arguments.retry_failed)
     else:
         record = folder.read()
-        configs, trials = recorded_rows(configs, record["task"]), record["trials"]
+        configs = recorded_rows(configs, record["task"])
+        trials = record["trials"]
     text = make_text(configs, read_results(folder, configs, trials), len(trials))
     markdown.publish(text, "table3", arguments.readme)
 

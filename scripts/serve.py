@@ -39,10 +39,17 @@ def main(arguments: argparse.Namespace) -> None:
 
         enable_compilation_cache()
         logging.get_absl_logger().addFilter(is_not_about_a_line)
-        decoding, metrics = {key.removeprefix("decoding."): value for key, value in arguments.overrides}, Metrics()
+        decoding = {key.removeprefix("decoding."): value for key, value in arguments.overrides}
+        metrics = Metrics()
         models = load_models(
-            *(arguments.workdir, arguments.checkpoint, arguments.average, decoding),
-            *(arguments.wait_ms / 1000, arguments.max_queue, metrics, arguments.max_shapes),
+            arguments.workdir,
+            arguments.checkpoint,
+            arguments.average,
+            decoding,
+            arguments.wait_ms / 1000,
+            arguments.max_queue,
+            metrics,
+            arguments.max_shapes,
             pairs=read_pairs(arguments),
         )
         limits = Limits(*(getattr(arguments, f"max_{name}") for name in Limits._fields))

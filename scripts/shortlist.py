@@ -39,7 +39,10 @@ def main(arguments: argparse.Namespace) -> None:
         covered, candidates = translations.coverage(shortlist, size, valid)
         logging.info(
             "decoding.shortlist=%d: %.2f %% of the references' tokens; %.0f of %d tokens are candidates of a sentence.",
-            *(size, 100 * covered, candidates, shortlist.vocab_size),
+            size,
+            100 * covered,
+            candidates,
+            shortlist.vocab_size,
         )
     print(workdir.shortlist)
 

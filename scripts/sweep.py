@@ -32,8 +32,10 @@ def main(arguments: argparse.Namespace) -> None:
             study = SweepStudy(url, record["study"], recorded_sweep(record), folder.lock)
         else:
             check_flags(arguments)
-            sweep, task = description.load_sweep(arguments.sweep), tasks.make_task(arguments, folder)
-            jobs, start = arguments.jobs or 1, None
+            sweep = description.load_sweep(arguments.sweep)
+            task = tasks.make_task(arguments, folder)
+            jobs = arguments.jobs or 1
+            start = None
             if arguments.together:
                 from scripts.sweeping import together
 

@@ -47,7 +47,8 @@ def main(arguments: argparse.Namespace) -> None:
     uninterrupted.finish()
     expected = uninterrupted.digests()
     print_digests("without a kill", expected)
-    kills, results = Counter(), []
+    kills = Counter()
+    results = []
     while kills.total() < arguments.kills:
         killed = Training(folder / f"killed-{len(results)}", arguments.config, arguments.overrides)
         kill_repeatedly(killed, arguments.kills, kills)
@@ -63,7 +64,8 @@ class Training:
     """One run of a config, in its own folder. It has its own cache, so that its preparation can be killed too."""
 
     def __init__(self, folder: Path, file: str, overrides: Sequence[tuple[str, str]]) -> None:
-        self.folder, self.config = folder, loading.load_file(file, overrides)
+        self.folder = folder
+        self.config = loading.load_file(file, overrides)
         self.flags = [f"--config={file}", *(f"--config.{key}={value}" for key, value in overrides)]
         self.workdir = Workdir(folder / "run")
         self.output = folder / "output.txt"  # of the last start
@@ -150,7 +152,8 @@ def is_validating(training: Training) -> bool:
     """Returns whether a validation is running: the last line of the record is then the training line of its step."""
     from transformer.training.progress import due
 
-    lines, settings = read_untimed(training.workdir.metrics), training.config.training
+    lines = read_untimed(training.workdir.metrics)
+    settings = training.config.training
     if is_preparing(training) or not lines or lines[-1]["split"] != "train":
         return False
     return due(lines[-1]["step"], settings.eval_every, settings.steps)

@@ -31,7 +31,8 @@ class Gold(NamedTuple):
 def check_words(attention: Attention, texts: Sequence[str]) -> None:
     """Raises UserError if the source or the target has another number of words between spaces than in its tokens."""
     for text, words in zip(texts, _words(attention), strict=True):
-        spaced, marked = len([word for word in text.split(" ") if word]), words.max(initial=-1) + 1
+        spaced = len([word for word in text.split(" ") if word])
+        marked = words.max(initial=-1) + 1
         if spaced != marked:
             advice = "replace no-break spaces and spacing accents such as \u00b4, which become spaces"
             raise UserError(f"{text!r:.60} has {spaced} words between spaces and {marked} in its tokens; {advice}")
@@ -95,8 +96,10 @@ def read_gold(path: Path) -> list[Gold]:
 def error_rate(aligned: Sequence[Links], gold: Iterable[Gold]) -> tuple[float, float, float]:
     """Returns the error rate 1 - (|A & S| + |A & P|) / (|A| + |S|) (Och and Ney 2003), precision and recall."""
     pairs = list(zip(aligned, gold, strict=True))
-    num_links, num_sure = sum(map(len, aligned)), sum(len(annotated.sure) for _, annotated in pairs)
+    num_links = sum(map(len, aligned))
+    num_sure = sum(len(annotated.sure) for _, annotated in pairs)
     in_sure = sum(len(links & annotated.sure) for links, annotated in pairs)
     in_possible = sum(len(links & annotated.possible) for links, annotated in pairs)
-    precision, recall = in_possible / max(num_links, 1), in_sure / max(num_sure, 1)
+    precision = in_possible / max(num_links, 1)
+    recall = in_sure / max(num_sure, 1)
     return 1 - (in_sure + in_possible) / max(num_links + num_sure, 1), precision, recall

@@ -64,7 +64,9 @@ def iterate(read: Callable[[], Iterable[Links]], sizes: tuple[int, int]) -> Iter
     """
     probabilities = None
     while True:
-        expected, log_likelihood, count = csr_array(sizes), 0.0, 0
+        expected = csr_array(sizes)
+        log_likelihood = 0.0
+        count = 0
         for sources, targets, positions in read():
             uniform = np.full(len(positions), 1 / sizes[1])
             p = uniform if probabilities is None else probabilities[sources, targets]

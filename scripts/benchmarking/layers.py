@@ -23,14 +23,24 @@ from transformer.model.attention import dot_product_score, masked_softmax
 Layer = Callable[[Float[Array, "B n d"]], Float[Array, "B n d"]]
 
 # Where the terms of Table 1 dominate: n far above d for exponents of n, d far above n for those of d.
-LENGTHS, NARROW = (512, 1024, 2048), 16
-WIDTHS, SHORT = (256, 512, 1024), 32
+LENGTHS = (512, 1024, 2048)
+NARROW = 16
+WIDTHS = (256, 512, 1024)
+SHORT = 32
 REPETITIONS = 9
 ROWS = {"lengths": 4, "widths": 16}
-PATH_LENGTH, PATH_WIDTH = 128, 4
+PATH_LENGTH = 128
+PATH_WIDTH = 4
 HEADER = (
-    *("layer", "complexity in Table 1", "exponent of n: stated", "time", "memory", "exponent of d: stated", "time"),
-    *("longest path: stated", f"of {PATH_LENGTH} positions"),
+    "layer",
+    "complexity in Table 1",
+    "exponent of n: stated",
+    "time",
+    "memory",
+    "exponent of d: stated",
+    "time",
+    "longest path: stated",
+    f"of {PATH_LENGTH} positions",
 )
 NEIGHBOURS = 16  # r: positions that restricted self-attention reads
 WIDTH = 3  # k: positions that the convolution reads

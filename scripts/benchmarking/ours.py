@@ -32,7 +32,8 @@ def prepare_training(task: dict[str, Any]) -> Prepared:
     config.model.update({key: task[key] for key in (*MODEL_KEYS, "dropout")})
     config.training.label_smoothing = task["label_smoothing"]
     step, initializer = step_of(config, jax.devices(), (task["vocab_size"], task["vocab_size"]))
-    state, batch = initializer.create(), step.place(make_batch(task))
+    state = initializer.create()
+    batch = step.place(make_batch(task))
 
     def repeat() -> dict[str, Any]:
         """Returns the metrics of the step."""
@@ -61,18 +62,21 @@ def make_batch(task: dict[str, Any]) -> dict[str, Int[np.ndarray, "B _"]]:
 
 def prepare_decoding(task: dict[str, Any]) -> Prepared:
     """Prepares a translator whose outputs have `output_tokens` tokens with EOS, as many as each source has."""
-    rows, length = len(task["source"]), task["output_tokens"]
+    rows = len(task["source"])
+    length = task["output_tokens"]
     config = base.get_config()
     config.model.update({key: task[key] for key in MODEL_KEYS})
     # An output may be as long as its source, and a batch has the rows of the task without any filler.
     config.decoding.update({"beam_size": task["beam_size"], "max_source_length": length, "max_extra_length": 0})
     if task["dtype"] == "int8":
-        config.model.dtype, config.decoding.dtype = "auto", "int8"
+        config.model.dtype = "auto"
+        config.decoding.dtype = "int8"
     config.decoding.batch_tokens = rows * task["beam_size"] * length
     sizes = (task["vocab_size"], task["vocab_size"])
     graph, parameters = jax.device_get(jax.jit(lambda: init_model(config, *sizes))())
     forbid_end(parameters, task["eos"])
-    vocabulary, devices = IdsVocabulary(task["vocab_size"]), jax.local_devices()
+    vocabulary = IdsVocabulary(task["vocab_size"])
+    devices = jax.local_devices()
     shortlist = None
     if task["shortlist"]:  # random translations of each token; the first 100 tokens are the frequent ones
         ordinary = np.arange(SPECIAL, task["vocab_size"], dtype=np.int32)

@@ -48,12 +48,15 @@ class Worker:
     """
 
     def __init__(self, contender: Contender, task: Mapping[str, Any], process: subprocess.Popen, log: IO[str]):
-        self.contender, self.seconds = contender, []
-        self._process, self._log = process, log
+        self.contender = contender
+        self.seconds = []
+        self._process = process
+        self._log = log
         ready = self._ask({**task, **contender.options})
         if "error" in ready:
             raise Failed(ready["error"])
-        self.tokens, self.version = ready["tokens"], ready["version"]
+        self.tokens = ready["tokens"]
+        self.version = ready["version"]
 
     @property
     def rate(self) -> float:
@@ -80,7 +83,8 @@ class Worker:
 @contextlib.contextmanager
 def running(python: str, contender: Contender, task: Mapping[str, Any]) -> Iterator[Worker]:
     """Runs a system in a process, which this interpreter starts and the end of the block kills."""
-    command, pipe = [python, "-m", "scripts.benchmarking.worker", contender.prepare], subprocess.PIPE
+    command = [python, "-m", "scripts.benchmarking.worker", contender.prepare]
+    pipe = subprocess.PIPE
     # For libraries that count cores before the worker restricts itself to some.
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(task["threads"]))
     environment = os.environ | MALLOC | threads

@@ -80,9 +80,11 @@ def tabulate(comparisons: Sequence[Comparison], threads: int) -> Measurement:
     for batch, workers, left_out in comparisons:
         peers = [worker for worker in workers if worker.contender.is_peer]
         ours = [worker for worker in workers if not worker.contender.is_peer and worker.contender.is_exact]
-        best_peer, best_ours = max(peers, key=by_rate, default=None), max(ours, key=by_rate)
+        best_peer = max(peers, key=by_rate, default=None)
+        best_ours = max(ours, key=by_rate)
         for worker in workers:
-            slowest, fastest = worker.tokens / max(worker.seconds), worker.tokens / min(worker.seconds)
+            slowest = worker.tokens / max(worker.seconds)
+            fastest = worker.tokens / min(worker.seconds)
             rates = [f"{rate:,.0f}" for rate in (worker.rate, slowest, fastest)]
             ratio = f"{worker.rate / best_peer.rate:.2f}" if best_peer else "-"
             advantage = f"{best_ours.rate / worker.rate:.2f}" if worker.contender.is_peer else ""

@@ -18,9 +18,12 @@ LENGTHS = 8  # of the sentences in a training batch: those that `batch.length_mu
 SENTENCES = (16, 1)  # of a batch to translate
 TOKENS = 32  # of a source and of an output, end-of-sentence included
 BEAM_SIZE = 4
-OURS, PEERS = "scripts.benchmarking.ours", "scripts.benchmarking.peers"
-TRAIN, TRANSLATE = f"{OURS}:prepare_training", f"{OURS}:prepare_decoding"
-TORCH, MARIAN = f"{PEERS}.torch_training:prepare", f"{PEERS}.marian_decoding:prepare"
+OURS = "scripts.benchmarking.ours"
+PEERS = "scripts.benchmarking.peers"
+TRAIN = f"{OURS}:prepare_training"
+TRANSLATE = f"{OURS}:prepare_decoding"
+TORCH = f"{PEERS}.torch_training:prepare"
+MARIAN = f"{PEERS}.marian_decoding:prepare"
 HUGGING_FACE, CTRANSLATE2 = (f"{PEERS}.hugging_face:prepare_{way}" for way in ("generate", "ctranslate2"))
 TOKENS_BY_NAME = {"pad": PAD, "bos": BOS, "eos": EOS}
 DTYPES = ("float32", "bfloat16")
@@ -61,10 +64,13 @@ def measure(arguments: argparse.Namespace) -> Measurement:
     """Returns the speeds of all systems in the tasks of `train` or `decode`."""
     size = SIZES[arguments.size]
     if arguments.what == "train":
-        tasks, contenders = {f"{size.pairs} x {size.length}": training_task(size)}, TRAINING
+        tasks = {f"{size.pairs} x {size.length}": training_task(size)}
+        contenders = TRAINING
     else:
-        tasks, contenders = {f"{rows} x {TOKENS}": decoding_task(size, rows) for rows in SENTENCES}, DECODING
-    python, threads = find_interpreter(arguments.peers), count_threads(arguments.threads)
+        tasks = {f"{rows} x {TOKENS}": decoding_task(size, rows) for rows in SENTENCES}
+        contenders = DECODING
+    python = find_interpreter(arguments.peers)
+    threads = count_threads(arguments.threads)
     comparisons = [
         speeds.compare(f"{arguments.size}, {batch}", task | {"threads": threads}, contenders, python)
         for batch, task in tasks.items()

@@ -88,7 +88,9 @@ def axes(attention: Attention, part: str) -> tuple[Axis, Axis]:
     Rows of cross-attention have the tokens that they predict, so that a heat map shows which source tokens an output
     comes from. The decoder's self-attention has the tokens that it reads, of which the first is BOS.
     """
-    source, read, predicted = attention.source_pieces, attention.target_input_pieces, attention.target_output_pieces
+    source = attention.source_pieces
+    read = attention.target_input_pieces
+    predicted = attention.target_output_pieces
     if part == "encoder":
         return Axis("query", source), Axis("key", source)
     if part == "decoder":

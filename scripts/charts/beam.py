@@ -19,7 +19,8 @@ def tree(beam_tree: BeamTree) -> alt.LayerChart:
     The fields are `step`, `rank`, `token`, `hypothesis`, `log-probability`, `score` and `outcome`.
     """
     records = _records(beam_tree)
-    steps, ranks = max(record["step"] for record in records), max(record["rank"] for record in records)
+    steps = max(record["step"] for record in records)
+    ranks = max(record["rank"] for record in records)
     data = alt.Chart(alt.InlineData(values=records))
     axis = alt.Axis(grid=False, values=list(range(1, steps + 1)), format="d")
     across = {"title": "step", "axis": axis, "scale": alt.Scale(domain=[-0.4, steps + 0.5], nice=False)}

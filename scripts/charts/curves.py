@@ -19,8 +19,10 @@ from transformer.support.errors import UserError
 SPLITS = {"valid": "validation", "train": "training"}
 TEACHER_FORCED = ("loss", "nll", "perplexity", "accuracy")  # these and METRICS have the split in their titles
 TITLES = {
-    **{"loss": "loss (nats per token)", "nll": "negative log-likelihood (nats)"},
-    **{"seconds": "training time (s)", "padding_fraction": "fraction of padding"},
+    "loss": "loss (nats per token)",
+    "nll": "negative log-likelihood (nats)",
+    "seconds": "training time (s)",
+    "padding_fraction": "fraction of padding",
 }
 LOG_TICKS = [digit * 10**power for power in range(7) for digit in (1, 2, 5)]
 LEAST_RATIO = 5.0  # of the values on a logarithmic axis; a smaller range has too few round numbers
@@ -92,7 +94,8 @@ def panel(
             records += [own | {"step": step, "value": y, "is_common": step in common} for step, y in curve.items()]
     box = alt.Legend(title=None, symbolSize=theme.LINE_SYMBOL, symbolType="stroke", symbolOpacity=1)
     legend = box if len(systems) > 1 else None
-    color, dash = theme.color("system", list(systems), legend), theme.dashes("system", list(systems), legend)
+    color = theme.color("system", list(systems), legend)
+    dash = theme.dashes("system", list(systems), legend)
     lengths = Counter(record["run"] for record in records).values()
     is_marked = min(lengths) == 1 or len(systems) == 1 and max(lengths) <= MAX_MARKED
     thick = alt.MarkDef(type="line", point=alt.OverlayMarkDef(size=12) if is_marked else False)
@@ -100,11 +103,13 @@ def panel(
     if metric in METRICS or metric in TEACHER_FORCED:
         name = f"{SPLITS[split]} {name}"
     values = [record["value"] for record in records]
-    scale, axis = alt.Scale(zero=False), alt.Axis(tickCount=5)
+    scale = alt.Scale(zero=False)
+    axis = alt.Axis(tickCount=5)
     if min(values) == max(values):  # Vega rounds the label of an axis without length to an integer
         axis = alt.Axis(values=values[:1], format=".4~g")
     if metric == "perplexity" and 0 < LEAST_RATIO * min(values) <= max(values):
-        scale, axis = alt.Scale(type="log", nice=False), alt.Axis(values=LOG_TICKS)
+        scale = alt.Scale(type="log", nice=False)
+        axis = alt.Axis(values=LOG_TICKS)
     y = {"title": name, "scale": scale, "axis": axis}
     x = alt.X("step:Q", title="step", axis=alt.Axis(grid=False, tickCount=4))
     data = alt.Chart(alt.InlineData(values=records)).encode(x=x, y=alt.Y("value:Q", **y), color=color)

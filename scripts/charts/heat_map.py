@@ -73,11 +73,13 @@ def heat_map(
     colors = {"domain": domain, "range": list(palette), "interpolate": "lab"}
     cells = alt.Chart().encode(x=x, y=y, color=alt.Color("value:Q", title=value, legend=legend).scale(**colors))
     if has_grid:
-        layers, frame = [cells.mark_rect(stroke="white", strokeWidth=0.5)], None
+        layers = [cells.mark_rect(stroke="white", strokeWidth=0.5)]
+        frame = None
     else:
         # Rectangles overlap a little to close the seams that PDF viewers show between neighbours.
         size = alt.RelativeBandSize(band=1.0 + OVERLAP)
-        layers, frame = [cells.mark_rect(width=size, height=size)], theme.FRAME
+        layers = [cells.mark_rect(width=size, height=size)]
+        frame = theme.FRAME
     if numbers is not None:
         middle = domain[0] + 0.55 * (domain[1] - domain[0])
         ink = alt.condition(f"datum.value > {middle}", alt.value("white"), alt.value(theme.INK))

@@ -15,8 +15,13 @@ LABELS = 40  # width of the axis
 # Whether a query sees only earlier keys, as in the decoder.
 MASKS = {"padding": False, "causal": True, "packed": False, "packed_causal": True}
 LEGEND = {
-    **{"type": "symbol", "symbolType": "square", "orient": "bottom", "direction": "horizontal", "title": None},
-    **{"values": [1, 0], "labelExpr": "datum.value ? 'may attend' : 'masked'"},
+    "type": "symbol",
+    "symbolType": "square",
+    "orient": "bottom",
+    "direction": "horizontal",
+    "title": None,
+    "values": [1, 0],
+    "labelExpr": "datum.value ? 'may attend' : 'masked'",
 }
 
 
@@ -38,10 +43,15 @@ def draw(
     cell = (theme.COLUMN_WIDTHS[columns] - LABELS - 8 * in_row) / in_row / length
     chart = heat_map.panels(
         {name.replace("_", ", "): mask(name, sentences, length) for name in panels},
-        *(Axis("query position"), Axis("key position")),
+        Axis("query position"),
+        Axis("key position"),
         in_row=in_row,
-        **{"cell": (min(cell, 12),) * 2, "value": "", "domain": (0, 1), "legend": alt.Legend(**LEGEND)},
-        **{"palette": (theme.MASKED, theme.SEQUENTIAL[6]), "has_grid": True},
+        cell=(min(cell, 12),) * 2,
+        value="",
+        domain=(0, 1),
+        legend=alt.Legend(**LEGEND),
+        palette=(theme.MASKED, theme.SEQUENTIAL[6]),
+        has_grid=True,
     )
     return theme.themed(chart)
 

@@ -16,7 +16,8 @@ from transformer.support.errors import UserError
 
 HEIGHT = 150  # of a panel, in points
 LABELS = 105  # width of a panel's axis and legend, and of the space between panels
-MAX_LENGTH, MAX_WIDTH = 512, 1024
+MAX_LENGTH = 512
+MAX_WIDTH = 1024
 
 
 def draw(

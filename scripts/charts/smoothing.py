@@ -41,9 +41,13 @@ def draw(
     rows = Axis("target token", ["padding" if target == PAD else str(target) for target in targets])
     chart = heat_map.panels(
         {HEADERS.get(support, support): distributions(smoothing, targets, vocab_size, support) for support in supports},
-        *(rows, Axis("token of the vocabulary")),
+        rows,
+        Axis("token of the vocabulary"),
         in_row=columns,
-        **{"cell": (CELL, CELL), "value": "probability", "domain": (0, 1), "numbers": ".2~f"},
+        cell=(CELL, CELL),
+        value="probability",
+        domain=(0, 1),
+        numbers=".2~f",
         legend=heat_map.gradient(CELL * len(targets) * 0.7),
     )
     return theme.themed(chart)

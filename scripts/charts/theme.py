@@ -24,7 +24,9 @@ MASKED = "#e8e8e8"
 COLUMN_WIDTHS = {1: 240, 2: 500}  # of a paper; a point of the PDF is a pixel of Vega
 FONT = "Helvetica, Arial, Liberation Sans, sans-serif"
 TEXT, SMALL = 9, 8  # font sizes
-INK, GRID, FRAME = "#222222", "#dddddd", "#bbbbbb"
+INK = "#222222"
+GRID = "#dddddd"
+FRAME = "#bbbbbb"
 ALL = 0  # in Vega: no limit to the length of a label
 RESOLUTION = 300  # pixels an inch of a PNG
 

@@ -172,12 +172,14 @@ def make_shards(paths: Sequence[Path], request: dict[str, Any]) -> list[Shard]:
 
 def _cut(path: Path, lines: int, column: str) -> Iterator[tuple[str, int, int, int]]:
     """Yields file, start, count and offset of the shards of a file, with so many lines each but for the last."""
-    total, offsets = 0, []
+    total = 0
+    offsets = []
     try:
         if path.suffix == ".parquet":
             with parquet.ParquetFile(path) as file:
                 _check_column(path, file.schema_arrow, column)
-                total, offsets = file.metadata.num_rows, itertools.repeat(0)
+                total = file.metadata.num_rows
+                offsets = itertools.repeat(0)
         else:
             next(read_lines(path), None)  # refuses UTF-16
             with _open(path) as file:
@@ -204,7 +206,8 @@ def _read_rows(path: Path, column: str, shard: Shard) -> Iterator[bytes | None]:
     """Yields the rows of a shard as UTF-8, reading only the row groups that have some."""
     with parquet.ParquetFile(path) as file:
         sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
-        first, last = shard.start, shard.start + shard.count
+        first = shard.start
+        last = shard.start + shard.count
         starts = list(itertools.accumulate(sizes, initial=0))
         groups = [group for group in range(len(sizes)) if starts[group] < last and starts[group + 1] > first]
         batches = file.iter_batches(row_groups=groups, columns=[column])

@@ -25,7 +25,9 @@ class Worker:
     """A translator in a process of Ray. It maps the number of a shard to a report or the message of a UserError."""
 
     def __init__(self, flags: Sequence[Any], output: Path, request: dict[str, Any]) -> None:
-        self.flags, self.output, self.request = flags, output, request
+        self.flags = flags
+        self.output = output
+        self.request = request
 
     @functools.cached_property
     def translator(self) -> Translator:

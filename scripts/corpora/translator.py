@@ -89,7 +89,9 @@ class Translator:
         """
         began = time.perf_counter()
         texts, errors, cut = self._read(shard)
-        first_line, n_best, translations = shard.start + 1, self.plan.request["n_best"], []
+        first_line = shard.start + 1
+        n_best = self.plan.request["n_best"]
+        translations = []
         usable = ["" if line in errors else text for line, text in enumerate(texts, start=first_line)]
         for start in range(0, len(texts), CHUNK_LINES):
             chunk = usable[start : start + CHUNK_LINES]
@@ -109,7 +111,9 @@ class Translator:
     def _read(self, shard: Shard) -> tuple[list[str], dict[int, str], set[int]]:
         """Returns the texts of a shard, "" where one cannot be decoded, errors by line, and long lines."""
         longest = self.decoder.config.max_source_length
-        texts, errors, cut = [], {}, set()
+        texts = []
+        errors = {}
+        cut = set()
         for line, content in enumerate(self.plan.read(shard), start=shard.start + 1):
             text = ""
             if content is None:
@@ -137,7 +141,8 @@ def as_text(rows: Rows, request: dict[str, Any]) -> bytes:
 
 def as_parquet(rows: Rows, request: dict[str, Any]) -> bytes:
     """Returns a Parquet file with the columns of SCHEMA, and the request, which names the model, as metadata."""
-    sink, schema = io.BytesIO(), SCHEMA.with_metadata({"request": json.dumps(request)})
+    sink = io.BytesIO()
+    schema = SCHEMA.with_metadata({"request": json.dumps(request)})
     columns = zip(*rows, strict=True) if rows else [()] * len(schema)
     arrays = [pyarrow.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
     parquet.write_table(pyarrow.table(arrays, schema=schema), sink, compression="zstd")

@@ -16,7 +16,8 @@ SPLITS = ("train", "validation", "test")  # the stems of the files, which are th
 
 def write_record(folder: Path, languages: Pair, facts: dict[str, Any]) -> dict[str, Any]:
     """Writes `data.json`, with the facts and the files of text. Raises UserError for empty or unequal files."""
-    described, found = {}, {path.name.removesuffix(".gz"): path for path in folder.iterdir()}
+    described = {}
+    found = {path.name.removesuffix(".gz"): path for path in folder.iterdir()}
     for stem in sorted(name.removesuffix(f".{languages[0]}") for name in found if name.endswith(f".{languages[0]}")):
         names = [f"{stem}.{language}" for language in languages]
         paths = [found.get(name, folder / name) for name in names]

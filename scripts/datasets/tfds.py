@@ -102,7 +102,8 @@ def without_tensorflow() -> Iterator[None]:
     from tensorflow_datasets.core.download import download_manager, downloader, extractor
 
     # TFDS keeps one of each, whose threads may outlive the block.
-    download, extract = downloader._Downloader(), extractor._Extractor()
+    download = downloader._Downloader()
+    extract = extractor._Extractor()
     replacements = [(module, "tf", TENSORFLOW) for module in (shuffle, downloader, extractor)]
     replacements += [(download_manager, "get_downloader", lambda **_: download)]
     replacements += [(extractor, "get_extractor", lambda: extract)]

@@ -26,8 +26,10 @@ class Folder:
     """The paths of a plan's stages. `overrides` replace keys of all its configs."""
 
     def __init__(self, path: Path, overrides: loading.Overrides = ()) -> None:
-        self.path, self.overrides = path, list(overrides)
-        self.record, self.logs = path / "distill.json", path / "logs"
+        self.path = path
+        self.overrides = list(overrides)
+        self.record = path / "distill.json"
+        self.logs = path / "logs"
         self.inherited: tuple[int, ...] = ()  # file descriptors that commands keep open
         self._load = functools.cache(loading.load_file)  # its warnings appear once
 
@@ -148,9 +150,11 @@ class Folder:
 
         Raises UserError if one has another meaning than when it was made, or its place in the folder is taken.
         """
-        recorded, planned = self.read(), self.describe(stages)
+        recorded = self.read()
+        planned = self.describe(stages)
         for stage in stages:
-            entry, new = recorded.get(stage.name), planned[stage.name]
+            entry = recorded.get(stage.name)
+            new = planned[stage.name]
             if entry is None and self.of(stage).exists() and not getattr(stage, "workdir", ""):
                 raise UserError(f"{self.of(stage)}: exists, but is not of this plan; name another --workdir")
             if entry is not None and self.of(stage).exists() and entry["digest"] != new["digest"]:
@@ -182,7 +186,8 @@ def _difference(old: dict[str, Any], new: dict[str, Any]) -> str:
     """Returns the first setting or input in which two records of a stage differ."""
     for facts in ("is", "from"):
         for key in {**old[facts], **new[facts]}:
-            before, after = old[facts].get(key), new[facts].get(key)
+            before = old[facts].get(key)
+            after = new[facts].get(key)
             if before != after:
                 is_short = facts == "is" and max(len(str(before)), len(str(after))) <= SHOWN
                 return f"{key}={before}, not {after}" if is_short else f"another {key}"

@@ -44,7 +44,8 @@ class Row(NamedTuple):
 
 def read_rows(stages: Sequence[plan.Stage], folder: Folder) -> list[Row]:
     """Returns the measurements that are finished, in the order of the plan."""
-    record, rows = folder.read(), []
+    record = folder.read()
+    rows = []
     if not record:
         raise UserError(f"--workdir={folder.path}: no stage has begun; leave out --report")
     for stage in stages:
@@ -54,18 +55,24 @@ def read_rows(stages: Sequence[plan.Stage], folder: Folder) -> list[Row]:
             continue
         if isinstance(stage, plan.Measurement):
             scores = json.loads(path.read_bytes())
-            search, count, seconds = scores["decoding"], scores["sentences"], scores["seconds"]
+            search = scores["decoding"]
+            count = scores["sentences"]
+            seconds = scores["seconds"]
             form = "int8" if search.get("dtype") == "int8" else "floating point"
-            form, split = form + ", shortlist" * bool(search["shortlist"]), stage.split
+            form = form + ", shortlist" * bool(search["shortlist"])
+            split = stage.split
         else:
             certificate = json.loads((path / CERTIFICATE).read_bytes())
             if not certificate.get("bleu"):
                 reasons = "; ".join(certificate["reasons"]) or "the validation split was not found"
                 logging.warning("%s: has no BLEU: %s.", stage.name, reasons)
                 continue
-            scores, search = certificate["bleu"]["theirs"], certificate["search"]
-            count, seconds = certificate["sentences"], certificate["seconds"]["search"]
-            form, split = f"{stage.format} {certificate['precision']}", "valid"
+            scores = certificate["bleu"]["theirs"]
+            search = certificate["search"]
+            count = certificate["sentences"]
+            seconds = certificate["seconds"]["search"]
+            form = f"{stage.format} {certificate['precision']}"
+            split = "valid"
         system = "+".join(model.name for model in stage.models)
         system += ", greedy" if search["beam_size"] == 1 else f", beam {search['beam_size']}"
         records = [read_record(Workdir(folder.of(model)).metrics) for model in stage.models]

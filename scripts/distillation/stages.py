@@ -20,7 +20,8 @@ from transformer.workdir import Workdir
 
 def run(stages: Sequence[plan.Stage], folder: Folder) -> None:
     """Makes the results that are missing. Raises UserError if the folder has another plan's, or a command fails."""
-    planned, begun = folder.check(stages), folder.read()
+    planned = folder.check(stages)
+    begun = folder.read()
     for number, stage in enumerate(stages, start=1):
         if "seconds" in begun.get(stage.name, {}) and folder.of(stage).exists():
             continue

@@ -84,7 +84,8 @@ def read_shortlist(path: Path, source: Side, target: Side, is_shared: bool) -> S
         if (magic := file.unsigned(8)) != SHORTLIST_MAGIC:
             raise UserError(f"begins with {magic:#x}, must begin with {SHORTLIST_MAGIC:#x}, as shortlists do")
         _checksum, frequent, _most, words, size = (file.unsigned(8) for _ in range(5))
-        offsets, ids = file.array("<u8", [words]).astype(np.int64), file.array("<u4", [size]).astype(np.int64)
+        offsets = file.array("<u8", [words]).astype(np.int64)
+        ids = file.array("<u4", [size]).astype(np.int64)
     counts = np.diff(offsets)
     if len(counts) != source.size or frequent > target.size or ids.max(initial=0) >= target.size:
         raise UserError(f"{path}: is for other vocabularies ({len(counts)} source tokens, must be {source.size})")

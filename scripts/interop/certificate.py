@@ -138,7 +138,8 @@ def compare(
         triples = zip(ours["scores"], theirs["scores"], ours["references"], strict=True)
         difference = max(abs(a - b) / (len(known["pieces"]) + 1) for a, b, known in triples)
     reasons = below_bars(identical, difference) if precision == "float32" else []
-    language, sides = bleu.bleu_language(config.data), {"ours": ours, "theirs": theirs}
+    language = bleu.bleu_language(config.data)
+    sides = {"ours": ours, "theirs": theirs}
     scores = None
     if (references := sentences.references) is not None:
         metrics = bleu.metrics_in("comparison")
@@ -163,7 +164,8 @@ def compare(
 
 def below_bars(identical: Mapping[str, float], difference: float | None) -> list[str]:
     """Returns the reasons for which two sides that compute in float32 differ too much."""
-    reasons, is_close = [], difference is not None and difference <= MAX_DIFFERENCE
+    reasons = []
+    is_close = difference is not None and difference <= MAX_DIFFERENCE
     if difference is not None and not is_close:
         reasons.append(f"scores differ by {difference:.2g} nats per token, may differ by {MAX_DIFFERENCE:g}")
     for search, bar in (("greedy", 1.0 if is_close else MIN_IDENTICAL), ("beam", MIN_IDENTICAL)):
@@ -193,11 +195,13 @@ def digests_in(path: Path) -> dict[str, str]:
 def conclude(certificate: Mapping[str, Any], output: Path) -> None:
     """Prints the folder and logs a summary of the certificate. Exits with 1 if the model is below the bars."""
     print(output, flush=True)
-    verdict, reasons = certificate["verdict"], "; ".join(certificate["reasons"])
+    verdict = certificate["verdict"]
+    reasons = "; ".join(certificate["reasons"])
     if verdict == "uncertified":
         logging.warning("%s: uncertified: %s.", output, reasons)
         return
-    precision, difference = certificate["precision"], certificate["largest_score_difference_per_token"]
+    precision = certificate["precision"]
+    difference = certificate["largest_score_difference_per_token"]
     shares = [f"{share:.1%} of {name}" for name in SEARCHES if (share := certificate[f"identical_{name}"]) is not None]
     results = [f"{' and '.join(shares)} translations identical"]
     if limited := max(certificate["at_length_limit"].values()):
@@ -206,7 +210,8 @@ def conclude(certificate: Mapping[str, Any], output: Path) -> None:
     if certificate["bleu"]:
         ours, theirs = (certificate["bleu"][side]["bleu"] for side in ("ours", "theirs"))
         results.append(f"BLEU {ours:.1f} here in float32, {theirs:.1f} there in {precision}")
-    count, results = certificate["sentences"], ", ".join(results)
+    count = certificate["sentences"]
+    results = ", ".join(results)
     logging.info("%s: %s in %s on %d sentences: %s.", output, verdict, precision, count, results)
     if reasons:
         logging.error("%s: below the bars: %s; %s has the comparison", output, reasons, FILE_NAME)

@@ -42,7 +42,8 @@ class _Importer:
     """A model that is read: each method takes the variables of a part, and adds settings and parameters."""
 
     def __init__(self, folder: Path, package: Path) -> None:
-        self.folder, self.package = folder, package
+        self.folder = folder
+        self.package = package
         self.variables = _read_variables(folder / "model.bin")
         self.settings = _read_settings(folder, self.variables)
         self.config: dict[str, Any] = {
@@ -120,13 +121,15 @@ class _Importer:
         tables = []
         for stack, prefix in zip(STACKS, prefixes, strict=True):
             table = self.variables.pop(f"{prefix}/weight").astype(np.float32)
-            scale, root = self.variables.pop(f"{stack}/scale_embeddings", np.int8(1)), math.sqrt(table.shape[1])
+            scale = self.variables.pop(f"{stack}/scale_embeddings", np.int8(1))
+            root = math.sqrt(table.shape[1])
             factor = (root if scale else 1.0) if scale.dtype == np.int8 else float(scale)
             tables.append(table if factor == root else table * np.float32(factor / root))
         rows = [len(table) for table in tables]
         source, target = vocabularies.read_ctranslate2((self.folder, self.package), self.settings, rows)
         (sources, targets), (source_table, target_table) = (source.ids, target.ids), tables
-        projection, bias = self.variables.pop("decoder/projection/weight"), self.take("decoder/projection/bias")
+        projection = self.variables.pop("decoder/projection/weight")
+        bias = self.take("decoder/projection/bias")
         is_tied = np.array_equal(projection, target_table)
         is_shared = is_tied and sources == targets and np.array_equal(source_table, target_table)
         # Where the decoder starts with EOS, BOS has the same row, but must not have its probability.
@@ -152,7 +155,8 @@ class _Importer:
 
     def read_positions(self) -> None:
         tables = [self.take(f"{stack}/position_encodings/encodings") for stack in STACKS]
-        d_model, is_rotary = self.config["model.d_model"], self.config.get("model.positions") == "rotary"
+        d_model = self.config["model.d_model"]
+        is_rotary = self.config.get("model.positions") == "rotary"
         if tables[0] is None:  # CTranslate2 then computes encodings, of which the first is that of position 1
             tables = [sinusoids("sinusoidal_marian", d_model, np.arange(1, 1025))] * 2
         if kind := "rotary" if is_rotary else fitting_positions(SINUSOIDS, tables):
@@ -171,19 +175,23 @@ def _read_variables(path: Path) -> dict[str, np.ndarray]:
         file = untrusted.Cursor(path)
         if (version := file.unsigned(4)) not in VERSIONS:
             raise UserError(f"has binary version {version}, must be {VERSIONS[0]} to {VERSIONS[-1]}")
-        specification, _revision = file.name(file.unsigned(2)), file.unsigned(4)
+        specification = file.name(file.unsigned(2))
+        _revision = file.unsigned(4)
         if specification not in NUM_HEADS:
             raise UserError(f"is a {specification}, must be an encoder-decoder TransformerSpec")
         for _ in range(file.unsigned(4)):
-            name, shape = file.name(file.unsigned(2)), [file.unsigned(4) for _ in range(file.unsigned(1))]
-            kind, _size = file.unsigned(1), file.unsigned(4)
+            name = file.name(file.unsigned(2))
+            shape = [file.unsigned(4) for _ in range(file.unsigned(1))]
+            kind = file.unsigned(1)
+            _size = file.unsigned(4)
             variables[name] = file.array(DTYPES[kind] if version >= 4 else DTYPE_OF_SIZE[kind], shape)
         for name in [name for name in variables if f"{name}_scale" in variables]:
             scale = variables.pop(f"{name}_scale").astype(np.float32).reshape(-1, 1)
             with np.errstate(divide="ignore", invalid="ignore"):  # an infinite or NaN value is an error below
                 variables[name] = variables[name] / scale
         for _ in range(file.unsigned(4) if version >= 3 else 0):
-            alias, original = file.name(file.unsigned(2)), file.name(file.unsigned(2))
+            alias = file.name(file.unsigned(2))
+            original = file.name(file.unsigned(2))
             if original in variables:
                 variables[alias] = variables[original]
         untrusted.check_finite(path, variables)

@@ -23,7 +23,8 @@ def read_processor(side: str) -> sentencepiece.SentencePieceProcessor | None:
     return sentencepiece.SentencePieceProcessor(model_file=str(path)) if path.exists() else None
 
 
-source, target = read_processor("source"), read_processor("target")
+source = read_processor("source")
+target = read_processor("target")
 pieces = json.loads((FOLDER / "vocabulary.json").read_text(encoding="utf-8"))
 tokens = {piece: token for token, piece in enumerate(pieces["source"]) if token >= SPECIAL}
 longest = json.loads((FOLDER / "config.json").read_text(encoding="utf-8"))["decoding"]["max_source_length"]

@@ -20,10 +20,14 @@ from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.support.errors import UserError, first_of
 from transformer.support.special_tokens import BOS, EOS, SPECIAL
 
-CONFIG, GENERATION, TOKENIZER = "config.json", "generation_config.json", "tokenizer_config.json"
-WEIGHTS, PICKLE = "model.safetensors", "pytorch_model.bin"
+CONFIG = "config.json"
+GENERATION = "generation_config.json"
+TOKENIZER = "tokenizer_config.json"
+WEIGHTS = "model.safetensors"
+PICKLE = "pytorch_model.bin"
 INDEX = "model.safetensors.index.json"  # of weights in several files
-VOCABULARIES, MODELS = ("vocab.json", "target_vocab.json"), ("source.spm", "target.spm")
+VOCABULARIES = ("vocab.json", "target_vocab.json")
+MODELS = ("source.spm", "target.spm")
 CLASSES = {"post": ("marian", "MarianMTModel"), "pre": ("pegasus", "PegasusForConditionalGeneration")}
 NORM_POSITIONS = {model_type: norm_position for norm_position, (model_type, _) in CLASSES.items()}
 EPSILON = 1e-5  # of LayerNorm
@@ -41,8 +45,13 @@ KEYS = {  # and the keys of config.json that have the same value
 NOT_TAKEN = {
     "max_length": 20,
     **dict.fromkeys(("max_new_tokens", "min_new_tokens", "max_time", "stop_strings")),
-    **{"do_sample": False, "num_beam_groups": 1, "diversity_penalty": 0.0, "renormalize_logits": False},
-    **{"repetition_penalty": 1.0, "encoder_repetition_penalty": 1.0, "encoder_no_repeat_ngram_size": 0},
+    "do_sample": False,
+    "num_beam_groups": 1,
+    "diversity_penalty": 0.0,
+    "renormalize_logits": False,
+    "repetition_penalty": 1.0,
+    "encoder_repetition_penalty": 1.0,
+    "encoder_no_repeat_ngram_size": 0,
     **dict.fromkeys(("begin_suppress_tokens", "force_words_ids", "forced_decoder_ids", "sequence_bias")),
     **dict.fromkeys(("exponential_decay_length_penalty", "guidance_scale", "penalty_alpha", "constraints")),
 }
@@ -51,7 +60,9 @@ LANGUAGES = {"data.source_language": "source_lang", "data.target_language": "tar
 ACTIVATIONS = {"silu": "swish", "swish": "swish", "relu": "relu", "gelu": "gelu_exact", "gelu_new": "gelu"}
 POSITIONS = ("sinusoidal_concatenated", "sinusoidal_marian")  # the classes compute the first
 PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
-SHARED, HEAD, BIAS = "model.shared.weight", "lm_head.weight", "final_logits_bias"
+SHARED = "model.shared.weight"
+HEAD = "lm_head.weight"
+BIAS = "final_logits_bias"
 EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
 POSITION_TABLES = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 
@@ -198,7 +209,8 @@ def _read_texts(texts: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]
 
 
 def _check_special_tokens(settings: dict[str, Any], target: Side) -> None:
-    start, end = settings["decoder_start_token_id"], target.ids[EOS]
+    start = settings["decoder_start_token_id"]
+    end = target.ids[EOS]
     if start not in range(target.size):
         raise UserError(f"decoder_start_token_id={start}: must be the id of one of the {target.size} target tokens")
     if settings.get("eos_token_id", end) != end:
@@ -223,7 +235,8 @@ def _read_vocabularies(folder: Path, is_separate: bool, settings: dict[str, Any]
     models = [untrusted.read_bytes(folder / name) for name in MODELS]
     if not is_separate and (folder / VOCABULARIES[1]).exists():
         raise UserError(f"{folder / VOCABULARIES[1]}: is not used, since {TOKENIZER} lacks separate_vocabs=true")
-    start, sides = settings.get("decoder_start_token_id"), []
+    start = settings.get("decoder_start_token_id")
+    sides = []
     for name in VOCABULARIES[: 2 if is_separate else 1]:
         ids = untrusted.read_json(folder / name)
         with untrusted.reading(folder / name):
@@ -252,7 +265,8 @@ def _read_tables(
     source, target = (rows(name if name in arrays else SHARED, side) for side, name in enumerate(EMBEDDINGS))
     head = target if HEAD not in arrays and settings.get("tie_word_embeddings", True) else rows(HEAD, 1)
     bias = rows(BIAS, 1, width=1)[:, 0] if BIAS in arrays else np.zeros(len(target), np.float32)
-    start, ids = settings["decoder_start_token_id"], sides[1].ids
+    start = settings["decoder_start_token_id"]
+    ids = sides[1].ids
     bos = ids[BOS]
     if ids.count(bos) > 1:
         bias[BOS] = NEVER  # its row is a copy of another token's

@@ -116,10 +116,12 @@ def _check_expressible(model: PortableModel, settings: dict[str, Any]) -> None:
 
 
 def _layers(parameters: dict[str, np.ndarray], settings: dict[str, Any]) -> dict[str, np.ndarray]:
-    order, arrays = _order(settings), {}
+    order = _order(settings)
+    arrays = {}
     for module, foreign in names.modules(settings):
         if module.endswith("norm"):
-            weight, bias = parameters[f"{module}.scale"][order], parameters[f"{module}.bias"][order]
+            weight = parameters[f"{module}.scale"][order]
+            bias = parameters[f"{module}.bias"][order]
         else:
             weight = parameters[f"{module}.kernel"].T
             bias = parameters.get(f"{module}.bias", np.zeros(len(weight)))
@@ -138,7 +140,8 @@ def _order(settings: dict[str, Any]) -> np.ndarray:
 
 def _tables(parameters: dict[str, np.ndarray], settings: dict[str, Any], positions: int) -> dict[str, np.ndarray]:
     """Returns the embeddings, the projection and bias of the logits, and the vectors of so many positions."""
-    share, is_pegasus = settings["model.share_embeddings"], settings["model.norm_position"] == "pre"
+    share = settings["model.share_embeddings"]
+    is_pegasus = settings["model.norm_position"] == "pre"
     table = parameters["decoder.embedding.table"]
     bias = parameters.get("output_bias", np.zeros(len(table)))
     target = table.copy()

@@ -16,7 +16,8 @@ from transformer.support import files
 from transformer.support.errors import UserError, first_of
 
 SETTINGS = "special:model.yml"  # the array with the settings of the architecture: YAML that ends with NUL
-MODEL, SEARCH = "model.npz", "decoder.yml"
+MODEL = "model.npz"
+SEARCH = "decoder.yml"
 SEARCH_DEFAULTS = {"beam-size": 12, "normalize": 0, "max-length-factor": 3, "word-penalty": 0}  # Marian's
 LARGEST = {"beam-size": 1000, "normalize": 100, "max-length-factor": 1000, "word-penalty": 0}
 
@@ -58,13 +59,16 @@ def assemble(path: Path, arrays: dict[str, np.ndarray], default_search: dict[str
 def _parameters(
     arrays: dict[str, np.ndarray], config: dict[str, Any], source: Side, target: Side
 ) -> dict[str, np.ndarray]:
-    names, parameters = marian_architecture.parameter_names(config), {}
+    names = marian_architecture.parameter_names(config)
+    parameters = {}
     if differing := sorted(set(names.values()) ^ arrays.keys()):
         described = [f"{'has' if name in arrays else 'lacks'} {name}" for name in differing]
         raise UserError(f"has other parameters than its settings say ({first_of(described, 3)})")
     for name, marian_name in names.items():
-        array, side = arrays[marian_name].astype(np.float32), source if name.startswith("encoder") else target
-        is_table, is_matrix = marian_name.endswith(("Wemb", OUTPUT)), name.endswith(("kernel", "table"))
+        array = arrays[marian_name].astype(np.float32)
+        side = source if name.startswith("encoder") else target
+        is_table = marian_name.endswith(("Wemb", OUTPUT))
+        is_matrix = name.endswith(("kernel", "table"))
         if array.ndim != 2 or not (is_matrix or len(array) == 1):
             raise UserError(f"{marian_name} has the shape {array.shape}; it must be a matrix, or one row")
         array = array if is_matrix else array[0]
@@ -110,7 +114,8 @@ def write(model: PortableModel, folder: Path, quantization: str | None, python: 
     settings = marian_architecture.from_config(config) | {"dim-vocabs": [source.size, target.size]}
     arrays = {SETTINGS: np.frombuffer(f"{_yaml(settings)}\0".encode(), np.int8)}
     for name, marian_name in marian_architecture.parameter_names(config).items():
-        array, side = model.parameters.get(name), source if name.startswith("encoder") else target
+        array = model.parameters.get(name)
+        side = source if name.startswith("encoder") else target
         if array is None:  # a bias that the model lacks
             width = len(target.ids) if name == "output_bias" else model.parameters[f"{name[:-4]}kernel"].shape[1]
             array = np.zeros(width, np.float32)

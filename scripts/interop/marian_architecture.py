@@ -44,12 +44,14 @@ SUBLAYERS = {
         "ffn_ffn",
     ),
 }
-OUTPUT_BIAS, OUTPUT = "decoder_ff_logit_out_b", "decoder_ff_logit_out_Wt"
+OUTPUT_BIAS = "decoder_ff_logit_out_b"
+OUTPUT = "decoder_ff_logit_out_Wt"
 
 
 def parameter_names(config: Mapping[str, Any]) -> dict[str, str]:
     """Returns Marian's name of each parameter. `config` has the keys of the result of `to_config`, and no None."""
-    share, suffix = config["model.share_embeddings"], "_pre" if config["model.norm_position"] == "pre" else ""
+    share = config["model.share_embeddings"]
+    suffix = "_pre" if config["model.norm_position"] == "pre" else ""
     names = {"decoder.embedding.table": "Wemb", "output_bias": OUTPUT_BIAS}
     if share != "all":
         names |= {f"{stack}.embedding.table": f"{stack}_Wemb" for stack in ("encoder", "decoder")}
@@ -63,7 +65,8 @@ def parameter_names(config: Mapping[str, Any]) -> dict[str, str]:
             names |= _norm_names(f"{stack}.final_norm", f"{stack}_top")
         for layer in range(config[f"model.{key}"]):
             for sublayer, kind in sublayers.items():
-                ours, theirs = f"{stack}.layers.{layer}.{sublayer}", f"{stack}_l{layer + 1}"
+                ours = f"{stack}.layers.{layer}.{sublayer}"
+                theirs = f"{stack}_l{layer + 1}"
                 parameters, norm = SUBLAYERS[kind]
                 names |= {f"{ours}.{name}": f"{theirs}_{marian_name}" for name, marian_name in parameters.items()}
                 norm = "rnn" if kind == "ssru" and suffix else norm
@@ -129,7 +132,8 @@ def expressible(config: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
 
 def from_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns Marian's settings of an architecture that it can express. `config` has no None."""
-    share, is_ssru = config["model.share_embeddings"], config["model.decoder_self_attention"] == "ssru"
+    share = config["model.share_embeddings"]
+    is_ssru = config["model.decoder_self_attention"] == "ssru"
     before, after = NORM_POSITIONS[config["model.norm_position"]]
     return {name: values[0] for name, values in REQUIRED.items()} | {
         **{name: config[key] for key, name in SIZES.items()},

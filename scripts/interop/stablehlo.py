@@ -65,7 +65,8 @@ def write_stablehlo(model: PortableModel, folder: Path, quantization: str | None
         if value := model.settings[key]:
             logging.warning("%s=%s: the exported search has no such part.", key, value)
     graph, shapes = abstract_init(config, *model.tokenizer.vocab_sizes)
-    structure, names = jax.tree.structure(shapes), list(named_leaves(shapes))
+    structure = jax.tree.structure(shapes)
+    names = list(named_leaves(shapes))
     decoding = config.decoding
 
     def build(parameters: Parameters) -> list[Transformer]:

@@ -28,9 +28,17 @@ MAX_INFLATION = 16  # times the size of an archive that its content may have, if
 LFS_POINTER = b"version https://git-lfs"  # the beginning of a small text instead of a file
 PICKLES = ("pytorch_model.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle")
 DAMAGED = (
-    *(*MALFORMED, EOFError, OverflowError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error),
-    *(SafetensorError, yaml.YAMLError),
-    *(SyntaxError, tokenize.TokenError),  # in the header of a NumPy array, which is a Python expression
+    *MALFORMED,
+    EOFError,
+    OverflowError,
+    MemoryError,
+    RuntimeError,
+    zipfile.BadZipFile,
+    zlib.error,
+    SafetensorError,
+    yaml.YAMLError,
+    SyntaxError,
+    tokenize.TokenError,  # in the header of a NumPy array, which is a Python expression
 )
 
 
@@ -54,7 +62,8 @@ def check_file(path: Path, limit: int = MAX_MODEL) -> Path:
     Reading a pipe or a device may never end, and a link may lead to a private file of the user.
     """
     with reading(path):
-        target, folder = path.resolve(strict=True), path.parent.resolve()
+        target = path.resolve(strict=True)
+        folder = path.parent.resolve()
         # The cache of Hugging Face's hub has links from snapshots/NAME/ into blobs/.
         root = folder.parents[1] if folder.parent.name == "snapshots" else folder
         if not target.is_relative_to(root):
@@ -87,11 +96,13 @@ class Cursor:
     """A position in the content of a binary file, whose numbers are little-endian."""
 
     def __init__(self, path: Path) -> None:
-        self.content, self.position = memoryview(read_bytes(path, MAX_MODEL)), 0
+        self.content = memoryview(read_bytes(path, MAX_MODEL))
+        self.position = 0
 
     def take(self, size: int) -> memoryview:
         """Returns the next bytes. Raises ValueError beyond the end of the file."""
-        start, self.position = self.position, self.position + size
+        start = self.position
+        self.position = self.position + size
         if size < 0 or self.position > len(self.content):
             raise ValueError(f"a value at byte {start} goes beyond the end, {len(self.content)}")
         return self.content[start : self.position]
@@ -150,7 +161,8 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
     """Reads the arrays of a NumPy archive, but no pickled objects."""
     arrays = {}
     with reading(path), zipfile.ZipFile(check_file(path)) as archive:
-        size, limit = sum(member.file_size for member in archive.infolist()), MAX_INFLATION * path.stat().st_size
+        size = sum(member.file_size for member in archive.infolist())
+        limit = MAX_INFLATION * path.stat().st_size
         if size > max(limit, MAX_TEXT):
             raise ValueError(f"an archive of {size:,} bytes in {path.stat().st_size:,}")
         for member in archive.infolist():

@@ -153,7 +153,8 @@ def find_devices(target: Target) -> Sequence[jax.Device]:
             for name, value in LIBTPU.items():
                 os.environ.setdefault(name, value)
             return topologies.get_topology_desc(platform="tpu", topology_name=target.text).devices
-        hosts, gpus = max(target.count // GPUS_PER_HOST, 1), min(target.count, GPUS_PER_HOST)
+        hosts = max(target.count // GPUS_PER_HOST, 1)
+        gpus = min(target.count, GPUS_PER_HOST)
         topology = {"topology": f"1x{hosts}x{gpus}", "target_config": target_config(target.kind)}
         return topologies.get_topology_desc(platform="cuda", topology_name=target.name, **topology).devices
     except (RuntimeError, ValueError, NotImplementedError) as error:

@@ -82,7 +82,8 @@ def estimate(config: Config, target: Target, devices: Sequence[jax.Device], data
     """
     step, initializer = step_of(config, devices, data.vocab_sizes)
     state = initializer.abstract_state
-    planner, lengths = PLANS[config.batch.plan], data.corpus.epoch(0, config.seed).lengths
+    planner = PLANS[config.batch.plan]
+    lengths = data.corpus.epoch(0, config.seed).lengths
     buckets = planner.choose_shapes(data.corpus.all_pairs().lengths, config.batch)
     stats = planner.plan_epoch(lengths, buckets, np.random.default_rng(config.seed)).stats
     largest = by_memory(config, buckets)[0]
@@ -90,7 +91,8 @@ def estimate(config: Config, target: Target, devices: Sequence[jax.Device], data
     compiled = [compile_shape(step, state, bucket, target) for bucket in dict.fromkeys([largest, typical])]
     points = sorted((shape.bucket.width, shape.step_seconds / shape.bucket.positions) for shape in compiled)
     widths, per_position = zip(*points, strict=True)
-    buckets, batches = [shape.bucket for shape in stats], [shape.batches for shape in stats]
+    buckets = [shape.bucket for shape in stats]
+    batches = [shape.batches for shape in stats]
     seconds = [float(np.interp(bucket.width, widths, per_position)) * bucket.positions for bucket in buckets]
     per_step = sum(len(steps) * count for steps, count in phases(config.training)) / config.training.steps
     tokens = sum(shape.tokens for shape in stats) / sum(batches) * per_step
@@ -101,7 +103,8 @@ def estimate(config: Config, target: Target, devices: Sequence[jax.Device], data
 def compile_shape(step: CompiledStep, state: TrainState, bucket: Bucket, target: Target) -> CompiledShape:
     """Compiles the programs of an update from batches of this shape."""
     logging.info("Compiling the step for %s: batches of %s.", target.text, bucket)
-    training, programs = step.config.training, {}
+    training = step.config.training
+    programs = {}
     try:
         for kind in accumulates(training):
             calls = [step.batch_call(state, bucket, kind), *(step.shared_calls(state) if kind else [])]

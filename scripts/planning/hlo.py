@@ -111,8 +111,11 @@ class Instruction:
     def functions(self) -> list[str]:
         """The Python functions that made the instruction, outermost first: "FeedForward.__call__"."""
         tables = self.program.tables
-        frames, locations, names = tables["StackFrames"], tables["FileLocations"], tables["FunctionNames"]
-        frame, functions = int(self.attribute(r"stack_frame_id=(\d+)") or 0), []
+        frames = tables["StackFrames"]
+        locations = tables["FileLocations"]
+        names = tables["FunctionNames"]
+        frame = int(self.attribute(r"stack_frame_id=(\d+)") or 0)
+        functions = []
         while frame in frames:
             location = locations[_field(frames[frame], "file_location_id")]
             functions.append(names[_field(location, "function_name_id")].strip('"'))
@@ -150,7 +153,8 @@ def parse(text: str) -> Program:
             table = program.tables[line]
         elif head := _COMPUTATION.match(line):
             computation = program.computations[head[2]] = Computation(head[2], [])
-            by_name, last = {}, None
+            by_name = {}
+            last = None
             program.entry = computation if head[1] else program.entry
         elif match := _INSTRUCTION.match(line):
             last = by_name[match[2]] = _instruction(program, by_name, match)

@@ -67,7 +67,8 @@ def _convolution(instruction: Instruction) -> int:
 
 def _taps(inputs: int, kernel: int, outputs: int, window: dict[str, str]) -> int:
     """Returns how many pairs of an output and a kernel position of one axis read an element of the input."""
-    dilation, low = int(window.get("lhs_dilate", 1)), int(window.get("pad", "0_0").split("_")[0])
+    dilation = int(window.get("lhs_dilate", 1))
+    low = int(window.get("pad", "0_0").split("_")[0])
     starts = np.arange(outputs)[:, None] * int(window.get("stride", 1)) - low
     positions = starts + np.arange(kernel) * int(window.get("rhs_dilate", 1))
     is_inside = (positions >= 0) & (positions <= (inputs - 1) * dilation)

@@ -43,7 +43,8 @@ class AssumedCorpus(Corpus):
     """A corpus of lengths and no tokens, drawn from statistics with a fixed seed. Monolingual data has one side."""
 
     def __init__(self, statistics: LengthStatistics, data_config: Config) -> None:
-        random, count = np.random.default_rng(0), min(statistics.pairs, DRAWN)
+        random = np.random.default_rng(0)
+        count = min(statistics.pairs, DRAWN)
         source = random.lognormal(0.0, SPREAD, count)
         target = source * random.lognormal(0.0, RATIO_SPREAD, count)
         means = [statistics.source / source.mean(), statistics.target / target.mean()]
@@ -57,8 +58,10 @@ class AssumedCorpus(Corpus):
 
 def assume(config: Config, lengths: str | None) -> Data:
     """Returns a corpus of stated lengths. Raises UserError if `lengths` does not state them, or no pair fits."""
-    statistics, size = WMT if lengths is None else parse_statistics(lengths), config.tokenizer.vocab_size
-    assumed, longest = AssumedCorpus(statistics, config.data), config.data.max_length
+    statistics = WMT if lengths is None else parse_statistics(lengths)
+    size = config.tokenizer.vocab_size
+    assumed = AssumedCorpus(statistics, config.data)
+    longest = config.data.max_length
     if not len(assumed):
         raise UserError(f"--lengths={lengths or 'WMT'}: no pair fits in config.data.max_length={longest}; raise it")
     fitting = len(assumed) / min(statistics.pairs, DRAWN)

@@ -115,9 +115,11 @@ class Cost:
 def cost(programs: Sequence[tuple[Program, int]], target: Target) -> Cost:
     """Returns the cost of programs and how often each runs."""
     launched = [kernel for program, times in programs for kernel in kernels(program.entry, times)]
-    by_name, sent = defaultdict(Counter), defaultdict(Counter)
+    by_name = defaultdict(Counter)
+    sent = defaultdict(Counter)
     for kernel in launched:
-        times, collective = kernel.times, kernel.collective
+        times = kernel.times
+        collective = kernel.collective
         result = str(kernel.instruction.shapes[0]) if kernel.instruction.shapes else ""
         work = {"seconds": times * seconds(kernel, target), "bytes": times * kernel.bytes}
         by_name[describe(kernel.instruction), result].update(launches=times, flops=times * kernel.flops.total, **work)
@@ -142,6 +144,7 @@ def cost(programs: Sequence[tuple[Program, int]], target: Target) -> Cost:
 
 def seconds(kernel: Kernel, target: Target) -> float:
     """Returns the least time of a launch: the larger of memory and product time, plus the launch itself."""
-    kind, flops = target.kind, kernel.flops
+    kind = target.kind
+    flops = kernel.flops
     products = (flops.total - flops.float32) / kind.bfloat16 + flops.float32 / kind.float32
     return max(kernel.bytes / kind.bandwidth, products) + (GPU_LAUNCH_SECONDS if kind.platform == "gpu" else 0.0)

@@ -43,7 +43,8 @@ def inspect(
     """
     if not texts:
         return [], ["No sentence was chosen: give --sentence=TEXT, or evaluate the runs."]
-    shown, notes = [], []
+    shown = []
+    notes = []
     for run in runs:
         if not run.has_checkpoint:
             continue  # a note of the overview
@@ -61,9 +62,12 @@ def _inspected(
     run: RecordedRun, evaluation: Evaluation | None, texts: Sequence[str], notes: list[str]
 ) -> Iterator[Inspected]:
     """Yields each text with the output of the run's model, or adds to `notes` why it cannot be shown."""
-    checkpoint, average, decoding = "best", 1, {}
+    checkpoint = "best"
+    average = 1
+    decoding = {}
     if evaluation is not None:
-        checkpoint, average = str(evaluation.result["step"]), evaluation.average
+        checkpoint = str(evaluation.result["step"])
+        average = evaluation.average
         decoding = evaluation.decoding
     model = transformer.load(run.workdir.path, checkpoint, average, **decoding | {"strategy": "beam"})
     for number, text in enumerate(texts, start=1):

@@ -49,7 +49,8 @@ def compare(runs: Sequence[RecordedRun], split: str | None, data: str | None) ->
 
     None selects the split on which most runs were evaluated, or valid if several tie.
     """
-    notes, evaluations = [], {}
+    notes = []
+    evaluations = {}
     for run in runs:
         try:
             evaluations[run] = read_evaluations(run.workdir)
@@ -89,7 +90,8 @@ def _preference(evaluation: Evaluation, best_step: int | None) -> tuple:
 def section(compared: Comparison) -> Section:
     if compared.result is None:
         return Section("scores", "Scores", None, [*compared.notes, "There are no scores to compare."])
-    result, names = compared.result, {system.label: system.name for system in compared.systems}
+    result = compared.result
+    names = {system.label: system.name for system in compared.systems}
     words = [
         {"system": system.name} | group
         for system in compared.systems
@@ -127,9 +129,12 @@ def f1_by_frequency(hypotheses: Sequence[str], references: Sequence[str]) -> lis
     spaces. Groups without words are left out.
     """
     frequency = collections.Counter(word for line in references for word in line.split())
-    matched, wanted, produced = collections.Counter(), collections.Counter(), collections.Counter()
+    matched = collections.Counter()
+    wanted = collections.Counter()
+    produced = collections.Counter()
     for hypothesis, reference in zip(hypotheses, references, strict=True):
-        words, expected = collections.Counter(hypothesis.split()), collections.Counter(reference.split())
+        words = collections.Counter(hypothesis.split())
+        expected = collections.Counter(reference.split())
         for counts, total in ((words & expected, matched), (expected, wanted), (words, produced)):
             for word, count in counts.items():
                 total[bisect.bisect(FREQUENCIES, frequency[word]) - 1] += count  # group -1: no reference has the word

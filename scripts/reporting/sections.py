@@ -19,13 +19,26 @@ from transformer.support.errors import UNREADABLE
 from transformer.workdir import describe_note
 
 HEADER = (
-    *("run", "system", "state", "data", "seed", "commit", "devices", "training"),
-    *("vocabulary", "training data", "validation data", "note"),
+    "run",
+    "system",
+    "state",
+    "data",
+    "seed",
+    "commit",
+    "devices",
+    "training",
+    "vocabulary",
+    "training data",
+    "validation data",
+    "note",
 )
 # The quantities in the lines of metrics.jsonl, with their splits; the metrics of translations stand between the two.
 LOSSES = (("loss", "train"), ("loss", "valid"), ("perplexity", "valid"))
 OTHERS = (
-    *(("accuracy", "valid"), ("learning_rate", "train"), ("gradient_norm", "train"), ("tokens_per_second", "train")),
+    ("accuracy", "valid"),
+    ("learning_rate", "train"),
+    ("gradient_norm", "train"),
+    ("tokens_per_second", "train"),
     ("padding_fraction", "train"),
 )
 HEIGHT = 190
@@ -62,16 +75,24 @@ def runs_section(runs: Sequence[RecordedRun], systems: Sequence[System]) -> Sect
 
 
 def _row(run: RecordedRun, system: str) -> tuple[str, ...]:
-    config, environment = run.config, read_environment(run.workdir.environment) or {}
+    config = run.config
+    environment = read_environment(run.workdir.environment) or {}
     steps = f"{max((line['step'] for line in run.record), default=0):,} of {config.training.steps:,} steps"
     devices = environment.get("devices") or ["unknown"]
-    seconds, digests = training_seconds(run.record), {}
+    seconds = training_seconds(run.record)
+    digests = {}
     with contextlib.suppress(*UNREADABLE):  # the record is missing or damaged
         digests = dict(json.loads(run.workdir.contents.read_bytes()))
     languages = "-".join(filter(None, (config.data.source_language, config.data.target_language)))
     return (
-        *(run.label, system, "complete" if run.workdir.is_complete() else steps, f"{config.data.name}, {languages}"),
-        *(str(config.seed), short_commit(environment), f"{len(devices)} {devices[0]}", f"{seconds / 60:.0f} min"),
+        run.label,
+        system,
+        "complete" if run.workdir.is_complete() else steps,
+        f"{config.data.name}, {languages}",
+        str(config.seed),
+        short_commit(environment),
+        f"{len(devices)} {devices[0]}",
+        f"{seconds / 60:.0f} min",
         *(digests.get(name, "unknown")[:8] for name in FINGERPRINTS),
         describe_note(config),
     )
@@ -94,7 +115,8 @@ def settings_section(runs: Sequence[RecordedRun]) -> Section:
 def curve_section(runs: Sequence[RecordedRun]) -> Section:
     notes = [f"{run.label} has no record of training." for run in runs if not run.record]
     systems = curves.group([run for run in runs if run.record])
-    charts, panels = {}, {}
+    charts = {}
+    panels = {}
     for metric, split in (*LOSSES, *((name, "valid") for name in metrics_in("log")), *OTHERS):
         # Systems without the metric stay, so that each has the same colour in all panels.
         members = {label: [run for run in runs if curves.points(run, metric, split)] for label, runs in systems.items()}

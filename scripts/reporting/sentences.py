@@ -34,7 +34,8 @@ def _pair(difference: dict[str, Any], sources: Sequence[str]) -> dict[str, Any]:
 
 def mark_differences(text: str, other: str) -> list[tuple[str, bool]]:
     """Splits `text` into spans of words, and tells of each whether `other` shares it, in the same order."""
-    words, other_words = text.split(), other.split()
+    words = text.split()
+    other_words = other.split()
     operations = difflib.SequenceMatcher(None, words, other_words, autojunk=False).get_opcodes()
     return [(" ".join(words[begin:end]), kind == "equal") for kind, begin, end, *_ in operations if begin < end]
 
@@ -51,7 +52,8 @@ def _translations(compared: Comparison) -> dict[str, Any]:
 
 def _orders(compared: Comparison) -> list[dict[str, Any]]:
     """Returns the orders in which the page can list the translations of a single run, worst lines first."""
-    evaluation, references = compared.first, compared.first.references
+    evaluation = compared.first
+    references = compared.first.references
     if sum(len(system.evaluations) for system in compared.systems) > 1:
         return []
     metric = additive_metrics(evaluation.language)["chrf"]

@@ -39,8 +39,10 @@ def make_table(evaluations: Sequence[Evaluation]) -> str:
 
 
 def make_row(system: System, scores: Sequence[str]) -> tuple[str, ...]:
-    first, result = system.evaluations[0], system.evaluations[0].result
-    config, decoding = [first.config.data.name], [describe_search(first.decoding)]
+    first = system.evaluations[0]
+    result = system.evaluations[0].result
+    config = [first.config.data.name]
+    decoding = [describe_search(first.decoding)]
     for key, value in system.differences.items():
         if key not in SHOWN:
             column = decoding if key.startswith("decoding.") else config
@@ -52,7 +54,8 @@ def make_row(system: System, scores: Sequence[str]) -> tuple[str, ...]:
         shown.append(mean_and_spread(values, METRICS[name].format) if complete else "")
     steps = [evaluation.result["step"] for evaluation in system.evaluations]
     decoding.append(describe_checkpoints(steps, result["averaged"]))
-    devices, cpus = first.environment["devices"], first.environment["cpu_count"]
+    devices = first.environment["devices"]
+    cpus = first.environment["cpu_count"]
     return (
         ", ".join(config),
         first.text,

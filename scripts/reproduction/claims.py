@@ -24,7 +24,9 @@ Scores = Mapping[str, Sequence[float]]  # of each row, one a seed
 Weights = Mapping[str, float]
 LEVEL = 0.05  # p-values below it decide
 MARGINS = {"bleu": 0.5, "perplexity": math.log(1.02)}  # smaller differences are "as good"
-HIGHER, LOWER, EQUAL = 1, -1, 0
+HIGHER = 1
+LOWER = -1
+EQUAL = 0
 
 
 @dataclass(frozen=True)
@@ -118,11 +120,14 @@ def judge(claim: Claim, measure: str, scores: Scores) -> Verdict | None:
     scale = math.log if measure == "perplexity" else float
     contrast = estimate(weights, {row: [scale(value) for value in values] for row, values in scores.items()})
     paper = sum(weight * scale(getattr(ROWS[row], measure)) for row, weight in weights.items())
-    sign, margin = getattr(claim, measure), MARGINS[measure]
+    sign = getattr(claim, measure)
+    margin = MARGINS[measure]
     if sign == EQUAL:
-        p_value, p_contrary = contrast.p_within(margin), min(contrast.p_above(margin), contrast.p_below(-margin))
+        p_value = contrast.p_within(margin)
+        p_contrary = min(contrast.p_above(margin), contrast.p_below(-margin))
     else:
-        above, below = contrast.p_above(0.0), contrast.p_below(0.0)
+        above = contrast.p_above(0.0)
+        below = contrast.p_below(0.0)
         p_value, p_contrary = (above, below) if sign == HIGHER else (below, above)
     holds = "yes" if p_value < LEVEL else "no" if p_contrary < LEVEL else "unclear"
     return Verdict(contrast, paper, p_value, holds)

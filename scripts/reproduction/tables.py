@@ -29,7 +29,8 @@ MEASURED = ("PPL", "BLEU", "params x10^6", "seeds", "paper: PPL", "BLEU", "param
 
 def make_text(configs: Mapping[str, Config], results: Sequence[RowResult], planned: int) -> str:
     """Returns the table of rows, how it was measured, and the table of claims; `planned` is the number of all runs."""
-    perplexities, bleus = scores(results, "perplexity"), scores(results, "bleu")
+    perplexities = scores(results, "perplexity")
+    bleus = scores(results, "bleu")
     rows = [_row(name, configs, perplexities.get(name, []), bleus.get(name, [])) for name in configs]
     text = markdown.table([("row", *SETTINGS, *MEASURED), *rows], [_conditions(configs["base"], results, planned)])
     if results:
@@ -46,8 +47,14 @@ def _row(
     measured = [mean_and_spread(values) if values else "" for values in (perplexities, bleus)]
     paper = ROWS[name]
     return (
-        *(name, *settings, *measured, f"{count_parameters(configs[name]) / 1e6:.2f}", str(len(bleus) or "")),
-        *(f"{paper.perplexity:.2f}", f"{paper.bleu:.1f}", "" if paper.millions is None else str(paper.millions)),
+        name,
+        *settings,
+        *measured,
+        f"{count_parameters(configs[name]) / 1e6:.2f}",
+        str(len(bleus) or ""),
+        f"{paper.perplexity:.2f}",
+        f"{paper.bleu:.1f}",
+        "" if paper.millions is None else str(paper.millions),
     )
 
 
@@ -72,7 +79,8 @@ def _conditions(base: Config, results: Sequence[RowResult], planned: int) -> str
 def _claims(perplexities: Mapping[str, Sequence[float]], bleus: Mapping[str, Sequence[float]]) -> list[tuple[str, ...]]:
     rows = []
     for claim in CLAIMS:
-        bleu, perplexity = judge(claim, "bleu", bleus), judge(claim, "perplexity", perplexities)
+        bleu = judge(claim, "bleu", bleus)
+        perplexity = judge(claim, "perplexity", perplexities)
         if bleu is None:
             continue
         rows.append((claim.statement, "BLEU", *_verdict(bleu, lambda value: f"{value:+.2f}")))

@@ -44,7 +44,8 @@ def _find(path: Path, arguments: argparse.Namespace) -> Evaluation | None:
     wanted = loading.override(config, arguments.overrides).decoding.to_dict()
     keys = [key.removeprefix("decoding.") for key, _ in arguments.overrides]
     step = None if arguments.checkpoint is None else restore.choose_step(path, arguments.checkpoint)
-    split, flags = name_split(arguments.split, arguments.data), _flags(arguments)
+    split = name_split(arguments.split, arguments.data)
+    flags = _flags(arguments)
     evaluations = read_evaluations(workdir)
     agreeing = [
         evaluation
@@ -84,7 +85,8 @@ def check_comparable(evaluations: Sequence[Evaluation]) -> None:
     """Raises UserError if the evaluations have different references or signatures."""
     first = evaluations[0]
     for evaluation in evaluations:
-        path, paths = evaluation.path, f"{first.path} and {evaluation.path}"
+        path = evaluation.path
+        paths = f"{first.path} and {evaluation.path}"
         if isinstance(evaluation.result.get("references"), list):
             raise UserError(f"{path}: has several references, must have one; evaluate with one --reference=FILE")
         if evaluation.references != first.references:

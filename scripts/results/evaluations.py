@@ -138,13 +138,15 @@ class Evaluation:
         try:
             return [float(json.loads(line)["score"]) for line in self._read_lines("sentences.jsonl")]
         except MALFORMED as error:
-            path, reason = self.path.with_name(f"{self.path.stem}.sentences.jsonl"), f"{type(error).__name__}: {error}"
+            path = self.path.with_name(f"{self.path.stem}.sentences.jsonl")
+            reason = f"{type(error).__name__}: {error}"
             raise UserError(f"{path}: damaged ({reason}); run transformer.evaluate again") from error
 
     def _read_lines(self, ending: str) -> list[str]:
         # The path in the result is wrong once the workdir has been moved.
         path = self.path.with_name(f"{self.path.stem}.{ending}")
-        lines, sentences = read_text_file(path), self.result["sentences"]
+        lines = read_text_file(path)
+        sentences = self.result["sentences"]
         if len(lines) != sentences:
             raise UserError(f"{path}: has {len(lines)} lines, must have {sentences}; run transformer.evaluate again")
         return lines

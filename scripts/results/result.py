@@ -77,7 +77,8 @@ def _score(
     drawn: Int[np.ndarray, "samples sentences"],
 ) -> ScoredSystem:
     translations = [evaluation.hypotheses for evaluation in system.evaluations]
-    sufficient, samples = {}, {}
+    sufficient = {}
+    samples = {}
     for name, metric in metrics.items():
         sufficient[name] = np.array([metric.statistics(hypotheses, references) for hypotheses in translations])
         resampled = np.array([significance.resample(metric, seed, drawn) for seed in sufficient[name]])
@@ -91,7 +92,8 @@ def _describe_system(scored: ScoredSystem, names: Sequence[str]) -> dict[str, An
     system = scored.system
     runs = [
         {
-            **{"workdir": str(evaluation.workdir), "evaluation": evaluation.path.stem},
+            "workdir": str(evaluation.workdir),
+            "evaluation": evaluation.path.stem,
             "seed": evaluation.config.seed,
             **{name: evaluation.result[name] for name in ("step", "averaged", *names)},
             "commit": evaluation.commit,

@@ -60,7 +60,8 @@ class Noise(NamedTuple):
     sentences: float
 
     def half_width(self, level: float) -> float:
-        t, z = stdtrit(self.freedom, level / 2), ndtri(level / 2)
+        t = stdtrit(self.freedom, level / 2)
+        z = ndtri(level / 2)
         return math.sqrt(t**2 * self.seeds + z**2 * self.sentences)
 
     def interval(self, estimate: float) -> tuple[float, float]:
@@ -102,12 +103,14 @@ def compare(first: Sample, second: Sample) -> dict[str, Any]:
     difference = float(second.scores.mean() - first.scores.mean())
     differences = second.resampled.mean(0) - first.resampled.mean(0)
     if noise := _noise([first, second], differences):
-        interval, p_value = noise.interval(difference), noise.p_value(difference)
+        interval = noise.interval(difference)
+        p_value = noise.p_value(difference)
     else:
         sizes = np.abs(differences)
         # For systems that differ in no resample, sacreBLEU's formula gives the smallest p-value possible.
         larger = int((sizes - sizes.mean() > abs(difference)).sum())
-        interval, p_value = _interval(differences), (larger + 1) / (len(sizes) + 1) if sizes.any() else 1.0
+        interval = _interval(differences)
+        p_value = (larger + 1) / (len(sizes) + 1) if sizes.any() else 1.0
     return {"difference": difference, "interval": interval, "p_value": p_value}
 
 
@@ -124,7 +127,9 @@ def _noise(systems: list[Sample], resampled: Float[np.ndarray, "samples"]) -> No
         weights = [1 / len(system.scores) for system in systems]
     else:
         weights = [sum(1 / len(system.scores) for system in systems)]
-    seeds, squares, interaction = 0.0, 0.0, 0.0
+    seeds = 0.0
+    squares = 0.0
+    interaction = 0.0
     for system, weight in zip(several, weights, strict=True):
         freedom = len(system.scores) - 1
         variance = weight * system.scores.var(ddof=1)

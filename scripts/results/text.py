@@ -31,7 +31,8 @@ def describe_decoding(result: dict[str, Any]) -> str:
     """Returns the text that was translated and how, in one line that holds for all tables."""
     decodings = {}
     for system in result["systems"]:
-        steps, averaged = [run["step"] for run in system["runs"]], system["runs"][0]["averaged"]
+        steps = [run["step"] for run in system["runs"]]
+        averaged = system["runs"][0]["averaged"]
         decodings[system["label"]] = f"{describe_search(system['decoding'])}, {describe_checkpoints(steps, averaged)}"
     return "; ".join([f"{result['text']}, {counted(result['sentences'], 'sentence')}", *_labelled(decodings)])
 
@@ -73,12 +74,14 @@ def difference_table(result: dict[str, Any]) -> Table:
     if not result["differences"]:
         return Table("There is only one system, so there are no differences.", [])
     names = _metrics(result["differences"])
-    rows, methods = [["", *(cell for name in names for cell in (name, "p"))]], {}
+    rows = [["", *(cell for name in names for cell in (name, "p"))]]
+    methods = {}
     for difference in result["differences"]:
         cells = [f"{difference['system']} - {difference['baseline']}"]
         methods[cells[0]] = difference["method"]
         for name in names:
-            tested, form = difference[name], f"+{METRICS[name].format}"
+            tested = difference[name]
+            form = f"+{METRICS[name].format}"
             cells += [f"{tested['difference']:{form}} {_interval(tested, form)}", f"{tested['p_value']:.4f}"]
         rows.append(cells)
     return Table(f"Differences [95 % interval], p by {'. '.join(_labelled(methods))}", rows)

@@ -67,7 +67,8 @@ class Routes:
 
     def __init__(self, models: Sequence[ServedModel], limits: Limits, keys: Sequence[str]) -> None:
         self.models = {(model.source, model.target): model for model in models}
-        self.limits, self.keys = limits, keys
+        self.limits = limits
+        self.keys = keys
         self._places = asyncio.Semaphore(limits.requests)
         self.codes = list(dict.fromkeys(code for pair in self.models for code in pair))
         self.sources = list(dict.fromkeys(source for source, _ in self.models))
@@ -104,7 +105,8 @@ class Routes:
             raise HTTPException(400, f"{form!s:.20} format is not supported")
         detected = self._detect(texts, form, target) if source == "auto" else []
         sources = [found["language"] for found in detected] or [source] * len(texts)
-        models, alternatives = [self._model_or_none(code, target) for code in sources], _alternatives(fields)
+        models = [self._model_or_none(code, target) for code in sources]
+        alternatives = _alternatives(fields)
         controls, glossary = requests.read_controls(fields, texts, is_list, self.limits)
         found = {i: [text] for i, text in enumerate(texts)}
         for model in dict.fromkeys(filter(None, models)):
@@ -128,10 +130,12 @@ class Routes:
 
         async def route(fields: dict[str, Any]) -> Any:
             served = self._model(*self._direction(fields))
-            model, queue = served.explorer, served.queue
+            model = served.explorer
+            queue = served.queue
             if function is explore.alternatives:  # its programs are not compiled ahead
                 requests.check_controls_allowed(["prefix"], self.limits)
-                model, queue = served.aside, served.beside
+                model = served.aside
+                queue = served.beside
             call = functools.partial(function, model, fields, self.limits)
             return (await queue.compute("explore", [call]))[0]
 

@@ -57,10 +57,15 @@ class Batcher:
         max_jobs: int,
         report: Callable[[str, float, float], None] = lambda kind, fill, seconds: None,
     ) -> None:
-        self.kinds, self.wait_seconds, self.max_jobs, self.report = kinds, wait_seconds, max_jobs, report
+        self.kinds = kinds
+        self.wait_seconds = wait_seconds
+        self.max_jobs = max_jobs
+        self.report = report
         self._jobs: list[Job] = []
         self._batches = 0
-        self._changed, self._is_closed, self._expected = threading.Condition(), False, 1.0
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._expected = 1.0
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
 
@@ -115,14 +120,16 @@ class Batcher:
             while True:
                 self._changed.wait_for(lambda: self._jobs or self._is_closed)
                 self._changed.wait_for(lambda: len(self._jobs) >= wanted or self._is_closed, self.wait_seconds)
-                taken, others = [], []
+                taken = []
+                others = []
                 for job in self._jobs:
                     kind = taken[0].kind if taken else job.kind
                     if job.kind != kind or len(taken) == self.kinds[kind].capacity:
                         others.append(job)
                     elif job.future.set_running_or_notify_cancel():
                         taken.append(job)
-                self._jobs, self._batches = others, self._batches + 1
+                self._jobs = others
+                self._batches = self._batches + 1
                 if taken or self._is_closed:
                     self._expected += EMA * (len(taken) - self._expected)
                     return taken

@@ -19,7 +19,8 @@ from transformer.decoding.translation import Translation
 
 def attention(model: Model, fields: dict[str, Any], limits: Limits) -> dict[str, Any]:
     """Explains `translation` by cross-attention: weights (T, S), the mean of guided heads, or of the last layer."""
-    source, target = _sentence(fields, "q", limits), _sentence(fields, "translation", limits)
+    source = _sentence(fields, "q", limits)
+    target = _sentence(fields, "translation", limits)
     read = model.attention(source, target)
     heads = guided_heads(model.config.training)
     weights = np.mean([read.cross[head] for head in heads] if heads else read.cross[-1], axis=0)
@@ -35,7 +36,8 @@ def score(model: Model, fields: dict[str, Any], limits: Limits) -> dict[str, Any
 
 def alternatives(model: Model, fields: dict[str, Any], limits: Limits) -> dict[str, Any]:
     """Completes `prefix` with each of the likeliest next tokens, twice as many as the beam has hypotheses."""
-    source, prefix = _whole(model, fields, limits), _sentence({"prefix": "", **fields}, "prefix", limits)
+    source = _whole(model, fields, limits)
+    prefix = _sentence({"prefix": "", **fields}, "prefix", limits)
     count = 2 * model.config.decoding.beam_size
     return {"alternatives": _as_json(model.alternatives(source, prefix, count))}
 
@@ -55,7 +57,8 @@ def _as_json(translations: Sequence[Translation]) -> list[dict[str, Any]]:
 
 def _whole(model: Model, fields: dict[str, Any], limits: Limits) -> str:
     """Returns the field `q`. Raises HTTPException if a search would cut it."""
-    source, longest = _sentence(fields, "q", limits), model.config.decoding.max_source_length
+    source = _sentence(fields, "q", limits)
+    longest = model.config.decoding.max_source_length
     if (tokens := model.num_tokens(source)) > longest:
         raise HTTPException(400, f"q has {tokens} tokens including end-of-sentence, must have at most {longest}")
     return source

@@ -191,7 +191,9 @@ class _Insertion:
     """
 
     def __init__(self, model: Model, source: _Side, target: _Side, escape: Escape) -> None:
-        self.source, self.target, self.escape = source, target, escape
+        self.source = source
+        self.target = target
+        self.escape = escape
         self.weights = np.pad(_word_weights(model, source, target)[1:-1, 1:-1], 1)
         self.weights[[0, -1], [0, -1]] = 1
         linked = np.eye(len(source.units))[self.weights.argmax(axis=1)]

@@ -50,13 +50,16 @@ class Measured:
     """Adds the security headers, counts requests and measures their latency."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, paths: Collection[str]) -> None:
-        self.app, self.measurements, self.paths = app, metrics, set(paths)
+        self.app = app
+        self.measurements = metrics
+        self.paths = set(paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        start, path = time.perf_counter(), scope["path"] if scope["path"] in self.paths else "other"
+        start = time.perf_counter()
+        path = scope["path"] if scope["path"] in self.paths else "other"
         app = self.app
         if header_bytes(scope) > HEADER_BYTES:
             app = JSONResponse(_TOO_LARGE, 400, {"connection": "close"})
@@ -102,7 +105,8 @@ class Connection(AutoHTTPProtocol):
 
     def __init__(self, *, seconds: float, **options: Any) -> None:
         super().__init__(**options)
-        self._seconds, self._header_bytes = seconds, 0
+        self._seconds = seconds
+        self._header_bytes = 0
         self._cycles: weakref.WeakSet = weakref.WeakSet()
 
     def connection_made(self, transport: asyncio.Transport) -> None:

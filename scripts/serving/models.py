@@ -58,9 +58,12 @@ class ServedModel:
         metrics: Metrics,
         max_shapes: int,
     ) -> None:
-        config, self.model = model.config, model
-        self.source, self.target = config.data.source_language, config.data.target_language
-        self._gap, self.max_n_best = texts.gap(self.source, self.target), config.decoding.beam_size
+        config = model.config
+        self.model = model
+        self.source = config.data.source_language
+        self.target = config.data.target_language
+        self._gap = texts.gap(self.source, self.target)
+        self.max_n_best = config.decoding.beam_size
         row = self.max_n_best * (SHORTEST + FIRST_EXTRA_LENGTH)
         capacity = max(config.decoding.batch_tokens // row, 1)
         is_exact = product_dtype(config.model.dtype) == FLOAT32 and config.decoding.dtype == "auto"
@@ -107,10 +110,12 @@ class ServedModel:
         is_long = sum(map(len, sources)) > LONG
         split = await asyncio.to_thread(self._split, sources, form) if is_long else self._split(sources, form)
         sentences = [[piece.text for piece in pieces if piece.is_sentence] for pieces in split]
-        jobs, kind = list(itertools.chain(*sentences)), "translate" if n_best == 1 else "alternatives"
+        jobs = list(itertools.chain(*sentences))
+        kind = "translate" if n_best == 1 else "alternatives"
         if glossary.terms or any(map(any, controls)):
             controls = list(itertools.chain(*map(_controls, sentences, controls, itertools.repeat(glossary))))
-            jobs, kind = await self._controlled_jobs(jobs, controls), "explore"
+            jobs = await self._controlled_jobs(jobs, controls)
+            kind = "explore"
         found = await self.queue.compute(kind, jobs)
         self._tokens.inc(sum(len(best[0].tokens) for best in found))
         translated = [piece for piece in itertools.chain(*split) if piece.is_sentence]
@@ -120,7 +125,8 @@ class ServedModel:
             marked = await self.queue.compute("explore", calls)
         else:
             marked = [call() for call in calls]
-        remaining, translations = iter(marked), []
+        remaining = iter(marked)
+        translations = []
         for pieces in split:
             number = sum(piece.is_sentence for piece in pieces)
             hypotheses = list(itertools.islice(remaining, number))

@@ -146,7 +146,8 @@ def read_name(fields: dict[str, Any], name: str) -> str:
 
 async def unless_gone(request: Request, work: Coroutine) -> Any:
     """Returns the result of `work`. Cancels it and raises ClientDisconnect if the client leaves."""
-    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_departure(request))
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_departure(request))
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():

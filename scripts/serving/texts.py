@@ -84,7 +84,8 @@ def split_html(text: str, language: str, model: Model = ANY) -> list[Piece]:
     """
     pieces: list[Piece] = []
     parts: list[str | Mark] = []  # since the last markup that ends a sentence
-    end, in_pre = 0, False
+    end = 0
+    in_pre = False
     for start, stop in [*_markup(text), (len(text), len(text))]:
         parts += _find_emoji(html.unescape(text[end:start]), model.knows)
         if mark := _mark(text[start:stop]):
@@ -125,7 +126,8 @@ def gap(source: str, target: str) -> str:
 
 def join(pieces: Sequence[Piece], translations: Iterator[str], between: str = "") -> str:
     """Returns the text with the next translation in place of each sentence, and `between` them."""
-    joined, is_after_sentence = [], False
+    joined = []
+    is_after_sentence = False
     for is_sentence, text, _ in pieces:
         if is_sentence and is_after_sentence:
             joined.append(between)
@@ -141,7 +143,8 @@ def _markup(text: str) -> Iterator[tuple[int, int]]:
         if depth == 0:
             start = markup.start()
             if first := _UNTRANSLATED.match(markup[0]):
-                depth, same_name = 1, re.compile(rf"<(/?){re.escape(first[1])}(?=[\s/>])", re.IGNORECASE)
+                depth = 1
+                same_name = re.compile(rf"<(/?){re.escape(first[1])}(?=[\s/>])", re.IGNORECASE)
         elif tag := same_name.match(markup[0]):
             depth += -1 if tag[1] else 1
         if depth == 0:
@@ -179,7 +182,8 @@ def _take_out(parts: Sequence[str | Mark]) -> tuple[str, list[Mark]]:
 
     A mark that is no tag takes the space before it along, if white space or punctuation follows.
     """
-    content, marks = "", []
+    content = ""
+    marks = []
     for before, part, after in zip(["", *parts], parts, [*parts[1:], ""], strict=False):
         if isinstance(part, str):
             content += part

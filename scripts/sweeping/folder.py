@@ -30,8 +30,11 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.record, self.table = path / "sweep.json", path / "trials.csv"
-        self.trials, self.configs, self.logs = path / "trials", path / "configs", path / "logs"
+        self.record = path / "sweep.json"
+        self.table = path / "trials.csv"
+        self.trials = path / "trials"
+        self.configs = path / "configs"
+        self.logs = path / "logs"
         self.lock_file = path / ".sweep.lock"  # not .lock, the file of a training run
         self.database = path / "study.db"
         # The default, as a URI of SQLite: in a plain URL, ? would end the path. SQLAlchemy removes one quotation.
@@ -92,7 +95,8 @@ class Folder:
             raise UserError(f"{self.record}: no such file, so {self.path} is not the folder of a sweep")
 
         def check(record: dict[str, Any]) -> dict[str, Any]:
-            version, _ = record["schema_version"], record["task"]
+            version = record["schema_version"]
+            _ = record["task"]
             if version != SCHEMA_VERSION:
                 raise UserError(f"schema_version={version}, must be {SCHEMA_VERSION}; name another folder")
             return record
@@ -142,7 +146,8 @@ def _difference(recorded: dict[str, Any], record: dict[str, Any]) -> str:
         names.append("trials")
     pairs = [(f"its {name}", recorded[name], record[name]) for name in names]
     defaults = json.loads(json.dumps({key: declared.default for key, declared in declared_keys().items()}))
-    before, after = defaults | recorded["task"], defaults | record["task"]
+    before = defaults | recorded["task"]
+    after = defaults | record["task"]
     ignored = keys_of(MESH, HOST, LOG)  # older records have some of them
     pairs += [(key, before.get(key), after.get(key)) for key in before | after if key not in ignored]
     return "; ".join(f"{name}: {old} -> {new}" for name, old, new in pairs if old != new)[:500]

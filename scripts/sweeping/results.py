@@ -32,7 +32,8 @@ FOREST_TRIALS = 20  # of fewer trials a forest cannot tell the keys apart
 
 def publish(study: SweepStudy, folder: Folder, readme: str | None) -> None:
     """Writes `trials.csv` and publishes the table. Raises UserError if no trial is complete."""
-    trials, sweep = study.trials(), study.sweep
+    trials = study.trials()
+    sweep = study.sweep
     source = folder.read()["task"].get("from")
     workdirs = [folder.workdir(number) if source is None else Path(source) for number in range(len(trials))]
     files.write_text(folder.table, make_csv(trials, sweep, workdirs))
@@ -105,14 +106,16 @@ def describe_decoding(folder: Folder, sweep: Sweep, trial: int) -> str:
     if "from" in task:
         result = read_result(folder.result(trial))
         search = result["decoding"] | {key.removeprefix("decoding."): text for key, text in varied.items()}
-        sentences, checkpoint = result["sentences"], describe_checkpoints([result["step"]], result["averaged"])
+        sentences = result["sentences"]
+        checkpoint = describe_checkpoints([result["step"]], result["averaged"])
     elif sweep.objective.partition("/")[0] in METRICS:  # as transformer/training/validation.py decodes
         config = task | varied
         strategy = varied.get("decoding.strategy") or validation_strategy(config["decoding.strategy"])
         search = {"strategy": strategy, "beam_size": config["training.eval_beam_size"]}
         search |= {key: config[f"decoding.{key}"] for key in ("length_penalty", "length_penalty_form")}
         first = config["training.eval_sentences"]
-        sentences, checkpoint = f"the first {first}" if first else "all", "best validation of each trial"
+        sentences = f"the first {first}" if first else "all"
+        checkpoint = "best validation of each trial"
     else:
         return ""
     return f"{sweep.objective}: valid, {sentences} sentences; {describe_search(search)}, {checkpoint}."

@@ -47,7 +47,8 @@ def run_trials(study: SweepStudy, task: Task, jobs: int, start: Starter | None =
 
     `start` takes the place of `child.start`, and its trials share all devices and processors.
     """
-    shared, stop = [(dict(os.environ), set())] * jobs, threading.Event()
+    shared = [(dict(os.environ), set())] * jobs
+    stop = threading.Event()
     resources = shared if start else zip(_environments(jobs), _processors(jobs), strict=True)
     workers = [Worker(study, task, *resource, stop, start or child.start) for resource in resources]
     task.folder.logs.mkdir(exist_ok=True)

@@ -43,7 +43,10 @@ class SweepStudy:
         `lock` returns a context manager that excludes all other processes and threads of the sweep. Raises UserError if
         the URL's driver is missing, or the tables are of another version of Optuna.
         """
-        self.url, self.name, self.sweep, self.lock = url, name, sweep, lock
+        self.url = url
+        self.name = name
+        self.sweep = sweep
+        self.lock = lock
         wait = {"timeout": 60} if url.startswith("sqlite") else {"connect_timeout": 10}
         escaped = url.replace("{", "{{").replace("}", "}}")  # Optuna formats the URL
         self.retry = RetryHeartbeatStaleTrialCallback()
@@ -70,7 +73,8 @@ class SweepStudy:
 
     def load(self, seed: int = 0) -> optuna.Study:
         """Returns Optuna's study, with a sampler of the seed. Raises UserError if the storage does not have it."""
-        sampler, pruner = self.sweep.sampler(seed), self.sweep.pruner or optuna.pruners.NopPruner()
+        sampler = self.sweep.sampler(seed)
+        pruner = self.sweep.pruner or optuna.pruners.NopPruner()
         try:
             return optuna.load_study(study_name=self.name, storage=self.storage, sampler=sampler, pruner=pruner)
         except KeyError:

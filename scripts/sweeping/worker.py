@@ -65,7 +65,8 @@ class Worker:
                 self.stop.wait(HEARTBEAT)
 
     def _run_trial(self, number: int, trial: Trial) -> None:
-        pruned, error = False, ""
+        pruned = False
+        error = ""
         try:
             self._wait_for_workdir(number, trial)
             if not (self.stop.is_set() or self.task.is_complete(number)):
@@ -75,7 +76,8 @@ class Worker:
         if cli.DISK_IS_FULL in error:
             self._retry(self.study.requeue, trial)
             raise UserError(f"trial {number}: {error.splitlines()[-1].removeprefix('error: ')}")
-        objective, value = self.study.sweep.objective, None
+        objective = self.study.sweep.objective
+        value = None
         if self.task.is_complete(number):
             finite = [value for value in self.task.measured(number, objective).values() if math.isfinite(value)]
             value = self.study.sweep.best(finite, default=None)
@@ -103,7 +105,8 @@ class Worker:
         with log.open("ab") as stderr, self.task.output(number).open("wb") as stdout:
             start = stderr.tell()  # the output of earlier attempts ends here
             process = self.start(module, flags, stdout=stdout, stderr=stderr, env=self.environment)
-        pruned, next_update = False, 0.0
+        pruned = False
+        next_update = 0.0
         with process:
             try:
                 while process.poll() is None and not (pruned or self.stop.is_set()):

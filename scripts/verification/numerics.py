@@ -79,7 +79,8 @@ def check_softmax() -> Iterator[Outcome]:
 
 
 def check_norms() -> Iterator[Outcome]:
-    random, config = np.random.default_rng(2), base.get_config().model
+    random = np.random.default_rng(2)
+    config = base.get_config().model
     for dtype, bar in BARS.items():
         for norm in NORMS:
             config.update({"norm": norm, "dtype": dtype})
@@ -99,7 +100,8 @@ def check_attention() -> Iterator[Outcome]:
     for kernel in ATTENTION_IMPLEMENTATIONS["auto"]:
         if device is None or not kernel.runs_on(device):
             continue
-        attend, shape = functools.partial(fused_attention, [kernel]), (ROWS, LENGTH, HEADS, WIDTH)
+        attend = functools.partial(fused_attention, [kernel])
+        shape = (ROWS, LENGTH, HEADS, WIDTH)
         for case in attention_cases("bfloat16"):
             if kernel.accepts(jnp.zeros(shape), jnp.zeros(shape), case.mask.is_packed):
                 yield compare_attention(kernel.attend.__name__, attend, "bfloat16", case)
@@ -118,7 +120,8 @@ def attention_cases(dtype: str) -> Iterator[AttentionCase]:
     random = np.random.default_rng(3)
     inputs = [rounded(random.normal(size=(ROWS, LENGTH, HEADS, WIDTH)), dtype) for _ in range(3)]
     packed = segments([[5, 60, 20], [64, 64], [1], [100, 3]])
-    padded, other = segments([[5], [LENGTH], [1], [100]]), segments([[100], [1], [LENGTH], [5]])
+    padded = segments([[5], [LENGTH], [1], [100]])
+    other = segments([[100], [1], [LENGTH], [5]])
     for name, target, source in (("padded", padded, other), ("packed", packed, packed)):
         cotangent = rounded(random.normal(size=inputs[0].shape), dtype) * (target != 0)[:, :, None, None]
         for kind in ("self", "causal", "cross"):

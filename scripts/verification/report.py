@@ -16,7 +16,8 @@ ROW_HEADER = ("devices", "JAX", "commit", "checks passed", *HEADER)
 
 def describe_devices() -> Iterator[tuple[str, str]]:
     """Yields the devices as a report names them, and the version of JAX."""
-    count, device = len(jax.devices()), jax.devices()[0]
+    count = len(jax.devices())
+    device = jax.devices()[0]
     kind = processor_name() if device.platform == "cpu" else device.device_kind
     yield (f"{count} x {kind}" if count > 1 else kind), jax.__version__
 

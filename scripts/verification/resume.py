@@ -34,7 +34,8 @@ DETERMINISTIC = "--xla_gpu_exclude_nondeterministic_ops=true"
 
 def check_resume() -> Iterator[Outcome]:
     """Yields how many parts of the last checkpoint and of the record differ, and how long steps wait for data."""
-    file, overrides = "configs/quickstart.py", list(SETTINGS.items())
+    file = "configs/quickstart.py"
+    overrides = list(SETTINGS.items())
     os.environ["XLA_FLAGS"] = " ".join([*os.environ.get("XLA_FLAGS", "").split(), DETERMINISTIC])
     with tempfile.TemporaryDirectory() as folder:
         whole, killed = (Training(Path(folder) / name, file, overrides) for name in ("whole", "killed"))
@@ -44,7 +45,8 @@ def check_resume() -> Iterator[Outcome]:
         killed.finish()
         if RESUMED not in killed.output.read_text():
             raise UserError("the killed run began again instead of resuming")
-        expected, digests = whole.digests(), killed.digests()
+        expected = whole.digests()
+        digests = killed.digests()
         waiting = [line["waiting_fraction"] for line in read_record(whole.workdir.metrics) if line["split"] == "train"]
     differing = [name for name in expected if digests.get(name) != expected[name]]
     named = f" ({', '.join(differing)})" if differing else ""

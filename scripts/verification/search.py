@@ -37,7 +37,8 @@ def translations(parameters: dict) -> list[list[int]]:
     """Returns the best hypotheses of a search in float32 on all devices."""
     config = make_config("float32")
     config.decoding.update({"max_source_length": 24, "max_extra_length": 8, "batch_tokens": 1024})
-    random, vocabulary = np.random.default_rng(4), IdsVocabulary(SIZE.vocab_size)
+    random = np.random.default_rng(4)
+    vocabulary = IdsVocabulary(SIZE.vocab_size)
     lengths = random.integers(1, 20, SENTENCES)
     texts = [" ".join(map(str, random.integers(0, SIZE.vocab_size - 4, length))) for length in lengths]
     tokenizer = Tokenizer(vocabulary, vocabulary)

@@ -54,7 +54,8 @@ def measure_step(name: str, file: ModuleType, size: Size, present: Sequence[jax.
     config.model.update({key: getattr(size, key) for key in ours.SIZE_KEYS})
     config.mesh.data = len(present)
     step, initializer = ours.step_of(config, present, (size.vocab_size, size.vocab_size))
-    state, batch = initializer.create(), step.place(ours.make_batch(tasks.training_task(size)))
+    state = initializer.create()
+    batch = step.place(ours.make_batch(tasks.training_task(size)))
 
     def repeat() -> Any:
         nonlocal state

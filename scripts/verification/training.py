@@ -44,7 +44,8 @@ class Setup:
 
     def losses(self, parameters: dict) -> list[float]:
         """Returns the losses of `UPDATES` updates from the same batch."""
-        state, losses = self.state(parameters), []
+        state = self.state(parameters)
+        losses = []
         for _ in range(UPDATES):
             state, metrics = self.step(state, [self.batch])
             losses.append(float(metrics["sums"].loss))

@@ -14,17 +14,25 @@ from transformers import GenerationConfig, MarianConfig, MarianMTModel
 
 from scripts.benchmarking.worker import Prepared
 
-END, UNKNOWN, PADDING = "</s>", "<unk>", "<pad>"
+END = "</s>"
+UNKNOWN = "<unk>"
+PADDING = "<pad>"
 
 
 def prepare_generate(task: dict[str, Any]) -> Prepared:
     torch.set_num_threads(task["threads"])
     model = make_model(task).to(getattr(torch, task["dtype"]))
-    source, length = torch.tensor(task["source"]), task["output_tokens"]
+    source = torch.tensor(task["source"])
+    length = task["output_tokens"]
     padding = model.config.pad_token_id
     settings = GenerationConfig(
-        **{"num_beams": task["beam_size"], "min_new_tokens": length, "max_new_tokens": length, "do_sample": False},
-        **{"pad_token_id": padding, "eos_token_id": task["eos"], "decoder_start_token_id": padding},
+        num_beams=task["beam_size"],
+        min_new_tokens=length,
+        max_new_tokens=length,
+        do_sample=False,
+        pad_token_id=padding,
+        eos_token_id=task["eos"],
+        decoder_start_token_id=padding,
         bad_words_ids=[[padding]],
     )
 
@@ -39,14 +47,26 @@ def prepare_generate(task: dict[str, Any]) -> Prepared:
 
 def make_model(task: dict[str, Any]) -> MarianMTModel:
     """Returns a random model. Its padding is the vocabulary's last token, as converters of Marian's models expect."""
-    layers, heads, width = task["num_layers"], task["num_heads"], task["d_ff"]
+    layers = task["num_layers"]
+    heads = task["num_heads"]
+    width = task["d_ff"]
     torch.manual_seed(0)
     config = MarianConfig(
-        **{"vocab_size": task["vocab_size"], "d_model": task["d_model"], "activation_function": "relu"},
-        **{"encoder_layers": layers, "encoder_attention_heads": heads, "encoder_ffn_dim": width},
-        **{"decoder_layers": layers, "decoder_attention_heads": heads, "decoder_ffn_dim": width},
-        **{"max_position_embeddings": 512, "scale_embedding": True, "tie_word_embeddings": True},
-        **{"bos_token_id": task["bos"], "eos_token_id": task["eos"], "forced_eos_token_id": None},
+        vocab_size=task["vocab_size"],
+        d_model=task["d_model"],
+        activation_function="relu",
+        encoder_layers=layers,
+        encoder_attention_heads=heads,
+        encoder_ffn_dim=width,
+        decoder_layers=layers,
+        decoder_attention_heads=heads,
+        decoder_ffn_dim=width,
+        max_position_embeddings=512,
+        scale_embedding=True,
+        tie_word_embeddings=True,
+        bos_token_id=task["bos"],
+        eos_token_id=task["eos"],
+        forced_eos_token_id=None,
         **dict.fromkeys(("pad_token_id", "decoder_start_token_id"), task["vocab_size"] - 1),
     )
     return MarianMTModel(config).eval()
@@ -61,7 +81,8 @@ def prepare_ctranslate2(task: dict[str, Any]) -> Prepared:
         translator = ctranslate2.Translator(
             path, compute_type=task["dtype"], inter_threads=1, intra_threads=task["threads"]
         )
-    source, length = [[pieces[token] for token in row] for row in task["source"]], task["output_tokens"]
+    source = [[pieces[token] for token in row] for row in task["source"]]
+    length = task["output_tokens"]
 
     def translate() -> list[ctranslate2.TranslationResult]:
         return translator.translate_batch(
@@ -76,11 +97,15 @@ class RandomModel(Converter):
     """A conversion of a model in memory. It has no tokenizer: the name of each token is its number."""
 
     def __init__(self, model: MarianMTModel, pieces: list[str]):
-        self.model, self.pieces = model, pieces
+        self.model = model
+        self.pieces = pieces
 
     def _load(self):
         tokenizer = SimpleNamespace(
-            **{"eos_token": END, "unk_token": UNKNOWN, "pad_token": PADDING, "bos_token": None},
+            eos_token=END,
+            unk_token=UNKNOWN,
+            pad_token=PADDING,
+            bos_token=None,
             get_vocab=lambda: {piece: token for token, piece in enumerate(self.pieces)},
         )
         return MarianMTLoader()(self.model, tokenizer)

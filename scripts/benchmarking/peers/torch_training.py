@@ -45,8 +45,11 @@ class Translation(nn.Module):
 
     def __init__(self, task: dict[str, Any]):
         super().__init__()
-        self.pad, self.rate, self.label_smoothing = task["pad"], task["dropout"], task["label_smoothing"]
-        width, settings = task["d_model"], (task["d_model"], task["num_heads"], task["d_ff"], task["dropout"])
+        self.pad = task["pad"]
+        self.rate = task["dropout"]
+        self.label_smoothing = task["label_smoothing"]
+        width = task["d_model"]
+        settings = (task["d_model"], task["num_heads"], task["d_ff"], task["dropout"])
         encoder_layer = nn.TransformerEncoderLayer(*settings, batch_first=True)
         decoder_layer = nn.TransformerDecoderLayer(*settings, batch_first=True)
         for layer in (encoder_layer, decoder_layer):
@@ -54,7 +57,8 @@ class Translation(nn.Module):
             layer.self_attn.dropout = 0.0
         decoder_layer.multihead_attn.dropout = 0.0
         self.transformer = nn.Transformer(
-            *(width, task["num_heads"]),
+            width,
+            task["num_heads"],
             custom_encoder=nn.TransformerEncoder(encoder_layer, task["num_layers"], enable_nested_tensor=False),
             custom_decoder=nn.TransformerDecoder(decoder_layer, task["num_layers"]),
             batch_first=True,

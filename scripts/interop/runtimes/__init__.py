@@ -79,8 +79,10 @@ def ask(python: Path, runtime: str, request: Mapping[str, Any]) -> dict[str, Any
 
     Raises Unavailable if its packages are missing, CannotDecode if it fails, and UserError for a broken answer.
     """
-    program, began = FOLDER / f"{runtime}.py", time.perf_counter()
-    command, text = [str(python), "-I", str(program)], json.dumps(request)
+    program = FOLDER / f"{runtime}.py"
+    began = time.perf_counter()
+    command = [str(python), "-I", str(program)]
+    text = json.dumps(request)
     try:
         done = subprocess.run(command, input=text, capture_output=True, encoding="utf-8", errors="replace", check=False)
     except OSError as error:
@@ -94,7 +96,8 @@ def ask(python: Path, runtime: str, request: Mapping[str, Any]) -> dict[str, Any
         raise CannotDecode(f"the other toolkit cannot decode it: {reason:.300}")
     try:
         answer = json.loads(done.stdout)
-        count, scores = len(request["sources"]), answer["scores"]
+        count = len(request["sources"])
+        scores = answer["scores"]
         if not len(answer["greedy"] or answer["beam"]) == len(answer["beam"]) == len(scores or answer["beam"]) == count:
             raise ValueError(f"not {count} translations")
         if not all(map(math.isfinite, scores or [])):

@@ -80,7 +80,8 @@ def decode(request):
         "max_batch_size": ROWS,
         "suppress_sequences": [[token] for token in ("<pad>", "<blank>", "<s>") if token in tokens],
     }
-    sources, beam_size = request["sources"], request["beam_size"]
+    sources = request["sources"]
+    beam_size = request["beam_size"]
     config_file = folder / "config.json"  # since CTranslate2 3
     config = json.loads(config_file.read_text(encoding="utf-8")) if config_file.exists() else {}
     ends_itself = config.get("add_source_eos", True) or config["decoder_start_token"] != config["eos_token"]

@@ -18,7 +18,8 @@ def main() -> None:
     request = json.load(sys.stdin)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    folder, dtype = request["folder"], "auto" if request["quantization"] else torch.float32
+    folder = request["folder"]
+    dtype = "auto" if request["quantization"] else torch.float32
     tokenizer = MarianTokenizer.from_pretrained(folder)
     model = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=dtype, use_safetensors=True).eval()
     own = model.generation_config.to_dict()
@@ -48,7 +49,8 @@ def translate(model, tokenizer, request: dict, own: dict, beam_size: int) -> lis
         forced_eos_token_id=eos,
         decoder_start_token_id=start,
     )
-    sources, translations = request["sources"], {}
+    sources = request["sources"]
+    translations = {}
     by_length = sorted(range(len(sources)), key=lambda i: len(sources[i]))
     for first in range(0, len(sources), ROWS):
         rows = by_length[first : first + ROWS]

@@ -37,7 +37,8 @@ def check_decoding(model):
 def decode(request):
     model, vocabularies, processors = find_files(pathlib.Path(request["folder"]))
     check_decoding(model)
-    sources, references = request["sources"], request["references"]
+    sources = request["sources"]
+    references = request["references"]
     targets = [reference["text"] for reference in references or []]
     if processors:
         sources, targets = (
@@ -46,9 +47,16 @@ def decode(request):
         )
     shortest = min(len(text.split()) for text in sources) + 1  # tokens, or more
     options = {
-        **{"models": [model], "vocabs": vocabularies, "normalize": request["length_penalty"], "cpu_threads": 1},
-        **{"max_length_factor": (request["max_length"] + 1) / shortest, "mini_batch": 16, "maxi_batch": 100},
-        **{"workspace": 512, "quiet": True, "quiet_translation": True},
+        "models": [model],
+        "vocabs": vocabularies,
+        "normalize": request["length_penalty"],
+        "cpu_threads": 1,
+        "max_length_factor": (request["max_length"] + 1) / shortest,
+        "mini_batch": 16,
+        "maxi_batch": 100,
+        "workspace": 512,
+        "quiet": True,
+        "quiet_translation": True,
     }
 
     def translate(beam_size):
