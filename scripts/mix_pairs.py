@@ -63,7 +63,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 def other_splits(folder: Path, pair: tuple[str, str], split: str) -> Iterator[Path]:
     """Yields the files of the other splits: those with equally many lines in both languages. Warns of others."""
-    found: dict[str, dict[str, Path]] = {}
+    found = {}
     for path in sorted(folder.iterdir()):
         stem, _, language = path.name.removesuffix(".gz").rpartition(".")
         if language in pair and stem != split:

@@ -33,8 +33,8 @@ def compare(batch: str, task: Mapping[str, Any], contenders: Sequence[Contender]
     So are all systems in bfloat16 on a processor that emulates it, where a repetition may take minutes. `python` is the
     interpreter of the peers; None measures only ours. Raises UserError if one of our systems fails.
     """
-    workers: list[Worker] = []
-    left_out: dict[str, str] = {}
+    workers = []
+    left_out = {}
 
     @contextlib.contextmanager
     def leaving_out(contender: Contender) -> Iterator[None]:

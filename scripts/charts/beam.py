@@ -43,8 +43,8 @@ def tree(beam_tree: BeamTree) -> alt.LayerChart:
 def _records(beam_tree: BeamTree) -> list[dict[str, Any]]:
     """Returns a record for each node. Ranks are by log-probability among the nodes of a step."""
     nodes = beam_tree.nodes
-    steps: list[int] = []
-    texts: list[str] = []
+    steps = []
+    texts = []
     for node in nodes:
         steps.append(0 if node.parent is None else steps[node.parent] + 1)
         texts.append(theme.visible(node.piece if node.parent is None else f"{texts[node.parent]} {node.piece}"))

@@ -64,7 +64,7 @@ def draw(
 
 def group(runs: Sequence[RecordedRun]) -> dict[str, list[RecordedRun]]:
     """Returns the runs of each system, by a label: the settings in which the systems differ, or the runs' names."""
-    systems: dict[str, list[RecordedRun]] = {}
+    systems = {}
     settings = [run_settings(run.config) | training_data(run.workdir.path) for run in runs]
     for differences, members in grouped(runs, settings):
         label = describe_settings(differences)

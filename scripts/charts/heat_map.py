@@ -25,7 +25,7 @@ class Axis:
 
     def make(self, count: int, cell: float) -> alt.Axis:
         """Returns the axis of `count` rows or columns with this size."""
-        look: dict[str, Any] = {"title": self.title, "domain": False, "ticks": False, "labelPadding": 3}
+        look = {"title": self.title, "domain": False, "ticks": False, "labelPadding": 3}
         if self.labels is not None:
             look["labelFontSize"] = min(max(cell - 0.5, SMALLEST_FONT), theme.SMALL)
             return alt.Axis(labelExpr=theme.label_expression(self.labels), labelOverlap=False, **look)

@@ -96,7 +96,7 @@ class Translator:
         for start in range(0, len(texts), CHUNK_LINES):
             chunk = usable[start : start + CHUNK_LINES]
             translations += self.decoder.translate(self.parameters, chunk, n_best, first_line + start)
-        rows: Rows = []
+        rows = []
         for line, text, best in zip(itertools.count(first_line), texts, translations):
             if line in errors:
                 rows.append((shard.file, line, None, text, None, None, errors[line], False))

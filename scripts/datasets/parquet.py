@@ -51,7 +51,7 @@ def find_files(source: Path, pair: Pair) -> dict[str, list[Path]]:
         )
     subfolders = [source / "-".join(languages) for languages in (pair, pair[::-1])]
     folder = next((subfolder for subfolder in subfolders if subfolder.is_dir()), source)
-    files: dict[str, list[Path]] = {}
+    files = {}
     for path in sorted(folder.rglob("*.parquet")):
         words = (re.split(r"[-._]", path.name)[0], *path.relative_to(folder).parts[-2:-1])
         if split := next((NAMES[word] for word in words if word in NAMES), None):

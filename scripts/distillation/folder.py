@@ -30,7 +30,7 @@ class Folder:
         self.overrides = list(overrides)
         self.record = path / "distill.json"
         self.logs = path / "logs"
-        self.inherited: tuple[int, ...] = ()  # file descriptors that commands keep open
+        self.inherited = ()  # file descriptors that commands keep open
         self._load = functools.cache(loading.load_file)  # its warnings appear once
 
     def of(self, stage: plan.Stage) -> Path:
@@ -127,7 +127,7 @@ class Folder:
 
     def describe(self, stages: Sequence[plan.Stage]) -> dict[str, dict[str, Any]]:
         """Returns the identity of each stage by name, and the digest of it and of its inputs."""
-        described: dict[str, dict[str, Any]] = {}
+        described = {}
         for stage in stages:
             inputs = {needed.name: described[needed.name]["digest"] for needed in plan.inputs(stage)}
             facts = {"is": self.identity(stage), "from": inputs}

@@ -170,7 +170,7 @@ def inputs(stage: Stage) -> Iterator[Stage]:
 
 def in_order(measurements: Sequence[Stage]) -> list[Stage]:
     """Returns all stages, each after its inputs. Raises UserError if two have the same name, or one is no file name."""
-    ordered: dict[str, Stage] = {}
+    ordered = {}
 
     def add(stage: Stage) -> None:
         if ordered.get(stage.name, stage) is not stage:

@@ -95,7 +95,7 @@ def decode(
     graph, expected = abstract_init(config, *model.tokenizer.vocab_sizes)
     parameters = jax.tree.unflatten(jax.tree.structure(expected), model.parameters.values())
     limit = {"decoding.max_length_factor": 0.0, "decoding.max_extra_length": request["max_length"]}
-    answer: dict[str, Any] = {"ended": {}}
+    answer = {"ended": {}}
     for search in ("beam",) if has_own_search else SEARCHES:
         beam_size = 1 if search == "greedy" else request["beam_size"]
         settings = {} if has_own_search else limit | {"decoding.beam_size": beam_size}

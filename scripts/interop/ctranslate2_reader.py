@@ -46,12 +46,12 @@ class _Importer:
         self.package = package
         self.variables = _read_variables(folder / "model.bin")
         self.settings = _read_settings(folder, self.variables)
-        self.config: dict[str, Any] = {
+        self.config = {
             "decoding.length_penalty": 1.0,
             "decoding.length_penalty_form": "power",
             "decoding.stopping": "ended",
         }
-        self.parameters: dict[str, np.ndarray] = {}
+        self.parameters = {}
         self.layers = dict.fromkeys(STACKS, 0)
 
     def read(self) -> PortableModel:
@@ -170,7 +170,7 @@ class _Importer:
 
 def _read_variables(path: Path) -> dict[str, np.ndarray]:
     """Returns the variables of a model.bin, dequantized. The names of all settings begin with the stack, or with_."""
-    variables: dict[str, np.ndarray] = {}
+    variables = {}
     with untrusted.reading(path):
         file = untrusted.Cursor(path)
         if (version := file.unsigned(4)) not in VERSIONS:

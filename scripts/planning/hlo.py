@@ -146,7 +146,7 @@ def parse_shapes(text: str) -> tuple[Shape, ...]:
 def parse(text: str) -> Program:
     """Parses the text of an optimized program."""
     program = Program({}, {name: {} for name in _TABLES})
-    by_name: dict[str, Instruction] = {}  # of the current computation
+    by_name = {}  # of the current computation
     table, last = {}, None  # the first table, of file names, is dropped
     for line in text.splitlines():
         if line in program.tables:

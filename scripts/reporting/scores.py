@@ -61,7 +61,7 @@ def compare(runs: Sequence[RecordedRun], split: str | None, data: str | None) ->
     names = [name_split(name, data) for name in ([split] if split else SPLITS)]
     names += [] if split or data else splits
     split = max(names, key=lambda name: (splits[name], name.startswith("valid")))
-    chosen: dict[str, Evaluation] = {}
+    chosen = {}
     for run, candidates in evaluations.items():
         if of_split := [evaluation for evaluation in candidates if evaluation.split == split]:
             chosen[run.label] = max(of_split, key=functools.partial(_preference, best_step=run.best_step))

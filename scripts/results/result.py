@@ -101,7 +101,7 @@ def _describe_system(scored: ScoredSystem, names: Sequence[str]) -> dict[str, An
         }
         for evaluation in system.evaluations
     ]
-    described: dict[str, Any] = {"label": system.label, "runs": runs, "decoding": system.evaluations[0].decoding}
+    described = {"label": system.label, "runs": runs, "decoding": system.evaluations[0].decoding}
     for name in names:
         values = [run[name] for run in runs]
         spread = statistics.stdev(values) if len(values) > 1 else None

@@ -56,7 +56,7 @@ def group_systems(evaluations: Sequence[Evaluation]) -> list[System]:
 
 def grouped(items: Sequence[T], settings: Sequence[Mapping[str, Any]]) -> list[tuple[dict[str, Any], list[T]]]:
     """Returns the items with equal settings together, and the settings in which the groups differ."""
-    groups: dict[int, list[T]] = {}  # by the number of their first item
+    groups = {}  # by the number of their first item
     for item, own in zip(items, settings, strict=True):
         groups.setdefault(settings.index(own), []).append(item)
     keys = differing_keys(settings)

@@ -114,7 +114,7 @@ class Routes:
             n_best = min(1 + alternatives, model.max_n_best)
             known = [texts[i] for i in chosen], form, n_best, [controls[i] for i in chosen], glossary
             found |= zip(chosen, await model.translate(*known), strict=True)
-        answer: dict[str, Any] = {"translatedText": [best for best, *_ in found.values()]}
+        answer = {"translatedText": [best for best, *_ in found.values()]}
         if detected:
             answer["detectedLanguage"] = detected
         if alternatives:

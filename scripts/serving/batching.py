@@ -61,7 +61,7 @@ class Batcher:
         self.wait_seconds = wait_seconds
         self.max_jobs = max_jobs
         self.report = report
-        self._jobs: list[Job] = []
+        self._jobs = []
         self._batches = 0
         self._changed = threading.Condition()
         self._is_closed = False

@@ -214,7 +214,7 @@ class _Insertion:
 
     def render(self, elements: Sequence[Element], inside: range) -> str:
         """Returns these characters of the target with the elements inside."""
-        rendered: list[str] = []
+        rendered = []
         at = inside.start
         placed = zip(self._places(elements, inside), elements, strict=True)
         for place, element in sorted(placed, key=lambda item: (item[0].start, item[0].stop)):

@@ -103,7 +103,7 @@ class Detector:
         order.
         """
         among = self.codes if among is None else list(among)
-        variants: dict[str, list[str]] = {}
+        variants = {}
         for code in filter(self._labels.__contains__, among):
             variants.setdefault(self._labels[code], []).append(code)
         if len(among) == 1 or not variants:

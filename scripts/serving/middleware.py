@@ -107,7 +107,7 @@ class Connection(AutoHTTPProtocol):
         super().__init__(**options)
         self._seconds = seconds
         self._header_bytes = 0
-        self._cycles: weakref.WeakSet = weakref.WeakSet()
+        self._cycles = weakref.WeakSet()
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)

@@ -80,7 +80,7 @@ class ServedModel:
         self.queue = Batcher(kinds, wait_seconds, max_jobs, functools.partial(metrics.report, pair))
         self.aside = self.explorer.separate()
         self.beside = Batcher({"explore": _CALLS}, 0.0, max_jobs)
-        self._controlled: dict[tuple, Model] = {}  # by shapes, the latest used one last
+        self._controlled = {}  # by shapes, the latest used one last
         self._max_shapes = max_shapes
         metrics.queue.labels(pair).set_function(lambda: len(self.queue))
         self._tokens = metrics.tokens.labels(pair)
@@ -154,7 +154,7 @@ class ServedModel:
 
     def _translate(self, sentences: list[str]) -> list[list[Translation]]:
         rows = self._choose_rows([self._num_tokens(sentence) for sentence in sentences])
-        found: dict[int, list[Translation]] = {}
+        found = {}
         for count in set(rows):
             chosen = [i for i in range(len(sentences)) if rows[i] == count]
             found |= zip(chosen, self._models[count].translate([sentences[i] for i in chosen]), strict=True)
@@ -170,7 +170,7 @@ class ServedModel:
         shapes = await asyncio.to_thread(self.model.control_shapes, sentences, controls)
         shapes = list(zip(self._padded(map(self._num_tokens, sentences)), shapes, strict=True))
         # Sentences without terms of the glossary have the programs of plain ones.
-        models: dict[tuple, Model] = {(length, ()): self.explorer for length, _ in shapes}
+        models = {(length, ()): self.explorer for length, _ in shapes}
         jobs = []
         for shape, *pair in zip(shapes, sentences, controls, strict=True):
             if shape not in models:
@@ -242,7 +242,7 @@ def load_models(
     `pairs`, if there are any, are those of languages that the only model translates. Raises UserError if a model cannot
     be loaded, does not translate or does not know a language, or if two translate the same pair.
     """
-    models: dict[tuple[str, str], Model] = {}
+    models = {}
     for workdir in workdirs:
         model = transformer.load(split_names(workdir), checkpoint, average, **decoding)
         check_translates_sentences(model.config, workdir)

@@ -63,7 +63,7 @@ async def read_fields(request: Request, limits: Limits) -> dict[str, Any]:
 
 def _gather(pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """Returns the fields of a form, as lists if they come more than once."""
-    fields: dict[str, list[str]] = {}
+    fields = {}
     for name, value in pairs:
         fields.setdefault(name, []).append(value)
     return {name: values if len(values) > 1 else values[0] for name, values in fields.items()}

@@ -82,8 +82,8 @@ def split_html(text: str, language: str, model: Model = ANY) -> list[Piece]:
     Inline tags are marks of their sentence. Comments, elements such as script and code, and those
     with translate="no" are markup. A line break in the text is a space, except in the element pre.
     """
-    pieces: list[Piece] = []
-    parts: list[str | Mark] = []  # since the last markup that ends a sentence
+    pieces = []
+    parts = []  # since the last markup that ends a sentence
     end = 0
     in_pre = False
     for start, stop in [*_markup(text), (len(text), len(text))]:
@@ -168,7 +168,7 @@ def _find_emoji(text: str, knows: Callable[[str], bool]) -> list[str | Mark]:
 
     The words on both sides of an emoji remain two words.
     """
-    parts: list[str | Mark] = [*_EMOJI.split(text)]
+    parts = [*_EMOJI.split(text)]
     for i in range(1, len(parts), 2):
         if not knows(parts[i]):
             parts[i] = Mark(parts[i])
@@ -203,7 +203,7 @@ def _split(
     escape: Escape,
 ) -> list[Piece]:
     """Returns the sentences of a text, with their marks, and the rest, escaped."""
-    pieces: list[Piece] = []
+    pieces = []
     end = 0
     lines = [_split_line(line, language, model) for line in text.splitlines(keepends=True)]
     for part in itertools.chain(*lines):
@@ -233,7 +233,7 @@ def _split_line(line: str, language: str, model: Model) -> Iterator[Piece]:
     if "".join(segments) != line:
         segments = [line]
     elif base_code(language) not in _UNSPACED:  # a point without a space after it may be inside a name
-        groups: list[list[str]] = [[]]
+        groups = [[]]
         for segment in segments:
             groups[-1].append(segment)
             if segment[-1:].isspace():

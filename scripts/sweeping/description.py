@@ -100,7 +100,7 @@ def search(
 
 def product(*parts: Mapping[str, Sequence[Value]] | Sequence[Mapping[str, Value]]) -> list[Values]:
     """Returns all combinations. A part maps keys to values, or is a list of trials. The last part varies fastest."""
-    axes: list[Sequence[Mapping[str, Value]]] = []
+    axes = []
     for part in parts:
         axes += [zipped({key: values}) for key, values in part.items()] if isinstance(part, Mapping) else [part]
     combinations = []

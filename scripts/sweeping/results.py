@@ -78,7 +78,7 @@ def make_csv(trials: Sequence[FrozenTrial], sweep: Sweep, workdirs: Sequence[Pat
 def make_table(trials: Sequence[FrozenTrial], sweep: Sweep) -> list[tuple[str, ...]]:
     """Returns a header and the rows, best first, incomplete ones last. Seeds are one row: mean and deviation."""
     keys = [key for key in sweep.keys if key != SEED]
-    groups: dict[tuple, list[FrozenTrial]] = defaultdict(list)
+    groups = defaultdict(list)
     for trial in trials:
         groups[tuple(values(trial).get(key) for key in keys)].append(trial)
     rows = []

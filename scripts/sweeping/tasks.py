@@ -134,7 +134,7 @@ def check_values(sweep: Sweep, task: Task) -> None:
     """Raises UserError unless every listed trial, and every bound and choice of the space, is valid."""
     if sweep.objective not in task.objectives:
         raise UserError(f"objective={sweep.objective}: must be one of {', '.join(task.objectives)} here")
-    checks: list[tuple[str, Values]] = [(f"trial {number}", values) for number, values in enumerate(sweep.trials)]
+    checks = [(f"trial {number}", values) for number, values in enumerate(sweep.trials)]
     for key, distribution in sweep.space.items():
         checks += [(f"{key}={show(value)}", {key: value}) for value in extremes(distribution)]
     for name, values in checks:
