@@ -13,7 +13,6 @@ bundled ones. If the results differ too much, the exit code is 1 and WORKDIR has
 """
 
 import argparse
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ def main(arguments: argparse.Namespace) -> None:
     model = entry.read(source)
     if any(None in getattr(side, "models", ()) for side in model.tokenizer.sides):
         logging.warning("%s: has no SentencePiece models; texts must be pieces, separated by spaces.", source)
-    model = dataclasses.replace(model, config=model.config | parse_overrides(arguments.overrides, "--"))
+    model = model._replace(config=model.config | parse_overrides(arguments.overrides, "--"))
     if missing := [f"--{name}=CODE" for name in cli.LANGUAGES if f"data.{name}" not in model.config]:
         raise UserError(f"--from={source}: its files do not name the languages; give {' '.join(missing)}")
     origin = origin_of(name, source)

@@ -64,7 +64,7 @@ def to_json(config: Config, target: "Target", lengths: str, estimated: "Estimate
         "devices": target.count,
         "lengths": lengths,
         "parameters": estimated.parameters,
-        "memory": {"shape": asdict(estimated.largest.bucket), **asdict(memory), "fits": memory.fits},
+        "memory": {"shape": asdict(estimated.largest.bucket), **memory._asdict(), "fits": memory.fits},
         "step": {
             "shape": asdict(estimated.typical.bucket),
             "batches": estimated.typical.batches,

@@ -1,8 +1,7 @@
 """Heat maps of matrices: one, or a grid of panels that share their axes and colours."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import altair as alt
 import numpy as np
@@ -16,8 +15,7 @@ SMALLEST_FONT = 5.5  # of the labels of small cells
 TICK_STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 
 
-@dataclass(frozen=True)
-class Axis:
+class Axis(NamedTuple):
     """The rows or columns of matrices. `labels` are their names; None: numbers from 0."""
 
     title: str | None

@@ -1,16 +1,14 @@
 """The plan of a corpus's translation: its shards, and the settings that all workers must share."""
 
-import dataclasses
 import gzip
 import itertools
 import json
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_collections
 import pyarrow
@@ -29,8 +27,7 @@ SHARD_LINES = 10_000  # without --shards: a few minutes of one CPU core, and wha
 UNREADABLE = (OSError, EOFError, zlib.error, pyarrow.ArrowException)
 
 
-@dataclass(frozen=True)
-class Shard:
+class Shard(NamedTuple):
     """A range of lines of one file, the unit of work: `count` lines (rows in Parquet) after the first `start`.
 
     `offset` is the byte at which they begin in the text, unpacked if it is gzip; 0 in Parquet. Numbers begin with 1.
@@ -43,8 +40,7 @@ class Shard:
     offset: int
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """The shards of a corpus, and the request that they answer: model, files, and form of the output."""
 
     output: Path
@@ -127,9 +123,7 @@ def open_plan(output: Path, request: dict[str, Any]) -> Plan:
         return plan
     files.make_folder(output, "--output")
     plan = Plan(output, request, make_shards([Path(name) for name, _ in request["files"]], request))
-    files.write_text(
-        path, json.dumps({"request": request, "shards": list(map(dataclasses.astuple, plan.shards))}) + "\n"
-    )
+    files.write_text(path, json.dumps({"request": request, "shards": plan.shards}) + "\n")
     return plan
 
 

@@ -1,6 +1,5 @@
 """Ray Data: actors, each with the models in its memory, that share the shards of a plan."""
 
-import dataclasses
 import functools
 import json
 import logging
@@ -40,7 +39,7 @@ class Worker:
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[str]]:
         try:
             (number,) = batch["number"]
-            outcome = dataclasses.asdict(self.translator.translate(self.translator.plan.shards[number - 1]))
+            outcome = self.translator.translate(self.translator.plan.shards[number - 1])._asdict()
         except UserError as error:
             outcome = {"failure": str(error)}
         return {"outcome": [json.dumps(outcome)]}

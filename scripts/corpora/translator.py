@@ -6,8 +6,7 @@ import itertools
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -40,8 +39,7 @@ SCHEMA = pyarrow.schema(
 )
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """A finished shard: its lines, how many are cut, an error for each that is not translated, and the seconds."""
 
     number: int

@@ -1,12 +1,11 @@
 """Import of models of Bergamot and Firefox Translations: Marian's binary format, int8 matrices and a shortlist."""
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
 
 from scripts.interop import marian, untrusted, vocabularies
-from scripts.interop.portable import ABSENT, PortableModel
+from scripts.interop.portable import ABSENT, Arrays, PortableModel
 from scripts.interop.vocabularies import Side
 from transformer.decoding.shortlist import Shortlist
 from transformer.support.errors import UserError
@@ -33,7 +32,7 @@ def read(path: Path) -> PortableModel:
     source, target = map(vocabularies.marian_side, model.tokenizer.sides)
     shortlist = read_shortlist(shortlists[0], source, target, model.tokenizer.is_shared)
     config = model.config | {"decoding.shortlist": shortlist.translations.shape[1]}
-    return dataclasses.replace(model, config=config, shortlist=shortlist)
+    return model._replace(config=config, shortlist=shortlist)
 
 
 def models_in(path: Path) -> list[Path]:
@@ -46,7 +45,7 @@ def _has_version(path: Path) -> bool:
         return file.read(8) == VERSION.to_bytes(8, "little")
 
 
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
+def read_arrays(path: Path) -> Arrays:
     """Reads the arrays of a file in Marian's binary format, int8 ones as float32, without factors of activations."""
     arrays = {}
     with untrusted.reading(path):

@@ -1,6 +1,5 @@
 """Certificates: the same sentences, translated and scored by this project and by the other toolkit, and compared."""
 
-import dataclasses
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
@@ -53,7 +52,7 @@ def certify(
             raise Unavailable(f"{python} is missing; make interop, or name a Python with --runtime=PYTHON")
         config = float32_config(model, entry.search)
         sentences = usable(sentences or default_sentences(config), model, config)
-        model = dataclasses.replace(model, tokenizer=model.tokenizer.tagged(""))  # the sentences begin with the tag
+        model = model._replace(tokenizer=model.tokenizer.tagged(""))  # the sentences begin with the tag
         request = {"folder": str(folder.resolve()), "sources": sentences.texts, "quantization": quantization}
         request |= search_settings(sentences.texts, model, config)
         ours = decode(model, config, request, has_own_search=entry.has_own_search)

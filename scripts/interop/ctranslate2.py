@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from scripts.interop import runtimes, vocabularies
-from scripts.interop.portable import COMMON, PortableModel, sinusoids
+from scripts.interop.portable import COMMON, Arrays, PortableModel, sinusoids
 from transformer.config.keys import freeze
 from transformer.config.types import Config, head_widths
 from transformer.support import files
@@ -98,7 +98,7 @@ def write(model: PortableModel, folder: Path, quantization: str | None, python: 
         files.write_text(folder / "vmap.txt", vocabulary_map(model))
 
 
-def _variables(parameters: dict[str, np.ndarray], config: Config, layers: dict[str, int]) -> dict[str, np.ndarray]:
+def _variables(parameters: Arrays, config: Config, layers: dict[str, int]) -> Arrays:
     variables = {
         theirs: np.concatenate([parameters[name].T for name in ours])
         for theirs, ours in names(layers)

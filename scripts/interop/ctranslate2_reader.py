@@ -10,7 +10,7 @@ import numpy as np
 
 from scripts.interop import untrusted, vocabularies
 from scripts.interop.ctranslate2 import ACTIVATIONS, SETTINGS, SINUSOIDS, STACKS, names
-from scripts.interop.portable import ABSENT, NEVER, PortableModel, fitting_positions, rows_in_order, sinusoids
+from scripts.interop.portable import ABSENT, NEVER, Arrays, PortableModel, fitting_positions, rows_in_order, sinusoids
 from transformer.config.keys import show
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.support.errors import UserError
@@ -168,7 +168,7 @@ class _Importer:
         self.parameters |= {f"{stack}.positions.table": table for stack, table in zip(STACKS, tables, strict=True)}
 
 
-def _read_variables(path: Path) -> dict[str, np.ndarray]:
+def _read_variables(path: Path) -> Arrays:
     """Returns the variables of a model.bin, dequantized. The names of all settings begin with the stack, or with_."""
     variables = {}
     with untrusted.reading(path):
@@ -201,7 +201,7 @@ def _read_variables(path: Path) -> dict[str, np.ndarray]:
     return {f"{stack}/{name}": value for stack in STACKS for name, value in settings.items()} | variables
 
 
-def _read_settings(folder: Path, variables: dict[str, np.ndarray]) -> dict[str, Any]:
+def _read_settings(folder: Path, variables: Arrays) -> dict[str, Any]:
     """Returns the content of config.json; before binary version 6, variables say the same, and are taken."""
     settings = SETTINGS | {"add_source_eos": bool(variables.pop("with_source_eos", False))}
     if not variables.pop("with_target_bos", True):

@@ -7,13 +7,12 @@ LayerNorm's epsilon 1e-5, and positions with all sines before all cosines, unles
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from absl import logging
 
 from scripts.interop import untrusted, vocabularies
-from scripts.interop.portable import NEVER, PortableModel, fitting_positions, rows_in_order
+from scripts.interop.portable import NEVER, Arrays, PortableModel, Settings, fitting_positions, rows_in_order
 from scripts.interop.vocabularies import Side
 from transformer.config.keys import checked, show
 from transformer.data.tokenizers.tokenizer import Tokenizer
@@ -116,12 +115,12 @@ def read(folder: Path) -> PortableModel:
     return PortableModel(config, parameters, Tokenizer(source.vocabulary, target.vocabulary))
 
 
-def _read_values(path: Path) -> dict[str, Any]:
+def _read_values(path: Path) -> Settings:
     """Returns the settings in a file. As in Transformers, a setting that is null counts as absent."""
     return {name: value for name, value in untrusted.read_json(path).items() if value is not None}
 
 
-def _read_weights(folder: Path) -> dict[str, np.ndarray]:
+def _read_weights(folder: Path) -> Arrays:
     """Reads the weights, which may be in several files that an index lists."""
     if not (folder / INDEX).exists():
         if not (folder / WEIGHTS).exists() and (folder / PICKLE).exists():
@@ -143,7 +142,7 @@ def _read_weights(folder: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def modules(settings: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def modules(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yields the names, here and in Transformers, of the linear maps and norms of both stacks."""
     depths = settings["model.num_layers"], settings["model.num_decoder_layers"] or settings["model.num_layers"]
     for stack, depth, attentions in (
@@ -162,7 +161,7 @@ def modules(settings: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield f"{stack}.final_norm", f"model.{stack}.layer_norm"
 
 
-def _read_architecture(settings: dict[str, Any]) -> dict[str, Any]:
+def _read_architecture(settings: Settings) -> Settings:
     if (model_type := settings.get("model_type")) not in NORM_POSITIONS:
         raise UserError(f"model_type={model_type}: must be one of {', '.join(NORM_POSITIONS)}")
     if (activation := settings["activation_function"]) not in ACTIVATIONS:
@@ -183,7 +182,7 @@ def _read_architecture(settings: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-def _read_search(search: dict[str, Any]) -> dict[str, Any]:
+def _read_search(search: Settings) -> Settings:
     if (forced := search.get("forced_bos_token_id")) is not None:
         raise UserError(f"forced_bos_token_id={forced}: a token that begins each translation cannot be imported")
     if (early_stopping := search.get("early_stopping", False)) not in STOPPING:
@@ -200,7 +199,7 @@ def _read_search(search: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-def _read_texts(texts: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+def _read_texts(texts: Settings, config: Settings) -> Settings:
     longest = min(texts.get("model_max_length", LONGEST), config["decoding.max_source_length"])
     config = {key: texts[name] for key, name in LANGUAGES.items() if texts.get(name)}
     config["decoding.max_source_length"] = longest
@@ -208,7 +207,7 @@ def _read_texts(texts: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]
     return config
 
 
-def _check_special_tokens(settings: dict[str, Any], target: Side) -> None:
+def _check_special_tokens(settings: Settings, target: Side) -> None:
     start = settings["decoder_start_token_id"]
     end = target.ids[EOS]
     if start not in range(target.size):
@@ -217,7 +216,7 @@ def _check_special_tokens(settings: dict[str, Any], target: Side) -> None:
         raise UserError(f"eos_token_id={settings['eos_token_id']}: must be {end}, the id of </s>")
 
 
-def _banned_pieces(search: dict[str, Any], target: Side) -> tuple[str, ...]:
+def _banned_pieces(search: Settings, target: Side) -> tuple[str, ...]:
     """Returns the pieces that are never generated; padding, <s> and <unk> are not anyway."""
     words = [word for word in search.get("bad_words_ids", []) if len(word) == 1]
     token_of = dict(enumerate(target.tokens))
@@ -227,7 +226,7 @@ def _banned_pieces(search: dict[str, Any], target: Side) -> tuple[str, ...]:
     return tuple(target.vocabulary.pieces[token] for token in sorted(tokens) if token >= SPECIAL)
 
 
-def _read_vocabularies(folder: Path, is_separate: bool, settings: dict[str, Any]) -> tuple[Side, Side]:
+def _read_vocabularies(folder: Path, is_separate: bool, settings: Settings) -> tuple[Side, Side]:
     """Reads the vocabularies of source and target.
 
     BOS has the id of the piece <s>, or else of the token from which decoding starts.
@@ -248,9 +247,7 @@ def _read_vocabularies(folder: Path, is_separate: bool, settings: dict[str, Any]
     return vocabularies.pair(sides[0], sides[-1])
 
 
-def _read_tables(
-    arrays: dict[str, np.ndarray], settings: dict[str, Any], sides: tuple[Side, Side], config: dict[str, Any]
-) -> dict[str, np.ndarray]:
+def _read_tables(arrays: Arrays, settings: Settings, sides: tuple[Side, Side], config: Settings) -> Arrays:
     """Returns the embeddings and the parameters of the logits, and adds to `config` what they decide.
 
     Like Transformers, it takes a table that the file has even if the settings tie it to another one.

@@ -2,14 +2,13 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from absl import logging
 
 from scripts.interop import hugging_face as names
 from scripts.interop import vocabularies
-from scripts.interop.portable import COMMON, NEVER, PortableModel, sinusoids
+from scripts.interop.portable import COMMON, NEVER, Arrays, PortableModel, Settings, sinusoids
 from transformer.config.keys import freeze
 from transformer.config.types import output_limit
 from transformer.data.tokenizers.vocabulary import PieceVocabulary
@@ -84,14 +83,14 @@ def write(model: PortableModel, folder: Path, quantization: str | None, python: 
             files.write_json(folder / names.VOCABULARIES[side], ids)
 
 
-def _banned(model: PortableModel, settings: dict[str, Any]) -> list[int]:
+def _banned(model: PortableModel, settings: Settings) -> list[int]:
     """Returns the tokens that are never generated."""
     pieces = model.tokenizer.target.pieces
     never = forbidden_tokens(settings["decoding.forbid_unk"])
     return [*never, *map(pieces.index, settings["decoding.banned_pieces"])]
 
 
-def _check_expressible(model: PortableModel, settings: dict[str, Any]) -> None:
+def _check_expressible(model: PortableModel, settings: Settings) -> None:
     head_width = settings["model.d_model"] / settings["model.num_heads"]
     is_pre = settings["model.norm_position"] == "pre"
     expressible = COMMON | {
@@ -115,7 +114,7 @@ def _check_expressible(model: PortableModel, settings: dict[str, Any]) -> None:
         logging.warning("model.layer_norm_epsilon=%g becomes %g, which this format fixes.", epsilon, names.EPSILON)
 
 
-def _layers(parameters: dict[str, np.ndarray], settings: dict[str, Any]) -> dict[str, np.ndarray]:
+def _layers(parameters: Arrays, settings: Settings) -> Arrays:
     order = _order(settings)
     arrays = {}
     for module, foreign in names.modules(settings):
@@ -131,14 +130,14 @@ def _layers(parameters: dict[str, np.ndarray], settings: dict[str, Any]) -> dict
     return arrays
 
 
-def _order(settings: dict[str, Any]) -> np.ndarray:
+def _order(settings: Settings) -> np.ndarray:
     """Returns the order of the model's dimensions in which the sines come before the cosines."""
     dimensions = np.arange(settings["model.d_model"])
     alternate = settings["model.positions"] == "sinusoidal"
     return np.concatenate([dimensions[::2], dimensions[1::2]]) if alternate else dimensions
 
 
-def _tables(parameters: dict[str, np.ndarray], settings: dict[str, Any], positions: int) -> dict[str, np.ndarray]:
+def _tables(parameters: Arrays, settings: Settings, positions: int) -> Arrays:
     """Returns the embeddings, the projection and bias of the logits, and the vectors of so many positions."""
     share = settings["model.share_embeddings"]
     is_pegasus = settings["model.norm_position"] == "pre"

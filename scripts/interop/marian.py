@@ -2,14 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from absl import logging
 
 from scripts.interop import marian_architecture, untrusted, vocabularies
 from scripts.interop.marian_architecture import OUTPUT, OUTPUT_BIAS
-from scripts.interop.portable import NEVER, PortableModel, rows_in_order
+from scripts.interop.portable import NEVER, Arrays, PortableModel, Settings, rows_in_order
 from scripts.interop.vocabularies import Side
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.support import files
@@ -37,7 +36,7 @@ def models_in(path: Path) -> list[Path]:
     return [path for path in paths if path.suffix == ".npz" and not path.name.endswith(".optimizer.npz")]
 
 
-def assemble(path: Path, arrays: dict[str, np.ndarray], default_search: dict[str, Any]) -> PortableModel:
+def assemble(path: Path, arrays: Arrays, default_search: Settings) -> PortableModel:
     """Returns the model of the arrays in a file of Marian's. Raises UserError if it cannot be expressed here.
 
     A model without a file of settings beside it is searched with `default_search`.
@@ -56,9 +55,7 @@ def assemble(path: Path, arrays: dict[str, np.ndarray], default_search: dict[str
     return PortableModel(config, parameters, Tokenizer(source.vocabulary, target.vocabulary))
 
 
-def _parameters(
-    arrays: dict[str, np.ndarray], config: dict[str, Any], source: Side, target: Side
-) -> dict[str, np.ndarray]:
+def _parameters(arrays: Arrays, config: Settings, source: Side, target: Side) -> Arrays:
     names = marian_architecture.parameter_names(config)
     parameters = {}
     if differing := sorted(set(names.values()) ^ arrays.keys()):
@@ -80,14 +77,14 @@ def _parameters(
     return parameters
 
 
-def _search_settings(model: Path) -> dict[str, Any]:
+def _search_settings(model: Path) -> Settings:
     """Returns the settings of the search, of a file beside the model, which may name its vocabularies."""
     configs = sorted(path.name for path in model.parent.glob("config*.yml"))
     paths = [model.parent / name for name in (f"{model.name}.{SEARCH}", SEARCH, *configs)]
     return next((untrusted.read_yaml(path) for path in paths if path.is_file()), {})
 
 
-def _search_config(search: dict[str, Any]) -> dict[str, Any]:
+def _search_config(search: Settings) -> Settings:
     values = SEARCH_DEFAULTS | search
     for name, largest in LARGEST.items():
         if type(values[name]) not in (int, float, bool) or not 0 <= values[name] <= largest:
@@ -139,5 +136,5 @@ def write(model: PortableModel, folder: Path, quantization: str | None, python: 
     files.write_text(folder / SEARCH, _yaml(search))
 
 
-def _yaml(settings: dict[str, Any]) -> str:
+def _yaml(settings: Settings) -> str:
     return "".join(f"{name}: {json.dumps(value)}\n" for name, value in settings.items())

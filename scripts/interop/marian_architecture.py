@@ -1,9 +1,8 @@
 """Marian's settings of architectures and names of parameters, and ours."""
 
-from collections.abc import Mapping
 from typing import Any
 
-from scripts.interop.portable import COMMON
+from scripts.interop.portable import COMMON, Settings
 from transformer.support.errors import UserError
 
 # The settings that can be expressed here, with Marian's default first, except those that add or omit arrays.
@@ -48,7 +47,7 @@ OUTPUT_BIAS = "decoder_ff_logit_out_b"
 OUTPUT = "decoder_ff_logit_out_Wt"
 
 
-def parameter_names(config: Mapping[str, Any]) -> dict[str, str]:
+def parameter_names(config: Settings) -> dict[str, str]:
     """Returns Marian's name of each parameter. `config` has the keys of the result of `to_config`, and no None."""
     share = config["model.share_embeddings"]
     suffix = "_pre" if config["model.norm_position"] == "pre" else ""
@@ -78,7 +77,7 @@ def _norm_names(ours: str, theirs: str, suffix: str = "") -> dict[str, str]:
     return {f"{ours}.{part}": f"{theirs}_ln_{part}{suffix}" for part in ("scale", "bias")}
 
 
-def to_config(settings: Mapping[str, Any], arrays: int) -> dict[str, Any]:
+def to_config(settings: Settings, arrays: int) -> Settings:
     """Returns the configuration of an architecture. Raises UserError, with the setting, if it cannot be expressed."""
     for name, values in REQUIRED.items():
         if (value := settings.get(name, values[0])) not in values:
@@ -112,7 +111,7 @@ def to_config(settings: Mapping[str, Any], arrays: int) -> dict[str, Any]:
     }
 
 
-def expressible(config: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+def expressible(config: Settings) -> dict[str, tuple[Any, ...]]:
     """Returns the values that Marian can express. It expresses every value of the settings in `SIZES`."""
     is_ssru = config["model.decoder_self_attention"] == "ssru"
     width = config["model.d_model"] // config["model.num_heads"]
@@ -130,7 +129,7 @@ def expressible(config: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
     }
 
 
-def from_config(config: Mapping[str, Any]) -> dict[str, Any]:
+def from_config(config: Settings) -> Settings:
     """Returns Marian's settings of an architecture that it can express. `config` has no None."""
     share = config["model.share_embeddings"]
     is_ssru = config["model.decoder_self_attention"] == "ssru"

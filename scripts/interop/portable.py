@@ -1,8 +1,7 @@
 """A model between toolkits: readers of formats return it, and writers take it."""
 
-import dataclasses
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import ml_collections
@@ -32,9 +31,11 @@ COMMON = {
     "data.context": (0,),
 }
 
+Arrays = dict[str, np.ndarray]  # by name
+Settings = dict[str, Any]  # by dotted key, or by another toolkit's name
 
-@dataclasses.dataclass(frozen=True)
-class PortableModel:
+
+class PortableModel(NamedTuple):
     """A model in this project's terms.
 
     config: values by dotted key, such as {"model.num_layers": 6}; keys that are not named have base.py's defaults.
@@ -42,13 +43,13 @@ class PortableModel:
     tokenizer: its tokens are the rows of the tables, in this order.
     """
 
-    config: dict[str, Any]
-    parameters: dict[str, np.ndarray]
+    config: Settings
+    parameters: Arrays
     tokenizer: Tokenizer
     shortlist: Shortlist | None = None
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Settings:
         """The values of all keys, by dotted key."""
         return coerce_types(self.config)
 

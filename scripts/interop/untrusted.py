@@ -20,6 +20,7 @@ import yaml
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from scripts.interop.portable import Arrays
 from transformer.support.errors import MALFORMED, UserError
 
 MAX_TEXT = 1 << 26  # bytes of a JSON, YAML or text file, and of a SentencePiece model
@@ -121,7 +122,7 @@ class Cursor:
         return np.frombuffer(self.take(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)
 
 
-def check_finite(path: Path, arrays: dict[str, np.ndarray]) -> None:
+def check_finite(path: Path, arrays: Arrays) -> None:
     """Raises UserError, with its name, for an array that has a NaN or an infinity."""
     for name, array in arrays.items():
         if array.dtype.kind not in "iub" and not np.isfinite(array).all():
@@ -157,7 +158,7 @@ def parse_yaml(text: str, path: Path, loader: str = "SafeLoader") -> dict[str, A
         return _of_kind(yaml.load(text, loader), dict)
 
 
-def read_npz(path: Path) -> dict[str, np.ndarray]:
+def read_npz(path: Path) -> Arrays:
     """Reads the arrays of a NumPy archive, but no pickled objects."""
     arrays = {}
     with reading(path), zipfile.ZipFile(check_file(path)) as archive:
@@ -179,7 +180,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def read_safetensors(path: Path) -> dict[str, np.ndarray]:
+def read_safetensors(path: Path) -> Arrays:
     """Reads the arrays of a safetensors file; bfloat16 becomes float32."""
     with reading(path):
         arrays = load_file(check_file(path))

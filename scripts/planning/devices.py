@@ -3,12 +3,12 @@
 Figures are from the vendors' data sheets, dense, per device (TPUs: per chip), in FLOP/s, bytes/s and bytes.
 """
 
-import dataclasses
 import importlib.util
 import math
 import os
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 from jax.experimental import topologies
@@ -31,8 +31,7 @@ LIBTPU = {
 GPU_FRACTION = 0.95  # of a GPU's memory, which JAX can take: CUDA and its libraries need the rest
 
 
-@dataclasses.dataclass(frozen=True)
-class Accelerator:
+class Accelerator(NamedTuple):
     """A kind of device.
 
     Attributes:
@@ -92,8 +91,7 @@ GPUS_PER_HOST = 8  # that NVLink connects
 EXAMPLES = {1: "8", 2: "2x2", 3: "2x2x1"}  # of a size, by its axes
 
 
-@dataclasses.dataclass(frozen=True)
-class Target:
+class Target(NamedTuple):
     """Devices to compile for. `text` is what the user typed: h100:8, v5e:4x4."""
 
     text: str

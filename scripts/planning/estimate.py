@@ -1,8 +1,8 @@
 """Estimates a run on absent devices: compiles its step for them and computes the roofline of the programs."""
 
-import dataclasses
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -26,8 +26,7 @@ GIB = 2**30
 PARTS = {"parameters": "parameters", "optimizer_state": "optimizer state", "ema_parameters": "averaged parameters"}
 
 
-@dataclasses.dataclass(frozen=True)
-class Memory:
+class Memory(NamedTuple):
     """Bytes on a device while a step runs, by kind."""
 
     used: int
@@ -44,8 +43,7 @@ class Memory:
         return f"{state}; activations, gradients and other temporaries {self.temporaries / GIB:.2f} GiB"
 
 
-@dataclasses.dataclass(frozen=True)
-class CompiledShape:
+class CompiledShape(NamedTuple):
     """The step for batches of one shape."""
 
     bucket: Bucket
@@ -55,8 +53,7 @@ class CompiledShape:
     memory: Memory
 
 
-@dataclasses.dataclass(frozen=True)
-class Estimate:
+class Estimate(NamedTuple):
     """A run on its target devices.
 
     Attributes:

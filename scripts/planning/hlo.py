@@ -16,8 +16,7 @@ _TABLES = ("FunctionNames", "FileLocations", "StackFrames")
 _CALLED = re.compile(r"(?:calls|to_apply|body)=%?([\w.\-]+)")
 
 
-@dataclasses.dataclass(frozen=True)
-class Shape:
+class Shape(NamedTuple):
     """An array type. `layout` is the text between the braces: minor-to-major order, tiles, memory space."""
 
     dtype: str

@@ -3,6 +3,7 @@
 import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from scripts.planning.devices import Target
 from scripts.planning.hlo import Computation, Instruction, Program
@@ -17,8 +18,7 @@ STEP = "CompiledStep."
 WRAPPERS = {"Layer", "SublayerConnection"}  # modules around every sublayer, which names leave out
 
 
-@dataclasses.dataclass(frozen=True)
-class Kernel:
+class Kernel(NamedTuple):
     """A kernel, launched `times` a step; bytes in main memory and FLOPs of products are those of one launch."""
 
     instruction: Instruction

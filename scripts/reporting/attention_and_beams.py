@@ -2,8 +2,7 @@
 
 import base64
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -22,8 +21,7 @@ from transformer.training.objectives import OBJECTIVES
 TITLES = {"cross": "cross-attention", "encoder": "encoder", "decoder": "decoder"}
 
 
-@dataclass(frozen=True)
-class Inspected:
+class Inspected(NamedTuple):
     """A sentence, numbered from 1, with the output of a run's model."""
 
     run: str

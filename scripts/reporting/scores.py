@@ -5,8 +5,7 @@ import collections
 import functools
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import altair as alt
 
@@ -26,8 +25,7 @@ SENTENCES = 20  # that differ most
 FREQUENCIES = (1, 2, 4, 8, 16, 32, 64, 128)  # the least number of occurrences in the references of each group's words
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """The chosen evaluations as systems, the result of `make_result`, and notes on missing evaluations.
 
     Without a comparable evaluation, `result` is None and there are no systems. `chosen` are the evaluations by the

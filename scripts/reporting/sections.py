@@ -3,8 +3,7 @@
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import altair as alt
 
@@ -44,8 +43,7 @@ OTHERS = (
 HEIGHT = 190
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     """A part of the page with a heading.
 
     Attributes:
@@ -61,8 +59,8 @@ class Section:
     title: str
     content: Mapping[str, Any] | None = None
     notes: Sequence[str] = ()
-    charts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    data: Mapping[str, Any] = field(default_factory=dict)
+    charts: Mapping[str, Mapping[str, Any]] = {}
+    data: Mapping[str, Any] = {}
 
 
 def runs_section(runs: Sequence[RecordedRun], systems: Sequence[System]) -> Section:

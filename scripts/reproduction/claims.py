@@ -12,7 +12,6 @@ survive other seeds, not whether it would survive other sentences.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -29,8 +28,7 @@ LOWER = -1
 EQUAL = 0
 
 
-@dataclass(frozen=True)
-class Contrast:
+class Contrast(NamedTuple):
     """A contrast's value, its standard error, and the degrees of freedom of that."""
 
     value: float

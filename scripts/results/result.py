@@ -2,8 +2,7 @@
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int, Num
@@ -18,9 +17,10 @@ from transformer.workdir import describe_note
 MAX_BINS = 6  # of sentence lengths
 MIN_BIN_SENTENCES = 30  # on average; BLEU of fewer sentences is unreliable
 
+Result = dict[str, Any]  # a JSON object
 
-@dataclass(frozen=True)
-class ScoredSystem:
+
+class ScoredSystem(NamedTuple):
     """A system with BLEU's sufficient statistics, the chrF of sentences (the mean over seeds) and scores by metric."""
 
     system: System
@@ -29,7 +29,7 @@ class ScoredSystem:
     samples: dict[str, Sample]
 
 
-def make_result(systems: Sequence[System], references: Sequence[str], samples: int, sentences: int) -> dict[str, Any]:
+def make_result(systems: Sequence[System], references: Sequence[str], samples: int, sentences: int) -> Result:
     """Compares every system with the first, by `samples` bootstrap resamples.
 
     Returns:
@@ -88,7 +88,7 @@ def _score(
     return ScoredSystem(system, sufficient["bleu"], chrf, samples)
 
 
-def _describe_system(scored: ScoredSystem, names: Sequence[str]) -> dict[str, Any]:
+def _describe_system(scored: ScoredSystem, names: Sequence[str]) -> Result:
     system = scored.system
     runs = [
         {
@@ -111,7 +111,7 @@ def _describe_system(scored: ScoredSystem, names: Sequence[str]) -> dict[str, An
     return described
 
 
-def _compare(first: ScoredSystem, second: ScoredSystem, references: Sequence[str], count: int) -> dict[str, Any]:
+def _compare(first: ScoredSystem, second: ScoredSystem, references: Sequence[str], count: int) -> Result:
     pair = {scored.system.label: scored for scored in (first, second)}
     differences = second.chrf - first.chrf
     most = [int(i) for i in np.argsort(-np.abs(differences), kind="stable")[:count] if differences[i] != 0]
@@ -133,7 +133,7 @@ def _compare(first: ScoredSystem, second: ScoredSystem, references: Sequence[str
     return {**labels, **tested, "method": method, "sentences": sentences}
 
 
-def _worst(scored: ScoredSystem, references: Sequence[str], count: int) -> list[dict[str, Any]]:
+def _worst(scored: ScoredSystem, references: Sequence[str], count: int) -> list[Result]:
     runs = scored.system.evaluations
     # Blank pairs are the ends of documents.
     worst = [i for i in np.argsort(scored.chrf, kind="stable") if references[i].strip() or runs[0].sources[i].strip()]
@@ -152,7 +152,7 @@ def _worst(scored: ScoredSystem, references: Sequence[str], count: int) -> list[
     ]
 
 
-def _bleu_by_length(metric: AdditiveMetric, systems: Sequence[ScoredSystem]) -> list[dict[str, Any]]:
+def _bleu_by_length(metric: AdditiveMetric, systems: Sequence[ScoredSystem]) -> list[Result]:
     lengths = systems[0].bleu[0, :, REFERENCE_LENGTH]
     bins = []
     for shortest, longest in length_bins(lengths):

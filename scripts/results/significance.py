@@ -23,7 +23,6 @@ No p-value is corrected for the number of systems.
 """
 
 import math
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,8 +37,7 @@ SEED = 12345  # sacreBLEU's default
 LEVEL = 0.05  # of a 95 % interval
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """The corpus scores of a system: of each seed, and of each seed in the resamples."""
 
     scores: Float[np.ndarray, "seeds"]

@@ -3,8 +3,7 @@
 import statistics
 import string
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from scripts.results.evaluations import Evaluation, differing_keys
 from transformer.config.keys import show
@@ -22,8 +21,7 @@ TIE_BREAKERS = (
 )
 
 
-@dataclass(frozen=True)
-class System:
+class System(NamedTuple):
     """Evaluations with different seeds. `differences` holds its values of the settings in which the systems differ."""
 
     label: str

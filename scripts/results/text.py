@@ -1,8 +1,9 @@
 """The result of a comparison as text, in tables with aligned columns."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from scripts.results.result import Result
 from scripts.results.systems import describe_checkpoints, describe_search, mean_and_spread
 from transformer.config.keys import show
 from transformer.data.sources.lines import counted
@@ -16,7 +17,7 @@ class Table(NamedTuple):
     rows: list[list[str]]
 
 
-def make_text(result: dict[str, Any]) -> str:
+def make_text(result: Result) -> str:
     """Returns the object that `result.make_result` returns as text."""
     tables = [table(result) for table in (setting_table, score_table, run_table, difference_table, length_table)]
     parts = [[describe_decoding(result)]]
@@ -27,7 +28,7 @@ def make_text(result: dict[str, Any]) -> str:
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
-def describe_decoding(result: dict[str, Any]) -> str:
+def describe_decoding(result: Result) -> str:
     """Returns the text that was translated and how, in one line that holds for all tables."""
     decodings = {}
     for system in result["systems"]:
@@ -37,14 +38,14 @@ def describe_decoding(result: dict[str, Any]) -> str:
     return "; ".join([f"{result['text']}, {counted(result['sentences'], 'sentence')}", *_labelled(decodings)])
 
 
-def setting_table(result: dict[str, Any]) -> Table:
+def setting_table(result: Result) -> Table:
     labels = [system["label"] for system in result["systems"]]
     settings = result["settings"].items()
     rows = [[key, *(show(value) for value in values.values())] for key, values in settings]
     return Table("Settings that differ", [["", *labels], *rows])
 
 
-def score_table(result: dict[str, Any]) -> Table:
+def score_table(result: Result) -> Table:
     names = _metrics(result["systems"])
     rows = [["", "seeds", *names]]
     for system in result["systems"]:
@@ -58,7 +59,7 @@ def score_table(result: dict[str, Any]) -> Table:
     return Table(title, rows)
 
 
-def run_table(result: dict[str, Any]) -> Table:
+def run_table(result: Result) -> Table:
     names = _metrics(result["systems"])
     noted = any(run["note"] for system in result["systems"] for run in system["runs"])
     others = ["commit", "workdir", "evaluation", *(["note"] if noted else [])]
@@ -70,7 +71,7 @@ def run_table(result: dict[str, Any]) -> Table:
     return Table("Runs (a + after the commit: with uncommitted changes)", rows)
 
 
-def difference_table(result: dict[str, Any]) -> Table:
+def difference_table(result: Result) -> Table:
     if not result["differences"]:
         return Table("There is only one system, so there are no differences.", [])
     names = _metrics(result["differences"])
@@ -87,7 +88,7 @@ def difference_table(result: dict[str, Any]) -> Table:
     return Table(f"Differences [95 % interval], p by {'. '.join(_labelled(methods))}", rows)
 
 
-def length_table(result: dict[str, Any]) -> Table:
+def length_table(result: Result) -> Table:
     labels = [system["label"] for system in result["systems"]]
     rows = [["tokens", "sentences", *labels, *(f"{label} - {labels[0]}" for label in labels[1:])]]
     for group in result["bleu_by_length"]:
@@ -98,7 +99,7 @@ def length_table(result: dict[str, Any]) -> Table:
     return Table("BLEU by length of the reference", rows)
 
 
-def _sentences(result: dict[str, Any], compared: dict[str, Any]) -> list[str]:
+def _sentences(result: Result, compared: Result) -> list[str]:
     if not compared["sentences"]:
         return []
     baseline, system = labels = compared["baseline"], compared["system"]
@@ -115,7 +116,7 @@ def _sentences(result: dict[str, Any], compared: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _worst(result: dict[str, Any]) -> list[str]:
+def _worst(result: Result) -> list[str]:
     lines = ["Worst sentences, by chrF"] if result["worst"] else []
     for sentence in result["worst"]:
         lines.append(f"line {sentence['line']}: chrF {sentence['chrf']:.1f}")
@@ -135,12 +136,12 @@ def _labelled(texts: dict[str, str]) -> list[str]:
     return list(distinct) if len(distinct) == 1 else [f"{label}: {text}" for label, text in texts.items()]
 
 
-def _metrics(objects: Sequence[dict[str, Any]]) -> list[str]:
+def _metrics(objects: Sequence[Result]) -> list[str]:
     """Returns the metrics of systems or differences; all of them have the same."""
     return [name for name in METRICS if name in objects[0]]
 
 
-def _interval(score: dict[str, Any], form: str) -> str:
+def _interval(score: Result, form: str) -> str:
     """Returns the interval of a score or a difference; empty if it has none."""
     low, high = score.get("interval", (None, None))
     return "" if low is None else f"[{low:{form}}, {high:{form}}]"

@@ -23,7 +23,7 @@ from scripts.serving import explore, languages, requests
 from scripts.serving.batching import QueueFull
 from scripts.serving.middleware import Measured, Metrics
 from scripts.serving.models import ServedModel
-from scripts.serving.requests import Limits
+from scripts.serving.requests import Fields, Limits
 from scripts.serving.texts import split_html
 from transformer.data.languages import base_code
 from transformer.support.errors import UserError
@@ -74,7 +74,7 @@ class Routes:
         self.sources = list(dict.fromkeys(source for source, _ in self.models))
         self.detector = languages.Detector(self.codes)
 
-    def limited(self, route: Callable[[dict[str, Any]], Awaitable[Any]]) -> Callable[[Request], Awaitable[Response]]:
+    def limited(self, route: Callable[[Fields], Awaitable[Any]]) -> Callable[[Request], Awaitable[Response]]:
         """Returns an endpoint that answers with the route's JSON for the fields of a request, within the limits."""
 
         async def endpoint(request: Request) -> Response:
@@ -97,7 +97,7 @@ class Routes:
 
         return endpoint
 
-    async def translate(self, fields: dict[str, Any]) -> dict[str, Any]:
+    async def translate(self, fields: Fields) -> dict[str, Any]:
         texts, is_list = requests.read_texts(fields, "q", self.limits)
         source, target = self._direction(fields)
         form = fields.get("format") or "text"
@@ -121,14 +121,14 @@ class Routes:
             answer["alternatives"] = [others for _, *others in found.values()]
         return answer if is_list else {key: value for key, (value,) in answer.items()}
 
-    async def detect(self, fields: dict[str, Any]) -> list[dict[str, Any]]:
+    async def detect(self, fields: Fields) -> list[dict[str, Any]]:
         texts, _ = requests.read_texts(fields, "q", self.limits)
         return self.detector("\n".join(texts))
 
-    def explored(self, function: Callable[..., Any]) -> Callable[[dict[str, Any]], Awaitable[Any]]:
+    def explored(self, function: Callable[..., Any]) -> Callable[[Fields], Awaitable[Any]]:
         """Returns the route of a function of a model and the fields, which the model's queue calls."""
 
-        async def route(fields: dict[str, Any]) -> Any:
+        async def route(fields: Fields) -> Any:
             served = self._model(*self._direction(fields))
             model = served.explorer
             queue = served.queue
@@ -166,7 +166,7 @@ class Routes:
         is_ok = all(model.queue.is_alive for model in self.models.values())
         return JSONResponse({"status": "ok" if is_ok else "failed"}, 200 if is_ok else 503)
 
-    def _direction(self, fields: dict[str, Any]) -> tuple[str, str]:
+    def _direction(self, fields: Fields) -> tuple[str, str]:
         """Returns the codes of source and target that a request names."""
         return tuple(self._served(requests.read_name(fields, name)) for name in ("source", "target"))
 
@@ -210,7 +210,7 @@ class Routes:
         return None if is_same else self._model(source, target)
 
 
-def _alternatives(fields: dict[str, Any]) -> int:
+def _alternatives(fields: Fields) -> int:
     try:
         value = float(str(fields.get("alternatives") or 0))
     except ValueError:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformer.support.errors import UserError
 
@@ -18,8 +18,7 @@ class QueueFull(Exception):
     """The queue has no place for all jobs of a request."""
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """A kind of work: a function from a list of arguments to a list of results, and the most arguments of a call."""
 
     function: Callable[[list[Any]], Sequence[Any]]

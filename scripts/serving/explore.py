@@ -11,13 +11,13 @@ import numpy as np
 from starlette.exceptions import HTTPException
 
 from scripts.charts import beam as beam_chart
-from scripts.serving.requests import Limits, read_texts
+from scripts.serving.requests import Fields, Limits, read_texts
 from transformer.api import Model
 from transformer.config.types import guided_heads
 from transformer.decoding.translation import Translation
 
 
-def attention(model: Model, fields: dict[str, Any], limits: Limits) -> dict[str, Any]:
+def attention(model: Model, fields: Fields, limits: Limits) -> dict[str, Any]:
     """Explains `translation` by cross-attention: weights (T, S), the mean of guided heads, or of the last layer."""
     source = _sentence(fields, "q", limits)
     target = _sentence(fields, "translation", limits)
@@ -28,13 +28,13 @@ def attention(model: Model, fields: dict[str, Any], limits: Limits) -> dict[str,
     return {"source": read.source_pieces, "target": read.target_output_pieces, "weights": weights}
 
 
-def score(model: Model, fields: dict[str, Any], limits: Limits) -> dict[str, Any]:
+def score(model: Model, fields: Fields, limits: Limits) -> dict[str, Any]:
     """Scores each of `translations`, a list of texts, in total and by tokens."""
     source, (targets, _) = _sentence(fields, "q", limits), read_texts(fields, "translations", limits)
     return {"scores": _as_json(model.score([(source, target) for target in targets]))}
 
 
-def alternatives(model: Model, fields: dict[str, Any], limits: Limits) -> dict[str, Any]:
+def alternatives(model: Model, fields: Fields, limits: Limits) -> dict[str, Any]:
     """Completes `prefix` with each of the likeliest next tokens, twice as many as the beam has hypotheses."""
     source = _whole(model, fields, limits)
     prefix = _sentence({"prefix": "", **fields}, "prefix", limits)
@@ -42,7 +42,7 @@ def alternatives(model: Model, fields: dict[str, Any], limits: Limits) -> dict[s
     return {"alternatives": _as_json(model.alternatives(source, prefix, count))}
 
 
-def beam(model: Model, fields: dict[str, Any], limits: Limits) -> dict[str, Any]:
+def beam(model: Model, fields: Fields, limits: Limits) -> dict[str, Any]:
     """Shows the hypotheses of the beam search: a chart of Vega-Lite, as the report has it."""
     return beam_chart.tree(model.beam_tree(_whole(model, fields, limits))).to_dict()
 
@@ -55,7 +55,7 @@ def _as_json(translations: Sequence[Translation]) -> list[dict[str, Any]]:
     return [{name: getattr(translation, name) for name in names} for translation in translations]
 
 
-def _whole(model: Model, fields: dict[str, Any], limits: Limits) -> str:
+def _whole(model: Model, fields: Fields, limits: Limits) -> str:
     """Returns the field `q`. Raises HTTPException if a search would cut it."""
     source = _sentence(fields, "q", limits)
     longest = model.config.decoding.max_source_length
@@ -64,7 +64,7 @@ def _whole(model: Model, fields: dict[str, Any], limits: Limits) -> str:
     return source
 
 
-def _sentence(fields: dict[str, Any], name: str, limits: Limits) -> str:
+def _sentence(fields: Fields, name: str, limits: Limits) -> str:
     (text, *_), is_list = read_texts(fields, name, limits)
     if is_list:
         raise HTTPException(400, f"Invalid request: {name} must be one text")

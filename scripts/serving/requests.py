@@ -19,6 +19,9 @@ from transformer.decoding.control.glossary import Glossary
 CLIENT_CLOSED = 499  # nginx's status for a client that went away; nobody receives it
 
 
+Fields = dict[str, Any]  # of a request
+
+
 class Limits(NamedTuple):
     """The most that clients may ask for.
 
@@ -34,7 +37,7 @@ class Limits(NamedTuple):
     shapes: int
 
 
-async def read_fields(request: Request, limits: Limits) -> dict[str, Any]:
+async def read_fields(request: Request, limits: Limits) -> Fields:
     """Returns the fields of a JSON object or of a form. Raises HTTPException if the body is neither, or too large."""
     body = bytearray()
     async for chunk in request.stream():
@@ -61,7 +64,7 @@ async def read_fields(request: Request, limits: Limits) -> dict[str, Any]:
     return {**_gather(request.query_params.multi_items()), **_gather(form)}  # as LibreTranslate
 
 
-def _gather(pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
+def _gather(pairs: Sequence[tuple[str, str]]) -> Fields:
     """Returns the fields of a form, as lists if they come more than once."""
     fields = {}
     for name, value in pairs:
@@ -72,7 +75,7 @@ def _gather(pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
 async def _read_multipart(request: Request, header: str, body: bytes) -> list[tuple[str, str]]:
     """Returns the fields of a form in UTF-8. Other codecs may fail or take quadratic time."""
 
-    async def receive() -> dict[str, Any]:
+    async def receive() -> Fields:
         return {"type": "http.request", "body": body}
 
     headers = [(b"content-type", re.sub("charset", "_", header, flags=re.IGNORECASE).encode("latin-1"))]
@@ -80,13 +83,13 @@ async def _read_multipart(request: Request, header: str, body: bytes) -> list[tu
         return form.multi_items()
 
 
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _distinct(pairs: list[tuple[str, Any]]) -> Fields:
     if len(fields := dict(pairs)) < len(pairs):
         raise HTTPException(400, "Invalid JSON format: an object has a name twice")
     return fields
 
 
-def check_key(fields: dict[str, Any], keys: Sequence[str]) -> None:
+def check_key(fields: Fields, keys: Sequence[str]) -> None:
     """Raises HTTPException unless there are no keys or the field `api_key` is one. Takes the same time for all keys."""
     given = str(fields.get("api_key") or "").encode("utf-8", "surrogatepass")
     matches = [hmac.compare_digest(given, key.encode()) for key in keys]
@@ -94,7 +97,7 @@ def check_key(fields: dict[str, Any], keys: Sequence[str]) -> None:
         raise HTTPException(403, "Invalid API key" if given else "Please contact the server operator for an API key")
 
 
-def read_texts(fields: dict[str, Any], name: str, limits: Limits) -> tuple[list[str], bool]:
+def read_texts(fields: Fields, name: str, limits: Limits) -> tuple[list[str], bool]:
     """Returns the texts of a field, and whether it is a list. Raises HTTPException if it is missing or too large."""
     value = fields.get(name)
     texts = value if isinstance(value, list) else [value]
@@ -107,7 +110,7 @@ def read_texts(fields: dict[str, Any], name: str, limits: Limits) -> tuple[list[
 
 
 def read_controls(
-    fields: dict[str, Any], texts: Sequence[str], is_list: bool, limits: Limits
+    fields: Fields, texts: Sequence[str], is_list: bool, limits: Limits
 ) -> tuple[list[Control], Glossary]:
     """Returns the control of each text, and the glossary of all, whose terms are not among the required phrases yet.
 
@@ -135,7 +138,7 @@ def _check_size(texts: Sequence[str], limits: Limits) -> None:
             raise HTTPException(400, f"Invalid request: request ({size}) exceeds text limit ({limit})")
 
 
-def read_name(fields: dict[str, Any], name: str) -> str:
+def read_name(fields: Fields, name: str) -> str:
     value = fields.get(name)
     if not value:
         raise HTTPException(400, f"Invalid request: missing {name} parameter")

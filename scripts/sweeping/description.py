@@ -12,7 +12,7 @@ import itertools
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
@@ -28,8 +28,7 @@ Values = dict[str, Value]
 DRY_RUN_TRIALS = 12  # more than the random trials with which TPE, CMA-ES and GP begin: 10, 1 and 10
 
 
-@dataclass(frozen=True)
-class Sweep:
+class Sweep(NamedTuple):
     """The trials of a sweep.
 
     Attributes:

@@ -3,9 +3,8 @@
 import argparse
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from configs.rules import HOST, LOG, MESH
 from scripts.sweeping.description import Sweep, Values, extremes
@@ -22,8 +21,7 @@ from transformer.training.objectives import OBJECTIVES
 from transformer.workdir import Workdir, open_existing
 
 
-@dataclass(frozen=True)
-class Training:
+class Training(NamedTuple):
     """Trials that are runs of `transformer.train` with `config` and the varied values."""
 
     config: Config
@@ -70,8 +68,7 @@ class Training:
         return {line["step"]: line[objective] for line in lines if line["split"] == "valid" and objective in line}
 
 
-@dataclass(frozen=True)
-class Decoding:
+class Decoding(NamedTuple):
     """Trials that evaluate the run in the workdir `source` on its validation split. `Training` explains the methods."""
 
     config: Config

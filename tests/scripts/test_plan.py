@@ -1,6 +1,5 @@
 """The report on a tiny model, whose programs XLA compiles for this machine's CPU in place of the accelerator."""
 
-import dataclasses
 import json
 import os
 import re
@@ -130,8 +129,8 @@ def test_the_memory_in_the_report(print_plan, estimated):
 
 def with_memory(estimated: Estimate, **changes: int) -> Estimate:
     """Returns the estimate with another memory of its largest shape."""
-    memory = dataclasses.replace(estimated.largest.memory, **changes)
-    return dataclasses.replace(estimated, largest=dataclasses.replace(estimated.largest, memory=memory))
+    memory = estimated.largest.memory._replace(**changes)
+    return estimated._replace(largest=estimated.largest._replace(memory=memory))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """The commands of import and export, and their certificates, with a toolkit that answers from a file."""
 
-import dataclasses
 import errno
 import json
 import os
@@ -317,7 +316,7 @@ def test_mistakes_are_errors_of_one_line_before_work_begins(model, toy, tmp_path
 @pytest.mark.usefixtures("decoded_once")
 def test_languages_are_asked_for_if_the_files_do_not_name_them(model, toy, tmp_path, capsys, monkeypatch):
     config = {key: value for key, value in model.config.items() if "language" not in key}
-    unnamed = dataclasses.replace(model, config=config)
+    unnamed = model._replace(config=config)
     monkeypatch.setitem(formats.FORMATS, "toy", formats.FORMATS["toy"]._replace(read=lambda path: unnamed))
     source = f"--from={toy()}"
     assert run(import_model, source, *flags(tmp_path, "new")) == 2
@@ -347,7 +346,7 @@ def test_the_validation_split_is_used_with_its_references(model, equal, tmp_path
     for language in ("de", "en"):
         (tmp_path / f"valid.{language}").write_text("".join(f"{text}\n" for text in TEXTS))
     config = model.config | workdirs.NO_DATA | {"data.path": str(tmp_path)}
-    full = certificate.float32_config(dataclasses.replace(model, config=config), COMMON_SEARCH)
+    full = certificate.float32_config(model._replace(config=config), COMMON_SEARCH)
     valid = sentences.default_sentences(full)
     assert valid.texts == valid.references == list(TEXTS)
     request = {"beam_size": 2, "length_penalty": 1.0, "max_length": 9, "quantization": None}

@@ -1,6 +1,5 @@
 """Models of CTranslate2: tiny files by an independent writer, damage to them, and round trips by its own converter."""
 
-import dataclasses
 import json
 import struct
 from pathlib import Path
@@ -152,7 +151,7 @@ def test_a_shortlist_is_a_vocabulary_map(is_shared):
     translations[5], translations[7, 0] = (9, 8), 6
     shortlist = Shortlist(translations, np.array([4, EOS], np.int32), tokenizer.target.size, is_shared)
     share = "all" if is_shared else "target"
-    model = dataclasses.replace(random_model(tokenizer, model__share_embeddings=share), shortlist=shortlist)
+    model = random_model(tokenizer, model__share_embeddings=share)._replace(shortlist=shortlist)
     lines = dict(line.split("\t") for line in ctranslate2.vocabulary_map(model).splitlines())
     assert lines[""].split(" ") == [target[4], target[EOS]]
     copied = [source[5]] if is_shared else []

@@ -1,6 +1,5 @@
 """MarianMTModel and Pegasus folders against Transformers, in float32 and in both directions."""
 
-import dataclasses
 import json
 import subprocess
 from pathlib import Path
@@ -119,7 +118,7 @@ def test_transformers_computes_what_is_exported(interop_python, tmp_path, sizes,
     if "output_bias" in model.parameters:
         bias = model.parameters["output_bias"].copy()
         bias[BOS] = NEVER  # as in training, which has no BOS to predict
-        model = dataclasses.replace(model, parameters=model.parameters | {"output_bias": bias})
+        model = model._replace(parameters=model.parameters | {"output_bias": bias})
     hugging_face_export.write(model, tmp_path, None)
     ours, theirs = answers(model, tmp_path, FORMATS["huggingface"], interop_python, TEXTS)
     np.testing.assert_allclose(ours["scores"], theirs["scores"], atol=1e-4)

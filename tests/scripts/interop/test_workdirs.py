@@ -1,6 +1,5 @@
 """Portable models as workdirs, which all commands take, and back."""
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -29,7 +28,7 @@ ORIGIN = {"format": "marian", "files": {"model.npz": "0" * 64}, "licence": "CC-B
 def model() -> PortableModel:
     tokenizer = make_tokenizer(28)
     shortlist = Shortlist(np.arange(56, dtype=np.int32).reshape(28, 2) % 28, np.arange(4, 9), 28, is_shared=True)
-    return dataclasses.replace(random_model(tokenizer), shortlist=shortlist)
+    return random_model(tokenizer)._replace(shortlist=shortlist)
 
 
 def write(model: PortableModel, path: Path) -> Path:
@@ -128,7 +127,7 @@ def test_what_needs_text_asks_for_it(workdir, tmp_path, capsys):
 @pytest.mark.slow
 def test_a_run_starts_from_it_and_decodings_are_swept(model, pair, tmp_path):
     texts = {"data.path": str(pair[0].parent), "data.test_split": "test"}
-    workdir = write(dataclasses.replace(model, config=model.config | texts), tmp_path / "with-text")
+    workdir = write(model._replace(config=model.config | texts), tmp_path / "with-text")
     settings = {"training.steps": 2, "batch.tokens": 2048, "training.init_from": workdir, "training.samples": 0}
     flags = (f"--config.{key}={value}" for key, value in settings.items())
     assert run(train, f"--config={workdir}/config.json", f"--workdir={tmp_path / 'tuned'}", *flags) == 0
@@ -176,20 +175,20 @@ def test_a_model_of_hugging_face_is_fine_tuned_and_goes_back(interop_python, tmp
 def test_parameters_that_do_not_fit_are_refused(model, tmp_path):
     def error(**parameters) -> str:
         arrays = {name: array for name, array in (model.parameters | parameters).items() if array is not None}
-        return refusal(write, dataclasses.replace(model, parameters=arrays), tmp_path / "refused")
+        return refusal(write, model._replace(parameters=arrays), tmp_path / "refused")
 
     table = "decoder.embedding.table"
     assert f"{table}: has (3, 8), must have (28, 8)" in error(**{table: np.zeros((3, 8), np.float32)})
     assert f"{table}: has none, must have (28, 8)" in error(**{table: None})
     assert "extra: has (2,), must have none" in error(extra=np.zeros(2, np.float32))
-    wrong = dataclasses.replace(model, config=model.config | {"model.num_heads": 3})
+    wrong = model._replace(config=model.config | {"model.num_heads": 3})
     assert "d_model must be divisible by num_heads" in refusal(write, wrong, tmp_path / "refused")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_setting_that_a_format_cannot_express_is_named(model):
     model.check_expressible("toy", {"model.positions": ("sinusoidal",), "model.num_heads": (2, 4)})
-    rotary = dataclasses.replace(model, config=model.config | {"model.positions": "rotary"})
+    rotary = model._replace(config=model.config | {"model.positions": "rotary"})
     expected = "--format=toy: cannot express model.positions=rotary, only sinusoidal, learned"
     assert refusal(rotary.check_expressible, "toy", {"model.positions": ("sinusoidal", "learned")}) == expected
 

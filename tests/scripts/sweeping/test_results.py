@@ -1,7 +1,6 @@
 """The table, `trials.csv` and the importances of trials whose values are known."""
 
 import csv
-import dataclasses
 import io
 import json
 import math
@@ -98,7 +97,7 @@ def test_validation_bleu_is_shown_with_its_sentences_and_beam(tmp_path, config, 
     folder.record.write_text(json.dumps(folder.describe(sweep, training.identity)))
     expected = f"bleu: valid, {line}, best validation of each trial."
     assert results.describe_decoding(folder, sweep, 0) == expected
-    assert results.describe_decoding(folder, dataclasses.replace(sweep, objective="nll"), 0) == ""
+    assert results.describe_decoding(folder, sweep._replace(objective="nll"), 0) == ""
 
 
 def test_a_key_that_decides_the_objective_has_all_the_importance(tmp_path):

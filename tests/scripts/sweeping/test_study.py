@@ -1,6 +1,5 @@
 """No trial is lost and none is done twice, however many processes claim trials, die or resume."""
 
-import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 
 import optuna
@@ -149,7 +148,7 @@ def test_workers_that_share_a_study_do_each_trial_once(open_study):
 
 
 def test_a_search_can_be_made_longer(tmp_path):
-    shorter, longer = make_study(tmp_path, SEARCH), make_study(tmp_path, dataclasses.replace(SEARCH, trials=({},) * 7))
+    shorter, longer = make_study(tmp_path, SEARCH), make_study(tmp_path, SEARCH._replace(trials=({},) * 7))
     assert len(shorter.trials()) == 5 and len(longer.trials()) == 7
     assert claim(shorter, 7) == [0, 1, 2, 3, 4, 5, 6]
 
