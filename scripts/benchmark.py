@@ -55,7 +55,7 @@ def make_parser() -> cli.Parser:
     )
     parser.add_argument("--threads", type=int, metavar="N", help="train, decode: cores of each system (all)")
     parser.add_argument("--pairs", type=int, metavar="N", help="data: pairs to generate (2000000)")
-    parser.add_argument("--readme", metavar="FILE", help="write the table into this file, between its marks")
+    markdown.add_flag(parser)
     return parser
 
 

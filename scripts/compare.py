@@ -57,12 +57,10 @@ def make_parser() -> cli.Parser:
     parser.add_argument("--split", choices=SPLITS, default="valid", help="the split to compare on (valid)")
     parser.add_argument("--data", metavar="WORKDIR", help="another run, whose split is compared on instead")
     parser.add_argument("--checkpoint", metavar="best|last|STEP", help="evaluations of this checkpoint")
-    parser.add_argument("--average", metavar="N", type=int, help="evaluations of the mean of N checkpoints")
+    parser.add_number("--average", None, "evaluations of the mean of N checkpoints")
     parser.add_argument("--evaluate", action="store_true", help="run transformer.evaluate where one is missing")
-    samples = cli.at_least(MIN_SAMPLES)
-    sentences = cli.at_least(0)
-    parser.add_argument("--samples", metavar="N", type=samples, default=1000, help="bootstrap resamples (1000)")
-    parser.add_argument("--sentences", metavar="N", type=sentences, default=5, help="how many sentences to show (5)")
+    parser.add_number("--samples", 1000, "bootstrap resamples", MIN_SAMPLES)
+    parser.add_number("--sentences", 5, "how many sentences to show", least=0)
     parser.add_argument("--format", choices=("text", "json"), default="text", help="output format (text)")
     return parser
 

@@ -9,12 +9,12 @@ end, and at any time with --report, it prints a table of what the plan measures,
 
 import argparse
 
+from scripts import markdown
 from transformer.config import cli
 from transformer.support import files
 
 
 def main(arguments: argparse.Namespace) -> None:
-    from scripts import markdown
     from scripts.distillation import plan, report, stages
     from scripts.distillation.folder import Folder
 
@@ -34,7 +34,7 @@ def make_parser() -> cli.Parser:
     parser.add_argument("--plan", metavar="FILE.py", required=True, help="the stages, as in configs/distillation")
     parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of all stages")
     parser.add_argument("--report", action="store_true", help="run nothing; print the table")
-    parser.add_argument("--readme", metavar="FILE", help="Markdown file to write the table into, between its marks")
+    markdown.add_flag(parser)
     return parser
 
 

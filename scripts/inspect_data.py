@@ -144,10 +144,8 @@ def make_parser() -> cli.Parser:
     parser.add_argument("--reverse", metavar="DIR", help="the same for the other direction")
     parser.add_argument("--source", metavar="FILE", help="sources of another corpus, one a line")
     parser.add_argument("--target", metavar="FILE", help="its targets")
-    parser.add_argument("--worst", metavar="N", type=cli.at_least(0), default=20, help="pairs to print (20)")
-    parser.add_argument(
-        "--min_tokens", metavar="N", type=cli.at_least(0), default=5, help="tokens of the shortest target to rank (5)"
-    )
+    parser.add_number("--worst", 20, "pairs to print", least=0)
+    parser.add_number("--min_tokens", 5, "tokens of the shortest target to rank", least=0)
     parser.add_argument("--exclude", metavar="FILE", type=Path, help="write a list of the worst pairs")
     parser.add_argument(
         "--share", metavar="X", type=float, default=0.05, help="fraction of the pairs in the list (0.05)"

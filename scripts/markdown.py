@@ -1,5 +1,6 @@
 """Markdown tables, and marked parts of files that tables replace."""
 
+import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -12,6 +13,12 @@ def table(rows: Sequence[Sequence[str]], notes: Iterable[str] = ()) -> str:
     header, *cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     lines = [f"| {' | '.join(row)} |\n" for row in (header, ["---"] * len(header), *cells)]
     return "".join([*lines, *(f"\n{note}\n" for note in notes)])
+
+
+def add_flag(parser: argparse.ArgumentParser) -> None:
+    """Adds the flag --readme."""
+    text = "Markdown file to write the table into, between its marks"
+    parser.add_argument("--readme", metavar="FILE", help=text)
 
 
 def check_marks(name: str, readme: str | None) -> None:

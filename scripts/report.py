@@ -21,6 +21,7 @@ from pathlib import Path
 
 from absl import logging
 
+from scripts import markdown
 from transformer.config import cli
 from transformer.data.sources.source import SPLITS
 from transformer.support import files
@@ -31,7 +32,6 @@ SENTENCES, MAX_SENTENCES = 3, 20  # of the split, of which attention is drawn
 
 def main(arguments: argparse.Namespace) -> None:
     check_flags(arguments)
-    from scripts import markdown
     from scripts.reporting.table import make_table, read_results
     from scripts.sweeping.folder import expand_sweeps
 
@@ -78,7 +78,7 @@ def make_parser() -> cli.Parser:
     )
     count = "show attention for N sentences of the split as well (3)"
     parser.add_argument("--sentences", metavar="N", type=int, choices=range(MAX_SENTENCES + 1), help=count)
-    parser.add_argument("--readme", metavar="FILE", help="Markdown file to write the table into, between its marks")
+    markdown.add_flag(parser)
     return parser
 
 

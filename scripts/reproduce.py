@@ -12,11 +12,11 @@ with seed 0 first, so an unfinished table soon has every row. More --seeds can b
 import argparse
 from pathlib import Path
 
+from scripts import markdown
 from transformer.config import cli
 
 
 def main(arguments: argparse.Namespace) -> None:
-    from scripts import markdown
     from scripts.reproduction.rows import make_trials, read_results, read_rows, recorded_rows
     from scripts.reproduction.tables import make_text
     from scripts.sweeping import description, running
@@ -48,11 +48,11 @@ def make_parser() -> cli.Parser:
     parser.add_argument("--data", metavar="FOLDER", help="folder of the data, or multi30k (mini), wmt14 (paper)")
     parser.add_argument("--output", metavar="DIR", help="folder of the runs (runs/table3-SCALE)")
     parser.add_argument("--rows", metavar="ROW,...", help="train only these rows and base (those of the scale)")
-    parser.add_argument("--seeds", metavar="N", type=cli.at_least(1), default=2, help="seeds of each row (2)")
-    parser.add_argument("--jobs", metavar="N", type=cli.at_least(1), default=1, help="runs at a time (1)")
+    parser.add_number("--seeds", 2, "seeds of each row")
+    parser.add_number("--jobs", 1, "runs at a time")
     parser.add_argument("--retry_failed", action="store_true", help="run again the runs that failed earlier")
     parser.add_argument("--report", action="store_true", help="run nothing; print the tables of the complete runs")
-    parser.add_argument("--readme", metavar="FILE", help="Markdown file to write the tables into, between its marks")
+    markdown.add_flag(parser)
     return parser
 
 

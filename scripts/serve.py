@@ -120,24 +120,19 @@ def bind(host: str, port: int) -> socket.socket:
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.serve", __doc__, overrides="decoding")
-    number = cli.at_least(1)
     parser.add_model_flags(several=True)
     parser.add_argument("--languages", metavar="PAIRS", default="", help="SOURCE:TARGET,... of the only model")
     parser.add_argument("--host", metavar="ADDRESS", default="127.0.0.1", help="address to listen on (127.0.0.1)")
-    parser.add_argument("--port", metavar="PORT", type=cli.at_least(0), default=5000, help="0: any free one (5000)")
+    parser.add_number("--port", 5000, "port to listen on; 0: any free one", least=0)
     parser.add_argument("--api_keys", metavar="FILE", help="a key a line; requests must have one as api_key")
-    for name, default, text in (
-        ("max_characters", 5000, "characters of a request"),
-        ("max_items", 100, "texts of a request"),
-        ("max_body_bytes", 200_000, "bytes of a request"),
-        ("max_requests", 256, "requests at a time"),
-        ("max_seconds", 60, "seconds of a request"),
-        ("max_queue", 2000, "sentences that wait for one model"),
-    ):
-        parser.add_argument(f"--{name}", metavar="N", type=number, default=default, help=f"{text} ({default})")
-    shapes = "shapes of controls that stay compiled; 0: no controls (16)"
-    parser.add_argument("--max_shapes", metavar="N", type=cli.at_least(0), default=16, help=shapes)
-    parser.add_argument("--wait_ms", metavar="N", type=cli.at_least(0), default=20, help="wait of a busy queue (20)")
+    parser.add_number("--max_characters", 5000, "characters of a request")
+    parser.add_number("--max_items", 100, "texts of a request")
+    parser.add_number("--max_body_bytes", 200_000, "bytes of a request")
+    parser.add_number("--max_requests", 256, "requests at a time")
+    parser.add_number("--max_seconds", 60, "seconds of a request")
+    parser.add_number("--max_queue", 2000, "sentences that wait for one model")
+    parser.add_number("--max_shapes", 16, "shapes of controls that stay compiled; 0: no controls", least=0)
+    parser.add_number("--wait_ms", 20, "wait of a busy queue", least=0)
     return parser
 
 

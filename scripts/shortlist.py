@@ -50,9 +50,7 @@ def main(arguments: argparse.Namespace) -> None:
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.shortlist", __doc__)
     parser.add_argument("--workdir", required=True, metavar="DIR", help="workdir of the run")
-    parser.add_argument(
-        "--pairs", type=cli.at_least(1), default=200_000, metavar="N", help="most training pairs to learn from (200000)"
-    )
+    parser.add_number("--pairs", 200_000, "most training pairs to learn from")
     return parser
 
 

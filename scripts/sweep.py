@@ -12,12 +12,12 @@ import argparse
 import functools
 from pathlib import Path
 
+from scripts import markdown
 from transformer.config import cli
 from transformer.support.errors import UserError
 
 
 def main(arguments: argparse.Namespace) -> None:
-    from scripts import markdown
     from scripts.sweeping import description, results, running, tasks
     from scripts.sweeping.folder import Folder, recorded_sweep
     from scripts.sweeping.study import SweepStudy, check_exists, storage_errors
@@ -70,13 +70,13 @@ def make_parser() -> cli.Parser:
     parser.add_argument("--sweep", metavar="FILE.py", help="the keys to vary; configs/sweeps has examples")
     parser.add_argument("--config", metavar="FILE.py[:ARG]", help="the configuration of the trials")
     parser.add_argument("--from", dest="source", metavar="WORKDIR", help="decode this run's validation split instead")
-    parser.add_argument("--jobs", metavar="N", type=cli.at_least(1), help="trials at a time (1; with --together all)")
+    parser.add_number("--jobs", None, "trials at a time (1; with --together all)")
     parser.add_argument("--together", action="store_true", help="train trials that differ in numbers as one program")
     parser.add_argument("--plan", action="store_true", help="print how many trials fit in memory --together, and stop")
     parser.add_argument("--storage", metavar="URL", help="PostgreSQL, for several machines (SQLite in DIR)")
     parser.add_argument("--retry_failed", action="store_true", help="run again the trials that failed earlier")
     parser.add_argument("--report", action="store_true", help="run nothing; print the table")
-    parser.add_argument("--readme", metavar="FILE", help="Markdown file to write the table into, between its marks")
+    markdown.add_flag(parser)
     return parser
 
 

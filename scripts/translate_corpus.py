@@ -83,15 +83,15 @@ def make_parser() -> cli.Parser:
     parser.add_argument("--source", required=True, metavar="FILE,FILE,...|FOLDER", help="text, .gz or .parquet files")
     parser.add_argument("--column", metavar="NAME", default="text", help="column of Parquet to translate (text)")
     parser.add_argument("--output", required=True, metavar="FOLDER", help="folder of the shards, new or to continue")
-    parser.add_argument("--n_best", type=cli.at_least(1), default=1, metavar="N", help="translations of each line (1)")
+    parser.add_number("--n_best", 1, "translations of each line")
     parser.add_argument("--format", choices=("parquet", "text"), default="parquet", help="output format (parquet)")
-    parser.add_argument("--shards", type=cli.at_least(1), metavar="N", help="number of shards (one per 10,000 lines)")
+    parser.add_number("--shards", None, "number of shards (one per 10,000 lines)")
     place = parser.add_mutually_exclusive_group()
     place.add_argument("--shard", type=part_of, metavar="I/N", help="translate part I of N here, without Ray")
     place.add_argument("--ray", metavar="ADDRESS", help="address of a Ray cluster (starts one on this machine)")
-    parser.add_argument("--workers", type=cli.at_least(1), default=1, metavar="N", help="processes of Ray (1)")
-    parser.add_argument("--worker_cpus", type=cli.at_least(1), default=1, metavar="N", help="CPU cores of each (1)")
-    parser.add_argument("--worker_gpus", type=cli.at_least(0), default=0, metavar="N", help="GPUs of each (0)")
+    parser.add_number("--workers", 1, "processes of Ray")
+    parser.add_number("--worker_cpus", 1, "CPU cores of each")
+    parser.add_number("--worker_gpus", 0, "GPUs of each", least=0)
     return parser
 
 

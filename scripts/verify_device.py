@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from absl import logging
 
+from scripts import markdown
 from scripts.verification.outcomes import Outcome
 from transformer.config import cli
 from transformer.support import files
@@ -41,8 +42,7 @@ T = TypeVar("T")
 
 
 def main(arguments: argparse.Namespace) -> None:
-    from scripts import markdown  # these imports take seconds, which --help should not
-    from scripts.benchmarking.measurement import commit
+    from scripts.benchmarking.measurement import commit  # these imports take seconds, which --help should not
     from scripts.verification.processes import EXACT, results_of
     from scripts.verification.report import HEADER, Report, cells, describe
 
@@ -93,7 +93,7 @@ def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.verify_device", __doc__)
     parser.add_argument("--quick", action="store_true", help="measure a small model only")
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="folder for verification.json")
-    parser.add_argument("--readme", metavar="FILE", help="Markdown file whose table gets the speeds")
+    markdown.add_flag(parser)
     return parser
 
 

@@ -189,7 +189,7 @@ def make_parser() -> cli.Parser:
         "--config", required=True, metavar="FILE.py[:ARG]", help="the configuration; it should save checkpoints often"
     )
     parser.add_argument("--workdir", required=True, metavar="DIR", help="a new folder for the runs")
-    parser.add_argument("--kills", type=cli.at_least(1), default=20, metavar="N", help="number of kills (20)")
+    parser.add_number("--kills", 20, "number of kills")
     return parser
 
 

@@ -78,7 +78,7 @@ def as_jsonl(source: str, translations: Sequence[Any]) -> str:
 def make_parser() -> cli.Parser:
     parser = cli.Parser("transformer.translate", __doc__, overrides="decoding")
     parser.add_model_flags(rerank=True, languages=True)
-    parser.add_argument("--n_best", metavar="N", type=cli.at_least(1), default=1, help="translations a line (1)")
+    parser.add_number("--n_best", 1, "translations a line")
     parser.add_argument("--format", choices=("text", "jsonl"), default="text", help="output format (text)")
     parser.add_argument("--glossary", metavar="FILE", help="a term, a tab and its translation a line")
     columns = {"action": "append_const", "dest": "columns", "default": [], "help": "read a column more of each line"}

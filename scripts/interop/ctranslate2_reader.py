@@ -20,7 +20,6 @@ VERSIONS = range(2, 7)  # of the binary layout
 DTYPES = dict(enumerate(map(np.dtype, ("float32", "int8", "int16", "int32", "float16", jnp.bfloat16))))
 DTYPE_OF_SIZE = {4: DTYPES[0], 2: DTYPES[2], 1: DTYPES[1]}  # before version 4
 NUM_HEADS = {"TransformerSpec": 8, "TransformerBase": 8, "TransformerBig": 16}  # unless a variable says it
-TYPES = {str: "a string", bool: "true or false", float: "a number such as 1e-06"}  # of settings
 WITHOUT_EFFECT = ("alignment_layer", "alignment_heads", "embeddings_merge", "alibi_use_positive_positions")
 
 
@@ -214,5 +213,5 @@ def _read_settings(folder: Path, variables: Arrays) -> dict[str, Any]:
         if key not in SETTINGS and value:
             raise UserError(f"has the setting {key}={show(value)}, which no model here has")
         if key in SETTINGS and not isinstance(value, kind := type(SETTINGS[key])):
-            raise UserError(f"has the setting {key}={show(value)}, must be {TYPES[kind]}")
+            raise UserError(f"has the setting {key}={show(value)}, must be a {kind.__name__}")
     return settings

@@ -37,6 +37,8 @@ def write(model: PortableModel, folder: Path, quantization: str | None, python: 
     settings = model.settings
     _check_expressible(model, settings)
     dtype = np.dtype(quantization or "float32")
+    never = forbidden_tokens(settings["decoding.forbid_unk"])
+    banned = map(model.tokenizer.target.pieces.index, settings["decoding.banned_pieces"])
     longest = settings["decoding.max_source_length"]
     length = output_limit(longest, freeze(settings).decoding) + 2  # of an output, with BOS and EOS
     arrays = _layers(model.parameters, settings) | _tables(model.parameters, settings, max(length, longest))
@@ -65,7 +67,7 @@ def write(model: PortableModel, folder: Path, quantization: str | None, python: 
         "max_length": length,
         "min_length": settings["decoding.min_length"] and settings["decoding.min_length"] + 1,  # with the start
         "no_repeat_ngram_size": settings["decoding.no_repeat_ngram"],
-        "bad_words_ids": [[token] for token in _banned(model, settings)],
+        "bad_words_ids": [[token] for token in (*never, *banned)],
     }
     texts = {name: settings[key] for key, name in names.LANGUAGES.items()} | {
         "tokenizer_class": "MarianTokenizer",
@@ -81,13 +83,6 @@ def write(model: PortableModel, folder: Path, quantization: str | None, python: 
         if side == 0 or not settings["tokenizer.shared"]:
             ids = {piece: token for token, piece in enumerate(vocabulary.pieces)}
             files.write_json(folder / names.VOCABULARIES[side], ids)
-
-
-def _banned(model: PortableModel, settings: Settings) -> list[int]:
-    """Returns the tokens that are never generated."""
-    pieces = model.tokenizer.target.pieces
-    never = forbidden_tokens(settings["decoding.forbid_unk"])
-    return [*never, *map(pieces.index, settings["decoding.banned_pieces"])]
 
 
 def _check_expressible(model: PortableModel, settings: Settings) -> None:

@@ -134,7 +134,7 @@ def test_wrong_flags_are_a_one_line_error(parser, argv, says, capsys):
 
 def test_integers_below_the_least_are_refused(capsys):
     parser = cli.Parser("scripts.any", "Any command.")
-    parser.add_argument("--jobs", type=cli.at_least(1))
+    parser.add_number("--jobs", None, "jobs")
     assert parser.parse(["--jobs=1"]).jobs == 1
     for text, reason in (("0", "0: must be at least 1"), ("one", "invalid integer value: 'one'")):
         _, _, errors = ends_with(parser, [f"--jobs={text}"], capsys)

@@ -122,22 +122,22 @@ class Parser(argparse.ArgumentParser):
             advice = f"the {name.partition('_')[0]} language, of a model that knows several (the run's)"
             self.add_argument(f"--{name}", metavar="CODE", help=advice)
 
+    def add_number(self, flag: str, default: int | None, text: str, least: int = 1) -> None:
+        """Adds a flag whose value is an integer from `least` on. Its help has the text and the default, if any."""
+
+        def integer(value: str) -> int:
+            if int(value) < least:
+                raise argparse.ArgumentTypeError(f"{value}: must be at least {least}")
+            return int(value)
+
+        text = text if default is None else f"{text} ({default})"
+        self.add_argument(flag, metavar="N", type=integer, default=default, help=text)
+
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message} (--help lists the flags)")
 
     def _is_override(self, name: str) -> bool:
         return self.overrides is not None and name.startswith(f"--{self.overrides}.")
-
-
-def at_least(least: int) -> Callable[[str], int]:
-    """Returns a type for `add_argument`: integers from `least` on."""
-
-    def integer(text: str) -> int:
-        if int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text}: must be at least {least}")
-        return int(text)
-
-    return integer
 
 
 def run(parser: Parser, main: Callable[[argparse.Namespace], None]) -> NoReturn:

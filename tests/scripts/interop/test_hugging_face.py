@@ -284,13 +284,6 @@ def split_weights(folder):
     return folder
 
 
-def unlisted_tensor(folder):
-    path = split_weights(folder) / "model.safetensors.index.json"
-    index = json.loads(path.read_text())
-    del index["weight_map"]["final_logits_bias"]
-    folders.write_json(path, index)
-
-
 def test_weights_in_several_files_are_read(folder):
     whole = hugging_face.read(folder).parameters
     split = hugging_face.read(split_weights(folder)).parameters
@@ -395,10 +388,6 @@ DAMAGES = {
     "no vocabulary": (lambda folder: (folder / "vocab.json").unlink(), "vocab.json: No such file"),
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors: No such file"),
     "no settings": (lambda folder: (folder / "config.json").unlink(), "config.json: No such file"),
-    "a second vocabulary": (
-        lambda folder: folders.write_json(folder / "target_vocab.json", {}),
-        "target_vocab.json: is not used, since tokenizer_config.json lacks separate_vocabs=true",
-    ),
     "a layer that no setting mentions": (
         change_weights(**{"model.decoder.layers.1.fc1.weight": np.zeros((16, 8), np.float32)}),
         "model.safetensors: has tensors that the model of config.json lacks .model.decoder.layers.1.fc1.weight",
@@ -406,14 +395,6 @@ DAMAGES = {
     "a missing part of the weights": (
         lambda folder: (split_weights(folder) / "model-00002-of-00002.safetensors").unlink(),
         "model-00002-of-00002.safetensors: No such file",
-    ),
-    "a tensor that the index lacks": (
-        unlisted_tensor,
-        "model-00001-of-00002.safetensors: has other tensors than model.safetensors.index.json lists .final_l",
-    ),
-    "an index beside the whole": (
-        lambda folder: folders.write_json(folder / "model.safetensors.index.json", {}),
-        "model.safetensors.index.json: is beside model.safetensors; delete one",
     ),
     "parts in another folder": (
         lambda folder: (
