@@ -20,7 +20,7 @@ from transformer.support.errors import UserError
 def main(arguments: argparse.Namespace) -> None:
     from scripts.sweeping import description, results, running, tasks
     from scripts.sweeping.folder import Folder, recorded_sweep
-    from scripts.sweeping.study import SweepStudy, check_exists, storage_errors
+    from scripts.sweeping.study import SweepStudy, storage_errors
 
     markdown.check_marks("sweep", arguments.readme)
     folder = Folder(Path(arguments.workdir))
@@ -28,7 +28,6 @@ def main(arguments: argparse.Namespace) -> None:
     with storage_errors(url):
         if arguments.report:
             record = folder.read()
-            check_exists(url)
             study = SweepStudy(url, record["study"], recorded_sweep(record), folder.lock)
         else:
             check_flags(arguments)

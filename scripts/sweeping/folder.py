@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import os
 import secrets
 import urllib.parse
 from collections.abc import Sequence
@@ -14,9 +13,8 @@ from absl import logging
 from optuna.distributions import check_distribution_compatibility, distribution_to_json, json_to_distribution
 from optuna.samplers import RandomSampler
 
-from configs.rules import HOST, LOG, MESH
 from scripts.sweeping.description import Sweep
-from transformer.config.keys import declared_keys, keys_of
+from transformer.config.keys import declared_keys
 from transformer.support import files, locks
 from transformer.support.errors import UserError
 from transformer.workdir import Workdir
@@ -42,16 +40,9 @@ class Folder:
 
     def check_own(self) -> None:
         """Raises UserError if the folder is not a sweep's and has a file or folder that a sweep would write."""
-        if self.record.exists():
-            self.read()
-            return
-        paths = (self.table, self.database, self.trials, self.configs, self.logs)
-        foreign = [path.name for path in paths if os.path.lexists(path)]
-        if foreign and not self.lock_file.exists():  # which a sweep makes first
-            raise UserError(
-                f"--workdir={self.path}: has {foreign[0]}, which a sweep would write, but no sweep.json; name a new "
-                "folder"
-            )
+        foreign = [path.name for path in (self.table, self.database, self.trials, self.configs) if path.exists()]
+        if foreign and not self.record.exists() and not self.lock_file.exists():  # a sweep makes the lock first
+            raise UserError(f"--workdir={self.path}: has {foreign[0]}, but no sweep.json; name a new folder")
 
     def workdir(self, trial: int) -> Path:
         """Returns the workdir of a trial that is a training run, or the folder for the result of an evaluation."""
@@ -148,6 +139,5 @@ def _difference(recorded: dict[str, Any], record: dict[str, Any]) -> str:
     defaults = json.loads(json.dumps({key: declared.default for key, declared in declared_keys().items()}))
     before = defaults | recorded["task"]
     after = defaults | record["task"]
-    ignored = keys_of(MESH, HOST, LOG)  # older records have some of them
-    pairs += [(key, before.get(key), after.get(key)) for key in before | after if key not in ignored]
+    pairs += [(key, before.get(key), after.get(key)) for key in before | after]
     return "; ".join(f"{name}: {old} -> {new}" for name, old, new in pairs if old != new)[:500]

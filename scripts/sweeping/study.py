@@ -9,11 +9,9 @@ would create a trial if another process had just taken the last one, and SQLite 
 import contextlib
 import os
 import platform
-import urllib.parse
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from pathlib import Path
 
 import optuna
 import sqlalchemy
@@ -150,15 +148,6 @@ def storage_errors(url: str) -> Iterator[None]:
         yield
     except STORAGE_ERRORS as error:
         raise UserError(f"--storage={hide_password(url)}: {reason(error)}; then run the same command again") from error
-
-
-def check_exists(url: str) -> None:
-    """Raises UserError for a file of SQLite that does not exist. To connect to it would create it."""
-    parsed = sqlalchemy.engine.make_url(url)
-    if parsed.get_backend_name() == "sqlite" and parsed.database is not None:
-        path = Path(urllib.parse.unquote(parsed.database.removeprefix("file:")))
-        if not path.exists():
-            raise UserError(f"--storage={url}: {path}: no such file; give the storage of this sweep")
 
 
 def reason(error: Exception) -> str:
