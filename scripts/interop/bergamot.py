@@ -12,7 +12,8 @@ from transformer.support.errors import UserError
 from transformer.support.special_tokens import SPECIAL
 
 VERSION = 1
-FLOAT32, BYTES, INT8 = 0x404, 0x101, 0x4101  # of INT8 the data are the values times a factor, and then the factor
+DTYPES = {0x404: "<f4", 0x101: "i1"}
+INT8 = 0x4101  # the data are the values times a factor, and then the factor
 SHORTLIST_MAGIC = 0xF11A48D5013417F5
 LONGEST = 1000  # translations of a token in a shortlist
 EMBEDDINGS = "Wemb"  # in the names of the int8 matrices that are not transposed
@@ -22,11 +23,9 @@ SEARCH = marian.SEARCH_DEFAULTS | {"beam-size": 1, "normalize": 1.0, "max-length
 
 def read(path: Path) -> PortableModel:
     """Reads a .bin file, or the only one in a folder, with its shortlist. Raises UserError if that is impossible."""
-    models = models_in(path)
-    if len(models) != 1:
-        raise UserError(f"{path}: has {len(models)} models in Marian's binary format; name the file of one")
-    model = marian.assemble(models[0], read_arrays(models[0]), SEARCH)
-    shortlists = sorted(models[0].parent.glob("lex*.bin"))
+    file = marian.only_model(path, models_in(path))
+    model = marian.assemble(file, read_arrays(file), SEARCH)
+    shortlists = sorted(file.parent.glob("lex*.bin"))
     if not shortlists:
         return model
     source, target = map(vocabularies.marian_side, model.tokenizer.sides)
@@ -57,20 +56,14 @@ def read_arrays(path: Path) -> Arrays:
         file.take(file.unsigned(8))  # alignment
         for name, shape, (_, kind, _, size) in zip(names, shapes, heads, strict=True):
             end = file.position + size
-            if name.endswith("_QuantMultA"):
-                pass
-            elif kind == FLOAT32:
-                arrays[name] = file.array("<f4", shape)
-            elif kind == BYTES:
-                arrays[name] = file.array("i1", shape)
-            elif kind == INT8:
+            if kind == INT8:
                 is_transposed = EMBEDDINGS not in name
                 values = file.array("i1", shape[::-1] if is_transposed else shape)
                 with np.errstate(all="ignore"):  # an infinite or NaN value is an error below
                     values = values / file.array("<f4", [1])
                 arrays[name] = values.T if is_transposed else values
-            else:
-                raise UserError(f"{name} has the type {kind:#x}, must be float32 ({FLOAT32:#x}) or int8 ({INT8:#x})")
+            elif not name.endswith("_QuantMultA"):
+                arrays[name] = file.array(DTYPES[kind], shape)
             file.take(end - file.position)
         untrusted.check_finite(path, arrays)
     return arrays

@@ -179,10 +179,8 @@ def _read_architecture(settings: Settings) -> Settings:
 def _read_search(search: Settings) -> Settings:
     if (forced := search.get("forced_bos_token_id")) is not None:
         raise UserError(f"forced_bos_token_id={forced}: a token that begins each translation cannot be imported")
-    if (early_stopping := search.get("early_stopping", False)) not in STOPPING:
-        raise UserError(f"early_stopping={early_stopping}: must be true, false or never")
     config = {
-        "decoding.stopping": STOPPING[early_stopping],
+        "decoding.stopping": STOPPING[search.get("early_stopping", False)],
         "decoding.beam_size": search.get("num_beams", 1),
         "decoding.length_penalty": search.get("length_penalty", 1.0),
         "decoding.length_penalty_form": "power",

@@ -18,16 +18,20 @@ SETTINGS = "special:model.yml"  # the array with the settings of the architectur
 MODEL = "model.npz"
 SEARCH = "decoder.yml"
 SEARCH_DEFAULTS = {"beam-size": 12, "normalize": 0, "max-length-factor": 3, "word-penalty": 0}  # Marian's
-LARGEST = {"beam-size": 1000, "normalize": 100, "max-length-factor": 1000, "word-penalty": 0}
 
 
 def read(path: Path) -> PortableModel:
     """Reads a .npz file, or the only one in a folder. Raises UserError if it cannot be expressed here."""
-    models = models_in(path)
+    file = only_model(path, models_in(path))
+    return assemble(file, untrusted.read_npz(file), SEARCH_DEFAULTS)
+
+
+def only_model(path: Path, models: list[Path]) -> Path:
+    """Returns the only model that a path names. Raises UserError if there is none, or several."""
     if len(models) != 1:
         listed = first_of([model.name for model in models], 3, ", ")
         raise UserError(f"{path}: has {len(models)} models ({listed}); name the file of one")
-    return assemble(models[0], untrusted.read_npz(models[0]), SEARCH_DEFAULTS)
+    return models[0]
 
 
 def models_in(path: Path) -> list[Path]:
@@ -86,9 +90,8 @@ def _search_settings(model: Path) -> Settings:
 
 def _search_config(search: Settings) -> Settings:
     values = SEARCH_DEFAULTS | search
-    for name, largest in LARGEST.items():
-        if type(values[name]) not in (int, float, bool) or not 0 <= values[name] <= largest:
-            raise UserError(f"its search has {name}={values[name]!r:.60}, must be from 0 to {largest}")
+    if values["word-penalty"]:
+        raise UserError(f"its search has word-penalty={values['word-penalty']!r:.60}, must be 0")
     return {
         "decoding.beam_size": max(1, int(values["beam-size"])),
         "decoding.length_penalty_form": "power",

@@ -116,11 +116,8 @@ def _read_tokens(folder: Path, side: str, rows: int, settings: dict[str, Any], m
         row_of = {token: row for row, token in enumerate(tokens)}
         start = settings["decoder_start_token"]
         pad = next((token for token in PADDING if token in row_of and token != start), None)
-        for key in ("decoder_start_token", "eos_token"):
-            if settings[key] not in row_of:
-                raise UserError(f"lacks {settings[key]!r:.60}, which is {key} in config.json")
-        special = [row_of.get(token, ABSENT) for token in (pad, settings["unk_token"], start, settings["eos_token"])]
-        return piece_side(tokens, special, models)
+        special = [row_of[token] for token in (settings["unk_token"], start, settings["eos_token"])]
+        return piece_side(tokens, [row_of.get(pad, ABSENT), *special], models)
 
 
 def piece_side(pieces: Sequence[str], special: Sequence[int], models: Sequence[bytes | None]) -> Side:

@@ -2,8 +2,8 @@
 
 import bisect
 import collections
-import functools
 import itertools
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -62,7 +62,7 @@ def compare(runs: Sequence[RecordedRun], split: str | None, data: str | None) ->
     chosen = {}
     for run, candidates in evaluations.items():
         if of_split := [evaluation for evaluation in candidates if evaluation.split == split]:
-            chosen[run.label] = max(of_split, key=functools.partial(_preference, best_step=run.best_step))
+            chosen[run.label] = max(of_split, key=operator.methodcaller("rank", run.best_step))
         else:
             flags = [f"--{flag}={part}" for flag, part in zip(("split", "data"), split.split(" of ", 1), strict=False)]
             command = evaluate_command(run.workdir.path, flags)
@@ -77,12 +77,6 @@ def compare(runs: Sequence[RecordedRun], split: str | None, data: str | None) ->
     except UserError as error:
         return Comparison([], None, [*notes, str(error)], chosen)
     return Comparison(systems, result, notes, chosen)
-
-
-def _preference(evaluation: Evaluation, best_step: int | None) -> tuple:
-    """Returns the rank of an evaluation of a run: the settings of its config and its best step come first."""
-    step = evaluation.result["step"]
-    return evaluation.has_own_settings, step == best_step, step, -evaluation.average
 
 
 def section(compared: Comparison) -> Section:

@@ -376,7 +376,7 @@ DAMAGES = {
     ),
     "another rule of stopping": (
         change_json("generation_config.json", early_stopping="often"),
-        "generation_config.json: early_stopping=often: must be true, false or never",
+        "generation_config.json: damaged .no 'often'",
     ),
     "text for a length": (change_json("tokenizer_config.json", model_max_length="5"), "tokenizer_config.json: damaged"),
     "a byte order mark": (

@@ -174,7 +174,7 @@ def test_truncated_files(tmp_path):
         ("vocab.fr.spm", b"", "has the vocabularies vocab.fr.spm, vocab.spm; it must have one"),
         ("decoder.yml", b"vocabs: [missing.spm, vocab.spm]", "missing.spm"),
         ("decoder.yml", b"vocabs: 3", "damaged"),
-        ("decoder.yml", b"beam-size: [1]", "beam-size="),
+        ("decoder.yml", b"beam-size: [1]", "damaged"),
         ("decoder.yml", b"a: &a [1]\nb: *a", "decoder.yml: damaged"),
         ("model.iter100.npz", b"", "has 2 models (model.iter100.npz, model.npz); name the file of one"),
     ],
