@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ def main(arguments: argparse.Namespace) -> None:
 class Training:
     """One run of a config, in its own folder. It has its own cache, so that its preparation can be killed too."""
 
-    def __init__(self, folder: Path, file: str, overrides: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, folder: Path, file: str, overrides: loading.Overrides) -> None:
         self.folder = folder
         self.config = loading.load_file(file, overrides)
         self.flags = [f"--config={file}", *(f"--config.{key}={value}" for key, value in overrides)]

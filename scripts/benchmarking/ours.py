@@ -1,14 +1,13 @@
 """The systems of this project: a training step, and translation with random weights that never prefer EOS."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import Int
 
 from configs import base
-from scripts.benchmarking.worker import Prepared
+from scripts.benchmarking.worker import Prepared, Task
 from transformer.config.types import Config
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
@@ -26,7 +25,7 @@ MODEL_KEYS = (*SIZE_KEYS, "dtype")
 LOGIT_OF_END = -1e4  # far below all others, so that no hypothesis ends before its limit
 
 
-def prepare_training(task: dict[str, Any]) -> Prepared:
+def prepare_training(task: Task) -> Prepared:
     """Prepares a training step, by the functions that `transformer.train` calls."""
     config = base.get_config()
     config.model.update({key: task[key] for key in (*MODEL_KEYS, "dropout")})
@@ -35,7 +34,7 @@ def prepare_training(task: dict[str, Any]) -> Prepared:
     state = initializer.create()
     batch = step.place(make_batch(task))
 
-    def repeat() -> dict[str, Any]:
+    def repeat() -> Task:
         """Returns the metrics of the step."""
         nonlocal state
         state, metrics = step(state, [batch])
@@ -53,14 +52,14 @@ def step_of(config: Config, devices: Sequence[jax.Device], sizes: tuple[int, int
     return CompiledStep(config, initializer.graph, optimizer, schedule, mesh, [""] * sizes[0]), initializer
 
 
-def make_batch(task: dict[str, Any]) -> dict[str, Int[np.ndarray, "B _"]]:
+def make_batch(task: Task) -> dict[str, Int[np.ndarray, "B _"]]:
     """Returns the arrays of a training batch, as `collation.assemble` does for sentences of a corpus."""
     inputs = [[task["bos"], *row[:-1]] for row in task["target"]]
     sides = {"source": task["source"], "target_input": inputs, "target_output": task["target"]}
     return {name: pad(rows, len(rows), max(map(len, rows))) for name, rows in sides.items()}
 
 
-def prepare_decoding(task: dict[str, Any]) -> Prepared:
+def prepare_decoding(task: Task) -> Prepared:
     """Prepares a translator whose outputs have `output_tokens` tokens with EOS, as many as each source has."""
     rows = len(task["source"])
     length = task["output_tokens"]

@@ -22,6 +22,9 @@ from typing import Any, NamedTuple
 WARM_UPS = 2  # repetitions that do not count: the first compiles, the second finds memory already allocated
 
 
+Task = dict[str, Any]
+
+
 class Prepared(NamedTuple):
     """A system that is ready: one repetition of its task, the tokens of a repetition, and the library's version."""
 
@@ -30,7 +33,7 @@ class Prepared(NamedTuple):
     version: str
 
 
-def serve(prepare: Callable[[dict[str, Any]], Prepared]) -> None:
+def serve(prepare: Callable[[Task], Prepared]) -> None:
     """Runs a worker. `prepare` gets the task; this process is restricted to the task's `threads` where possible."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())

@@ -27,6 +27,9 @@ SHARD_LINES = 10_000  # without --shards: a few minutes of one CPU core, and wha
 UNREADABLE = (OSError, EOFError, zlib.error, pyarrow.ArrowException)
 
 
+Request = dict[str, Any]  # model, files and form of the output, by which all workers make the same plan
+
+
 class Shard(NamedTuple):
     """A range of lines of one file, the unit of work: `count` lines (rows in Parquet) after the first `start`.
 
@@ -44,7 +47,7 @@ class Plan(NamedTuple):
     """The shards of a corpus, and the request that they answer: model, files, and form of the output."""
 
     output: Path
-    request: dict[str, Any]
+    request: Request
     shards: list[Shard]
 
     def path(self, shard: Shard) -> Path:
@@ -100,7 +103,7 @@ class Plan(NamedTuple):
             raise _unreadable(path, error) from error
 
 
-def open_plan(output: Path, request: dict[str, Any]) -> Plan:
+def open_plan(output: Path, request: Request) -> Plan:
     """Returns the plan in `output`, or makes it, which counts the lines of all files.
 
     All workers may call this at once: they write the same plan. Raises UserError if the plan answers another request,
@@ -109,11 +112,11 @@ def open_plan(output: Path, request: dict[str, Any]) -> Plan:
     path = output / FILE_NAME
     request = json.loads(json.dumps(request))
     if path.exists():
-
-        def parse(record: dict[str, Any]) -> Plan:
-            return Plan(output, record["request"], [Shard(*values) for values in record["shards"]])
-
-        plan = files.read_json(path, parse, "name another --output")
+        plan = files.read_json(
+            path,
+            lambda record: Plan(output, record["request"], [Shard(*values) for values in record["shards"]]),
+            "name another --output",
+        )
         made, asked = (keys.flatten(ml_collections.ConfigDict(settings)) for settings in (plan.request, request))
         if differing := [f"{key}={made.get(key)!s:.200}" for key, value in asked.items() if made.get(key) != value]:
             raise UserError(
@@ -151,7 +154,7 @@ def find_files(names: str) -> list[Path]:
     return [path.parent.resolve() / path.name for path in found]  # the name of a link tells the format
 
 
-def make_shards(paths: Sequence[Path], request: dict[str, Any]) -> list[Shard]:
+def make_shards(paths: Sequence[Path], request: Request) -> list[Shard]:
     """Returns the shards of all files in order. None spans two files, so there may be a few more than requested.
 
     Raises UserError if a file cannot be read.

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from scripts.corpora.plan import Plan, Shard, open_plan
+from scripts.corpora.plan import Plan, Request, Shard, open_plan
 from scripts.corpora.translator import Report, Translator, identity, load
 from transformer.support.cache import enable_compilation_cache
 from transformer.support.environment import REPOSITORY
@@ -23,7 +23,7 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when ray is import
 class Worker:
     """A translator in a process of Ray. It maps the number of a shard to a report or the message of a UserError."""
 
-    def __init__(self, flags: Sequence[Any], output: Path, request: dict[str, Any]) -> None:
+    def __init__(self, flags: Sequence[Any], output: Path, request: Request) -> None:
         self.flags = flags
         self.output = output
         self.request = request

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow
 from pyarrow import parquet
 
-from scripts.corpora.plan import Plan, Shard
+from scripts.corpora.plan import Plan, Request, Shard
 from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
 from transformer.data.sources.lines import read_text_file
@@ -130,14 +130,14 @@ class Translator:
         return texts, errors, cut
 
 
-def as_text(rows: Rows, request: dict[str, Any]) -> bytes:
+def as_text(rows: Rows, request: Request) -> bytes:
     """Returns lines of LINE, SCORE and TRANSLATION, separated by tabs. The last two are empty after an error."""
     return "".join(
         f"{line}\t\t\n" if text is None else f"{line}\t{score:.4f}\t{text}\n" for _, line, _, _, text, score, *_ in rows
     ).encode()
 
 
-def as_parquet(rows: Rows, request: dict[str, Any]) -> bytes:
+def as_parquet(rows: Rows, request: Request) -> bytes:
     """Returns a Parquet file with the columns of SCHEMA, and the request, which names the model, as metadata."""
     sink = io.BytesIO()
     schema = SCHEMA.with_metadata({"request": json.dumps(request)})

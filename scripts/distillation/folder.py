@@ -22,6 +22,10 @@ SHOWN = 100  # characters of a value in an error
 ENDING_SECONDS = 600  # the longest wait for a command to save and end
 
 
+Facts = dict[str, Any]  # about a stage, as JSON
+Record = dict[str, Facts]  # by the name of the stage
+
+
 class Folder:
     """The paths of a plan's stages. `overrides` replace keys of all its configs."""
 
@@ -64,7 +68,7 @@ class Folder:
         data = self.config(model).data
         return data.source_language, data.target_language
 
-    def identity(self, stage: plan.Stage) -> dict[str, Any]:
+    def identity(self, stage: plan.Stage) -> Facts:
         """Returns all that a stage's result depends on, but for its inputs, as JSON types.
 
         Raises UserError for a key, a file or a language with which the stage would fail.
@@ -125,7 +129,7 @@ class Folder:
             if sorted(languages) != sorted((data.source_language, data.target_language)):
                 raise UserError(f"{translation.name}: is {' to '.join(languages)}, which is not the pair of {config}")
 
-    def describe(self, stages: Sequence[plan.Stage]) -> dict[str, dict[str, Any]]:
+    def describe(self, stages: Sequence[plan.Stage]) -> Record:
         """Returns the identity of each stage by name, and the digest of it and of its inputs."""
         described = {}
         for stage in stages:
@@ -135,7 +139,7 @@ class Folder:
             described[stage.name] = {"digest": digest} | facts
         return described
 
-    def read(self) -> dict[str, dict[str, Any]]:
+    def read(self) -> Record:
         """Returns the record of the stages that have begun. Raises UserError if it is damaged."""
         if not self.record.exists():
             return {}
@@ -145,7 +149,7 @@ class Folder:
             "name another --workdir",
         )
 
-    def check(self, stages: Sequence[plan.Stage]) -> dict[str, dict[str, Any]]:
+    def check(self, stages: Sequence[plan.Stage]) -> Record:
         """Returns the description of the stages.
 
         Raises UserError if one has another meaning than when it was made, or its place in the folder is taken.
@@ -182,7 +186,7 @@ class Folder:
                 yield
 
 
-def _difference(old: dict[str, Any], new: dict[str, Any]) -> str:
+def _difference(old: Facts, new: Facts) -> str:
     """Returns the first setting or input in which two records of a stage differ."""
     for facts in ("is", "from"):
         for key in {**old[facts], **new[facts]}:

@@ -31,6 +31,9 @@ MAX_DIFFERENCE = 1e-4  # of the log-probabilities of a translation, in nats per 
 MIN_IDENTICAL = 0.99  # of the beam translations, and of the greedy ones; of these all if the scores are that close
 
 
+Json = dict[str, Any]
+
+
 def certify(
     model: PortableModel,
     folder: Path,
@@ -38,7 +41,7 @@ def certify(
     python: Path | None,
     sentences: Sentences | None,
     quantization: str | None,
-) -> dict[str, Any]:
+) -> Json:
     """Returns the certificate of a model here and the model in a file or folder of a format and a quantization.
 
     Raises CannotDecode if the toolkit fails.
@@ -62,19 +65,19 @@ def certify(
         return uncertified(reason)
 
 
-def uncertified(reason: Exception) -> dict[str, Any]:
+def uncertified(reason: Exception) -> Json:
     """Returns the certificate of a model that the other toolkit has not translated with."""
     return {"verdict": "uncertified", "reasons": [str(reason)]}
 
 
-def float32_config(model: PortableModel, search: Mapping[str, Any]) -> Config:
+def float32_config(model: PortableModel, search: Json) -> Config:
     """Returns the configuration with a toolkit's beam search over the whole vocabulary in float32."""
     settings = {"model.dtype": "float32", "decoding.dtype": "auto"}
     settings |= {"decoding.strategy": "beam", "decoding.shortlist": 0}
     return checked(model.config | settings | search)
 
 
-def search_settings(texts: Sequence[str], model: PortableModel, config: Config) -> dict[str, Any]:
+def search_settings(texts: Sequence[str], model: PortableModel, config: Config) -> Json:
     """Returns the settings of the search on both sides: one length limit for all sentences, and length^alpha."""
     longest = max(map(len, model.tokenizer.source.encode(list(texts))))
     decoding = config.decoding
@@ -83,9 +86,7 @@ def search_settings(texts: Sequence[str], model: PortableModel, config: Config) 
     return {"beam_size": decoding.beam_size, "length_penalty": decoding.length_penalty, "max_length": max_length}
 
 
-def decode(
-    model: PortableModel, config: Config, request: Mapping[str, Any], has_own_search: bool = False
-) -> dict[str, Any]:
+def decode(model: PortableModel, config: Config, request: Json, has_own_search: bool = False) -> Json:
     """Returns this project's answer to the request, and the references that the other toolkit is to score.
 
     The search is that of the configuration if the other side has it, else the one that the request describes.
@@ -116,9 +117,7 @@ def decode(
     return answer | {"versions": versions, "seconds": time.perf_counter() - began}
 
 
-def compare(
-    sentences: Sentences, request: Mapping[str, Any], ours: dict[str, Any], theirs: dict[str, Any], config: Config
-) -> dict[str, Any]:
+def compare(sentences: Sentences, request: Json, ours: Json, theirs: Json, config: Config) -> Json:
     """Returns the certificate of two answers. Raises Unavailable if most translations reach the length limit.
 
     A toolkit may cut such a translation or choose its end by other rules, so shares leave these out.
@@ -173,7 +172,7 @@ def below_bars(identical: Mapping[str, float], difference: float | None) -> list
     return reasons
 
 
-def write(certificate: Mapping[str, Any], digests: Mapping[str, str], folder: Path) -> None:
+def write(certificate: Json, digests: Mapping[str, str], folder: Path) -> None:
     """Writes the certificate into a folder, with the digests of the other toolkit's files, and marks a bad one."""
     files.write_json(folder / FILE_NAME, files.six_digits({**certificate, "files": dict(digests)}))
     if certificate["verdict"] == "below the bars":
@@ -191,7 +190,7 @@ def digests_in(path: Path) -> dict[str, str]:
     return digests
 
 
-def conclude(certificate: Mapping[str, Any], output: Path) -> None:
+def conclude(certificate: Json, output: Path) -> None:
     """Prints the folder and logs a summary of the certificate. Exits with 1 if the model is below the bars."""
     print(output, flush=True)
     verdict = certificate["verdict"]

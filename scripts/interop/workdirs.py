@@ -1,6 +1,6 @@
 """A portable model as a workdir that all commands take, and the model of any workdir as a portable one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from transformer.checkpoints import trained
 from transformer.checkpoints.manager import Checkpoints
 from transformer.checkpoints.restore import named_leaves
 from transformer.config.keys import checked, flatten
+from transformer.config.loading import Overrides
 from transformer.config.types import Config
 from transformer.decoding.shortlist import Shortlist
 from transformer.support import files
@@ -65,7 +66,7 @@ def _parameters(model: PortableModel, config: Config) -> dict:
     return jax.tree.unflatten(jax.tree.structure(expected), leaves)
 
 
-def from_workdir(path: Path, checkpoint: str, average: int, overrides: Sequence[tuple[str, str]] = ()) -> PortableModel:
+def from_workdir(path: Path, checkpoint: str, average: int, overrides: Overrides = ()) -> PortableModel:
     """Returns the model of a workdir, with its shortlist if there is one. Raises UserError if it cannot be loaded."""
     models = trained.load([str(path)], checkpoint, average, overrides)
     parameters = {name: np.asarray(leaf, np.float32) for name, leaf in named_leaves(models.parameters[0]).items()}

@@ -3,7 +3,7 @@
 import itertools
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +30,9 @@ from transformer.workdir import Workdir, open_existing
 NEUTRAL = (LOG, PATH, MESH, HOST)  # scopes of keys that do not change what a run computes
 
 
+Settings = dict[str, Any]  # by dotted key; also a JSON object
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """One evaluation of one run.
@@ -40,8 +43,8 @@ class Evaluation:
     path: Path
     workdir: Path
     config: ml_collections.FrozenConfigDict
-    environment: dict[str, Any]
-    result: dict[str, Any]
+    environment: Settings
+    result: Settings
 
     @property
     def text(self) -> str:
@@ -55,7 +58,7 @@ class Evaluation:
         return name_split(split, data or None) if split else None
 
     @property
-    def decoding(self) -> dict[str, Any]:
+    def decoding(self) -> Settings:
         """The settings of the search. Keys that an older evaluation lacks have the values of the run."""
         saved = self.result["decoding"].items()
         # JSON has lists where a configuration has tuples.
@@ -63,7 +66,7 @@ class Evaluation:
         return self.config.decoding.to_dict() | given
 
     @cached_property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Settings:
         """The settings that evaluations of one system share: `run_settings` and the search."""
         decoding = {f"decoding.{key}": value for key, value in self.decoding.items()}
         search = {"split": self.split, "averaged": self.result["averaged"], "models": len(self.result["models"])}
@@ -147,7 +150,7 @@ def own_languages(config: Config) -> dict[str, str]:
     return {f"data.{name}": config.data[name] for name in LANGUAGES}
 
 
-def run_settings(config: Config) -> dict[str, Any]:
+def run_settings(config: Config) -> Settings:
     """Returns the keys that the runs of one system share: all except seed and machine-specific keys."""
     ignored = (*keys_of(*NEUTRAL), "seed")
     return {key: value for key, value in flatten(config).items() if key not in ignored}
@@ -177,7 +180,7 @@ def read_evaluation(path: Path) -> Evaluation:
     return Evaluation(path, workdir.path, config, read_result(workdir.environment), result)
 
 
-def _evaluated_run(path: Path, result: Mapping[str, Any]) -> Path:
+def _evaluated_run(path: Path, result: Settings) -> Path:
     """Returns the workdir that the file is in, or the one it names if `--output=FOLDER` has put it elsewhere."""
     around = Workdir(path.parent.parent)
     if around.evaluations == path.parent and around.config.exists():
@@ -185,7 +188,7 @@ def _evaluated_run(path: Path, result: Mapping[str, Any]) -> Path:
     return Path(result["models"][0]["workdir"])
 
 
-def read_result(path: Path) -> dict[str, Any]:
+def read_result(path: Path) -> Settings:
     """Reads a JSON object that a command of `transformer` saved. Raises UserError if it is damaged."""
     return files.read_json(path, lambda content: {**content}, "run transformer.evaluate again or restore it")
 
@@ -202,7 +205,7 @@ def read_evaluations(workdir: Workdir) -> list[Evaluation]:
     return list(distinct.values())
 
 
-def short_commit(environment: Mapping[str, Any]) -> str:
+def short_commit(environment: Settings) -> str:
     """Returns the abbreviated commit of each start of a run, as far as they differ, with + for uncommitted changes."""
     starts = [environment, *environment.get("resumed", [])]
     ends = ["+" if start.get("uncommitted_changes") else "" for start in starts]
@@ -210,7 +213,7 @@ def short_commit(environment: Mapping[str, Any]) -> str:
     return ", then ".join(commit for commit, _ in itertools.groupby(commits))
 
 
-def differing_keys(several: Sequence[Mapping[str, Any]]) -> list[str]:
+def differing_keys(several: Sequence[Settings]) -> list[str]:
     """Returns the keys that are absent from some of these settings or have different values."""
     keys = dict.fromkeys(itertools.chain(*several))
     return [key for key in keys if any(values.get(key) != several[0].get(key) for values in several)]

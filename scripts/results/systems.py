@@ -2,10 +2,10 @@
 
 import statistics
 import string
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeVar
 
-from scripts.results.evaluations import Evaluation, differing_keys
+from scripts.results.evaluations import Evaluation, Settings, differing_keys
 from transformer.config.keys import show
 from transformer.support.errors import UserError
 
@@ -25,7 +25,7 @@ class System(NamedTuple):
     """Evaluations with different seeds. `differences` holds its values of the settings in which the systems differ."""
 
     label: str
-    differences: dict[str, Any]
+    differences: Settings
     evaluations: tuple[Evaluation, ...]
 
     @property
@@ -34,7 +34,7 @@ class System(NamedTuple):
         return ": ".join(filter(None, (self.label, describe_settings(self.differences))))
 
 
-def describe_settings(differences: Mapping[str, Any]) -> str:
+def describe_settings(differences: Settings) -> str:
     """Returns the settings in which a system differs from others; "" if they are too many for a name."""
     if len(differences) > MAX_NAMED or "evaluation" in differences:  # a path, too long for a name
         return ""
@@ -52,7 +52,7 @@ def group_systems(evaluations: Sequence[Evaluation]) -> list[System]:
     return systems
 
 
-def grouped(items: Sequence[T], settings: Sequence[Mapping[str, Any]]) -> list[tuple[dict[str, Any], list[T]]]:
+def grouped(items: Sequence[T], settings: Sequence[Settings]) -> list[tuple[Settings, list[T]]]:
     """Returns the items with equal settings together, and the settings in which the groups differ."""
     groups = {}  # by the number of their first item
     for item, own in zip(items, settings, strict=True):
@@ -61,7 +61,7 @@ def grouped(items: Sequence[T], settings: Sequence[Mapping[str, Any]]) -> list[t
     return [({key: settings[first].get(key) for key in keys}, members) for first, members in groups.items()]
 
 
-def _break_tie(evaluation: Evaluation, evaluations: Sequence[Evaluation]) -> dict[str, Any]:
+def _break_tie(evaluation: Evaluation, evaluations: Sequence[Evaluation]) -> Settings:
     """Returns what separates an evaluation from those with the same settings and seed, if there are any."""
     same = [candidate for candidate in evaluations if candidate.settings == evaluation.settings]
     for tie_breaker in TIE_BREAKERS:
@@ -70,7 +70,7 @@ def _break_tie(evaluation: Evaluation, evaluations: Sequence[Evaluation]) -> dic
     raise UserError(f"{evaluation.path}: is given twice; give it once")
 
 
-def describe_search(decoding: Mapping[str, Any]) -> str:
+def describe_search(decoding: Settings) -> str:
     """Returns the search in words. A CTC search with a beam of 1 takes the most likely label of each frame."""
     beam = f"beam {decoding['beam_size']}, alpha {decoding['length_penalty']}"
     if (form := decoding["length_penalty_form"]) != "gnmt":

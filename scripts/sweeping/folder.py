@@ -23,6 +23,9 @@ SCHEMA_VERSION = 2  # of sweep.json
 LOCK_SECONDS = 600  # the longest wait; enqueueing all trials takes less
 
 
+Record = dict[str, Any]  # the content of sweep.json
+
+
 class Folder:
     """The paths in a sweep's workdir. `logs` has the output of every trial's process."""
 
@@ -56,7 +59,7 @@ class Folder:
         """Excludes all other processes and threads of the sweep while the block runs."""
         return locks.exclusive(self.lock_file, "another process of this sweep", "see if it still runs", LOCK_SECONDS)
 
-    def describe(self, sweep: Sweep, task: dict[str, Any]) -> dict[str, Any]:
+    def describe(self, sweep: Sweep, task: Record) -> Record:
         """Returns the sweep's record, with the study's name.
 
         Raises:
@@ -80,12 +83,12 @@ class Folder:
             name = f"{self.path.resolve().name}-{secrets.token_hex(4)}"  # unique in a database of several sweeps
         return {"schema_version": SCHEMA_VERSION, "study": name} | record
 
-    def read(self) -> dict[str, Any]:
+    def read(self) -> Record:
         """Returns the sweep's record. Raises UserError if there is none, or it is invalid or of another version."""
         if not self.record.exists():
             raise UserError(f"{self.record}: no such file, so {self.path} is not the folder of a sweep")
 
-        def check(record: dict[str, Any]) -> dict[str, Any]:
+        def check(record: Record) -> Record:
             version = record["schema_version"]
             _ = record["task"]
             if version != SCHEMA_VERSION:
@@ -121,13 +124,13 @@ def expand_sweeps(names: Sequence[str]) -> list[Path]:
     return list(itertools.chain(*runs))
 
 
-def recorded_sweep(record: dict[str, Any]) -> Sweep:
+def recorded_sweep(record: Record) -> Sweep:
     """Returns the recorded sweep, to report it without its file: sampler and pruner are not recorded."""
     space = {key: json_to_distribution(text) for key, text in record["space"].items()}
     return Sweep(tuple(record["trials"]), space, record["objective"], RandomSampler, None)
 
 
-def _difference(recorded: dict[str, Any], record: dict[str, Any]) -> str:
+def _difference(recorded: Record, record: Record) -> str:
     """Returns a description of the difference, or an empty string. A sweep may have more trials after those before.
 
     Keys that base.py had not yet when the sweep began had their defaults.

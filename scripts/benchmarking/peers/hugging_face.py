@@ -3,7 +3,6 @@
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import ctranslate2
 import torch
@@ -12,14 +11,14 @@ from ctranslate2.converters import Converter
 from ctranslate2.converters.transformers import MarianMTLoader
 from transformers import GenerationConfig, MarianConfig, MarianMTModel
 
-from scripts.benchmarking.worker import Prepared
+from scripts.benchmarking.worker import Prepared, Task
 
 END = "</s>"
 UNKNOWN = "<unk>"
 PADDING = "<pad>"
 
 
-def prepare_generate(task: dict[str, Any]) -> Prepared:
+def prepare_generate(task: Task) -> Prepared:
     torch.set_num_threads(task["threads"])
     model = make_model(task).to(getattr(torch, task["dtype"]))
     source = torch.tensor(task["source"])
@@ -45,7 +44,7 @@ def prepare_generate(task: dict[str, Any]) -> Prepared:
     return Prepared(generate, int((outputs != padding).sum()), version)
 
 
-def make_model(task: dict[str, Any]) -> MarianMTModel:
+def make_model(task: Task) -> MarianMTModel:
     """Returns a random model. Its padding is the vocabulary's last token, as converters of Marian's models expect."""
     layers = task["num_layers"]
     heads = task["num_heads"]
@@ -72,7 +71,7 @@ def make_model(task: dict[str, Any]) -> MarianMTModel:
     return MarianMTModel(config).eval()
 
 
-def prepare_ctranslate2(task: dict[str, Any]) -> Prepared:
+def prepare_ctranslate2(task: Task) -> Prepared:
     pieces = [str(token) for token in range(task["vocab_size"])]
     pieces[1], pieces[task["eos"]], pieces[-1] = UNKNOWN, END, PADDING
     with tempfile.TemporaryDirectory() as folder:

@@ -2,19 +2,18 @@
 
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pymarian
 
-from scripts.benchmarking.worker import Prepared
+from scripts.benchmarking.worker import Prepared, Task
 
 END = 0  # in Marian's vocabularies
 LOGIT_OF_END = -1e4
 MEGABYTES = 1024  # of memory that a thread reserves
 
 
-def prepare(task: dict[str, Any]) -> Prepared:
+def prepare(task: Task) -> Prepared:
     rows = len(task["source"])
     threads = task["threads"]
     text = "\n".join(" ".join(f"t{token}" for token in row[:-1]) for row in task["source"])
@@ -42,7 +41,7 @@ def prepare(task: dict[str, Any]) -> Prepared:
     return Prepared(translate, tokens, f"Marian {pymarian.__version__}")
 
 
-def make_model(folder: Path, task: dict[str, Any], text: str) -> tuple[str, list[str]]:
+def make_model(folder: Path, task: Task, text: str) -> tuple[str, list[str]]:
     """Returns the files of a model after one update, which leaves it random, and of its vocabularies."""
     words = ["</s>", "<unk>", *(f"t{number}" for number in range(2, task["vocab_size"]))]
     vocabulary, corpus, trained = (str(folder / name) for name in ("vocabulary.yml", "text", "trained.npz"))

@@ -6,16 +6,15 @@ its fused attention. The loss skips padding, and the target needs no padding mas
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from scripts.benchmarking.worker import Prepared
+from scripts.benchmarking.worker import Prepared, Task
 
 
-def prepare(task: dict[str, Any]) -> Prepared:
+def prepare(task: Task) -> Prepared:
     torch.set_num_threads(task["threads"])
     torch.manual_seed(0)
     source = padded(task["source"], task["pad"])
@@ -43,7 +42,7 @@ def padded(rows: Sequence[Sequence[int]], pad: int) -> Tensor:
 class Translation(nn.Module):
     """The paper's model with one matrix for both embeddings and the logits; its result is the loss."""
 
-    def __init__(self, task: dict[str, Any]):
+    def __init__(self, task: Task):
         super().__init__()
         self.pad = task["pad"]
         self.rate = task["dropout"]
