@@ -19,6 +19,7 @@ from pathlib import Path
 from absl import logging
 
 from transformer.config import cli
+from transformer.data.sources.lines import read_text_file
 from transformer.support.errors import UserError
 
 SHORTEST_KEY = 16  # characters
@@ -87,10 +88,7 @@ def read_pairs(arguments: argparse.Namespace) -> list[tuple[str, str]]:
 
 def read_keys(path: Path) -> list[str]:
     """Returns the keys of a file, one a line. Raises UserError if it has none, or one that is easily guessed."""
-    try:
-        keys = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--api_keys={path}: cannot be read: {error}") from None
+    keys = [line.strip() for line in read_text_file(path) if line.strip()]
     if not keys or min(map(len, keys)) < SHORTEST_KEY:
         raise UserError(f"--api_keys={path}: must have a key a line, each of at least {SHORTEST_KEY} characters")
     return keys

@@ -12,22 +12,17 @@ kind of device into the table of a file.
 """
 
 import argparse
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any
 
 from absl import logging
 
 from scripts import markdown
 from scripts.verification.outcomes import Outcome
 from transformer.config import cli
-from transformer.support import files
 from transformer.support.errors import UserError
-
-if TYPE_CHECKING:
-    from scripts.verification.report import Report
 
 # The functions that yield outcomes, each in a separate process, which may crash.
 GROUPS = {
@@ -38,7 +33,6 @@ GROUPS = {
     "known faults of compilers": "scripts.verification.search:check_faults",
 }
 SPEED = "scripts.verification.speed:measure_all"
-T = TypeVar("T")
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -59,14 +53,14 @@ def main(arguments: argparse.Namespace) -> None:
         for outcome in caught(results_of(function, environment=EXACT)):
             results.append(outcome)
             print(describe(outcome), flush=True)
-        save(report, arguments.output)
+        report.save(arguments.output)
     for measured in caught(results_of(SPEED, arguments.quick, environment={})):
         if isinstance(measured, Outcome):
             report.outcomes["speed"] = [measured]
         else:
             report.speeds.append(measured)
             logging.info("%s: %.1f ms.", measured.task, 1e3 * measured.seconds)
-        save(report, arguments.output)
+        report.save(arguments.output)
     print(markdown.table([HEADER, *map(cells, report.speeds)]))
     if arguments.readme is not None:
         report.publish(arguments.readme)
@@ -75,13 +69,7 @@ def main(arguments: argparse.Namespace) -> None:
     print(report.verdict)
 
 
-def save(report: "Report", folder: Path | None) -> None:
-    if folder is not None:
-        content = json.dumps(files.six_digits(report.to_json()), indent=1, allow_nan=False)
-        files.write_text(folder / "verification.json", content + "\n")
-
-
-def caught(results: Iterator[T]) -> Iterator[T | Outcome]:
+def caught(results: Iterator[Any]) -> Iterator[Any]:
     """Yields the results and, if an error ends them, an outcome that fails."""
     try:
         yield from results

@@ -52,9 +52,6 @@ def draw(
       UserError: a folder is not a run's, or has no record of a metric.
     """
     runs = read_runs(list(map(Path, workdirs)))
-    for run in runs:
-        if not run.record:
-            raise UserError(f"{run.workdir.path}: has no lines in {run.workdir.metrics.name} yet; train it first")
     systems = group(runs)
     in_row = min(columns, len(metrics))
     width = theme.COLUMN_WIDTHS[columns] / in_row - LABELS

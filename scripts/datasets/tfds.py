@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from transformer.support.errors import UserError
 from transformer.support.files import make_folder
@@ -104,16 +105,14 @@ def without_tensorflow() -> Iterator[None]:
     # TFDS keeps one of each, whose threads may outlive the block.
     download = downloader._Downloader()
     extract = extractor._Extractor()
-    replacements = [(module, "tf", TENSORFLOW) for module in (shuffle, downloader, extractor)]
-    replacements += [(download_manager, "get_downloader", lambda **_: download)]
-    replacements += [(extractor, "get_extractor", lambda: extract)]
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.ExitStack() as stack:
         stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
         resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1],) * 2)  # shuffling on disk keeps 1,000 files open
-        for module, name, replacement in replacements:
-            stack.callback(setattr, module, name, getattr(module, name))
-            setattr(module, name, replacement)
+        for module in (shuffle, downloader, extractor):
+            stack.enter_context(mock.patch.object(module, "tf", TENSORFLOW))
+        stack.enter_context(mock.patch.object(download_manager, "get_downloader", lambda **_: download))
+        stack.enter_context(mock.patch.object(extractor, "get_extractor", lambda: extract))
         stack.callback(extract._executor.shutdown, cancel_futures=True)
         stack.callback(download._executor.shutdown, cancel_futures=True)  # runs first: downloads start extractions
         yield

@@ -23,7 +23,7 @@ CHOICES = ("score", "chrf", "bleu")  # what `Translation.choose` may name, besid
 RESERVED = ("logs", "configs", "distill", "report.svg")  # names in the workdir that are no stage's
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Training:
     """A run of `transformer.train`, or, if it has a `workdir`, one that exists.
 
@@ -37,7 +37,7 @@ class Training:
     workdir: str = ""
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(eq=False, kw_only=True)
 class Decoding:
     """The part of a stage that decodes.
 
@@ -50,7 +50,7 @@ class Decoding:
     decoding: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Translation(Decoding):
     """Translations of a text, by one model or an ensemble.
 
@@ -68,7 +68,7 @@ class Translation(Decoding):
     choose: "str | Training"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Mixture:
     """Training pairs: those of a config, `copies` times each, and translations, whose sources begin with a tag.
 
@@ -83,7 +83,7 @@ class Mixture:
     tag: str
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Measurement(Decoding):
     """An evaluation of a model or an ensemble by `transformer.evaluate` on a split."""
 
@@ -92,7 +92,7 @@ class Measurement(Decoding):
     split: str
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Export(Decoding):
     """A model as `scripts.export` writes it, measured on the validation split by the other toolkit."""
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -9,6 +10,7 @@ import jax
 from scripts import markdown
 from scripts.benchmarking.measurement import processor_name
 from scripts.verification.outcomes import Outcome, Speed
+from transformer.support import files
 
 HEADER = ("task", "ms", "tokens/s", "utilization", "of the bound", "memory, GiB", "first call, s")
 ROW_HEADER = ("devices", "JAX", "commit", "checks passed", *HEADER)
@@ -52,6 +54,10 @@ class Report(NamedTuple):
         outcomes = {group: list(map(_as_json, outcomes)) for group, outcomes in self.outcomes.items()}
         speeds = [speed._asdict() for speed in self.speeds]
         return self._asdict() | {"verdict": self.verdict, "outcomes": outcomes, "speeds": speeds}
+
+    def save(self, folder: Path | None) -> None:
+        if folder is not None:
+            files.write_json(folder / "verification.json", files.six_digits(self.to_json()))
 
     def publish(self, readme: str) -> None:
         """Puts a row for each speed into the table between the marks `devices` of a file, in place of this device's."""

@@ -79,7 +79,7 @@ def test_a_metric_without_validations_is_that_of_training(tmp_path):
 
 def test_a_folder_without_a_record_and_one_given_twice_are_refused(tmp_path):
     empty = make_run(tmp_path / "empty")
-    with pytest.raises(UserError, match=r"empty: has no lines in metrics.jsonl yet; train it first"):
+    with pytest.raises(UserError, match=r"empty: has no loss of the split valid; its record has nothing"):
         curves.draw([empty])
     run = add_run(tmp_path / "run", {1: 1.0})
     with pytest.raises(UserError, match="is given twice"):
