@@ -4,49 +4,14 @@ import copy
 import functools
 import re
 from collections.abc import Collection
+from pathlib import Path
 
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
 from transformer.data.languages import base_code
 
-NAMES = {
-    "ar": "Arabic",
-    "bg": "Bulgarian",
-    "ca": "Catalan",
-    "cs": "Czech",
-    "da": "Danish",
-    "de": "German",
-    "el": "Greek",
-    "en": "English",
-    "es": "Spanish",
-    "et": "Estonian",
-    "fa": "Persian",
-    "fi": "Finnish",
-    "fr": "French",
-    "ga": "Irish",
-    "he": "Hebrew",
-    "hi": "Hindi",
-    "hu": "Hungarian",
-    "id": "Indonesian",
-    "is": "Icelandic",
-    "it": "Italian",
-    "ja": "Japanese",
-    "ko": "Korean",
-    "lt": "Lithuanian",
-    "lv": "Latvian",
-    "nl": "Dutch",
-    "no": "Norwegian",
-    "pl": "Polish",
-    "pt": "Portuguese",
-    "ro": "Romanian",
-    "ru": "Russian",
-    "sk": "Slovak",
-    "sl": "Slovenian",
-    "sv": "Swedish",
-    "tr": "Turkish",
-    "uk": "Ukrainian",
-    "zh": "Chinese",
-}
+FILE = Path(__file__).with_name("languages.tsv")
+NAMES = dict(line.split("\t") for line in FILE.read_text("utf-8").splitlines())  # in English, by code
 
 # Languages that langid.py knows by another code.
 LABELS = {"nb": "no", "nob": "no", "nor": "no", "nno": "nn", "fil": "tl"}
