@@ -3,8 +3,9 @@
 import argparse
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from configs.rules import HOST, LOG, MESH
 from scripts.sweeping.description import Sweep, Values, extremes
@@ -21,7 +22,8 @@ from transformer.training.objectives import OBJECTIVES
 from transformer.workdir import Workdir, open_existing
 
 
-class Training(NamedTuple):
+@dataclass(frozen=True)
+class Training:
     """Trials that are runs of `transformer.train` with `config` and the varied values."""
 
     config: Config
@@ -68,7 +70,8 @@ class Training(NamedTuple):
         return {line["step"]: line[objective] for line in lines if line["split"] == "valid" and objective in line}
 
 
-class Decoding(NamedTuple):
+@dataclass(frozen=True)
+class Decoding:
     """Trials that evaluate the run in the workdir `source` on its validation split. `Training` explains the methods."""
 
     config: Config
