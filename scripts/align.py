@@ -51,8 +51,7 @@ def main(arguments: argparse.Namespace) -> None:
     if gold is not None:
         if len(gold) != len(aligned):
             path = arguments.gold
-            pairs = len(aligned)
-            raise UserError(f"--gold={path}: has {len(gold)} lines, must have one for each of {pairs} pairs")
+            raise UserError(f"--gold={path}: has {len(gold)} lines, must have one for each of {len(aligned)} pairs")
         percent = [100 * rate for rate in links.error_rate(aligned, gold)]
         logging.info("Alignment error rate %.1f %%, precision %.1f %%, recall %.1f %%.", *percent)
 

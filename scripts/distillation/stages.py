@@ -103,6 +103,5 @@ def command(folder: Folder, stage: plan.Stage, module: str, flags: Mapping[str, 
             process.terminate()  # without effect on a command that has ended
             process.wait()  # it saves before it ends
     if process.returncode:
-        lines = " ".join(child.last_lines(log, start))
-        raise UserError(f"{stage.name}: {module} failed; the end of {log}: {lines}")
+        raise UserError(f"{stage.name}: {module} failed; the end of {log}: {' '.join(child.last_lines(log, start))}")
     return output.decode()
