@@ -49,7 +49,7 @@ def _split(name: str, readme: str) -> tuple[str, str, str]:
         raise UserError(f"--readme={path}: no such file")
     begin = f"<!-- {name}: begin -->\n"
     end = f"<!-- {name}: end -->"
-    before, first_mark, rest = path.read_text(encoding="utf-8").partition(begin)
+    before, first_mark, rest = path.read_text("utf-8").partition(begin)
     text, last_mark, after = rest.partition(end)
     if not first_mark or not last_mark:
         raise UserError(f"{path}: needs the lines {begin.strip()} and {end}, in this order")

@@ -28,7 +28,7 @@ def describe_machine(threads: int) -> str:
 
 
 def processor_name() -> str:
-    described = processor.DESCRIPTION.read_text(encoding="utf-8") if processor.DESCRIPTION.exists() else ""
+    described = processor.DESCRIPTION.read_text("utf-8") if processor.DESCRIPTION.exists() else ""
     name = re.search(r"model name\s*: (.*)", described)
     return name[1] if name else platform.processor() or platform.machine()
 

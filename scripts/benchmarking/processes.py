@@ -36,8 +36,8 @@ class Contender(NamedTuple):
     is_exact: bool = True
 
 
-class Failed(Exception):
-    """Raised if a worker fails; the message is the reason, in one line."""
+class Failed(UserError):
+    """Raised if a worker fails."""
 
 
 class Worker:

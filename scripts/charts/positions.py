@@ -7,9 +7,9 @@ import altair as alt
 import jax.numpy as jnp
 import numpy as np
 
-from configs import base
 from scripts.charts import theme
 from scripts.charts.heat_map import Axis, gradient, heat_map
+from scripts.interop.portable import sinusoids
 from transformer.model.positions import POSITIONS
 from transformer.model.relative_positions import Rotary
 from transformer.support.errors import UserError
@@ -62,13 +62,11 @@ def encodings(length: int, d_model: int, kind: str) -> np.ndarray:
         raise UserError(f"kind={kind}: must be one of {', '.join(formulas)}")
     if d_model % 2:
         raise UserError(f"d_model={d_model}: must be even")
-    positions = jnp.arange(length)[None]
     if kind == "rotary":
         vector = jnp.repeat(jnp.array([1.0, 0.0]), d_model // 2)
-        return np.asarray(Rotary().rotate(jnp.broadcast_to(vector, (1, length, 1, d_model)), positions)[0, :, 0])
-    config = base.get_config().model
-    config.d_model = d_model
-    return np.asarray(POSITIONS[kind](config, False, None)(positions)[0])
+        vectors = jnp.broadcast_to(vector, (1, length, 1, d_model))
+        return np.asarray(Rotary().rotate(vectors, jnp.arange(length)[None])[0, :, 0])
+    return sinusoids(kind, d_model, np.arange(length))
 
 
 def heat_map_of(vectors: np.ndarray, width: float, height: float) -> alt.Chart:

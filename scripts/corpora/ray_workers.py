@@ -1,5 +1,6 @@
 """Ray Data: actors, each with the models in its memory, that share the shards of a plan."""
 
+import dataclasses
 import functools
 import json
 import logging
@@ -20,13 +21,13 @@ from transformer.support.errors import UserError
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when ray is imported
 
 
+@dataclasses.dataclass
 class Worker:
     """A translator in a process of Ray. It maps the number of a shard to a report or the message of a UserError."""
 
-    def __init__(self, flags: Sequence[Any], output: Path, request: Request) -> None:
-        self.flags = flags
-        self.output = output
-        self.request = request
+    flags: Sequence[Any]
+    output: Path
+    request: Request
 
     @functools.cached_property
     def translator(self) -> Translator:

@@ -67,7 +67,7 @@ def get_datasets(
             for stem, name in names.items():
                 if (path := taken / f"{name}.{code}").exists():  # or a link to a file in a folder beside it
                     path.resolve().replace(folder / f"{stem}.{language}")
-        signature = (taken / SIGNATURE).read_text(encoding="utf-8")
+        signature = (taken / SIGNATURE).read_text("utf-8")
         (taken / SIGNATURE).replace(folder / SIGNATURE)
         shutil.rmtree(taken)
         facts = {"by": "mtdata", **origin, "datasets": datasets, "signature": signature}

@@ -105,10 +105,9 @@ def decode(model: PortableModel, config: Config, request: Json, has_own_search: 
         results = [best for (best,) in decoder.translate(placed, request["sources"])]
         answer[search] = [best.text for best in results]
         answer["ended"][search] = [len(best.tokens) <= request["max_length"] for best in results]
-    pairs = list(zip(request["sources"], answer["beam"], strict=True))
+    found = zip(request["sources"], answer["beam"], strict=True)
     # The best segmentation of a text may be longer than the one that was found.
-    can_score = [is_scorable(decoder, pair) for pair in pairs]
-    pairs = [(source, text if can else "") for (source, text), can in zip(pairs, can_score, strict=True)]
+    pairs = [pair if is_scorable(decoder, pair) else (pair[0], "") for pair in found]
     scored = score_pairs(decoder, placed, pairs)
     references = [{"text": text, "pieces": known.pieces[:-1]} for (_, text), known in zip(pairs, scored, strict=True)]
     answer |= {"scores": [known.log_probability for known in scored], "references": references}

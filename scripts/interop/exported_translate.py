@@ -25,9 +25,9 @@ def read_processor(side: str) -> sentencepiece.SentencePieceProcessor | None:
 
 source = read_processor("source")
 target = read_processor("target")
-pieces = json.loads((FOLDER / "vocabulary.json").read_text(encoding="utf-8"))
+pieces = json.loads((FOLDER / "vocabulary.json").read_text("utf-8"))
 tokens = {piece: token for token, piece in enumerate(pieces["source"]) if token >= SPECIAL}
-longest = json.loads((FOLDER / "config.json").read_text(encoding="utf-8"))["decoding"]["max_source_length"]
+longest = json.loads((FOLDER / "config.json").read_text("utf-8"))["decoding"]["max_source_length"]
 weights = jax.device_put(load_file(FOLDER / "model.safetensors"))
 search = jax.jit(jax.export.deserialize((FOLDER / "search.jax").read_bytes()).call)
 

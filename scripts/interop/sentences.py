@@ -41,7 +41,7 @@ def default_sentences(config: Config) -> Sentences:
         return Sentences("the validation split", *read_pairs(config.data, "valid"))
     except UserError as error:
         language = base_code(config.data.source_language)
-        lines = [line.split("\t") for line in BUNDLED.read_text(encoding="utf-8").splitlines()]
+        lines = [line.split("\t") for line in BUNDLED.read_text("utf-8").splitlines()]
         texts = [text for code, text in lines if code == language]
         if not texts:
             raise Unavailable(f"no sentence in {language} is bundled; name some with --sentences=FILE") from None

@@ -35,8 +35,8 @@ class Side(NamedTuple):
 def read_marian(folder: Path, names: Any) -> tuple[Side, Side]:
     """Reads the vocabularies of source and target: those with these names, or if there are none those in the folder.
 
-    Each is a SentencePiece model (.spm), or a list of pieces (.yml, or text with one a line), which the models beside
-    it segment, as in OPUS-MT. Raises UserError if they are missing or damaged.
+    Each is a SentencePiece model (.spm), or a list of pieces (.yml), which the models beside it segment, as in OPUS-MT.
+    Raises UserError if they are missing or damaged.
     """
     with untrusted.reading(folder):
         found = sorted(path for path in folder.glob("*vocab*") if path.suffix in (".spm", ".yml"))
@@ -70,12 +70,8 @@ def marian_side(vocabulary: SentencePieceVocabulary) -> Side:
 
 
 def _read_list(path: Path, models: Sequence[bytes | None]) -> Side:
-    if path.suffix == ".yml":
-        loaded = untrusted.read_yaml(path, loader="BaseLoader")  # all are strings: `no` and `1` are pieces
-        ids = {piece: int(id_) for piece, id_ in loaded.items()}
-    else:
-        lines = untrusted.read_text(path).removesuffix("\n").split("\n")
-        ids = {piece: id_ for id_, piece in enumerate(lines)}
+    loaded = untrusted.read_yaml(path, loader="BaseLoader")  # all are strings: `no` and `1` are pieces
+    ids = {piece: int(id_) for piece, id_ in loaded.items()}
     if sorted(ids.values()) != list(range(len(ids))):
         raise UserError("must map pieces to the ids 0, 1, 2, ...")
     special = [ids.get(piece, ABSENT) for piece in SPECIAL_PIECES]

@@ -112,7 +112,7 @@ class Decoding:
 
     def _result(self, trial: int) -> dict[str, Any]:
         try:
-            return json.loads(self.output(trial).read_text(encoding="utf-8"))
+            return json.loads(self.output(trial).read_text("utf-8"))
         except (FileNotFoundError, ValueError):  # not begun, or killed while it was written
             return {}
 

@@ -70,7 +70,7 @@ def decode(request):
     translator = ctranslate2.Translator(str(folder), compute_type=compute_type, inter_threads=THREADS, intra_threads=1)
     names = [f"{side}_vocabulary.{end}" for side in ("target", "shared") for end in ("json", "txt")]
     path = next(folder / name for name in names if (folder / name).exists())
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text("utf-8")
     tokens = json.loads(text) if path.suffix == ".json" else text.split("\n")
     options = {
         "length_penalty": request["length_penalty"],
@@ -83,7 +83,7 @@ def decode(request):
     sources = request["sources"]
     beam_size = request["beam_size"]
     config_file = folder / "config.json"  # since CTranslate2 3
-    config = json.loads(config_file.read_text(encoding="utf-8")) if config_file.exists() else {}
+    config = json.loads(config_file.read_text("utf-8")) if config_file.exists() else {}
     ends_itself = config.get("add_source_eos", True) or config["decoder_start_token"] != config["eos_token"]
     end = [] if ends_itself else [config["eos_token"]]  # as Hugging Face's tokenizer adds it
 

@@ -17,7 +17,7 @@ def find_files(path):
         path = next(path for path in sorted(folder.glob("*.npz")) if not path.name.endswith(".optimizer.npz"))
     names = (f"{path.name}.decoder.yml", "decoder.yml", *sorted(path.name for path in folder.glob("config*.yml")))
     config = next((folder / name for name in names if (folder / name).exists()), None)
-    settings = {} if config is None else yaml.safe_load(config.read_text(encoding="utf-8"))
+    settings = {} if config is None else yaml.safe_load(config.read_text("utf-8"))
     found = sorted(path for path in folder.glob("*vocab*") if path.suffix in (".spm", ".yml"))
     vocabularies = [str(folder / pathlib.Path(name).name) for name in (settings.get("vocabs", found) * 2)[:2]]
     segmenters = [folder / "source.spm", folder / "target.spm"]
