@@ -73,7 +73,7 @@ def heat_map(
         layers = [cells.mark_rect(width=size, height=size)]
         frame = theme.FRAME
     if numbers is not None:
-        middle = domain[0] + 0.55 * (domain[1] - domain[0])
+        middle = 0.45 * domain[0] + 0.55 * domain[1]
         ink = alt.condition(f"datum.value > {middle}", alt.value("white"), alt.value(theme.INK))
         text = alt.Text("value:Q", format=numbers)
         layers.append(cells.mark_text(fontSize=theme.SMALL - 1).encode(text=text, color=ink))

@@ -81,9 +81,7 @@ class Plan(NamedTuple):
                 with parquet.ParquetFile(path) as file:
                     rows = file.read(columns).to_pylist()
             except UNREADABLE as error:
-                reason = f"{path}: cannot be read ({_first_line(error)})"
-                advice = "delete it, and scripts.translate_corpus makes it again"
-                raise UserError(f"{reason}; {advice}") from error
+                raise _unreadable(path, error, "delete it, and scripts.translate_corpus makes it again") from error
             lines = itertools.groupby(rows, key=lambda row: (row["line"], row["source"]))
             for (_, text), group in lines:
                 yield text, ["" if row["cut"] else row["translation"] or "" for row in group]
@@ -212,8 +210,8 @@ def _read_rows(path: Path, column: str, shard: Shard) -> Iterator[bytes | None]:
         yield from itertools.islice(rows, first - starts[groups[0]], last - starts[groups[0]])
 
 
-def _unreadable(path: Path, error: Exception) -> UserError:
-    return UserError(f"{path}: cannot be read ({_first_line(error)}); replace it")
+def _unreadable(path: Path, error: Exception, advice: str = "replace it") -> UserError:
+    return UserError(f"{path}: cannot be read ({_first_line(error)}); {advice}")
 
 
 def _first_line(error: Exception) -> str:

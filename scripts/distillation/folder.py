@@ -57,12 +57,20 @@ class Folder:
         config = self.load_config(model.config, model.values.items())
         if model.data is None:
             return config
-        splits = dict(zip(("data.train_split", "data.valid_split", "data.test_split"), SPLITS, strict=True))
-        replaced = {"data.source": "ids" if config.data.source == "ids" else "text"}
-        replaced |= {"data.path": str(self.of(model.data).resolve()), "data.downloads": ()}
-        # The mixture has been made of what these keys select.
-        selected = {"data.train_pairs": 0, "data.exclude": "", "data.deduplicate": False, "data.mixture": ()}
-        return loading.with_values(config, splits | replaced | selected)
+        values = {
+            "data.source": "ids" if config.data.source == "ids" else "text",
+            "data.path": str(self.of(model.data).resolve()),
+            "data.train_split": SPLITS[0],
+            "data.valid_split": SPLITS[1],
+            "data.test_split": SPLITS[2],
+            "data.downloads": (),
+            # The mixture has been made of what these keys select.
+            "data.train_pairs": 0,
+            "data.exclude": "",
+            "data.deduplicate": False,
+            "data.mixture": (),
+        }
+        return loading.with_values(config, values)
 
     def languages(self, model: plan.Training) -> tuple[str, str]:
         data = self.config(model).data

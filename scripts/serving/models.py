@@ -32,7 +32,6 @@ from transformer.workdir import split_names
 
 ROWS = (1, 8)  # of the shortest batches: few sentences do not pay for the filler rows of a full batch
 _CALLS = Work(lambda calls: [call() for call in calls], 1)  # functions without arguments
-LONG = 1000  # characters of a request that are split into sentences in another thread, so that no request waits
 
 
 class ServedModel:
@@ -107,8 +106,7 @@ class ServedModel:
         `controls` has one for each text, whose first sentence has its prefix. Raises UserError if no output can obey
         one.
         """
-        is_long = sum(map(len, sources)) > LONG
-        split = await asyncio.to_thread(self._split, sources, form) if is_long else self._split(sources, form)
+        split = await asyncio.to_thread(self._split, sources, form)  # so that no request waits for a long one
         sentences = [[piece.text for piece in pieces if piece.is_sentence] for pieces in split]
         jobs = list(itertools.chain(*sentences))
         kind = "translate" if n_best == 1 else "alternatives"

@@ -38,7 +38,7 @@ def publish(study: SweepStudy, folder: Folder, readme: str | None) -> None:
     workdirs = [folder.workdir(number) if source is None else Path(source) for number in range(len(trials))]
     files.write_text(folder.table, make_csv(trials, sweep, workdirs))
     logging.info("%s", summary(trials, sweep))
-    if not (complete := [number for number, trial in enumerate(trials) if trial.state == TrialState.COMPLETE]):
+    if not (complete := completed(trials)):
         raise UserError(f"{folder.path}: no trial is complete; {folder.logs} has the output of each")
     if effects := importances(study):
         listed = ", ".join(f"{key} {100 * importance:.3g}%" for key, importance in effects.items())
@@ -48,8 +48,12 @@ def publish(study: SweepStudy, folder: Folder, readme: str | None) -> None:
             f"No importance for {sweep.objective}: it needs a complete grid in which the objective differs, "
             f"or {FOREST_TRIALS} complete trials of a search."
         )
-    notes = filter(None, [describe_decoding(folder, sweep, complete[0]), importance])
+    notes = filter(None, [describe_decoding(folder, sweep, complete[0].user_attrs["trial"]), importance])
     markdown.publish(markdown.table(make_table(trials, sweep), notes), "sweep", readme)
+
+
+def completed(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+    return [trial for trial in trials if trial.state == TrialState.COMPLETE]
 
 
 def summary(trials: Sequence[FrozenTrial], sweep: Sweep) -> str:
@@ -57,7 +61,7 @@ def summary(trials: Sequence[FrozenTrial], sweep: Sweep) -> str:
     counts = Counter(trial.state.name.lower() for trial in trials)
     parts = [f"{counts['complete']} of {len(trials)} trials complete"]
     parts += [f"{counts['running']} running", f"{counts['pruned']} pruned", f"{counts['fail']} failed"]
-    if complete := [trial for trial in trials if trial.state == TrialState.COMPLETE]:
+    if complete := completed(trials):
         best = sweep.best(complete, key=lambda trial: trial.value)
         parts.append(f"best {sweep.objective} {best.value:.4g} (trial {best.user_attrs['trial']})")
     return ", ".join(parts)
@@ -83,8 +87,7 @@ def make_table(trials: Sequence[FrozenTrial], sweep: Sweep) -> list[tuple[str, .
         groups[tuple(values(trial).get(key) for key in keys)].append(trial)
     rows = []
     for setting, group in groups.items():
-        complete = [trial for trial in group if trial.state == TrialState.COMPLETE]
-        if not complete:
+        if not (complete := completed(group)):
             continue
         objective = [trial.value for trial in complete]
         mean = statistics.mean(objective)
@@ -128,7 +131,7 @@ def importances(study: SweepStudy) -> dict[str, float]:
     estimated by Optuna's forest from `FOREST_TRIALS` complete trials on, and sum to 1. Empty for other sweeps, or if
     the objective or all keys have only one value.
     """
-    complete = [trial for trial in study.trials() if trial.state == TrialState.COMPLETE]
+    complete = completed(study.trials())
     common = [key for key in study.sweep.keys if all(key in trial.params for trial in complete)]
     varied = [key for key in common if len({trial.params[key] for trial in complete}) > 1]
     if len({trial.value for trial in complete}) < 2 or not varied:
