@@ -25,8 +25,8 @@ def tree(beam_tree: BeamTree) -> alt.LayerChart:
     axis = alt.Axis(grid=False, values=list(range(1, steps + 1)), format="d")
     across = {"title": "step", "axis": axis, "scale": alt.Scale(domain=[-0.4, steps + 0.5], nice=False)}
     down = {"title": None, "axis": None, "scale": alt.Scale(domain=[ranks + 0.7, 0.3], nice=False)}
-    color = alt.Color("outcome:N", legend=alt.Legend(title=None, orient="top", symbolOpacity=1))
-    color = color.scale(domain=list(COLORS), range=list(COLORS.values()))
+    legend = alt.Legend(title=None, orient="top", symbolOpacity=1)
+    color = theme.categories(alt.Color, "outcome", COLORS, COLORS.values(), legend=legend)
     links = data.transform_filter("isValid(datum.from_x)").mark_rule(opacity=0.5)
     links = links.encode(
         x=alt.X("from_x:Q", **across), y=alt.Y("from_rank:Q", **down), x2="to_x:Q", y2="rank:Q", color=color

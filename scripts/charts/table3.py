@@ -88,13 +88,12 @@ def panel(points: Sequence[dict[str, Any]], metric: str, width: float, has_names
     rows = list(dict.fromkeys(point["row"] for point in points))
     axis = alt.Axis(format=number, tickCount=5, labelExpr="datum.value ? datum.label : '0'")
     names = alt.Axis(grid=True, ticks=False, labels=has_names, domain=False)
-    scale = {"sort": list(COLORS), "scale": alt.Scale(domain=list(COLORS), range=list(COLORS.values()))}
     chart = alt.Chart(alt.InlineData(values=list(points))).encode(
         y=alt.Y("row:N", sort=rows, title=None, axis=names),
         yOffset=alt.YOffset("source:N", sort=list(COLORS)),
-        color=alt.Color("source:N", title=None, **scale),
+        color=theme.categories(alt.Color, "source", COLORS, COLORS.values(), title=None),
     )
-    shape = alt.Shape("source:N", title=None, sort=list(COLORS)).scale(domain=list(COLORS), range=SHAPES)
+    shape = theme.categories(alt.Shape, "source", COLORS, SHAPES, title=None)
     return alt.layer(
         alt.Chart().mark_rule(strokeWidth=0.5, color=theme.INK).encode(x=alt.datum(0)),
         chart.mark_errorbar(extent="stdev", rule={"strokeWidth": 1}).encode(x=alt.X("value:Q", title=title)),

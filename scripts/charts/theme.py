@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,14 +59,19 @@ def themed(chart: Any, **legend: Any) -> Any:
     return chart.configure(**CONFIG | {"legend": CONFIG["legend"] | legend})
 
 
+def categories(channel: Any, field: str, order: Collection[str], values: Iterable[Any], **options: Any) -> Any:
+    """Returns a channel, such as alt.Shape, that shows the categories in `order` of a field by these values."""
+    return channel(f"{field}:N", sort=list(order), **options).scale(domain=list(order), range=list(values))
+
+
 def color(field: str, order: Sequence[str], legend: alt.Legend | None) -> alt.Color:
     """Returns the colours of the categories in `order`, values of the field `field`. The eighth repeats the first."""
-    return alt.Color(f"{field}:N", sort=list(order), legend=legend).scale(domain=list(order), range=list(CATEGORICAL))
+    return categories(alt.Color, field, order, CATEGORICAL, legend=legend)
 
 
 def dashes(field: str, order: Sequence[str], legend: alt.Legend | None) -> alt.StrokeDash:
     """Returns dashes that tell the same categories apart as `color` does."""
-    return alt.StrokeDash(f"{field}:N", sort=list(order), legend=legend).scale(domain=list(order), range=list(DASHES))
+    return categories(alt.StrokeDash, field, order, DASHES, legend=legend)
 
 
 def lines(

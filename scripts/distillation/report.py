@@ -109,7 +109,7 @@ def draw(rows: Sequence[Row]) -> alt.LayerChart:
         y=alt.Y("bleu:Q", title=f"BLEU ({split})", scale=alt.Scale(zero=False, padding=12)),
         color=theme.color("system", systems, alt.Legend(title=None, symbolType="stroke", symbolSize=theme.LINE_SYMBOL)),
     )
-    shape = alt.Shape("form:N", sort=forms, legend=alt.Legend(title=None)).scale(domain=forms, range=list(SHAPES))
+    shape = theme.categories(alt.Shape, "form", forms, SHAPES, legend=alt.Legend(title=None))
     lines = chart.mark_line(strokeWidth=0.8).encode(order="speed:Q")
     marks = chart.mark_point(filled=True, opacity=1, size=50, stroke="white", strokeWidth=0.5).encode(shape=shape)
     return theme.themed(alt.layer(lines, marks).properties(width=WIDTH, height=HEIGHT))
