@@ -23,11 +23,6 @@ from transformer.support.errors import UserError
 
 
 def main(arguments: argparse.Namespace) -> None:
-    datasets = {split: getattr(arguments, split).split(",") for split in SPLITS if getattr(arguments, split)}
-    given = [f"--{name}" for name in ("recipe", "hf", "tfds") if getattr(arguments, name)]
-    given += [f"--{split}" for split in list(datasets)[:1]]
-    if len(given) != 1:
-        raise UserError(f"give one of --recipe, --train, --hf and --tfds, not {' and '.join(given) or 'none'}")
     output = arguments.output
     if arguments.tfds:
         print(json.dumps(tfds.prepare(arguments.tfds, output, arguments.archives)))
@@ -39,6 +34,7 @@ def main(arguments: argparse.Namespace) -> None:
     elif arguments.recipe:
         record = mtdata.get_recipe(arguments.mtdata, pair, arguments.recipe, output)
     else:
+        datasets = {split: getattr(arguments, split).split(",") for split in SPLITS if getattr(arguments, split)}
         record = mtdata.get_datasets(arguments.mtdata, pair, datasets, output)
     print(json.dumps(record))
 
@@ -56,14 +52,15 @@ def parse_pair(pair: str | None) -> Pair:
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.get_data", __doc__)
     parser.add_argument("--pair", metavar="SOURCE-TARGET", help="codes of the two languages, such as en-de")
-    parser.add_argument("--recipe", metavar="ID", help="a recipe of mtdata, such as vaswani_etal_2017_ende")
-    parser.add_argument(
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--recipe", metavar="ID", help="a recipe of mtdata, such as vaswani_etal_2017_ende")
+    source.add_argument(
         "--train", metavar="ID,ID", help="datasets of mtdata to train on, such as OPUS-gnome-v1-eng-kan"
     )
-    parser.add_argument("--validation", metavar="ID,ID", help="those to validate on")
-    parser.add_argument("--test", metavar="ID,ID", help="those to test on")
-    parser.add_argument("--hf", metavar="FOLDER", type=Path, help="a folder of Parquet files, as on Hugging Face's hub")
-    parser.add_argument("--tfds", metavar="NAME/CONFIG", help="a translation dataset of TFDS")
+    source.add_argument("--hf", metavar="FOLDER", type=Path, help="a folder of Parquet files, as on Hugging Face's hub")
+    source.add_argument("--tfds", metavar="NAME/CONFIG", help="a translation dataset of TFDS")
+    parser.add_argument("--validation", metavar="ID,ID", help="--train: datasets to validate on")
+    parser.add_argument("--test", metavar="ID,ID", help="--train: datasets to test on")
     parser.add_argument("--archives", metavar="DIR", type=Path, help="--tfds: folder of archives that need no download")
     parser.add_argument(
         "--output", metavar="DIR", type=Path, required=True, help="the new folder; --tfds: TFDS's data_dir"

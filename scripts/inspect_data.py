@@ -118,7 +118,13 @@ def make_text(name: str, pairs: "Sequence[Measured]", worst: "Sequence[Measured]
         lines.append(_quantiles(f"{direction}loss", [score.loss for score in scores]))
         lines.append(_quantiles(f"{direction}PMI", [score.pmi for score in scores]))
     lines += [f"{counted(count, 'pair')}{condition}" for condition, count in counts.items() if count]
-    return "\n".join([*lines, "", *(line for pair in worst for line in _lines(pair))]) + "\n"
+    lines.append("")
+    for pair in worst:
+        scores = zip(DIRECTIONS, pair.scores, strict=False)
+        facts = "".join(f"{direction}loss {score.loss:.2f}, PMI {score.pmi:.2f}, " for direction, score in scores)
+        lines.append(f"pair {pair.number}: {facts}lengths 1:{pair.length_ratio:.1f}, {pair.copied:.0%} copied")
+        lines += [f"  source  {pair.source}", f"  target  {pair.target}"]
+    return "\n".join(lines) + "\n"
 
 
 def _quantiles(name: str, values: Sequence[float]) -> str:
@@ -127,15 +133,6 @@ def _quantiles(name: str, values: Sequence[float]) -> str:
         return f"{name}: none"
     quantiles = zip(QUANTILES, np.quantile(finite, QUANTILES), strict=True)
     return f"{name} in nats per token: " + ", ".join(f"{part:.0%} at most {value:.2f}" for part, value in quantiles)
-
-
-def _lines(pair: "Measured") -> list[str]:
-    scores = (
-        f"{direction}loss {score.loss:.2f}, PMI {score.pmi:.2f}, "
-        for direction, score in zip(DIRECTIONS, pair.scores, strict=False)
-    )
-    facts = f"{''.join(scores)}lengths 1:{pair.length_ratio:.1f}, {pair.copied:.0%} copied"
-    return [f"pair {pair.number}: {facts}", f"  source  {pair.source}", f"  target  {pair.target}"]
 
 
 def make_parser() -> cli.Parser:

@@ -14,7 +14,6 @@ from transformer.decoding.forced_decoding import Attention
 from transformer.support.cache import enable_compilation_cache
 from transformer.support.errors import UserError
 
-PARTS = ("encoder", "decoder", "cross")
 LAYERS = (2, 4, 6)  # those that the Annotated Transformer draws, of which a model may lack some
 HEADS = 4  # as many as it draws, the first ones
 MAX_TOKENS = 60
@@ -40,8 +39,6 @@ def draw(
     Raises:
       UserError: the model has no such part, layer or head, or the sentence has more than 60 tokens.
     """
-    if part not in PARTS:
-        raise UserError(f"part={part}: must be one of {', '.join(PARTS)}")
     weights, (rows, keys) = getattr(attention, part), axes(attention, part)
     if weights is None:
         raise UserError(f"part={part}: the decoder has no self-attention; choose encoder or cross")

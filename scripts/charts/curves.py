@@ -2,7 +2,6 @@
 
 import math
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ LOG_TICKS = [digit * 10**power for power in range(7) for digit in (1, 2, 5)]
 LEAST_RATIO = 5.0  # of the values on a logarithmic axis; a smaller range has too few round numbers
 HEIGHT = {1: 110, 2: 150}
 LABELS = 55  # width of a panel's axis
-MAX_MARKED = 40  # points; a longer curve has no marks at them
+MAX_MARKED = 40  # points of a panel; with more, the curves have no marks at them
 
 
 def draw(
@@ -84,18 +83,14 @@ def panel(
         common = set.intersection(*map(set, curves)) if len(runs) > 1 else set()
         for run, curve in zip(runs, curves, strict=True):
             if not curve:
-                numbers = {name for line in run.record for name in line if points(run, name, split)} - {"step"}
-                known = ", ".join(sorted(numbers)) or "nothing"
-                raise UserError(f"{run.label}: has no {metric} of the split {split}; its record has {known}")
+                raise UserError(f"{run.label}: its record has no {metric} of the split {split}")
             own = {"system": label, "run": run.label, "has_mean": bool(common)}
             records += [own | {"step": step, "value": y, "is_common": step in common} for step, y in curve.items()]
     box = alt.Legend(title=None, symbolSize=theme.LINE_SYMBOL, symbolType="stroke", symbolOpacity=1)
     legend = box if len(systems) > 1 else None
     color = theme.color("system", list(systems), legend)
     dash = theme.dashes("system", list(systems), legend)
-    lengths = Counter(record["run"] for record in records).values()
-    is_marked = min(lengths) == 1 or len(systems) == 1 and max(lengths) <= MAX_MARKED
-    thick = alt.MarkDef(type="line", point=alt.OverlayMarkDef(size=12) if is_marked else False)
+    thick = alt.MarkDef(type="line", point=alt.OverlayMarkDef(size=12) if len(records) <= MAX_MARKED else False)
     name = title(metric)
     if metric in METRICS or metric in TEACHER_FORCED:
         name = f"{SPLITS[split]} {name}"

@@ -172,7 +172,10 @@ def _cut(path: Path, lines: int, column: str) -> Iterator[tuple[str, int, int, i
     try:
         if path.suffix == ".parquet":
             with parquet.ParquetFile(path) as file:
-                _check_column(path, file.schema_arrow, column)
+                schema = file.schema_arrow
+                if column not in [field.name for field in schema if is_text(field.type)]:
+                    known = first_of([f"{field.name} ({field.type})" for field in schema], 20, ", ")
+                    raise UserError(f"--column={column}: {path} has no such column of text; it has {known}")
                 total = file.metadata.num_rows
                 offsets = itertools.repeat(0)
         else:
@@ -189,12 +192,6 @@ def _cut(path: Path, lines: int, column: str) -> Iterator[tuple[str, int, int, i
 
 def _open(path: Path) -> gzip.GzipFile | BufferedReader:
     return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
-
-
-def _check_column(path: Path, schema: pyarrow.Schema, column: str) -> None:
-    if column not in [field.name for field in schema if is_text(field.type)]:
-        known = first_of([f"{field.name} ({field.type})" for field in schema], 20, ", ")
-        raise UserError(f"--column={column}: {path} has no such column of text; it has {known}")
 
 
 def _read_rows(path: Path, column: str, shard: Shard) -> Iterator[bytes | None]:

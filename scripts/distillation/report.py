@@ -84,15 +84,13 @@ def read_rows(stages: Sequence[plan.Stage], folder: Folder) -> list[Row]:
 def publish(stages: Sequence[plan.Stage], folder: Folder, readme: str | None) -> None:
     """Prints the table, or writes it into the file `readme`, and draws the chart in the folder."""
     rows = read_rows(stages, folder)
-    header = ("measurement", *METRICS.values(), "sentences/s", "minutes of training")
-    markdown.publish(markdown.table([header, *map(_cells, rows)]), "distill", readme)
+    table = [("measurement", *METRICS.values(), "sentences/s", "minutes of training")]
+    for row in rows:
+        numbers = (*(row.scores[metric] for metric in METRICS), row.speed, row.minutes)
+        table.append((row.name, *("" if number is None else f"{number:.1f}" for number in numbers)))
+    markdown.publish(markdown.table(table), "distill", readme)
     if timed := [row for row in rows if row.speed]:
         theme.write(draw(timed), folder.path / CHART)
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    numbers = (*(row.scores[metric] for metric in METRICS), row.speed, row.minutes)
-    return (row.name, *("" if number is None else f"{number:.1f}" for number in numbers))
 
 
 def draw(rows: Sequence[Row]) -> alt.LayerChart:

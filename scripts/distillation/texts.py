@@ -109,7 +109,10 @@ def mix(mixture: plan.Mixture, folder: Folder) -> None:
     languages = data.source_language, data.target_language
     pairs = list(_pairs(mixture.config, folder))
     pairs = list(dict.fromkeys(pairs)) if data.deduplicate else pairs
-    translated = itertools.chain(*(_oriented(translation, folder, languages) for translation in mixture.translations))
+    translated = []
+    for translation in mixture.translations:  # in the direction of the mixture
+        sides = (read_text_file(folder.of(translation) / f"chosen.{language}") for language in languages)
+        translated += zip(*sides, strict=True)
     tag = f"{mixture.tag} " if mixture.tag else ""
     known = set(pairs if mixture.copies else ())
     added = [pair for pair in dict.fromkeys((tag + text, other) for text, other in translated) if pair not in known]
@@ -123,12 +126,6 @@ def mix(mixture: plan.Mixture, folder: Folder) -> None:
         facts = {"by": "distill", "real": len(pairs), "copies": mixture.copies, "added": len(added), "tag": mixture.tag}
         write_record(unfinished, languages, facts)
     logging.info("%s: %d pairs, %d times each, and %d others.", mixture.name, len(pairs), mixture.copies, len(added))
-
-
-def _oriented(translation: plan.Translation, folder: Folder, languages: tuple[str, str]) -> Iterator[tuple[str, str]]:
-    """Yields the chosen pairs of a translation in the direction of the mixture."""
-    sides = (read_text_file(folder.of(translation) / f"chosen.{language}") for language in languages)
-    return zip(*sides, strict=True)
 
 
 def _write(folder: Path, stem: str, languages: tuple[str, str], pairs: Sequence[tuple[str, str]]) -> None:

@@ -30,7 +30,7 @@ TOKENS = {
 }
 
 
-def write(model: PortableModel, folder: Path, quantization: str | None, python: Path | None = None) -> None:
+def write(model: PortableModel, folder: Path, quantization: str | None, *_: object) -> None:
     """Writes the model into a folder. Raises UserError, with the setting, for a model that no class can express."""
     from safetensors.numpy import save_file
 

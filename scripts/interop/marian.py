@@ -104,7 +104,7 @@ def _search_config(search: Settings) -> Settings:
     }
 
 
-def write(model: PortableModel, folder: Path, quantization: str | None, python: Path | None = None) -> None:
+def write(model: PortableModel, folder: Path, *_: object) -> None:
     """Writes model.npz, vocabularies and decoder.yml. Raises UserError if Marian cannot express the model."""
     config = dict(model.settings)
     config["model.num_decoder_layers"] = config["model.num_decoder_layers"] or config["model.num_layers"]

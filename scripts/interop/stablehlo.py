@@ -39,7 +39,7 @@ LOST |= {"decoding.rerank": "", "decoding.banned_pieces": ()}
 Parameters = dict[str, Float[Array, "..."]]  # by dotted name
 
 
-def write_safetensors(model: PortableModel, folder: Path, quantization: str | None, python: Path | None = None) -> None:
+def write_safetensors(model: PortableModel, folder: Path, *_: object) -> None:
     """Writes the float32 parameters by their names, the settings of model and search, and the vocabularies."""
     config = checked(model.config)
     settings = {group: config[group].to_dict() for group in ("model", "decoding")}
@@ -53,7 +53,7 @@ def write_safetensors(model: PortableModel, folder: Path, quantization: str | No
     vocabularies.write_segmenters(folder, model.tokenizer)
 
 
-def write_stablehlo(model: PortableModel, folder: Path, quantization: str | None, python: Path | None = None) -> None:
+def write_stablehlo(model: PortableModel, folder: Path, quantization: str | None, *_: object) -> None:
     """Writes what `write_safetensors` writes, encoder.jax, search.jax, and translate.py, which needs only these files.
 
     Products are computed in float32, or in bfloat16 with that `quantization`. Raises UserError if the search cannot be
@@ -83,7 +83,7 @@ def write_stablehlo(model: PortableModel, folder: Path, quantization: str | None
         best, _ = strategy_of(decoding).search(build(parameters), sentences, decoding, n_best=1)
         return best.tokens[:, 0], best.scores[:, 0]
 
-    write_safetensors(model, folder, quantization)
+    write_safetensors(model, folder)
     for program in (encoder, search):
         files.write_bytes(folder / f"{program.__name__}.jax", export(program, model.parameters))
     shutil.copy(TRANSLATE, folder / "translate.py")

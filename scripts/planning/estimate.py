@@ -142,13 +142,12 @@ def measure_memory(compiled: jax.stages.Compiled, state: TrainState, available: 
     """Returns the memory of a compiled step from an abstract state."""
     analysis = compiled.memory_analysis()
     used = max(bytes_used(analysis), analysis.peak_memory_in_bytes)
-    trees = {title: jax.tree.leaves(getattr(state, name)) for name, title in PARTS.items()}
-    parts = {title: sum(map(_shard_bytes, leaves)) for title, leaves in trees.items() if leaves}
+    parts = {}
+    for name, title in PARTS.items():
+        if leaves := jax.tree.leaves(getattr(state, name)):
+            shards = [(leaf.sharding.shard_shape(leaf.shape), leaf.dtype.itemsize) for leaf in leaves]
+            parts[title] = sum(math.prod(shape) * size for shape, size in shards)
     return Memory(used, available, parts, used - sum(parts.values()))
-
-
-def _shard_bytes(leaf: jax.ShapeDtypeStruct) -> int:
-    return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
 
 
 def explain(config: Config, target: Target, shape: str, reason: str) -> str:

@@ -30,7 +30,6 @@ def files_in(folder: Path) -> list[str]:
 def test_flags_offer_what_the_charts_have():
     assert list(figures.FLAGS) == charts.__all__
     assert tuple(charts.positions.PANELS) == figures.PANELS
-    assert charts.attention.PARTS == figures.PARTS
     assert tuple(charts.curves.SPLITS) == figures.SPLITS
 
 
@@ -103,7 +102,7 @@ def test_mistakes_are_one_line_and_leave_no_file(tmp_path, capsys):
     untrained = make_workdir(tmp_path / "untrained", steps=())
     before = files_in(tmp_path)
     assert "has no checkpoint yet" in failure(capsys, "attention", output, f"--workdir={untrained}", "--source=1")
-    assert "its record has nothing" in failure(capsys, "curves", output, f"--workdir={empty}")
+    assert "its record has no loss" in failure(capsys, "curves", output, f"--workdir={empty}")
     assert "no such folder" in failure(capsys, "curves", output, "--workdir", str(tmp_path / "none"), str(empty))
     assert "one folder" in failure(capsys, "table3", output, "--workdir", str(empty), str(tmp_path / "none"))
     line = failure(capsys, "schedule", output, f"--workdir={empty}")

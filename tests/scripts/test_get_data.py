@@ -133,9 +133,8 @@ def test_an_interruption_ends_mtdata_and_leaves_nothing(mtdata, tmp_path, capsys
 
 def test_flags_that_exclude_each_other_are_refused(tmp_path, capsys):
     output = f"--output={tmp_path / 'data'}"
-    assert "give one of --recipe, --train, --hf and --tfds, not none" in error(capsys, "--pair=en-de", output)
-    assert "not --recipe and --hf" in error(capsys, "--pair=en-de", "--recipe=a", "--hf=b", output)
-    assert "not --hf and --validation" in error(capsys, "--pair=en-de", "--hf=b", "--validation=c", output)
+    assert "one of the arguments --recipe --train --hf --tfds is required" in error(capsys, "--pair=en-de", output)
+    assert "--hf: not allowed with argument --recipe" in error(capsys, "--pair=en-de", "--recipe=a", "--hf=b", output)
     assert "--pair=SOURCE-TARGET: is missing" in error(capsys, "--recipe=a", output)
 
 

@@ -42,8 +42,6 @@ def test_chosen_layers_and_heads_are_drawn_and_others_refused():
         attention.draw(WEIGHTS, "cross", layers=(4, 2, 0))
     with pytest.raises(UserError, match="heads=6: the part encoder has the heads 1, 2, 3, 4, 5$"):
         attention.draw(WEIGHTS, heads=(6,))
-    with pytest.raises(UserError, match="part=both: must be one of encoder, decoder, cross"):
-        attention.draw(WEIGHTS, "both")
 
 
 def test_a_decoder_without_self_attention_is_refused():
