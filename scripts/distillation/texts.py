@@ -62,18 +62,14 @@ def choose(translation: plan.Translation, folder: Folder) -> None:
     else:
         _, side = _sides(translation, folder)
         references = (pair[side] for pair in _pairs(translation.text, folder))
-        chosen = _by_reference(rows, references, _metric(translation, folder))
+        metric = CHRF()
+        if translation.choose == "bleu":
+            metric = make_bleu(bleu_language(folder.config(translation.models[0]).data).tokenizer)
+            metric.effective_order = True  # else the score of a short sentence is 0
+        chosen = _by_reference(rows, references, metric)
     pairs = [(text, best) for text, best in chosen if best]
     _write(folder.of(translation), "chosen", folder.languages(translation.models[0]), pairs)
     logging.info("%s: %d sentences have a translation.", translation.name, len(pairs))
-
-
-def _metric(translation: plan.Translation, folder: Folder) -> Metric:
-    if translation.choose == "chrf":
-        return CHRF()
-    metric = make_bleu(bleu_language(folder.config(translation.models[0]).data).tokenizer)
-    metric.effective_order = True  # else the score of a short sentence is 0
-    return metric
 
 
 def _by_reference(rows: Iterator[tuple[str, list[str]]], references: Iterator[str], metric: Metric) -> Chosen:

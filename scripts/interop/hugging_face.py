@@ -89,10 +89,18 @@ def read(folder: Path) -> PortableModel:
         with untrusted.reading(search_file):
             config |= _read_search(search)
         with untrusted.reading(folder / TOKENIZER):
-            config |= _read_texts(texts, config)
+            longest = min(texts.get("model_max_length", LONGEST), config["decoding.max_source_length"])
+            config |= {key: texts[name] for key, name in LANGUAGES.items() if texts.get(name)}
+            config["decoding.max_source_length"] = longest
+            checked(config)
         source, target = _read_vocabularies(folder, texts.get("separate_vocabs", False), settings)
         with untrusted.reading(folder / CONFIG):
-            _check_special_tokens(settings, target)
+            start = settings["decoder_start_token_id"]
+            end = target.ids[EOS]
+            if start not in range(target.size):
+                raise UserError(f"decoder_start_token_id={start}: must be the id of one of {target.size} target tokens")
+            if settings.get("eos_token_id", end) != end:
+                raise UserError(f"eos_token_id={settings['eos_token_id']}: must be {end}, the id of </s>")
         with untrusted.reading(search_file):
             config["decoding.banned_pieces"] = _banned_pieces(search, target)
             not_taken = {name: search[name] for name, off in NOT_TAKEN.items() if search.get(name, off) != off}
@@ -189,23 +197,6 @@ def _read_search(search: Settings) -> Settings:
     }
     checked(config)
     return config
-
-
-def _read_texts(texts: Settings, config: Settings) -> Settings:
-    longest = min(texts.get("model_max_length", LONGEST), config["decoding.max_source_length"])
-    config = {key: texts[name] for key, name in LANGUAGES.items() if texts.get(name)}
-    config["decoding.max_source_length"] = longest
-    checked(config)
-    return config
-
-
-def _check_special_tokens(settings: Settings, target: Side) -> None:
-    start = settings["decoder_start_token_id"]
-    end = target.ids[EOS]
-    if start not in range(target.size):
-        raise UserError(f"decoder_start_token_id={start}: must be the id of one of the {target.size} target tokens")
-    if settings.get("eos_token_id", end) != end:
-        raise UserError(f"eos_token_id={settings['eos_token_id']}: must be {end}, the id of </s>")
 
 
 def _banned_pieces(search: Settings, target: Side) -> tuple[str, ...]:

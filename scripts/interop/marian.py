@@ -45,7 +45,9 @@ def assemble(path: Path, arrays: Arrays, default_search: Settings) -> PortableMo
 
     A model without a file of settings beside it is searched with `default_search`.
     """
-    search = _search_settings(path)
+    configs = sorted(file.name for file in path.parent.glob("config*.yml"))
+    beside = [path.parent / name for name in (f"{path.name}.{SEARCH}", SEARCH, *configs)]
+    search = next((untrusted.read_yaml(file) for file in beside if file.is_file()), {})
     if not search:
         search = default_search
         listed = ", ".join(f"{name} {value}" for name, value in search.items())
@@ -79,13 +81,6 @@ def _parameters(arrays: Arrays, config: Settings, source: Side, target: Side) ->
             array = rows_in_order(array, side.ids, 0.0 if is_table else NEVER)
         parameters[name] = array.T if marian_name == OUTPUT else array
     return parameters
-
-
-def _search_settings(model: Path) -> Settings:
-    """Returns the settings of the search, of a file beside the model, which may name its vocabularies."""
-    configs = sorted(path.name for path in model.parent.glob("config*.yml"))
-    paths = [model.parent / name for name in (f"{model.name}.{SEARCH}", SEARCH, *configs)]
-    return next((untrusted.read_yaml(path) for path in paths if path.is_file()), {})
 
 
 def _search_config(search: Settings) -> Settings:

@@ -35,8 +35,8 @@ class Side(NamedTuple):
 def read_marian(folder: Path, names: Any) -> tuple[Side, Side]:
     """Reads the vocabularies of source and target: those with these names, or if there are none those in the folder.
 
-    Each is a SentencePiece model (.spm), or a list of pieces (.yml), which the models beside it segment, as in OPUS-MT.
-    Raises UserError if they are missing or damaged.
+    Each is a SentencePiece model (.spm), or a list of pieces (.yml, or text with one a line), which the models beside
+    it segment, as in OPUS-MT. Raises UserError if they are missing or damaged.
     """
     with untrusted.reading(folder):
         found = sorted(path for path in folder.glob("*vocab*") if path.suffix in (".spm", ".yml"))
@@ -70,8 +70,12 @@ def marian_side(vocabulary: SentencePieceVocabulary) -> Side:
 
 
 def _read_list(path: Path, models: Sequence[bytes | None]) -> Side:
-    loaded = untrusted.read_yaml(path, loader="BaseLoader")  # all are strings: `no` and `1` are pieces
-    ids = {piece: int(id_) for piece, id_ in loaded.items()}
+    if path.suffix == ".yml":
+        loaded = untrusted.read_yaml(path, loader="BaseLoader")  # all are strings: `no` and `1` are pieces
+        ids = {piece: int(id_) for piece, id_ in loaded.items()}
+    else:
+        lines = untrusted.read_text(path).removesuffix("\n").split("\n")
+        ids = {piece: id_ for id_, piece in enumerate(lines)}
     if sorted(ids.values()) != list(range(len(ids))):
         raise UserError("must map pieces to the ids 0, 1, 2, ...")
     special = [ids.get(piece, ABSENT) for piece in SPECIAL_PIECES]
@@ -86,16 +90,14 @@ def read_ctranslate2(folders: Sequence[Path], settings: dict[str, Any], rows: Se
     The ids are rows of tables, which have so many `rows`. The first folder has the lists of tokens. Raises UserError if
     these are damaged, or longer than a table.
     """
-    models = [_read_segmenter(folders, side) for side in SIDES]
+    models = []
+    for side in SIDES:
+        paths = [folder / name for folder in folders for name in (f"{side}.spm", "sentencepiece.model", "bpe.model")]
+        path = next((path for path in paths if path.exists()), None)
+        if path is not None and path.name == "bpe.model":
+            raise UserError("has a bpe.model of subword-nmt, must have a SentencePiece model")
+        models.append(path and untrusted.read_bytes(path))
     return pair(*(_read_tokens(folders[0], *side, settings, models) for side in zip(SIDES, rows, strict=True)))
-
-
-def _read_segmenter(folders: Sequence[Path], side: str) -> bytes | None:
-    paths = [folder / name for folder in folders for name in (f"{side}.spm", "sentencepiece.model", "bpe.model")]
-    path = next((path for path in paths if path.exists()), None)
-    if path is not None and path.name == "bpe.model":
-        raise UserError("has a bpe.model of subword-nmt, must have a SentencePiece model")
-    return path and untrusted.read_bytes(path)
 
 
 def _read_tokens(folder: Path, side: str, rows: int, settings: dict[str, Any], models: Sequence[bytes | None]) -> Side:

@@ -176,16 +176,12 @@ def evaluate_command(workdir: Path, flags: Sequence[str] = ()) -> str:
 def read_evaluation(path: Path) -> Evaluation:
     """Reads the evaluation in a .json file. Raises UserError if the file or the record of its run is damaged."""
     result = read_result(path)
-    workdir, config = open_existing(_evaluated_run(path, result), f"{path}: its run")
-    return Evaluation(path, workdir.path, config, read_result(workdir.environment), result)
-
-
-def _evaluated_run(path: Path, result: Settings) -> Path:
-    """Returns the workdir that the file is in, or the one it names if `--output=FOLDER` has put it elsewhere."""
     around = Workdir(path.parent.parent)
-    if around.evaluations == path.parent and around.config.exists():
-        return around.path
-    return Path(result["models"][0]["workdir"])
+    is_inside = around.evaluations == path.parent and around.config.exists()
+    # An evaluation that --output=FOLDER has put elsewhere names its workdir.
+    folder = around.path if is_inside else Path(result["models"][0]["workdir"])
+    workdir, config = open_existing(folder, f"{path}: its run")
+    return Evaluation(path, workdir.path, config, read_result(workdir.environment), result)
 
 
 def read_result(path: Path) -> Settings:

@@ -81,7 +81,7 @@ def test_recognises_the_version_in_the_file(model):
     assert formats.recognise(model) == formats.recognise(model.parent) == "bergamot"
     model.write_bytes(struct.pack("<I", 6) + b"\x10\x00TransformerSpec" + bytes(40))  # a model of CTranslate2
     assert bergamot.models_in(model) == bergamot.models_in(model.parent) == []
-    with pytest.raises(UserError, match="has 0 models in Marian's binary format"):
+    with pytest.raises(UserError, match="has 0 models"):
         bergamot.read(model.parent)
 
 
@@ -109,7 +109,7 @@ LARGE = 2**63 + 7
         (struct.pack("<QQQQQQ2siiQ", 1, 1, 2, 0x404, 2, LARGE, b"a\0", 1, 1, 0), "damaged"),
         (struct.pack("<QQQQQQ2siiQ4s", 1, 1, 2, 0x404, 2, 4, b"a\0", 2**30, 2**30, 0, b"1234"), "damaged"),
         (struct.pack("<QQQQQQ2siiQ4s", 1, 1, 2, 0x404, 2, 4, b"a\0", -1, -1, 0, b"1234"), "damaged"),
-        (struct.pack("<QQQQQQ2siiQ4s", 1, 1, 2, 0x4102, 2, 4, b"a\0", 1, 1, 0, b"1234"), "damaged .no 16642"),
+        (struct.pack("<QQQQQQ2siiQ4s", 1, 1, 2, 0x4102, 2, 4, b"a\0", 1, 1, 0, b"1234"), "damaged (no 16642)"),
         (binary({"a": np.full((1, 1), np.inf, np.float32)}), "a has values that are NaN or infinite"),
         (binary({"Wa": np.ones((1, 1), np.float32)}, {"Wa": 0.0}), "Wa has values that are NaN or infinite"),
         (binary({"a": np.ones((1, 1), np.float32)}), "no 'special:model.yml'"),

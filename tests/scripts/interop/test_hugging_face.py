@@ -349,7 +349,7 @@ DAMAGES = {
     "a start outside the table": (change_json("config.json", decoder_start_token_id=99), "decoder_start_token_id=99"),
     "a start of another type": (
         change_json("config.json", decoder_start_token_id=[1]),
-        "config.json: decoder_start_token_id=.1.: must be the id of one of the ",
+        "config.json: decoder_start_token_id=.1.: must be the id of one of ",
     ),
     "a negative start": (change_json("config.json", decoder_start_token_id=-1), "config.json: decoder_start_token_id="),
     "no start": (change_json("config.json", decoder_start_token_id=None), "config.json: damaged .*decoder_start_to"),
