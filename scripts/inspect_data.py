@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 
 QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
 DIRECTIONS = ("", "other direction: ")
-RATIO, COPIED = 3.0, 0.5  # from which on a pair is counted
+# From which on a pair is counted
+RATIO = 3.0
+COPIED = 0.5
 
 
 def main(arguments: argparse.Namespace) -> None:

@@ -27,7 +27,8 @@ from transformer.data.sources.source import SPLITS
 from transformer.support import files
 from transformer.support.errors import UserError
 
-SENTENCES, MAX_SENTENCES = 3, 20  # of the split, of which attention is drawn
+SENTENCES = 3  # of the split, of which attention is drawn
+MAX_SENTENCES = 20
 
 
 def main(arguments: argparse.Namespace) -> None:

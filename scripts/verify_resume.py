@@ -29,7 +29,8 @@ from transformer.support.errors import UserError
 from transformer.workdir import Workdir
 
 POLL_SECONDS = 0.002
-MIN_DELAY, MAX_DELAY = 0.001, 10.0  # seconds from the start of a phase to a kill
+MIN_DELAY = 0.001  # seconds from the start of a phase to a kill
+MAX_DELAY = 10.0
 STARTED = "Batches: "  # in the log once the run is prepared and restored
 
 

@@ -17,7 +17,8 @@ from transformer.support.errors import UserError
 LAYERS = (2, 4, 6)  # those that the Annotated Transformer draws, of which a model may lack some
 HEADS = 4  # as many as it draws, the first ones
 MAX_TOKENS = 60
-SMALLEST_CELL, LARGEST_CELL = 6, 14  # points
+SMALLEST_CELL = 6  # points
+LARGEST_CELL = 14
 LABELS = {1: 110, 2: 135}  # width of the row labels, the legend and the gaps, by columns of the paper
 
 

@@ -8,7 +8,8 @@ import altair as alt
 from scripts.charts import theme
 from transformer.decoding.beam_tree import DROPPED, ENDED, KEPT, BeamTree
 
-STEP, ROW = 88, 20  # width of a step and height of a hypothesis, in points
+STEP = 88  # width of a step, in points
+ROW = 20  # height of a hypothesis
 HALF_TOKEN = 0.36  # of the width of a step, where lines end and longer tokens are cut
 COLORS = {KEPT: "#1f86d1", ENDED: "#0f9d76", DROPPED: "#858585"}  # on white and on black paper
 

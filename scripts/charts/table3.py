@@ -17,8 +17,15 @@ from transformer.support.errors import UserError
 
 ROW_HEIGHT = 14
 LABELS = {1: 110, 2: 120}  # width of the row names
-SYMBOLS = {"A_h": "h", "B_dk": "d_k", "C_N": "N", "C_d": "d_model", "C_ff": "d_ff"}
-SYMBOLS |= {"D_dropout": "dropout", "D_smoothing": "smoothing"}
+SYMBOLS = {
+    "A_h": "h",
+    "B_dk": "d_k",
+    "C_N": "N",
+    "C_d": "d_model",
+    "C_ff": "d_ff",
+    "D_dropout": "dropout",
+    "D_smoothing": "smoothing",
+}
 TITLES = {"bleu": ("BLEU, difference from base", "+~f"), "perplexity": ("perplexity, change from base", "+%")}
 COLORS = {"paper": theme.INK, "here": theme.CATEGORICAL[0]}
 SHAPES = ["diamond", "circle"]

@@ -23,7 +23,8 @@ MASKED = "#e8e8e8"
 
 COLUMN_WIDTHS = {1: 240, 2: 500}  # of a paper; a point of the PDF is a pixel of Vega
 FONT = "Helvetica, Arial, Liberation Sans, sans-serif"
-TEXT, SMALL = 9, 8  # font sizes
+TEXT = 9  # font sizes
+SMALL = 8
 INK = "#222222"
 GRID = "#dddddd"
 FRAME = "#bbbbbb"

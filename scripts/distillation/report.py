@@ -21,7 +21,8 @@ from transformer.support.errors import UserError
 from transformer.workdir import Workdir
 
 CHART = "report.svg"
-WIDTH, HEIGHT = theme.COLUMN_WIDTHS[2] - 180, 220  # the rest has the axis and the legends
+HEIGHT = 220
+WIDTH = theme.COLUMN_WIDTHS[2] - 180  # the rest has the axis and the legends
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-left")
 METRICS = {"bleu": "BLEU", "bleu_lowercase_tokenized": "BLEU, lower-cased and tokenized", "chrf": "chrF"}
 

@@ -18,15 +18,28 @@ from transformer.support.errors import UserError
 from transformer.support.special_tokens import SPECIAL
 
 STACKS = ("encoder", "decoder")
-ACTIVATIONS = {"relu": (0, False), "gelu": (1, False), "swish": (2, False), "gelu_exact": (3, False)}
-ACTIVATIONS |= {"geglu": (1, True), "swiglu": (2, True), "glu": (6, True)}  # the number, and whether it is gated
+ACTIVATIONS = {  # the number, and whether it is gated
+    "relu": (0, False),
+    "gelu": (1, False),
+    "swish": (2, False),
+    "gelu_exact": (3, False),
+    "geglu": (1, True),
+    "swiglu": (2, True),
+    "glu": (6, True),
+}
 SINUSOIDS = ("sinusoidal", "sinusoidal_concatenated", "sinusoidal_marian")
 EXPRESSIBLE = COMMON | {"model.activation": tuple(ACTIVATIONS), "model.source_eos": (True, False)}
 QUANTIZATIONS = ("int8", "int8_float32", "bfloat16", "float16")
 MAX_POSITIONS = 2048  # of sinusoids, which are stored
 # The keys of config.json with their defaults. The pieces are those of our vocabularies.
-SETTINGS = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "decoder_start_token": "<s>"}
-SETTINGS |= {"add_source_eos": False, "layer_norm_epsilon": 1e-5}
+SETTINGS = {
+    "unk_token": "<unk>",
+    "bos_token": "<s>",
+    "eos_token": "</s>",
+    "decoder_start_token": "<s>",
+    "add_source_eos": False,
+    "layer_norm_epsilon": 1e-5,
+}
 
 PARTS = {
     "self_attention/linear_0": ("self_attention.query", "self_attention.key", "self_attention.value"),

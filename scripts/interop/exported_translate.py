@@ -14,7 +14,10 @@ import sentencepiece
 from safetensors.numpy import load_file
 
 FOLDER = pathlib.Path(__file__).parent
-UNK, EOS, SPECIAL = 1, 3, 4  # the first tokens are padding, unknown, begin and end of sentence
+# The first tokens are padding, unknown, begin and end of sentence
+UNK = 1
+EOS = 3
+SPECIAL = 4
 ROWS = 16  # sentences of a batch; a batch is compiled for each power of two of its length
 
 

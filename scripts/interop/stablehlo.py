@@ -33,8 +33,14 @@ PLATFORMS = ("cpu", "cuda", "tpu")
 ANY_PLATFORM = AbstractMesh((), (), abstract_device=AbstractDevice("any", None, "any"))
 EXPRESSIBLE = {"training.objective": ("translation",), "decoding.strategy": ("beam",), "data.context": (0,)}
 # What the exported search leaves out, with the values that turn it off.
-LOST = {"decoding.shortlist": 0, "decoding.min_length": 0, "decoding.no_repeat_ngram": 0, "decoding.banned": ""}
-LOST |= {"decoding.rerank": "", "decoding.banned_pieces": ()}
+LOST = {
+    "decoding.shortlist": 0,
+    "decoding.min_length": 0,
+    "decoding.no_repeat_ngram": 0,
+    "decoding.banned": "",
+    "decoding.rerank": "",
+    "decoding.banned_pieces": (),
+}
 
 Parameters = dict[str, Float[Array, "..."]]  # by dotted name
 

@@ -9,8 +9,18 @@ from scripts.planning.devices import Target
 from scripts.planning.hlo import Computation, Instruction, Program
 from scripts.planning.instructions import Collective, Flops, bytes_moved, find_collective, flops, has_target
 
-FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id"}
-FREE |= {"optimization-barrier", "add-dependency"}
+FREE = {
+    "parameter",
+    "constant",
+    "tuple",
+    "get-tuple-element",
+    "bitcast",
+    "after-all",
+    "partition-id",
+    "replica-id",
+    "optimization-barrier",
+    "add-dependency",
+}
 FREE_TARGETS = ("ConcatBitcast", "AssumeGatherIndicesInBound")  # of custom calls on TPUs
 TOP = 10  # kernels in a report
 GPU_LAUNCH_SECONDS = 2.5e-6  # that the launch of a kernel takes at the least

@@ -34,7 +34,8 @@ _UNIT = re.compile(rf"{EDGE}|[{_MARKS}]+|{_ALONE}|(?:(?!{_ALONE})[^\s{EDGE}{_MAR
 _PUNCTUATION = re.compile(rf"[{_MARKS}]")
 _AFTER_WORD = re.compile(rf"[{_MARKS}]*"), re.compile(rf"[{_MARKS}]*\s?")
 NO_LINK = -1
-FREE, TAKEN = -1, -2  # characters that no element owns; those outside
+FREE = -1  # characters that no element owns
+TAKEN = -2  # characters outside
 LARGE = 1e4  # more than the weights of all words of a sentence
 LEAST = 1e-3  # of a link, such as that of punctuation
 

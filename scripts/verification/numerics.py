@@ -22,7 +22,11 @@ from transformer.model.masks import Mask
 from transformer.model.norms import NORMS, make_norm
 
 BARS = {"float32": 1e-5, "bfloat16": 2**-6}
-ROWS, LENGTH, HEADS, WIDTH = 4, 128, 4, 64  # of attention, which all kernels can compute
+# Sizes of attention that all kernels can compute
+ROWS = 4
+LENGTH = 128
+HEADS = 4
+WIDTH = 64
 
 
 def check_all() -> Iterator[Outcome]:

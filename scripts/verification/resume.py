@@ -27,7 +27,8 @@ SETTINGS = {
     "checkpoint.every": "20",
     "checkpoint.best_metric": "loss",
 }
-SAVED, RESUMED = "20", "Resuming from"  # a checkpoint of the killed run, and the log of its second start
+SAVED = "20"  # a checkpoint of the killed run
+RESUMED = "Resuming from"  # in the log of its second start
 # Without it sums of gradients on GPUs are in any order.
 DETERMINISTIC = "--xla_gpu_exclude_nondeterministic_ops=true"
 

@@ -16,7 +16,8 @@ from transformer.support.errors import UserError
 from transformer.support.programs import compile_program
 from transformer.training.state import abstract_init, init_model
 
-SENTENCES, DIFFERING = 24, 0.1  # sentences, and the fraction of them that may differ
+SENTENCES = 24
+DIFFERING = 0.1  # fraction of the sentences that may differ
 SIZES = SIZE.vocab_size, SIZE.vocab_size
 # Forms of a product that XLA on CPUs computes wrongly (jax-ml/jax#37465).
 FAULTS = {

@@ -18,11 +18,20 @@ from scripts.verification.outcomes import Speed
 from transformer.support.special_tokens import PAD
 from transformer.training.memory import bytes_used
 
-GROUPS, SECONDS = 5, 1.0  # timed groups of repetitions, and the least time of a group
+GROUPS = 5  # timed groups of repetitions
+SECONDS = 1.0  # the least time of a group
 # What devices call themselves, and their names in the table of accelerators.
-KINDS = {"NVIDIA H200": "h200", "NVIDIA H100 80GB HBM3": "h100", "NVIDIA A100-SXM4-80GB": "a100"}
-KINDS |= {"TPU v5 lite": "v5e", "TPU v5e": "v5e", "TPU v5": "v5p", "TPU v5p": "v5p"}
-KINDS |= {"TPU v6 lite": "v6e", "TPU v6e": "v6e"}
+KINDS = {
+    "NVIDIA H200": "h200",
+    "NVIDIA H100 80GB HBM3": "h100",
+    "NVIDIA A100-SXM4-80GB": "a100",
+    "TPU v5 lite": "v5e",
+    "TPU v5e": "v5e",
+    "TPU v5": "v5p",
+    "TPU v5p": "v5p",
+    "TPU v6 lite": "v6e",
+    "TPU v6e": "v6e",
+}
 # 24,576 positions a side, as in section 5.1, with sentences of the mean length of WMT English-German.
 BASE = Size(6, 512, 2048, 8, 37_000, pairs=768, length=32)
 BIG = Size(6, 1024, 4096, 16, 37_000, pairs=768, length=32)

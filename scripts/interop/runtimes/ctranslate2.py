@@ -20,7 +20,8 @@ import numpy as np
 import sentencepiece
 from ctranslate2.specs import model_spec, transformer_spec
 
-ROWS, THREADS = 32, os.cpu_count()  # each thread decodes its own batches, which is faster than sharing them
+ROWS = 32
+THREADS = os.cpu_count()  # each thread decodes its own batches, which is faster than sharing them
 VERSIONS = {"ctranslate2": ctranslate2.__version__, "sentencepiece": sentencepiece.__version__}
 
 
