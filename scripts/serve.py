@@ -23,6 +23,7 @@ from transformer.data.sources.lines import read_text_file
 from transformer.support.errors import UserError
 
 SHORTEST_KEY = 16  # characters
+LAST_PORT = 65535
 OPEN_FILES = 1 << 16
 GRACE = 10  # seconds to read the answer of a request that took as long as it may
 
@@ -98,6 +99,8 @@ def bind(host: str, port: int) -> socket.socket:
 
     The socket has no SO_REUSEADDR until it listens, so that a second server cannot bind to the same port.
     """
+    if port > LAST_PORT:
+        raise UserError(f"--port={port}: must be at most {LAST_PORT}; choose another one")
     listener = None
     try:
         family, kind, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -105,7 +108,7 @@ def bind(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
-    except (OSError, UnicodeError, OverflowError) as error:  # UnicodeError: no name of a host
+    except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host
         if listener is not None:
             listener.close()
         reason = getattr(error, "strerror", None) or error

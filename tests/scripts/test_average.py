@@ -101,7 +101,7 @@ def test_mistakes_are_errors_of_one_line(workdir, averaged, tmp_path, capsys):
     line = error(capsys, average, f"--workdir={workdir}", "--average=4", output)
     assert f"every 10 steps up to 30; {workdir} has 10, 20, 30: average at most 3" in line
     assert "up to 10;" in error(capsys, average, f"--workdir={workdir}", "--average=2", "--checkpoint=10", output)
-    assert "--average=0: must be at least 1" in error(capsys, average, f"--workdir={workdir}", "--average=0", output)
+    assert "--average: 0: must be at least 1" in error(capsys, average, f"--workdir={workdir}", "--average=0", output)
     assert f"--workdir={workdir}s: no such folder" in error(capsys, average, f"--workdir={workdir}s", output)
     assert "exists; delete it" in error(capsys, average, f"--workdir={workdir}", f"--output={averaged}")
     (tmp_path / "file").touch()
