@@ -17,16 +17,15 @@ from absl import logging
 
 from scripts.interop import runtimes
 from transformer.config import cli
-from transformer.support import files
+from transformer.support import cache, files
 from transformer.support.errors import UserError
 
 
 def main(arguments: argparse.Namespace) -> None:
     from scripts.interop import certificate, formats, workdirs
     from scripts.interop.sentences import read_sentences
-    from transformer.support.cache import enable_compilation_cache
 
-    enable_compilation_cache()
+    cache.enable_compilation_cache()
     output = Path(arguments.output)
     files.check_new(output)
     writers = {name: entry for name, entry in formats.FORMATS.items() if entry.write is not None}

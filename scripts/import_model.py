@@ -20,7 +20,7 @@ from absl import logging
 
 from scripts.interop import runtimes
 from transformer.config import cli
-from transformer.support import files
+from transformer.support import cache, files
 from transformer.support.errors import UserError
 
 LICENCES = ("LICENSE", "LICENCE", "COPYING")
@@ -30,9 +30,8 @@ def main(arguments: argparse.Namespace) -> None:
     from scripts.interop import certificate, formats, workdirs
     from scripts.interop.sentences import read_sentences
     from transformer.config.loading import parse_overrides
-    from transformer.support.cache import enable_compilation_cache
 
-    enable_compilation_cache()
+    cache.enable_compilation_cache()
     output = Path(arguments.output)
     source = files.expanded(arguments.source)
     files.check_new(output)

@@ -26,7 +26,7 @@ from transformer.config import cli
 from transformer.config.types import Config, with_changes
 from transformer.data.sources.lines import counted, read_parallel_files
 from transformer.data.sources.source import open_source
-from transformer.support import files
+from transformer.support import cache, files
 from transformer.support.errors import UserError
 from transformer.workdir import split_names
 
@@ -44,10 +44,9 @@ COPIED = 0.5
 def main(arguments: argparse.Namespace) -> None:
     check(arguments)
     from scripts.pair_measures import measure
-    from transformer.support.cache import enable_compilation_cache
     from transformer.support.progress_bar import bar
 
-    enable_compilation_cache()
+    cache.enable_compilation_cache()
     model = transformer.load(split_names(arguments.workdir), arguments.checkpoint, arguments.average)
     reverse = None if arguments.reverse is None else transformer.load(split_names(arguments.reverse))
     check_direction(arguments, model, reverse)

@@ -24,7 +24,7 @@ from absl import logging
 from scripts import markdown
 from transformer.config import cli
 from transformer.data.sources.source import SPLITS
-from transformer.support import files
+from transformer.support import cache, files
 from transformer.support.errors import UserError
 
 SENTENCES = 3  # of the split, of which attention is drawn
@@ -42,9 +42,8 @@ def main(arguments: argparse.Namespace) -> None:
         markdown.publish(make_table(evaluations), "results", arguments.readme)
         return
     from scripts.reporting.page import make_page
-    from transformer.support.cache import enable_compilation_cache
 
-    enable_compilation_cache()  # models of one architecture share their programs
+    cache.enable_compilation_cache()  # models of one architecture share their programs
     count = SENTENCES if arguments.sentences is None else arguments.sentences
     page = make_page(paths, arguments.split, arguments.data, arguments.sentence, count)
     files.write_text(Path(arguments.output), page)

@@ -13,7 +13,7 @@ import json
 import numpy as np
 
 from transformer.config import cli
-from transformer.support import files
+from transformer.support import cache, files
 from transformer.workdir import split_names
 
 GRID = [i / 10 for i in range(21)]
@@ -24,9 +24,8 @@ def main(arguments: argparse.Namespace) -> None:
     from transformer.checkpoints import trained
     from transformer.data.sources import source
     from transformer.decoding.bleu import bleu_language
-    from transformer.support.cache import enable_compilation_cache
 
-    enable_compilation_cache()
+    cache.enable_compilation_cache()
     overrides = [*arguments.overrides, ("decoding.rerank", ",".join(f"{name}:0" for name in arguments.models))]
     models = trained.load(split_names(arguments.workdir), arguments.checkpoint, arguments.average, overrides)
     trained.check_translates(models.config, arguments.workdir)

@@ -201,8 +201,6 @@ def conclude(certificate: Json, output: Path) -> None:
     difference = certificate["largest_score_difference_per_token"]
     shares = [f"{share:.1%} of {name}" for name in SEARCHES if (share := certificate[f"identical_{name}"]) is not None]
     results = [f"{' and '.join(shares)} translations identical"]
-    if limited := max(certificate["at_length_limit"].values()):
-        results.append(f"{limited} left out at the length limit")
     results.append("scores not compared" if difference is None else f"scores within {difference:.2g} nats per token")
     if certificate["bleu"]:
         ours, theirs = (certificate["bleu"][side]["bleu"] for side in ("ours", "theirs"))
