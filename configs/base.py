@@ -7,9 +7,10 @@ Hardware:  no run of ours yet. The paper used 8 P100 GPUs for 12 hours; docs/dev
 Expect:    the paper's 27.3 on newstest2014 (Table 2), to compare with `bleu_paper`: tokenized, with compounds split.
 
 Every other config starts from this one and sets what differs. No default is defined anywhere else.
-`Key(default, rule)` declares the values that a key may take; `listed_in` refers to a table of implementations, whose
-names are the allowed values. An `optional` key is None by default; its comment explains None. Keys that are
-marked HOST, MESH, PATH, LOG or RECORD (`configs.rules.Scope`) may change when a run resumes.
+`Key(default, rule)` declares the values that a key may take. The rule `LISTED` accepts the names in the key's table of
+implementations, which `transformer/config/tables.py` finds by the name of the key. An `optional` key is None by
+default; its comment explains None. Keys that are marked HOST, MESH, PATH, LOG or RECORD (`configs.rules.Scope`) may
+change when a run resumes.
 """
 
 import ml_collections
@@ -20,6 +21,7 @@ from configs.rules import (
     FRACTION,
     HOST,
     LANGUAGE,
+    LISTED,
     LOG,
     MESH,
     NONEMPTY_TEXT,
@@ -38,7 +40,6 @@ from configs.rules import (
     between,
     defaults,
     either,
-    listed_in,
     one_of,
     optional,
 )
@@ -71,44 +72,42 @@ def get_keys() -> ml_collections.ConfigDict:
     model.layer_drop = Key(0.0, PROBABILITY)
     # Activation of the feed-forward networks. swish is x sigmoid(x), gelu its tanh approximation and gelu_exact that
     # with the error function. glu, geglu and swiglu are gated and have one more matrix.
-    model.activation = Key("relu", listed_in("transformer.model.layers:ACTIVATIONS"))
+    model.activation = Key("relu", LISTED)
     # post: LayerNorm(x + f(x)), as published; pre: x + f(LayerNorm(x)); sandwich: x + LayerNorm(f(LayerNorm(x)))
-    model.norm_position = Key("post", listed_in("transformer.model.layers:NORM_POSITIONS"))
+    model.norm_position = Key("post", LISTED)
     model.final_norm = optional(bool, SWITCH)  # a normalization after each stack; None: except with norm_position=post
     # rms_norm: without mean and bias (Zhang and Sennrich 2019)
-    model.norm = Key("layer_norm", listed_in("transformer.model.norms:NORMS"))
+    model.norm = Key("layer_norm", LISTED)
     model.layer_norm_epsilon = Key(1e-6, above(0))  # added to the variance, or the mean square
     # dot_product: q . k / sqrt(d_k); dot_product_unscaled: q . k; additive: v . tanh(q + k)
-    model.attention = Key("dot_product", listed_in("transformer.model.attention:ATTENTION_SCORES"))
+    model.attention = Key("dot_product", LISTED)
     # Kernels of dot-product attention in bfloat16, in training and validation. plain: none; auto: cuDNN's on NVIDIA
     # GPUs for rows of 64 positions or more that are not packed, JAX's splash attention on TPUs for packed rows; cudnn:
     # cuDNN's for rows of any length, to compare
-    model.attention_implementation = Key(
-        "auto", listed_in("transformer.model.fused_attention:ATTENTION_IMPLEMENTATIONS"), MESH
-    )
+    model.attention_implementation = Key("auto", LISTED, MESH)
     model.attention_bias = Key(False, SWITCH)  # biases on the four projections of an attention
     # What the decoder has in place of self-attention, to decode faster. ssru: a recurrent unit (Kim et al. 2019);
     # average: gated averages of all inputs so far (Zhang et al. 2018)
-    model.decoder_self_attention = Key("attention", listed_in("transformer.model.cache:DECODER_SELF_ATTENTIONS"))
+    model.decoder_self_attention = Key("attention", LISTED)
     # First input of the decoder, with its position. bos: the embedding of BOS; zero: a vector of zeros, as in Marian
-    model.decoder_start = Key("bos", listed_in("transformer.model.stacks:DECODER_STARTS"))
+    model.decoder_start = Key("bos", LISTED)
     # sinusoidal (sin and cos alternate), sinusoidal_concatenated (all sin, then all cos), sinusoidal_marian (the same,
     # with powers 2i / (d_model - 2) of 10000) and learned are added to the embeddings. In place of these,
     # self-attention sees distances: rotary rotates queries and keys (Su et al. 2021); shaw, alibi and t5 add to scores
     # a product of the query and a vector (Shaw et al. 2018), a fixed slope (Press et al. 2022), or a trained number
     # (Raffel et al. 2020).
-    model.positions = Key("sinusoidal", listed_in("transformer.model.positions:POSITIONS"))
+    model.positions = Key("sinusoidal", LISTED)
     model.max_positions = Key(1024, at_least(1))  # rows of the table of learned positions
     # Matrices that are shared. all: source and target embeddings and logits; target: target embeddings and logits.
     # A model of one language always shares its embeddings with the logits
-    model.share_embeddings = Key("all", listed_in("transformer.model.transformer:SHARE_EMBEDDINGS"))
+    model.share_embeddings = Key("all", LISTED)
     model.source_eos = Key(True, SWITCH)  # whether attention sees the end-of-sentence token of the source
     model.output_bias = Key(False, SWITCH)  # a bias for each token's logit
     model.source_vectors = Key("", TEXT)  # word2vec text file, plain or .gz, of source embeddings; "": random
     model.target_vectors = Key("", TEXT)  # the same for target embeddings
     # Activations that the backward pass recomputes. none: none; layers: all within a layer, which saves memory for
     # about a quarter more FLOPs
-    model.remat = Key("none", listed_in("transformer.model.stacks:REMATS"), MESH)
+    model.remat = Key("none", LISTED, MESH)
     model.ctc_frames = Key(2, at_least(1))  # objective=ctc: labels that are predicted for each source token
     # dtype of matrix products and activations; the rest is float32. auto: bfloat16, or float32 on processors without
     # bfloat16 instructions
@@ -116,7 +115,7 @@ def get_keys() -> ml_collections.ConfigDict:
 
     keys.data = data = ml_collections.ConfigDict()
     # tfds: a TFDS dataset; text: parallel text files; ids: pairs of integer sequences; synthetic: made-up sentences
-    data.source = Key("tfds", listed_in("transformer.data.sources.source:SOURCES"))
+    data.source = Key("tfds", LISTED)
     data.name = Key("wmt14_translate/de-en", NONEMPTY_TEXT)  # tfds: dataset and its config; others: a name for logs
     data.path = Key("", TEXT, PATH)  # tfds: data_dir, "" for TFDS's own; text, ids: folder with STEM.LANG[.gz] files
     data.downloads = Key((), DOWNLOADS)  # text, ids: (file name, URL, sha256) triples, downloaded if `path` is empty
@@ -159,7 +158,7 @@ def get_keys() -> ml_collections.ConfigDict:
 
     keys.tokenizer = tokenizer = ml_collections.ConfigDict()
     # SentencePiece's bpe, unigram, word and char; ids: the integers of data.source=ids; pieces: of imported models
-    tokenizer.kind = Key("bpe", listed_in("transformer.data.tokenizers.vocabulary_training:TOKENIZERS"))
+    tokenizer.kind = Key("bpe", LISTED)
     tokenizer.vocab_size = Key(37_000, at_least(5))  # with the four special tokens; an upper limit for word, char, ids
     tokenizer.shared = Key(True, SWITCH)  # one vocabulary for both languages, as share_embeddings=all requires
     tokenizer.model_file = Key("", TEXT)  # a trained SentencePiece model; SOURCE,TARGET unless shared; "": train one
@@ -175,7 +174,7 @@ def get_keys() -> ml_collections.ConfigDict:
     keys.batch = batch = ml_collections.ConfigDict()
     batch.tokens = Key(25_000, at_least(1))  # padded positions of a global batch on either side, at most (section 5.1)
     # buckets: pairs of similar lengths, padded; packed: several pairs in a row
-    batch.plan = Key("buckets", listed_in("transformer.data.batches.loader:PLANS"))
+    batch.plan = Key("buckets", LISTED)
     batch.max_buckets = Key(12, at_least(1))  # buckets: number of (rows, source, target) shapes, at most
     batch.row_multiple = Key(8, at_least(1))  # divides the rows of a batch; mesh.data x mesh.fsdp must divide it
     # buckets: divides the lengths of a batch. cuDNN needs even lengths, TPUs pad to 8; 1 pads least
@@ -183,9 +182,9 @@ def get_keys() -> ml_collections.ConfigDict:
     batch.packed_length = Key(256, at_least(2))  # packed: positions of a row on either side, at least data.max_length
 
     keys.optimizer = optimizer = ml_collections.ConfigDict()
-    optimizer.name = Key("adam", listed_in("transformer.training.optimizer:OPTIMIZERS"))
+    optimizer.name = Key("adam", LISTED)
     # Follows a linear warm-up.
-    optimizer.schedule = Key("inverse_sqrt", listed_in("transformer.training.optimizer:SCHEDULES"))
+    optimizer.schedule = Key("inverse_sqrt", LISTED)
     # inverse_sqrt: factor on d_model^-0.5 min(t^-0.5, t w^-1.5) (section 5.3); other schedules: the peak
     optimizer.learning_rate = Key(1.0, above(0))
     optimizer.warmup_steps = Key(4000, at_least(0))  # steps of linear warm-up
@@ -202,7 +201,7 @@ def get_keys() -> ml_collections.ConfigDict:
     # translation; masked_lm: the encoder predicts masked tokens of the source (Devlin et al. 2019); causal_lm: the
     # decoder predicts each target token from those before it. These two read monolingual text. ctc: the encoder
     # predicts all target tokens at once
-    training.objective = Key("translation", listed_in("transformer.training.objectives:OBJECTIVES"))
+    training.objective = Key("translation", LISTED)
     training.masked_fraction = Key(0.15, FRACTION)  # masked_lm: the fraction of tokens, or words, to mask
     training.whole_word_masking = Key(False, SWITCH)  # masked_lm: mask all tokens of a word, or none
     training.steps = Key(100_000, at_least(1))  # optimizer updates
@@ -211,7 +210,7 @@ def get_keys() -> ml_collections.ConfigDict:
     training.accumulation_changes = Key("", CHANGES)
     training.label_smoothing = Key(0.1, PROBABILITY)  # probability mass taken from the correct token (section 5.4)
     # Where that mass goes. uniform: all V tokens; others: all but the correct token and padding
-    training.label_smoothing_support = Key("uniform", listed_in("transformer.training.loss:LABEL_SMOOTHING_SUPPORTS"))
+    training.label_smoothing_support = Key("uniform", LISTED)
     # R-Drop (Liang et al. 2021): weight of the KL divergence between two passes with different dropout, 5 in the paper.
     # It doubles the cost of a step and is not part of the reported loss. 0: one pass
     training.r_drop = Key(0.0, at_least(0))
@@ -265,7 +264,7 @@ def get_keys() -> ml_collections.ConfigDict:
     keys.decoding = decoding = ml_collections.ConfigDict()
     # beam; sample: drawn at random; mbr, mbr_beam: the highest expected utility among mbr_samples samples, or among the
     # hypotheses of a beam search (minimum Bayes risk); ctc: prefix beam search, for objective=ctc
-    decoding.strategy = Key("beam", listed_in("transformer.decoding.strategies:STRATEGIES"))
+    decoding.strategy = Key("beam", LISTED)
     # dtype of products with weights. auto: model.dtype; int8: 8-bit integers, to which weights and activations are
     # rounded, on CPUs with instructions for them
     decoding.dtype = Key("auto", one_of("auto", "int8"))
@@ -273,14 +272,14 @@ def get_keys() -> ml_collections.ConfigDict:
     decoding.length_penalty = Key(0.6, at_least(0))  # alpha of the length penalty; 0: none
     # Divides the log-probability of an output by its length, end included. gnmt: ((5 + length) / 6)^alpha (Wu et al.
     # 2016); power: length^alpha, as in CTranslate2, Hugging Face and Marian
-    decoding.length_penalty_form = Key("gnmt", listed_in("transformer.decoding.beam_search:LENGTH_PENALTIES"))
+    decoding.length_penalty_form = Key("gnmt", LISTED)
     # beam: beta of the coverage penalty (Wu et al. 2016), by which the ended hypotheses of the beam are ranked; 0: none
     decoding.coverage_penalty = Key(0.0, at_least(0))
     # Whether an ended hypothesis keeps its place among the beam_size, as in Marian
     decoding.shrinking_beam = Key(False, SWITCH)
     # When a sentence with beam_size ended hypotheses is done. ended: at once; current: when no live hypothesis scores
     # better now than the worst ended one; bound: when none can become better. docs/interop.md names the toolkits
-    decoding.stopping = Key("current", listed_in("transformer.decoding.beam_search:STOPPING_RULES"))
+    decoding.stopping = Key("current", LISTED)
     decoding.forbid_unk = Key(True, SWITCH)  # never generate <unk>, which represents no text
     # An output has at most max_length_factor x source length + max_extra_length tokens (section 6.1)
     decoding.max_length_factor = Key(1.0, between(0, 100))
@@ -309,7 +308,7 @@ def get_keys() -> ml_collections.ConfigDict:
     decoding.seed = Key(0, SEED)  # sample, mbr: random seed
     decoding.mbr_samples = Key(64, between(1, 4096))  # mbr: samples per sentence
     # Sentence score of a candidate by another one. chrf; bleu, of words as sacreBLEU's tokenizer 13a separates them
-    decoding.mbr_utility = Key("chrf", listed_in("transformer.decoding.mbr:UTILITIES"))
+    decoding.mbr_utility = Key("chrf", LISTED)
 
     keys.mesh = mesh = ml_collections.ConfigDict()
     mesh.data = Key(-1, either(-1, at_least(1)), MESH)  # devices of all hosts that split the batch; -1: all that remain

@@ -1,7 +1,6 @@
 """Declarations of configuration keys for `configs/base.py`: default, type, and the values that a key may take."""
 
 import enum
-import importlib
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -115,17 +114,6 @@ def one_of(*names: str) -> NameRule:
     return NameRule(lambda: names)
 
 
-def listed_in(table: str) -> NameRule:
-    """Returns a rule that accepts the names in the table "MODULE:DICTIONARY", which a new entry extends."""
-    return NameRule(lambda: tuple(implementations(table)))
-
-
-def implementations(table: str) -> Any:
-    """Imports and returns the table "MODULE:DICTIONARY", or a function."""
-    module, _, name = table.partition(":")
-    return getattr(importlib.import_module(module), name)
-
-
 def choose(kind: str, name: str, table: Mapping[str, Chosen]) -> Chosen:
     """Returns the entry that the argument of a config names. Raises UnknownName if there is none."""
     if name not in table:
@@ -170,5 +158,7 @@ LANGUAGE = Rule("a language code, or empty", lambda value: not any(map(str.isspa
 SWITCH = Rule("true or false", lambda value: True)
 PROBABILITY = Rule("at least 0 and below 1", lambda value: 0 <= value < 1)
 FRACTION = Rule("above 0 and at most 1", lambda value: 0 < value <= 1)
+# A marker: `transformer.config.keys.declared_keys` replaces it by the names in the key's table of implementations.
+LISTED = NameRule(lambda: ())
 SEED = between(0, 2**32 - 1)
 DOWNLOADS = Rule("a tuple of (file name, URL, sha256) triples", _is_triples)

@@ -1,4 +1,8 @@
-"""Imports point downwards, without cycles, and the flags of a command are parsed without its heavy libraries."""
+"""Imports point downwards, without cycles, and the flags of a command are parsed without its heavy libraries.
+
+All imports count, also those inside functions and those for type checkers only. Two modules are exceptions:
+transformer/config/tables.py finds the tables of implementations, and transformer/__init__.py the public interface.
+"""
 
 import ast
 import json
@@ -43,17 +47,45 @@ def part_of(name: str) -> str:
     return name.split(".")[1]
 
 
-def imports_between_parts() -> dict[str, set[str]]:
-    """Returns the parts of transformer/ that each part imports."""
+def module_name(path: Path) -> str:
+    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+
+
+FILES = {module_name(path): path for root in ("transformer", "scripts") for path in Path(root).rglob("*.py")}
+TABLES = "transformer.config.tables"
+EXCEPTIONS = {TABLES: set(FILES), "transformer": {"transformer.api"}}  # what these modules may import from above
+
+
+def imports_between_modules() -> dict[str, set[str]]:
+    """Returns the modules of transformer/ and scripts/ that each of them imports."""
     graph: dict[str, set[str]] = {}
-    for path in Path("transformer").rglob("*.py"):
-        part = part_of(".".join(path.with_suffix("").parts))
-        imported = {part_of(name) for name in imported_modules(path) if name.startswith("transformer.")}
-        graph.setdefault(part, set()).update(imported - {part})
+    for module, path in FILES.items():
+        imported = imported_modules(path)
+        containing = {name.rpartition(".")[0] for name in imported - FILES.keys()}
+        graph[module] = (imported | containing) & FILES.keys() - {module}
+    return graph
+
+
+IMPORTS = imports_between_modules()
+
+
+def imports_between_parts() -> dict[str, set[str]]:
+    """Returns the parts of transformer/ that each part imports, without the exceptions."""
+    graph: dict[str, set[str]] = {}
+    for module, imported in IMPORTS.items():
+        if module.startswith("transformer."):
+            above = EXCEPTIONS.get(module, set())
+            parts = {part_of(name) for name in imported - above if name.startswith("transformer.")}
+            graph.setdefault(part_of(module), set()).update(parts - {part_of(module)})
     return graph
 
 
 GRAPH = imports_between_parts()
+
+
+def test_only_the_checks_of_a_configuration_import_the_tables():
+    users = {module.rpartition(".")[0] for module, imported in IMPORTS.items() if TABLES in imported}
+    assert users == {"transformer.config"}
 
 
 def test_parts_do_not_import_each_other_in_cycles():

@@ -1,6 +1,5 @@
 """The number of places that a change takes: one table entry for an implementation, one declaration for a key."""
 
-import importlib
 import json
 import statistics
 
@@ -13,7 +12,7 @@ from flax import nnx
 
 import transformer
 from configs import base
-from configs.rules import Key, at_least, implementations
+from configs.rules import Key, at_least
 from scripts import compare, report
 from scripts.reporting import sections
 from scripts.reporting.attention_and_beams import inspect
@@ -30,6 +29,7 @@ from tests.training import tiny
 from transformer import evaluate
 from transformer.config import cli, loading
 from transformer.config.keys import checked, declared_keys, flatten
+from transformer.config.tables import tables
 from transformer.data.batches.loader import Loader, Position
 from transformer.data.sources.source import open_source
 from transformer.data.tokenizers import tokenizer as tokenizers
@@ -56,26 +56,7 @@ from transformer.training.validation import validation_strategy
 
 BASE = base.get_config()
 PAIRS = open_source(loading.load_file("configs/quickstart.py", []).data, "train")
-TABLES = {
-    "data.source": "transformer.data.sources.source:SOURCES",
-    "tokenizer.kind": "transformer.data.tokenizers.vocabulary_training:TOKENIZERS",
-    "model.activation": "transformer.model.layers:ACTIVATIONS",
-    "model.attention": "transformer.model.attention:ATTENTION_SCORES",
-    "model.attention_implementation": "transformer.model.fused_attention:ATTENTION_IMPLEMENTATIONS",
-    "model.decoder_self_attention": "transformer.model.cache:DECODER_SELF_ATTENTIONS",
-    "model.decoder_start": "transformer.model.stacks:DECODER_STARTS",
-    "model.norm_position": "transformer.model.layers:NORM_POSITIONS",
-    "model.positions": "transformer.model.positions:POSITIONS",
-    "model.share_embeddings": "transformer.model.transformer:SHARE_EMBEDDINGS",
-    "training.objective": "transformer.training.objectives:OBJECTIVES",
-    "training.label_smoothing_support": "transformer.training.loss:LABEL_SMOOTHING_SUPPORTS",
-    "optimizer.name": "transformer.training.optimizer:OPTIMIZERS",
-    "optimizer.schedule": "transformer.training.optimizer:SCHEDULES",
-    "decoding.strategy": "transformer.decoding.strategies:STRATEGIES",
-    "decoding.mbr_utility": "transformer.decoding.mbr:UTILITIES",
-    "decoding.length_penalty_form": "transformer.decoding.beam_search:LENGTH_PENALTIES",
-    "batch.plan": "transformer.data.batches.loader:PLANS",
-}
+TABLES = tables()
 
 
 @pytest.fixture
@@ -83,8 +64,7 @@ def add(monkeypatch):
     """A function that adds an entry "added" to the table of a key and returns a configuration that names it."""
 
     def add(key: str, implementation: object):
-        module, _, dictionary = TABLES[key].partition(":")
-        monkeypatch.setitem(getattr(importlib.import_module(module), dictionary), "added", implementation)
+        monkeypatch.setitem(TABLES[key], "added", implementation)
         return loading.load_file("configs/base.py", [(key, "added"), ("model.dtype", "float32")])
 
     return add
@@ -94,7 +74,7 @@ def add(monkeypatch):
 def test_the_allowed_names_are_those_of_the_table(key, add):
     with pytest.raises(UserError, match=f"config.{key}=added: must be one of "):
         checked(flatten(BASE) | {key: "added"})
-    assert flatten(add(key, implementations(TABLES[key])[flatten(BASE)[key]]))[key] == "added"
+    assert flatten(add(key, TABLES[key][flatten(BASE)[key]]))[key] == "added"
 
 
 def test_an_optimizer_takes_one_table_entry(add):

@@ -7,6 +7,7 @@ import pytest
 
 from configs import base, rules
 from transformer.config.keys import COMBINATIONS, checked, declared_keys, flatten
+from transformer.config.tables import tables
 from transformer.support.errors import UserError
 
 BASE = flatten(base.get_config())
@@ -156,6 +157,11 @@ def error_of(changes: dict) -> str:
     return str(caught.value)
 
 
+def test_every_listed_key_has_a_table():
+    declared = flatten(base.get_keys())
+    assert {name for name, key in declared.items() if key.rule is rules.LISTED} == set(tables())
+
+
 def test_every_default_obeys_its_rule():
     assert all(key.is_optional or key.rule.accepts(key.default) for key in KEYS.values())
     assert flatten(checked(BASE)) == BASE
@@ -177,7 +183,7 @@ def test_an_unusable_value_is_named_with_the_rule(name):
         (rules.between(0.98, 1.0), [0.98, 1.0], [0.97, 1.01, math.nan]),
         (rules.either(-1, rules.at_least(1)), [-1, 1], [0, -2]),
         (rules.one_of("bpe", "word"), ["bpe"], ["BPE", "bp", ""]),
-        (rules.listed_in("transformer.model.layers:ACTIVATIONS"), ["relu"], ["rleu"]),
+        (KEYS["model.activation"].rule, ["relu"], ["rleu"]),
         (rules.PROBABILITY, [0.0, 0.99], [1.0, -0.01, math.nan]),
         (rules.FRACTION, [0.01, 1.0], [0.0, 1.01, math.nan]),
         (rules.SEED, [0, 2**32 - 1], [-1, 2**32]),

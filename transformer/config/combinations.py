@@ -3,15 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
-from configs.rules import implementations
+from transformer.config.tables import language_tokenizer, objectives
 from transformer.config.types import Config, guided_heads, head_widths, output_limit
 from transformer.support.special_tokens import SPECIAL_PIECES
 
-OBJECTIVES = "transformer.training.objectives:OBJECTIVES"
-
 
 def _objective(c: Config) -> Any:
-    return implementations(OBJECTIVES)[c.training.objective]
+    return objectives()[c.training.objective]
 
 
 def _lacks(c: Config, option: str) -> bool:
@@ -19,7 +17,7 @@ def _lacks(c: Config, option: str) -> bool:
 
 
 def _is_wrong_strategy(c: Config) -> bool:
-    reserved = {objective.strategy for objective in implementations(OBJECTIVES).values()} - {None}
+    reserved = {objective.strategy for objective in objectives().values()} - {None}
     needed = _objective(c).strategy
     return c.decoding.strategy in reserved if needed is None else c.decoding.strategy != needed
 
@@ -122,10 +120,7 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
         )
     ),
     "BLEU as a utility is of words between spaces; set mbr_utility=chrf": (
-        lambda c: (
-            c.decoding.mbr_utility == "bleu"
-            and implementations("transformer.decoding.bleu:language_tokenizer")(c.data.target_language) != "13a"
-        )
+        lambda c: c.decoding.mbr_utility == "bleu" and language_tokenizer(c.data.target_language) != "13a"
     ),
     "outputs of a language model begin with the prompt; set max_length_factor=1 and max_extra_length=NEW_TOKENS": (
         lambda c: c.training.objective == "causal_lm" and c.decoding.max_length_factor < 1

@@ -3,6 +3,7 @@
 A key is written with its group, `model.d_model`; a flat configuration is a dictionary from such keys to values.
 """
 
+import dataclasses
 import difflib
 import numbers
 from collections.abc import Iterable, Mapping
@@ -11,8 +12,9 @@ from typing import Any
 import ml_collections
 
 from configs import base
-from configs.rules import Key, Scope
+from configs.rules import LISTED, Key, NameRule, Scope
 from transformer.config.combinations import COMBINATIONS
+from transformer.config.tables import tables
 from transformer.config.types import Config
 from transformer.support.errors import UserError
 
@@ -21,8 +23,16 @@ TYPE_NAMES = {int: "an integer", float: "a number", bool: "true or false", str: 
 
 
 def declared_keys() -> dict[str, Key]:
-    """Returns the declaration of every key, from `configs/base.py`."""
-    return flatten(base.get_keys())
+    """Returns the declaration of every key, from `configs/base.py`. `LISTED` becomes the rule of the key's table."""
+    keys = flatten(base.get_keys())
+    for name, key in keys.items():
+        if key.rule is LISTED:
+            keys[name] = dataclasses.replace(key, rule=_rule_of_table(name))
+    return keys
+
+
+def _rule_of_table(name: str) -> NameRule:
+    return NameRule(lambda: tuple(tables()[name]))
 
 
 def keys_of(*scopes: Scope) -> list[str]:

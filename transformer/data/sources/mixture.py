@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from configs import base
+from transformer.config.keys import declared_keys
 from transformer.config.types import Config, with_changes
 from transformer.data.languages import source_tag
 from transformer.data.sources.lines import parse_number
@@ -188,7 +188,7 @@ def _settings(where: str, text: str, own: Sequence[str], keys: Sequence[str]) ->
         words = [word.partition("=") for word in shlex.split(text)]
     except ValueError as error:
         raise UserError(f"{where}: {text!r:.80} has an open quotation mark") from error
-    declared = base.get_keys().data
+    declared = declared_keys()
     values = {}
     for key, equals, value in words:
         if not equals or key not in (*own, *keys):
@@ -196,9 +196,11 @@ def _settings(where: str, text: str, own: Sequence[str], keys: Sequence[str]) ->
         if key in values:
             raise UserError(f"{where}: {key} is given twice")
         if key in keys:
-            rule = declared[key].rule
-            value = int(value) if declared[key].type is int and value.isdecimal() else value
-            if type(value) is not declared[key].type or not rule.accepts(value):
+            key_type = declared[f"data.{key}"].type
+            rule = declared[f"data.{key}"].rule
+            if key_type is int and value.isdecimal():
+                value = int(value)
+            if type(value) is not key_type or not rule.accepts(value):
                 raise UserError(f"{where}: {key}={value:.40} must be {rule.description}")
         values[key] = value
     return values

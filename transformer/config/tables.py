@@ -1,0 +1,69 @@
+"""Tables that the checks of a configuration read: the names in a table are the allowed values of its key.
+
+A table stands next to its implementations, in a part of the package that imports transformer/config. Only this module
+imports such parts, inside functions, so that commands parse their flags without JAX.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformer.training.objectives import TrainingObjective
+
+
+def tables() -> dict[str, Mapping[str, Any]]:
+    """Returns the table of each key that `configs/base.py` declares with the rule `LISTED`."""
+    from transformer.data.batches.loader import PLANS
+    from transformer.data.sources.source import SOURCES
+    from transformer.data.tokenizers.vocabulary_training import TOKENIZERS
+    from transformer.decoding.beam_search import LENGTH_PENALTIES, STOPPING_RULES
+    from transformer.decoding.mbr import UTILITIES
+    from transformer.decoding.strategies import STRATEGIES
+    from transformer.model.attention import ATTENTION_SCORES
+    from transformer.model.cache import DECODER_SELF_ATTENTIONS
+    from transformer.model.fused_attention import ATTENTION_IMPLEMENTATIONS
+    from transformer.model.layers import ACTIVATIONS, NORM_POSITIONS
+    from transformer.model.norms import NORMS
+    from transformer.model.positions import POSITIONS
+    from transformer.model.stacks import DECODER_STARTS, REMATS
+    from transformer.model.transformer import SHARE_EMBEDDINGS
+    from transformer.training.loss import LABEL_SMOOTHING_SUPPORTS
+    from transformer.training.optimizer import OPTIMIZERS, SCHEDULES
+
+    return {
+        "model.activation": ACTIVATIONS,
+        "model.norm_position": NORM_POSITIONS,
+        "model.norm": NORMS,
+        "model.attention": ATTENTION_SCORES,
+        "model.attention_implementation": ATTENTION_IMPLEMENTATIONS,
+        "model.decoder_self_attention": DECODER_SELF_ATTENTIONS,
+        "model.decoder_start": DECODER_STARTS,
+        "model.positions": POSITIONS,
+        "model.share_embeddings": SHARE_EMBEDDINGS,
+        "model.remat": REMATS,
+        "data.source": SOURCES,
+        "tokenizer.kind": TOKENIZERS,
+        "batch.plan": PLANS,
+        "optimizer.name": OPTIMIZERS,
+        "optimizer.schedule": SCHEDULES,
+        "training.objective": objectives(),
+        "training.label_smoothing_support": LABEL_SMOOTHING_SUPPORTS,
+        "decoding.strategy": STRATEGIES,
+        "decoding.length_penalty_form": LENGTH_PENALTIES,
+        "decoding.stopping": STOPPING_RULES,
+        "decoding.mbr_utility": UTILITIES,
+    }
+
+
+def objectives() -> Mapping[str, "TrainingObjective"]:
+    """Returns the table of the key `training.objective`."""
+    from transformer.training.objectives import OBJECTIVES
+
+    return OBJECTIVES
+
+
+def language_tokenizer(language: str) -> str:
+    """Returns sacreBLEU's tokenizer for a language, as `transformer.decoding.bleu` does."""
+    from transformer.decoding import bleu
+
+    return bleu.language_tokenizer(language)
