@@ -83,6 +83,11 @@ def imports_between_parts() -> dict[str, set[str]]:
 GRAPH = imports_between_parts()
 
 
+def test_modules_do_not_import_each_other_in_cycles():
+    graph = {module: imported - EXCEPTIONS.get(module, set()) for module, imported in IMPORTS.items()}
+    list(TopologicalSorter(graph).static_order())  # raises CycleError
+
+
 def test_only_the_checks_of_a_configuration_import_the_tables():
     users = {module.rpartition(".")[0] for module, imported in IMPORTS.items() if TABLES in imported}
     assert users == {"transformer.config"}

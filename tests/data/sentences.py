@@ -17,6 +17,7 @@ class MemorySentences(Corpus):
     def __init__(self, pairs):
         self.pairs = [tuple(np.array(side, np.int32) for side in pair) for pair in pairs]
         self.lengths = np.array([[len(source) + 1, len(target) + 1] for source, target in self.pairs], np.int32)
+        self.report = {"kept": len(pairs)}
         self._annotations = {}
 
     def tokens(self, side, pairs):

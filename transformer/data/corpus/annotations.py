@@ -13,9 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float32, Int, Int32, UInt16
 
+from transformer.data.sources import Source
 from transformer.data.sources.lines import counted, parse_number, read_text_file
 from transformer.data.sources.mixture import MixedSource
-from transformer.data.sources.source import DocumentSource, Source
+from transformer.data.sources.source import DocumentSource
 from transformer.support.errors import UserError
 
 LINK = re.compile(r"(\d{1,4})([-?p])(\d{1,4})")  # 0-1 is sure; 0?1 and 0p1 are possible

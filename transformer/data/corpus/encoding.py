@@ -12,9 +12,10 @@ import numpy as np
 from jaxtyping import Int32, Integer, UInt64
 
 from transformer.data.corpus.annotations import read_annotations
+from transformer.data.sources import Source
 from transformer.data.sources.lines import count_documents, counted
 from transformer.data.sources.mixture import MixedSource
-from transformer.data.sources.source import DocumentSource, Source, select_pairs
+from transformer.data.sources.source import DocumentSource, select_pairs
 from transformer.data.tokenizers.tokenizer import Tokenizer, losses_of_pairs
 from transformer.support import files, progress_bar, workers
 from transformer.support.errors import UserError

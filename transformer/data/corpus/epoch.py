@@ -14,7 +14,7 @@ import functools
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int, Int32, Integer, UInt64
@@ -22,9 +22,6 @@ from jaxtyping import Int, Int32, Integer, UInt64
 from transformer.data.corpus.annotations import Annotations, Sequences
 from transformer.data.corpus.encoding import end_sentences
 from transformer.data.tokenizers.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from transformer.data.corpus.corpus import Corpus
 
 MARGIN = 1.0  # standard deviations above the expected length
 ATTEMPTS = 4
@@ -52,11 +49,28 @@ def pairs_of_epoch(counts: Sequence[int], weights: Sequence[float], seed: int, e
     return np.concatenate(drawn)
 
 
+@runtime_checkable
+class EncodedPairs(Protocol):
+    """The part of a `Corpus` that its epochs read; `Corpus` describes the members."""
+
+    lengths: Int32[np.ndarray, "N 2"]
+    report: dict[str, Any]
+    sampler: "Sampler | None"
+
+    def spread(self, count: int) -> Int[np.ndarray, " M"]: ...
+
+    def sequences(self, side: int, pairs: Chosen) -> Sequences: ...
+
+    def sentences(self, side: int, pairs: Int[np.ndarray, " N"]) -> list[list[int]]: ...
+
+    def annotations(self, pairs: Chosen) -> Annotations: ...
+
+
 @dataclass(frozen=True, eq=False)
 class Epoch:
     """The pairs of a corpus that one epoch reads, in its segmentations."""
 
-    corpus: "Corpus"
+    corpus: EncodedPairs
     numbers: Int[np.ndarray, " M"] | None  # of the pairs, some of them several times; None: all in order
     draw: Callable[..., Sequences] | None  # a Sampler, in this process or in others; None without subword sampling
     seed: int
@@ -103,7 +117,7 @@ class Epoch:
 class Sampler:
     """Samples sentences of a corpus."""
 
-    corpus: "Corpus"
+    corpus: EncodedPairs
     tokenizer: Tokenizer
     rate: float  # BPE-dropout's rate or unigram's alpha
     longest: int  # the greatest length that a plan reserves for a sentence, end-of-sentence included

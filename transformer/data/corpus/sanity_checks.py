@@ -8,9 +8,9 @@ from rich.text import Text
 from transformer.config.types import Config, output_limit
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.corpus.encoding import content_hashes
+from transformer.data.sources import Source
 from transformer.data.sources.lines import counted
 from transformer.data.sources.mixture import listed_corpora, tags
-from transformer.data.sources.source import Source
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import Vocabulary
 from transformer.support.errors import UserError

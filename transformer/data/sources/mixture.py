@@ -7,18 +7,16 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from transformer.config.keys import declared_keys
 from transformer.config.types import Config, with_changes
 from transformer.data.languages import source_tag
+from transformer.data.sources import Source
 from transformer.data.sources.lines import parse_number
 from transformer.data.sources.text import file_identity
 from transformer.support import files
 from transformer.support.errors import UserError
-
-if TYPE_CHECKING:
-    from transformer.data.sources.source import Source
 
 # Keys of the group `data` that a corpus of a mixture, or a validation set, may have for itself.
 CORPUS_KEYS = (
@@ -56,7 +54,7 @@ class MixedSource:
     """The pairs of all corpora, one corpus after another."""
 
     corpora: tuple[ListedCorpus, ...]
-    sources: tuple["Source", ...]
+    sources: tuple[Source, ...]
     temperature: float
 
     @property

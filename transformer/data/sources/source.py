@@ -9,12 +9,13 @@ import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Int
 
 from transformer.config.types import Config
+from transformer.data.sources import Source
 from transformer.data.sources.lines import decode, is_blank, is_natural_number, read_text_file
 from transformer.data.sources.mixture import MixedSource, listed_corpora
 from transformer.data.sources.synthetic import SyntheticSource
@@ -30,23 +31,6 @@ _BLOCK = 1024  # most consecutive pairs that are selected from a corpus larger t
 
 # The kinds that `data.source` can name. Each has `open(data, split)`, which returns a Source.
 SOURCES = {"tfds": TfdsSource, "text": TextSource, "ids": IdsSource, "synthetic": SyntheticSource}
-
-
-@runtime_checkable
-class Source(Protocol):
-    """The sentence pairs of one split, in a fixed order."""
-
-    name: str  # used in messages
-    identity: dict  # everything that the pairs depend on, as JSON types: part of the key of a cached corpus
-
-    def __len__(self) -> int:
-        """Counts the pairs, which may take one pass over the files. Raises UserError if the sides differ in number."""
-
-    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yields the source and target of each pair. The bytes may not be valid UTF-8."""
-
-    def where(self, index: int, side: int) -> str:
-        """Returns the position of a pair's source (side 0) or target (side 1), for messages."""
 
 
 def open_source(data: Config, split: str) -> Source:

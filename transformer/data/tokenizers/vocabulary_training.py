@@ -9,8 +9,9 @@ from typing import NoReturn
 import sentencepiece
 
 from transformer.config.types import Config
+from transformer.data.sources import Source
 from transformer.data.sources.mixture import MixedSource
-from transformer.data.sources.source import Source, decoded, select_pairs
+from transformer.data.sources.source import decoded, select_pairs
 from transformer.data.tokenizers.vocabulary import QUIET, IdsVocabulary, SentencePieceVocabulary, Vocabulary
 from transformer.support.errors import UserError
 from transformer.support.special_tokens import BOS, EOS, PAD, SPECIAL, UNK
