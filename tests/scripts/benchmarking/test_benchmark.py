@@ -1,12 +1,11 @@
 """`scripts.benchmark`: its flags, and where its results go."""
 
-import pkgutil
 from pathlib import Path
 
 import pytest
 
 from scripts import benchmark
-from scripts.benchmarking import measurement, tasks
+from scripts.benchmarking import data, layers, measurement, tasks
 from scripts.benchmarking.measurement import Measurement
 from tests.checkpoints.saved_runs import refusal
 from tests.checkpoints.workdirs import run
@@ -19,23 +18,23 @@ MEASUREMENT = Measurement([("name", "value"), ("a", "1")], ["A note."])
 def measured(monkeypatch) -> list:
     """Replaces every measurement; the list gets the options that each was called with."""
     calls: list = []
-    monkeypatch.setattr(
-        pkgutil, "resolve_name", lambda name: lambda options: calls.append(vars(options)) or MEASUREMENT
-    )
+    for module in (tasks, data, layers):
+        monkeypatch.setattr(module, "measure", lambda options: calls.append(vars(options)) or MEASUREMENT)
     return calls
 
 
 @pytest.mark.parametrize("name", benchmark.BENCHMARKS)
-def test_every_benchmark_exists(name):
-    assert callable(pkgutil.resolve_name(benchmark.BENCHMARKS[name][0]))
+def test_every_benchmark_measures(name, measured):
+    assert run(benchmark, name) == 0
+    assert [options["what"] for options in measured] == [name]
 
 
 def test_flags_reach_the_benchmark(measured):
     assert run(benchmark, "train", "--peers", "--threads=1") == 0
     assert run(benchmark, "data", "--pairs=3") == 0
-    train, data = measured
+    train, generated = measured
     assert (train["size"], train["peers"], train["threads"]) == ("base", ".venv-bench/bin/python", 1)
-    assert data["pairs"] == 3
+    assert generated["pairs"] == 3
 
 
 @pytest.mark.parametrize(
