@@ -243,7 +243,7 @@ def test_the_lock_of_a_dead_process_is_released(tmp_path):
         pass
 
 
-@pytest.mark.parametrize("name", ["config.json", "data.json", "tokenizer.model", "log.txt", "evaluations"])
+@pytest.mark.parametrize("name", ["config.json", "data.json", "tokenizer.model", "log.txt", "evaluations", ".lock"])
 def test_a_folder_with_a_file_of_the_user_that_a_run_would_write_is_refused_without_changing_it(tmp_path, name):
     folder = tmp_path / "folder"
     folder.mkdir()

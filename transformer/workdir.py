@@ -68,6 +68,9 @@ class Workdir:
             if {"schema_version", "model", "data", "training"} <= set(json.loads(self.config.read_bytes())):
                 return
         foreign = [path for path in self.written if os.path.lexists(path)]
+        # Empty, or with the name of a process, if a start was killed at once.
+        if self.lock.exists() and (content := self.lock.read_bytes()) and not content.startswith(b"process "):
+            foreign.append(self.lock)
         if foreign:
             raise UserError(
                 f"--workdir={self.path}: has {foreign[0].name}, which a run would write, but no config.json of a "

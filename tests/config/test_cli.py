@@ -252,8 +252,8 @@ def test_only_warnings_of_libraries_are_logged(tmp_path, capsys):
         assert "progress" not in text and "a library warns" in text
 
 
-def run_python(body: str, **options) -> subprocess.Popen:
-    """Starts a command with this body of `main(arguments)`."""
+def run_python(body: str, redirections: str = "", **options) -> subprocess.Popen:
+    """Starts a command with this body of `main(arguments)` and the shell's redirections."""
     lines = "\n    ".join(["pass", *body.splitlines()])
     code = (
         "import sys, time\nfrom transformer.config import cli\n"
@@ -262,7 +262,8 @@ def run_python(body: str, **options) -> subprocess.Popen:
     )
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    return subprocess.Popen([sys.executable, "-c", code], text=True, env=buffered, **pipes)
+    argv = ["sh", "-c", f'exec "$@" {redirections}', "sh", sys.executable, "-c", code]
+    return subprocess.Popen(argv, text=True, env=buffered, **pipes)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
@@ -300,6 +301,17 @@ def test_failing_to_write_the_output_is_an_error():
         _, errors = process.communicate(timeout=30)
     assert process.returncode == 2
     assert errors.startswith("error: the disk is full") and errors.count("\n") == 1
+
+
+@pytest.mark.parametrize("numbers", [(0,), (1,), (2,), (0, 1, 2)])
+def test_closed_standard_streams_are_the_null_device(tmp_path, numbers):
+    body = (
+        f"sys.stdin.read(); print('result'); print('note', file=sys.stderr)\nopen({str(tmp_path / 'x')!r}, 'w').close()"
+    )
+    process = run_python(body, stdin=subprocess.DEVNULL, redirections=" ".join(f"{number}>&-" for number in numbers))
+    output, errors = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert (output, errors) == ("" if 1 in numbers else "result\n", "" if 2 in numbers else "note\n")
 
 
 def test_python_warnings_are_log_lines(capsys):

@@ -1,6 +1,5 @@
-"""The memory of a command's process, and the signals that end it."""
+"""The operating system under a command: its memory and standard streams."""
 
-import ctypes
 import gc
 import importlib.metadata
 import importlib.util
@@ -21,6 +20,7 @@ M_ARENA_MAX = -8
 def set_up() -> None:
     """Prepares the process for a command. To be called before any thread starts."""
     os.environ.pop("JAX_ENABLE_X64", None)  # the arrays of this code are of 32 bits
+    open_closed_streams()
     keep_freed_memory()
     gc.set_threshold(GC_THRESHOLD)  # importing and tracing make many objects that stay
 
@@ -32,6 +32,18 @@ def set_up() -> None:
     sys.unraisablehook = report
 
 
+def open_closed_streams() -> None:
+    """Replaces closed standard streams by the null device. Opened files would take their descriptors."""
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free descriptor, which is this one
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
+
+
 def keep_freed_memory() -> None:
     """Makes glibc's malloc keep freed memory, if JAX computes on CPUs. Other C libraries are left unchanged.
 
@@ -40,6 +52,8 @@ def keep_freed_memory() -> None:
     threads reuse each other's memory; running threads keep theirs. In return the process keeps its largest size: 2.8 GB
     there instead of 1.3.
     """
+    import ctypes  # it opens a file, which would take the descriptor of a closed stream
+
     # JAX's default backend is predicted: asking JAX would start the backend, and with it threads.
     if platforms := os.environ.get("JAX_PLATFORMS"):
         is_cpu = platforms.split(",")[0] == "cpu"
