@@ -1,4 +1,4 @@
-"""docs/extending.md, run as it stands: its patches apply to the code, and its command trains with the new options."""
+"""docs/extending.md, run as it stands: its patches apply to the code, its losses are right, and its command trains."""
 
 import json
 import os
@@ -7,31 +7,116 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from tests.distributed.loss_on_meshes import LOGITS, TARGETS, TEACHER
+from tests.training import tiny
 
 PAGE = Path("docs/extending.md").read_text(encoding="utf-8")
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+def blocks(kind: str) -> list[str]:
+    """Returns the code blocks of this kind, which is the text after the backquotes."""
+    return re.findall(rf"^```{kind}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def patched_copy(folder: Path, patches: Sequence[str]) -> dict[str, str]:
+    """Copies the code to a folder and applies patches. Returns the environment of processes that run the copy."""
+    for name in ("configs", "transformer"):
+        shutil.copytree(name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy("requirements.txt", folder)
+    for patch in patches:
+        # The page shows neither true line numbers nor counts; git finds the lines by their context.
+        subprocess.run(["git", "apply", "--recount", "-"], cwd=folder, input=patch.encode(), check=True)
+    paths = f"{folder}{os.pathsep}{Path.cwd()}"  # tests/ is not copied
+    return os.environ | {"PYTHONPATH": paths, "GIT_CEILING_DIRECTORIES": str(folder.parent)}
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+
+
+LOG_P = log_softmax(np.float64(LOGITS))
+NLL = -np.take_along_axis(LOG_P, TARGETS[..., None], axis=-1)[..., 0]
+
+
+def focal() -> np.ndarray:
+    return (1 - np.exp(-NLL)) ** 2 * NLL
+
+
+def unlikelihood() -> np.ndarray:
+    losses = NLL.copy()
+    for row, targets in enumerate(TARGETS):
+        for t, target in enumerate(targets):
+            for token in set(targets[:t]) - {target}:
+                losses[row, t] -= np.log(1 - np.exp(LOG_P[row, t, token]))
+    return losses
+
+
+def distillation() -> np.ndarray:
+    teacher = np.exp(log_softmax(np.float64(TEACHER)))
+    return (NLL - (teacher * LOG_P).sum(axis=-1)) / 2
+
+
+LOSSES = [focal, unlikelihood, distillation]  # in the order of the page
+
+
+@pytest.mark.first_case
+@pytest.mark.parametrize(("number", "expected"), [*enumerate(LOSSES)])
+def test_a_loss_is_right_on_every_mesh_and_with_accumulation(tmp_path, number, expected):
+    environment = patched_copy(tmp_path, [blocks("diff loss")[number]])
+    xla_flags = f"--xla_force_host_platform_device_count=4 {os.environ['XLA_FLAGS']}"
+    environment |= {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": xla_flags}
+    argv = [sys.executable, "-m", "tests.distributed.loss_on_meshes"]
+    done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    np.testing.assert_allclose(report["losses"], expected(), rtol=1e-5)
+    for name, errors in report["errors"].items():
+        assert errors["loss"] < 1e-6, name
+        assert errors["gradient"] < 1e-5, name
+
+
+@pytest.mark.parametrize("patch", blocks("diff loss"))
+def test_the_patch_of_a_loss_adds_at_most_ten_lines(patch):
+    added = [line for line in patch.splitlines() if line.startswith("+") and not line.startswith("+++")]
+    assert len(added) <= 10
+
+
+@pytest.mark.slow
+def test_a_student_learns_from_its_teacher(tmp_path):
+    """Also from the logits: its loss is not that of a student without a teacher."""
+    *_, patch = blocks("diff loss")
+    student = tmp_path / "student"
+    student.mkdir()
+    plain = patched_copy(tmp_path, [])
+    patched = patched_copy(student, [patch])
+
+    def run(folder: Path, environment: dict[str, str], name: str, **changes) -> float:
+        flags = tiny.flags(folder / "runs" / name, training__steps=4, **changes)
+        argv = [sys.executable, "-m", "transformer.train", *flags]
+        done = subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return tiny.record(folder / "runs" / name)[-1]["nll"]
+
+    run(tmp_path, plain, "teacher")
+    shutil.copytree(tmp_path / "runs", student / "runs")
+    vocabulary = {"tokenizer__model_file": str(tmp_path / "runs/teacher/tokenizer.model"), "seed": 2}
+    assert run(tmp_path, plain, "other", **vocabulary) != run(student, patched, "student", **vocabulary)
 
 
 @pytest.mark.slow
 def test_the_page_adds_options_that_train(tmp_path):
-    for folder in ("configs", "transformer"):
-        shutil.copytree(folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy("requirements.txt", tmp_path)
-    for patch in blocks("diff"):
-        # The page shows neither true line numbers nor counts; git finds the lines by their context.
-        subprocess.run(["git", "apply", "--recount", "-"], cwd=tmp_path, input=patch.encode(), check=True)
+    environment = patched_copy(tmp_path, blocks("diff"))
     (command,) = blocks("sh")
     sizes = ["model.num_layers=1", "model.d_model=8", "model.d_ff=8", "model.num_heads=2", "batch.tokens=1024"]
     sizes += ["data.max_length=80", "training.eval_bleu=false", "checkpoint.best_metric=loss"]
     sizes += ["data.synthetic_examples=200", f"data.cache_dir={tmp_path / 'cache'}"]
     words = [*shlex.split(command.replace("\\\n", ""))[1:], *(f"--config.{size}" for size in sizes)]
-    environment = os.environ | {"PYTHONPATH": str(tmp_path), "GIT_CEILING_DIRECTORIES": str(tmp_path.parent)}
     done = subprocess.run([sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     config = json.loads((tmp_path / "runs/options/config.json").read_text())
@@ -41,4 +126,4 @@ def test_the_page_adds_options_that_train(tmp_path):
 
 
 def test_the_page_stays_short():
-    assert len(PAGE.splitlines()) <= 110
+    assert len(PAGE.splitlines()) <= 155

@@ -41,11 +41,17 @@ LABEL_SMOOTHING_SUPPORTS = {
 
 
 def token_losses(
-    logits: Float[Array, "B T C"], targets: Int[Array, "B T"], columns: Columns, training: Config, passes: int
+    logits: Float[Array, "B T C"],
+    targets: Int[Array, "B T"],
+    columns: Columns,
+    *teachers: Float[Array, "B T C"],
+    training: Config,
+    passes: int,
 ) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
     """Returns the criterion that is trained on, and the loss that is reported. `training` is `config.training`.
 
-    With two passes (R-Drop), rows 2i and 2i + 1 are passes of the same sentence.
+    With two passes (R-Drop), rows 2i and 2i + 1 are passes of the same sentence. The logits of teachers are there for
+    losses of experiments; see docs/extending.md.
     """
     loss = smoothed_cross_entropy(logits, targets, columns, training.label_smoothing, training.label_smoothing_support)
     if passes == 1:

@@ -25,7 +25,7 @@ from transformer.support.special_tokens import PAD
 from transformer.training.columns import Columns
 from transformer.training.loss import LossSums, sum_losses, token_losses
 
-# (logits, targets, columns, logits of other models) to the criterion of each token, and the loss that is reported
+# (logits, targets, columns, *logits of teachers) to the criterion of each token, and the loss that is reported
 TokenLosses = Callable[..., tuple[Float[Array, "B T"], Float[Array, "B T"]]]
 
 
@@ -43,6 +43,7 @@ class ProjectedLoss:
 
     training: Config  # `config.training`
     mesh: Mesh
+    teachers: tuple[nnx.Module, ...] = ()  # constant models, whose logits the training loss receives too
 
     def __call__(self, model: nnx.Module, batch: Batch, rngs: nnx.Rngs | None) -> tuple[Float[Array, ""], LossSums]:
         """Computes R-Drop's second pass of each row only with dropout: in evaluation `rngs` is None."""
@@ -51,9 +52,14 @@ class ProjectedLoss:
         targets = batch.pop("target_output")
         weights = (targets != PAD) / jnp.float32(passes)  # each sentence counts once
         weights *= batch.pop("target_weights", 1.0)
-        output = Output(model.hidden(**batch, rngs=rngs), *model.output_table_and_bias)
+        output = _output(model, batch, rngs)
+        teachers = () if rngs is None else tuple(_output(teacher, batch, None) for teacher in self.teachers)
         losses = functools.partial(token_losses, training=self.training, passes=passes)
-        return projected_loss(losses, passes, self.mesh, output, targets, weights)
+        return projected_loss(losses, passes, self.mesh, output, targets, weights, teachers)
+
+
+def _output(model: nnx.Module, batch: Batch, rngs: nnx.Rngs | None) -> Output:
+    return Output(model.hidden(**batch, rngs=rngs), *model.output_table_and_bias)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
@@ -64,15 +70,15 @@ def projected_loss(
     output: Output,
     targets: Int[Array, "B T"],
     weights: Float[Array, "B T"],
-    others: tuple[Output, ...] = (),
+    teachers: tuple[Output, ...] = (),
 ) -> tuple[Float[Array, ""], LossSums]:
     """Returns the weighted sum of the criterion over all tokens, and the sums that a step reports.
 
-    `losses` receives the logits of some rows, with all passes of a sentence. Those of `others`, such as a teacher, are
+    `losses` receives the logits of some rows, with all passes of a sentence, and those of each teacher, which are
     constants. Matmuls take operands in the dtype of `hidden`; logits and the table's gradient are float32.
     """
     # The compiler removes the gradients.
-    return _with_gradients(losses, passes, mesh, output, targets, weights, others)[0]
+    return _with_gradients(losses, passes, mesh, output, targets, weights, teachers)[0]
 
 
 def _backward(losses: TokenLosses, passes: int, mesh: Mesh, gradient: Output, cotangents: tuple) -> tuple:
@@ -88,7 +94,7 @@ def _with_gradients(
     output: Output,
     targets: Int[Array, "B T"],
     weights: Float[Array, "B T"],
-    others: tuple[Output, ...] = (),
+    teachers: tuple[Output, ...] = (),
 ) -> tuple:
     """Returns ((criterion, sums), gradient of the output), computed by all devices of the mesh.
 
@@ -129,9 +135,9 @@ def _with_gradients(
     result, gradient = jax.shard_map(
         on_device,
         mesh=mesh,
-        in_specs=((specs,) * (1 + len(others)), rows, rows),
+        in_specs=((specs,) * (1 + len(teachers)), rows, rows),
         out_specs=(P(), specs._replace(table=P(tensor, "fsdp" if scatters else None))),
-    )(tuple(map(pad, (output, *others))), targets, weights)
+    )(tuple(map(pad, (output, *teachers))), targets, weights)
     d_hidden, *d_output = gradient
     return result, Output(d_hidden, *jax.tree.map(lambda d: d[:vocab_size], d_output))
 
@@ -165,12 +171,12 @@ def _sum_chunks(
 
     def add_chunk(totals: tuple, chunk: tuple) -> tuple:
         hiddens, targets, weights = chunk
-        logits, *others = (
+        logits, *teachers = (
             _logits(output._replace(hidden=x), columns) for output, x in zip(outputs, hiddens, strict=True)
         )
 
         def sums(logits: jax.Array) -> tuple[jax.Array, LossSums]:
-            return sum_losses(losses(logits, targets, columns, *others), logits, targets, columns, weights)
+            return sum_losses(losses(logits, targets, columns, *teachers), logits, targets, columns, weights)
 
         criterion, gradient, reported = jax.vjp(sums, logits, has_aux=True)
         (d_logits,) = gradient(jnp.ones_like(criterion))
