@@ -20,7 +20,7 @@ from transformer.workdir import Workdir, open_existing
 
 
 def main(arguments: argparse.Namespace) -> None:
-    import jax
+    import jax.numpy as jnp
 
     from transformer.checkpoints import trained
     from transformer.checkpoints.manager import Checkpoints
@@ -36,14 +36,14 @@ def main(arguments: argparse.Namespace) -> None:
     # Without a best step, --checkpoint=best takes the only checkpoint there is.
     recorded = read_progress(source.checkpoints / str(checkpoint.step))
     progress = dataclasses.replace(recorded, best_step=None, best_score=None, best_loss=None)
-    step, skipped = (jax.numpy.int32(value) for value in (progress.step, progress.skipped))
     with files.new_folder(output) as unfinished:
         for file in source.written:
             if file.is_file() and file not in (source.log, source.trackers):
                 shutil.copy2(file, unfinished)
         workdir = Workdir(unfinished)
         with Checkpoints(workdir, models.config) as checkpoints:
-            checkpoints.save(TrainState(step, skipped, models.parameters[0], None, None), progress)
+            counts = jnp.int32(progress.step), jnp.int32(progress.skipped)
+            checkpoints.save(TrainState(*counts, models.parameters[0], None, None), progress)
         files.write_json(workdir.averaged, {"workdir": str(source.path.resolve()), "steps": checkpoint.averaged})
     steps = ", ".join(map(str, checkpoint.averaged))
     logging.info("%s: the mean of the checkpoints %s of %s.", output, steps, source.path)

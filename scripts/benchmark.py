@@ -15,58 +15,35 @@ layers: the layers of the paper's Table 1, one of each kind. The exponents of le
 """
 
 import argparse
-from typing import TYPE_CHECKING
 
 from scripts import markdown
 from transformer.config import cli
 from transformer.support.errors import UserError
 
-if TYPE_CHECKING:
-    from scripts.benchmarking.measurement import Measurement
-
 SIZES = ("small", "base")
 PEERS = ".venv-bench/bin/python"
 FLAGS = {"size": "base", "peers": None, "threads": None, "pairs": 2_000_000}  # with their defaults
+BENCHMARKS = {  # with their flags
+    "train": ("size", "peers", "threads"),
+    "decode": ("size", "peers", "threads"),
+    "data": ("pairs",),
+    "layers": (),
+}
 
 
 def main(arguments: argparse.Namespace) -> None:
+    from scripts.benchmarking import data, layers, tasks
     from scripts.benchmarking.measurement import processor_kind
 
     what = arguments.what
-    measure, flags = BENCHMARKS[what]
+    flags = BENCHMARKS[what]
     for name in FLAGS.keys() - flags:
         if getattr(arguments, name) != FLAGS[name]:
             raise UserError(f"--{name}={getattr(arguments, name)}: {what} has no such flag")
     name = f"{what}-{arguments.size}-{processor_kind()}" if "size" in flags else what
     markdown.check_marks(name, arguments.readme)
-    markdown.publish(measure(arguments).text, name, arguments.readme)
-
-
-def measure_tasks(arguments: argparse.Namespace) -> "Measurement":
-    from scripts.benchmarking import tasks
-
-    return tasks.measure(arguments)
-
-
-def measure_data(arguments: argparse.Namespace) -> "Measurement":
-    from scripts.benchmarking import data
-
-    return data.measure(arguments)
-
-
-def measure_layers(arguments: argparse.Namespace) -> "Measurement":
-    from scripts.benchmarking import layers
-
-    return layers.measure(arguments)
-
-
-# The function of each benchmark, which imports its module when it is called, and its flags.
-BENCHMARKS = {
-    "train": (measure_tasks, ("size", "peers", "threads")),
-    "decode": (measure_tasks, ("size", "peers", "threads")),
-    "data": (measure_data, ("pairs",)),
-    "layers": (measure_layers, ()),
-}
+    module = {"data": data, "layers": layers}.get(what, tasks)
+    markdown.publish(module.measure(arguments), name, arguments.readme)
 
 
 def make_parser() -> cli.Parser:

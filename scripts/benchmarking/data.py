@@ -17,7 +17,8 @@ import jax
 import numpy as np
 
 from configs import base
-from scripts.benchmarking.measurement import Measurement, describe_machine
+from scripts import markdown
+from scripts.benchmarking.measurement import describe_machine
 from transformer.config.types import Config
 from transformer.data.batches.loader import Loader, Position
 from transformer.data.corpus import corpus
@@ -37,12 +38,12 @@ REPETITIONS = 3  # of the encoding by SentencePiece
 STARTS = 7  # of a resumed run
 
 
-def measure(arguments: argparse.Namespace) -> Measurement:
+def measure(arguments: argparse.Namespace) -> str:
     with tempfile.TemporaryDirectory() as folder:
         stages = measure_stages(Path(folder), arguments.pairs)
     rows = [(stage, name, f"{value:,}") for stage, values in stages.items() for name, value in values.items()]
     note = f"{arguments.pairs:,} pairs, batches of {TOKENS:,} positions; {describe_machine(workers.num_workers(0))}."
-    return Measurement([("stage", "quantity", "value"), *rows], [note])
+    return markdown.table([("stage", "quantity", "value"), *rows], [note])
 
 
 def measure_stages(folder: Path, pairs: int) -> dict[str, dict[str, float]]:

@@ -17,7 +17,7 @@ from absl import logging
 from flax import nnx
 from jaxtyping import Array, Float
 
-from scripts.benchmarking.measurement import Measurement
+from scripts import markdown
 from transformer.model.attention import dot_product_score, masked_softmax
 
 Layer = Callable[[Float[Array, "B n d"]], Float[Array, "B n d"]]
@@ -92,7 +92,7 @@ KINDS = {
 }
 
 
-def measure(arguments: argparse.Namespace) -> Measurement:
+def measure(arguments: argparse.Namespace) -> str:
     rows = []
     for name, kind in KINDS.items():
         logging.info("Measuring %s.", name)
@@ -103,7 +103,7 @@ def measure(arguments: argparse.Namespace) -> Measurement:
         values = (name, kind.complexity, kind.exponents[0], *of_n, kind.exponents[1], of_d, kind.path)
         values = (*values, longest_path(kind, PATH_LENGTH, PATH_WIDTH))
         rows.append([f"{value:.2f}" if isinstance(value, float) else str(value) for value in values])
-    return Measurement([HEADER, *rows], ())
+    return markdown.table([HEADER, *rows])
 
 
 def cost_of(kind: Kind, n: int, d: int, rows: int) -> tuple[float, int]:

@@ -1,25 +1,10 @@
-"""Results of a benchmark, and the machine and code that they belong to."""
+"""The machine and the code that the results of a benchmark belong to."""
 
 import platform
 import re
-from collections.abc import Sequence
-from typing import NamedTuple
 
-from scripts import markdown
 from transformer.support import processor
 from transformer.support.environment import git
-
-
-class Measurement(NamedTuple):
-    """The rows of a table, with the header first, and notes below the table."""
-
-    rows: Sequence[Sequence[str]]
-    notes: Sequence[str]
-
-    @property
-    def text(self) -> str:
-        """The table and its notes in Markdown."""
-        return markdown.table(self.rows, self.notes)
 
 
 def describe_machine(threads: int) -> str:

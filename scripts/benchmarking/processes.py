@@ -6,6 +6,7 @@
 import contextlib
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import tempfile
@@ -110,8 +111,6 @@ def count_threads(requested: int | None) -> int:
 
 def find_interpreter(path: str | None) -> str | None:
     """Returns the absolute path of the peers' Python. Raises UserError if there is none at `path`."""
-    if path is None:
-        return None
-    if Path(path).is_dir() or not os.access(path, os.X_OK):
+    if path is not None and shutil.which(path) is None:
         raise UserError(f"--peers={path}: no such interpreter; `make bench` makes .venv-bench/bin/python")
-    return str(Path(path).absolute())  # links stay: one in an environment selects its packages
+    return path and os.path.abspath(shutil.which(path))  # links stay: one in an environment selects its packages

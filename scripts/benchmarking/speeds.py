@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from absl import logging
 
-from scripts.benchmarking.measurement import Measurement, describe_machine
+from scripts import markdown
+from scripts.benchmarking.measurement import describe_machine
 from scripts.benchmarking.processes import Contender, Failed, Worker, running
 from transformer.support.errors import UserError
 from transformer.support.processor import computes_bfloat16, computes_int8
@@ -63,8 +64,8 @@ def compare(batch: str, task: Mapping[str, Any], contenders: Sequence[Contender]
     return Comparison(batch, workers, left_out)
 
 
-def tabulate(comparisons: Sequence[Comparison], threads: int) -> Measurement:
-    """Returns the table of all comparisons, with notes on systems that are left out."""
+def tabulate(comparisons: Sequence[Comparison], threads: int) -> str:
+    """Returns the table of all comparisons in Markdown, with notes on systems that are left out."""
     rows = [HEADER]
     versions = sorted({worker.version for comparison in comparisons for worker in comparison.workers})
     notes = [f"Medians of {REPETITIONS} repetitions in turns; {describe_machine(threads)}."]
@@ -84,4 +85,4 @@ def tabulate(comparisons: Sequence[Comparison], threads: int) -> Measurement:
         for reason in dict.fromkeys(left_out.values()):
             names = "; ".join(system for system, its_reason in left_out.items() if its_reason == reason)
             notes.append(f"Left out of {batch}: {names} ({reason}).")
-    return Measurement(rows, notes)
+    return markdown.table(rows, notes)

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from scripts.benchmarking import speeds
-from scripts.benchmarking.measurement import Measurement
 from scripts.benchmarking.processes import Contender, count_threads, find_interpreter
 from transformer.support.special_tokens import BOS, EOS, PAD, SPECIAL
 
@@ -60,7 +59,7 @@ SIZES = {
 }
 
 
-def measure(arguments: argparse.Namespace) -> Measurement:
+def measure(arguments: argparse.Namespace) -> str:
     """Returns the speeds of all systems in the tasks of `train` or `decode`."""
     size = SIZES[arguments.size]
     if arguments.what == "train":

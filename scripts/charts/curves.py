@@ -88,8 +88,8 @@ def panel(
             records += [own | {"step": step, "value": y, "is_common": step in common} for step, y in curve.items()]
     box = alt.Legend(title=None, symbolSize=theme.LINE_SYMBOL, symbolType="stroke", symbolOpacity=1)
     legend = box if len(systems) > 1 else None
-    color = theme.color("system", list(systems), legend)
-    dash = theme.dashes("system", list(systems), legend)
+    color = theme.categories(alt.Color, "system", systems, theme.CATEGORICAL, legend=legend)
+    dash = theme.categories(alt.StrokeDash, "system", systems, theme.DASHES, legend=legend)
     thick = alt.MarkDef(type="line", point=alt.OverlayMarkDef(size=12) if len(records) <= MAX_MARKED else False)
     name = title(metric)
     if metric in METRICS or metric in TEACHER_FORCED:

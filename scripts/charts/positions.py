@@ -45,7 +45,7 @@ def draw(
     vectors = encodings(length, d_model, kind)
     in_row = min(columns, len(panels))
     width = theme.COLUMN_WIDTHS[columns] / in_row - LABELS
-    charts = [PANELS[name](vectors, width, HEIGHT) for name in panels]
+    charts = [PANELS[name](vectors, width) for name in panels]
     own = {"color": "independent", "stroke": "independent", "strokeDash": "independent"}
     return theme.themed(alt.concat(*charts, columns=in_row, spacing=16).resolve_scale(**own))
 
@@ -69,20 +69,20 @@ def encodings(length: int, d_model: int, kind: str) -> np.ndarray:
     return sinusoids(kind, d_model, np.arange(length))
 
 
-def heat_map_of(vectors: np.ndarray, width: float, height: float) -> alt.Chart:
+def heat_map_of(vectors: np.ndarray, width: float) -> alt.Chart:
     """Returns the vectors (L, D) as a heat map with a row for each position."""
-    cell = (width / vectors.shape[1], height / vectors.shape[0])
-    look = {"cell": cell, "value": "value", "domain": (-1, 1), "legend": gradient(height * 0.6)}
+    cell = (width / vectors.shape[1], HEIGHT / vectors.shape[0])
+    look = {"cell": cell, "value": "value", "domain": (-1, 1), "legend": gradient(HEIGHT * 0.6)}
     return heat_map([({}, vectors)], Axis("position"), Axis("dimension"), **look)
 
 
-def products_of(vectors: np.ndarray, width: float, height: float) -> alt.LayerChart:
+def products_of(vectors: np.ndarray, width: float) -> alt.LayerChart:
     """Returns the dot products (L, L) of four positions with all positions, as curves."""
     length = len(vectors)
     chosen = sorted({0, length // 4, length // 2, length - max(length // 4, 1)})
     products = vectors @ vectors[chosen].T
     curves = {str(p): (np.arange(length), products[:, i]) for i, p in enumerate(chosen)}
-    return theme.lines(curves, "position", "dot product", "with position", width, height)
+    return theme.lines(curves, "position", "dot product", "with position", width, HEIGHT)
 
 
 PANELS = {"heat_map": heat_map_of, "products": products_of}

@@ -14,7 +14,7 @@ from transformer.support.errors import UserError
 
 # Equal steps of 13 in CIELAB, from white to dark blue. Lightness falls at every step, so it also prints in grey.
 SEQUENTIAL = ("#ffffff", "#d5e6f3", "#a6cee4", "#77b4d6", "#4d9ac9", "#2c80bd", "#1767ae", "#0f4a92", "#08306b")
-# Okabe and Ito's colours without the yellow, which is too light for a line.
+# Okabe and Ito's colours without the yellow, which is too light for a line. The eighth category repeats the first.
 CATEGORICAL = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 LINE_SYMBOL = 300  # size of a legend's symbol that shows a dashed line
 # For readers without colours. One fewer than the colours, so that lines with the same colour have different dashes.
@@ -65,16 +65,6 @@ def categories(channel: Any, field: str, order: Collection[str], values: Iterabl
     return channel(f"{field}:N", sort=list(order), **options).scale(domain=list(order), range=list(values))
 
 
-def color(field: str, order: Sequence[str], legend: alt.Legend | None) -> alt.Color:
-    """Returns the colours of the categories in `order`, values of the field `field`. The eighth repeats the first."""
-    return categories(alt.Color, field, order, CATEGORICAL, legend=legend)
-
-
-def dashes(field: str, order: Sequence[str], legend: alt.Legend | None) -> alt.StrokeDash:
-    """Returns dashes that tell the same categories apart as `color` does."""
-    return categories(alt.StrokeDash, field, order, DASHES, legend=legend)
-
-
 def lines(
     curves: Mapping[str, tuple[np.ndarray, np.ndarray]], x: str, y: str, legend: str | None, width: float, height: float
 ) -> alt.Chart:
@@ -88,8 +78,8 @@ def lines(
         .encode(
             x=alt.X("x:Q", title=x, axis=alt.Axis(grid=False, tickCount=5)).scale(nice=False),
             y=alt.Y("y:Q", title=y, axis=alt.Axis(tickCount=5)).scale(zero=False),
-            color=color("name", list(curves), box),
-            strokeDash=dashes("name", list(curves), box),
+            color=categories(alt.Color, "name", curves, CATEGORICAL, legend=box),
+            strokeDash=categories(alt.StrokeDash, "name", curves, DASHES, legend=box),
         )
     )
 

@@ -67,7 +67,7 @@ class Plan(NamedTuple):
             parquet.read_metadata(path)
             return True
         except UNREADABLE as error:
-            logging.warning("%s: is damaged (%s), and counts as missing.", path, _first_line(error))
+            logging.warning("%s: is damaged (%.200s), and counts as missing.", path, error)
             return False
 
     def translations(self) -> Iterator[tuple[str, list[str]]]:
@@ -208,8 +208,4 @@ def _read_rows(path: Path, column: str, shard: Shard) -> Iterator[bytes | None]:
 
 
 def _unreadable(path: Path, error: Exception, advice: str = "replace it") -> UserError:
-    return UserError(f"{path}: cannot be read ({_first_line(error)}); {advice}")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+    return UserError(f"{path}: cannot be read ({error!s:.200}); {advice}")

@@ -103,10 +103,11 @@ def draw(rows: Sequence[Row]) -> alt.LayerChart:
     x = {"scale": alt.Scale(zero=False, padding=12)}
     if max(speeds) >= LEAST_RATIO * min(speeds):
         x = {"scale": alt.Scale(type="log", nice=False, padding=12), "axis": alt.Axis(values=LOG_TICKS)}
+    stroke = alt.Legend(title=None, symbolType="stroke", symbolSize=theme.LINE_SYMBOL)
     chart = alt.Chart(alt.InlineData(values=files.six_digits(points))).encode(
         x=alt.X("speed:Q", title="sentences per second", **x),
         y=alt.Y("bleu:Q", title=f"BLEU ({split})", scale=alt.Scale(zero=False, padding=12)),
-        color=theme.color("system", systems, alt.Legend(title=None, symbolType="stroke", symbolSize=theme.LINE_SYMBOL)),
+        color=theme.categories(alt.Color, "system", systems, theme.CATEGORICAL, legend=stroke),
     )
     shape = theme.categories(alt.Shape, "form", forms, SHAPES, legend=alt.Legend(title=None))
     lines = chart.mark_line(strokeWidth=0.8).encode(order="speed:Q")

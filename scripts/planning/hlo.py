@@ -7,24 +7,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-BYTES = {  # other types, such as tokens, take no memory
-    "f64": 8,
-    "s64": 8,
-    "u64": 8,
-    "c64": 8,
-    "f32": 4,
-    "s32": 4,
-    "u32": 4,
-    "bf16": 2,
-    "f16": 2,
-    "s16": 2,
-    "u16": 2,
-    "s8": 1,
-    "u8": 1,
-    "pred": 1,
-    "f8e4m3fn": 1,
-    "f8e5m2": 1,
-}
 _SHAPE = re.compile(r"(\w+)\[([\d,]*)\](?:\{([^{}]*)\})?")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)")
@@ -47,7 +29,8 @@ class Shape(NamedTuple):
             dims = [dims[axis] for axis in integers(order)]  # the most minor first
             for axis, size in zip(range(len(dims)), reversed(integers(tile[1])), strict=False):
                 dims[axis] = -(-dims[axis] // size) * size
-        return BYTES.get(self.dtype, 0) * math.prod(dims)
+        bits = re.search(r"\d+", self.dtype.replace("pred", "u8"))
+        return int(bits[0]) // 8 * math.prod(dims) if bits else 0  # tokens take no memory
 
     @property
     def memory_space(self) -> int:

@@ -160,7 +160,7 @@ def grouped_bars(rows: Sequence[Mapping[str, Any]], x: str, y: str, count: str) 
             x=alt.X("group:N", sort=groups, title=x, axis=alt.Axis(labelAngle=0)),
             xOffset=alt.XOffset("system:N", sort=systems),
             y=alt.Y("mean(score):Q", title=y),
-            color=theme.color("system", systems, legend),
+            color=theme.categories(alt.Color, "system", systems, theme.CATEGORICAL, legend=legend),
             tooltip=[*tips, alt.Tooltip("count:Q", title=count)],
         )
     )

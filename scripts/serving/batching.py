@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from transformer.support.errors import UserError
@@ -25,12 +24,11 @@ class Work(NamedTuple):
     capacity: int
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     kind: str
     argument: Any
     turn: int
-    future: Future = field(default_factory=Future)
+    future: Future
 
 
 class Batcher:
@@ -82,7 +80,7 @@ class Batcher:
         """
         if len(arguments) > self.max_jobs:
             raise UserError(f"the text has {len(arguments)} sentences, must have at most {self.max_jobs}")
-        jobs = [Job(kind, argument, self._batches + i // SHARE) for i, argument in enumerate(arguments)]
+        jobs = [Job(kind, argument, self._batches + i // SHARE, Future()) for i, argument in enumerate(arguments)]
         with self._changed:
             if len(self._jobs) + len(jobs) > self.max_jobs:
                 self._jobs = [job for job in self._jobs if not job.future.cancelled()]

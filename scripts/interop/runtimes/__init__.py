@@ -68,9 +68,9 @@ def find_python(flag: str | None, is_here: bool) -> Path | None:
     if flag == "none":
         return None
     if flag is not None:
-        if shutil.which(flag) is None:
+        if (program := shutil.which(flag)) is None:
             raise UserError(f"--runtime={flag}: no such program; name the Python with the other toolkits, or none")
-        return Path(shutil.which(flag))
+        return Path(program)
     return Path(sys.executable) if is_here else REPOSITORY / ".venv-interop" / "bin" / "python"
 
 

@@ -6,12 +6,11 @@ import pytest
 
 from scripts import benchmark
 from scripts.benchmarking import data, layers, measurement, tasks
-from scripts.benchmarking.measurement import Measurement
 from tests.checkpoints.saved_runs import refusal
 from tests.checkpoints.workdirs import run
 from tests.test_imports import imported_modules
 
-MEASUREMENT = Measurement([("name", "value"), ("a", "1")], ["A note."])
+MEASUREMENT = "| name | value |\n| --- | --- |\n| a | 1 |\n\nA note.\n"
 
 
 @pytest.fixture
