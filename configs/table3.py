@@ -2,7 +2,7 @@
 
 Data:      python -m scripts.get_data --tfds=wmt14_translate/de-en --output=data/tfds
 Command:   python -m transformer.train --config=configs/table3.py:A_h4 --workdir=runs/A_h4 --config.data.path=data/tfds
-           python -m scripts.reproduce table3 --scale=paper --data=data/tfds trains all rows and prints the table.
+           python -m scripts.reproduce table3 --scale=paper --config.data.path=data/tfds trains all rows.
 Hardware:  the paper used 8 P100 GPUs, for 12 hours a base model and 3.5 days the big one.
 Expect:    perplexity per word piece and BLEU on newstest2013 with beam 4, alpha 0.6 and no averaging of checkpoints,
            and millions of parameters where Table 3 prints them:

@@ -1,6 +1,6 @@
 """Table 3 in miniature: rows of configs/table3.py with a quarter of every width, on Multi30k (English-German).
 
-Command:   python -m scripts.reproduce table3 --scale=mini --data=FOLDER --output=runs/table3-mini
+Command:   python -m scripts.reproduce table3 --scale=mini --output=runs/table3-mini
            python -m transformer.train --config=configs/table3_mini.py:A_h1 --workdir=runs/A_h1 trains one row.
 Hardware:  about 12 hours on two CPU cores, with --jobs=2.
 

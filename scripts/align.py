@@ -69,7 +69,7 @@ def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.align", __doc__)
     parser.add_model_flags(ensemble=False, languages=True)
     parser.add_argument("--heads", metavar="average|LAYER.HEAD,...", help="heads to align by (guided ones or average)")
-    parser.add_argument("--gold", metavar="FILE", help="annotated links, a line for each pair")
+    parser.add_argument("--gold", help="annotated links, a line for each pair")
     return parser
 
 

@@ -52,10 +52,10 @@ def main(arguments: argparse.Namespace) -> None:
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.average", __doc__)
-    parser.add_argument("--workdir", required=True, metavar="DIR", help="workdir of the run")
+    parser.add_argument("--workdir", required=True, help="workdir of the run")
     parser.add_number("--average", None, "number of checkpoints (checkpoint.keep of the run)")
     parser.add_argument("--checkpoint", default="last", metavar="best|last|STEP", help="the last of them (last)")
-    parser.add_argument("--output", metavar="DIR", help="the new workdir (DIR-averageN beside the run)")
+    parser.add_argument("--output", help="the new workdir (DIR-averageN beside the run)")
     return parser
 
 

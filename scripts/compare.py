@@ -55,7 +55,7 @@ def make_parser() -> cli.Parser:
     parser.add_argument("workdirs", nargs="+", metavar="WORKDIR", help="workdir of a run or sweep, or an evaluation")
     # Not test by default: test data are not for choosing among systems.
     parser.add_argument("--split", choices=SPLITS, default="valid", help="the split to compare on (valid)")
-    parser.add_argument("--data", metavar="WORKDIR", help="another run, whose split is compared on instead")
+    parser.add_argument("--data", help="another run, whose split is compared on instead")
     parser.add_argument("--checkpoint", metavar="best|last|STEP", help="evaluations of this checkpoint")
     parser.add_number("--average", None, "evaluations of the mean of N checkpoints")
     parser.add_argument("--evaluate", action="store_true", help="run transformer.evaluate where one is missing")

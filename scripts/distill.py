@@ -31,8 +31,8 @@ def main(arguments: argparse.Namespace) -> None:
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.distill", __doc__, overrides="config")
-    parser.add_argument("--plan", metavar="FILE.py", required=True, help="the stages, as in configs/distillation")
-    parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of all stages")
+    parser.add_argument("--plan", required=True, help="the stages, as in configs/distillation")
+    parser.add_argument("--workdir", required=True, help="folder of all stages")
     parser.add_argument("--report", action="store_true", help="run nothing; print the table")
     markdown.add_flag(parser)
     return parser

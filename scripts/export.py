@@ -50,9 +50,9 @@ def main(arguments: argparse.Namespace) -> None:
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.export", __doc__, overrides="decoding")
     parser.add_model_flags(ensemble=False)
-    parser.add_argument("--format", required=True, metavar="NAME", help="ctranslate2, huggingface, marian, ...")
-    parser.add_argument("--output", required=True, metavar="FOLDER", help="the new folder")
-    parser.add_argument("--quantization", metavar="NAME", help="type of the weights, such as int8 (float32)")
+    parser.add_argument("--format", required=True, help="ctranslate2, huggingface, marian, ...")
+    parser.add_argument("--output", required=True, help="the new folder")
+    parser.add_argument("--quantization", help="type of the weights, such as int8 (float32)")
     runtimes.add_flags(parser)
     return parser
 

@@ -53,19 +53,17 @@ def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.get_data", __doc__)
     parser.add_argument("--pair", metavar="SOURCE-TARGET", help="codes of the two languages, such as en-de")
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--recipe", metavar="ID", help="a recipe of mtdata, such as vaswani_etal_2017_ende")
+    source.add_argument("--recipe", help="a recipe of mtdata, such as vaswani_etal_2017_ende")
     source.add_argument(
         "--train", metavar="ID,ID", help="datasets of mtdata to train on, such as OPUS-gnome-v1-eng-kan"
     )
-    source.add_argument("--hf", metavar="FOLDER", type=Path, help="a folder of Parquet files, as on Hugging Face's hub")
+    source.add_argument("--hf", type=Path, help="a folder of Parquet files, as on Hugging Face's hub")
     source.add_argument("--tfds", metavar="NAME/CONFIG", help="a translation dataset of TFDS")
     parser.add_argument("--validation", metavar="ID,ID", help="--train: datasets to validate on")
     parser.add_argument("--test", metavar="ID,ID", help="--train: datasets to test on")
-    parser.add_argument("--archives", metavar="DIR", type=Path, help="--tfds: folder of archives that need no download")
-    parser.add_argument(
-        "--output", metavar="DIR", type=Path, required=True, help="the new folder; --tfds: TFDS's data_dir"
-    )
-    parser.add_argument("--mtdata", metavar="PYTHON", default=str(mtdata.PYTHON), help="Python that has mtdata")
+    parser.add_argument("--archives", type=Path, help="--tfds: folder of archives that need no download")
+    parser.add_argument("--output", type=Path, required=True, help="the new folder; --tfds: TFDS's data_dir")
+    parser.add_argument("--mtdata", default=str(mtdata.PYTHON), help="Python that has mtdata")
     return parser
 
 

@@ -1,7 +1,7 @@
 """Makes a workdir of a model of another toolkit. All commands take it, and `training.init_from` fine-tunes it.
 
-    python -m scripts.import_model --from=FOLDER_OR_FILE --output=WORKDIR [--source_language=CODE]
-        [--target_language=CODE] [--sentences=FILE] [--runtime=PYTHON] [--data.KEY=VALUE ...]
+    python -m scripts.import_model --from=FOLDER_OR_FILE --output=WORKDIR [--sentences=FILE]
+        [--runtime=PYTHON] [--data.source_language=CODE] [--data.target_language=CODE] [--data.KEY=VALUE ...]
 
 The format is recognized by the names of the files; docs/interop.md lists the formats. The languages are needed where
 the files do not name them. --data.path=FOLDER --data.valid_split=STEM records parallel text of the model's languages
@@ -43,7 +43,7 @@ def main(arguments: argparse.Namespace) -> None:
     if any(None in getattr(side, "models", ()) for side in model.tokenizer.sides):
         logging.warning("%s: has no SentencePiece models; texts must be pieces, separated by spaces.", source)
     model = model._replace(config=model.config | parse_overrides(arguments.overrides, "--"))
-    if missing := [f"--{name}=CODE" for name in cli.LANGUAGES if f"data.{name}" not in model.config]:
+    if missing := [f"--data.{name}=CODE" for name in cli.LANGUAGES if f"data.{name}" not in model.config]:
         raise UserError(f"--from={source}: its files do not name the languages; give {' '.join(missing)}")
     origin = origin_of(name, source)
     with files.new_folder(output) as unfinished:
@@ -73,9 +73,7 @@ def origin_of(name: str, source: Path) -> dict[str, Any]:
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.import_model", __doc__, overrides="data")
     parser.add_argument("--from", dest="source", required=True, metavar="PATH", help="file or folder of the model")
-    parser.add_argument("--output", required=True, metavar="WORKDIR", help="the new workdir")
-    parser.add_argument("--source_language", metavar="CODE", help="such as en")
-    parser.add_argument("--target_language", metavar="CODE", help="such as de")
+    parser.add_argument("--output", required=True, help="the new workdir")
     runtimes.add_flags(parser)
     return parser
 

@@ -139,15 +139,13 @@ def _quantiles(name: str, values: Sequence[float]) -> str:
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.inspect_data", __doc__)
     parser.add_model_flags()
-    parser.add_argument("--reverse", metavar="DIR", help="the same for the other direction")
-    parser.add_argument("--source", metavar="FILE", help="sources of another corpus, one a line")
-    parser.add_argument("--target", metavar="FILE", help="its targets")
+    parser.add_argument("--reverse", help="the same for the other direction")
+    parser.add_argument("--source", help="sources of another corpus, one a line")
+    parser.add_argument("--target", help="its targets")
     parser.add_number("--worst", 20, "pairs to print", least=0)
     parser.add_number("--min_tokens", 5, "tokens of the shortest target to rank", least=0)
-    parser.add_argument("--exclude", metavar="FILE", type=Path, help="write a list of the worst pairs")
-    parser.add_argument(
-        "--share", metavar="X", type=float, default=0.05, help="fraction of the pairs in the list (0.05)"
-    )
+    parser.add_argument("--exclude", type=Path, help="write a list of the worst pairs")
+    parser.add_argument("--share", type=float, default=0.05, help="fraction of the pairs in the list (0.05)")
     return parser
 
 

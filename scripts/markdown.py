@@ -18,7 +18,7 @@ def table(rows: Sequence[Sequence[str]], notes: Iterable[str] = ()) -> str:
 def add_flag(parser: argparse.ArgumentParser) -> None:
     """Adds the flag --readme."""
     text = "Markdown file to write the table into, between its marks"
-    parser.add_argument("--readme", metavar="FILE", help=text)
+    parser.add_argument("--readme", help=text)
 
 
 def check_marks(name: str, readme: str | None) -> None:

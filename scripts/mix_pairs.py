@@ -106,18 +106,12 @@ def translated_pairs(folder: Path, tag: str, pair: tuple[str, str]) -> Iterator[
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.mix_pairs", __doc__)
     parser.add_argument("--pair", required=True, metavar="SOURCE-TARGET", help="codes of the languages, such as en-de")
-    parser.add_argument(
-        "--real", required=True, type=Path, metavar="FOLDER", help="the real pairs and other splits, STEM.LANGUAGE"
-    )
-    parser.add_argument("--split", default="train", metavar="STEM", help="the split to extend (train)")
-    parser.add_argument(
-        "--translated", required=True, type=Path, metavar="FOLDER", help="output of scripts.translate_corpus"
-    )
-    parser.add_argument("--output", required=True, type=Path, metavar="FOLDER", help="the new folder")
-    parser.add_argument(
-        "--tag", default="<BT>", metavar="WORD", help='first word of translated sources; "": none (<BT>)'
-    )
-    parser.add_argument("--ratio", type=float, metavar="N", help="most translated pairs for each real one (all)")
+    parser.add_argument("--real", required=True, type=Path, help="the real pairs and other splits, STEM.LANGUAGE")
+    parser.add_argument("--split", default="train", help="the split to extend (train)")
+    parser.add_argument("--translated", required=True, type=Path, help="output of scripts.translate_corpus")
+    parser.add_argument("--output", required=True, type=Path, help="the new folder")
+    parser.add_argument("--tag", default="<BT>", help='first word of translated sources; "": none (<BT>)')
+    parser.add_argument("--ratio", type=float, help="most translated pairs for each real one (all)")
     return parser
 
 

@@ -141,7 +141,7 @@ def make_parser() -> cli.Parser:
     parser.add_argument("--config", required=True, metavar="FILE[:ARG]", help="a file of configs/, or a config.json")
     parser.add_argument("--device", required=True, metavar="NAME[:SIZE]", help="the devices: h100:8, v5e:4x4")
     data = parser.add_mutually_exclusive_group()
-    data.add_argument("--workdir", metavar="DIR", help="a run whose data and vocabulary count")
+    data.add_argument("--workdir", help="a run whose data and vocabulary count")
     data.add_argument(
         "--lengths", metavar="PAIRS:SOURCE:TARGET", help="training pairs, mean tokens of both sides (WMT14 en-de)"
     )

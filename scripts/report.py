@@ -70,14 +70,12 @@ def check_flags(arguments: argparse.Namespace) -> None:
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.report", __doc__)
     parser.add_argument("workdirs", nargs="+", metavar="WORKDIR", help="workdir of a run or a sweep")
-    parser.add_argument("--output", metavar="FILE.html", help="write a page instead of a table")
+    parser.add_argument("--output", help="write a page instead of a table")
     parser.add_argument("--split", choices=SPLITS, help="the split whose evaluations the page compares")
-    parser.add_argument("--data", metavar="WORKDIR", help="another run, whose split that is")
-    parser.add_argument(
-        "--sentence", metavar="TEXT", action="append", default=[], help="a sentence whose attention the page shows"
-    )
+    parser.add_argument("--data", help="another run, whose split that is")
+    parser.add_argument("--sentence", action="append", default=[], help="a sentence whose attention the page shows")
     count = "show attention for N sentences of the split as well (3)"
-    parser.add_argument("--sentences", metavar="N", type=int, choices=range(MAX_SENTENCES + 1), help=count)
+    parser.add_argument("--sentences", type=int, choices=range(MAX_SENTENCES + 1), help=count)
     markdown.add_flag(parser)
     return parser
 

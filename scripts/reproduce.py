@@ -1,7 +1,7 @@
 """Trains rows of the paper's Table 3, and tests what the paper concludes from it.
 
-    python -m scripts.reproduce table3 --scale=mini --data=FOLDER [--output=DIR] [--readme=docs/results.md]
-    python -m scripts.reproduce table3 --scale=paper --data=data/tfds --output=DIR [--jobs=N]
+    python -m scripts.reproduce table3 --scale=mini [--output=DIR] [--readme=docs/results.md]
+    python -m scripts.reproduce table3 --scale=paper --output=DIR [--jobs=N] --config.data.path=data/tfds
     python -m scripts.reproduce table3 --scale=mini --output=DIR --report
 
 --scale=mini has a quarter of all widths, some of the rows and Multi30k (configs/table3_mini.py); --scale=paper has the
@@ -25,7 +25,7 @@ def main(arguments: argparse.Namespace) -> None:
     from scripts.sweeping.tasks import Training
 
     markdown.check_marks("table3", arguments.readme)
-    configs = read_rows(arguments.scale, arguments.data, arguments.rows, arguments.overrides)
+    configs = read_rows(arguments.scale, arguments.rows, arguments.overrides)
     folder = Folder(Path(arguments.output or f"runs/{arguments.table}-{arguments.scale}"))
     trials = make_trials(configs, arguments.seeds)
     if not arguments.report:
@@ -45,8 +45,7 @@ def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.reproduce", __doc__, overrides="config")
     parser.add_argument("table", choices=("table3",), help="the table of the paper")
     parser.add_argument("--scale", choices=("mini", "paper"), required=True, help="mini: a quarter of all widths")
-    parser.add_argument("--data", metavar="FOLDER", help="folder of the data, or multi30k (mini), wmt14 (paper)")
-    parser.add_argument("--output", metavar="DIR", help="folder of the runs (runs/table3-SCALE)")
+    parser.add_argument("--output", help="folder of the runs (runs/table3-SCALE)")
     parser.add_argument("--rows", metavar="ROW,...", help="train only these rows and base (those of the scale)")
     parser.add_number("--seeds", 2, "seeds of each row")
     parser.add_number("--jobs", 1, "runs at a time")

@@ -119,10 +119,10 @@ def bind(host: str, port: int) -> socket.socket:
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.serve", __doc__, overrides="decoding")
     parser.add_model_flags(several=True)
-    parser.add_argument("--languages", metavar="PAIRS", default="", help="SOURCE:TARGET,... of the only model")
-    parser.add_argument("--host", metavar="ADDRESS", default="127.0.0.1", help="address to listen on (127.0.0.1)")
+    parser.add_argument("--languages", default="", help="SOURCE:TARGET,... of the only model")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     parser.add_number("--port", 5000, "port to listen on; 0: any free one", least=0)
-    parser.add_argument("--api_keys", metavar="FILE", help="a key a line; requests must have one as api_key")
+    parser.add_argument("--api_keys", help="a key a line; requests must have one as api_key")
     parser.add_number("--max_characters", 5000, "characters of a request")
     parser.add_number("--max_items", 100, "texts of a request")
     parser.add_number("--max_body_bytes", 200_000, "bytes of a request")

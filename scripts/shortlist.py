@@ -49,7 +49,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.shortlist", __doc__)
-    parser.add_argument("--workdir", required=True, metavar="DIR", help="workdir of the run")
+    parser.add_argument("--workdir", required=True, help="workdir of the run")
     parser.add_number("--pairs", 200_000, "most training pairs to learn from")
     return parser
 

@@ -63,16 +63,14 @@ def check_flags(arguments: argparse.Namespace) -> None:
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.sweep", __doc__, overrides="config")
-    parser.add_argument(
-        "--workdir", metavar="DIR", required=True, help="folder of the sweep, with the workdirs of its trials"
-    )
-    parser.add_argument("--sweep", metavar="FILE.py", help="the keys to vary; configs/sweeps has examples")
+    parser.add_argument("--workdir", required=True, help="folder of the sweep, with the workdirs of its trials")
+    parser.add_argument("--sweep", help="the keys to vary; configs/sweeps has examples")
     parser.add_argument("--config", metavar="FILE.py[:ARG]", help="the configuration of the trials")
     parser.add_argument("--from", dest="source", metavar="WORKDIR", help="decode this run's validation split instead")
     parser.add_number("--jobs", None, "trials at a time (1; with --together all)")
     parser.add_argument("--together", action="store_true", help="train trials that differ in numbers as one program")
     parser.add_argument("--plan", action="store_true", help="print how many trials fit in memory --together, and stop")
-    parser.add_argument("--storage", metavar="URL", help="PostgreSQL, for several machines (SQLite in DIR)")
+    parser.add_argument("--storage", help="PostgreSQL, for several machines (SQLite in DIR)")
     parser.add_argument("--retry_failed", action="store_true", help="run again the trials that failed earlier")
     parser.add_argument("--report", action="store_true", help="run nothing; print the table")
     markdown.add_flag(parser)

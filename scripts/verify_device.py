@@ -80,7 +80,7 @@ def caught(results: Iterator[Any]) -> Iterator[Any]:
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.verify_device", __doc__)
     parser.add_argument("--quick", action="store_true", help="measure a small model only")
-    parser.add_argument("--output", type=Path, metavar="FOLDER", help="folder for verification.json")
+    parser.add_argument("--output", type=Path, help="folder for verification.json")
     markdown.add_flag(parser)
     return parser
 

@@ -189,7 +189,7 @@ def make_parser() -> cli.Parser:
     parser.add_argument(
         "--config", required=True, metavar="FILE.py[:ARG]", help="the configuration; it should save checkpoints often"
     )
-    parser.add_argument("--workdir", required=True, metavar="DIR", help="a new folder for the runs")
+    parser.add_argument("--workdir", required=True, help="a new folder for the runs")
     parser.add_number("--kills", 20, "number of kills")
     return parser
 

@@ -59,7 +59,7 @@ def read(path: Path) -> dict[str, Scores]:
     folder = Folder(path)
     record = folder.read()
     for scale in SCALES:
-        configs = read_rows(scale, None, ",".join(ROWS), [])
+        configs = read_rows(scale, ",".join(ROWS), [])
         if record["task"].get("model.d_model") == configs["base"].model.d_model:
             break
     else:

@@ -1,7 +1,6 @@
 """The rows of Table 3: their configurations and trials, and the results of complete runs."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -31,26 +30,22 @@ class RowResult(NamedTuple):
     seconds: float
 
 
-SCALES = {  # the config whose argument is a row, the rows to train, and the name of the config's own data
-    "mini": ("configs/table3_mini.py", table3_mini.ROWS, "multi30k"),
-    "paper": ("configs/table3.py", ROWS, "wmt14"),
+SCALES = {  # the config whose argument is a row, and the rows to train
+    "mini": ("configs/table3_mini.py", table3_mini.ROWS),
+    "paper": ("configs/table3.py", ROWS),
 }
 
 
-def read_rows(scale: str, data: str | None, names: str | None, overrides: loading.Overrides) -> dict[str, Config]:
+def read_rows(scale: str, names: str | None, overrides: loading.Overrides) -> dict[str, Config]:
     """Returns the configurations of the rows in `names` (None: the scale's), the base first.
 
-    Raises UserError for other rows, or if there is no folder `data`.
+    Raises UserError for other rows.
     """
-    config, rows, known_data = SCALES[scale]
+    config, rows = SCALES[scale]
     rows = list(dict.fromkeys(["base", *(names.split(",") if names is not None else rows)]))
     for row in rows:
         if row not in ROWS:
             raise UserError(f"--rows: there is no row {row}{nearest(row, ROWS)}; the rows are {', '.join(ROWS)}")
-    if data not in (None, known_data):
-        if not Path(data).is_dir():
-            raise UserError(f"--data={data}: no such folder; name the folder of the data, or {known_data}")
-        overrides = [*overrides, ("data.path", data)]
     return {row: loading.load_file(f"{config}:{row}", overrides) for row in rows}
 
 

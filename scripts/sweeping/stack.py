@@ -40,7 +40,8 @@ def stacked_update(run: Run, size: int) -> Any:
     It maps (states, a tuple of (batch, seed, learning rate, numbers) for each trial) to (states, a list of (count of
     updates, metrics) for each trial). `numbers` are the values of some keys of TRACED.
     """
-    idle, pieces = optax.constant_schedule(0.0), run.tokenizer.source.pieces  # the rate is an argument
+    idle = optax.constant_schedule(0.0)  # the rate is an argument
+    pieces = run.tokenizer.source.pieces
 
     def update_one(state: TrainState, batch: Batch, seed: jax.Array, rate: jax.Array, numbers: Mapping[str, jax.Array]):
         optimizer = make_optimizer(run.config.optimizer, idle, run.config.training.freeze)
@@ -75,15 +76,17 @@ class Stack:
 
     def __init__(self, size: int, keys: Collection[str]) -> None:
         """`keys`: those in which the trials differ."""
-        self.size, self.traced = size, [key for key in TRACED if key in keys]
+        self.size = size
+        self.traced = [key for key in TRACED if key in keys]
         # One trial at a time prepares, compiles what the next ones then find, and starts to save, since Orbax numbers
         # the saves of a process.
         self.turn = threading.Lock()
-        self._programs, self._update = Programs(), None
-        self._states: TrainState | None = None
-        self._slots: dict[Hashable, int] = {}
-        self._waiting: dict[int, tuple] = {}  # the arguments of the next step, by slot
-        self._results: Future[list] = Future()  # of the next step, by slot
+        self._programs = Programs()
+        self._update = None
+        self._states = None
+        self._slots = {}  # by trial
+        self._waiting = {}  # the arguments of the next step, by slot
+        self._results = Future()  # of the next step, by slot
         self._lock = threading.Lock()
 
     def enter(self, trial: Hashable) -> None:
@@ -126,7 +129,8 @@ class Stack:
     def take(self, slot: int, arguments: tuple) -> Any:
         """Returns the trial's results of the next step, once all trials have called this. Raises the step's error."""
         with self._lock:
-            self._waiting[slot], results = arguments, self._results
+            self._waiting[slot] = arguments
+            results = self._results
             self._take_if_all_wait()
         return results.result()[slot]
 
@@ -135,7 +139,9 @@ class Stack:
             return
         unused = next(iter(self._waiting.values()))
         arguments = tuple(self._waiting.get(slot, unused) for slot in range(self.size))
-        results, self._results, self._waiting = self._results, Future(), {}
+        results = self._results
+        self._results = Future()
+        self._waiting = {}
         try:
             self._states, values = self._programs.run(self._update, self._states, arguments)
             results.set_result(values)
@@ -154,8 +160,11 @@ class MemberStep:
     """The step of a trial in a stack: a `CompiledStep` that returns a `MemberState`."""
 
     def __init__(self, step: CompiledStep, stack: Stack, slot: int, numbers: Mapping[str, np.float32]) -> None:
-        self._step, self._stack, self._slot, self._numbers = step, stack, slot, numbers
-        self._count: jax.Array | None = None  # of updates
+        self._step = step
+        self._stack = stack
+        self._slot = slot
+        self._numbers = numbers
+        self._count = None  # of updates
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._step, name)
@@ -174,7 +183,8 @@ class MemberStep:
 
     def compilations(self, state: TrainState, buckets: Sequence[Bucket]) -> list[Callable[[], Any]]:
         """Returns functions that compile the programs, like the method of `CompiledStep`. There is one bucket."""
-        (bucket,), count = buckets, count_updates(state.optimizer_state)
+        (bucket,) = buckets
+        count = count_updates(state.optimizer_state)
         rate = jax.ShapeDtypeStruct((), jnp.float32, sharding=count.sharding)
         arguments = self._arguments(self._step.abstract_batch(bucket), rate)
         return [
@@ -190,7 +200,8 @@ class MemberState:
     """The state of a trial in a stack, which is copied out of it when a field is read."""
 
     def __init__(self, stack: Stack, slot: int) -> None:
-        self._stack, self._slot = stack, slot
+        self._stack = stack
+        self._slot = slot
 
     def __getattr__(self, name: str) -> Any:
         return self._stack.read(self._slot, operator.attrgetter(name))

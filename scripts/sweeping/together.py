@@ -73,7 +73,9 @@ def plan(config: Config, sweep: Sweep, folder: Path) -> str:
 @contextlib.contextmanager
 def log_of_this_thread(path: Path) -> Iterator[None]:
     """Appends the log lines of this thread to a file, and keeps them from standard error, during the block."""
-    root, thread, handler = logging.getLogger(), threading.current_thread(), logs.file_handler(path)
+    root = logging.getLogger()
+    thread = threading.current_thread()
+    handler = logs.file_handler(path)
 
     def is_other(record: logging.LogRecord) -> bool:
         return threading.current_thread() is not thread
@@ -95,7 +97,9 @@ class Stop(Interruption):
 
     def __init__(self, requested: threading.Event, turn: threading.Lock) -> None:
         super().__init__()
-        self.requested, self.turn, self.compiling = requested, turn, contextlib.ExitStack()
+        self.requested = requested
+        self.turn = turn
+        self.compiling = contextlib.ExitStack()
 
     def __enter__(self) -> "Stop":
         return self
@@ -121,8 +125,12 @@ class Trial(threading.Thread, AbstractContextManager):
     def __init__(self, stack: Stack, module: str, flags: Sequence[str], stderr: IO[bytes], **_: object) -> None:
         super().__init__(daemon=True)
         values = dict(flag.removeprefix("--").split("=", 1) for flag in flags)
-        self.config, self.workdir, self.log = values["config"], Path(values["workdir"]), Path(stderr.name)
-        self.stack, self.requested, self.returncode = stack, threading.Event(), 1
+        self.config = values["config"]
+        self.workdir = Path(values["workdir"])
+        self.log = Path(stderr.name)
+        self.stack = stack
+        self.requested = threading.Event()
+        self.returncode = 1
         stack.enter(self)
         self.start()
 

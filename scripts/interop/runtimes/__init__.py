@@ -56,7 +56,7 @@ class CannotDecode(UserError):
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of the commands that write a certificate."""
-    parser.add_argument("--sentences", metavar="FILE", help="sentences to compare, one a line")
+    parser.add_argument("--sentences", help="sentences to compare, one a line")
     parser.add_argument("--runtime", metavar="PYTHON|none", help="Python with the other toolkits (.venv-interop)")
 
 

@@ -20,7 +20,7 @@ PERPLEXITY = {"base": [10.0, 12.0], "A_h1": [13.2]}
 @pytest.fixture
 def folder(tmp_path):
     """Returns the folder of `scripts.reproduce` with two seeds of base and one of A_h1, and one run that is missing."""
-    configs = rows.read_rows("mini", None, "A_h1,A_h4", [])
+    configs = rows.read_rows("mini", "A_h1,A_h4", [])
     sweep_folder = Folder(tmp_path / "out")
     trials = [
         rows.changes(configs, row) | {"seed": seed}

@@ -300,8 +300,8 @@ def test_languages_are_asked_for_if_the_files_do_not_name_them(model, toy, tmp_p
     monkeypatch.setitem(formats.FORMATS, "toy", formats.FORMATS["toy"]._replace(read=lambda path: unnamed))
     source = f"--from={toy()}"
     assert run(import_model, source, *flags(tmp_path, "new")) == 2
-    assert "give --source_language=CODE --target_language=CODE" in error(capsys)
-    languages = ("--source_language=pt", "--target_language=en", "--data.path=text")
+    assert "give --data.source_language=CODE --data.target_language=CODE" in error(capsys)
+    languages = ("--data.source_language=pt", "--data.target_language=en", "--data.path=text")
     assert run(import_model, source, *flags(tmp_path, "new"), *languages) == 0
     written = workdirs.from_workdir(tmp_path / "new", "best", 1).config
     assert [written[f"data.{key}"] for key in ("source_language", "path")] == ["pt", "text"]

@@ -118,7 +118,7 @@ def test_a_student_of_firefox_gives_the_translations_of_numpy_and_of_the_engine(
     two.mkdir()
     split_vocabulary(folder, two)
     lines = lines[:8]
-    flags = "--source_language=en", "--target_language=pt", f"--runtime={interop_python}"
+    flags = "--data.source_language=en", "--data.target_language=pt", f"--runtime={interop_python}"
     assert run(import_model, f"--from={two}", f"--output={imported}", *flags) == 0
     assert json.loads((imported / "certificate.json").read_text())["verdict"] == "uncertified"
     translations = [best.text for (best,) in transformer.load(imported).translate(lines)]

@@ -154,7 +154,7 @@ def test_a_model_of_hugging_face_is_fine_tuned_and_goes_back(interop_python, tmp
         for stem in ("train", "valid", "test"):
             (tmp_path / f"{stem}.{language}").write_text("".join(f"{text}\n" for text in texts * 10))
     data = [f"--data.path={tmp_path}", *(f"--data.{stem}_split={stem}" for stem in ("train", "valid", "test"))]
-    flags = "--source_language=en", "--target_language=de", f"--runtime={interop_python}", *data
+    flags = "--data.source_language=en", "--data.target_language=de", f"--runtime={interop_python}", *data
     imported, tuned, exported = (tmp_path / name for name in ("imported", "tuned", "exported"))
     assert run(import_model, f"--from={tmp_path / 'opus'}", f"--output={imported}", *flags) == 0
     settings = {"training.steps": 100, "training.init_from": imported, "batch.tokens": 2048, "training.samples": 0}

@@ -36,7 +36,7 @@ def pretend(study, task, jobs, start=None, until=None) -> None:
 
 
 def command(folder: Path, *flags: str) -> list[str]:
-    return ["table3", "--scale=mini", f"--data={folder}", f"--output={folder / 'out'}", *flags]
+    return ["table3", "--scale=mini", f"--config.data.path={folder}", f"--output={folder / 'out'}", *flags]
 
 
 def cells(text: str) -> dict[str, list[str]]:
@@ -76,15 +76,15 @@ def test_an_interrupted_table_continues_and_more_seeds_are_added(tmp_path, capsy
 
 
 def test_every_row_of_a_scale_is_trained_once_before_its_second_seed():
-    configs = rows.read_rows(MINI, "multi30k", None, [])
+    configs = rows.read_rows(MINI, None, [])
     assert list(configs) == list(table3_mini.ROWS) and set(configs) < set(ROWS)
     trials = rows.make_trials(configs, 3)
     assert [trial["seed"] for trial in trials] == [0] * 8 + [1] * 8 + [2] * 8
-    assert list(rows.read_rows("paper", None, None, [])) == list(ROWS)
+    assert list(rows.read_rows("paper", None, [])) == list(ROWS)
 
 
 def test_a_report_has_the_settings_that_were_trained():
-    configs = rows.read_rows(MINI, None, "A_h4", [])
+    configs = rows.read_rows(MINI, "A_h4", [])
     task = Training(configs["base"], Folder(Path())).identity | {"training.steps": 7700}
     recorded = rows.recorded_rows(configs, json.loads(json.dumps(task)))
     assert {config.training.steps for config in recorded.values()} == {7700}
@@ -92,7 +92,7 @@ def test_a_report_has_the_settings_that_were_trained():
 
 
 def test_the_miniature_keeps_the_relations_between_rows():
-    mini, paper = (rows.read_rows(scale, None, ",".join(ROWS), []) for scale in ("mini", "paper"))
+    mini, paper = (rows.read_rows(scale, ",".join(ROWS), []) for scale in ("mini", "paper"))
     for row in ROWS:
         expected = {}
         for key, value in rows.changes(paper, row).items():
@@ -108,7 +108,6 @@ def test_the_miniature_keeps_the_relations_between_rows():
         (["--rows=A_h3"], "there is no row A_h3; did you mean A_h"),
         (["--rows=A_h3"], f"the rows are {', '.join(ROWS)}"),
         (["--seeds=0"], "--seeds: 0: must be at least 1"),
-        (["--data=nowhere"], "--data=nowhere: no such folder"),
         (["--config.model.num_heads=7"], "num_heads=7"),
         (["--readme=nowhere.md"], "--readme=nowhere.md: no such file"),
         (["--report"], "sweep.json: no such file"),
