@@ -54,8 +54,7 @@ def main(arguments: argparse.Namespace) -> None:
         enable_compilation_cache()
         reports = map(translator.Translator(models, opened).translate, missing)
     else:
-        workers = arguments.workers, arguments.worker_cpus, arguments.worker_gpus
-        reports = ray_workers.translate(flags, opened, missing, *workers)
+        reports = ray_workers.translate(flags, opened, missing, arguments.workers, arguments.worker_gpus)
     lines = cut = untranslated = 0
     for done, report in enumerate(reports, start=1):
         lines = lines + report.lines
@@ -81,16 +80,15 @@ def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.translate_corpus", __doc__, overrides="decoding")
     parser.add_model_flags(languages=True)
     parser.add_argument("--source", required=True, metavar="FILE,FILE,...|FOLDER", help="text, .gz or .parquet files")
-    parser.add_argument("--column", metavar="NAME", default="text", help="column of Parquet to translate (text)")
-    parser.add_argument("--output", required=True, metavar="FOLDER", help="folder of the shards, new or to continue")
+    parser.add_argument("--column", default="text", help="column of Parquet to translate (text)")
+    parser.add_argument("--output", required=True, help="folder of the shards, new or to continue")
     parser.add_number("--n_best", 1, "translations of each line")
     parser.add_argument("--format", choices=("parquet", "text"), default="parquet", help="output format (parquet)")
     parser.add_number("--shards", None, "number of shards (one per 10,000 lines)")
     place = parser.add_mutually_exclusive_group()
     place.add_argument("--shard", type=part_of, metavar="I/N", help="translate part I of N here, without Ray")
-    place.add_argument("--ray", metavar="ADDRESS", help="address of a Ray cluster (starts one on this machine)")
+    place.add_argument("--ray", help="address of a Ray cluster (starts one on this machine)")
     parser.add_number("--workers", 1, "processes of Ray")
-    parser.add_number("--worker_cpus", 1, "CPU cores of each")
     parser.add_number("--worker_gpus", 0, "GPUs of each", least=0)
     return parser
 

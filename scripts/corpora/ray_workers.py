@@ -79,10 +79,8 @@ def start(address: str | None) -> None:
     logging.getLogger("ray.data").setLevel(logging.WARNING)
 
 
-def translate(
-    flags: Sequence[Any], opened: Plan, missing: Sequence[Shard], count: int, cpus: int, gpus: int
-) -> Iterator[Report]:
-    """Yields the report of each shard when it is finished, by `count` actors with so many CPU cores and GPUs each.
+def translate(flags: Sequence[Any], opened: Plan, missing: Sequence[Shard], count: int, gpus: int) -> Iterator[Report]:
+    """Yields the report of each shard when it is finished, by `count` actors with a CPU core and so many GPUs each.
 
     Ray starts killed actors again and repeats their shards. Raises UserError if an actor does.
     """
@@ -95,7 +93,7 @@ def translate(
         Worker,
         batch_size=1,
         compute=ray.data.ActorPoolStrategy(size=min(count, len(missing)), max_tasks_in_flight_per_actor=1),
-        num_cpus=cpus,
+        num_cpus=1,
         num_gpus=gpus,
         fn_constructor_args=(flags, opened.output, opened.request),
     )

@@ -18,7 +18,6 @@ from transformer.support.errors import UserError
 
 REQUIREMENTS = "requirements-accelerators.txt"
 MODULES = {"gpu": "jax_cuda13_plugin", "tpu": "libtpu"}
-COMPILERS = {"gpu": "NVIDIA GPUs", "tpu": "TPUs"}
 # libtpu looks for the machine's own TPU: it asks a metadata server, takes a lock, and warns about what it misses.
 LIBTPU = {
     "TPU_SKIP_MDS_QUERY": "1",
@@ -140,7 +139,7 @@ def find_devices(target: Target) -> Sequence[jax.Device]:
     platform = target.kind.platform
     if not is_installed(platform):
         raise UserError(
-            f"--device={target.text}: XLA's compiler for {COMPILERS[platform]} is not installed; in a separate "
+            f"--device={target.text}: XLA's compiler for {platform.upper()}s is not installed; in a separate "
             f"environment: pip install -r requirements.txt, then pip install --no-deps -r {REQUIREMENTS}"
         )
     jax.config.update("jax_platforms", "cpu")
@@ -158,7 +157,7 @@ def find_devices(target: Target) -> Sequence[jax.Device]:
     except (RuntimeError, ValueError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(
-            f"--device={target.text}: XLA's compiler for {COMPILERS[platform]} rejects it ({reason})"
+            f"--device={target.text}: XLA's compiler for {platform.upper()}s rejects it ({reason})"
         ) from None
 
 

@@ -124,7 +124,9 @@ def test_pickles_are_refused_before_they_are_read(tmp_path):
     untrusted.refuse_pickles(tmp_path / "folder")
     content = io.BytesIO()
     np.savez(content, objects=np.array([print, {}], dtype=object))
-    assert "is a pickle, which can run any code" in refusal(untrusted.read_npz, tmp_path / "x.npz", content.getvalue())
+    assert "damaged (Object arrays cannot be loaded" in refusal(
+        untrusted.read_npz, tmp_path / "x.npz", content.getvalue()
+    )
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
@@ -147,7 +149,7 @@ def npz_with_header(shape: str, data: bytes = b"") -> bytes:
 
 
 @pytest.mark.parametrize(
-    "shape", ["(2,)", "(1099511627776, 1099511627776)", "(-1,)", "(-1, -1)", "(1e3,)", "'x'", "()("]
+    "shape", ["(2,)", "(1099511627776,)", "(1099511627776, 1099511627776)", "(-1,)", "(-1, -1)", "(1e3,)", "'x'", "()("]
 )
 def test_an_array_larger_than_its_file_takes_no_memory(tmp_path, shape):
     assert "damaged (" in refusal(untrusted.read_npz, tmp_path / "x.npz", npz_with_header(shape, bytes(4)))

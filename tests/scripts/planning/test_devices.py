@@ -52,7 +52,7 @@ def test_programs_can_use_the_memory_of_a_gpu_only_in_part():
     assert parse_target("v5e:2x2").kind.usable == 15.75 * 2**30
 
 
-@pytest.mark.parametrize(("text", "name"), [("h100:8", "NVIDIA GPUs"), ("v5e:2x2", "TPUs")])
+@pytest.mark.parametrize(("text", "name"), [("h100:8", "GPUs"), ("v5e:2x2", "TPUs")])
 def test_a_missing_compiler_is_one_line_that_says_how_to_get_it(monkeypatch, text, name):
     monkeypatch.setattr(devices, "is_installed", lambda _: False)
     with pytest.raises(UserError, match=f"compiler for {name} is not installed.* -r {devices.REQUIREMENTS}$"):
