@@ -90,34 +90,32 @@ def _pairs(text: str) -> tuple[tuple[int, ...], ...]:
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.figures", __doc__)
-    parser.add_argument("figure", choices=tuple(FLAGS), help="the figure to draw")
-    parser.add_argument("--output", required=True, help="the file to write: .pdf, .svg or .png")
-    parser.add_argument(
-        "--columns", type=int, choices=(1, 2), help="how many columns of a paper it is wide (2; schedule: 1)"
+    add = parser.add_argument
+    add("figure", choices=tuple(FLAGS), help="the figure to draw")
+    add("--output", required=True, help="the file to write: .pdf, .svg or .png")
+    add("--columns", type=int, choices=(1, 2), help="how many columns of a paper it is wide (2; schedule: 1)")
+    add("--workdir", nargs="+", help="attention, curves, table3: the folder of a run, or of several curves")
+    add("--checkpoint", metavar="best|last|STEP", help="attention: the checkpoint to load (best)")
+    add("--average", type=int, help="attention: mean of N checkpoints up to that one (1)")
+    add("--source", help="attention: the source sentence")
+    add("--target", help="attention: the target sentence (the run's translation)")
+    add("--part", choices=PARTS, help="attention: the attention to draw (encoder)")
+    add("--layers", type=_numbers, metavar="N,...", help="attention: layers, from 1 (of 2,4,6 those that there are)")
+    add("--heads", type=_numbers, metavar="N,...", help="attention: heads, from 1 (the first four)")
+    add("--panels", type=_names, metavar="NAME,...", help=f"positions: of {', '.join(PANELS)}")
+    add("--length", type=int, help="positions: number of positions (50)")
+    add("--kind", help="positions: a value of config.model.positions (sinusoidal)")
+    add("--d_model", type=int, help="positions: width of the encodings (128)")
+    add(
+        "--curves",
+        type=_pairs,
+        metavar="D:WARMUP,...",
+        help="schedule: d_model and warm-up (512:4000,512:8000,256:4000)",
     )
-    add = parser.add_argument_group("attention, curves and table3").add_argument
-    add("--workdir", nargs="+", help="folder of a run; curves: of several")
-    add = parser.add_argument_group("attention").add_argument
-    add("--checkpoint", metavar="best|last|STEP", help="the checkpoint to load (best)")
-    add("--average", type=int, help="mean of N checkpoints up to that one (1)")
-    add("--source", help="the source sentence")
-    add("--target", help="the target sentence (the run's translation)")
-    add("--part", choices=PARTS, help="the attention to draw (encoder)")
-    add("--layers", type=_numbers, metavar="N,...", help="layers, from 1 (of 2,4,6 those that there are)")
-    add("--heads", type=_numbers, metavar="N,...", help="heads, from 1 (the first four)")
-    add = parser.add_argument_group("positions").add_argument
-    add("--panels", type=_names, metavar="NAME,...", help=f"of {', '.join(PANELS)}")
-    add("--length", type=int, help="number of positions (50)")
-    add("--kind", help="a value of config.model.positions (sinusoidal)")
-    add("--d_model", type=int, help="width of the encodings (128)")
-    add = parser.add_argument_group("schedule").add_argument
-    add("--curves", type=_pairs, metavar="D:WARMUP,...", help="d_model and warm-up (512:4000,512:8000,256:4000)")
-    add("--steps", type=int, help="number of updates (20000)")
-    add = parser.add_argument_group("smoothing").add_argument
-    add("--smoothing", type=float, help="config.training.label_smoothing (0.4)")
-    add = parser.add_argument_group("curves").add_argument
-    add("--metrics", type=_names, metavar="NAME,...", help="of metrics.jsonl, a panel each (loss,bleu)")
-    add("--split", choices=SPLITS, help="the split to draw (valid, if it has the metric)")
+    add("--steps", type=int, help="schedule: number of updates (20000)")
+    add("--smoothing", type=float, help="smoothing: config.training.label_smoothing (0.4)")
+    add("--metrics", type=_names, metavar="NAME,...", help="curves: of metrics.jsonl, a panel each (loss,bleu)")
+    add("--split", choices=SPLITS, help="curves: the split to draw (valid, if it has the metric)")
     return parser
 
 

@@ -11,12 +11,14 @@ config.data.exclude takes: in each line a pair's number and its PMI.
 """
 
 import argparse
+import collections
 import math
 import os
+import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from absl import logging
@@ -31,19 +33,53 @@ from transformer.support.errors import UserError
 from transformer.workdir import split_names
 
 if TYPE_CHECKING:
-    from scripts.pair_measures import Measured
     from transformer.api import Model
 
 QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
 DIRECTIONS = ("", "other direction: ")
+CHUNK = 2048  # pairs that are scored together
 # From which on a pair is counted
 RATIO = 3.0
 COPIED = 0.5
 
 
+class Scores(NamedTuple):
+    """A model's scores of a pair, in nats per target token; NaN if a side is too long. Tokens include end-of-sentence.
+
+    The loss is -log p(target | source). The PMI is log p(target | source) - log p(target | empty source), an estimate
+    of the pointwise mutual information, which is lower for a target that is no translation of its source.
+    """
+
+    loss: float
+    pmi: float
+    tokens: int
+
+
+class Measured(NamedTuple):
+    """A pair with its measures.
+
+    Attributes:
+      number: of the pair in its corpus, from 1.
+      scores: of a model of the pair's direction, and of one of the other direction if there is one.
+      length_ratio: words of the longer side per word of the shorter one; infinite if only one side is empty.
+      copied: the fraction of the target's words that the source has too.
+    """
+
+    number: int
+    source: str
+    target: str
+    scores: tuple[Scores, ...]
+    length_ratio: float
+    copied: float
+
+    @property
+    def pmi(self) -> float:
+        """The mean over the directions, by which pairs are ranked; NaN if a side is too long for a model."""
+        return statistics.mean(scores.pmi for scores in self.scores)
+
+
 def main(arguments: argparse.Namespace) -> None:
     check(arguments)
-    from scripts.pair_measures import measure
     from transformer.support.progress_bar import bar
 
     cache.enable_compilation_cache()
@@ -105,7 +141,7 @@ def read_corpus(arguments: argparse.Namespace, data: Config) -> tuple[str, list[
     return source.name, [tuple(side.decode(errors="replace") for side in pair) for pair in source]
 
 
-def make_text(name: str, pairs: "Sequence[Measured]", worst: "Sequence[Measured]") -> str:
+def make_text(name: str, pairs: Sequence[Measured], worst: Sequence[Measured]) -> str:
     """Returns the distributions of the scores, the counts of suspicious pairs, and the worst pairs."""
     counts = {
         " too long for the model": sum(math.isnan(pair.pmi) for pair in pairs),
@@ -134,6 +170,42 @@ def _quantiles(name: str, values: Sequence[float]) -> str:
         return f"{name}: none"
     quantiles = zip(QUANTILES, np.quantile(finite, QUANTILES), strict=True)
     return f"{name} in nats per token: " + ", ".join(f"{part:.0%} at most {value:.2f}" for part, value in quantiles)
+
+
+def measure(
+    pairs: Sequence[tuple[str, str]], model: "Model", reverse: "Model | None", report: Callable[[int], None]
+) -> Iterator[Measured]:
+    """Yields the pairs with their measures, in order. Calls `report` with the number of pairs that it has scored."""
+    for begin in range(0, len(pairs), CHUNK):
+        chunk = pairs[begin : begin + CHUNK]
+        scores = [score(model, chunk)]
+        if reverse is not None:
+            scores.append(score(reverse, [pair[::-1] for pair in chunk]))
+        report(len(chunk))
+        for number, (pair, *pair_scores) in enumerate(zip(chunk, *scores, strict=True), start=begin + 1):
+            yield Measured(number, *pair, tuple(pair_scores), length_ratio(*pair), copied(*pair))
+
+
+def score(model: "Model", pairs: Sequence[tuple[str, str]]) -> list[Scores]:
+    readable = [i for i, pair in enumerate(pairs) if model.can_score(pair)]
+    scores = [Scores(math.nan, math.nan, 0)] * len(pairs)
+    with_source = model.score([pairs[i] for i in readable])
+    without_source = model.score([("", pairs[i][1]) for i in readable])
+    for i, conditional, prior in zip(readable, with_source, without_source, strict=True):
+        gain = conditional.log_probability - prior.log_probability
+        tokens = len(conditional.tokens)
+        scores[i] = Scores(-conditional.log_probability / tokens, gain / tokens, tokens)
+    return scores
+
+
+def length_ratio(source: str, target: str) -> float:
+    short, long = sorted((len(source.split()), len(target.split())))
+    return 1.0 if not long else long / short if short else math.inf
+
+
+def copied(source: str, target: str) -> float:
+    words = collections.Counter(target.split())
+    return (words & collections.Counter(source.split())).total() / max(words.total(), 1)
 
 
 def make_parser() -> cli.Parser:

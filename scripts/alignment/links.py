@@ -5,7 +5,6 @@ A line in that format has SOURCE-TARGET links, separated by spaces, with words n
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from absl import logging
@@ -19,13 +18,7 @@ from transformer.support.errors import UserError
 
 Head = tuple[int, int]  # (layer, head), from 0
 Links = frozenset[tuple[int, int]]  # (source word, target word), from 0
-
-
-class Gold(NamedTuple):
-    """The links of an annotated sentence pair. The sure ones are possible as well."""
-
-    sure: Links
-    possible: Links
+Gold = tuple[Links, Links]  # the sure and the possible links of an annotated pair; the sure ones are possible as well
 
 
 def check_words(attention: Attention, texts: Sequence[str]) -> None:
@@ -86,8 +79,8 @@ def read_gold(path: Path) -> list[Gold]:
     for number, line in enumerate(read_text_file(path), start=1):
         links = parse_links(line, f"--gold={path}, line {number}")
         sure = frozenset(link[:2] for link in links if link[2])
-        gold.append(Gold(sure, possible=frozenset(link[:2] for link in links)))
-    numbers = {number for pair in gold for link in pair.possible for number in link}
+        gold.append((sure, frozenset(link[:2] for link in links)))
+    numbers = {number for _, possible in gold for link in possible for number in link}
     if numbers and 0 not in numbers:
         logging.warning("--gold=%s: no link has a word 0; number the words from 0, not from 1.", path)
     return gold
@@ -95,11 +88,12 @@ def read_gold(path: Path) -> list[Gold]:
 
 def error_rate(aligned: Sequence[Links], gold: Iterable[Gold]) -> tuple[float, float, float]:
     """Returns the error rate 1 - (|A & S| + |A & P|) / (|A| + |S|) (Och and Ney 2003), precision and recall."""
-    pairs = list(zip(aligned, gold, strict=True))
     num_links = sum(map(len, aligned))
-    num_sure = sum(len(annotated.sure) for _, annotated in pairs)
-    in_sure = sum(len(links & annotated.sure) for links, annotated in pairs)
-    in_possible = sum(len(links & annotated.possible) for links, annotated in pairs)
+    num_sure = in_sure = in_possible = 0
+    for links, (sure, possible) in zip(aligned, gold, strict=True):
+        num_sure += len(sure)
+        in_sure += len(links & sure)
+        in_possible += len(links & possible)
     precision = in_possible / max(num_links, 1)
     recall = in_sure / max(num_sure, 1)
     return 1 - (in_sure + in_possible) / max(num_links + num_sure, 1), precision, recall

@@ -32,7 +32,7 @@ ALL = 0  # in Vega: no limit to the length of a label
 RESOLUTION = 300  # pixels an inch of a PNG
 
 LETTERS = {"labelFontSize": SMALL, "titleFontSize": TEXT, "titleFontWeight": "normal", "labelColor": INK}
-CONFIG: dict[str, Any] = {
+CONFIG = {
     "font": FONT,
     "background": "white",
     "padding": 4,

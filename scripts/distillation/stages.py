@@ -4,7 +4,7 @@ import json
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import logging
@@ -66,7 +66,7 @@ def export(stage: plan.Export, folder: Folder) -> None:
     command(folder, stage, "scripts.export", _model_flags(stage, folder) | flags)
 
 
-MAKERS: dict[type, Callable[[Any, Folder], None]] = {
+MAKERS = {
     plan.Training: train,
     plan.Translation: translate,
     plan.Mixture: texts.mix,

@@ -56,7 +56,7 @@ class Format(NamedTuple):
     has_own_search: bool = False
 
 
-FORMATS: dict[str, Format] = {
+FORMATS = {
     "ctranslate2": Format(
         ctranslate2_reader.recognises,
         ctranslate2_reader.read,

@@ -1,20 +1,17 @@
 """The sections of the report's page, and those on the runs, their settings and their curves."""
 
-import contextlib
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import altair as alt
 
 from scripts.charts import curves
-from scripts.results.evaluations import NEUTRAL, differing_keys, short_commit
+from scripts.results.evaluations import NEUTRAL, differing_keys, read_contents, short_commit
 from scripts.results.runs import RecordedRun, training_seconds
 from scripts.results.systems import System
 from transformer.config.keys import flatten, keys_of, show
 from transformer.decoding.bleu import metrics_in
 from transformer.support.environment import FINGERPRINTS, read_environment
-from transformer.support.errors import UNREADABLE
 from transformer.workdir import describe_note
 
 HEADER = (
@@ -78,9 +75,7 @@ def _row(run: RecordedRun, system: str) -> tuple[str, ...]:
     steps = f"{max((line['step'] for line in run.record), default=0):,} of {config.training.steps:,} steps"
     devices = environment.get("devices") or ["unknown"]
     seconds = training_seconds(run.record)
-    digests = {}
-    with contextlib.suppress(*UNREADABLE):  # the record is missing or damaged
-        digests = dict(json.loads(run.workdir.contents.read_bytes()))
+    digests = read_contents(run.workdir.path)
     languages = "-".join(filter(None, (config.data.source_language, config.data.target_language)))
     return (
         run.label,

@@ -15,9 +15,14 @@ def section(compared: Comparison) -> Section:
     if compared.result is None:
         return Section("sentences", "Sentences", None, ["There are no translations."])
     pairs = [_pair(difference, compared.first.sources) for difference in compared.result["differences"]]
-    translations = _translations(compared)
-    orders = [order["name"] for order in translations["orders"]]
-    content = {"pairs": pairs, "orders": orders}
+    columns = {"source": compared.first.sources, "reference": compared.first.references}
+    for system in compared.systems:
+        for evaluation in system.evaluations:
+            columns[f"{system.label} seed {evaluation.config.seed}"] = evaluation.hypotheses
+    orders = _orders(compared)
+    lines = list(map(list, zip(*columns.values(), strict=True)))
+    translations = {"names": list(columns), "lines": lines, "orders": orders}
+    content = {"pairs": pairs, "orders": [order["name"] for order in orders]}
     return Section("sentences", "Sentences", content, data={"translations": translations})
 
 
@@ -40,20 +45,10 @@ def mark_differences(text: str, other: str) -> list[tuple[str, bool]]:
     return [(" ".join(words[begin:end]), kind == "equal") for kind, begin, end, *_ in operations if begin < end]
 
 
-def _translations(compared: Comparison) -> dict[str, Any]:
-    """Returns the names of all texts, and for each line the texts."""
-    columns = {"source": compared.first.sources, "reference": compared.first.references}
-    for system in compared.systems:
-        for evaluation in system.evaluations:
-            columns[f"{system.label} seed {evaluation.config.seed}"] = evaluation.hypotheses
-    lines = list(map(list, zip(*columns.values(), strict=True)))
-    return {"names": list(columns), "lines": lines, "orders": _orders(compared)}
-
-
 def _orders(compared: Comparison) -> list[dict[str, Any]]:
     """Returns the orders in which the page can list the translations of a single run, worst lines first."""
     evaluation = compared.first
-    references = compared.first.references
+    references = evaluation.references
     if sum(len(system.evaluations) for system in compared.systems) > 1:
         return []
     metric = additive_metrics(evaluation.language)["chrf"]

@@ -158,9 +158,13 @@ def run_settings(config: Config) -> Settings:
 
 def training_data(workdir: Path) -> dict[str, str | None]:
     """Returns the abbreviated digest of a run's training corpus, whose path may be that of other data by now."""
+    return {"training_data": read_contents(workdir).get(TRAINING_CORPUS, "")[:8] or None}
+
+
+def read_contents(workdir: Path) -> dict[str, str]:
+    """Returns the digests of the vocabulary and the data of a run; none if it has no record of them."""
     path = workdir / CONTENTS
-    contents = files.read_json(path, dict, "restore it or delete it") if path.exists() else {}
-    return {"training_data": contents.get(TRAINING_CORPUS, "")[:8] or None}
+    return files.read_json(path, dict, "restore it or delete it") if path.exists() else {}
 
 
 def name_split(split: str, data: str | None) -> str:

@@ -52,7 +52,7 @@ class Batcher:
         kinds: Mapping[str, Work],
         wait_seconds: float,
         max_jobs: int,
-        report: Callable[[str, float, float], None] = lambda kind, fill, seconds: None,
+        report: Callable[..., None] = lambda *_: None,
     ) -> None:
         self.kinds = kinds
         self.wait_seconds = wait_seconds

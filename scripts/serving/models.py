@@ -15,7 +15,7 @@ from absl import logging
 import transformer
 from scripts.serving import texts
 from scripts.serving.batching import Batcher, Work
-from scripts.serving.inline_tags import Escape, insert
+from scripts.serving.inline_tags import insert
 from scripts.serving.middleware import Metrics
 from transformer.api import Model
 from transformer.checkpoints.trained import check_translates_sentences
@@ -117,34 +117,25 @@ class ServedModel:
         found = await self.queue.compute(kind, jobs)
         self._tokens.inc(sum(len(best[0].tokens) for best in found))
         translated = [piece for piece in itertools.chain(*split) if piece.is_sentence]
-        insert_all = functools.partial(self._insert_marks, n_best, texts.ESCAPES[form])
-        calls = list(map(functools.partial, itertools.repeat(insert_all), translated, found))
+        escape = texts.ESCAPES[form]
+
+        def insert_marks(piece: texts.Piece, best: Sequence[Translation]) -> list[str]:
+            return [insert(self.explorer, piece.text, piece.marks, one.text, escape) for one in best[:n_best]]
+
+        calls = list(map(functools.partial, itertools.repeat(insert_marks), translated, found))
         if any(piece.marks for piece in translated):  # these need the model
             marked = await self.queue.compute("explore", calls)
         else:
             marked = [call() for call in calls]
         remaining = iter(marked)
         translations = []
-        for pieces in split:
-            number = sum(piece.is_sentence for piece in pieces)
-            hypotheses = list(itertools.islice(remaining, number))
-            count = min(n_best, max(map(len, hypotheses), default=1))
+        for pieces, own in zip(split, sentences, strict=True):
+            hypotheses = list(itertools.islice(remaining, len(own)))
+            count = max(map(len, hypotheses), default=1)
             chosen = [[best[min(n, len(best) - 1)] for best in hypotheses] for n in range(count)]
             joined = [texts.join(pieces, iter(nth), self._gap) for nth in chosen]
             translations.append(list(dict.fromkeys(joined)))
         return translations
-
-    def _insert_marks(
-        self,
-        n_best: int,
-        escape: Escape,
-        piece: texts.Piece,
-        found: Sequence[Translation],
-    ) -> list[str]:
-        """Returns the texts of the `n_best` translations of a piece, escaped, with its marks."""
-        _, source, marks = piece
-        outputs = [translation.text for translation in found[:n_best]]
-        return [insert(self.explorer, source, marks, output, escape) for output in outputs]
 
     def _split(self, sources: Sequence[str], form: str) -> list[list[texts.Piece]]:
         can = texts.Model(self._fits, self.model.knows)

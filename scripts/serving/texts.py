@@ -104,8 +104,8 @@ def split_html(text: str, language: str, model: Model = ANY) -> list[Piece]:
     return pieces
 
 
-SPLITTERS: dict[str, Callable[..., list[Piece]]] = {"text": split_text, "html": split_html}
-ESCAPES: dict[str, Escape] = {"text": str, "html": lambda text: html.escape(text, quote=False)}
+SPLITTERS = {"text": split_text, "html": split_html}
+ESCAPES = {"text": str, "html": lambda text: html.escape(text, quote=False)}
 
 
 def shorten(sentence: str, fits: Callable[[str], bool]) -> list[Piece]:

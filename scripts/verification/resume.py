@@ -41,7 +41,7 @@ def check_resume() -> Iterator[Outcome]:
     with tempfile.TemporaryDirectory() as folder:
         whole, killed = (Training(Path(folder) / name, file, overrides) for name in ("whole", "killed"))
         whole.finish()
-        if not killed.kill(has_saved, delay=0.0):
+        if not killed.kill(lambda run: (run.workdir.checkpoints / SAVED).exists(), delay=0.0):
             raise UserError("the run was complete before it could be killed")
         killed.finish()
         if RESUMED not in killed.output.read_text():
@@ -53,7 +53,3 @@ def check_resume() -> Iterator[Outcome]:
     named = f" ({', '.join(differing)})" if differing else ""
     yield Outcome(f"parts of a killed and resumed run that differ{named}", float(len(differing)), 0.0)
     yield Outcome("fraction of the time between log lines that waits for data", statistics.median(waiting), 0.5)
-
-
-def has_saved(training: Training) -> bool:
-    return (training.workdir.checkpoints / SAVED).exists()

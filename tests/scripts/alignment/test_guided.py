@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from scripts.alignment.links import Gold, choose_heads, error_rate, word_links
+from scripts.alignment.links import choose_heads, error_rate, word_links
 from tests.data.files import write, write_pairs
 from transformer import load, train
 from transformer.api import Model
@@ -55,7 +55,7 @@ def rate(model: Model, names: str) -> float:
     sentences = generate(100, seed=3)
     attentions = [model.attention(source, target) for source, target, _ in sentences]
     heads = choose_heads(model.config.model, names)
-    gold = [Gold(frozenset(links), frozenset(links)) for _, _, links in sentences]
+    gold = [(frozenset(links), frozenset(links)) for _, _, links in sentences]
     return 100 * error_rate([word_links(attention, heads) for attention in attentions], gold)[0]
 
 
