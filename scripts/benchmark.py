@@ -52,8 +52,8 @@ def make_parser() -> cli.Parser:
     parser.add_argument("what", choices=tuple(BENCHMARKS), help="what to measure")
     parser.add_argument("--size", choices=SIZES, help="train, decode: the model and its batch (base)")
     parser.add_argument("--peers", nargs="?", const=PEERS, help=f"train, decode: measure the peers too ({PEERS})")
-    parser.add_argument("--threads", type=int, help="train, decode: cores of each system (all)")
-    parser.add_argument("--pairs", type=int, help="data: pairs to generate (2000000)")
+    parser.add_number("--threads", None, "train, decode: cores of each system, at most all (all)")
+    parser.add_number("--pairs", FLAGS["pairs"], "data: pairs to generate")
     markdown.add_flag(parser)
     return parser
 

@@ -115,14 +115,11 @@ def check_direction(arguments: argparse.Namespace, model: "Model", reverse: "Mod
     """Raises UserError if the other run does not translate in the other direction."""
     if reverse is None:
         return
-    forward = model.config.data
-    backward = reverse.config.data
-    source = forward.source_language
-    target = forward.target_language
-    if (backward.source_language, backward.target_language) != (target, source):
+    forward, backward = ([each.config.data[name] for name in cli.LANGUAGES] for each in (model, reverse))
+    if backward[::-1] != forward:
         raise UserError(
-            f"--reverse={arguments.reverse}: translates {backward.source_language} to {backward.target_language}, must "
-            f"translate {target} to {source}"
+            f"--reverse={arguments.reverse}: translates {' to '.join(backward)}, must translate "
+            f"{' to '.join(forward[::-1])}"
         )
 
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from transformer.support.errors import UserError
-from transformer.support.workers import num_workers
 
 ROOT = Path(__file__).resolve().parents[2]
 # The peers get what `support/runtime.py` sets for our commands: it saves PyTorch a quarter of a step's CPU time.
@@ -99,14 +98,6 @@ def running(python: str, contender: Contender, task: Mapping[str, Any]) -> Itera
             process.kill()
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.close()
-
-
-def count_threads(requested: int | None) -> int:
-    """Returns the number of threads of each system. Raises UserError if the process may not use so many cores."""
-    cores = num_workers(0)
-    if requested is not None and not 1 <= requested <= cores:
-        raise UserError(f"--threads={requested}: must be 1 to {cores}, the cores that this process may use")
-    return requested or cores
 
 
 def find_interpreter(path: str | None) -> str | None:

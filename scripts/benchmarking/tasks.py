@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from scripts.benchmarking import speeds
-from scripts.benchmarking.processes import Contender, count_threads, find_interpreter
+from scripts.benchmarking.processes import Contender, find_interpreter
 from transformer.support.special_tokens import BOS, EOS, PAD, SPECIAL
+from transformer.support.workers import num_workers
 
 LENGTHS = 8  # of the sentences in a training batch: those that `batch.length_multiple` puts into one bucket
 SENTENCES = (16, 1)  # of a batch to translate
@@ -69,7 +70,8 @@ def measure(arguments: argparse.Namespace) -> str:
         tasks = {f"{rows} x {TOKENS}": decoding_task(size, rows) for rows in SENTENCES}
         contenders = DECODING
     python = find_interpreter(arguments.peers)
-    threads = count_threads(arguments.threads)
+    cores = num_workers(0)
+    threads = min(arguments.threads or cores, cores)
     comparisons = [
         speeds.compare(f"{arguments.size}, {batch}", task | {"threads": threads}, contenders, python)
         for batch, task in tasks.items()

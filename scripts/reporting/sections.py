@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import altair as alt
 
 from scripts.charts import curves
-from scripts.results.evaluations import NEUTRAL, differing_keys, read_contents, short_commit
+from scripts.results.evaluations import differing_keys, read_contents, run_settings, short_commit
 from scripts.results.runs import RecordedRun, training_seconds
 from scripts.results.systems import System
-from transformer.config.keys import flatten, keys_of, show
+from transformer.config.keys import show
 from transformer.decoding.bleu import metrics_in
 from transformer.support.environment import FINGERPRINTS, read_environment
 from transformer.workdir import describe_note
@@ -93,10 +93,9 @@ def _row(run: RecordedRun, system: str) -> tuple[str, ...]:
 
 def settings_section(runs: Sequence[RecordedRun]) -> Section:
     """Returns the section with all keys, except those that do not change what a run computes."""
-    neutral = keys_of(*NEUTRAL)
-    configs = [{key: value for key, value in flatten(run.config).items() if key not in neutral} for run in runs]
+    configs = [run_settings(run.config) | {"seed": run.config.seed} for run in runs]
     differing = differing_keys(configs)
-    rows = [(key, *(show(config.get(key)) for config in configs)) for key in configs[0]]
+    rows = [(key, *(show(config.get(key)) for config in configs)) for key in sorted(configs[0])]
     content = {
         "labels": [run.label for run in runs],
         "differing": [row for row in rows if row[0] in differing],

@@ -43,6 +43,7 @@ def test_flags_reach_the_benchmark(measured):
         (["train", "--pairs=7"], "--pairs=7: train has no such flag"),
         (["data", "--size=small"], "--size=small: data has no such flag"),
         (["train", "--size=big"], "--size"),
+        (["train", "--threads=0"], "--threads: 0: must be at least 1"),
         (["decode", "--peers=no/python"], "--peers=no/python: no such interpreter"),
     ],
 )

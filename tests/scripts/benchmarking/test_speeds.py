@@ -1,12 +1,13 @@
 """Comparisons of systems: turns, medians, ratios, and systems that fail."""
 
+import argparse
 import sys
 
 import pytest
 
-from scripts.benchmarking import measurement, speeds
+from scripts.benchmarking import measurement, speeds, tasks
 from scripts.benchmarking.measurement import processor_kind
-from scripts.benchmarking.processes import Contender, Worker, count_threads, find_interpreter
+from scripts.benchmarking.processes import Contender, Worker, find_interpreter
 from scripts.benchmarking.speeds import Comparison
 from scripts.benchmarking.worker import WARM_UPS
 from transformer.support import processor
@@ -131,8 +132,10 @@ def test_an_interpreter_that_is_missing_is_refused(path):
         find_interpreter(path)
 
 
-def test_threads_are_cores_that_the_process_may_use():
-    assert count_threads(None) >= 1
-    for count in (0, count_threads(None) + 1):
-        with pytest.raises(UserError, match=f"--threads={count}: must be 1 to"):
-            count_threads(count)
+@pytest.mark.parametrize(("given", "threads"), [(None, 3), (2, 2), (8, 3)])
+def test_threads_are_cores_that_the_process_may_use(given, threads, monkeypatch):
+    monkeypatch.setattr(tasks, "num_workers", lambda wanted: 3)
+    monkeypatch.setattr(speeds, "compare", lambda batch, task, *_: task["threads"])
+    monkeypatch.setattr(speeds, "tabulate", lambda comparisons, threads: [*comparisons, threads])
+    arguments = argparse.Namespace(what="train", size="small", peers=None, threads=given)
+    assert tasks.measure(arguments) == [threads, threads]
