@@ -43,7 +43,6 @@ KEYS = {  # and the keys of config.json that have the same value
 # only with do_sample.
 NOT_TAKEN = {
     "max_length": 20,
-    **dict.fromkeys(("max_new_tokens", "min_new_tokens", "max_time", "stop_strings")),
     "do_sample": False,
     "num_beam_groups": 1,
     "diversity_penalty": 0.0,
@@ -51,8 +50,22 @@ NOT_TAKEN = {
     "repetition_penalty": 1.0,
     "encoder_repetition_penalty": 1.0,
     "encoder_no_repeat_ngram_size": 0,
-    **dict.fromkeys(("begin_suppress_tokens", "force_words_ids", "forced_decoder_ids", "sequence_bias")),
-    **dict.fromkeys(("exponential_decay_length_penalty", "guidance_scale", "penalty_alpha", "constraints")),
+    **dict.fromkeys(
+        (
+            "max_new_tokens",
+            "min_new_tokens",
+            "max_time",
+            "stop_strings",
+            "begin_suppress_tokens",
+            "force_words_ids",
+            "forced_decoder_ids",
+            "sequence_bias",
+            "exponential_decay_length_penalty",
+            "guidance_scale",
+            "penalty_alpha",
+            "constraints",
+        )
+    ),
 }
 STOPPING = {True: "ended", False: "current", "never": "bound"}  # by early_stopping
 LANGUAGES = {"data.source_language": "source_lang", "data.target_language": "target_lang"}
