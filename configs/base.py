@@ -221,7 +221,7 @@ def get_keys() -> ml_collections.ConfigDict:
     # Moving average of the parameters, to validate and decode with. After n updates its decay is at most
     # (1 + n) / (10 + n), so that it soon forgets the initial parameters; 0: off
     training.ema_decay = Key(0.0, PROBABILITY)
-    training.note = Key("", TEXT, LOG)  # what the run is for, which reports show; --note sets it too
+    training.note = Key("", TEXT, LOG)  # what the run is for, which reports show
     training.tags = Key((), WORDS, LOG)  # words to find runs by, which reports show
     # Trackers that draw metrics.jsonl: tensorboard, wandb and mlflow, with commas between them; "": none
     training.trackers = Key("tensorboard", TEXT, LOG)
@@ -296,8 +296,7 @@ def get_keys() -> ml_collections.ConfigDict:
     # beam: translations of each source token among the candidates of an output, at most 64, from the file that
     # scripts.shortlist makes; not for training. 0: the whole vocabulary
     decoding.shortlist = Key(0, at_least(0))
-    # beam, ctc: WORKDIR:WEIGHT,WORKDIR:WEIGHT,... of the runs whose models rerank the hypotheses; empty: none.
-    # --rerank=WORKDIR:WEIGHT sets it too
+    # beam, ctc: WORKDIR:WEIGHT,WORKDIR:WEIGHT,... of the runs whose models rerank the hypotheses; empty: none
     decoding.rerank = Key("", TEXT)
     decoding.temperature = Key(1.0, above(0))  # sample, mbr: divides the logits
     decoding.top_k = Key(0, at_least(0))  # sample, mbr: draw from the k most likely tokens; 0: from all

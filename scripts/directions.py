@@ -72,7 +72,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.directions", __doc__, overrides="decoding")
-    parser.add_model_flags(rerank=True)
+    parser.add_model_flags()
     parser.add_argument("--languages", metavar="CODE,CODE,...", required=True, help="all languages")
     parser.add_argument("--split", choices=source.SPLITS, default="test", help="the split to translate (test)")
     parser.add_argument("--metric", default="bleu", help="the score in the matrix (bleu)")

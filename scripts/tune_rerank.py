@@ -1,4 +1,4 @@
-"""Prints the weights of --rerank with which a run has the best validation score, from a grid of 0, 0.1, ... 2.
+"""Prints the weights of `decoding.rerank` with which a run has the best validation score, from a grid of 0 to 2.
 
     python -m scripts.tune_rerank --workdir=DIR --rerank=WORKDIR ... [--metric=bleu|chrf] [--checkpoint=best|last|STEP]
         [--average=N] [--decoding.KEY=VALUE ...]
@@ -41,8 +41,8 @@ def main(arguments: argparse.Namespace) -> None:
         best = [np.argmax([1.0, *weights] @ row) for row in terms]
         values[weights] = float(metric.score(statistics[firsts + best].sum(axis=0)))
     best = max(values, key=values.get)  # the first of equal ones, with the smallest weights
-    flags = [f"--rerank={name}:{weight}" for name, weight in zip(arguments.models, best, strict=True)]
-    result = {"rerank": " ".join(flags), arguments.metric: values[best], "unranked": values[(0.0,) * len(best)]}
+    weighted = [f"{name}:{weight}" for name, weight in zip(arguments.models, best, strict=True)]
+    result = {"rerank": ",".join(weighted), arguments.metric: values[best], "unranked": values[(0.0,) * len(best)]}
     print(json.dumps(files.six_digits(result)))
 
 

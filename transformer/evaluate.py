@@ -2,7 +2,7 @@
 
 python -m transformer.evaluate --workdir=DIR [--split=test] [--data=WORKDIR] [--checkpoint=best|last|STEP] [--average=N]
     [--source=FILE --reference=FILE ...] [--output=FOLDER] [--source_language=CODE] [--target_language=CODE]
-    [--rerank=WORKDIR:WEIGHT ...] [--decoding.KEY=VALUE ...]
+    [--decoding.KEY=VALUE ...]
 
 Prints the result as one JSON object, whose keys docs/experiments.md explains, and logs the scores in words. The result,
 the sources, the references and the hypotheses are written to the workdir's folder `evaluations`, or to --output=FOLDER.
@@ -148,7 +148,7 @@ def log_result(result: dict, scores: list[str]) -> None:
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("transformer.evaluate", __doc__, overrides="decoding")
-    parser.add_model_flags(rerank=True, languages=True)
+    parser.add_model_flags(languages=True)
     parser.add_argument("--split", choices=source.SPLITS, help="the split of the run's data to translate (test)")
     parser.add_argument("--data", metavar="WORKDIR", help="another run, whose split is translated instead")
     parser.add_argument("--source", metavar="FILE", help="a file to translate instead, one sentence a line")

@@ -1,7 +1,7 @@
 """Trains a model: prepares data and tokenizer, trains, validates, saves checkpoints. Run again, it resumes.
 
 python -m transformer.train --config=configs/X.py[:ARG] --workdir=DIR [--config.GROUP.KEY=VALUE ...] [--plan]
-    [--note=TEXT] [--profile=FROM:TO]
+    [--profile=FROM:TO]
 python -m transformer.train --workdir=DIR --extend=STEPS
 """
 
@@ -71,7 +71,6 @@ def make_parser() -> cli.Parser:
     parser = cli.Parser("transformer.train", __doc__, overrides="config")
     parser.add_argument("--config", metavar="FILE[:ARG]", help="a file of configs/, or the config.json of a run")
     parser.add_argument("--workdir", metavar="DIR", required=True, help="the folder of the run; created if missing")
-    parser.add_argument("--note", metavar="TEXT", help="what the run is for, which reports show")
     parser.add_argument(
         "--extend", metavar="STEPS", type=int, help="continue a complete or interrupted run until step STEPS"
     )

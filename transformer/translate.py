@@ -2,7 +2,7 @@
 
 python -m transformer.translate --workdir=DIR [--checkpoint=best|last|STEP] [--average=N] [--n_best=N]
     [--format=text|jsonl] [--source_language=CODE] [--target_language=CODE] [--glossary=FILE] [--COLUMN_column ...]
-    [--rerank=WORKDIR:WEIGHT ...] [--decoding.KEY=VALUE ...]
+    [--decoding.KEY=VALUE ...]
 
 text: a line of output for each line of input. With --n_best=N above 1: N lines of NUMBER, SCORE and TEXT, separated by
     tabs, best first; score and text are empty where the search found fewer texts.
@@ -77,7 +77,7 @@ def as_jsonl(source: str, translations: Sequence[Any]) -> str:
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("transformer.translate", __doc__, overrides="decoding")
-    parser.add_model_flags(rerank=True, languages=True)
+    parser.add_model_flags(languages=True)
     parser.add_number("--n_best", 1, "translations a line")
     parser.add_argument("--format", choices=("text", "jsonl"), default="text", help="output format (text)")
     parser.add_argument("--glossary", metavar="FILE", help="a term, a tab and its translation a line")

@@ -13,7 +13,7 @@ import pytest
 from absl import logging
 
 from tests.conftest import REPOSITORY
-from transformer import evaluate, translate
+from transformer import translate
 from transformer.config import cli, loading
 from transformer.support import logs
 from transformer.support.errors import UserError
@@ -69,12 +69,6 @@ def test_an_empty_folder_and_a_bucket_are_refused(flag, capsys):
     for words in ([f"{flag}gs://a/b"], [flag[:-1], "gs://a/b"]):
         with pytest.raises(UserError, match=f"^{flag}gs://a/b: must be a folder of this machine"):
             parser.parse(words)
-
-
-def test_rerank_is_given_in_one_form():
-    parser = evaluate.make_parser()
-    with pytest.raises(UserError, match="^--rerank: --decoding.rerank is given too"):
-        parser.parse(["--workdir=a", "--rerank=a:1", "--decoding.rerank=b:1"])
 
 
 def test_a_flag_that_collects_values_may_be_repeated():

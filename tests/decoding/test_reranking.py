@@ -92,9 +92,9 @@ def test_without_weight_nothing_changes_and_neighbours_do_not_matter(runs):
             np.testing.assert_allclose([x.score for x in single], [x.score for x in together], atol=1e-4)
 
 
-def test_the_commands_take_the_flag(runs, monkeypatch, capsys):
-    flags = [f"--workdir={runs / 'forward'}", f"--rerank={runs / 'reverse'}:10", f"--rerank={runs / 'language'}:-2"]
-    flags += ["--decoding.beam_size=4"]
+def test_the_commands_take_the_key(runs, monkeypatch, capsys):
+    rerank = f"--decoding.rerank={runs / 'reverse'}:10,{runs / 'language'}:-2"
+    flags = [f"--workdir={runs / 'forward'}", rerank, "--decoding.beam_size=4"]
     assert run(evaluate, *flags, "--split=valid") == 0
     result = json.loads(capsys.readouterr().out)
     assert result["decoding"]["rerank"] == f"{runs / 'reverse'}:10,{runs / 'language'}:-2"
@@ -102,7 +102,7 @@ def test_the_commands_take_the_flag(runs, monkeypatch, capsys):
     hypotheses = Path(result["hypotheses"]).read_text().splitlines()
     text = "".join(f"{line}\n" for line in SOURCES).encode()
     outputs = {}
-    for name, chosen in (("reranked", flags), ("plain", [flags[0], flags[3]])):
+    for name, chosen in (("reranked", flags), ("plain", [flags[0], flags[2]])):
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(text), isatty=lambda: False))
         assert run(translate, *chosen) == 0
         outputs[name] = capsys.readouterr().out.splitlines()
@@ -123,16 +123,16 @@ def test_texts_too_long_for_a_model_keep_their_order(runs, monkeypatch):
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("{}/reverse", "^rerank={}/reverse: must be WORKDIR:WEIGHT with a number"),
+        ("{}/reverse", "^decoding.rerank={}/reverse: must be WORKDIR:WEIGHT with a number"),
         ("{}/reverse:", "must be WORKDIR:WEIGHT"),
         ("{}/reverse:nan", "must be WORKDIR:WEIGHT"),
-        (":1", "^rerank=:1: must be WORKDIR:WEIGHT"),
-        ("{}/revers:1", "^rerank={}/revers: no such folder; did you mean {}/reverse"),
+        (":1", "^decoding.rerank=:1: must be WORKDIR:WEIGHT"),
+        ("{}/revers:1", "^decoding.rerank={}/revers: no such folder; did you mean {}/reverse"),
         (
             "{}/ctc:1",
-            "^rerank={}/ctc: a model of training.objective=ctc from 'in' to 'out'; must be",
+            "^decoding.rerank={}/ctc: a model of training.objective=ctc from 'in' to 'out'; must be",
         ),
-        ("{}/other:1", "^rerank={}/other: .*causal_lm from '' to 'in'; must be .* or a language model of out"),
+        ("{}/other:1", "^decoding.rerank={}/other: .*causal_lm from '' to 'in'; must be .* or a language model of out"),
     ],
 )
 def test_wrong_values_are_refused(runs, value, message):

@@ -18,18 +18,18 @@ def test_no_point_of_the_grid_is_better(tmp_path, monkeypatch, capsys, metric):
     monkeypatch.setattr(tune_rerank, "GRID", [0.0, 20.0, 1000.0])
     flags = [f"--workdir={workdir}", "--decoding.beam_size=6"]
     # References that a weight of 1000 finds.
-    assert run(evaluate, *flags, "--split=valid", f"--rerank={reverse}:1000") == 0
+    assert run(evaluate, *flags, "--split=valid", f"--decoding.rerank={reverse}:1000") == 0
     hypotheses = Path(json.loads(capsys.readouterr().out)["hypotheses"])
     (tmp_path / "data" / "valid.out").write_text(hypotheses.read_text())
     assert run(tune_rerank, *flags, f"--rerank={reverse}", f"--metric={metric}") == 0
     tuned = json.loads(capsys.readouterr().out)
     scores = {}
     for weight in tune_rerank.GRID:
-        assert run(evaluate, *flags, "--split=valid", f"--rerank={reverse}:{weight}") == 0
+        assert run(evaluate, *flags, "--split=valid", f"--decoding.rerank={reverse}:{weight}") == 0
         scores[weight] = json.loads(capsys.readouterr().out)[metric]
     best = max(scores, key=scores.get)
     assert best > 0 and scores[best] > scores[0.0]
-    assert tuned == {"rerank": f"--rerank={reverse}:{best}", metric: scores[best], "unranked": scores[0.0]}
+    assert tuned == {"rerank": f"{reverse}:{best}", metric: scores[best], "unranked": scores[0.0]}
 
 
 def test_a_model_is_needed(tmp_path, capsys):

@@ -137,8 +137,8 @@ def load_scorers(config: Config) -> tuple[Scorer, ...]:
         name = path and str(files.expanded(path))
         weight = parse_number(text)
         if not name or not math.isfinite(weight):
-            raise UserError(f"--rerank={item}: must be WORKDIR:WEIGHT with a number, such as runs/de-en:0.5")
-        arrange = choose_arrangement(open_existing(Path(name), "--rerank")[1], config, name)
+            raise UserError(f"--decoding.rerank={item}: must be WORKDIR:WEIGHT with a number, such as runs/de-en:0.5")
+        arrange = choose_arrangement(open_existing(Path(name), "--decoding.rerank")[1], config, name)
         outer = {"rerank": "", "shortlist": "0", "dtype": config.decoding.dtype}
         models = load([name], "best", 1, [(f"decoding.{key}", value) for key, value in outer.items()])
         scorers.append(Scorer(name, weight, arrange, *models.decoder()))
@@ -158,7 +158,7 @@ def choose_arrangement(config: Config, searched: Config, name: str) -> Callable[
     objective = config.training.objective
     if sides not in arrangements or objective not in ("translation", "causal_lm"):
         raise UserError(
-            f"--rerank={name}: a model of training.objective={objective} from {sides[0]!r} to {sides[1]!r}; must be a "
+            f"--decoding.rerank={name}: a model of training.objective={objective} from {sides[0]!r} to {sides[1]!r}; must be a "
             f"translation model from {target} to {source}, or the other way, or a language model of {target}"
         )
     return arrangements[sides]

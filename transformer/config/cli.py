@@ -33,8 +33,15 @@ OUT_OF_MEMORY = {  # the advice, by the parser's `overrides`, which are the keys
     **dict.fromkeys((None, "data"), "use a device with more memory"),
 }
 UNUSABLE_PATH = (
-    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY),
-    *(errno.ENAMETOOLONG, errno.ELOOP),
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.EISDIR,
+    errno.ENOTDIR,
+    errno.EEXIST,
+    errno.ENOTEMPTY,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
 )
 
 
@@ -92,32 +99,23 @@ class Parser(argparse.ArgumentParser):
             if name in FOLDERS and "://" in folder:
                 raise UserError(f"{name}={folder}: must be a folder of this machine; mount the bucket")
         arguments = self.parse_args(plain)
-        if rerank := getattr(arguments, "rerank", None):
-            if "decoding.rerank" in dict(overrides):
-                raise UserError("--rerank: --decoding.rerank is given too; give one of them")
-            overrides.append(("decoding.rerank", ",".join(rerank)))
-        keys = {"note": "training.note"} | {name: f"data.{name}" for name in LANGUAGES}
-        overrides += [(key, text) for name, key in keys.items() if (text := getattr(arguments, name, None)) is not None]
+        languages = {name: getattr(arguments, name, None) for name in LANGUAGES}
+        overrides += [(f"data.{name}", code) for name, code in languages.items() if code is not None]
         parse_overrides(overrides, self._prefix)
         arguments.overrides = overrides
         return arguments
 
-    def add_model_flags(
-        self, ensemble: bool = True, rerank: bool = False, several: bool = False, languages: bool = False
-    ) -> None:
+    def add_model_flags(self, ensemble: bool = True, several: bool = False, languages: bool = False) -> None:
         """Adds the flags that select the models to decode with, or the one model unless it may be an `ensemble`.
 
-        `rerank` adds the flag --rerank, another form of --decoding.rerank. `several` makes a list of --workdir.
-        `languages` adds the flags --source_language and --target_language, which replace the keys of `data`.
+        `several` makes a list of --workdir. `languages` adds the flags --source_language and --target_language, which
+        replace the keys of `data`.
         """
         workdir = "the folder of a run" + ("; DIR,DIR,... for an ensemble" if ensemble else "")
         options = {"action": "append", "default": []} if several else {}
         self.add_argument("--workdir", metavar="DIR", required=True, help=workdir, **options)
         self.add_argument("--checkpoint", metavar="best|last|STEP", default="best", help="checkpoint to load (best)")
         self.add_argument("--average", metavar="N", type=int, default=1, help="mean of N checkpoints up to it (1)")
-        if rerank:
-            advice = "another model, and its weight in the score; repeatable"
-            self.add_argument("--rerank", metavar="WORKDIR:WEIGHT", action="append", default=[], help=advice)
         for name in LANGUAGES if languages else ():
             advice = f"the {name.partition('_')[0]} language, of a model that knows several (the run's)"
             self.add_argument(f"--{name}", metavar="CODE", help=advice)
