@@ -8,7 +8,6 @@ python -m transformer.train --workdir=DIR --extend=STEPS
 import argparse
 import functools
 import re
-import shlex
 from pathlib import Path
 from typing import NoReturn
 
@@ -23,8 +22,6 @@ from transformer.workdir import open_existing
 
 
 def main(arguments: argparse.Namespace) -> None:
-    if arguments.profile is not None and arguments.plan:
-        raise UserError("--profile --plan: a plan trains no step to trace; give one of them")
     from transformer.distributed import coordination
     from transformer.distributed.launch import distributed_run
     from transformer.run import checks, loop
@@ -47,7 +44,7 @@ def main(arguments: argparse.Namespace) -> None:
                 logging.info(
                     "This run is complete. To continue it until step STEPS: python -m transformer.train --workdir=%s "
                     "--extend=STEPS",
-                    shlex.quote(arguments.workdir),
+                    arguments.workdir,
                 )
             else:
                 loop.train(run, arguments.profile)

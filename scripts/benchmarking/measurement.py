@@ -30,4 +30,4 @@ def processor_kind() -> str:
     """
     if not processor.computes_bfloat16():
         return "no-bfloat16"
-    return "amx" if "amx_bf16" in processor.processor_words() else "bfloat16"
+    return "amx" if "amx_bf16" in processor.processor_features() else "bfloat16"

@@ -60,8 +60,6 @@ IMPOSSIBLE_COMBINATIONS = (
     ({"tokenizer.shared": False}, ("share_embeddings=all", "shared=False")),
     ({"data.source": "ids"}, ("source=ids", "kind=bpe")),
     ({"tokenizer.kind": "ids"}, ("source=tfds", "kind=ids")),
-    ({"data.source": "ids", "tokenizer.kind": "ids", "data.context": 1}, ("context=1",)),
-    ({"data.source": "ids", "tokenizer.kind": "ids", "data.source_tag": "7"}, ("source_tag=7",)),
     ({"tokenizer.kind": "word", "tokenizer.subword_sampling": 0.1}, ("kind=word", "subword_sampling=0.1")),
     ({"tokenizer.kind": "pieces", "tokenizer.subword_sampling": 0.1}, ("kind=pieces", "subword_sampling=0.1")),
     ({"tokenizer.kind": "char", "tokenizer.byte_fallback": True}, ("kind=char", "byte_fallback=True")),
@@ -74,8 +72,6 @@ IMPOSSIBLE_COMBINATIONS = (
         ("tokens=4095", "row_multiple=8", "packed_length=512"),
     ),
     ({"optimizer.weight_decay": 0.01}, ("name=adam", "weight_decay=0.01")),
-    ({"training.steps": 3999, "training.eval_every": 100}, ("warmup_steps=4000", "steps=3999")),
-    ({"training.eval_every": 100_001}, ("eval_every=100001", "steps=100000")),
     (
         {"training.init_from": "runs/a", "model.target_vectors": "vectors.txt"},
         ("init_from=runs/a", "source_vectors=''", "target_vectors=vectors.txt"),
@@ -87,11 +83,6 @@ IMPOSSIBLE_COMBINATIONS = (
     ({"decoding.rerank": "run:1", "decoding.beam_size": 1}, ("rerank=run:1", "beam_size=1")),
     ({"decoding.shortlist": 8, "decoding.min_length": 2}, ("shortlist=8", "min_length=2", "strategy=beam")),
     ({"data.mixture": ("weight=2",), "data.train_pairs": 9}, ("mixture=('weight=2',)", "train_pairs=9")),
-    ({"tokenizer.user_symbols": ("<a>",), "tokenizer.model_file": "m"}, ("user_symbols=('<a>',)", "model_file=m")),
-    ({"tokenizer.user_symbols": ("<a>", "</s>")}, ("user_symbols=('<a>', '</s>')",)),
-    ({"data.source_tag": "<pad>"}, ("source_tag=<pad>",)),
-    ({"decoding.mbr_utility": "bleu", "data.target_language": "zh-CN"}, ("mbr_utility=bleu", "target_language=zh-CN")),
-    ({"decoding.mbr_utility": "bleu", "data.target_language": "jpn"}, ("mbr_utility=bleu", "target_language=jpn")),
     (
         {
             "training.objective": "causal_lm",
@@ -124,7 +115,6 @@ IMPOSSIBLE_COMBINATIONS = (
 
 # Changes at the bounds of the combinations above.
 POSSIBLE_COMBINATIONS = (
-    {"decoding.mbr_utility": "bleu", "data.target_language": "bos_Latn"},  # Bosnian; bo is Tibetan
     {"model.num_heads": 7, "model.d_k": 64, "model.d_v": 32},
     {"model.d_model": 513, "model.num_heads": 1, "model.positions": "learned"},
     {"model.positions": "learned", "model.max_positions": 306, "data.max_length": 306},
@@ -248,7 +238,7 @@ def test_a_possible_combination_is_accepted(changes):
 def test_an_unknown_key_is_named_with_the_nearest_keys():
     message = error_of({"model.d_modle": 3})
     assert re.fullmatch(
-        r"config\.model\.d_modle=3: there is no key model\.d_modle; did you mean model\.d_model, [\w.]+ or [\w.]+\?",
+        r"config\.model\.d_modle=3: there is no key model\.d_modle; did you mean model\.d_model, [\w.]+, [\w.]+\?",
         message,
     )
     assert "did you mean model.d_model" in error_of({"modle.d_model": 3})

@@ -69,12 +69,6 @@ def test_values_that_are_no_steps_are_refused(value, tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_plan_has_no_steps_to_trace(tmp_path, capsys):
-    argv = [*flags(tmp_path / "run"), "--profile=1:2", "--plan"]
-    assert cli.execute(train.make_parser(), train.main, argv) == 2
-    assert capsys.readouterr().err.splitlines()[-1].startswith("error: --profile --plan: ")
-
-
 def test_steps_after_the_last_one_are_refused(tmp_path, capsys):
     line = error(capsys, tmp_path / "run", "9:12", training__steps=8)
     assert line.endswith("--profile: the run ends at config.training.steps=8; name earlier steps")

@@ -10,7 +10,7 @@ def describe_processor(monkeypatch, folder, flags):
     if flags is not None:
         file.write_text(f"processor : 0\nflags : {flags}\n", encoding="utf-8")
     monkeypatch.setattr(processor, "DESCRIPTION", file)
-    monkeypatch.setattr(processor, "processor_words", processor.processor_words.__wrapped__)  # not cached
+    monkeypatch.setattr(processor, "processor_features", processor.processor_features.__wrapped__)  # not cached
 
 
 @pytest.mark.parametrize(

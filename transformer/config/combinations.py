@@ -3,13 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
-from transformer.config.tables import language_tokenizer, objectives
+from transformer.config.tables import tables
 from transformer.config.types import Config, guided_heads, head_widths, output_limit
-from transformer.support.special_tokens import SPECIAL_PIECES
 
 
 def _objective(c: Config) -> Any:
-    return objectives()[c.training.objective]
+    return tables()["training.objective"][c.training.objective]
 
 
 def _lacks(c: Config, option: str) -> bool:
@@ -17,7 +16,7 @@ def _lacks(c: Config, option: str) -> bool:
 
 
 def _is_wrong_strategy(c: Config) -> bool:
-    reserved = {objective.strategy for objective in objectives().values()} - {None}
+    reserved = {objective.strategy for objective in tables()["training.objective"].values()} - {None}
     needed = _objective(c).strategy
     return c.decoding.strategy in reserved if needed is None else c.decoding.strategy != needed
 
@@ -113,20 +112,8 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
     "the corpora of a mixture have train_pairs and exclude of their own; set train_pairs=0 and an empty exclude": (
         lambda c: c.data.mixture != () and (c.data.train_pairs > 0 or c.data.exclude != "")
     ),
-    "only a vocabulary that the run makes has user_symbols; leave user_symbols or model_file empty": (
-        lambda c: (
-            c.tokenizer.user_symbols != ()
-            and (c.tokenizer.model_file != "" or c.tokenizer.kind not in ("bpe", "unigram", "word", "char"))
-        )
-    ),
-    "BLEU as a utility is of words between spaces; set mbr_utility=chrf": (
-        lambda c: c.decoding.mbr_utility == "bleu" and language_tokenizer(c.data.target_language) != "13a"
-    ),
     "outputs of a language model begin with the prompt; set max_length_factor=1 and max_extra_length=NEW_TOKENS": (
         lambda c: c.training.objective == "causal_lm" and c.decoding.max_length_factor < 1
-    ),
-    "the vocabulary has tokens of this name for other purposes; choose another word": (
-        lambda c: not {c.data.source_tag, *c.tokenizer.user_symbols}.isdisjoint(SPECIAL_PIECES)
     ),
     "a run without a parent has its own vocabulary; set init_from or init_vocabulary=parent": (
         lambda c: c.training.init_vocabulary == "own" and not c.training.init_from
@@ -148,9 +135,6 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
     ),
     "source=ids needs kind=ids, and kind=ids needs source=ids; set both or neither": (
         lambda c: (c.data.source == "ids") != (c.tokenizer.kind == "ids")
-    ),
-    "integers have no words for tags and between sentences; leave source_tag empty and context=0": (
-        lambda c: c.tokenizer.kind == "ids" and (c.data.source_tag != "" or c.data.context > 0)
     ),
     "only bpe and unigram support subword_sampling and byte_fallback; set them to 0 and false": (
         lambda c: (
@@ -176,12 +160,6 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
     ),
     "adam has no weight decay; use adamw or set weight_decay=0": (
         lambda c: c.optimizer.name == "adam" and c.optimizer.weight_decay > 0
-    ),
-    "warm-up is longer than training; lower warmup_steps or raise steps": (
-        lambda c: c.optimizer.warmup_steps > c.training.steps
-    ),
-    "training ends before the first validation; lower eval_every or raise steps": (
-        lambda c: c.training.eval_every > c.training.steps
     ),
     "bleu is not computed; set eval_bleu=true or best_metric=loss": (
         lambda c: c.checkpoint.best_metric.partition("/")[0] == "bleu" and not c.training.eval_bleu

@@ -27,12 +27,8 @@ def declared_keys() -> dict[str, Key]:
     keys = flatten(base.get_keys())
     for name, key in keys.items():
         if key.rule is LISTED:
-            keys[name] = dataclasses.replace(key, rule=_rule_of_table(name))
+            keys[name] = dataclasses.replace(key, rule=NameRule(lambda name=name: tuple(tables()[name])))
     return keys
-
-
-def _rule_of_table(name: str) -> NameRule:
-    return NameRule(lambda: tuple(tables()[name]))
 
 
 def keys_of(*scopes: Scope) -> list[str]:
@@ -63,8 +59,7 @@ def freeze(flat: dict[str, Any]) -> ml_collections.FrozenConfigDict:
 def nearest(name: str, candidates: Iterable[str], count: int = 1) -> str:
     """Returns "; did you mean ...?" with the candidates most like `name`, or "" if none is like it."""
     close = difflib.get_close_matches(name, candidates, n=count)
-    suggestion = " or ".join(filter(None, (", ".join(close[:-1]), *close[-1:])))
-    return f"; did you mean {suggestion}?" if close else ""
+    return f"; did you mean {', '.join(close)}?" if close else ""
 
 
 def show(value: Any) -> str:

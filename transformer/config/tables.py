@@ -5,10 +5,7 @@ imports such parts, inside functions, so that commands parse their flags without
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from transformer.training.objectives import TrainingObjective
+from typing import Any
 
 
 def tables() -> dict[str, Mapping[str, Any]]:
@@ -28,6 +25,7 @@ def tables() -> dict[str, Mapping[str, Any]]:
     from transformer.model.stacks import DECODER_STARTS, REMATS
     from transformer.model.transformer import SHARE_EMBEDDINGS
     from transformer.training.loss import LABEL_SMOOTHING_SUPPORTS
+    from transformer.training.objectives import OBJECTIVES
     from transformer.training.optimizer import OPTIMIZERS, SCHEDULES
 
     return {
@@ -46,24 +44,10 @@ def tables() -> dict[str, Mapping[str, Any]]:
         "batch.plan": PLANS,
         "optimizer.name": OPTIMIZERS,
         "optimizer.schedule": SCHEDULES,
-        "training.objective": objectives(),
+        "training.objective": OBJECTIVES,
         "training.label_smoothing_support": LABEL_SMOOTHING_SUPPORTS,
         "decoding.strategy": STRATEGIES,
         "decoding.length_penalty_form": LENGTH_PENALTIES,
         "decoding.stopping": STOPPING_RULES,
         "decoding.mbr_utility": UTILITIES,
     }
-
-
-def objectives() -> Mapping[str, "TrainingObjective"]:
-    """Returns the table of the key `training.objective`."""
-    from transformer.training.objectives import OBJECTIVES
-
-    return OBJECTIVES
-
-
-def language_tokenizer(language: str) -> str:
-    """Returns sacreBLEU's tokenizer for a language, as `transformer.decoding.bleu` does."""
-    from transformer.decoding import bleu
-
-    return bleu.language_tokenizer(language)

@@ -178,12 +178,10 @@ def bleu_language(data: Config) -> Language:
     code = None if data.source == "ids" else data.target_language
     tokenizer = data.bleu_tokenizer
     if tokenizer == "auto":
-        tokenizer = "none" if code is None else language_tokenizer(code)
+        tokenizer = "none"
+        if code is not None:
+            tokenizer = TOKENIZERS.get(script(code)) or TOKENIZERS.get(base_code(code), "13a")
     return Language(code, tokenizer)
-
-
-def language_tokenizer(code: str) -> str:
-    return TOKENIZERS.get(script(code)) or TOKENIZERS.get(base_code(code), "13a")
 
 
 METRICS = {

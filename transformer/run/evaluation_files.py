@@ -18,7 +18,7 @@ from transformer.decoding.bleu import References
 from transformer.decoding.evaluation import ScoredTranslations
 from transformer.decoding.translation import Translation
 from transformer.support import files
-from transformer.support.errors import UNREADABLE, UserError
+from transformer.support.errors import UNREADABLE
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,8 @@ class EvaluationFiles:
 def make_path(arguments: argparse.Namespace, models: Trained) -> Path:
     """Returns the path of the files in a folder, which it makes. Raises UserError if it cannot be written to."""
     folder = files.expanded(arguments.output) if arguments.output else models.workdir.evaluations
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise UserError(
-            f"{folder}: cannot be written to ({error.strerror}); name another folder with --output=FOLDER"
-        ) from error
+    files.make_folder(folder, "--output")
+    tempfile.TemporaryFile(dir=folder).close()  # raises OSError in a folder without permission
     return folder / evaluation_name(arguments, models)
 
 

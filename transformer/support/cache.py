@@ -9,6 +9,7 @@ from pathlib import Path
 
 from transformer.support import files, locks
 from transformer.support.errors import UserError
+from transformer.support.processor import processor_features
 
 MIN_COMPILE_SECONDS = 0.5  # programs that compile faster are not cached
 
@@ -52,10 +53,7 @@ def enable_compilation_cache(cache_dir: str = "") -> None:
     if jax.distributed.is_initialized() and jax.default_backend() == "gpu":
         return
     # Code compiled for another processor may use instructions that this one lacks.
-    information = Path("/proc/cpuinfo")
-    lines = information.read_text().splitlines() if information.exists() else []
-    features = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    processor = f"{platform.machine()} {platform.processor()} {features}"
+    processor = platform.machine(), platform.processor(), processor_features()
     try:
         compiled = folder(cache_dir) / "compiled" / key(processor)
     except UserError:

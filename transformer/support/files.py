@@ -91,8 +91,4 @@ def new_folder(output: Path) -> Iterator[Path]:
 
 def six_digits(value: Any) -> Any:
     """Returns JSON data whose floats are rounded to six significant digits."""
-    if isinstance(value, float):
-        return float(f"{value:.6g}")
-    if isinstance(value, dict):
-        return {key: six_digits(item) for key, item in value.items()}
-    return [six_digits(item) for item in value] if isinstance(value, list | tuple) else value
+    return json.loads(json.dumps(value), parse_float=lambda text: float(f"{float(text):.6g}"))

@@ -13,18 +13,16 @@ def auto_dtype(platform: str) -> str:
 
 def computes_bfloat16() -> bool:
     """Tells whether this processor has dot products (AVX-512, Arm) or a matrix unit (AMX) for bfloat16."""
-    return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(processor_words())
+    return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(processor_features())
 
 
 def computes_int8() -> bool:
     """Tells whether this processor has dot products (VNNI, Arm) or a matrix unit (AMX) for int8."""
-    return not {"avx512_vnni", "avx_vnni", "amx_int8", "asimddp"}.isdisjoint(processor_words())
+    return not {"avx512_vnni", "avx_vnni", "amx_int8", "asimddp"}.isdisjoint(processor_features())
 
 
 @functools.cache
-def processor_words() -> frozenset[str]:
-    """Returns all words of Linux's description of the processor, among them the names of its features."""
-    try:
-        return frozenset(DESCRIPTION.read_text(encoding="utf-8", errors="replace").split())
-    except OSError:  # not Linux
-        return frozenset()
+def processor_features() -> tuple[str, ...]:
+    """Returns the names of the processor's features in Linux's description of it; none on other systems."""
+    lines = DESCRIPTION.read_text(encoding="utf-8", errors="replace").splitlines() if DESCRIPTION.exists() else []
+    return tuple(next((line.split() for line in lines if line.startswith(("flags", "Features"))), ()))

@@ -142,11 +142,20 @@ def test_it_cannot_be_trained_but_read_from_a_file(tmp_path, made):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"pieces": None}, "its pieces are not a list of strings"),
-        ({"pieces": "<pad>"}, "its pieces are not a list of strings"),
-        ({"pieces": [*SPECIAL_PIECES, 4]}, "its pieces are not a list of strings"),
-        ({"pieces": ["<unk>", "<pad>", "<s>", "</s>", "a"]}, "its pieces must begin with <pad>, <unk>, <s>, </s>"),
-        ({"pieces": [*SPECIAL_PIECES, "a", "b", "a"]}, "it has a piece twice"),
+        ({"pieces": None}, "its pieces must be different strings, of which the first are <pad>, <unk>, <s>, </s>"),
+        ({"pieces": "<pad>"}, "its pieces must be different strings, of which the first are <pad>, <unk>, <s>, </s>"),
+        (
+            {"pieces": [*SPECIAL_PIECES, 4]},
+            "its pieces must be different strings, of which the first are <pad>, <unk>, <s>, </s>",
+        ),
+        (
+            {"pieces": ["<unk>", "<pad>", "<s>", "</s>", "a"]},
+            "its pieces must be different strings, of which the first are <pad>, <unk>, <s>, </s>",
+        ),
+        (
+            {"pieces": [*SPECIAL_PIECES, "a", "b", "a"]},
+            "its pieces must be different strings, of which the first are <pad>, <unk>, <s>, </s>",
+        ),
         ({"models": [base64.b64encode(b"model").decode(), None]}, "its SentencePiece model is damaged"),
         ({"models": ["", None]}, "its SentencePiece model is damaged"),
         ({"models": [None, base64.b64encode(b"model").decode()]}, "its SentencePiece model is damaged"),

@@ -121,9 +121,9 @@ def test_speeds_are_medians_and_relative_to_the_fastest_peer_of_the_batch():
 def test_a_processor_is_of_the_kind_that_its_flags_say(flags, kind, monkeypatch, tmp_path):
     (tmp_path / "cpuinfo").write_text(f"flags : {flags}\n")
     monkeypatch.setattr(processor, "DESCRIPTION", tmp_path / "cpuinfo")
-    processor.processor_words.cache_clear()
+    processor.processor_features.cache_clear()
     assert processor_kind() == kind
-    processor.processor_words.cache_clear()
+    processor.processor_features.cache_clear()
 
 
 @pytest.mark.parametrize("path", ["no/such/python", "tests"])

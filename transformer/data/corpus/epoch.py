@@ -14,7 +14,7 @@ import functools
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int, Int32, Integer, UInt64
@@ -49,28 +49,11 @@ def pairs_of_epoch(counts: Sequence[int], weights: Sequence[float], seed: int, e
     return np.concatenate(drawn)
 
 
-@runtime_checkable
-class EncodedPairs(Protocol):
-    """The part of a `Corpus` that its epochs read; `Corpus` describes the members."""
-
-    lengths: Int32[np.ndarray, "N 2"]
-    report: dict[str, Any]
-    sampler: "Sampler | None"
-
-    def spread(self, count: int) -> Int[np.ndarray, " M"]: ...
-
-    def sequences(self, side: int, pairs: Chosen) -> Sequences: ...
-
-    def sentences(self, side: int, pairs: Int[np.ndarray, " N"]) -> list[list[int]]: ...
-
-    def annotations(self, pairs: Chosen) -> Annotations: ...
-
-
 @dataclass(frozen=True, eq=False)
 class Epoch:
     """The pairs of a corpus that one epoch reads, in its segmentations."""
 
-    corpus: EncodedPairs
+    corpus: Any  # a `Corpus`, whose module imports this one
     numbers: Int[np.ndarray, " M"] | None  # of the pairs, some of them several times; None: all in order
     draw: Callable[..., Sequences] | None  # a Sampler, in this process or in others; None without subword sampling
     seed: int
@@ -117,7 +100,7 @@ class Epoch:
 class Sampler:
     """Samples sentences of a corpus."""
 
-    corpus: EncodedPairs
+    corpus: Any  # a `Corpus`
     tokenizer: Tokenizer
     rate: float  # BPE-dropout's rate or unigram's alpha
     longest: int  # the greatest length that a plan reserves for a sentence, end-of-sentence included

@@ -26,7 +26,9 @@ class PieceVocabulary:
     """
 
     def __init__(self, pieces: Sequence[str], models: Sequence[bytes | None], side: int = 0) -> None:
-        _check(pieces)
+        is_listed = isinstance(pieces, list | tuple) and all(isinstance(piece, str) for piece in pieces)
+        if not is_listed or tuple(pieces[:SPECIAL]) != SPECIAL_PIECES or len(set(pieces)) < len(pieces):
+            raise UserError(f"its pieces must be different strings, of which the first are {', '.join(SPECIAL_PIECES)}")
         self.pieces = list(pieces)
         self.models = tuple(models)
         self._side = side
@@ -85,12 +87,3 @@ def _processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
     except (TypeError, RuntimeError) as error:
         raise UserError("its SentencePiece model is damaged") from error
     return processor
-
-
-def _check(pieces: Sequence[str]) -> None:
-    if not (isinstance(pieces, list | tuple) and all(isinstance(piece, str) for piece in pieces)):
-        raise UserError("its pieces are not a list of strings")
-    if tuple(pieces[:SPECIAL]) != SPECIAL_PIECES:
-        raise UserError(f"its pieces must begin with {', '.join(SPECIAL_PIECES)}")
-    if len(set(pieces)) < len(pieces):
-        raise UserError("it has a piece twice")
