@@ -4,7 +4,6 @@ import ast
 import importlib.util
 import os
 import traceback
-import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -133,7 +132,6 @@ def difference(old: Config, new: Config) -> dict[str, str]:
 def _literal(text: str) -> Any:
     """Returns the value of a literal of Python, also true, false and none, and all other text unchanged."""
     try:
-        with warnings.catch_warnings(action="ignore"):  # of text such as 1if
-            return ast.literal_eval(text.title() if text.lower() in ("true", "false", "none") else text)
+        return ast.literal_eval(text.title() if text.lower() in ("true", "false", "none") else text)
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return text
