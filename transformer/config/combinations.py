@@ -38,10 +38,6 @@ def _guides_own_heads(c: Config) -> bool:
     return all(layer < num_layers and head < c.model.num_heads for layer, head in heads)
 
 
-def _longest_bucket(c: Config) -> int:
-    return -(-c.data.max_length // c.batch.length_multiple) * c.batch.length_multiple
-
-
 # Conditions under which no run is possible, by the advice that ends the error message.
 COMBINATIONS: dict[str, Callable[[Config], bool]] = {
     "d_model must be divisible by num_heads, or set both d_k and d_v": (
@@ -153,7 +149,12 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
     ),
     "a batch must hold row_multiple pairs of max_length, rounded up to length_multiple; "
     "raise tokens or lower the others": (
-        lambda c: c.batch.plan == "buckets" and c.batch.tokens < c.batch.row_multiple * _longest_bucket(c)
+        lambda c: (
+            c.batch.plan == "buckets"
+            # The longest sentences of which a batch holds row_multiple.
+            and c.batch.tokens // c.batch.row_multiple // c.batch.length_multiple * c.batch.length_multiple
+            < c.data.max_length
+        )
     ),
     "a batch must hold row_multiple rows of packed_length; raise tokens or lower the other two": (
         lambda c: c.batch.plan == "packed" and c.batch.tokens < c.batch.row_multiple * c.batch.packed_length

@@ -163,12 +163,14 @@ class BeamSearch:
             tokens = jnp.take_along_axis(prediction.candidates, tokens, axis=1)
         return best, index // per_parent, tokens, token_log_p
 
-    def is_unfinished(self, state: State) -> Bool[Array, ""]:
-        return (state.position < self.sentences.max_length) & ~state.done.all()
-
     def run(self) -> SearchResult:
         """Returns the `n_best` translations of each row, and which rows are done."""
-        final = jax.lax.while_loop(self.is_unfinished, lambda state: self.step(state)[0], self.start())
+        length = self.sentences.max_length
+        final = jax.lax.while_loop(
+            lambda state: (state.position < length) & ~state.done.all(),
+            lambda state: self.step(state)[0],
+            self.start(),
+        )
         return Hypotheses(*(x[:, : self.n_best] for x in final.ended)), final.done
 
 

@@ -152,7 +152,9 @@ def _read_lines(path: Path, source: Source, label: str) -> Iterator[tuple[str, s
     lines.
     """
     lines = list(enumerate(read_text_file(path), start=1))
-    selected = source.without_blank(lines) if isinstance(source, DocumentSource) else lines
+    selected = lines
+    if isinstance(source, DocumentSource) and len(lines) == len(source.source):
+        selected = list(itertools.compress(lines, source.kept))
     if len(selected) != len(source):
         raise UserError(f"{path}: has {counted(len(lines), 'line')} for {counted(len(source), 'pair')} of {label}")
     for number, line in selected:

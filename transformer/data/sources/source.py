@@ -159,10 +159,6 @@ class DocumentSource(_Selection):
             sides = zip(*before, strict=True)  # one that monolingual pairs do not have stays empty
             yield tuple(separator.join(side) if any(side) else b"" for side in sides)
 
-    def without_blank(self, lines: list[Any]) -> list[Any]:
-        """Returns items of the pairs, of which there may be one for each blank line as well."""
-        return list(itertools.compress(lines, self.kept)) if len(lines) == len(self.source) else lines
-
     @functools.cached_property
     def kept(self) -> Bool[np.ndarray, " _"]:
         """False for blank lines."""

@@ -83,6 +83,11 @@ def _explain(options: Config, source: Source, message: str) -> str:
         list(decoded(source))  # raises UserError, with the encoding, at the first line that is not UTF-8
     if largest := re.search(r"set it to a value <= (\d+)", message):
         return f"{received}: the training text allows at most {largest[1]} {options.kind} pieces; lower it"
+    if needed := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
+        return (
+            f"{received}: the characters of the training text need at least {needed[1]}; raise it, or lower "
+            f"tokenizer.character_coverage={options.character_coverage}"
+        )
     if "sentences_.empty()" in message or "all_chars_count" in message:
         return (
             f"{source.name}: no line can train tokenizer.kind={options.kind}; one must be UTF-8, not only spaces, and "
