@@ -60,6 +60,8 @@ IMPOSSIBLE_COMBINATIONS = (
     ({"tokenizer.shared": False}, ("share_embeddings=all", "shared=False")),
     ({"data.source": "ids"}, ("source=ids", "kind=bpe")),
     ({"tokenizer.kind": "ids"}, ("source=tfds", "kind=ids")),
+    ({"data.source": "ids", "tokenizer.kind": "ids", "data.context": 1}, ("context=1",)),
+    ({"data.source": "ids", "tokenizer.kind": "ids", "data.source_tag": "7"}, ("source_tag=7",)),
     ({"tokenizer.kind": "word", "tokenizer.subword_sampling": 0.1}, ("kind=word", "subword_sampling=0.1")),
     ({"tokenizer.kind": "pieces", "tokenizer.subword_sampling": 0.1}, ("kind=pieces", "subword_sampling=0.1")),
     ({"tokenizer.kind": "char", "tokenizer.byte_fallback": True}, ("kind=char", "byte_fallback=True")),
@@ -83,6 +85,8 @@ IMPOSSIBLE_COMBINATIONS = (
     ({"decoding.rerank": "run:1", "decoding.beam_size": 1}, ("rerank=run:1", "beam_size=1")),
     ({"decoding.shortlist": 8, "decoding.min_length": 2}, ("shortlist=8", "min_length=2", "strategy=beam")),
     ({"data.mixture": ("weight=2",), "data.train_pairs": 9}, ("mixture=('weight=2',)", "train_pairs=9")),
+    ({"tokenizer.user_symbols": ("<a>", "</s>")}, ("user_symbols=('<a>', '</s>')",)),
+    ({"data.source_tag": "<pad>"}, ("source_tag=<pad>",)),
     (
         {
             "training.objective": "causal_lm",

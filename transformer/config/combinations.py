@@ -5,6 +5,7 @@ from typing import Any
 
 from transformer.config.tables import tables
 from transformer.config.types import Config, guided_heads, head_widths, output_limit
+from transformer.support.special_tokens import SPECIAL_PIECES
 
 
 def _objective(c: Config) -> Any:
@@ -111,6 +112,9 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
     "outputs of a language model begin with the prompt; set max_length_factor=1 and max_extra_length=NEW_TOKENS": (
         lambda c: c.training.objective == "causal_lm" and c.decoding.max_length_factor < 1
     ),
+    "the vocabulary has tokens of this name for other purposes; choose another word": (
+        lambda c: not {c.data.source_tag, *c.tokenizer.user_symbols}.isdisjoint(SPECIAL_PIECES)
+    ),
     "a run without a parent has its own vocabulary; set init_from or init_vocabulary=parent": (
         lambda c: c.training.init_vocabulary == "own" and not c.training.init_from
     ),
@@ -131,6 +135,9 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
     ),
     "source=ids needs kind=ids, and kind=ids needs source=ids; set both or neither": (
         lambda c: (c.data.source == "ids") != (c.tokenizer.kind == "ids")
+    ),
+    "integers have no words for tags and between sentences; leave source_tag empty and context=0": (
+        lambda c: c.tokenizer.kind == "ids" and (c.data.source_tag != "" or c.data.context > 0)
     ),
     "only bpe and unigram support subword_sampling and byte_fallback; set them to 0 and false": (
         lambda c: (
