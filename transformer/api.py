@@ -55,7 +55,7 @@ class Model:
     def __init__(self, models: Trained) -> None:
         self.config = models.config
         self.checkpoints = models.checkpoints
-        self._decoder, self._parameters = models.decoder()
+        self._decoder, self._parameters = models.decoder(takes_controls=True)
         self._lock = threading.Lock()
         self._loaded = models.config
 

@@ -45,7 +45,7 @@ def main(arguments: argparse.Namespace) -> None:
     glossary = Glossary.read(arguments.glossary) if arguments.glossary else None
     models = trained.load(split_names(arguments.workdir), arguments.checkpoint, arguments.average, overrides)
     trained.check_translates(models.config, arguments.workdir)
-    decoder, parameters = models.decoder()
+    decoder, parameters = models.decoder(takes_controls=True)
     check_n_best(models.config.decoding, arguments.n_best)
     has_context = models.config.data.context > 0
     if interactive:

@@ -13,8 +13,8 @@ from transformer.checkpoints import trained
 from transformer.config.types import output_limit, with_changes
 from transformer.decoding import documents, evaluation
 from transformer.decoding.control.control import Control
-from transformer.decoding.control.controlled_decoder import ControlledDecoder
 from transformer.decoding.decoders import make_decoder
+from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import EMPTY
 from transformer.distributed import coordination
 from transformer.support.errors import UserError
@@ -84,10 +84,10 @@ def test_a_sentence_is_searched_after_the_translation_of_the_one_before_it(loade
 
 
 def test_a_language_model_continues_each_sentence_by_itself(loaded):
-    known = [getattr(loaded.decoder()[0], field.name) for field in dataclasses.fields(ControlledDecoder)]
+    known = [getattr(loaded.decoder()[0], field.name) for field in dataclasses.fields(TextDecoder)]
     config = ml_collections.ConfigDict(loaded.config)
     config.data.source_language = ""
-    assert type(make_decoder(config, *known)) is ControlledDecoder
+    assert type(make_decoder(config, *known)) is TextDecoder
     assert type(make_decoder(loaded.config, *known)) is documents.DocumentDecoder
 
 

@@ -17,11 +17,11 @@ from transformer.data.sources.lines import parse_number
 from transformer.data.sources.mixture import check_direction
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.batches import Replicas
-from transformer.decoding.control.controlled_decoder import ControlledDecoder
 from transformer.decoding.decoders import make_decoder
 from transformer.decoding.reranking import Scorer
 from transformer.decoding.shortlist import Shortlist
 from transformer.decoding.strategies import SAMPLING, STRATEGIES
+from transformer.decoding.text_decoder import TextDecoder
 from transformer.support import files
 from transformer.support.errors import UserError
 from transformer.training.objectives import OBJECTIVES
@@ -51,10 +51,10 @@ class Trained:
     shortlist: Shortlist | None
     scorers: tuple[Scorer, ...]
 
-    def decoder(self) -> tuple[ControlledDecoder, Replicas]:
+    def decoder(self, takes_controls: bool = False) -> tuple[TextDecoder, Replicas]:
         """Returns a decoder on all local devices, and the parameters as its methods take them: see `make_decoder`."""
         fields = self.graphs, self.tokenizer, self.config.decoding, jax.local_devices(), self.shortlist
-        decoder = make_decoder(self.config, *fields, scorers=self.scorers)
+        decoder = make_decoder(self.config, *fields, scorers=self.scorers, takes_controls=takes_controls)
         return decoder, decoder.place(self.parameters)
 
 
