@@ -19,9 +19,12 @@ from tests.training import tiny
 PAGE = Path("docs/extending.md").read_text(encoding="utf-8")
 
 
-def blocks(kind: str) -> list[str]:
-    """Returns the code blocks of this kind, which is the text after the backquotes."""
-    return re.findall(rf"^```{kind}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+
+OPTIONS = [patch for patch in blocks("diff") if "training/loss.py" not in patch]
+FOCAL, UNLIKELIHOOD, DISTILLATION = LOSSES = [patch for patch in blocks("diff") if "training/loss.py" in patch]
 
 
 def patched_copy(folder: Path, patches: Sequence[str]) -> dict[str, str]:
@@ -62,13 +65,14 @@ def distillation() -> np.ndarray:
     return (NLL - (teacher * LOG_P).sum(axis=-1)) / 2
 
 
-LOSSES = [focal, unlikelihood, distillation]  # in the order of the page
-
-
 @pytest.mark.first_case
-@pytest.mark.parametrize(("number", "expected"), [*enumerate(LOSSES)])
-def test_a_loss_is_right_on_every_mesh_and_with_accumulation(tmp_path, number, expected):
-    environment = patched_copy(tmp_path, [blocks("diff loss")[number]])
+@pytest.mark.parametrize(
+    ("patch", "expected"),
+    [(FOCAL, focal), (UNLIKELIHOOD, unlikelihood), (DISTILLATION, distillation)],
+    ids=["focal", "unlikelihood", "distillation"],
+)
+def test_a_loss_is_right_on_every_mesh_and_with_accumulation(tmp_path, patch, expected):
+    environment = patched_copy(tmp_path, [patch])
     xla_flags = f"--xla_force_host_platform_device_count=4 {os.environ['XLA_FLAGS']}"
     environment |= {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": xla_flags}
     argv = [sys.executable, "-m", "tests.distributed.loss_on_meshes"]
@@ -81,7 +85,7 @@ def test_a_loss_is_right_on_every_mesh_and_with_accumulation(tmp_path, number, e
         assert errors["gradient"] < 1e-5, name
 
 
-@pytest.mark.parametrize("patch", blocks("diff loss"))
+@pytest.mark.parametrize("patch", LOSSES)
 def test_the_patch_of_a_loss_adds_at_most_ten_lines(patch):
     added = [line for line in patch.splitlines() if line.startswith("+") and not line.startswith("+++")]
     assert len(added) <= 10
@@ -90,11 +94,10 @@ def test_the_patch_of_a_loss_adds_at_most_ten_lines(patch):
 @pytest.mark.slow
 def test_a_student_learns_from_its_teacher(tmp_path):
     """Also from the logits: its loss is not that of a student without a teacher."""
-    *_, patch = blocks("diff loss")
     student = tmp_path / "student"
     student.mkdir()
     plain = patched_copy(tmp_path, [])
-    patched = patched_copy(student, [patch])
+    patched = patched_copy(student, [DISTILLATION])
 
     def run(folder: Path, environment: dict[str, str], name: str, **changes) -> float:
         flags = tiny.flags(folder / "runs" / name, training__steps=4, **changes)
@@ -111,7 +114,7 @@ def test_a_student_learns_from_its_teacher(tmp_path):
 
 @pytest.mark.slow
 def test_the_page_adds_options_that_train(tmp_path):
-    environment = patched_copy(tmp_path, blocks("diff"))
+    environment = patched_copy(tmp_path, OPTIONS)
     (command,) = blocks("sh")
     sizes = ["model.num_layers=1", "model.d_model=8", "model.d_ff=8", "model.num_heads=2", "batch.tokens=1024"]
     sizes += ["data.max_length=80", "training.eval_bleu=false", "checkpoint.best_metric=loss"]

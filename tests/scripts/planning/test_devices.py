@@ -110,7 +110,9 @@ def test_a_step_that_the_compiler_of_tpus_rejects_is_one_line(monkeypatch):
     lowered = jax.jit(lambda x: x + 1).lower(1.0)
     monkeypatch.setattr(jax.stages.Lowered, "compile", reject)
     function = SimpleNamespace(lower=lambda: lowered)
-    step = SimpleNamespace(config=tiny.tiny_config(), calls=lambda state, bucket, kind: ((function,), []))
+    step = SimpleNamespace(
+        config=tiny.tiny_config(), batch_call=lambda state, bucket, kind: (function,), shared_calls=lambda state: []
+    )
     bucket = Bucket(8, 16, 16)
     with pytest.raises(UserError) as error:
         compile_shape(step, None, bucket, parse_target("v5e:2x2"))
