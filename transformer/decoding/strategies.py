@@ -45,7 +45,7 @@ STRATEGIES = {
 
 
 def strategy_of(config: Config) -> Strategy:
-    """Returns the strategy of `config.decoding`. Beam search with a coverage penalty is a search of its own."""
+    """Returns the strategy of `config.decoding`. A coverage penalty replaces the search."""
     return Strategy(search_with_coverage) if config.coverage_penalty else STRATEGIES[config.strategy]
 
 
