@@ -17,12 +17,11 @@ from pyarrow import parquet
 
 from scripts.datasets.parquet import is_text
 from transformer.config import keys
-from transformer.data.sources.lines import read_lines, strip_line_end
+from transformer.data.sources.lines import PACKED, read_lines, strip_line_end
 from transformer.support import files
 from transformer.support.errors import UserError, first_of
 
 FILE_NAME = "plan.json"
-PACKED = (".bz2", ".xz", ".zip", ".zst", ".tar", ".tgz")  # formats that are not read, other than .gz
 DOCUMENTATION = (".md", ".json", ".yaml", ".yml")  # of datasets, beside their Parquet files
 SHARD_LINES = 10_000  # without --shards: a few minutes of one CPU core, and what a killed worker does again at most
 UNREADABLE = (OSError, EOFError, zlib.error, pyarrow.ArrowException)

@@ -104,7 +104,7 @@ def test_criterion_and_gradient_are_those_of_the_definition(support, r_drop, is_
     passes = 2 if r_drop else 1
 
     def criterion(logits):
-        losses, _ = token_losses(logits, jnp.asarray(targets), columns, training, passes)
+        losses, _ = token_losses(logits, jnp.asarray(targets), columns, training=training, passes=passes)
         return jnp.sum(jnp.where(targets == PAD, 0.0, losses)) / passes
 
     value, gradient = jax.value_and_grad(criterion)(logits)

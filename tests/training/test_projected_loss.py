@@ -68,7 +68,7 @@ def test_chunks_of_any_size_give_the_same_sums_and_gradients(monkeypatch, r_drop
         columns = Columns.whole(VOCAB)
         training = base.get_config().training
         training.r_drop = r_drop
-        losses = token_losses(logits, targets, columns, training, passes)
+        losses = token_losses(logits, targets, columns, training=training, passes=passes)
         value, sums = sum_losses(losses, logits, targets, columns, (targets != PAD) / passes)
         return 3 * value, sums
 

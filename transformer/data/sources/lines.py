@@ -22,6 +22,7 @@ from transformer.support.errors import UserError
 
 PATIENCE = 0.02  # seconds in which a chunk waits for more lines: long enough for a fast writer to fill its pipe again
 BLOCK_BYTES = 1 << 16  # read at once, as much as a pipe holds; the first ones tell the encoding
+PACKED = (".bz2", ".xz", ".zip", ".zst", ".tar", ".tgz")  # formats that are not read, other than .gz
 _MARKUP = re.compile(r"\s*<(\?xml|!doctype|srcset|refset|tstset)\b", re.IGNORECASE)  # of the first line of test sets
 _CONVERT = "correct the line, or convert the text, as with iconv -f WINDOWS-1252 -t UTF-8"
 

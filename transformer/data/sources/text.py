@@ -14,10 +14,17 @@ from pathlib import Path
 from absl import logging
 
 from transformer.config.types import Config
-from transformer.data.sources.lines import count_lines, different_lengths, is_natural_number, read_lines
+from transformer.data.sources.lines import PACKED, count_lines, different_lengths, is_natural_number, read_lines
 from transformer.support import cache, files
-from transformer.support.errors import UserError, first_of
+from transformer.support.errors import UserError
 
+# What turns other files into the plain or gzip text that is read.
+_CONVERSIONS = {
+    **dict.fromkeys(PACKED, "unpack it"),
+    **dict.fromkeys((".csv", ".json", ".jsonl"), "write each side to a file STEM.LANG, a text a line"),
+    ".parquet": "python -m scripts.get_data --hf=FOLDER reads it",
+    ".tsv": "write each column to a file STEM.LANG, as with cut -f1",
+}
 _TIMEOUT = 30  # seconds without any data before a server counts as unreachable
 
 
@@ -102,8 +109,12 @@ def _find(folder: Path, stem: str, language: str, key: str) -> Path | None:
     for path in (plain, packed):
         if path.is_file():
             return path.parent.resolve() / path.name  # the name of a link tells whether it is gzip
-    present = first_of(sorted(path.name for path in folder.iterdir()), 10, ", ")
-    raise UserError(f"data.{key}={stem}: no {plain.name} or {packed.name} in {folder}; found: {present or 'no file'}")
+    names = (path.name.removesuffix(".gz") for path in folder.iterdir())
+    stems = sorted({name.removesuffix(f".{language}") for name in names if name.endswith(f".{language}")})
+    advice = ", ".join(stems[:10]) if stems else f"no file ending in .{language}"
+    others = sorted(path for path in folder.iterdir() if path.suffix in _CONVERSIONS)
+    advice += "".join(f"; {path.name}: {_CONVERSIONS[path.suffix]}" for path in others[:3])
+    raise UserError(f"data.{key}={stem}: no {plain.name} or {packed.name} in {folder}; found: {advice}")
 
 
 def download(data: Config) -> Path:
