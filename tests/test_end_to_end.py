@@ -154,7 +154,8 @@ def test_data_that_cannot_be_trained_on(tmp_path, capsys):
     write_text(tmp_path, "train", b"one\ntwo\n", b"eins\n")
     assert f"{tmp_path / 'train.en'} has 2 lines and {tmp_path / 'train.de'} has 1: line N of one must" in says()
     write_text(tmp_path, "train", b"one\ntwo\n" * 20, b"eins\nzwei\n" * 20)
-    assert "config.batch.tokens=8, config.batch.row_multiple=8, config.data.max_length=32, " in says(batch__tokens=8)
+    values = ("batch.tokens=8", "batch.row_multiple=8", "batch.length_multiple=8", "data.max_length=32")
+    assert all(f"config.{value}" in says(batch__tokens=8) for value in values)
     assert "mesh.data=1 mesh.fsdp=2 mesh.tensor=1: the product must be 1, " in says(mesh__data=1, mesh__fsdp=2)
 
 
