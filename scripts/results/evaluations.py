@@ -3,7 +3,7 @@
 import itertools
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,16 +19,20 @@ from transformer.config.keys import flatten, keys_of
 from transformer.config.loading import with_values
 from transformer.config.types import Config
 from transformer.data.sources.lines import read_text_file
-from transformer.decoding.bleu import Language, bleu_language, metrics_in
+from transformer.decoding.bleu import METRICS, Language, bleu_language, metrics_in
 from transformer.run.record import read_record
 from transformer.support import files
 from transformer.support.environment import CONTENTS, TRAINING_CORPUS
-from transformer.support.errors import UserError
+from transformer.support.errors import MALFORMED, UserError
 from transformer.training.objectives import OBJECTIVES
 from transformer.workdir import Workdir, open_existing
 
 NEUTRAL = (LOG, PATH, MESH, HOST)  # scopes of keys that do not change what a run computes
-
+RESULT_TYPES = {"split": str | None, "step": int, "averaged": int, "sentences": int, "models": list, "decoding": dict}
+RESULT_TYPES |= {"shortlist": str | None}
+FIRST_METRICS = ("bleu_lowercase_tokenized", "bleu", "chrf")  # those that the oldest evaluations have too
+RESULT_TYPES |= {name: float | int for name in FIRST_METRICS} | {f"{name}_signature": str for name in FIRST_METRICS}
+ENVIRONMENT_TYPES = {"commit": str | None, "uncommitted_changes": bool | None, "cpu_count": int | None, "devices": list}
 
 Settings = dict[str, Any]  # by dotted key; also a JSON object
 
@@ -101,7 +105,9 @@ class Evaluation:
     def language(self) -> Language:
         """The language of the translations, with the tokenizer that the signature of `bleu` names with a version."""
         signed = self.result["bleu_signature"].partition("|tok:")[2]
-        tokenizer = next(name for name in BLEU.TOKENIZERS if signed.startswith(name))
+        tokenizer = next((name for name in BLEU.TOKENIZERS if signed.startswith(name)), None)
+        if tokenizer is None:
+            raise UserError(f"{self.path}: damaged (bleu_signature names no tokenizer); run transformer.evaluate again")
         return bleu_language(with_values(self.config, self.languages).data)._replace(tokenizer=tokenizer)
 
     @property
@@ -133,7 +139,12 @@ class Evaluation:
     @cached_property
     def model_scores(self) -> list[float]:
         """The search's score of each sentence."""
-        return [json.loads(line)["score"] for line in self._read_lines("sentences.jsonl")]
+        try:
+            return [float(json.loads(line)["score"]) for line in self._read_lines("sentences.jsonl")]
+        except MALFORMED as error:
+            path = self.path.with_name(f"{self.path.stem}.sentences.jsonl")
+            reason = f"{type(error).__name__}: {error}"
+            raise UserError(f"{path}: damaged ({reason}); run transformer.evaluate again") from error
 
     def _read_lines(self, ending: str) -> list[str]:
         # The path in the result is wrong once the workdir has been moved.
@@ -180,17 +191,25 @@ def evaluate_command(workdir: Path, flags: Sequence[str] = ()) -> str:
 def read_evaluation(path: Path) -> Evaluation:
     """Reads the evaluation in a .json file. Raises UserError if the file or the record of its run is damaged."""
     result = read_result(path)
+    workdir, config = open_existing(_evaluated_run(path, result), f"{path}: its run")
+    return Evaluation(path, workdir.path, config, _read_object(workdir.environment, ENVIRONMENT_TYPES), result)
+
+
+def _evaluated_run(path: Path, result: Settings) -> Path:
+    """Returns the workdir that the file is in, or the one it names if `--output=FOLDER` has put it elsewhere."""
     around = Workdir(path.parent.parent)
-    is_inside = around.evaluations == path.parent and around.config.exists()
-    # An evaluation that --output=FOLDER has put elsewhere names its workdir.
-    folder = around.path if is_inside else Path(result["models"][0]["workdir"])
-    workdir, config = open_existing(folder, f"{path}: its run")
-    return Evaluation(path, workdir.path, config, read_result(workdir.environment), result)
+    if around.evaluations == path.parent and around.config.exists():
+        return around.path
+    try:
+        return Path(result["models"][0]["workdir"])
+    except (*MALFORMED, IndexError) as error:
+        raise UserError(f"{path}: is in no workdir, and names none; run transformer.evaluate again") from error
 
 
 def read_result(path: Path) -> Settings:
-    """Reads a JSON object that a command of `transformer` saved. Raises UserError if it is damaged."""
-    return files.read_json(path, lambda content: {**content}, "run transformer.evaluate again or restore it")
+    """Reads a JSON object that transformer.evaluate printed or saved. Raises UserError if it is damaged."""
+    result = _read_object(path, RESULT_TYPES)
+    return _read_object(path, {name: float | int for name in METRICS if name in result})
 
 
 def read_evaluations(workdir: Workdir) -> list[Evaluation]:
@@ -203,6 +222,18 @@ def read_evaluations(workdir: Workdir) -> list[Evaluation]:
     # A flag that repeats the configured value makes the same evaluation under another name.
     distinct = {json.dumps([evaluation.settings, evaluation.result["step"]]): evaluation for evaluation in own}
     return list(distinct.values())
+
+
+def _read_object(path: Path, types: Mapping[str, Any]) -> Settings:
+    """Reads a JSON object. Raises UserError if it cannot be read or lacks values of these types."""
+
+    def check(content: Settings) -> Settings:
+        for key, expected in types.items():
+            if not isinstance(content[key], expected):
+                raise TypeError(f"{key}={content[key]}")
+        return content
+
+    return files.read_json(path, check, "run transformer.evaluate again or restore it")
 
 
 def short_commit(environment: Settings) -> str:

@@ -186,6 +186,8 @@ def test_one_run_is_shown_with_its_worst_sentences(evaluated, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert f"line {worst[0]['line']}: chrF {worst[0]['chrf']:.1f}" in lines
     assert any("There is only one system" in line for line in lines)
+    (path / "evaluations" / "valid-step9.sentences.jsonl").write_text("{}\n" * 20)
+    assert "valid-step9.sentences.jsonl: damaged (KeyError: 'score')" in error(capsys, path)
 
 
 def test_the_first_line_says_how_every_system_was_decoded(evaluated, capsys):
@@ -242,6 +244,8 @@ def test_evaluations_of_other_text_are_refused(pair, evaluated, tmp_path, capsys
     [
         ("evaluations/valid-step9.json", "{", "valid-step9.json: damaged"),
         ("evaluations/valid-step9.json", "[]", "valid-step9.json: damaged (TypeError"),
+        ("evaluations/valid-step9.json", "{}", "valid-step9.json: damaged (KeyError: 'split')"),
+        ("evaluations/valid-step9.json", '{"split": 3}', "valid-step9.json: damaged (TypeError: split=3)"),
         ("evaluations/valid-step9.references.txt", None, "valid-step9.references.txt: No such file"),
         ("evaluations/valid-step9.hypotheses.txt", "ein\n", "valid-step9.hypotheses.txt: has 1 lines, must have 20"),
         ("environment.json", "", "environment.json: damaged"),

@@ -107,6 +107,8 @@ def test_an_evaluation_outside_the_workdirs_names_its_run(evaluated, tmp_path, c
     saved = json.loads((folder / "a.json").read_text())
     (folder / "a.json").write_text(json.dumps(saved | {"models": [{"workdir": str(tmp_path / "moved")}]}))
     assert f"{folder / 'a.json'}: its run={tmp_path / 'moved'}: no such folder" in error(capsys, folder / "a.json")
+    (folder / "a.json").write_text(json.dumps(saved | {"models": [{}]}))
+    assert "a.json: is in no workdir, and names none" in error(capsys, folder / "a.json")
 
 
 def test_missing_and_ambiguous_evaluations_are_refused(evaluated, capsys):

@@ -77,6 +77,9 @@ def test_the_papers_bleu_is_a_column_if_an_evaluation_has_it(finished, capsys):
     assert header[5:9] == ["bleu_lowercase_tokenized", "bleu", "chrf", "bleu_paper"]
     assert (both[8], other[8]) == ("28.50 ± 0.71", "")
     assert output.rstrip().endswith("Signatures: `b`, `c`, `l`, `p`.")
+    file.write_text(json.dumps(json.loads(file.read_text()) | paper | {"bleu_paper": "high"}))
+    assert cli.execute(report.make_parser(), report.main, argv) == 2
+    assert "bleu_paper=high" in capsys.readouterr().err
 
 
 def test_a_sweep_stands_for_its_complete_trials(finished, tmp_path, capsys):
