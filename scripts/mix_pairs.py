@@ -85,7 +85,7 @@ def translated_pairs(folder: Path, tag: str, pair: tuple[str, str]) -> Iterator[
     if not (folder / FILE_NAME).is_file():
         raise UserError(f"--translated={folder}: has no {FILE_NAME}; name an output of scripts.translate_corpus")
     plan = open_plan(folder, {})
-    back = plan.request["model"]["languages"]
+    back = plan.request.get("model", {}).get("languages") or pair[::-1]  # outputs of older commits do not name them
     if [*map(base_code, back)] != [*map(base_code, pair[::-1])]:
         raise UserError(
             f"--translated={folder}: is from {back[0]} to {back[1]}; for {'-'.join(pair)}, translate text of {pair[1]} "

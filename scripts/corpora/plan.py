@@ -75,7 +75,7 @@ class Plan(NamedTuple):
 
         Raises UserError if the file of a shard cannot be read.
         """
-        columns = ["line", "source", "translation", "cut"]
+        columns = ["line", "source", "translation", "cut"]  # older shards do not have `cut`
         for path in map(self.path, self.shards):
             try:
                 with parquet.ParquetFile(path) as file:
@@ -84,7 +84,7 @@ class Plan(NamedTuple):
                 raise _unreadable(path, error, "delete it, and scripts.translate_corpus makes it again") from error
             lines = itertools.groupby(rows, key=lambda row: (row["line"], row["source"]))
             for (_, text), group in lines:
-                yield text, ["" if row["cut"] else row["translation"] or "" for row in group]
+                yield text, ["" if row.get("cut") else row["translation"] or "" for row in group]
 
     def read(self, shard: Shard) -> Iterator[bytes | None]:
         """Yields the lines of a shard; None for a missing value of Parquet."""

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from pyarrow import parquet
 
 from scripts import mix_pairs
 from scripts.corpora import translator
@@ -88,6 +89,18 @@ def test_translations_must_be_complete(flags, tmp_path, capsys):
     for ratio in ("0.0", "inf", "nan"):
         assert run(mix_pairs, *flags, f"--output={tmp_path / 'mixed'}", f"--ratio={ratio}") == 2
         assert f"--ratio={ratio}: must be above 0, and finite" in capsys.readouterr().err
+
+
+def test_translations_of_older_commits_are_read(flags, tmp_path):
+    plan = tmp_path / "translated" / "plan.json"
+    record = json.loads(plan.read_text())
+    del record["request"]["model"]
+    plan.write_text(json.dumps(record))
+    for path in sorted(Path(tmp_path, "translated").glob("shard*")):
+        parquet.write_table(parquet.read_table(path).drop_columns("cut"), path)
+    assert run(mix_pairs, *flags, f"--output={tmp_path / 'mixed'}") == 0
+    german = ["drei", "sechs", "sieben", "acht", "neun zehn"]
+    assert (tmp_path / "mixed" / "train.de").read_text().splitlines() == REAL["de"] + german
 
 
 def test_a_damaged_shard_is_named(flags, tmp_path, capsys):
