@@ -13,8 +13,9 @@ from absl import logging
 from optuna.distributions import check_distribution_compatibility, distribution_to_json, json_to_distribution
 from optuna.samplers import RandomSampler
 
+from configs.rules import HOST, LOG, MESH
 from scripts.sweeping.description import Sweep
-from transformer.config.keys import declared_keys
+from transformer.config.keys import declared_keys, keys_of
 from transformer.support import files, locks
 from transformer.support.errors import UserError
 from transformer.workdir import Workdir
@@ -142,5 +143,6 @@ def _difference(recorded: Record, record: Record) -> str:
     defaults = json.loads(json.dumps({key: declared.default for key, declared in declared_keys().items()}))
     before = defaults | recorded["task"]
     after = defaults | record["task"]
-    pairs += [(key, before.get(key), after.get(key)) for key in before | after]
+    ignored = keys_of(MESH, HOST, LOG)  # older records have some of them
+    pairs += [(key, before.get(key), after.get(key)) for key in before | after if key not in ignored]
     return "; ".join(f"{name}: {old} -> {new}" for name, old, new in pairs if old != new)[:500]

@@ -16,6 +16,7 @@ def test_a_key_that_base_has_got_since_and_another_note_do_not_make_another_swee
     config = with_values(base.get_config(), {})
     record = folder.describe(sweep, Training(config, folder).identity)
     del record["task"]["model.layer_drop"]
+    record["task"]["training.log_every"] = 50  # which older records have
     files.write_json(folder.record, record)
     noted = with_values(config, {"training.note": "why"})
     assert folder.describe(sweep, Training(noted, folder).identity)["study"] == record["study"]
