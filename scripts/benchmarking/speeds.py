@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -29,13 +29,24 @@ class Comparison(NamedTuple):
 
 
 def compare(batch: str, task: Mapping[str, Any], contenders: Sequence[Contender], python: str | None) -> Comparison:
-    """Measures all systems. A peer that cannot be prepared, or counts other tokens, is left out.
+    """Measures all systems. A peer that fails, or counts other tokens, is left out.
 
     So are all systems in bfloat16 on a processor that emulates it, where a repetition may take minutes. `python` is the
     interpreter of the peers; None measures only ours. Raises UserError if one of our systems fails.
     """
     workers = []
     left_out = {}
+
+    @contextlib.contextmanager
+    def leaving_out(contender: Contender) -> Iterator[None]:
+        try:
+            yield
+        except Failed as failed:
+            if not contender.is_peer:
+                raise UserError(f"{contender.name}: {failed}") from None
+            logging.warning("%s is left out: %s", contender.name, failed)
+            left_out[contender.name] = str(failed)
+
     with contextlib.ExitStack() as stack:
         for contender in contenders:
             if contender.is_peer and python is None:
@@ -47,20 +58,17 @@ def compare(batch: str, task: Mapping[str, Any], contenders: Sequence[Contender]
                 continue
             logging.info("Preparing %s.", contender.name)
             interpreter = python if contender.is_peer else sys.executable
-            try:
+            with leaving_out(contender):
                 worker = stack.enter_context(running(interpreter, contender, task))
                 if workers and worker.tokens != workers[0].tokens:
                     raise Failed(f"counts {worker.tokens} tokens, not {workers[0].tokens}")
                 workers.append(worker)
-            except Failed as failed:
-                if not contender.is_peer:
-                    raise UserError(f"{contender.name}: {failed}") from None
-                logging.warning("%s is left out: %s", contender.name, failed)
-                left_out[contender.name] = str(failed)
         for number in range(REPETITIONS):
             logging.info("%s: repetition %d of %d.", batch, number + 1, REPETITIONS)
             for worker in workers:
-                worker.repeat()
+                with leaving_out(worker.contender):
+                    worker.repeat()
+            workers = [worker for worker in workers if worker.contender.name not in left_out]
     return Comparison(batch, workers, left_out)
 
 

@@ -49,7 +49,8 @@ def test_systems_take_turns_after_their_warm_up(tmp_path):
 
 def test_a_peer_that_fails_is_left_out_with_its_reason_in_one_line(tmp_path):
     missing = Contender("d", "tests.scripts.benchmarking.no_such_module:prepare", is_peer=True)
-    peers = [fake("b", True, fails=True), fake("c", True, tokens=11), missing, fake("e", True, dies_after=1)]
+    peers = [fake("b", True, fails=True), fake("c", True, tokens=11), missing]
+    peers.append(fake("e", True, dies_after=WARM_UPS * 4 + 4))
     comparison = compare(tmp_path / "trace", [fake("a"), *peers])
     assert [worker.contender.name for worker in comparison.workers] == ["a"]
     assert comparison.left_out["b"] == "ValueError: cannot be"
