@@ -23,6 +23,9 @@ from transformer.support.errors import UserError
 
 
 def main(arguments: argparse.Namespace) -> None:
+    for split in SPLITS:
+        if getattr(arguments, split) and not arguments.train:
+            raise UserError(f"--{split}={getattr(arguments, split)}: is for --train; leave it out")
     output = arguments.output
     if arguments.tfds:
         print(json.dumps(tfds.prepare(arguments.tfds, output, arguments.archives)))

@@ -135,6 +135,8 @@ def test_flags_that_exclude_each_other_are_refused(tmp_path, capsys):
     output = f"--output={tmp_path / 'data'}"
     assert "one of the arguments --recipe --train --hf --tfds is required" in error(capsys, "--pair=en-de", output)
     assert "--hf: not allowed with argument --recipe" in error(capsys, "--pair=en-de", "--recipe=a", "--hf=b", output)
+    for flag in ("--validation=c", "--test=c"):
+        assert f"{flag}: is for --train" in error(capsys, "--pair=en-de", "--hf=b", flag, output)
     assert "--pair=SOURCE-TARGET: is missing" in error(capsys, "--recipe=a", output)
 
 
