@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer.support.environment import REPOSITORY
-from transformer.support.errors import UserError
+from transformer.support.errors import MALFORMED, UserError
 
 FOLDER = Path(__file__).resolve().parent
 NO_REFERENCE = 3  # exit code of a runtime whose toolkit computes another model than was trained
@@ -77,12 +77,16 @@ def find_python(flag: str | None, is_here: bool) -> Path | None:
 def ask(python: Path, runtime: str, request: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the other toolkit's answer.
 
-    Raises Unavailable if its packages are missing, and CannotDecode if it fails.
+    Raises Unavailable if it cannot start, lacks packages or breaks the protocol, and CannotDecode if it fails.
     """
     began = time.perf_counter()
-    command = [python, "-I", FOLDER / f"{runtime}.py"]
+    program = FOLDER / f"{runtime}.py"
+    command = [python, "-I", program]
     text = json.dumps(request)
-    done = subprocess.run(command, input=text, capture_output=True, encoding="utf-8", errors="replace", check=False)
+    try:
+        done = subprocess.run(command, input=text, capture_output=True, encoding="utf-8", errors="replace", check=False)
+    except OSError as error:
+        raise Unavailable(f"{python}: {error.strerror}") from error
     if done.returncode:
         reason = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
         if reason.startswith(("ModuleNotFoundError", "ImportError")):
@@ -90,7 +94,16 @@ def ask(python: Path, runtime: str, request: Mapping[str, Any]) -> dict[str, Any
         if done.returncode == NO_REFERENCE:
             raise Unavailable(reason)
         raise CannotDecode(f"the other toolkit cannot decode it: {reason:.300}")
-    answer = json.loads(done.stdout)
-    if not all(map(math.isfinite, answer["scores"] or [])):
+    try:
+        answer = json.loads(done.stdout)
+        count = len(request["sources"])
+        scores = answer["scores"]
+        if not len(answer["greedy"] or answer["beam"]) == len(answer["beam"]) == len(scores or answer["beam"]) == count:
+            raise ValueError(f"not {count} translations")
+        is_finite = all(map(math.isfinite, scores or []))
+        answer |= {"versions": dict(answer["versions"]), "seconds": time.perf_counter() - began}
+    except MALFORMED as error:
+        raise Unavailable(f"{program}: the answer breaks the protocol ({type(error).__name__}: {error})") from error
+    if not is_finite:
         raise CannotDecode("the other toolkit has scores that are NaN or infinite")
-    return answer | {"seconds": time.perf_counter() - began}
+    return answer

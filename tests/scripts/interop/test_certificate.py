@@ -238,7 +238,10 @@ def test_without_the_toolkit_a_model_is_uncertified(toy, tmp_path, capsys, monke
     [
         ("raise ValueError('a variant')", "cannot decode it: ValueError: a variant"),
         ("import os; os.abort()", "cannot decode it: exit code -6"),
-        ('print(\'{"greedy": [], "beam": [], "scores": [NaN]}\')', "has scores that are NaN or infinite"),
+        (
+            'print(\'{"greedy": "abcde", "beam": "abcde", "scores": [0, 0, NaN, 0, 0], "versions": {}}\')',
+            "has scores that are NaN or infinite",
+        ),
     ],
 )
 def test_a_toolkit_that_cannot_read_a_variant_leaves_an_import_uncertified(toy, tmp_path, capsys, program, reason):
@@ -251,6 +254,38 @@ def test_a_toolkit_that_cannot_read_a_variant_leaves_an_import_uncertified(toy, 
     assert run(export, f"--workdir={workdir}", "--format=toy", *flags(tmp_path, "exported")) == 2
     assert reason in error(capsys)
     assert not list(tmp_path.glob("*exported*"))
+
+
+@pytest.mark.first_case
+@pytest.mark.usefixtures("decoded_once")
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("print('a banner')", "the answer breaks the protocol (JSONDecodeError"),
+        ("print('[]')", "the answer breaks the protocol (TypeError"),
+        ("print('{}')", "the answer breaks the protocol (KeyError"),
+        ('print(\'{"greedy": [], "beam": [], "scores": null}\')', "not 5 translations"),
+        ('print(\'{"greedy": "abcde", "beam": "abcde", "scores": null}\')', "(KeyError: 'versions')"),
+    ],
+)
+def test_a_toolkit_that_breaks_the_protocol_leaves_a_model_uncertified(toy, tmp_path, program, reason):
+    (tmp_path / "toy.py").write_text(f"{program}\n")
+    assert run(import_model, f"--from={toy()}", *flags(tmp_path, "imported")) == 0
+    command = run(export, f"--workdir={tmp_path / 'imported'}", "--format=toy", *flags(tmp_path, "exported"))
+    assert command == 0
+    for name in ("imported", "exported"):
+        certified = read(tmp_path / name)
+        assert certified["verdict"] == "uncertified" and reason in certified["reasons"][0]
+
+
+@pytest.mark.usefixtures("decoded_once")
+def test_a_runtime_that_cannot_start_leaves_a_model_uncertified(toy, tmp_path):
+    program = tmp_path / "program"
+    program.write_bytes(b"no program")
+    program.chmod(0o755)
+    output, _, texts = flags(tmp_path, "imported")
+    assert run(import_model, f"--from={toy()}", output, texts, f"--runtime={program}") == 0
+    assert read(tmp_path / "imported")["reasons"] == [f"{program}: Exec format error"]
 
 
 def test_mistakes_are_errors_of_one_line_before_work_begins(model, toy, tmp_path, capsys, monkeypatch):
