@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ LOG_TICKS = [digit * 10**power for power in range(7) for digit in (1, 2, 5)]
 LEAST_RATIO = 5.0  # of the values on a logarithmic axis; a smaller range has too few round numbers
 HEIGHT = {1: 110, 2: 150}
 LABELS = 55  # width of a panel's axis
-MAX_MARKED = 40  # points of a panel; with more, the curves have no marks at them
+MAX_MARKED = 40  # points of a panel; with more, curves of several points have no marks at them
 
 
 def draw(
@@ -90,7 +91,9 @@ def panel(
     legend = box if len(systems) > 1 else None
     color = theme.categories(alt.Color, "system", systems, theme.CATEGORICAL, legend=legend)
     dash = theme.categories(alt.StrokeDash, "system", systems, theme.DASHES, legend=legend)
-    thick = alt.MarkDef(type="line", point=alt.OverlayMarkDef(size=12) if len(records) <= MAX_MARKED else False)
+    shortest = min(Counter(record["run"] for record in records).values())
+    is_marked = shortest == 1 or len(records) <= MAX_MARKED  # a line of one point is only its mark
+    thick = alt.MarkDef(type="line", point=alt.OverlayMarkDef(size=12) if is_marked else False)
     name = title(metric)
     if metric in METRICS or metric in TEACHER_FORCED:
         name = f"{SPLITS[split]} {name}"

@@ -7,6 +7,7 @@ import altair as alt
 import numpy as np
 
 from scripts.charts import theme
+from transformer.support.errors import UserError
 
 OVERLAP = 0.04  # of neighbouring cells, as a fraction of their size
 TICK_LABELS = 8  # numbers on an axis, at most
@@ -53,7 +54,12 @@ def heat_map(
       numbers: the format of the value that each cell shows, as d3 writes it; None: cells show only colours.
       palette: colours of equal steps over the domain.
       has_grid: draws white lines between cells.
+
+    Raises:
+      UserError: a number is not finite.
     """
+    if not all(np.isfinite(matrix).all() for _, matrix in matrices):
+        raise UserError(f"{value}: has numbers that are not finite, which cannot be drawn; choose another checkpoint")
     height, width = matrices[0][1].shape
     values = [
         {**panel, "row": row, "column": column, "value": float(number)}

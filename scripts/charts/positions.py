@@ -60,8 +60,8 @@ def encodings(length: int, d_model: int, kind: str) -> np.ndarray:
     formulas = [name for name in POSITIONS if name.startswith("sinusoidal") or name == "rotary"]
     if kind not in formulas:
         raise UserError(f"kind={kind}: must be one of {', '.join(formulas)}")
-    if d_model % 2:
-        raise UserError(f"d_model={d_model}: must be even")
+    if d_model < 2 or d_model % 2:
+        raise UserError(f"d_model={d_model}: must be even, at least 2")
     if kind == "rotary":
         vector = jnp.repeat(jnp.array([1.0, 0.0]), d_model // 2)
         vectors = jnp.broadcast_to(vector, (1, length, 1, d_model))

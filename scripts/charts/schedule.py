@@ -21,6 +21,8 @@ def draw(curves: Sequence[tuple[int, int]] = CURVES, steps: int = 20_000, column
     """Returns the paper's schedule (equation 3) for pairs of d_model and warm-up steps, which must be positive."""
     named = {}
     for d_model, warmup in curves:
+        if min(d_model, warmup) < 1:
+            raise UserError(f"curves={d_model}:{warmup}: d_model and warm-up must be at least 1")
         config = base.get_config().optimizer
         config.update(schedule="inverse_sqrt", learning_rate=1.0, warmup_steps=warmup)
         named[f"d_model {d_model}, warm-up {warmup:,}"] = make_schedule(config, d_model, steps)

@@ -106,3 +106,13 @@ def test_a_small_range_has_a_linear_axis(tmp_path, last, scale):
     (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     (panel,) = curves.draw([run], metrics=("perplexity",)).to_dict()["concat"]
     assert panel["layer"][0]["encoding"]["y"]["scale"].get("type", "linear") == scale
+
+
+def test_a_line_of_one_point_has_a_mark_beside_longer_lines(tmp_path):
+    longer = add_run(tmp_path / "longer", {step: 1.0 / step for step in range(1, 60)})
+    single = add_run(tmp_path / "single", {1: 1.0}, seed="1")
+
+    def symbols(*runs: Path) -> list[dict]:
+        return [mark for mark in marks(curves.draw(runs, metrics=("loss",))) if mark["marktype"] == "symbol"]
+
+    assert symbols(longer, single) and not symbols(longer)

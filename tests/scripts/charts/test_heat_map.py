@@ -2,10 +2,12 @@
 
 import altair as alt
 import numpy as np
+import pytest
 import vl_convert
 
 from scripts.charts import theme
 from scripts.charts.heat_map import Axis, heat_map
+from transformer.support.errors import UserError
 
 MATRIX = np.array([[0.0, 0.125, 0.25], [0.5, 0.75, 1.0]])
 
@@ -29,6 +31,11 @@ def test_each_cell_has_the_colour_of_its_value_at_its_row_and_column():
     }
     rgb = {place: f"rgb({', '.join(str(int(c[i : i + 2], 16)) for i in (1, 3, 5))})" for place, c in expected.items()}
     assert drawn == rgb
+
+
+def test_numbers_that_are_not_finite_are_refused():
+    with pytest.raises(UserError, match="weight: has numbers that are not finite"):
+        draw(np.array([[0.5, np.nan]]))
 
 
 def test_axes_have_round_numbers_or_every_label():

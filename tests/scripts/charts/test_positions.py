@@ -41,6 +41,7 @@ def test_other_kinds_have_the_same_planes():
         ({"panels": ("heat",)}, "panels=heat: must be of heat_map, products"),
         ({"length": 1}, "length=1: must be at least 2"),
         ({"d_model": 7}, "d_model=7: must be even"),
+        ({"d_model": 0}, "d_model=0: must be even, at least 2"),
         ({"kind": "learned"}, "kind=learned: must be one of sinusoidal, .*, sinusoidal_marian, rotary$"),
     ],
 )

@@ -18,6 +18,9 @@ def test_the_curves_are_equation_3():
         assert {1.0, float(warmup), 20_000.0} <= {step for of_name, step in points if of_name == name}
 
 
-def test_a_single_step_is_refused():
+def test_numbers_that_are_not_positive_and_a_single_step_are_refused():
+    for curve in ((512, 0), (0, 4000)):
+        with pytest.raises(UserError, match=f"curves={curve[0]}:{curve[1]}: d_model and warm-up must be at least 1"):
+            schedule.draw([curve])
     with pytest.raises(UserError, match="steps=1: must be at least 2"):
         schedule.draw(steps=1)
