@@ -1,5 +1,6 @@
 """The sections of the report's page, and those on the runs, their settings and their curves."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from scripts.results.systems import System
 from transformer.config.keys import show
 from transformer.decoding.bleu import metrics_in
 from transformer.support.environment import FINGERPRINTS, read_environment
+from transformer.support.errors import UserError
 from transformer.workdir import describe_note
 
 HEADER = (
@@ -75,7 +77,9 @@ def _row(run: RecordedRun, system: str) -> tuple[str, ...]:
     steps = f"{max((line['step'] for line in run.record), default=0):,} of {config.training.steps:,} steps"
     devices = environment.get("devices") or ["unknown"]
     seconds = training_seconds(run.record)
-    digests = read_contents(run.workdir.path)
+    digests = {}
+    with contextlib.suppress(UserError):  # the record is damaged
+        digests = read_contents(run.workdir.path)
     languages = "-".join(filter(None, (config.data.source_language, config.data.target_language)))
     return (
         run.label,
@@ -106,7 +110,10 @@ def settings_section(runs: Sequence[RecordedRun]) -> Section:
 
 def curve_section(runs: Sequence[RecordedRun]) -> Section:
     notes = [f"{run.label} has no record of training." for run in runs if not run.record]
-    systems = curves.group([run for run in runs if run.record])
+    try:
+        systems = curves.group([run for run in runs if run.record])
+    except UserError as error:  # a record of data is damaged
+        return Section("curves", "Curves", None, [*notes, f"There are no curves: {error}."])
     charts = {}
     panels = {}
     for metric, split in (*LOSSES, *((name, "valid") for name in metrics_in("log")), *OTHERS):

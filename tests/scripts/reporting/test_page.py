@@ -11,12 +11,14 @@ import pytest
 
 import transformer
 from scripts import report
-from scripts.reporting import scores
+from scripts.reporting import scores, sections
 from scripts.reporting.attention_and_beams import Inspected, attention_section, entropy
 from scripts.results.runs import read_runs
 from tests.checkpoints.workdirs import run
+from tests.scripts.evaluated import make_run
 from tests.scripts.reporting.hostile_runs import REFERENCES, SCRIPT, SOURCES
 from transformer.decoding.forced_decoding import Attention
+from transformer.support.environment import CONTENTS
 
 
 class Elements(HTMLParser):
@@ -99,6 +101,17 @@ def test_what_is_missing_is_said(html):
         "begun has no evaluation of the split valid; run",
     ):
         assert note in html
+
+
+def test_a_damaged_record_of_data_is_unknown(tmp_path):
+    path = make_run(tmp_path / "run")
+    (path / "metrics.jsonl").write_text('{"step": 1, "split": "valid", "loss": 1.0}\n')
+    (path / CONTENTS).write_text("{")
+    read = read_runs([path])
+    (row,) = sections.runs_section(read, []).content["rows"]
+    assert row[sections.HEADER.index("training data")] == "unknown"
+    (note,) = sections.curve_section(read).notes
+    assert f"{CONTENTS}: damaged" in note
 
 
 def test_tokens_are_written_as_in_all_charts():
