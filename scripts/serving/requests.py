@@ -48,7 +48,7 @@ async def read_fields(request: Request, limits: Limits) -> Fields:
     kind = header.partition(";")[0].strip().lower()
     if kind == "application/json":
         try:
-            fields = json.loads(bytes(body))
+            fields = json.loads(bytes(body), object_pairs_hook=_distinct)
             json.dumps(fields, ensure_ascii=False).encode()  # fails for half a surrogate pair
         except (ValueError, RecursionError):
             raise HTTPException(400, "Invalid JSON format") from None
@@ -81,6 +81,12 @@ async def _read_multipart(request: Request, header: str, body: bytes) -> list[tu
     headers = [(b"content-type", re.sub("charset", "_", header, flags=re.IGNORECASE).encode("latin-1"))]
     async with Request({**request.scope, "headers": headers}, receive).form(max_files=0) as form:
         return form.multi_items()
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> Fields:
+    if len(fields := dict(pairs)) < len(pairs):
+        raise HTTPException(400, "Invalid JSON format: an object has a name twice")
+    return fields
 
 
 def check_key(fields: Fields, keys: Sequence[str]) -> None:

@@ -304,6 +304,13 @@ def test_what_is_served_is_listed(client):
     assert settings["charLimit"] == LIMITS.characters and settings["keyRequired"] is False
 
 
+def test_a_name_that_comes_twice_in_an_object_is_refused(client):
+    body = '{"q": "1", "q": "2", "source": "in", "target": "out"}'
+    response = client.post("/translate", content=body, headers={"content-type": "application/json"})
+    assert response.status_code == 400
+    assert response.json() == {"error": "Invalid JSON format: an object has a name twice"}
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
