@@ -74,6 +74,8 @@ IMPOSSIBLE_COMBINATIONS = (
         ("tokens=4095", "row_multiple=8", "packed_length=512"),
     ),
     ({"optimizer.weight_decay": 0.01}, ("name=adam", "weight_decay=0.01")),
+    ({"training.steps": 3999, "training.eval_every": 100}, ("warmup_steps=4000", "steps=3999")),
+    ({"training.eval_every": 100_001}, ("eval_every=100001", "steps=100000")),
     (
         {"training.init_from": "runs/a", "model.target_vectors": "vectors.txt"},
         ("init_from=runs/a", "source_vectors=''", "target_vectors=vectors.txt"),

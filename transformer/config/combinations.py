@@ -169,6 +169,12 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
     "adam has no weight decay; use adamw or set weight_decay=0": (
         lambda c: c.optimizer.name == "adam" and c.optimizer.weight_decay > 0
     ),
+    "warm-up is longer than training; lower warmup_steps or raise steps": (
+        lambda c: c.optimizer.warmup_steps > c.training.steps
+    ),
+    "training ends before the first validation; lower eval_every or raise steps": (
+        lambda c: c.training.eval_every > c.training.steps
+    ),
     "bleu is not computed; set eval_bleu=true or best_metric=loss": (
         lambda c: c.checkpoint.best_metric.partition("/")[0] == "bleu" and not c.training.eval_bleu
     ),
