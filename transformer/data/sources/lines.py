@@ -61,7 +61,7 @@ def strip_line_end(line: bytes, first: bool) -> bytes:
 def read_chunks(stream: io.BufferedIOBase, chunk_lines: int) -> Iterator[list[bytes]]:
     """Yields the lines of a stream, `chunk_lines` at a time, or those that have come when no more input is ready."""
     lines = []
-    rest = b""  # of the line after these
+    parts = []  # of the line after these
     is_first = True
     while _is_ready(stream, None) and (block := stream.read1(BLOCK_BYTES)):
         if is_first:
@@ -69,13 +69,16 @@ def read_chunks(stream: io.BufferedIOBase, chunk_lines: int) -> Iterator[list[by
             is_first = False
         if not lines:
             patient_until = time.monotonic() + PATIENCE
-        *complete, rest = (rest + block).split(b"\n")
-        lines += complete
+        first, *following = block.split(b"\n")
+        parts.append(first)
+        if following:
+            lines += [b"".join(parts), *following[:-1]]
+            parts = following[-1:]
         while len(lines) >= chunk_lines or (lines and not _is_ready(stream, patient_until - time.monotonic())):
             yield lines[:chunk_lines]
             del lines[:chunk_lines]
-    if rest:
-        lines.append(rest)
+    if any(parts):
+        lines.append(b"".join(parts))
     if lines:
         yield lines
 
