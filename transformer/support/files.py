@@ -63,6 +63,8 @@ def make_folder(path: Path, flag: str) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
+        if error.errno in FULL_DISK:
+            raise
         raise UserError(
             f"{flag}={path}: cannot be made ({error.strerror}: {error.filename}); name another folder"
         ) from error
@@ -91,4 +93,8 @@ def new_folder(output: Path) -> Iterator[Path]:
 
 def six_digits(value: Any) -> Any:
     """Returns JSON data whose floats are rounded to six significant digits."""
-    return json.loads(json.dumps(value), parse_float=lambda text: float(f"{float(text):.6g}"))
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {key: six_digits(item) for key, item in value.items()}
+    return [six_digits(item) for item in value] if isinstance(value, list | tuple) else value
