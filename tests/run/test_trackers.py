@@ -153,6 +153,10 @@ def test_a_later_start_continues_the_run_of_mlflow(tmp_path, capfd, monkeypatch)
     track(tmp_path / "run", "mlflow", last, ())
     run = client.get_run(run.info.run_id)
     assert (run.info.status, run.data.tags["mlflow.note.content"]) == ("FINISHED", "why not")
+    client.delete_run(run.info.run_id)
+    track(tmp_path / "run", "mlflow", last, ())
+    (another,) = client.search_runs(["0"])
+    assert another.info.run_id == json.loads((tmp_path / "run" / "trackers.json").read_text())["mlflow"]
 
 
 class Failing(trackers.Tracker):

@@ -1,5 +1,6 @@
 """Trackers: programs that draw the record of a run, beside `metrics.jsonl` (`training.trackers`)."""
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -134,21 +135,30 @@ class MLflow(Tracker):
 
     def __init__(self, workdir: Workdir, config: Config) -> None:
         from mlflow import MlflowClient, entities
+        from mlflow.exceptions import MlflowException
 
         super().__init__(workdir, config)
         database = f"sqlite:///{workdir.path.resolve() / 'mlflow.db'}"  # MLflow refuses new stores of plain files
         self.client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or database)
         self.entities = entities
         self.identity = recorded_id(workdir, "mlflow", self._create_run)
-        self.client.update_run(self.identity, "RUNNING")
+        try:
+            self.client.update_run(self.identity, "RUNNING")
+        except MlflowException as error:
+            if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+                raise
+            self.identity = recorded_id(workdir, "mlflow", self._create_run, is_new=True)  # the other has been deleted
         self.client.set_tag(self.identity, "mlflow.note.content", config.training.note)
         self.client.set_tag(self.identity, "tags", " ".join(config.training.tags))
 
     def _create_run(self) -> str:
+        from mlflow.exceptions import MlflowException
+
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "Default")
+        with contextlib.suppress(MlflowException):  # it exists
+            self.client.create_experiment(name)
         experiment = self.client.get_experiment_by_name(name)
-        experiment_id = experiment.experiment_id if experiment else self.client.create_experiment(name)
-        run = self.client.create_run(experiment_id, run_name=_run_name(self.workdir.path))
+        run = self.client.create_run(experiment.experiment_id, run_name=_run_name(self.workdir.path))
         params = [self.entities.Param(key, str(value)) for key, value in flatten(self.config).items()]
         self.client.log_batch(run.info.run_id, params=params)
         return run.info.run_id
@@ -177,10 +187,13 @@ def check_trackers(config: Config) -> None:
             raise UserError(f"{given}: {name} needs a package; pip install {PACKAGES[name]}, or leave out {name}")
 
 
-def recorded_id(workdir: Workdir, name: str, make: Callable[[], str]) -> str:
-    """Returns the id of the run in a tracker, by `make` at the first start, which `trackers.json` keeps for others."""
+def recorded_id(workdir: Workdir, name: str, make: Callable[[], str], is_new: bool = False) -> str:
+    """Returns the id of the run in a tracker, by `make` at the first start, which `trackers.json` keeps for others.
+
+    `is_new` replaces an id that the tracker no longer has.
+    """
     ids = json.loads(workdir.trackers.read_bytes()) if workdir.trackers.exists() else {}
-    if name not in ids:
+    if name not in ids or is_new:
         ids[name] = make()
         files.write_json(workdir.trackers, ids)
     return ids[name]
