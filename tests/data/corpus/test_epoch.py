@@ -265,3 +265,18 @@ def test_a_wrong_mixture_is_one_line(config, tmp_path, mixture, part):
     with pytest.raises(UserError, match=part) as error:
         prepare(config, tmp_path)
     assert "\n" not in str(error.value)
+
+
+def test_a_corpus_whose_weights_are_all_zero_is_a_warning(config, tmp_path, caplog):
+    write(tmp_path / "zero.txt", [0] * 20)
+    config.data.mixture = ("train_split=news", f"train_split=talks pair_weights={tmp_path / 'zero.txt'}")
+    prepare(config, tmp_path)
+    assert "All pair_weights of talks are 0: nothing is learned from it." in caplog.text
+
+
+def test_weights_that_are_zero_for_all_kept_pairs_are_refused(config, tmp_path):
+    write_pairs(tmp_path, "some", [*NEWS, ("too long " * 300, "lang")])
+    write(tmp_path / "weights.txt", [0] * 60 + [1])
+    config.data.mixture = (f"train_split=some pair_weights={tmp_path / 'weights.txt'}",)
+    with pytest.raises(UserError, match="all pair_weights are 0"):
+        prepare(config, tmp_path)

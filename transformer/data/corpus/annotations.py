@@ -97,8 +97,6 @@ def read_annotations(source: MixedSource) -> dict[str, np.ndarray]:
     labels = [corpus.label for corpus in source.corpora]
     if any(paths := source.paths("pair_weights")):
         arrays["weights"] = np.concatenate(list(map(read_weights, paths, source.sources, labels)))
-        if not arrays["weights"].any():
-            raise UserError("config.data.mixture: all pair_weights are 0; correct the files")
     if any(paths := source.paths("alignments")):
         links = list(itertools.chain(*map(read_links, paths, source.sources, labels)))
         counts = list(map(len, links))
