@@ -87,6 +87,13 @@ IMPOSSIBLE_COMBINATIONS = (
     ({"decoding.rerank": "run:1", "decoding.beam_size": 1}, ("rerank=run:1", "beam_size=1")),
     ({"decoding.shortlist": 8, "decoding.min_length": 2}, ("shortlist=8", "min_length=2", "strategy=beam")),
     ({"data.mixture": ("weight=2",), "data.train_pairs": 9}, ("mixture=('weight=2',)", "train_pairs=9")),
+    ({"tokenizer.user_symbols": ("<a>",), "tokenizer.model_file": "m"}, ("user_symbols=('<a>',)", "model_file=m")),
+    (
+        {"data.source": "ids", "tokenizer.kind": "ids", "tokenizer.user_symbols": ("<a>",)},
+        ("user_symbols=('<a>',)", "kind=ids"),
+    ),
+    ({"decoding.mbr_utility": "bleu", "data.target_language": "zh-CN"}, ("mbr_utility=bleu", "target_language=zh-CN")),
+    ({"decoding.mbr_utility": "bleu", "data.target_language": "jpn"}, ("mbr_utility=bleu", "target_language=jpn")),
     ({"tokenizer.user_symbols": ("<a>", "</s>")}, ("user_symbols=('<a>', '</s>')",)),
     ({"data.source_tag": "<pad>"}, ("source_tag=<pad>",)),
     (
@@ -121,6 +128,7 @@ IMPOSSIBLE_COMBINATIONS = (
 
 # Changes at the bounds of the combinations above.
 POSSIBLE_COMBINATIONS = (
+    {"decoding.mbr_utility": "bleu", "data.target_language": "bos_Latn"},  # Bosnian; bo is Tibetan
     {"model.num_heads": 7, "model.d_k": 64, "model.d_v": 32},
     {"model.d_model": 513, "model.num_heads": 1, "model.positions": "learned"},
     {"model.positions": "learned", "model.max_positions": 306, "data.max_length": 306},

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from transformer.config.tables import tables
+from transformer.config.tables import language_tokenizer, tables
 from transformer.config.types import Config, guided_heads, head_widths, output_limit
 from transformer.support.special_tokens import SPECIAL_PIECES
 
@@ -108,6 +108,15 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
     ),
     "the corpora of a mixture have train_pairs and exclude of their own; set train_pairs=0 and an empty exclude": (
         lambda c: c.data.mixture != () and (c.data.train_pairs > 0 or c.data.exclude != "")
+    ),
+    "only a vocabulary that the run makes has user_symbols; leave user_symbols or model_file empty": (
+        lambda c: (
+            c.tokenizer.user_symbols != ()
+            and (c.tokenizer.model_file != "" or c.tokenizer.kind not in ("bpe", "unigram", "word", "char"))
+        )
+    ),
+    "BLEU as a utility is of words between spaces; set mbr_utility=chrf": (
+        lambda c: c.decoding.mbr_utility == "bleu" and language_tokenizer(c.data.target_language) != "13a"
     ),
     "outputs of a language model begin with the prompt; set max_length_factor=1 and max_extra_length=NEW_TOKENS": (
         lambda c: c.training.objective == "causal_lm" and c.decoding.max_length_factor < 1

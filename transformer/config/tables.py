@@ -51,3 +51,10 @@ def tables() -> dict[str, Mapping[str, Any]]:
         "decoding.stopping": STOPPING_RULES,
         "decoding.mbr_utility": UTILITIES,
     }
+
+
+def language_tokenizer(code: str) -> str:
+    """Returns the name of sacreBLEU's tokenizer for a language."""
+    from transformer.decoding import bleu
+
+    return bleu.language_tokenizer(code)

@@ -178,9 +178,7 @@ def bleu_language(data: Config) -> Language:
     code = None if data.source == "ids" else data.target_language
     tokenizer = data.bleu_tokenizer
     if tokenizer == "auto":
-        tokenizer = "none"
-        if code is not None:
-            tokenizer = TOKENIZERS.get(script(code)) or TOKENIZERS.get(base_code(code), "13a")
+        tokenizer = "none" if code is None else language_tokenizer(code)
     return Language(code, tokenizer)
 
 
@@ -200,3 +198,8 @@ METRICS = {
     "bleu_paper": Metric(paper_score, "BLEU (the paper's)", shown_in=("results",)),
     "exact_match": Metric(exact_match, "exact match", format=".1%", is_mean=True, shown_in=("validation",)),
 }
+
+
+def language_tokenizer(code: str) -> str:
+    """Returns the name of sacreBLEU's tokenizer for a language."""
+    return TOKENIZERS.get(script(code)) or TOKENIZERS.get(base_code(code), "13a")
