@@ -218,13 +218,17 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_search(workdir, t
     monkeypatch.setattr(TextDecoder, "translate", None)
     (tmp_path / "file").touch()
     message = error(capsys, f"--workdir={workdir}", f"--output={tmp_path}/file/folder")
-    assert f"--output={tmp_path}/file/folder: cannot be made (Not a directory: " in message
+    assert message.endswith(
+        "file/folder: cannot be written to (Not a directory); name another folder with --output=FOLDER"
+    )
 
     def fail(dir):
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(dir))
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), f"{dir}/tmp1234")
 
     monkeypatch.setattr("tempfile.TemporaryFile", fail)
-    assert f"{workdir}/evaluations: Read-only file system" in error(capsys, f"--workdir={workdir}")
+    message = error(capsys, f"--workdir={workdir}")
+    assert f"{workdir}/evaluations: cannot be written to (Read-only file system); name another" in message
+    assert "tmp1234" not in message
 
 
 def test_scores_are_printed_though_the_disk_is_full(workdir, tmp_path, monkeypatch, capsys):
@@ -304,6 +308,7 @@ def test_several_workdirs_are_an_ensemble(workdir, tmp_path, capsys):
         (["--decoding.beam_size=many"], "--decoding.beam_size=many: must be an integer"),
         (["--model.d_model=3"], "no such flag"),
         (["--source=a.txt"], "to translate without one: python -m transformer.translate --workdir="),
+        (["--source=a b.txt"], "< 'a b.txt'"),
         (["--reference=a.txt"], "--reference=a.txt: needs --source=FILE"),
         (["--source=a.txt", "--reference=b.txt", "--split=test"], "not both"),
         (["--source=a.txt", "--reference=b.txt"], "a.txt: No such file"),

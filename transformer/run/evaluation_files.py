@@ -18,7 +18,7 @@ from transformer.decoding.bleu import References
 from transformer.decoding.evaluation import ScoredTranslations
 from transformer.decoding.translation import Translation
 from transformer.support import files
-from transformer.support.errors import UNREADABLE
+from transformer.support.errors import UNREADABLE, UserError
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,14 @@ class EvaluationFiles:
 def make_path(arguments: argparse.Namespace, models: Trained) -> Path:
     """Returns the path of the files in a folder, which it makes. Raises UserError if it cannot be written to."""
     folder = files.expanded(arguments.output) if arguments.output else models.workdir.evaluations
-    files.make_folder(folder, "--output")
-    tempfile.TemporaryFile(dir=folder).close()  # raises OSError in a folder without permission
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        if error.errno in files.FULL_DISK:
+            raise
+        advice = "name another folder with --output=FOLDER"
+        raise UserError(f"{folder}: cannot be written to ({error.strerror}); {advice}") from error
     return folder / evaluation_name(arguments, models)
 
 
