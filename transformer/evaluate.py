@@ -11,6 +11,7 @@ A language model has no hypotheses: its result is the perplexity.
 
 import argparse
 import json
+import shlex
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -106,7 +107,8 @@ def check_flags(arguments: argparse.Namespace) -> None:
         return
     name = f"--source={arguments.source}"
     if not arguments.reference:
-        command = f"python -m transformer.translate --workdir={arguments.workdir} < {arguments.source}"
+        workdir, file = map(shlex.quote, (arguments.workdir, arguments.source))
+        command = f"python -m transformer.translate --workdir={workdir} < {file}"
         raise UserError(f"{name}: scores need --reference=FILE; to translate without one: {command}")
     for flag in ("split", "data"):
         if getattr(arguments, flag) is not None:
@@ -120,10 +122,10 @@ def read_texts(arguments: argparse.Namespace, workdir: Workdir, data: Config) ->
             texts, references = source.read_pairs(data, arguments.split)
             return texts, [references]
         except UserError as error:
+            words = [f"--config={workdir.config}", f"--workdir={workdir.path}", "--config.data.path=FOLDER"]
             raise UserError(
-                f"{error}; if the data has moved, run transformer.train --config={workdir.config} "
-                f"--workdir={workdir.path} --config.data.path=FOLDER, which records its place and resumes a run that "
-                "is not complete, or evaluate files with --source=FILE --reference=FILE"
+                f"{error}; if the data has moved, run transformer.train {shlex.join(words)}, which records its place "
+                "and resumes a run that is not complete, or evaluate files with --source=FILE --reference=FILE"
             ) from error
     pairs = [read_parallel_files(Path(arguments.source), Path(name)) for name in arguments.reference]
     if not any(text.strip() for text in pairs[0][0]):

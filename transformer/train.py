@@ -8,6 +8,7 @@ python -m transformer.train --workdir=DIR --extend=STEPS
 import argparse
 import functools
 import re
+import shlex
 from pathlib import Path
 from typing import NoReturn
 
@@ -44,7 +45,7 @@ def main(arguments: argparse.Namespace) -> None:
                 logging.info(
                     "This run is complete. To continue it until step STEPS: python -m transformer.train --workdir=%s "
                     "--extend=STEPS",
-                    arguments.workdir,
+                    shlex.quote(arguments.workdir),
                 )
             else:
                 loop.train(run, arguments.profile)

@@ -5,6 +5,7 @@ Jean et al. (2015, section 3), Marian's shortlists and CTranslate2's vocabulary 
 
 import hashlib
 import io
+import shlex
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -69,7 +70,7 @@ class Shortlist:
     def load(cls, path: Path, tokenizer: Tokenizer, size: int | None) -> "Shortlist":
         """Reads a shortlist with `size` translations of each source token; None: all. Raises UserError if it cannot."""
         flag = f"--decoding.shortlist={size}"
-        command = f"python -m scripts.shortlist --workdir={path.parent}"
+        command = f"python -m scripts.shortlist --workdir={shlex.quote(str(path.parent))}"
         if not path.exists():
             raise UserError(f"{flag}: {path} is missing; make it with: {command}")
         try:

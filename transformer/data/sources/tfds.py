@@ -1,5 +1,6 @@
 """Translation datasets of TensorFlow Datasets, read as random-access records without TensorFlow."""
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,7 @@ class TfdsSource:
             raise UserError(f"data.name={data.name}: {' '.join(str(error).split())[:200]}") from error
         output = data.path or tfds.core.constants.DATA_DIR
         file_format = builder.info.file_format
-        command = f"run: python -m scripts.get_data --tfds={data.name} --output={output}"
+        command = f"run: python -m scripts.get_data --tfds={data.name} --output={shlex.quote(str(output))}"
         if not builder.info.splits:
             raise UserError(f"data.name={data.name}: not prepared in {builder.data_dir}; {command}")
         if file_format != tfds.core.FileFormat.ARRAY_RECORD:  # other formats have no random access
