@@ -113,6 +113,7 @@ def without_tensorflow() -> Iterator[None]:
             stack.enter_context(mock.patch.object(module, "tf", TENSORFLOW))
         stack.enter_context(mock.patch.object(download_manager, "get_downloader", lambda **_: download))
         stack.enter_context(mock.patch.object(extractor, "get_extractor", lambda: extract))
-        stack.callback(extract._executor.shutdown, cancel_futures=True)
+        # Extractions wait for others in the queue. They would wait forever for one that is cancelled.
+        stack.callback(extract._executor.shutdown)
         stack.callback(download._executor.shutdown, cancel_futures=True)  # runs first: downloads start extractions
         yield
