@@ -15,9 +15,8 @@ from transformer.decoding.batches import Replicas, make_batches
 from transformer.decoding.beam_search import BeamSearch, Models, Sentences, length_penalty
 from transformer.decoding.control.control import Control
 from transformer.decoding.control.controlled_decoder import ControlledDecoder
-from transformer.decoding.forced_decoding import pieces_of
 from transformer.decoding.text_decoder import TextDecoder
-from transformer.decoding.translation import EMPTY, Translation
+from transformer.decoding.translation import EMPTY, Translation, pieces_of
 from transformer.support.errors import UserError
 from transformer.support.special_tokens import BOS, EOS
 

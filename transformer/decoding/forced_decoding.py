@@ -11,11 +11,10 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from transformer.config.types import Config, output_limit
-from transformer.data.tokenizers.vocabulary import Vocabulary
 from transformer.decoding import ensemble
 from transformer.decoding.batches import DeviceModels, Replicas, make_batches, pad
 from transformer.decoding.beam_search import length_penalty
-from transformer.decoding.translation import Translation, encode
+from transformer.decoding.translation import Translation, encode, pieces_of
 from transformer.model.single_stack import LanguageModel
 from transformer.model.transformer import Transformer, attention_weights
 from transformer.support.errors import UserError
@@ -158,11 +157,6 @@ def encode_known(models: DeviceModels, side: int, name: str, text: str) -> list[
             f"raise decoding.max_source_length={models.config.max_source_length}"
         )
     return tokens
-
-
-def pieces_of(vocabulary: Vocabulary, tokens: Sequence[int]) -> tuple[str, ...]:
-    """Returns the string of each token."""
-    return tuple(vocabulary.pieces[token] for token in tokens)
 
 
 def longest_text(config: Config) -> int:

@@ -1,5 +1,6 @@
 """Translations: from a text to tokens, and from the hypotheses of a search to texts with scores."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,10 +53,15 @@ def read_hypotheses(hypotheses: Hypotheses, vocabulary: Vocabulary) -> list[Tran
     translations = []
     for n, tokens, text in zip(finite, outputs, vocabulary.decode(outputs), strict=True):
         log_p = tuple(hypotheses.token_log_probabilities[n, : len(tokens)].tolist())
-        pieces = tuple(vocabulary.pieces[token] for token in tokens)
         scores = log_p, sum(log_p), float(hypotheses.scores[n])
+        pieces = pieces_of(vocabulary, tokens)
         translations.append(Translation(" ".join(text.splitlines()), tuple(tokens), pieces, *scores))
     return translations or [EMPTY]
+
+
+def pieces_of(vocabulary: Vocabulary, tokens: Sequence[int]) -> tuple[str, ...]:
+    """Returns the string of each token."""
+    return tuple(vocabulary.pieces[token] for token in tokens)
 
 
 def different_texts(translations: list[Translation]) -> list[Translation]:
