@@ -102,6 +102,9 @@ def running(python: str, contender: Contender, task: Mapping[str, Any]) -> Itera
 
 def find_interpreter(path: str | None) -> str | None:
     """Returns the absolute path of the peers' Python. Raises UserError if there is none at `path`."""
-    if path is not None and shutil.which(path) is None:
+    if path is None:
+        return None
+    program = shutil.which(path)
+    if program is None:
         raise UserError(f"--peers={path}: no such interpreter; `make bench` makes .venv-bench/bin/python")
-    return path and os.path.abspath(shutil.which(path))  # links stay: one in an environment selects its packages
+    return os.path.abspath(program)  # links stay: one in an environment selects its packages
