@@ -57,9 +57,9 @@ def main(arguments: argparse.Namespace) -> None:
         reports = ray_workers.translate(flags, opened, missing, arguments.workers, arguments.worker_gpus)
     lines = cut = untranslated = 0
     for done, report in enumerate(reports, start=1):
-        lines = lines + report.lines
-        cut = cut + report.cut
-        untranslated = untranslated + len(report.errors)
+        lines += report.lines
+        cut += report.cut
+        untranslated += len(report.errors)
         if report.errors:
             logging.warning("Not translated: %s.", first_of(report.errors, SHOWN))
         progress = (report.number, report.lines, report.seconds, done, len(missing))

@@ -103,7 +103,7 @@ class Cursor:
     def take(self, size: int) -> memoryview:
         """Returns the next bytes. Raises ValueError beyond the end of the file."""
         start = self.position
-        self.position = self.position + size
+        self.position += size
         if size < 0 or self.position > len(self.content):
             raise ValueError(f"a value at byte {start} goes beyond the end, {len(self.content)}")
         return self.content[start : self.position]

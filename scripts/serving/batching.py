@@ -126,7 +126,7 @@ class Batcher:
                     elif job.future.set_running_or_notify_cancel():
                         taken.append(job)
                 self._jobs = others
-                self._batches = self._batches + 1
+                self._batches += 1
                 if taken or self._is_closed:
                     self._expected += EMA * (len(taken) - self._expected)
                     return taken

@@ -1,6 +1,6 @@
 """The training step of several trials as one program, in which the trials are an axis of every array.
 
-Each trial runs the loop of `transformer.train` in a thread. When all loops have asked for a step, one of the threads
+Each trial runs the loop of `transformer.train` in a thread. When all loops have requested a step, one of the threads
 takes it for all. Data, workdirs, validations and checkpoints of the trials are separate.
 """
 

@@ -35,7 +35,7 @@ def reads(monkeypatch):
 
     @functools.cache
     def is_counted(file: str) -> bool:
-        # types.py says what keys mean that several parts read; the rest of the folder only checks them.
+        # types.py reads keys for several parts of the package; the rest of the folder only checks them.
         checks = PACKAGE / "config" in Path(file).parents and Path(file).name != "types.py"
         return PACKAGE in Path(file).parents and not checks
 

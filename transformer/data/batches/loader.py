@@ -121,7 +121,7 @@ class Loader(Iterator[tuple[Position, Arrays, BatchStats]], contextlib.AbstractC
                     result = batch.get()
                     self._ahead.popleft()
                     yield position, *result
-            (corpus, plan) = following.get()
+            corpus, plan = following.get()
             first = 0
 
 

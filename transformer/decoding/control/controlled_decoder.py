@@ -81,7 +81,8 @@ class ControlledDecoder(TextDecoder):
 
         def arrays(batch):
             source, lines, candidates = plain(batch)
-            return source, lines, candidates, constraints(lines - first_line)
+            indices = lines - first_line  # -1 for filler rows
+            return source, lines, candidates, constraints(indices)
 
         return arrays
 
