@@ -1,7 +1,10 @@
-"""Back-translation: 300 pairs of sentences, and 10,000 more whose English a model has made of German text.
+"""Back-translation: 300 pairs of sentences, and 10,000 more whose English a model has made of
+German text.
 
-Command:   python -m transformer.train --config=configs/back_translation.py --workdir=runs/back-translation
-Data:      docs/corpora.md makes it, in runs/back-translation-data/mixed: the pairs, the reverse model and its output.
+Command:   python -m transformer.train --config=configs/back_translation.py
+               --workdir=runs/back-translation
+Data:      docs/corpora.md makes it, in runs/back-translation-data/mixed: the pairs, the reverse
+           model and its output.
 Hardware:  two minutes on two busy CPU cores.
 Expect:    94.6 BLEU on 300 unseen sentences (one seed); 79.5 without the additional pairs.
 """

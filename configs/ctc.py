@@ -1,4 +1,5 @@
-"""Non-autoregressive translation of the quickstart's sentences by CTC: an encoder predicts all target tokens at once.
+"""Non-autoregressive translation of the quickstart's sentences by CTC: an encoder predicts all
+target tokens at once.
 
 Command:   python -m transformer.train --config=configs/ctc.py --workdir=runs/ctc
 Hardware:  half an hour on two busy CPU cores.
@@ -21,5 +22,6 @@ def get_config() -> ml_collections.ConfigDict:
     config.model.num_layers = 4  # as many as the quickstart's encoder and decoder together
     config.model.ctc_frames = 3
     config.training.eval_every, config.checkpoint.every = 300, 150
-    config.training.steps = 2400  # frames are predicted independently, which takes longer to learn than a decoder
+    # frames are predicted independently, which takes longer to learn than a decoder
+    config.training.steps = 2400
     return config

@@ -1,7 +1,9 @@
-"""Fine-tuning: a run on captions continues on 1,000 sentences about purchases and dates, with other words.
+"""Fine-tuning: a run on captions continues on 1,000 sentences about purchases and dates, with other
+words.
 
-Command:   python -m transformer.train --config=configs/multi30k.py --workdir=runs/multi30k --config.training.steps=800
-               --config.optimizer.warmup_steps=100 --config.training.r_drop=0 --config.model.dropout=0.2
+Command:   python -m transformer.train --config=configs/multi30k.py --workdir=runs/multi30k
+               --config.training.steps=800 --config.optimizer.warmup_steps=100
+               --config.training.r_drop=0 --config.model.dropout=0.2
            python -m transformer.train --config=configs/finetune.py --workdir=runs/finetune
 Data:      generated (transformer/data/sources/synthetic.py).
 Hardware:  200 steps after those of the first run; 14 minutes on two busy CPU cores.

@@ -1,4 +1,5 @@
-"""English-German translation trained on a tenth of Multi30k, the baseline for a pre-trained encoder.
+"""English-German translation trained on a tenth of Multi30k, the baseline for a pre-trained
+encoder.
 
 docs/experiments.md compares this config with and without the encoder of configs/pretrain.py.
 Command:   python -m transformer.train --config=configs/low_resource.py --workdir=runs/low-resource

@@ -1,14 +1,17 @@
 """Multi30k English-German: captions of photographs, small enough for two CPU cores.
 
 Command:   python -m transformer.train --config=configs/multi30k.py --workdir=runs/multi30k
-           python -m transformer.evaluate --workdir=runs/multi30k --split=test --checkpoint=last --average=10
-Data:      downloaded, or read from --config.data.path=FOLDER with the .en and .de files of train, valid and test2016.
+           python -m transformer.evaluate --workdir=runs/multi30k --split=test --checkpoint=last
+               --average=10
+Data:      downloaded, or read from --config.data.path=FOLDER with the .en and .de files of train,
+           valid and test2016.
 Hardware:  in bfloat16 30 minutes on two CPU cores, in float32 40; longer when they are busy.
-Expect:    41.5 +- 0.3 BLEU, lower-cased and tokenized, on test2016 (three seeds in bfloat16; docs/results.md).
+Expect:    41.5 +- 0.3 BLEU, lower-cased and tokenized, on test2016 (three seeds in bfloat16;
+           docs/results.md).
 
-This is not the paper's model: for little data and two cores it has pre-norm, rotary positions, a vocabulary for each
-language, Muon with a cosine schedule, and R-Drop. Each comment gives the measurement that the choice was made on; the
-other settings were different then.
+This is not the paper's model: for little data and two cores it has pre-norm, rotary positions, a
+vocabulary for each language, Muon with a cosine schedule, and R-Drop. Each comment gives the
+measurement that the choice was made on; the other settings were different then.
 """
 
 import ml_collections
@@ -17,19 +20,44 @@ from configs import base
 
 REPOSITORY = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw/"
 FILES = (
-    ("train.en.gz", "train.en.gz", "d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f"),
-    ("train.de.gz", "train.de.gz", "726e39b2fa9eb9ffb6dc763fb35a179f80fae06ffc5d28b6ace5faa883de28a6"),
-    ("valid.en.gz", "val.en.gz", "14f7d25ddd868909a9213e361768460edcacdd6ab9d1e77b92560dc10c10dc28"),
-    ("valid.de.gz", "val.de.gz", "f0cba2f995189cf5770f29a8a9a537a3ad3f51657ad873405082ff6863a5e75a"),
-    ("test2016.en.gz", "test_2016_flickr.en.gz", "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9"),
-    ("test2016.de.gz", "test_2016_flickr.de.gz", "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8"),
+    (
+        "train.en.gz",
+        "train.en.gz",
+        "d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f",
+    ),
+    (
+        "train.de.gz",
+        "train.de.gz",
+        "726e39b2fa9eb9ffb6dc763fb35a179f80fae06ffc5d28b6ace5faa883de28a6",
+    ),
+    (
+        "valid.en.gz",
+        "val.en.gz",
+        "14f7d25ddd868909a9213e361768460edcacdd6ab9d1e77b92560dc10c10dc28",
+    ),
+    (
+        "valid.de.gz",
+        "val.de.gz",
+        "f0cba2f995189cf5770f29a8a9a537a3ad3f51657ad873405082ff6863a5e75a",
+    ),
+    (
+        "test2016.en.gz",
+        "test_2016_flickr.en.gz",
+        "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9",
+    ),
+    (
+        "test2016.de.gz",
+        "test_2016_flickr.de.gz",
+        "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8",
+    ),
 )
 
 
 def get_config() -> ml_collections.ConfigDict:
     config = base.get_config()
     config.model.num_layers = 4
-    config.model.num_decoder_layers = 2  # better than 4 in equal time, as a step takes a quarter less
+    # better than 4 in equal time, as a step takes a quarter less
+    config.model.num_decoder_layers = 2
     config.model.d_model = 128
     config.model.d_ff = 256
     config.model.num_heads = 4

@@ -1,11 +1,14 @@
-"""Multi30k from English to German and back with one model: a tag at the start of a source names the other language.
+"""Multi30k from English to German and back with one model: a tag at the start of a source names the
+other language.
 
 Command:   python -m transformer.train --config=configs/multi30k_both.py --workdir=runs/both
-           python -m scripts.directions --workdir=runs/both --languages=en,de --checkpoint=last --average=10
+           python -m scripts.directions --workdir=runs/both --languages=en,de --checkpoint=last
+               --average=10
 Hardware:  an hour on two CPU cores in bfloat16.
 Expect:    41.1 BLEU en-de and 44.7 de-en, lower-cased and tokenized, on test2016 (docs/data.md).
 
-It takes as many steps as a model of configs/multi30k.py for each direction, and has one vocabulary for both languages.
+It takes as many steps as a model of configs/multi30k.py for each direction, and has one vocabulary
+for both languages.
 """
 
 import ml_collections

@@ -1,10 +1,13 @@
-"""Pre-training of the encoder of configs/multi30k.py as a masked language model of English captions.
+"""Pre-training of the encoder of configs/multi30k.py as a masked language model of English
+captions.
 
-A translation model then starts from its parameters; docs/experiments.md compares it with random initialization.
+A translation model then starts from its parameters; docs/experiments.md compares it with random
+initialization.
 Command:   python -m transformer.train --config=configs/pretrain.py --workdir=runs/pretrain
            python -m transformer.train --config=configs/low_resource.py --workdir=runs/warm
                --config.training.init_from=runs/pretrain
-Data:      the English side of Multi30k, as for configs/multi30k.py. Any other file STEM.en works too.
+Data:      the English side of Multi30k, as for configs/multi30k.py. Any other file STEM.en works
+           too.
 Hardware:  16 minutes on two CPU cores.
 Expect:    a perplexity of 13.3 for the masked tokens of validation.
 """

@@ -1,4 +1,5 @@
-"""Sentences of a small language, English to German, learned in minutes on a CPU: the whole pipeline, no download.
+"""Sentences of a small language, English to German, learned in minutes on a CPU: the whole
+pipeline, no download.
 
 Command:   make quickstart
 Hardware:  two minutes on two CPU cores, evaluation and translation included.
@@ -17,7 +18,8 @@ def get_config() -> ml_collections.ConfigDict:
     config.model.d_ff = 256
     config.model.num_heads = 4
     config.model.dropout = 0.0  # each sentence is seen about once, so there is nothing to overfit
-    config.model.norm_position = "pre"  # post: 11 of 2,000 sentences wrong after 1,000 steps, pre: 1
+    # post: 11 of 2,000 sentences wrong after 1,000 steps, pre: 1
+    config.model.norm_position = "pre"
     config.model.positions = "rotary"  # repeated words are no longer confused: none wrong
     config.model.dtype = "float32"
 
@@ -30,15 +32,17 @@ def get_config() -> ml_collections.ConfigDict:
     config.batch.length_multiple = 1  # pads least; CPUs need no larger one
     config.batch.max_buckets = 3  # each shape takes seconds to compile
 
-    # In so short a run a rate that falls to nothing leaves fewer mistakes than the paper's, which is still high then.
+    # In so short a run a rate that falls to nothing leaves fewer mistakes than the paper's, which
+    # is still high then.
     config.optimizer.schedule = "linear"
     config.optimizer.learning_rate = 0.004
     config.optimizer.warmup_steps = 200
     config.training.steps = 800
     config.training.eval_every = 400
     config.checkpoint.every = 200
-    # A model this certain has one good hypothesis. Worse ones in a beam end early and so end the search: a beam of 4
-    # had 14 of 2,000 sentences wrong, greedy search none. Validation has compiled the programs of greedy search.
+    # A model this certain has one good hypothesis. Worse ones in a beam end early and so end the
+    # search: a beam of 4 had 14 of 2,000 sentences wrong, greedy search none. Validation has
+    # compiled the programs of greedy search.
     config.decoding.beam_size = 1
     config.decoding.max_source_length = 64
     return config

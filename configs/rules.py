@@ -1,4 +1,6 @@
-"""Declarations of configuration keys for `configs/base.py`: default, type, and the values that a key may take."""
+"""Declarations of configuration keys for `configs/base.py`: default, type, and the values that a
+key may take.
+"""
 
 import enum
 import math
@@ -15,7 +17,10 @@ Chosen = TypeVar("Chosen")
 
 @dataclass(frozen=True)
 class Rule:
-    """A condition on a value of the right type. An error message says "must be" and the description."""
+    """A condition on a value of the right type.
+
+    An error message says "must be" and the description.
+    """
 
     description: str
     accepts: Callable[[Any], bool]
@@ -60,7 +65,10 @@ RESULT, RECORD, LOG, PATH, MESH, HOST = Scope
 
 @dataclass(frozen=True)
 class Key:
-    """A configuration key. `value_type` is needed only where the default is None, which is then allowed too."""
+    """A configuration key.
+
+    `value_type` is needed only where the default is None, which is then allowed too.
+    """
 
     default: Any
     rule: Rule | NameRule
@@ -82,8 +90,12 @@ def optional(value_type: type, rule: Rule | NameRule) -> Key:
 
 
 def defaults(keys: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
-    """Returns the default of every key. Optional keys become placeholders, so that a config can set them."""
-    config = ml_collections.ConfigDict(type_safe=False)  # types are checked later, and 1e4 is an integer
+    """Returns the default of every key.
+
+    Optional keys become placeholders, so that a config can set them.
+    """
+    # types are checked later, and 1e4 is an integer
+    config = ml_collections.ConfigDict(type_safe=False)
     for name, key in keys.items():
         if isinstance(key, ml_collections.ConfigDict):
             config[name] = defaults(key)
@@ -93,7 +105,9 @@ def defaults(keys: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
 
 
 def at_least(least: int | float) -> Rule:
-    """Returns a rule with an upper bound too: the largest 32-bit integer, since JAX arrays hold steps and lengths."""
+    """Returns a rule with an upper bound too: the largest 32-bit integer, since JAX arrays hold
+    steps and lengths.
+    """
     return Rule(f"at least {least} and below 2^31", lambda value: least <= value < 2**31)
 
 
@@ -107,7 +121,9 @@ def between(least: int | float, most: int | float) -> Rule:
 
 def either(value: int | float, rule: Rule) -> Rule:
     """Returns a rule that accepts one special value and those of another rule."""
-    return Rule(f"{value} or {rule.description}", lambda given: given == value or rule.accepts(given))
+    return Rule(
+        f"{value} or {rule.description}", lambda given: given == value or rule.accepts(given)
+    )
 
 
 def one_of(*names: str) -> NameRule:
@@ -115,9 +131,14 @@ def one_of(*names: str) -> NameRule:
 
 
 def choose(kind: str, name: str, table: Mapping[str, Chosen]) -> Chosen:
-    """Returns the entry that the argument of a config names. Raises UnknownName if there is none."""
+    """Returns the entry that the argument of a config names.
+
+    Raises UnknownName if there is none.
+    """
     if name not in table:
-        raise UnknownName(f"{kind}={name}: must be one of {', '.join(table)}; name it after a colon")
+        raise UnknownName(
+            f"{kind}={name}: must be one of {', '.join(table)}; name it after a colon"
+        )
     return table[name]
 
 
@@ -131,11 +152,17 @@ def _has_languages_only(tag: str) -> bool:
 
 
 def _is_triples(value: tuple) -> bool:
-    return all(isinstance(item, tuple) and len(item) == 3 and all(map(_is_line, item)) for item in value)
+    return all(
+        isinstance(item, tuple) and len(item) == 3 and all(map(_is_line, item)) for item in value
+    )
 
 
 def _is_changes(value: str) -> bool:
-    changes = [re.fullmatch("([0-9]{1,9}):([0-9]{1,9})", change) for change in value.split(",")] if value else []
+    changes = (
+        [re.fullmatch("([0-9]{1,9}):([0-9]{1,9})", change) for change in value.split(",")]
+        if value
+        else []
+    )
     if None in changes:
         return False
     steps = [1, *(int(change[1]) for change in changes)]
@@ -143,9 +170,14 @@ def _is_changes(value: str) -> bool:
 
 
 TEXT = Rule("text of one line", _is_line)
-NONEMPTY_TEXT = Rule("text of one line, not empty", lambda value: value.strip() != "" and _is_line(value))
+NONEMPTY_TEXT = Rule(
+    "text of one line, not empty", lambda value: value.strip() != "" and _is_line(value)
+)
 TEXTS = Rule("a tuple of texts", lambda value: all(map(_is_line, value)))
-WORDS = Rule("a tuple of words", lambda value: all(isinstance(item, str) and item.split() == [item] for item in value))
+WORDS = Rule(
+    "a tuple of words",
+    lambda value: all(isinstance(item, str) and item.split() == [item] for item in value),
+)
 TAG = Rule(
     "one word, or empty, in which braces are those of {source_language} or {target_language}",
     lambda value: value.split() == [value] * bool(value) and _has_languages_only(value),
@@ -158,7 +190,8 @@ LANGUAGE = Rule("a language code, or empty", lambda value: not any(map(str.isspa
 SWITCH = Rule("true or false", lambda value: True)
 PROBABILITY = Rule("at least 0 and below 1", lambda value: 0 <= value < 1)
 FRACTION = Rule("above 0 and at most 1", lambda value: 0 < value <= 1)
-# A marker: `transformer.config.keys.declared_keys` replaces it by the names in the key's table of implementations.
+# A marker: `transformer.config.keys.declared_keys` replaces it by the names in the key's table of
+# implementations.
 LISTED = NameRule(lambda: ())
 SEED = between(0, 2**32 - 1)
 DOWNLOADS = Rule("a tuple of (file name, URL, sha256) triples", _is_triples)

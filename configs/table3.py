@@ -1,11 +1,14 @@
-"""Table 3 of the paper: variations of the base model on WMT14 English-German, a configuration for each row.
+"""Table 3 of the paper: variations of the base model on WMT14 English-German, a configuration for
+each row.
 
 Data:      python -m scripts.get_data --tfds=wmt14_translate/de-en --output=data/tfds
-Command:   python -m transformer.train --config=configs/table3.py:A_h4 --workdir=runs/A_h4 --config.data.path=data/tfds
-           python -m scripts.reproduce table3 --scale=paper --config.data.path=data/tfds trains all rows.
+Command:   python -m transformer.train --config=configs/table3.py:A_h4 --workdir=runs/A_h4
+               --config.data.path=data/tfds
+           python -m scripts.reproduce table3 --scale=paper --config.data.path=data/tfds trains all
+               rows.
 Hardware:  the paper used 8 P100 GPUs, for 12 hours a base model and 3.5 days the big one.
-Expect:    perplexity per word piece and BLEU on newstest2013 with beam 4, alpha 0.6 and no averaging of checkpoints,
-           and millions of parameters where Table 3 prints them:
+Expect:    perplexity per word piece and BLEU on newstest2013 with beam 4, alpha 0.6 and no
+           averaging of checkpoints, and millions of parameters where Table 3 prints them:
 
            base            4.92  25.8   65     C_d256          5.75  24.5   28
            A_h1            5.29  24.9          C_d1024         4.66  26.0  168
@@ -18,7 +21,8 @@ Expect:    perplexity per word piece and BLEU on newstest2013 with beam 4, alpha
            C_N4            5.19  25.3   50     E_learned       4.92  25.7
            C_N8            4.88  25.5   80     big             4.33  26.4  213
 
-The printed counts fit a vocabulary of 41,000 (big: 36,000) within 2 %; the 37,000 of section 5.1 gives 63.0 and 214.2.
+The printed counts fit a vocabulary of 41,000 (big: 36,000) within 2 %; the 37,000 of section 5.1
+gives 63.0 and 214.2.
 """
 
 from typing import Any, NamedTuple
@@ -30,7 +34,9 @@ from configs.rules import choose
 
 
 class Row(NamedTuple):
-    """Changes from the base model, and the paper's figures: perplexity, BLEU and millions of parameters."""
+    """Changes from the base model, and the paper's figures: perplexity, BLEU and millions of
+    parameters.
+    """
 
     changes: dict[str, Any]
     perplexity: float
@@ -67,5 +73,6 @@ def get_config(row: str = "") -> ml_collections.ConfigDict:
     changes = choose("row", row, ROWS).changes
     config = base.get_config()
     config.update_from_flattened_dict(changes)
-    config.training.eval_beam_size = config.decoding.beam_size  # validation is the paper's measurement
+    # validation is the paper's measurement
+    config.training.eval_beam_size = config.decoding.beam_size
     return config

@@ -3,9 +3,9 @@
     python -m scripts.align --workdir=DIR [--heads=average|LAYER.HEAD,...] [--gold=FILE]
         [--source_language=CODE] [--target_language=CODE] < PAIRS
 
-A line of PAIRS is "SOURCE ||| TARGET", and a line of output has its links in Pharaoh's format: "0-0 1-2" says that the
-first words belong together, and the second source word to the third target word. Words are separated by spaces. Every
-target word is linked to one source word.
+A line of PAIRS is "SOURCE ||| TARGET", and a line of output has its links in Pharaoh's format: "0-0
+1-2" says that the first words belong together, and the second source word to the third target word.
+Words are separated by spaces. Every target word is linked to one source word.
 
 --heads=average takes the mean weights of all heads, and 2.1,2.3 those of two heads. The default is
 training.guided_heads, if the run has any, else average. With --gold, a file with a line of links for each pair, the
@@ -35,7 +35,9 @@ def main(arguments: argparse.Namespace) -> None:
     enable_compilation_cache()
     model = transformer.load(arguments.workdir, arguments.checkpoint, arguments.average)
     if model.config.tokenizer.kind == "word":
-        raise UserError("tokenizer.kind=word: unknown words in a row are one token, so that links cannot count words")
+        raise UserError(
+            "tokenizer.kind=word: unknown words in a row are one token, so that links cannot count words"
+        )
     model = model.with_languages(arguments.source_language, arguments.target_language)
     names = arguments.heads or model.config.training.guided_heads or "average"
     heads = links.choose_heads(model.config.model, names)
@@ -51,7 +53,9 @@ def main(arguments: argparse.Namespace) -> None:
     if gold is not None:
         if len(gold) != len(aligned):
             path = arguments.gold
-            raise UserError(f"--gold={path}: has {len(gold)} lines, must have one for each of {len(aligned)} pairs")
+            raise UserError(
+                f"--gold={path}: has {len(gold)} lines, must have one for each of {len(aligned)} pairs"
+            )
         percent = [100 * rate for rate in links.error_rate(aligned, gold)]
         logging.info("Alignment error rate %.1f %%, precision %.1f %%, recall %.1f %%.", *percent)
 
@@ -68,7 +72,11 @@ def read_pairs() -> Iterator[tuple[str, str]]:
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.align", __doc__)
     parser.add_model_flags(ensemble=False, languages=True)
-    parser.add_argument("--heads", metavar="average|LAYER.HEAD,...", help="heads to align by (guided ones or average)")
+    parser.add_argument(
+        "--heads",
+        metavar="average|LAYER.HEAD,...",
+        help="heads to align by (guided ones or average)",
+    )
     parser.add_argument("--gold", help="annotated links, a line for each pair")
     return parser
 

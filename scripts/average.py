@@ -2,9 +2,10 @@
 
 python -m scripts.average --workdir=DIR [--average=N] [--checkpoint=best|last|STEP] [--output=DIR]
 
-All commands take the new workdir (`transformer.evaluate --workdir=DIR-average5`), and so does `training.init_from`. It
-has the configuration, vocabularies and record of the run, and one checkpoint: the parameters that the run has with
-`--average=N`, without an optimizer. The run itself is only read, so it resumes and keeps its checkpoints as before.
+All commands take the new workdir (`transformer.evaluate --workdir=DIR-average5`), and so does
+`training.init_from`. It has the configuration, vocabularies and record of the run, and one
+checkpoint: the parameters that the run has with `--average=N`, without an optimizer. The run itself
+is only read, so it resumes and keeps its checkpoints as before.
 """
 
 import argparse
@@ -44,7 +45,9 @@ def main(arguments: argparse.Namespace) -> None:
         with Checkpoints(workdir, models.config) as checkpoints:
             counts = jnp.int32(progress.step), jnp.int32(progress.skipped)
             checkpoints.save(TrainState(*counts, models.parameters[0], None, None), progress)
-        files.write_json(workdir.averaged, {"workdir": str(source.path.resolve()), "steps": checkpoint.averaged})
+        files.write_json(
+            workdir.averaged, {"workdir": str(source.path.resolve()), "steps": checkpoint.averaged}
+        )
     steps = ", ".join(map(str, checkpoint.averaged))
     logging.info("%s: the mean of the checkpoints %s of %s.", output, steps, source.path)
     print(output)
@@ -54,7 +57,9 @@ def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.average", __doc__)
     parser.add_argument("--workdir", required=True, help="workdir of the run")
     parser.add_number("--average", None, "number of checkpoints (checkpoint.keep of the run)")
-    parser.add_argument("--checkpoint", default="last", metavar="best|last|STEP", help="the last of them (last)")
+    parser.add_argument(
+        "--checkpoint", default="last", metavar="best|last|STEP", help="the last of them (last)"
+    )
     parser.add_argument("--output", help="the new workdir (DIR-averageN beside the run)")
     return parser
 

@@ -6,9 +6,10 @@
     python -m scripts.benchmark layers [--readme=docs/paper.md]
 
 train: target tokens a second of one training step. decode: output tokens a second of a beam search.
-data: the data pipeline with generated text: preparation, batches, and a start in the middle of training.
-layers: the layers of the paper's Table 1, one of each kind. The exponents of length n and width d are fitted to time
-    and memory, and the longest path between two positions is found by gradients.
+data: the data pipeline with generated text: preparation, batches, and a start in the middle of
+    training.
+layers: the layers of the paper's Table 1, one of each kind. The exponents of length n and width d
+    are fitted to time and memory, and the longest path between two positions is found by gradients.
 
 --peers also measures PyTorch (train), or Hugging Face, CTranslate2 and Marian (decode), in the environment that
 `make bench` makes.
@@ -55,8 +56,12 @@ def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.benchmark", __doc__)
     parser.set_defaults(**FLAGS)
     parser.add_argument("what", choices=tuple(BENCHMARKS), help="what to measure")
-    parser.add_argument("--size", choices=SIZES, help="train, decode: the model and its batch (base)")
-    parser.add_argument("--peers", nargs="?", const=PEERS, help=f"train, decode: measure the peers too ({PEERS})")
+    parser.add_argument(
+        "--size", choices=SIZES, help="train, decode: the model and its batch (base)"
+    )
+    parser.add_argument(
+        "--peers", nargs="?", const=PEERS, help=f"train, decode: measure the peers too ({PEERS})"
+    )
     parser.add_number("--threads", None, "train, decode: cores of each system, at most all (all)")
     parser.add_number("--pairs", FLAGS["pairs"], "data: pairs to generate")
     markdown.add_flag(parser)

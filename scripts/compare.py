@@ -1,17 +1,19 @@
-"""Compares evaluated runs: scores, differences with intervals and p-values, and the sentences that differ most.
+"""Compares evaluated runs: scores, differences with intervals and p-values, and the sentences that
+differ most.
 
     python -m scripts.compare WORKDIR [WORKDIR ...] [--split=valid] [--data=WORKDIR]
-        [--checkpoint=best|last|STEP] [--average=N] [--decoding.KEY=VALUE ...] [--evaluate] [--samples=N]
-        [--sentences=N] [--format=text|json]
+        [--checkpoint=best|last|STEP] [--average=N] [--decoding.KEY=VALUE ...] [--evaluate]
+        [--samples=N] [--sentences=N] [--format=text|json]
 
-Runs that differ only in their seed are seeds of one system, and every other system is compared with the first. A
-sweep's folder is replaced by its complete trials. Each workdir needs an evaluation of the split by
-transformer.evaluate; --evaluate makes those that are missing. If a workdir has several, the flags that made one select
-it. An evaluation's .json file can replace a workdir, for example to compare two evaluations of the same run, or those
-of transformer.evaluate --output=FOLDER. For a single system, the sentences of the lowest chrF are shown.
+Runs that differ only in their seed are seeds of one system, and every other system is compared with
+the first. A sweep's folder is replaced by its complete trials. Each workdir needs an evaluation of
+the split by transformer.evaluate; --evaluate makes those that are missing. If a workdir has
+several, the flags that made one select it. An evaluation's .json file can replace a workdir, for
+example to compare two evaluations of the same run, or those of transformer.evaluate
+--output=FOLDER. For a single system, the sentences of the lowest chrF are shown.
 
-`scripts/results/significance.py` documents intervals and p-values, `make_result` in `scripts/results/result.py`
-the keys of the JSON object.
+`scripts/results/significance.py` documents intervals and p-values, `make_result` in
+`scripts/results/result.py` the keys of the JSON object.
 """
 
 import argparse
@@ -41,27 +43,45 @@ def main(arguments: argparse.Namespace) -> None:
     references = evaluations[0].references
     for system in systems:
         if len(commits := {evaluation.commit for evaluation in system.evaluations}) > 1:
-            logging.warning("System %s: its seeds ran different code, %s.", system.label, ", ".join(sorted(commits)))
+            logging.warning(
+                "System %s: its seeds ran different code, %s.",
+                system.label,
+                ", ".join(sorted(commits)),
+            )
     counts = counted(len(evaluations), "evaluation"), counted(len(references), "sentence")
     logging.info("Scoring %s of %s.", *counts)
     result = make_result(systems, references, arguments.samples, arguments.sentences)
-    text = make_text(result) if arguments.format == "text" else json.dumps(files.six_digits(result)) + "\n"
+    text = (
+        make_text(result)
+        if arguments.format == "text"
+        else json.dumps(files.six_digits(result)) + "\n"
+    )
     # Bytes, since file names and sentences may have characters that the terminal's encoding lacks.
     sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
 
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.compare", __doc__, overrides="decoding")
-    parser.add_argument("workdirs", nargs="+", metavar="WORKDIR", help="workdir of a run or sweep, or an evaluation")
+    parser.add_argument(
+        "workdirs", nargs="+", metavar="WORKDIR", help="workdir of a run or sweep, or an evaluation"
+    )
     # Not test by default: test data are not for choosing among systems.
-    parser.add_argument("--split", choices=SPLITS, default="valid", help="the split to compare on (valid)")
+    parser.add_argument(
+        "--split", choices=SPLITS, default="valid", help="the split to compare on (valid)"
+    )
     parser.add_argument("--data", help="another run, whose split is compared on instead")
-    parser.add_argument("--checkpoint", metavar="best|last|STEP", help="evaluations of this checkpoint")
+    parser.add_argument(
+        "--checkpoint", metavar="best|last|STEP", help="evaluations of this checkpoint"
+    )
     parser.add_number("--average", None, "evaluations of the mean of N checkpoints")
-    parser.add_argument("--evaluate", action="store_true", help="run transformer.evaluate where one is missing")
+    parser.add_argument(
+        "--evaluate", action="store_true", help="run transformer.evaluate where one is missing"
+    )
     parser.add_number("--samples", 1000, "bootstrap resamples", MIN_SAMPLES)
     parser.add_number("--sentences", 5, "how many sentences to show", least=0)
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="output format (text)")
+    parser.add_argument(
+        "--format", choices=("text", "json"), default="text", help="output format (text)"
+    )
     return parser
 
 

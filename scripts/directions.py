@@ -3,9 +3,10 @@
 python -m scripts.directions --workdir=DIR --languages=en,de,fr [--split=test] [--metric=bleu] [--checkpoint=...]
     [--average=N] [--decoding.KEY=VALUE ...]
 
-Reads the files STEM.LANG of the split in the run's data folder. Directions that the run was not trained on are marked
-with a star. The column of a language that is only a source of the run is empty, unless the vocabulary has its tag.
-Prints the results as one JSON object, as transformer.evaluate writes them to the workdir.
+Reads the files STEM.LANG of the split in the run's data folder. Directions that the run was not
+trained on are marked with a star. The column of a language that is only a source of the run is
+empty, unless the vocabulary has its tag. Prints the results as one JSON object, as
+transformer.evaluate writes them to the workdir.
 """
 
 import argparse
@@ -37,9 +38,16 @@ def main(arguments: argparse.Namespace) -> None:
     tokenizer = Tokenizer.load(workdir.path, config)
     languages = [code.strip() for code in arguments.languages.split(",")]
     if len(set(languages)) < max(2, len(languages)) or not all(languages):
-        raise UserError(f"--languages={arguments.languages}: must be two or more codes, each once: en,de,fr")
-    trained = {(corpus.data.source_language, corpus.data.target_language) for corpus in listed_corpora(data)}
-    given = {name: getattr(arguments, name) for name in ("workdir", "split", "checkpoint", "average")}
+        raise UserError(
+            f"--languages={arguments.languages}: must be two or more codes, each once: en,de,fr"
+        )
+    trained = {
+        (corpus.data.source_language, corpus.data.target_language)
+        for corpus in listed_corpora(data)
+    }
+    given = {
+        name: getattr(arguments, name) for name in ("workdir", "split", "checkpoint", "average")
+    }
     # A run may translate into fewer languages than it reads.
     only_sources = {code for code, _ in trained} - {code for _, code in trained}
     pairs = []
@@ -58,7 +66,9 @@ def main(arguments: argparse.Namespace) -> None:
     cells = {}
     for pair in pairs:
         flags = [*given.items(), *zip(cli.LANGUAGES, pair, strict=True), *arguments.overrides]
-        evaluation = evaluate.evaluate(evaluate.make_parser().parse([f"--{key}={value}" for key, value in flags]))
+        evaluation = evaluate.evaluate(
+            evaluate.make_parser().parse([f"--{key}={value}" for key, value in flags])
+        )
         evaluation.save()
         results["-".join(pair)] = evaluation.result
         score = f"{evaluation.result[arguments.metric]:{METRICS[arguments.metric].format}}"
@@ -74,7 +84,9 @@ def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.directions", __doc__, overrides="decoding")
     parser.add_model_flags()
     parser.add_argument("--languages", metavar="CODE,CODE,...", required=True, help="all languages")
-    parser.add_argument("--split", choices=source.SPLITS, default="test", help="the split to translate (test)")
+    parser.add_argument(
+        "--split", choices=source.SPLITS, default="test", help="the split to translate (test)"
+    )
     parser.add_argument("--metric", default="bleu", help="the score in the matrix (bleu)")
     return parser
 

@@ -1,10 +1,12 @@
-"""Trains teachers, lets them translate, and trains students on what they wrote, as a plan file describes it.
+"""Trains teachers, lets them translate, and trains students on what they wrote, as a plan file
+describes it.
 
     python -m scripts.distill --plan=configs/distillation/X.py --workdir=DIR [--config.KEY=VALUE ...]
     python -m scripts.distill --plan=configs/distillation/X.py --workdir=DIR --report [--readme=FILE]
 
-The same command continues: no stage is done twice. --config.KEY=VALUE replaces a key of all configs of the plan. At the
-end, and at any time with --report, it prints a table of what the plan measures, and draws DIR/report.svg.
+The same command continues: no stage is done twice. --config.KEY=VALUE replaces a key of all configs
+of the plan. At the end, and at any time with --report, it prints a table of what the plan measures,
+and draws DIR/report.svg.
 """
 
 import argparse

@@ -1,11 +1,13 @@
 """Writes the model of a workdir in the format of another toolkit.
 
     python -m scripts.export --workdir=DIR --format=NAME --output=FOLDER [--quantization=NAME]
-        [--checkpoint=best|last|STEP] [--average=N] [--sentences=FILE] [--runtime=PYTHON] [--decoding.KEY=VALUE ...]
+        [--checkpoint=best|last|STEP] [--average=N] [--sentences=FILE] [--runtime=PYTHON]
+        [--decoding.KEY=VALUE ...]
 
 docs/interop.md lists the formats and their limits. A model that a format cannot express is refused.
 
-Some sentences are then translated here and by the other toolkit, with the Python of .venv-interop (make interop) or
+Some sentences are then translated here and by the other toolkit, with the Python of .venv-interop
+(make interop) or
 --runtime=PYTHON, and compared in FOLDER/certificate.json: those of --sentences=FILE, of the validation split, or
 bundled ones. If the results differ too much, the exit code is 1 and FOLDER has a file BELOW-THE-BARS.txt.
 """
@@ -37,12 +39,16 @@ def main(arguments: argparse.Namespace) -> None:
         raise UserError(f"--quantization={arguments.quantization}: must be {allowed}")
     python = runtimes.find_python(arguments.runtime, is_here=entry.has_own_search)
     sentences = read_sentences(arguments.sentences)
-    model = workdirs.from_workdir(Path(arguments.workdir), arguments.checkpoint, arguments.average, arguments.overrides)
+    model = workdirs.from_workdir(
+        Path(arguments.workdir), arguments.checkpoint, arguments.average, arguments.overrides
+    )
     if tag := model.tokenizer.source_tag:
         logging.warning("Texts for the exported model must begin with %s.", tag)
     with files.new_folder(output) as unfinished:
         entry.write(model, unfinished, arguments.quantization, python)
-        certified = certificate.certify(model, unfinished, entry, python, sentences, arguments.quantization)
+        certified = certificate.certify(
+            model, unfinished, entry, python, sentences, arguments.quantization
+        )
         certificate.write(certified, certificate.digests_in(unfinished), unfinished)
     certificate.conclude(certified, output)
 

@@ -8,7 +8,8 @@
     python -m scripts.figures curves --workdir DIR DIR ... --output=FILE [--metrics=loss,bleu] [--split=train]
     python -m scripts.figures table3 --workdir=DIR --output=FILE
 
-The ending of the output names its format. `scripts.charts` draws the same from Python and explains each flag.
+The ending of the output names its format. `scripts.charts` draws the same from Python and explains
+each flag.
 """
 
 import argparse
@@ -24,7 +25,16 @@ PARTS = ("encoder", "decoder", "cross")
 PANELS = ("heat_map", "products")
 SPLITS = ("valid", "train")
 FLAGS = {  # of each figure
-    "attention": ("workdir", "checkpoint", "average", "source", "target", "part", "layers", "heads"),
+    "attention": (
+        "workdir",
+        "checkpoint",
+        "average",
+        "source",
+        "target",
+        "part",
+        "layers",
+        "heads",
+    ),
     "curves": ("workdir", "metrics", "split"),
     "masks": (),
     "positions": ("kind", "length", "d_model", "panels"),
@@ -52,7 +62,9 @@ def check_flags(name: str, given: dict[str, Any]) -> None:
     own = ("columns", *FLAGS[name])
     for flag in given:
         if flag not in own:
-            raise UserError(f"--{flag}: the figure {name} has no such flag; it has {', '.join(f'--{x}' for x in own)}")
+            raise UserError(
+                f"--{flag}: the figure {name} has no such flag; it has {', '.join(f'--{x}' for x in own)}"
+            )
     for flag in REQUIRED:
         if flag in own and flag not in given:
             raise UserError(f"--{flag}: the figure {name} needs it")
@@ -65,7 +77,9 @@ def draw(name: str, workdir: Sequence[str] = (), **options: Any) -> Any:
     if name == "curves":
         return charts.curves.draw(workdir, **options)
     if len(workdir) > 1:
-        raise UserError(f"--workdir={' '.join(workdir)}: the figure {name} shows one run; name one folder")
+        raise UserError(
+            f"--workdir={' '.join(workdir)}: the figure {name} shows one run; name one folder"
+        )
     module = getattr(charts, name)
     return getattr(module, "draw_run", module.draw)(*workdir, **options)
 
@@ -78,7 +92,9 @@ def _numbers(text: str, separator: str = ",") -> tuple[int, ...]:
     try:
         return tuple(int(number) for number in text.split(separator))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: must be whole numbers separated by {separator!r}") from None
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: must be whole numbers separated by {separator!r}"
+        ) from None
 
 
 def _pairs(text: str) -> tuple[tuple[int, ...], ...]:
@@ -93,14 +109,28 @@ def make_parser() -> cli.Parser:
     add = parser.add_argument
     add("figure", choices=tuple(FLAGS), help="the figure to draw")
     add("--output", required=True, help="the file to write: .pdf, .svg or .png")
-    add("--columns", type=int, choices=(1, 2), help="how many columns of a paper it is wide (2; schedule: 1)")
-    add("--workdir", nargs="+", help="attention, curves, table3: the folder of a run, or of several curves")
+    add(
+        "--columns",
+        type=int,
+        choices=(1, 2),
+        help="how many columns of a paper it is wide (2; schedule: 1)",
+    )
+    add(
+        "--workdir",
+        nargs="+",
+        help="attention, curves, table3: the folder of a run, or of several curves",
+    )
     add("--checkpoint", metavar="best|last|STEP", help="attention: the checkpoint to load (best)")
     add("--average", type=int, help="attention: mean of N checkpoints up to that one (1)")
     add("--source", help="attention: the source sentence")
     add("--target", help="attention: the target sentence (the run's translation)")
     add("--part", choices=PARTS, help="attention: the attention to draw (encoder)")
-    add("--layers", type=_numbers, metavar="N,...", help="attention: layers, from 1 (of 2,4,6 those that there are)")
+    add(
+        "--layers",
+        type=_numbers,
+        metavar="N,...",
+        help="attention: layers, from 1 (of 2,4,6 those that there are)",
+    )
     add("--heads", type=_numbers, metavar="N,...", help="attention: heads, from 1 (the first four)")
     add("--panels", type=_names, metavar="NAME,...", help=f"positions: of {', '.join(PANELS)}")
     add("--length", type=int, help="positions: number of positions (50)")
@@ -114,7 +144,12 @@ def make_parser() -> cli.Parser:
     )
     add("--steps", type=int, help="schedule: number of updates (20000)")
     add("--smoothing", type=float, help="smoothing: config.training.label_smoothing (0.4)")
-    add("--metrics", type=_names, metavar="NAME,...", help="curves: of metrics.jsonl, a panel each (loss,bleu)")
+    add(
+        "--metrics",
+        type=_names,
+        metavar="NAME,...",
+        help="curves: of metrics.jsonl, a panel each (loss,bleu)",
+    )
     add("--split", choices=SPLITS, help="curves: the split to draw (valid, if it has the metric)")
     return parser
 

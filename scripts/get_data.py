@@ -1,13 +1,15 @@
-"""Gets translation data: corpora of OPUS and WMT by mtdata, Parquet files on disk, or TFDS datasets.
+"""Gets translation data: corpora of OPUS and WMT by mtdata, Parquet files on disk, or TFDS
+datasets.
 
 python -m scripts.get_data --pair=en-de --recipe=ID --output=DIR
 python -m scripts.get_data --pair=en-is --train=ID,ID --validation=ID --test=ID --output=DIR
 python -m scripts.get_data --pair=en-de --hf=FOLDER --output=DIR
 python -m scripts.get_data --tfds=wmt14_translate/de-en --output=DIR [--archives=DIR]
 
-The first three write train, validation and test as STEM.LANGUAGE, for `data.source=text`, with the record `data.json`,
-which runs on the data copy. The last one prepares array_record, for `data.source=tfds` with `data.path=DIR`. The record
-goes to standard output. If a command fails, it leaves no data; --tfds keeps archives that were downloaded completely.
+The first three write train, validation and test as STEM.LANGUAGE, for `data.source=text`, with the
+record `data.json`, which runs on the data copy. The last one prepares array_record, for
+`data.source=tfds` with `data.path=DIR`. The record goes to standard output. If a command fails, it
+leaves no data; --tfds keeps archives that were downloaded completely.
 """
 
 import argparse
@@ -37,35 +39,53 @@ def main(arguments: argparse.Namespace) -> None:
     elif arguments.recipe:
         record = mtdata.get_recipe(arguments.mtdata, pair, arguments.recipe, output)
     else:
-        datasets = {split: getattr(arguments, split).split(",") for split in SPLITS if getattr(arguments, split)}
+        datasets = {
+            split: getattr(arguments, split).split(",")
+            for split in SPLITS
+            if getattr(arguments, split)
+        }
         record = mtdata.get_datasets(arguments.mtdata, pair, datasets, output)
     print(json.dumps(record))
 
 
 def parse_pair(pair: str | None) -> Pair:
     if pair is None:
-        raise UserError("--pair=SOURCE-TARGET: is missing; name the languages, such as --pair=en-de")
+        raise UserError(
+            "--pair=SOURCE-TARGET: is missing; name the languages, such as --pair=en-de"
+        )
     code = r"([a-z]{2,3}\w*(?:-[A-Z0-9]\w*)*)"
     match = re.fullmatch(f"{code}-{code}", pair)
     if not match or match[1] == match[2]:
-        raise UserError(f"--pair={pair}: must be the codes of two languages, such as en-de or en-pt-BR")
+        raise UserError(
+            f"--pair={pair}: must be the codes of two languages, such as en-de or en-pt-BR"
+        )
     return match[1], match[2]
 
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.get_data", __doc__)
-    parser.add_argument("--pair", metavar="SOURCE-TARGET", help="codes of the two languages, such as en-de")
+    parser.add_argument(
+        "--pair", metavar="SOURCE-TARGET", help="codes of the two languages, such as en-de"
+    )
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--recipe", help="a recipe of mtdata, such as vaswani_etal_2017_ende")
     source.add_argument(
-        "--train", metavar="ID,ID", help="datasets of mtdata to train on, such as OPUS-gnome-v1-eng-kan"
+        "--train",
+        metavar="ID,ID",
+        help="datasets of mtdata to train on, such as OPUS-gnome-v1-eng-kan",
     )
-    source.add_argument("--hf", type=Path, help="a folder of Parquet files, as on Hugging Face's hub")
+    source.add_argument(
+        "--hf", type=Path, help="a folder of Parquet files, as on Hugging Face's hub"
+    )
     source.add_argument("--tfds", metavar="NAME/CONFIG", help="a translation dataset of TFDS")
     parser.add_argument("--validation", metavar="ID,ID", help="--train: datasets to validate on")
     parser.add_argument("--test", metavar="ID,ID", help="--train: datasets to test on")
-    parser.add_argument("--archives", type=Path, help="--tfds: folder of archives that need no download")
-    parser.add_argument("--output", type=Path, required=True, help="the new folder; --tfds: TFDS's data_dir")
+    parser.add_argument(
+        "--archives", type=Path, help="--tfds: folder of archives that need no download"
+    )
+    parser.add_argument(
+        "--output", type=Path, required=True, help="the new folder; --tfds: TFDS's data_dir"
+    )
     parser.add_argument("--mtdata", default=str(mtdata.PYTHON), help="Python that has mtdata")
     return parser
 

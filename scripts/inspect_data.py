@@ -1,13 +1,15 @@
-"""Finds bad sentence pairs of a corpus with a trained model: misaligned, in other languages, copied, badly translated.
+"""Finds bad sentence pairs of a corpus with a trained model: misaligned, in other languages,
+copied, badly translated.
 
     python -m scripts.inspect_data --workdir=DIR [--reverse=DIR] [--source=FILE --target=FILE]
         [--worst=N] [--min_tokens=N] [--exclude=FILE --share=0.05]
 
-Pairs are ranked by their pointwise mutual information (PMI), in nats per target token: log p(target | source) minus
-log p(target | empty source). It is lower for a target that is no translation of its source, however likely the target
-is. With --reverse, a run of the other direction, the mean over both directions counts. The run may have been trained on
-the corpus. Prints the distributions and the worst pairs. --exclude writes a list of the worst pairs, which
-config.data.exclude takes: in each line a pair's number and its PMI.
+Pairs are ranked by their pointwise mutual information (PMI), in nats per target token: log p(target
+| source) minus log p(target | empty source). It is lower for a target that is no translation of its
+source, however likely the target is. With --reverse, a run of the other direction, the mean over
+both directions counts. The run may have been trained on the corpus. Prints the distributions and
+the worst pairs. --exclude writes a list of the worst pairs, which config.data.exclude takes: in
+each line a pair's number and its PMI.
 """
 
 import argparse
@@ -44,10 +46,12 @@ COPIED = 0.5
 
 
 class Scores(NamedTuple):
-    """A model's scores of a pair, in nats per target token; NaN if a side is too long. Tokens include end-of-sentence.
+    """A model's scores of a pair, in nats per target token; NaN if a side is too long. Tokens
+    include end-of-sentence.
 
-    The loss is -log p(target | source). The PMI is log p(target | source) - log p(target | empty source), an estimate
-    of the pointwise mutual information, which is lower for a target that is no translation of its source.
+    The loss is -log p(target | source). The PMI is log p(target | source) - log p(target | empty
+    source), an estimate of the pointwise mutual information, which is lower for a target that is no
+    translation of its source.
     """
 
     loss: float
@@ -61,7 +65,8 @@ class Measured(NamedTuple):
     Attributes:
       number: of the pair in its corpus, from 1.
       scores: of a model of the pair's direction, and of one of the other direction if there is one.
-      length_ratio: words of the longer side per word of the shorter one; infinite if only one side is empty.
+      length_ratio: words of the longer side per word of the shorter one; infinite if only one side
+          is empty.
       copied: the fraction of the target's words that the source has too.
     """
 
@@ -74,7 +79,9 @@ class Measured(NamedTuple):
 
     @property
     def pmi(self) -> float:
-        """The mean over the directions, by which pairs are ranked; NaN if a side is too long for a model."""
+        """The mean over the directions, by which pairs are ranked; NaN if a side is too long for a
+        model.
+        """
         return statistics.mean(scores.pmi for scores in self.scores)
 
 
@@ -83,21 +90,30 @@ def main(arguments: argparse.Namespace) -> None:
     from transformer.support.progress_bar import bar
 
     cache.enable_compilation_cache()
-    model = transformer.load(split_names(arguments.workdir), arguments.checkpoint, arguments.average)
-    reverse = None if arguments.reverse is None else transformer.load(split_names(arguments.reverse))
+    model = transformer.load(
+        split_names(arguments.workdir), arguments.checkpoint, arguments.average
+    )
+    reverse = (
+        None if arguments.reverse is None else transformer.load(split_names(arguments.reverse))
+    )
     check_direction(arguments, model, reverse)
     name, pairs = read_corpus(arguments, model.config.data)
     logging.info("Scoring %s.", counted(len(pairs), "pair"))
     with bar("Scoring pairs", len(pairs)) as report:
         measured = list(measure(pairs, model, reverse, report))
-    long_enough = (pair for pair in measured if pair.scores[0].tokens > arguments.min_tokens)  # and end-of-sentence
-    ranked = sorted((pair for pair in long_enough if math.isfinite(pair.pmi)), key=lambda pair: pair.pmi)
+    # and end-of-sentence
+    long_enough = (pair for pair in measured if pair.scores[0].tokens > arguments.min_tokens)
+    ranked = sorted(
+        (pair for pair in long_enough if math.isfinite(pair.pmi)), key=lambda pair: pair.pmi
+    )
     text = make_text(name, measured, ranked[: arguments.worst])
     # Bytes, since sentences may have characters that the terminal's encoding lacks.
     sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
     if arguments.exclude is not None:
         worst = sorted(ranked[: round(arguments.share * len(ranked))])  # in the order of the corpus
-        files.write_text(arguments.exclude, "".join(f"{pair.number}\t{pair.pmi:.4f}\n" for pair in worst))
+        files.write_text(
+            arguments.exclude, "".join(f"{pair.number}\t{pair.pmi:.4f}\n" for pair in worst)
+        )
         logging.info("%s: %s.", arguments.exclude, counted(len(worst), "pair"))
 
 
@@ -106,8 +122,12 @@ def check(arguments: argparse.Namespace) -> None:
     if not 0 < arguments.share <= 1:
         raise UserError(f"--share={arguments.share}: must be above 0 and at most 1")
     if (arguments.source is None) != (arguments.target is None):
-        raise UserError("--source and --target: give both files, or neither for the run's training data")
-    if (path := arguments.exclude) is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
+        raise UserError(
+            "--source and --target: give both files, or neither for the run's training data"
+        )
+    if (path := arguments.exclude) is not None and (
+        path.is_dir() or not os.access(path.parent, os.W_OK)
+    ):
         raise UserError(f"--exclude={path}: cannot be written; name a file in a folder that exists")
 
 
@@ -115,7 +135,9 @@ def check_direction(arguments: argparse.Namespace, model: "Model", reverse: "Mod
     """Raises UserError if the other run does not translate in the other direction."""
     if reverse is None:
         return
-    forward, backward = ([each.config.data[name] for name in cli.LANGUAGES] for each in (model, reverse))
+    forward, backward = (
+        [each.config.data[name] for name in cli.LANGUAGES] for each in (model, reverse)
+    )
     if backward[::-1] != forward:
         raise UserError(
             f"--reverse={arguments.reverse}: translates {' to '.join(backward)}, must translate "
@@ -124,16 +146,19 @@ def check_direction(arguments: argparse.Namespace, model: "Model", reverse: "Mod
 
 
 def read_corpus(arguments: argparse.Namespace, data: Config) -> tuple[str, list[tuple[str, str]]]:
-    """Returns the name and the pairs of the files, or of all training data, also those that the run leaves out.
+    """Returns the name and the pairs of the files, or of all training data, also those that the run
+    leaves out.
 
-    So a pair's number is that in the data, where bytes that are not UTF-8 become U+FFFD. Raises UserError for such
-    bytes in the files.
+    So a pair's number is that in the data, where bytes that are not UTF-8 become U+FFFD. Raises
+    UserError for such bytes in the files.
     """
     if arguments.source is not None:
         sides = read_parallel_files(Path(arguments.source), Path(arguments.target))
         return f"{arguments.source} and {arguments.target}", list(zip(*sides, strict=True))
     if data.mixture:
-        raise UserError("config.data.mixture: inspect one corpus at a time; give --source=FILE --target=FILE")
+        raise UserError(
+            "config.data.mixture: inspect one corpus at a time; give --source=FILE --target=FILE"
+        )
     source = open_source(with_changes(data, exclude="", train_pairs=0, context=0), "train")
     return source.name, [tuple(side.decode(errors="replace") for side in pair) for pair in source]
 
@@ -142,21 +167,36 @@ def make_text(name: str, pairs: Sequence[Measured], worst: Sequence[Measured]) -
     """Returns the distributions of the scores, the counts of suspicious pairs, and the worst pairs."""
     counts = {
         " too long for the model": sum(math.isnan(pair.pmi) for pair in pairs),
-        " with an empty side": sum(not (pair.source.strip() and pair.target.strip()) for pair in pairs),
-        f" with one side {RATIO:.0f} times as long as the other": sum(pair.length_ratio >= RATIO for pair in pairs),
+        " with an empty side": sum(
+            not (pair.source.strip() and pair.target.strip()) for pair in pairs
+        ),
+        f" with one side {RATIO:.0f} times as long as the other": sum(
+            pair.length_ratio >= RATIO for pair in pairs
+        ),
         f" with {COPIED:.0%} of the words copied": sum(pair.copied >= COPIED for pair in pairs),
-        " with the target equal to the source": sum(pair.source.strip() == pair.target.strip() for pair in pairs),
+        " with the target equal to the source": sum(
+            pair.source.strip() == pair.target.strip() for pair in pairs
+        ),
     }
     lines = [f"{name}: {counted(len(pairs), 'pair')}"]
-    for direction, scores in zip(DIRECTIONS, zip(*(pair.scores for pair in pairs), strict=True), strict=False):
+    for direction, scores in zip(
+        DIRECTIONS, zip(*(pair.scores for pair in pairs), strict=True), strict=False
+    ):
         lines.append(_quantiles(f"{direction}loss", [score.loss for score in scores]))
         lines.append(_quantiles(f"{direction}PMI", [score.pmi for score in scores]))
-    lines += [f"{counted(count, 'pair')}{condition}" for condition, count in counts.items() if count]
+    lines += [
+        f"{counted(count, 'pair')}{condition}" for condition, count in counts.items() if count
+    ]
     lines.append("")
     for pair in worst:
         scores = zip(DIRECTIONS, pair.scores, strict=False)
-        facts = "".join(f"{direction}loss {score.loss:.2f}, PMI {score.pmi:.2f}, " for direction, score in scores)
-        lines.append(f"pair {pair.number}: {facts}lengths 1:{pair.length_ratio:.1f}, {pair.copied:.0%} copied")
+        facts = "".join(
+            f"{direction}loss {score.loss:.2f}, PMI {score.pmi:.2f}, "
+            for direction, score in scores
+        )
+        lines.append(
+            f"pair {pair.number}: {facts}lengths 1:{pair.length_ratio:.1f}, {pair.copied:.0%} copied"
+        )
         lines += [f"  source  {pair.source}", f"  target  {pair.target}"]
     return "\n".join(lines) + "\n"
 
@@ -166,20 +206,30 @@ def _quantiles(name: str, values: Sequence[float]) -> str:
     if not finite:
         return f"{name}: none"
     quantiles = zip(QUANTILES, np.quantile(finite, QUANTILES), strict=True)
-    return f"{name} in nats per token: " + ", ".join(f"{part:.0%} at most {value:.2f}" for part, value in quantiles)
+    return f"{name} in nats per token: " + ", ".join(
+        f"{part:.0%} at most {value:.2f}" for part, value in quantiles
+    )
 
 
 def measure(
-    pairs: Sequence[tuple[str, str]], model: "Model", reverse: "Model | None", report: Callable[[int], None]
+    pairs: Sequence[tuple[str, str]],
+    model: "Model",
+    reverse: "Model | None",
+    report: Callable[[int], None],
 ) -> Iterator[Measured]:
-    """Yields the pairs with their measures, in order. Calls `report` with the number of pairs that it has scored."""
+    """Yields the pairs with their measures, in order.
+
+    Calls `report` with the number of pairs that it has scored.
+    """
     for begin in range(0, len(pairs), CHUNK):
         chunk = pairs[begin : begin + CHUNK]
         scores = [score(model, chunk)]
         if reverse is not None:
             scores.append(score(reverse, [pair[::-1] for pair in chunk]))
         report(len(chunk))
-        for number, (pair, *pair_scores) in enumerate(zip(chunk, *scores, strict=True), start=begin + 1):
+        for number, (pair, *pair_scores) in enumerate(
+            zip(chunk, *scores, strict=True), start=begin + 1
+        ):
             yield Measured(number, *pair, tuple(pair_scores), length_ratio(*pair), copied(*pair))
 
 
@@ -214,7 +264,9 @@ def make_parser() -> cli.Parser:
     parser.add_number("--worst", 20, "pairs to print", least=0)
     parser.add_number("--min_tokens", 5, "tokens of the shortest target to rank", least=0)
     parser.add_argument("--exclude", type=Path, help="write a list of the worst pairs")
-    parser.add_argument("--share", type=float, default=0.05, help="fraction of the pairs in the list (0.05)")
+    parser.add_argument(
+        "--share", type=float, default=0.05, help="fraction of the pairs in the list (0.05)"
+    )
     return parser
 
 

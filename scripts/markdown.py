@@ -22,13 +22,18 @@ def add_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def check_marks(name: str, readme: str | None) -> None:
-    """Raises UserError if a file is named that does not exist or lacks the marks of NAME: before hours of work."""
+    """Raises UserError if a file is named that does not exist or lacks the marks of NAME: before
+    hours of work.
+    """
     if readme is not None:
         _split(name, readme)
 
 
 def publish(text: str, name: str, readme: str | None) -> None:
-    """Prints the text, or puts it between the marks of NAME in the file `readme`. Raises UserError without marks."""
+    """Prints the text, or puts it between the marks of NAME in the file `readme`.
+
+    Raises UserError without marks.
+    """
     if readme is None:
         print(text, end="")
         return
@@ -37,9 +42,16 @@ def publish(text: str, name: str, readme: str | None) -> None:
 
 
 def read_table(name: str, readme: str) -> list[list[str]]:
-    """Returns the rows of the table between the marks of NAME, without its header. Raises UserError without marks."""
+    """Returns the rows of the table between the marks of NAME, without its header.
+
+    Raises UserError without marks.
+    """
     lines = _split(name, readme)[1].splitlines()
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:] if line.startswith("|")]
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in lines[2:]
+        if line.startswith("|")
+    ]
 
 
 def _split(name: str, readme: str) -> tuple[str, str, str]:

@@ -3,9 +3,10 @@
     python -m scripts.plan --config=configs/X.py[:ARG] --device=NAME[:SIZE] [--workdir=DIR]
         [--lengths=PAIRS:SOURCE:TARGET] [--format=json] [--config.GROUP.KEY=VALUE ...]
 
-Compiles the step of the config for the devices, such as h100:8 or v5e:4x4, and prints its memory and a lower bound on
-its time, with the kernels and collectives that cost most. The batches are those of the run in --workdir, or of data
-with the lengths that --lengths states; by default they are WMT14 English-German's. It needs XLA's compilers for
+Compiles the step of the config for the devices, such as h100:8 or v5e:4x4, and prints its memory
+and a lower bound on its time, with the kernels and collectives that cost most. The batches are
+those of the run in --workdir, or of data with the lengths that --lengths states; by default they
+are WMT14 English-German's. It needs XLA's compilers for
 accelerators: see docs/devices.md.
 """
 
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from scripts.planning.estimate import Estimate
 
 REALISTIC = 0.7  # of the roofline's speed, which well-tuned programs come near
-PREALLOCATED = 0.75  # of a GPU's memory, which JAX takes unless XLA_PYTHON_CLIENT_MEM_FRACTION says otherwise
+# of a GPU's memory, which JAX takes unless XLA_PYTHON_CLIENT_MEM_FRACTION says otherwise
+PREALLOCATED = 0.75
 MIB = 2**20
 GIB = 2**30
 
@@ -54,7 +56,9 @@ def main(arguments: argparse.Namespace) -> None:
         raise UserError(estimate.explain(config, target, str(estimated.largest.bucket), needs))
 
 
-def to_json(config: Config, target: "Target", lengths: str, estimated: "Estimate") -> dict[str, Any]:
+def to_json(
+    config: Config, target: "Target", lengths: str, estimated: "Estimate"
+) -> dict[str, Any]:
     """Returns the estimate as JSON data: bytes, FLOPs and seconds are those of one device."""
     memory = estimated.largest.memory
     cost = estimated.typical.cost
@@ -64,7 +68,11 @@ def to_json(config: Config, target: "Target", lengths: str, estimated: "Estimate
         "devices": target.count,
         "lengths": lengths,
         "parameters": estimated.parameters,
-        "memory": {"shape": asdict(estimated.largest.bucket), **memory._asdict(), "fits": memory.fits},
+        "memory": {
+            "shape": asdict(estimated.largest.bucket),
+            **memory._asdict(),
+            "fits": memory.fits,
+        },
         "step": {
             "shape": asdict(estimated.typical.bucket),
             "batches": estimated.typical.batches,
@@ -138,14 +146,22 @@ def to_lines(target: "Target", estimated: "Estimate", report: dict[str, Any]) ->
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.plan", __doc__, overrides="config")
-    parser.add_argument("--config", required=True, metavar="FILE[:ARG]", help="a file of configs/, or a config.json")
-    parser.add_argument("--device", required=True, metavar="NAME[:SIZE]", help="the devices: h100:8, v5e:4x4")
+    parser.add_argument(
+        "--config", required=True, metavar="FILE[:ARG]", help="a file of configs/, or a config.json"
+    )
+    parser.add_argument(
+        "--device", required=True, metavar="NAME[:SIZE]", help="the devices: h100:8, v5e:4x4"
+    )
     data = parser.add_mutually_exclusive_group()
     data.add_argument("--workdir", help="a run whose data and vocabulary count")
     data.add_argument(
-        "--lengths", metavar="PAIRS:SOURCE:TARGET", help="training pairs, mean tokens of both sides (WMT14 en-de)"
+        "--lengths",
+        metavar="PAIRS:SOURCE:TARGET",
+        help="training pairs, mean tokens of both sides (WMT14 en-de)",
     )
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="output format (text)")
+    parser.add_argument(
+        "--format", choices=("text", "json"), default="text", help="output format (text)"
+    )
     return parser
 
 

@@ -44,13 +44,21 @@ def main(arguments: argparse.Namespace) -> None:
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.reproduce", __doc__, overrides="config")
     parser.add_argument("table", choices=("table3",), help="the table of the paper")
-    parser.add_argument("--scale", choices=("mini", "paper"), required=True, help="mini: a quarter of all widths")
+    parser.add_argument(
+        "--scale", choices=("mini", "paper"), required=True, help="mini: a quarter of all widths"
+    )
     parser.add_argument("--output", help="folder of the runs (runs/table3-SCALE)")
-    parser.add_argument("--rows", metavar="ROW,...", help="train only these rows and base (those of the scale)")
+    parser.add_argument(
+        "--rows", metavar="ROW,...", help="train only these rows and base (those of the scale)"
+    )
     parser.add_number("--seeds", 2, "seeds of each row")
     parser.add_number("--jobs", 1, "runs at a time")
-    parser.add_argument("--retry_failed", action="store_true", help="run again the runs that failed earlier")
-    parser.add_argument("--report", action="store_true", help="run nothing; print the tables of the complete runs")
+    parser.add_argument(
+        "--retry_failed", action="store_true", help="run again the runs that failed earlier"
+    )
+    parser.add_argument(
+        "--report", action="store_true", help="run nothing; print the tables of the complete runs"
+    )
     markdown.add_flag(parser)
     return parser
 

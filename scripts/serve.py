@@ -3,9 +3,10 @@
 python -m scripts.serve --workdir=DIR [--workdir=DIR ...] [--host=ADDRESS] [--port=PORT] [--api_keys=FILE]
     [--languages=SOURCE:TARGET,...] [--decoding.KEY=VALUE ...]
 
-Each workdir translates one pair of languages; with --languages, the only workdir translates several. The server answers
-when the programs of plain translations are compiled. docs/serving.md explains routes, limits and metrics. SIGTERM and
-Ctrl-C end it after the requests that it has accepted.
+Each workdir translates one pair of languages; with --languages, the only workdir translates
+several. The server answers when the programs of plain translations are compiled. docs/serving.md
+explains routes, limits and metrics. SIGTERM and Ctrl-C end it after the requests that it has
+accepted.
 """
 
 import argparse
@@ -55,13 +56,17 @@ def main(arguments: argparse.Namespace) -> None:
         )
         limits = Limits(*(getattr(arguments, f"max_{name}") for name in Limits._fields))
         server = make_server(make_app(models, limits, keys, metrics), limits.seconds + GRACE)
-        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # open files, of which each connection is one
-        resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES if most < 0 else min(most, OPEN_FILES), most))
+        # open files, of which each connection is one
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (OPEN_FILES if most < 0 else min(most, OPEN_FILES), most)
+        )
         gc.freeze()  # the models and programs stay: no search for garbage needs to visit them
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.listen(server.config.backlog)  # so that who reads the next line can connect
         logging.info("Listens on http://%s.", authority(arguments.host, listener.getsockname()[1]))
-        with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again after its orderly end
+        # uvicorn raises the signal again after its orderly end
+        with contextlib.suppress(KeyboardInterrupt):
             server.run(sockets=[listener])
         logging.info("Ended after the requests that were accepted.")
 
@@ -77,27 +82,41 @@ def is_not_about_a_line(record: LogRecord) -> bool:
 
 
 def read_pairs(arguments: argparse.Namespace) -> list[tuple[str, str]]:
-    """Returns the pairs of --languages. Raises UserError if one is no pair, or several models are served."""
-    pairs = [tuple(pair.strip().split(":")) for pair in filter(None, arguments.languages.split(","))]
+    """Returns the pairs of --languages.
+
+    Raises UserError if one is no pair, or several models are served.
+    """
+    pairs = [
+        tuple(pair.strip().split(":")) for pair in filter(None, arguments.languages.split(","))
+    ]
     if any(len(pair) != 2 or not all(pair) for pair in pairs):
-        raise UserError(f"--languages={arguments.languages}: must be SOURCE:TARGET,SOURCE:TARGET,... such as en:de")
+        raise UserError(
+            f"--languages={arguments.languages}: must be SOURCE:TARGET,SOURCE:TARGET,... such as en:de"
+        )
     if pairs and len(arguments.workdir) > 1:
         raise UserError(f"--languages={arguments.languages}: is for one model; give one --workdir")
     return pairs
 
 
 def read_keys(path: Path) -> list[str]:
-    """Returns the keys of a file, one a line. Raises UserError if it has none, or one that is easily guessed."""
+    """Returns the keys of a file, one a line.
+
+    Raises UserError if it has none, or one that is easily guessed.
+    """
     keys = [line.strip() for line in read_text_file(path) if line.strip()]
     if not keys or min(map(len, keys)) < SHORTEST_KEY:
-        raise UserError(f"--api_keys={path}: must have a key a line, each of at least {SHORTEST_KEY} characters")
+        raise UserError(
+            f"--api_keys={path}: must have a key a line, each of at least {SHORTEST_KEY} characters"
+        )
     return keys
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Returns a socket bound to the address, which does not listen yet. Raises UserError if that is impossible.
+    """Returns a socket bound to the address, which does not listen yet. Raises UserError if that is
+    impossible.
 
-    The socket has no SO_REUSEADDR until it listens, so that a second server cannot bind to the same port.
+    The socket has no SO_REUSEADDR until it listens, so that a second server cannot bind to the same
+    port.
     """
     if port > LAST_PORT:
         raise UserError(f"--port={port}: must be at most {LAST_PORT}; choose another one")
@@ -129,7 +148,9 @@ def make_parser() -> cli.Parser:
     parser.add_number("--max_requests", 256, "requests at a time")
     parser.add_number("--max_seconds", 60, "seconds of a request")
     parser.add_number("--max_queue", 2000, "sentences that wait for one model")
-    parser.add_number("--max_shapes", 16, "shapes of controls that stay compiled; 0: no controls", least=0)
+    parser.add_number(
+        "--max_shapes", 16, "shapes of controls that stay compiled; 0: no controls", least=0
+    )
     parser.add_number("--wait_ms", 20, "wait of a busy queue", least=0)
     return parser
 

@@ -1,11 +1,13 @@
-"""Learns a lexical shortlist from the training pairs of a run: the target tokens that a beam search considers.
+"""Learns a lexical shortlist from the training pairs of a run: the target tokens that a beam search
+considers.
 
     python -m scripts.shortlist --workdir=DIR [--pairs=200000]
     python -m transformer.translate --workdir=DIR --decoding.shortlist=32
 
-The shortlist has the likeliest translations of each source token, by IBM Model 1 (Brown et al. 1993), and the most
-frequent target tokens. It is written to DIR/shortlist.npz. For several values of decoding.shortlist, the log has the
-fraction of the validation references' tokens that are among the candidates of their sentences.
+The shortlist has the likeliest translations of each source token, by IBM Model 1 (Brown et al.
+1993), and the most frequent target tokens. It is written to DIR/shortlist.npz. For several values
+of decoding.shortlist, the log has the fraction of the validation references' tokens that are among
+the candidates of their sentences.
 """
 
 import argparse

@@ -1,11 +1,13 @@
-"""Varies keys of a configuration: trains a run for every trial, or decodes an existing run, and compares the results.
+"""Varies keys of a configuration: trains a run for every trial, or decodes an existing run, and
+compares the results.
 
     python -m scripts.sweep --config=configs/X.py[:ARG] [--config.KEY=VALUE ...] --sweep=configs/sweeps/Y.py
         --workdir=DIR [--jobs=N] [--together [--plan]] [--storage=URL] [--retry_failed]
     python -m scripts.sweep --from=WORKDIR --sweep=configs/sweeps/Y.py --workdir=DIR
     python -m scripts.sweep --workdir=DIR --report [--readme=FILE]
 
-The same command resumes a sweep. Several machines with one storage and one workdir share the trials.
+The same command resumes a sweep. Several machines with one storage and one workdir share the
+trials.
 """
 
 import argparse
@@ -52,26 +54,47 @@ def check_flags(arguments: argparse.Namespace) -> None:
     if arguments.sweep is None:
         raise UserError("--sweep=FILE is needed: the keys to vary; configs/sweeps has examples")
     if (arguments.config is None) == (arguments.source is None):
-        raise UserError("give either --config=FILE, to train every trial, or --from=WORKDIR, to decode a run")
+        raise UserError(
+            "give either --config=FILE, to train every trial, or --from=WORKDIR, to decode a run"
+        )
     if arguments.source is not None and arguments.together:
         raise UserError("--together: trains the trials of --config; --from only decodes")
     if arguments.plan and not arguments.together:
-        raise UserError("--plan: tells how many trials fit --together; transformer.train --plan describes one")
+        raise UserError(
+            "--plan: tells how many trials fit --together; transformer.train --plan describes one"
+        )
     if arguments.source is not None and arguments.overrides:
-        raise UserError(f"--config.{arguments.overrides[0][0]}: --from uses the configuration of its run unchanged")
+        raise UserError(
+            f"--config.{arguments.overrides[0][0]}: --from uses the configuration of its run unchanged"
+        )
 
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.sweep", __doc__, overrides="config")
-    parser.add_argument("--workdir", required=True, help="folder of the sweep, with the workdirs of its trials")
+    parser.add_argument(
+        "--workdir", required=True, help="folder of the sweep, with the workdirs of its trials"
+    )
     parser.add_argument("--sweep", help="the keys to vary; configs/sweeps has examples")
     parser.add_argument("--config", metavar="FILE.py[:ARG]", help="the configuration of the trials")
-    parser.add_argument("--from", dest="source", metavar="WORKDIR", help="decode this run's validation split instead")
+    parser.add_argument(
+        "--from",
+        dest="source",
+        metavar="WORKDIR",
+        help="decode this run's validation split instead",
+    )
     parser.add_number("--jobs", None, "trials at a time (1; with --together all)")
-    parser.add_argument("--together", action="store_true", help="train trials that differ in numbers as one program")
-    parser.add_argument("--plan", action="store_true", help="print how many trials fit in memory --together, and stop")
+    parser.add_argument(
+        "--together", action="store_true", help="train trials that differ in numbers as one program"
+    )
+    parser.add_argument(
+        "--plan",
+        action="store_true",
+        help="print how many trials fit in memory --together, and stop",
+    )
     parser.add_argument("--storage", help="PostgreSQL, for several machines (SQLite in DIR)")
-    parser.add_argument("--retry_failed", action="store_true", help="run again the trials that failed earlier")
+    parser.add_argument(
+        "--retry_failed", action="store_true", help="run again the trials that failed earlier"
+    )
     parser.add_argument("--report", action="store_true", help="run nothing; print the table")
     markdown.add_flag(parser)
     return parser

@@ -1,15 +1,17 @@
-"""Translates a corpus in shards, on one machine or many. A killed job continues with the shards that are missing.
+"""Translates a corpus in shards, on one machine or many. A killed job continues with the shards
+that are missing.
 
     python -m scripts.translate_corpus --workdir=DIR --source=FILES_OR_FOLDER --output=FOLDER [--format=parquet|text]
-        [--n_best=N] [--shards=N] [--shard=I/N | [--ray=ADDRESS] [--workers=N]] [--source_language=CODE]
-        [--target_language=CODE] [--decoding.KEY=VALUE ...]
+        [--n_best=N] [--shards=N] [--shard=I/N | [--ray=ADDRESS] [--workers=N]]
+        [--source_language=CODE] [--target_language=CODE] [--decoding.KEY=VALUE ...]
 
-Files are text, .gz or .parquet. The translations of a shard, with scores and line numbers, are a file of --output,
-whose bytes do not depend on the number of workers. A line that cannot be translated is reported; all others are
-translated.
+Files are text, .gz or .parquet. The translations of a shard, with scores and line numbers, are a
+file of --output, whose bytes do not depend on the number of workers. A line that cannot be
+translated is reported; all others are translated.
 
-Ray shares the shards among --workers processes of this machine, or of the cluster at --ray. --shard=2/8 needs no Ray:
-this process translates the second of eight parts, as a task of a Slurm array does. docs/corpora.md explains both.
+Ray shares the shards among --workers processes of this machine, or of the cluster at --ray.
+--shard=2/8 needs no Ray: this process translates the second of eight parts, as a task of a Slurm
+array does. docs/corpora.md explains both.
 """
 
 import argparse
@@ -49,12 +51,16 @@ def main(arguments: argparse.Namespace) -> None:
     opened = plan.open_plan(files.expanded(arguments.output).absolute(), request)
     part, parts = arguments.shard or (1, 1)
     missing = opened.missing(part, parts)
-    logging.info("%s: %d of %d shards are missing here.", opened.output, len(missing), len(opened.shards))
+    logging.info(
+        "%s: %d of %d shards are missing here.", opened.output, len(missing), len(opened.shards)
+    )
     if arguments.shard:
         enable_compilation_cache()
         reports = map(translator.Translator(models, opened).translate, missing)
     else:
-        reports = ray_workers.translate(flags, opened, missing, arguments.workers, arguments.worker_gpus)
+        reports = ray_workers.translate(
+            flags, opened, missing, arguments.workers, arguments.worker_gpus
+        )
     lines = cut = untranslated = 0
     for done, report in enumerate(reports, start=1):
         lines += report.lines
@@ -65,7 +71,12 @@ def main(arguments: argparse.Namespace) -> None:
         progress = (report.number, report.lines, report.seconds, done, len(missing))
         logging.info("Shard %d: %d lines in %.1f s; %d of %d shards are done.", *progress)
     totals = {"output": str(opened.output), "shards": len(missing), "lines": lines, "cut": cut}
-    print(json.dumps(totals | {"untranslated": untranslated, "seconds": round(time.perf_counter() - began, 1)}))
+    print(
+        json.dumps(
+            totals
+            | {"untranslated": untranslated, "seconds": round(time.perf_counter() - began, 1)}
+        )
+    )
 
 
 def part_of(text: str) -> tuple[int, int]:
@@ -79,14 +90,23 @@ def part_of(text: str) -> tuple[int, int]:
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.translate_corpus", __doc__, overrides="decoding")
     parser.add_model_flags(languages=True)
-    parser.add_argument("--source", required=True, metavar="FILE,FILE,...|FOLDER", help="text, .gz or .parquet files")
+    parser.add_argument(
+        "--source",
+        required=True,
+        metavar="FILE,FILE,...|FOLDER",
+        help="text, .gz or .parquet files",
+    )
     parser.add_argument("--column", default="text", help="column of Parquet to translate (text)")
     parser.add_argument("--output", required=True, help="folder of the shards, new or to continue")
     parser.add_number("--n_best", 1, "translations of each line")
-    parser.add_argument("--format", choices=("parquet", "text"), default="parquet", help="output format (parquet)")
+    parser.add_argument(
+        "--format", choices=("parquet", "text"), default="parquet", help="output format (parquet)"
+    )
     parser.add_number("--shards", None, "number of shards (one per 10,000 lines)")
     place = parser.add_mutually_exclusive_group()
-    place.add_argument("--shard", type=part_of, metavar="I/N", help="translate part I of N here, without Ray")
+    place.add_argument(
+        "--shard", type=part_of, metavar="I/N", help="translate part I of N here, without Ray"
+    )
     place.add_argument("--ray", help="address of a Ray cluster (starts one on this machine)")
     parser.add_number("--workers", 1, "processes of Ray")
     parser.add_number("--worker_gpus", 0, "GPUs of each", least=0)

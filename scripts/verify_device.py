@@ -2,10 +2,11 @@
 
     python -m scripts.verify_device [--quick] [--output=FOLDER] [--readme=docs/devices.md]
 
-Compares a killed and resumed run with an uninterrupted one; products, softmax, norms and attention on the first device
-with formulas in float64; loss and gradients of a small model, on each device and on each mesh of several, with those of
-the host's CPU, operation by operation; and its updates and a beam search with those of the host's CPU. Then it measures
-training and decoding. The exit code is 2 if a check fails: if its error is above its bar, or its group ends early.
+Compares a killed and resumed run with an uninterrupted one; products, softmax, norms and attention
+on the first device with formulas in float64; loss and gradients of a small model, on each device
+and on each mesh of several, with those of the host's CPU, operation by operation; and its updates
+and a beam search with those of the host's CPU. Then it measures training and decoding. The exit
+code is 2 if a check fails: if its error is above its bar, or its group ends early.
 
 --quick measures a small model only. --output writes verification.json into a folder. --readme puts the speeds of this
 kind of device into the table of a file.
@@ -36,7 +37,8 @@ SPEED = "scripts.verification.speed:measure_all"
 
 
 def main(arguments: argparse.Namespace) -> None:
-    from scripts.benchmarking.measurement import commit  # these imports take seconds, which --help should not
+    # these imports take seconds, which --help should not
+    from scripts.benchmarking.measurement import commit
     from scripts.verification.processes import EXACT, results_of
     from scripts.verification.report import HEADER, Report, cells, describe
 

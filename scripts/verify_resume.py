@@ -2,10 +2,11 @@
 
     python -m scripts.verify_resume --config=configs/quickstart.py --workdir=DIR --kills=20
 
-Trains the config once without interruption, and again with SIGKILL at random moments. The kills aim at validation, the
-writing of checkpoints, preparation and training in turn. Each comes 1 ms to 10 s after the start of such a phase, with
-log-uniform delays, or at the end of the phase if that is earlier. The script compares digests of the last checkpoint's
-parameters, optimizer state and progress, and of the record without timings. The exit code is 2 if anything differs.
+Trains the config once without interruption, and again with SIGKILL at random moments. The kills aim
+at validation, the writing of checkpoints, preparation and training in turn. Each comes 1 ms to 10 s
+after the start of such a phase, with log-uniform delays, or at the end of the phase if that is
+earlier. The script compares digests of the last checkpoint's parameters, optimizer state and
+progress, and of the record without timings. The exit code is 2 if anything differs.
 """
 
 import argparse
@@ -55,14 +56,21 @@ def main(arguments: argparse.Namespace) -> None:
         kill_repeatedly(killed, arguments.kills, kills)
         results.append(killed.digests())
         print_digests(f"after {kills.total()} kills", results[-1])
-    print("killed while", ", ".join(f"{name}: {count}" for name, count in kills.items()), flush=True)
+    print(
+        "killed while", ", ".join(f"{name}: {count}" for name, count in kills.items()), flush=True
+    )
     if any(digests != expected for digests in results):
-        raise UserError("the killed run differs from the uninterrupted one; compare the digests above")
+        raise UserError(
+            "the killed run differs from the uninterrupted one; compare the digests above"
+        )
     print(f"{arguments.kills} kills left no trace", flush=True)
 
 
 class Training:
-    """One run of a config, in its own folder. It has its own cache, so that its preparation can be killed too."""
+    """One run of a config, in its own folder.
+
+    It has its own cache, so that its preparation can be killed too.
+    """
 
     def __init__(self, folder: Path, file: str, overrides: loading.Overrides) -> None:
         self.folder = folder
@@ -73,7 +81,10 @@ class Training:
         self.began = 0.0  # time of the last start
 
     def start(self) -> subprocess.Popen:
-        folders = (f"--workdir={self.workdir.path}", f"--config.data.cache_dir={self.folder / 'cache'}")
+        folders = (
+            f"--workdir={self.workdir.path}",
+            f"--config.data.cache_dir={self.folder / 'cache'}",
+        )
         self.folder.mkdir(parents=True, exist_ok=True)
         self.began = time.time()
         with self.output.open("w") as output:
@@ -90,7 +101,10 @@ class Training:
         self._check_complete(process)
 
     def kill(self, is_in_phase: Callable[["Training"], bool], delay: float) -> bool:
-        """Kills the run `delay` seconds after a phase begins, or at its end. Returns False if it completed first."""
+        """Kills the run `delay` seconds after a phase begins, or at its end.
+
+        Returns False if it completed first.
+        """
         process = self.start()
         try:
             while process.poll() is None and not is_in_phase(self):
@@ -108,32 +122,52 @@ class Training:
     def _check_complete(self, process: subprocess.Popen) -> None:
         if process.returncode != 0 or not self.workdir.is_complete():
             lines = self.output.read_text().splitlines() or ["nothing was printed"]
-            raise UserError(f"{self.workdir.path}: training exited with {process.returncode}: {lines[-1]}")
+            raise UserError(
+                f"{self.workdir.path}: training exited with {process.returncode}: {lines[-1]}"
+            )
 
     def digests(self) -> dict[str, str]:
         """Returns digests of the last checkpoint and of the record, without timings."""
         import numpy as np
 
-        from transformer.checkpoints.restore import named_leaves, read_arrays, read_progress, steps_in
+        from transformer.checkpoints.restore import (
+            named_leaves,
+            read_arrays,
+            read_progress,
+            steps_in,
+        )
 
         checkpoint = self.workdir.checkpoints / str(steps_in(self.workdir.checkpoints)[-1])
-        items = [path.name for path in sorted(checkpoint.iterdir()) if (path / "_METADATA").exists()]
+        items = [
+            path.name for path in sorted(checkpoint.iterdir()) if (path / "_METADATA").exists()
+        ]
         parts = {}
         for item in items:
             leaves = named_leaves(read_arrays(checkpoint, item)).items()
             arrays = [(name, np.asarray(leaf)) for name, leaf in leaves]
-            parts[item] = [f"{name} {array.dtype} {array.shape}".encode() + array.tobytes() for name, array in arrays]
+            parts[item] = [
+                f"{name} {array.dtype} {array.shape}".encode() + array.tobytes()
+                for name, array in arrays
+            ]
         progress = dataclasses.asdict(read_progress(checkpoint)) | {"seconds": None}
         for name, value in (("progress", progress), ("record", read_untimed(self.workdir.metrics))):
             parts[name] = [json.dumps(value).encode()]
-        return {name: hashlib.sha256(b"".join(chunks)).hexdigest()[:16] for name, chunks in parts.items()}
+        return {
+            name: hashlib.sha256(b"".join(chunks)).hexdigest()[:16]
+            for name, chunks in parts.items()
+        }
 
 
 def read_untimed(path: Path) -> list[dict[str, Any]]:
-    """Returns the lines of a `metrics.jsonl` without their timings: what every repetition of the run reproduces."""
+    """Returns the lines of a `metrics.jsonl` without their timings: what every repetition of the
+    run reproduces.
+    """
     from transformer.run.record import TIMINGS, read_record
 
-    return [{key: value for key, value in line.items() if key not in TIMINGS} for line in read_record(path)]
+    return [
+        {key: value for key, value in line.items() if key not in TIMINGS}
+        for line in read_record(path)
+    ]
 
 
 def is_preparing(training: Training) -> bool:
@@ -141,7 +175,9 @@ def is_preparing(training: Training) -> bool:
 
 
 def is_writing(training: Training) -> bool:
-    """Returns whether this start is writing a checkpoint; incomplete checkpoints of earlier starts are older."""
+    """Returns whether this start is writing a checkpoint; incomplete checkpoints of earlier starts
+    are older.
+    """
     for path in training.workdir.checkpoints.glob("*-tmp*"):
         with contextlib.suppress(FileNotFoundError):
             if path.stat().st_mtime >= training.began:
@@ -150,7 +186,9 @@ def is_writing(training: Training) -> bool:
 
 
 def is_validating(training: Training) -> bool:
-    """Returns whether a validation is running: the last line of the record is then the training line of its step."""
+    """Returns whether a validation is running: the last line of the record is then the training
+    line of its step.
+    """
     from transformer.training.progress import due
 
     lines = read_untimed(training.workdir.metrics)
@@ -164,11 +202,19 @@ def is_training(training: Training) -> bool:
     return " tok/s " in training.output.read_text()
 
 
-PHASES = {"validating": is_validating, "writing": is_writing, "preparing": is_preparing, "training": is_training}
+PHASES = {
+    "validating": is_validating,
+    "writing": is_writing,
+    "preparing": is_preparing,
+    "training": is_training,
+}
 
 
 def kill_repeatedly(training: Training, limit: int, kills: Counter[str]) -> None:
-    """Trains to the end, with kills until there are `limit`. Each aims at the phase with the fewest kills so far."""
+    """Trains to the end, with kills until there are `limit`.
+
+    Each aims at the phase with the fewest kills so far.
+    """
     while kills.total() < limit:
         phase = min(PHASES, key=kills.__getitem__)
         delay = math.exp(random.uniform(math.log(MIN_DELAY), math.log(MAX_DELAY)))
@@ -181,13 +227,19 @@ def kill_repeatedly(training: Training, limit: int, kills: Counter[str]) -> None
 
 
 def print_digests(name: str, digests: dict[str, str]) -> None:
-    print("  ".join([f"{name:15}", *(f"{item} {digest}" for item, digest in digests.items())]), flush=True)
+    print(
+        "  ".join([f"{name:15}", *(f"{item} {digest}" for item, digest in digests.items())]),
+        flush=True,
+    )
 
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.verify_resume", __doc__, overrides="config")
     parser.add_argument(
-        "--config", required=True, metavar="FILE.py[:ARG]", help="the configuration; it should save checkpoints often"
+        "--config",
+        required=True,
+        metavar="FILE.py[:ARG]",
+        help="the configuration; it should save checkpoints often",
     )
     parser.add_argument("--workdir", required=True, help="a new folder for the runs")
     parser.add_number("--kills", 20, "number of kills")

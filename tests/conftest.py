@@ -14,20 +14,22 @@ from jaxtyping import install_import_hook
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-# Checks shapes and types in signatures at every call, in the packages whose arrays have shapes. It must precede all
-# imports of `transformer`.
+# Checks shapes and types in signatures at every call, in the packages whose arrays have shapes. It
+# must precede all imports of `transformer`.
 WITH_SHAPES = ("model", "training", "decoding", "distributed", "data.batches", "data.corpus")
 install_import_hook([f"transformer.{package}" for package in WITH_SHAPES], "beartype.beartype")
 
-# Implicit rank promotion is a mistake in this code. Strict dtype promotion is not possible: the LayerNorm of Flax and
-# the Adam of Optax rely on promotion.
+# Implicit rank promotion is a mistake in this code. Strict dtype promotion is not possible: the
+# LayerNorm of Flax and the Adam of Optax rely on promotion.
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-# A shell ignores SIGINT in background jobs, and the commands that tests start and interrupt would inherit that.
+# A shell ignores SIGINT in background jobs, and the commands that tests start and interrupt would
+# inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Tests, and the commands that they start, share compiled programs, even the smallest: loading one takes half as long.
+# Tests, and the commands that they start, share compiled programs, even the smallest: loading one
+# takes half as long.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     COMPILED = tempfile.TemporaryDirectory(prefix="compiled-")
     os.environ["JAX_COMPILATION_CACHE_DIR"] = COMPILED.name
@@ -35,9 +37,13 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
-# No deadlines, since an example may compile. `quick` and `full`, the profiles of the fast and the slow suite, are
-# deterministic; `thorough` draws new examples.
-UNTIMED = {"deadline": None, "database": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+# No deadlines, since an example may compile. `quick` and `full`, the profiles of the fast and the
+# slow suite, are deterministic; `thorough` draws new examples.
+UNTIMED = {
+    "deadline": None,
+    "database": None,
+    "suppress_health_check": [hypothesis.HealthCheck.too_slow],
+}
 hypothesis.settings.register_profile("quick", max_examples=25, derandomize=True, **UNTIMED)
 hypothesis.settings.register_profile("full", max_examples=100, derandomize=True, **UNTIMED)
 hypothesis.settings.register_profile("thorough", max_examples=2000, print_blob=True, **UNTIMED)
@@ -73,7 +79,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out slow tests
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Makes all but the first case of tests marked `first_case` slow, and starts files marked `long` first.
+    """Makes all but the first case of tests marked `first_case` slow, and starts files marked
+    `long` first.
 
     So no process is left with a long file at the end.
     """
@@ -86,7 +93,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exempts the objects of imported modules from garbage collections, which would visit them hundreds of times."""
+    """Exempts the objects of imported modules from garbage collections, which would visit them
+    hundreds of times.
+    """
     gc.freeze()
     gc.set_threshold(200_000, 20, 100)
 
@@ -105,7 +114,9 @@ def compiled(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(scope="session")
 def multi30k() -> Path:
-    """Returns the folder with train, valid and test2016 .en and .de: $MULTI30K, a sibling folder or a fixture."""
+    """Returns the folder with train, valid and test2016 .en and .de: $MULTI30K, a sibling folder or
+    a fixture.
+    """
     if "MULTI30K" in os.environ:
         return Path(os.environ["MULTI30K"])
     beside = REPOSITORY.parent / "shared" / "multi30k"

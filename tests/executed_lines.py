@@ -2,8 +2,8 @@
 
     python -m tests.executed_lines FOLDER
 
-The runs have tiny models and the settings of configs/base.py for all else. Each starts without JAX's caches, so that
-Python executes the lines of its programs.
+The runs have tiny models and the settings of configs/base.py for all else. Each starts without
+JAX's caches, so that Python executes the lines of its programs.
 """
 
 import importlib
@@ -72,7 +72,10 @@ class Tracer:
     @property
     def lines(self) -> Lines:
         """The numbers of the lines, by the path of the file in the repository."""
-        return {str(Path(file).relative_to(REPOSITORY)): sorted(lines) for file, lines in sorted(self._lines.items())}
+        return {
+            str(Path(file).relative_to(REPOSITORY)): sorted(lines)
+            for file, lines in sorted(self._lines.items())
+        }
 
     def _on_call(self, frame: FrameType, event: str, argument: Any) -> Callable | None:
         return self._on_line if frame.f_code.co_filename.startswith(PACKAGE) else None
@@ -103,14 +106,20 @@ def step(folder: Path, tracer: Tracer) -> None:
         schedule = make_schedule(config.optimizer, config.model.d_model, config.training.steps)
         optimizer = make_optimizer(config.optimizer, schedule, config.training.freeze)
         setup = tiny.setup(config, optimizer, schedule=schedule)
-        update, *arguments = setup.step.batch_call(setup.initializer.abstract_state, Bucket(2, 5, 5), False)
+        update, *arguments = setup.step.batch_call(
+            setup.initializer.abstract_state, Bucket(2, 5, 5), False
+        )
         update.trace(*arguments)
 
 
 def data(folder: Path, tracer: Tracer) -> None:
     """Prepares the vocabulary and the tokens of parallel text files, and reads the first batches."""
     prefix = "--config."
-    flags = [flag.removeprefix(prefix) for flag in tiny.flags(folder / "run", **TEXT) if flag.startswith(prefix)]
+    flags = [
+        flag.removeprefix(prefix)
+        for flag in tiny.flags(folder / "run", **TEXT)
+        if flag.startswith(prefix)
+    ]
     config = loading.load_file("configs/base.py", [tuple(flag.split("=", 1)) for flag in flags])
     with tracer:
         vocabulary = tokenizer.prepare(config, folder)
@@ -138,12 +147,18 @@ def search(folder: Path, tracer: Tracer) -> None:
         assert len(decoder.translate(decoder.place([parameters]), ["1 2 3", "4 5"])) == 2
 
 
-RUNS = {"The model": model, "The loss and the step": step, "The data": data, "The training loop": loop}
+RUNS = {
+    "The model": model,
+    "The loss and the step": step,
+    "The data": data,
+    "The training loop": loop,
+}
 RUNS |= {"The search": search}
 
 
 def main(folder: Path) -> None:
-    for module in pkgutil.walk_packages(transformer.__path__, "transformer."):  # else a run may execute definitions
+    # else a run may execute definitions
+    for module in pkgutil.walk_packages(transformer.__path__, "transformer."):
         importlib.import_module(module.name)
     executed: dict[str, Lines] = {}
     for tour, run in RUNS.items():

@@ -1,4 +1,7 @@
-"""docs/code.md: each tour states how many lines run and lists the files with most of them. No module is left out."""
+"""docs/code.md: each tour states how many lines run and lists the files with most of them.
+
+No module is left out.
+"""
 
 import ast
 import json
@@ -16,11 +19,14 @@ pytestmark = pytest.mark.long
 PAGE = Path("docs/code.md")
 TEXT = PAGE.read_text(encoding="utf-8")
 TOURS = ["The model", "The loss and the step", "The training loop", "The search", "The data"]
-STATEMENT = re.compile(r"(\d+) lines run, (\d+) of them outside the files of the other tours\. .* (\d+) % of these\.")
+STATEMENT = re.compile(
+    r"(\d+) lines run, (\d+) of them outside the files of the other tours\. .* (\d+) % of these\."
+)
 
 
 class Count(NamedTuple):
-    """The lines that run in a tour, those outside the files of the other tours, and the percentage of these in its own.
+    """The lines that run in a tour, those outside the files of the other tours, and the percentage
+    of these in its own.
 
     The lines are rounded to tens.
     """
@@ -48,8 +54,13 @@ def linked_files(text: str) -> list[str]:
 
 
 def named_files() -> set[str]:
-    """Returns the files that the page links or names in code font, such as `model/linear.py`, below transformer/."""
-    return {*linked_files(TEXT), *(f"transformer/{name}" for name in re.findall(r"`([\w/]+\.py)`", TEXT))}
+    """Returns the files that the page links or names in code font, such as `model/linear.py`, below
+    transformer/.
+    """
+    return {
+        *linked_files(TEXT),
+        *(f"transformer/{name}" for name in re.findall(r"`([\w/]+\.py)`", TEXT)),
+    }
 
 
 SECTIONS = split_sections()
@@ -85,7 +96,9 @@ def test_no_file_is_in_two_tours():
 
 @pytest.mark.parametrize("tour", TOURS)
 def test_a_tour_states_how_many_lines_run(counts, tour):
-    """The numbers may be off by a tenth, and the share by 5, so that not every change of the code changes the page."""
+    """The numbers may be off by a tenth, and the share by 5, so that not every change of the code
+    changes the page.
+    """
     actual = counts[tour]
     message = f"docs/code.md, {tour}: {actual}"
     stated = STATEMENT.search(" ".join(SECTIONS[tour].split()))

@@ -1,4 +1,6 @@
-"""Every shipped config describes a run that can start: it is allowed, and its model and train step trace."""
+"""Every shipped config describes a run that can start: it is allowed, and its model and train step
+trace.
+"""
 
 import re
 from pathlib import Path
@@ -35,11 +37,18 @@ def largest_bucket(config) -> Bucket:
     """Returns the shape of the largest possible batch."""
     length = config.batch.packed_length if config.batch.plan == "packed" else config.data.max_length
     languages = (config.data.source_language, config.data.target_language)
-    return Bucket(config.batch.tokens // length, *(length if language else 0 for language in languages))
+    return Bucket(
+        config.batch.tokens // length, *(length if language else 0 for language in languages)
+    )
 
 
 def test_the_lists_have_every_config():
-    assert set(tracked_files("configs/*.py")) == {*CONFIGS, *NAMED, "configs/__init__.py", "configs/rules.py"}
+    assert set(tracked_files("configs/*.py")) == {
+        *CONFIGS,
+        *NAMED,
+        "configs/__init__.py",
+        "configs/rules.py",
+    }
 
 
 @pytest.mark.parametrize("path", [path for path in CONFIGS if path != "configs/base.py"])
@@ -47,7 +56,9 @@ def test_a_config_sets_only_what_differs_from_its_parent(path):
     text = Path(path).read_text()
     (parent,) = re.findall(r"^    config = (\w+)\.get_config\(", text, re.MULTILINE)
     assigned = re.findall(r"^    config\.([\w.]+) = ", text, re.MULTILINE)
-    config, before = (flatten(loading.load_file(file, [])) for file in (path, f"configs/{parent}.py"))
+    config, before = (
+        flatten(loading.load_file(file, [])) for file in (path, f"configs/{parent}.py")
+    )
     assert assigned and [key for key in assigned if config[key] == before[key]] == []
 
 
@@ -57,7 +68,9 @@ def test_one_override_makes_a_short_run(path, caplog):
     with caplog.at_level("WARNING"):
         config = loading.load_file(path, SMOKE)
     whole = loading.load_file(path, [])
-    assert config.training.steps == config.training.eval_every == config.optimizer.warmup_steps == 20
+    assert (
+        config.training.steps == config.training.eval_every == config.optimizer.warmup_steps == 20
+    )
     shortened = {"training.steps", "training.eval_every", "optimizer.warmup_steps"}
     assert loading.difference(whole, config).keys() == shortened
     for key in shortened - {"training.steps"}:
@@ -76,20 +89,27 @@ def test_a_short_run_records_the_resolved_values_and_resumes_with_the_same_comma
 @pytest.mark.parametrize("path", CONFIGS)
 def test_every_config_is_allowed_and_traces(path):
     loading.load_file(path, [])
-    config = loading.load_file(path, [("model.num_layers", "1")])  # each layer takes as long, and all are alike
+    # each layer takes as long, and all are alike
+    config = loading.load_file(path, [("model.num_layers", "1")])
     sizes = (config.tokenizer.vocab_size, config.tokenizer.vocab_size)
     mesh = make_mesh(config, jax.devices())
-    schedule = optimizers.make_schedule(config.optimizer, config.model.d_model, config.training.steps)
+    schedule = optimizers.make_schedule(
+        config.optimizer, config.model.d_model, config.training.steps
+    )
     optimizer = optimizers.make_optimizer(config.optimizer, schedule)
     initializer = state.Initializer(config, optimizer, mesh, sizes)
     before = initializer.abstract_state
-    train_step = compiled_step.CompiledStep(config, initializer.graph, optimizer, schedule, mesh, [""] * sizes[0])
+    train_step = compiled_step.CompiledStep(
+        config, initializer.graph, optimizer, schedule, mesh, [""] * sizes[0]
+    )
 
     def update(before, batch) -> tuple:
         after, metrics = train_step.update(before, batch, train_step.seed, 0.0)
         return after, metrics["gradient_norm"]
 
-    after, gradient_norm = jax.eval_shape(update, before, train_step.abstract_batch(largest_bucket(config)))
+    after, gradient_norm = jax.eval_shape(
+        update, before, train_step.abstract_batch(largest_bucket(config))
+    )
 
     def types(tree) -> list:
         return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree)

@@ -1,4 +1,6 @@
-"""The README and docs/ name only what exists: commands with their flags, paths, modules, configuration keys, Python."""
+"""The README and docs/ name only what exists: commands with their flags, paths, modules,
+configuration keys, Python.
+"""
 
 import importlib
 import pkgutil
@@ -21,7 +23,8 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BLOCKS = BLOCK.findall(TEXT)
 PROSE = re.sub(r"^```.*?^```$", "", TEXT, flags=re.MULTILINE | re.DOTALL)
 SPANS = sorted(set(re.findall(r"`([^`\n]+)`", PROSE)))
-# Blocks without a language hold commands; a bash block is a script, of which only the project's commands are checked.
+# Blocks without a language hold commands; a bash block is a script, of which only the project's
+# commands are checked.
 LINES = [
     (language, line)
     for language, text in BLOCKS
@@ -38,10 +41,20 @@ EXAMPLES = [
 ]
 COMMANDS = sorted({line for language, line in LINES if line and (not language or " -m " in line)})
 FOLDERS = ("configs", "transformer", "scripts", "tests", "docs", ".ci")
-PATHS = [span for span in SPANS if span.partition("/")[0] in FOLDERS and "/" in span and " " not in span]
+PATHS = [
+    span for span in SPANS if span.partition("/")[0] in FOLDERS and "/" in span and " " not in span
+]
 MODULES = [span for span in SPANS if re.fullmatch(r"(?:transformer|scripts)\.[\w.]+", span)]
-KEYS = [key[1] for span in SPANS if (key := re.match(r"(?:--)?config\.(\w+(?:\.\w+)?)", span)) and key[1] != "json"]
-LINKS = [(page, link) for page in PAGES for link in re.findall(r"\]\(([^)#\s]+)\)", page.read_text(encoding="utf-8"))]
+KEYS = [
+    key[1]
+    for span in SPANS
+    if (key := re.match(r"(?:--)?config\.(\w+(?:\.\w+)?)", span)) and key[1] != "json"
+]
+LINKS = [
+    (page, link)
+    for page in PAGES
+    for link in re.findall(r"\]\(([^)#\s]+)\)", page.read_text(encoding="utf-8"))
+]
 
 
 def make_targets() -> set[str]:
@@ -94,8 +107,16 @@ def folder_with_runs(tmp_path_factory) -> Path:
     """Returns a folder with runs/multi30k, a random model with one layer and bytes as tokens."""
     folder = tmp_path_factory.mktemp("python")
     (folder / "runs").mkdir()
-    settings = {"data.source": "text", "decoding.beam_size": "4", "decoding.max_source_length": "64"}
-    settings |= {"tokenizer.kind": "bpe", "tokenizer.byte_fallback": "true", "tokenizer.vocab_size": "270"}
+    settings = {
+        "data.source": "text",
+        "decoding.beam_size": "4",
+        "decoding.max_source_length": "64",
+    }
+    settings |= {
+        "tokenizer.kind": "bpe",
+        "tokenizer.byte_fallback": "true",
+        "tokenizer.vocab_size": "270",
+    }
     make_workdir(folder / "runs" / "multi30k", steps=(10,), **settings)
     return folder
 
@@ -127,7 +148,9 @@ def test_the_python_runs_and_gives_the_shapes_that_it_names(code, request, monke
 
 def test_the_docs_install_the_pinned_version_of_jax():
     commands = [line for line in TEXT.splitlines() if re.search(r"\bjax\[\w+\]", line)]
-    assert commands and all(re.search(r' install -r requirements\.txt "jax\[\w+\]"$', line) for line in commands)
+    assert commands and all(
+        re.search(r' install -r requirements\.txt "jax\[\w+\]"$', line) for line in commands
+    )
 
 
 def test_the_readme_stays_short():

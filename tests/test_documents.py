@@ -1,4 +1,6 @@
-"""A pronoun whose gender only the sentence before tells: learned with data.context, and guessed without it."""
+"""A pronoun whose gender only the sentence before tells: learned with data.context, and guessed
+without it.
+"""
 
 import itertools
 import random
@@ -22,7 +24,9 @@ VERBS = {"sleeps": "schläft", "eats": "frisst", "runs": "läuft", "waits": "war
 
 
 def documents(count, seed):
-    """Returns documents of two sentences; the first word of the second is the pronoun of the noun in the first."""
+    """Returns documents of two sentences; the first word of the second is the pronoun of the noun
+    in the first.
+    """
     combinations = list(itertools.product(NOUNS, PLACES, VERBS))
     chosen = random.Random(seed).choices(combinations, k=count)
     return [
@@ -61,7 +65,9 @@ def accuracy(folder, context):
 @pytest.mark.slow
 def test_a_pronoun_needs_the_sentence_before(tmp_path):
     for stem, count in (("train", 2000), ("valid", 40)):
-        pairs = [pair for document in documents(count, seed=len(stem)) for pair in (*document, ("", ""))]
+        pairs = [
+            pair for document in documents(count, seed=len(stem)) for pair in (*document, ("", ""))
+        ]
         write_pairs(tmp_path, stem, pairs)
     assert accuracy(tmp_path, 1) > 0.95
     assert accuracy(tmp_path, 0) < 0.6  # two of six nouns have each pronoun

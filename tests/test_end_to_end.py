@@ -21,9 +21,20 @@ from transformer.config import cli, loading
 pytestmark = pytest.mark.long
 
 REPOSITORY = Path(__file__).parents[1]
-OPTIMIZED = os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "XLA_FLAGS": XLA_FLAGS}  # in the fast suite too
+# in the fast suite too
+OPTIMIZED = os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "XLA_FLAGS": XLA_FLAGS}
 RESULT = {
-    *("bleu", "chrf", "bleu_signature", "chrf_signature", "exact_match", "sentences", "split", "step", "averaged"),
+    *(
+        "bleu",
+        "chrf",
+        "bleu_signature",
+        "chrf_signature",
+        "exact_match",
+        "sentences",
+        "split",
+        "step",
+        "averaged",
+    ),
     *("decoding", "hypotheses", "seconds", "output_tokens_per_second", "bleu_lowercase_tokenized"),
 }
 
@@ -38,15 +49,22 @@ checkpoint.every=200 checkpoint.keep=2 decoding.max_source_length=80 decoding.ma
 
 
 def start(module: str, *argv: str, text: str = "") -> subprocess.CompletedProcess:
-    """Runs a command in a new process, compiled as users compile it. Its output is UTF-8 in every locale."""
+    """Runs a command in a new process, compiled as users compile it.
+
+    Its output is UTF-8 in every locale.
+    """
     argv = [sys.executable, "-m", f"transformer.{module}", *argv]
-    return subprocess.run(argv, cwd=REPOSITORY, env=OPTIMIZED, input=text.encode(), capture_output=True)
+    return subprocess.run(
+        argv, cwd=REPOSITORY, env=OPTIMIZED, input=text.encode(), capture_output=True
+    )
 
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("quick")
-    overrides = [f"--config.{setting}" for setting in [*QUICK.split(), f"data.cache_dir={folder / 'cache'}"]]
+    overrides = [
+        f"--config.{setting}" for setting in [*QUICK.split(), f"data.cache_dir={folder / 'cache'}"]
+    ]
     done = start("train", "--config=configs/base.py", f"--workdir={folder / 'run'}", *overrides)
     assert (done.returncode, done.stdout) == (0, b""), done.stderr.decode()
     return folder / "run"
@@ -55,20 +73,34 @@ def quick(tmp_path_factory) -> Path:
 @pytest.mark.slow
 def test_a_workdir_is_the_whole_record(quick, tmp_path):
     there = {path.name for path in quick.iterdir()}
-    expected = {"config.json", "environment.json", "contents.json", "tokenizer.model", "metrics.jsonl", "checkpoints"}
+    expected = {
+        "config.json",
+        "environment.json",
+        "contents.json",
+        "tokenizer.model",
+        "metrics.jsonl",
+        "checkpoints",
+    }
     assert there == expected | {"tensorboard", "log.txt", "complete.json", ".lock"}
     lines = [json.loads(line) for line in (quick / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if line["split"] == "train"] == list(range(50, 401, 50))
-    assert [line["step"] for line in lines if line["split"] == "valid" and "bleu" in line] == [200, 400]
+    assert [line["step"] for line in lines if line["split"] == "valid" and "bleu" in line] == [
+        200,
+        400,
+    ]
 
 
 @pytest.mark.slow
 def test_a_file_in_another_script_is_evaluated_with_a_warning(quick, tmp_path):
     (tmp_path / "greek").write_text("\u03ad\u03bd\u03b1\n", encoding="utf-8")
     files = [f"--{side}={tmp_path}/greek" for side in ("source", "reference")]
-    done = start("evaluate", f"--workdir={quick}", f"--output={tmp_path}", *files, "--decoding.beam_size=1")
+    done = start(
+        "evaluate", f"--workdir={quick}", f"--output={tmp_path}", *files, "--decoding.beam_size=1"
+    )
     assert done.returncode == 0, done.stderr.decode()
-    warning = "greek, en: 100.0% of the characters are unknown to the vocabulary; '\u03ad\u03bd\u03b1'"
+    warning = (
+        "greek, en: 100.0% of the characters are unknown to the vocabulary; '\u03ad\u03bd\u03b1'"
+    )
     assert warning in done.stderr.decode()
 
 
@@ -90,30 +122,62 @@ def test_what_was_learned_is_translated(quick):
     source = "I must find a clock.\n\nHe must draw a clock.\n"
     done = start("translate", f"--workdir={quick}", text=source)
     assert done.returncode == 0, done.stderr.decode()
-    assert done.stdout.decode().split("\n") == ["Ich muss eine Uhr finden.", "", "Er muss eine Uhr zeichnen.", ""]
+    assert done.stdout.decode().split("\n") == [
+        "Ich muss eine Uhr finden.",
+        "",
+        "Er muss eine Uhr zeichnen.",
+        "",
+    ]
 
 
 @pytest.mark.slow
 def test_the_documented_fine_tuning_in_small(quick, tmp_path, capsys):
     page = (REPOSITORY / "docs" / "experiments.md").read_text()
     section = page.partition("\n## Fine-tune\n")[2].partition("\n## ")[0]
-    lines = section.replace("runs/multi30k", str(quick)).replace("runs/finetune", str(tmp_path / "run")).splitlines()
+    lines = (
+        section.replace("runs/multi30k", str(quick))
+        .replace("runs/finetune", str(tmp_path / "run"))
+        .splitlines()
+    )
     (_, training, *_), evaluations = (
-        [line for line in lines if f"-m transformer.{name}" in line] for name in ("train", "evaluate")
+        [line for line in lines if f"-m transformer.{name}" in line]
+        for name in ("train", "evaluate")
     )
     model = loading.load(quick).model
-    settings = {f"model.{key}": value for key, value in model.items()} | {"tokenizer.shared": True, "batch.tokens": 512}
-    settings |= {"training.init_from": quick, "training.steps": 10, "training.log_every": 5, "training.r_drop": 0}
-    settings |= {"data.cache_dir": tmp_path / "cache", "data.workers": 1, "training.eval_bleu": False}
+    settings = {f"model.{key}": value for key, value in model.items()} | {
+        "tokenizer.shared": True,
+        "batch.tokens": 512,
+    }
+    settings |= {
+        "training.init_from": quick,
+        "training.steps": 10,
+        "training.log_every": 5,
+        "training.r_drop": 0,
+    }
+    settings |= {
+        "data.cache_dir": tmp_path / "cache",
+        "data.workers": 1,
+        "training.eval_bleu": False,
+    }
     settings |= {"checkpoint.best_metric": "loss", "batch.max_buckets": 1}
     settings |= {"decoding.max_source_length": 64, "decoding.max_extra_length": 8}
-    flags = [*shlex.split(training)[3:], *(f"--config.{key}={value}" for key, value in settings.items())]
+    flags = [
+        *shlex.split(training)[3:],
+        *(f"--config.{key}={value}" for key, value in settings.items()),
+    ]
     assert cli.execute(train.make_parser(), train.main, flags) == 0
     # A random model of 300 tokens begins at ln 300 = 5.7.
     assert json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[0])["nll"] < 2
     capsys.readouterr()
     (line,) = (line for line in evaluations if f"--data={quick}" in line)
-    assert cli.execute(evaluate.make_parser(), evaluate.main, [*shlex.split(line)[3:], "--decoding.beam_size=1"]) == 0
+    assert (
+        cli.execute(
+            evaluate.make_parser(),
+            evaluate.main,
+            [*shlex.split(line)[3:], "--decoding.beam_size=1"],
+        )
+        == 0
+    )
     result = json.loads(capsys.readouterr().out)
     assert result["data"] == f"test of {quick}" and result["bleu"] > 60
 
@@ -126,12 +190,16 @@ def refusal(argv: list[str], capsys) -> str:
     # Log lines of what went well before it may precede the error.
     *before, last = errors.splitlines()
     assert (code, output) == (2, "")
-    assert last.startswith("error: ") and not any("error" in line or "Traceback" in line for line in before)
+    assert last.startswith("error: ") and not any(
+        "error" in line or "Traceback" in line for line in before
+    )
     return last
 
 
 def text_flags(folder: Path, **changes) -> list[str]:
-    return flags(folder / "run", data__source="text", data__path=folder, data__valid_split="valid", **changes)
+    return flags(
+        folder / "run", data__source="text", data__path=folder, data__valid_split="valid", **changes
+    )
 
 
 def write_text(folder: Path, stem: str, english: bytes, german: bytes) -> None:
@@ -145,18 +213,35 @@ def test_data_that_cannot_be_trained_on(tmp_path, capsys):
         assert not (tmp_path / "run").exists()
         return message
 
-    assert f"data.train_split=train: no train.en or train.en.gz in {tmp_path}; found: no file" in says()
+    assert (
+        f"data.train_split=train: no train.en or train.en.gz in {tmp_path}; found: no file"
+        in says()
+    )
     write_text(tmp_path, "train", b"one\ntwo\n" * 20, b"eins\nzwei\n" * 20)
-    assert f"data.valid_split=valid: no valid.en or valid.en.gz in {tmp_path}; found: train" in says()
+    assert (
+        f"data.valid_split=valid: no valid.en or valid.en.gz in {tmp_path}; found: train" in says()
+    )
     write_text(tmp_path, "valid", b"one\n", b"eins\n")
     write_text(tmp_path, "train", b"", b"")
-    assert f"{tmp_path / 'train.en'} and train.de: no line can train tokenizer.kind=word; " in says()
+    assert (
+        f"{tmp_path / 'train.en'} and train.de: no line can train tokenizer.kind=word; " in says()
+    )
     write_text(tmp_path, "train", b"one\ntwo\n", b"eins\n")
-    assert f"{tmp_path / 'train.en'} has 2 lines and {tmp_path / 'train.de'} has 1: line N of one must" in says()
+    assert (
+        f"{tmp_path / 'train.en'} has 2 lines and {tmp_path / 'train.de'} has 1: line N of one must"
+        in says()
+    )
     write_text(tmp_path, "train", b"one\ntwo\n" * 20, b"eins\nzwei\n" * 20)
-    values = ("batch.tokens=8", "batch.row_multiple=8", "batch.length_multiple=8", "data.max_length=32")
+    values = (
+        "batch.tokens=8",
+        "batch.row_multiple=8",
+        "batch.length_multiple=8",
+        "data.max_length=32",
+    )
     assert all(f"config.{value}" in says(batch__tokens=8) for value in values)
-    assert "mesh.data=1 mesh.fsdp=2 mesh.tensor=1: the product must be 1, " in says(mesh__data=1, mesh__fsdp=2)
+    assert "mesh.data=1 mesh.fsdp=2 mesh.tensor=1: the product must be 1, " in says(
+        mesh__data=1, mesh__fsdp=2
+    )
 
 
 def test_configs_that_cannot_be_trained(tmp_path, capsys):
@@ -165,14 +250,20 @@ def test_configs_that_cannot_be_trained(tmp_path, capsys):
         assert not (tmp_path / "run").exists()
         return message
 
-    assert "configs/bas.py: no such file; did you mean configs/base.py?" in says("--config=configs/bas.py")
+    assert "configs/bas.py: no such file; did you mean configs/base.py?" in says(
+        "--config=configs/bas.py"
+    )
     (tmp_path / "broken.py").write_text("def get_config(:\n")
     assert "broken.py: SyntaxError" in says(f"--config={tmp_path / 'broken.py'}")
     (tmp_path / "config.json").write_text("{")
     assert "damaged (" in says(f"--config={tmp_path / 'config.json'}")
     assert "did you mean" in says("--config=configs/base.py", "--config.model.dmodel=64")
-    assert "model.d_model=large: must be" in says("--config=configs/base.py", "--config.model.d_model=large")
-    assert "d_model must be divisible" in says("--config=configs/base.py", "--config.model.d_model=100")
+    assert "model.d_model=large: must be" in says(
+        "--config=configs/base.py", "--config.model.d_model=large"
+    )
+    assert "d_model must be divisible" in says(
+        "--config=configs/base.py", "--config.model.d_model=100"
+    )
 
 
 def test_a_workdir_that_cannot_be_made(tmp_path, monkeypatch, capsys):

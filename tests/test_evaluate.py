@@ -1,4 +1,6 @@
-"""The command `transformer.evaluate`: its JSON, its files, its choice of checkpoints, and its errors."""
+"""The command `transformer.evaluate`: its JSON, its files, its choice of checkpoints, and its
+errors.
+"""
 
 import argparse
 import errno
@@ -23,7 +25,15 @@ from transformer.decoding.translation import Translation
 from transformer.run import evaluation_files
 
 CONTRACT = {
-    *("bleu", "bleu_signature", "bleu_lowercase_tokenized", "chrf", "chrf_signature", "exact_match", "sentences"),
+    *(
+        "bleu",
+        "bleu_signature",
+        "bleu_lowercase_tokenized",
+        "chrf",
+        "chrf_signature",
+        "exact_match",
+        "sentences",
+    ),
     *("split", "step", "averaged", "decoding", "hypotheses", "seconds", "output_tokens_per_second"),
     *("bleu_paper", "bleu_paper_signature"),
 }
@@ -58,27 +68,48 @@ def translate(models: Trained) -> list[list[Translation]]:
 def test_result_and_files_of_a_split(workdir, capsys):
     saved = result(capsys, f"--workdir={workdir}")
     assert set(saved) >= CONTRACT
-    assert (saved["split"], saved["step"], saved["averaged"], saved["sentences"]) == ("test", 20, 1, 5)
+    assert (saved["split"], saved["step"], saved["averaged"], saved["sentences"]) == (
+        "test",
+        20,
+        1,
+        5,
+    )
     assert saved["decoding"]["beam_size"] == 2
-    assert saved["seconds"] > 0 and saved["output_tokens_per_second"] > 0 and saved["compile_seconds"] > 0
-    assert all(value == float(f"{value:.6g}") for value in saved.values() if isinstance(value, float))
+    assert (
+        saved["seconds"] > 0
+        and saved["output_tokens_per_second"] > 0
+        and saved["compile_seconds"] > 0
+    )
+    assert all(
+        value == float(f"{value:.6g}") for value in saved.values() if isinstance(value, float)
+    )
     hypotheses = Path(saved["hypotheses"]).read_text().splitlines()
     assert Path(saved["references"]).read_text().splitlines() == REFERENCES
     assert Path(saved["sources"]).read_text().splitlines() == SOURCES
     models = trained.load([str(workdir)], "20", 1, [])
     expected = translate(models)
     assert hypotheses == [best.text for (best,) in expected]
-    sentences = [json.loads(line) for line in Path(saved["sentence_scores"]).read_text().splitlines()]
+    sentences = [
+        json.loads(line) for line in Path(saved["sentence_scores"]).read_text().splitlines()
+    ]
     assert Path(saved["sentence_scores"]).name == "test-step20.sentences.jsonl"
     for line, (sentence, (best,)) in enumerate(zip(sentences, expected, strict=True), start=1):
         source, reference = SOURCES[line - 1], REFERENCES[line - 1]
         assert sentence == {
             **{"line": line, "source": source, "hypothesis": best.text, "references": [reference]},
             "chrf": pytest.approx(sacrebleu.sentence_chrf(best.text, [reference]).score, rel=1e-5),
-            "score": pytest.approx(best.log_probability / ((5 + len(best.tokens)) / 6) ** 0.6, rel=1e-5),
-            **{"source_length": len(source), "hypothesis_length": len(best.text), "reference_length": len(reference)},
+            "score": pytest.approx(
+                best.log_probability / ((5 + len(best.tokens)) / 6) ** 0.6, rel=1e-5
+            ),
+            **{
+                "source_length": len(source),
+                "hypothesis_length": len(best.text),
+                "reference_length": len(reference),
+            },
         }
-    records = [json.loads(path.read_text()) for path in (workdir / "evaluations").glob("test-step20.json")]
+    records = [
+        json.loads(path.read_text()) for path in (workdir / "evaluations").glob("test-step20.json")
+    ]
     assert records == [saved]
     assert not [path for path in (workdir / "evaluations").iterdir() if "unfinished" in path.name]
 
@@ -95,7 +126,9 @@ def test_compilation_is_not_in_the_seconds(monkeypatch):
             return [[Translation(text, (4, 2), (), (), 0.0, 0.0)] for text in texts]
 
     clock = iter((10.0, 15.0))
-    monkeypatch.setattr("transformer.decoding.evaluation.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr(
+        "transformer.decoding.evaluation.time", SimpleNamespace(perf_counter=lambda: next(clock))
+    )
     replicas, data = {}, base.get_config().data
     timed = translate_and_score(Slow(), replicas, SOURCES, [SOURCES], data, (), lambda count: None)
     assert timed.speed == {"seconds": 2.0, "compile_seconds": 3.0, "output_tokens_per_second": 5.0}
@@ -117,9 +150,13 @@ def test_blank_lines_are_no_sentences_with_or_without_context(context):
     data = base.get_config().data
     data.context = context
     texts, references = ["a", "", "b", "\u3000", "", ""], ["a", "", "x", "", "c", ""]
-    scores = translate_and_score(Known(), {}, texts, [references], data, ("exact_match",), lambda count: None).scores
+    scores = translate_and_score(
+        Known(), {}, texts, [references], data, ("exact_match",), lambda count: None
+    ).scores
     assert scores == {"exact_match": 1 / 3}  # "c" has no source, and so no translation
-    scores = translate_and_score(Known(), {}, [""], [[" "]], data, ("exact_match", "bleu"), lambda count: None).scores
+    scores = translate_and_score(
+        Known(), {}, [""], [[" "]], data, ("exact_match", "bleu"), lambda count: None
+    ).scores
     assert scores["bleu"] == 0.0
 
 
@@ -135,12 +172,18 @@ def test_scores_are_logged_for_people(workdir, capsys):
 
 
 def test_checkpoints_are_chosen_and_averaged(workdir):
-    _, last, previous = (trained.load([str(workdir)], which, 1, []) for which in ("best", "last", "20"))
+    _, last, previous = (
+        trained.load([str(workdir)], which, 1, []) for which in ("best", "last", "20")
+    )
     assert last.checkpoints[0].step == 30
     mean = trained.load([str(workdir)], "last", 2, [])
     assert mean.checkpoints[0].averaged == (20, 30) and mean.checkpoints[0].step == 30
     for parts in zip(
-        *(models.parameters[0]["decoder"]["embedding"]["table"] for models in (last, previous, mean)), strict=True
+        *(
+            models.parameters[0]["decoder"]["embedding"]["table"]
+            for models in (last, previous, mean)
+        ),
+        strict=True,
     ):
         np.testing.assert_allclose((parts[0] + parts[1]) / 2, parts[2], rtol=1e-6)
 
@@ -154,9 +197,16 @@ def test_file_names_contain_split_average_and_overrides(workdir, capsys):
         "--decoding.length_penalty=1",
     )
     saved = result(capsys, f"--workdir={workdir}", *flags)
-    assert (saved["step"], saved["averaged"], saved["models"][0]["averaged"]) == (30, 3, [10, 20, 30])
+    assert (saved["step"], saved["averaged"], saved["models"][0]["averaged"]) == (
+        30,
+        3,
+        [10, 20, 30],
+    )
     assert saved["decoding"]["beam_size"] == 1 and saved["decoding"]["length_penalty"] == 1.0
-    assert Path(saved["hypotheses"]).name == "valid-step30-average3-beam_size1-length_penalty1.hypotheses.txt"
+    assert (
+        Path(saved["hypotheses"]).name
+        == "valid-step30-average3-beam_size1-length_penalty1.hypotheses.txt"
+    )
 
 
 def test_long_file_names_are_cut_between_characters():
@@ -183,7 +233,9 @@ def test_evaluations_with_other_settings_have_other_files(workdir, tmp_path, cap
     del older["decoding"]["shrinking_beam"]
     path.write_text(json.dumps(older))
     assert result(capsys, *flags)["hypotheses"] == saved["hypotheses"]
-    assert "decoding.banned=none.txt: " in error(capsys, f"--workdir={workdir}", "--decoding.banned=none.txt")
+    assert "decoding.banned=none.txt: " in error(
+        capsys, f"--workdir={workdir}", "--decoding.banned=none.txt"
+    )
 
 
 def test_the_data_of_another_run(workdir, tmp_path, capsys):
@@ -196,11 +248,17 @@ def test_the_data_of_another_run(workdir, tmp_path, capsys):
     assert Path(saved["hypotheses"]).name == "valid-of-other-step20.hypotheses.txt"
     assert Path(saved["references"]).read_text() == "3 2 1\n4\n"
     reverse = make_workdir(
-        tmp_path / "reverse", steps=(10,), **{"data.source_language": "out", "data.target_language": "in"}
+        tmp_path / "reverse",
+        steps=(10,),
+        **{"data.source_language": "out", "data.target_language": "in"},
     )
     refused = error(capsys, f"--workdir={workdir}", f"--data={reverse}")
-    assert f"--data={reverse}: is text from out to in, and the model translates in to out" in refused
-    assert "--data=nowhere: no such folder" in error(capsys, f"--workdir={workdir}", "--data=nowhere")
+    assert (
+        f"--data={reverse}: is text from out to in, and the model translates in to out" in refused
+    )
+    assert "--data=nowhere: no such folder" in error(
+        capsys, f"--workdir={workdir}", "--data=nowhere"
+    )
     files = ("--source=a", "--reference=b", f"--data={data_run}")
     assert "give a run's data or files, not both" in error(capsys, f"--workdir={workdir}", *files)
 
@@ -214,7 +272,9 @@ def test_the_files_go_to_another_folder(workdir, tmp_path, capsys):
     assert sorted(workdir.rglob("*")) == before
 
 
-def test_a_folder_that_cannot_be_written_is_refused_before_the_search(workdir, tmp_path, monkeypatch, capsys):
+def test_a_folder_that_cannot_be_written_is_refused_before_the_search(
+    workdir, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr(TextDecoder, "translate", None)
     (tmp_path / "file").touch()
     message = error(capsys, f"--workdir={workdir}", f"--output={tmp_path}/file/folder")
@@ -227,7 +287,10 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_search(workdir, t
 
     monkeypatch.setattr("tempfile.TemporaryFile", fail)
     message = error(capsys, f"--workdir={workdir}")
-    assert f"{workdir}/evaluations: cannot be written to (Read-only file system); name another" in message
+    assert (
+        f"{workdir}/evaluations: cannot be written to (Read-only file system); name another"
+        in message
+    )
     assert "tmp1234" not in message
 
 
@@ -239,7 +302,10 @@ def test_scores_are_printed_though_the_disk_is_full(workdir, tmp_path, monkeypat
     assert run(evaluate, f"--workdir={workdir}", f"--output={tmp_path}") == 2
     captured = capsys.readouterr()
     assert set(json.loads(captured.out)) >= CONTRACT
-    assert "error: the disk is full" in captured.err.splitlines()[-1] and "Traceback" not in captured.err
+    assert (
+        "error: the disk is full" in captured.err.splitlines()[-1]
+        and "Traceback" not in captured.err
+    )
 
 
 def test_files_instead_of_a_split(workdir, tmp_path, capsys):
@@ -259,8 +325,11 @@ def test_files_instead_of_a_split(workdir, tmp_path, capsys):
     assert results[0]["split"] is None and results[0]["sentences"] == 3
     names = [Path(saved["hypotheses"]).name for saved in results]
     assert names == ["set.in-step20.hypotheses.txt", "set.in-step20-2.hypotheses.txt"]
-    pair = [f"--{side}={tmp_path}/b/set.{end}" for side, end in (("source", "in"), ("reference", "out"))]
-    assert result(capsys, f"--workdir={workdir}", *pair)["hypotheses"] == results[1]["hypotheses"]  # again
+    pair = [
+        f"--{side}={tmp_path}/b/set.{end}" for side, end in (("source", "in"), ("reference", "out"))
+    ]
+    # again
+    assert result(capsys, f"--workdir={workdir}", *pair)["hypotheses"] == results[1]["hypotheses"]
     hypotheses = Path(results[0]["hypotheses"]).read_text()
     assert hypotheses.count("\n") == 3 and hypotheses.splitlines()[1] == ""
 
@@ -270,13 +339,19 @@ def test_several_references(workdir, tmp_path, capsys):
     names = [tmp_path / name for name in ("source", "first", "second")]
     for path, text in zip(names, ("\n".join(SOURCES) + "\n", "0\n" * 5, hypotheses), strict=True):
         path.write_text(text)
-    flags = [f"--workdir={workdir}", f"--source={names[0]}", *(f"--reference={path}" for path in names[1:])]
+    flags = [
+        f"--workdir={workdir}",
+        f"--source={names[0]}",
+        *(f"--reference={path}" for path in names[1:]),
+    ]
     assert run(evaluate, *flags) == 0
     captured = capsys.readouterr()
     saved = json.loads(captured.out)
     assert saved["reference"] == [str(path) for path in names[1:]]
     assert [Path(path).read_text() for path in saved["references"]] == ["0\n" * 5, hypotheses]
-    assert (saved["exact_match"], saved["chrf"]) == (1.0, 100.0) and "nrefs:2|" in saved["chrf_signature"]
+    assert (saved["exact_match"], saved["chrf"]) == (1.0, 100.0) and "nrefs:2|" in saved[
+        "chrf_signature"
+    ]
     names[2].write_text("1\n")
     assert re.search("source has 5 lines and .*second has 1", error(capsys, *flags))
 
@@ -307,7 +382,10 @@ def test_several_workdirs_are_an_ensemble(workdir, tmp_path, capsys):
         (["--decoding.beam_sise=3"], "did you mean decoding.beam_size"),
         (["--decoding.beam_size=many"], "--decoding.beam_size=many: must be an integer"),
         (["--model.d_model=3"], "no such flag"),
-        (["--source=a.txt"], "to translate without one: python -m transformer.translate --workdir="),
+        (
+            ["--source=a.txt"],
+            "to translate without one: python -m transformer.translate --workdir=",
+        ),
         (["--source=a b.txt"], "< 'a b.txt'"),
         (["--reference=a.txt"], "--reference=a.txt: needs --source=FILE"),
         (["--source=a.txt", "--reference=b.txt", "--split=test"], "not both"),
@@ -373,7 +451,10 @@ def test_damaged_workdirs_are_refused(tmp_path, capsys):
     assert "tokenizer.model" in error(capsys, f"--workdir={path}")
     model.write_bytes(kept.replace(b"12", b"11"))
     message = error(capsys, f"--workdir={path}")
-    assert "contents.json: the vocabulary is not the one that this run began with; restore the data" in message
+    assert (
+        "contents.json: the vocabulary is not the one that this run began with; restore the data"
+        in message
+    )
     model.write_bytes(kept)
     (path / "contents.json").write_text("[]")
     assert "contents.json: damaged (TypeError: " in error(capsys, f"--workdir={path}")

@@ -1,4 +1,6 @@
-"""docs/extending.md, run as it stands: its patches apply to the code, its losses are right, and its command trains."""
+"""docs/extending.md, run as it stands: its patches apply to the code, its losses are right, and its
+command trains.
+"""
 
 import json
 import os
@@ -24,17 +26,24 @@ def blocks(language: str) -> list[str]:
 
 
 OPTIONS = [patch for patch in blocks("diff") if "training/loss.py" not in patch]
-FOCAL, UNLIKELIHOOD, DISTILLATION = LOSSES = [patch for patch in blocks("diff") if "training/loss.py" in patch]
+FOCAL, UNLIKELIHOOD, DISTILLATION = LOSSES = [
+    patch for patch in blocks("diff") if "training/loss.py" in patch
+]
 
 
 def patched_copy(folder: Path, patches: Sequence[str]) -> dict[str, str]:
-    """Copies the code to a folder and applies patches. Returns the environment of processes that run the copy."""
+    """Copies the code to a folder and applies patches.
+
+    Returns the environment of processes that run the copy.
+    """
     for name in ("configs", "transformer"):
         shutil.copytree(name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy("requirements.txt", folder)
     for patch in patches:
         # The page shows neither true line numbers nor counts; git finds the lines by their context.
-        subprocess.run(["git", "apply", "--recount", "-"], cwd=folder, input=patch.encode(), check=True)
+        subprocess.run(
+            ["git", "apply", "--recount", "-"], cwd=folder, input=patch.encode(), check=True
+        )
     paths = f"{folder}{os.pathsep}{Path.cwd()}"  # tests/ is not copied
     return os.environ | {"PYTHONPATH": paths, "GIT_CEILING_DIRECTORIES": str(folder.parent)}
 
@@ -87,7 +96,9 @@ def test_a_loss_is_right_on_every_mesh_and_with_accumulation(tmp_path, patch, ex
 
 @pytest.mark.parametrize("patch", LOSSES)
 def test_the_patch_of_a_loss_adds_at_most_ten_lines(patch):
-    added = [line for line in patch.splitlines() if line.startswith("+") and not line.startswith("+++")]
+    added = [
+        line for line in patch.splitlines() if line.startswith("+") and not line.startswith("+++")
+    ]
     assert len(added) <= 10
 
 
@@ -108,22 +119,38 @@ def test_a_student_learns_from_its_teacher(tmp_path):
 
     run(tmp_path, plain, "teacher")
     shutil.copytree(tmp_path / "runs", student / "runs")
-    vocabulary = {"tokenizer__model_file": str(tmp_path / "runs/teacher/tokenizer.model"), "seed": 2}
-    assert run(tmp_path, plain, "other", **vocabulary) != run(student, patched, "student", **vocabulary)
+    vocabulary = {
+        "tokenizer__model_file": str(tmp_path / "runs/teacher/tokenizer.model"),
+        "seed": 2,
+    }
+    assert run(tmp_path, plain, "other", **vocabulary) != run(
+        student, patched, "student", **vocabulary
+    )
 
 
 @pytest.mark.slow
 def test_the_page_adds_options_that_train(tmp_path):
     environment = patched_copy(tmp_path, OPTIONS)
     (command,) = blocks("sh")
-    sizes = ["model.num_layers=1", "model.d_model=8", "model.d_ff=8", "model.num_heads=2", "batch.tokens=1024"]
+    sizes = [
+        "model.num_layers=1",
+        "model.d_model=8",
+        "model.d_ff=8",
+        "model.num_heads=2",
+        "batch.tokens=1024",
+    ]
     sizes += ["data.max_length=80", "training.eval_bleu=false", "checkpoint.best_metric=loss"]
     sizes += ["data.synthetic_examples=200", f"data.cache_dir={tmp_path / 'cache'}"]
     words = [*shlex.split(command.replace("\\\n", ""))[1:], *(f"--config.{size}" for size in sizes)]
-    done = subprocess.run([sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     config = json.loads((tmp_path / "runs/options/config.json").read_text())
-    assert (config["model"]["activation"], config["model"]["query_key_norm"]) == ("squared_relu", True)
+    assert (config["model"]["activation"], config["model"]["query_key_norm"]) == (
+        "squared_relu",
+        True,
+    )
     assert (config["optimizer"]["name"], config["optimizer"]["schedule"]) == ("lion", "polynomial")
     assert (tmp_path / "runs/options/checkpoints/4").is_dir()
 

@@ -1,7 +1,9 @@
-"""Imports point downwards, without cycles, and the flags of a command are parsed without its heavy libraries.
+"""Imports point downwards, without cycles, and the flags of a command are parsed without its heavy
+libraries.
 
-All imports count, also those inside functions and those for type checkers only. Two modules are exceptions:
-transformer/config/tables.py finds the tables of implementations, and transformer/__init__.py the public interface.
+All imports count, also those inside functions and those for type checkers only. Two modules are
+exceptions: transformer/config/tables.py finds the tables of implementations, and
+transformer/__init__.py the public interface.
 """
 
 import ast
@@ -31,7 +33,9 @@ HEAVY = {
 
 
 def imported_modules(path: Path) -> set[str]:
-    """Returns the names of the modules that the file imports, and of the functions that it imports from them."""
+    """Returns the names of the modules that the file imports, and of the functions that it imports
+    from them.
+    """
     modules = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -43,7 +47,9 @@ def imported_modules(path: Path) -> set[str]:
 
 
 def part_of(name: str) -> str:
-    """Returns the folder or top-level module of transformer/ that contains a module: "model", "files"."""
+    """Returns the folder or top-level module of transformer/ that contains a module: "model",
+    "files".
+    """
     return name.split(".")[1]
 
 
@@ -51,9 +57,14 @@ def module_name(path: Path) -> str:
     return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
 
 
-FILES = {module_name(path): path for root in ("transformer", "scripts") for path in Path(root).rglob("*.py")}
+FILES = {
+    module_name(path): path
+    for root in ("transformer", "scripts")
+    for path in Path(root).rglob("*.py")
+}
 TABLES = "transformer.config.tables"
-EXCEPTIONS = {TABLES: set(FILES), "transformer": {"transformer.api"}}  # what these modules may import from above
+# what these modules may import from above
+EXCEPTIONS = {TABLES: set(FILES), "transformer": {"transformer.api"}}
 
 
 def imports_between_modules() -> dict[str, set[str]]:
@@ -84,12 +95,16 @@ GRAPH = imports_between_parts()
 
 
 def test_modules_do_not_import_each_other_in_cycles():
-    graph = {module: imported - EXCEPTIONS.get(module, set()) for module, imported in IMPORTS.items()}
+    graph = {
+        module: imported - EXCEPTIONS.get(module, set()) for module, imported in IMPORTS.items()
+    }
     list(TopologicalSorter(graph).static_order())  # raises CycleError
 
 
 def test_only_the_checks_of_a_configuration_import_the_tables():
-    users = {module.rpartition(".")[0] for module, imported in IMPORTS.items() if TABLES in imported}
+    users = {
+        module.rpartition(".")[0] for module, imported in IMPORTS.items() if TABLES in imported
+    }
     assert users == {"transformer.config"}
 
 
@@ -110,12 +125,20 @@ def test_nothing_in_the_package_imports_a_command():
 def test_the_model_imports_no_other_part_but_the_lowest():
     assert GRAPH["model"] <= {"support", "config"}
     imported = set().union(*map(imported_modules, Path("transformer/model").glob("*.py")))
-    modules = {".".join(name.split(".")[:3]) for name in imported if name.startswith("transformer.")}
-    allowed = {"transformer.config.types", "transformer.support.special_tokens", "transformer.support.processor"}
+    modules = {
+        ".".join(name.split(".")[:3]) for name in imported if name.startswith("transformer.")
+    }
+    allowed = {
+        "transformer.config.types",
+        "transformer.support.special_tokens",
+        "transformer.support.processor",
+    }
     assert {module for module in modules if not module.startswith("transformer.model")} <= allowed
 
 
-@pytest.mark.parametrize("name", ["beam_search", "text_decoder", "translation", "batches", "ensemble", "evaluation"])
+@pytest.mark.parametrize(
+    "name", ["beam_search", "text_decoder", "translation", "batches", "ensemble", "evaluation"]
+)
 def test_the_plain_decoder_imports_no_optional_feature(name):
     """Tables reach them: `strategies` the searches, `decoders` the decoders."""
     imported = {
@@ -127,9 +150,15 @@ def test_the_plain_decoder_imports_no_optional_feature(name):
     assert not imported & {"beam_tree", "control", "decoders", "documents", "reranking", *searches}
 
 
-@pytest.mark.parametrize("path", [Path("configs/rules.py"), *map(Path, CONFIGS + NAMED), *SWEEPS], ids=str)
+@pytest.mark.parametrize(
+    "path", [Path("configs/rules.py"), *map(Path, CONFIGS + NAMED), *SWEEPS], ids=str
+)
 def test_configs_import_nothing_of_the_code(path):
-    assert not {name.partition(".")[0] for name in imported_modules(path)} & {"transformer", "scripts", "tests"}
+    assert not {name.partition(".")[0] for name in imported_modules(path)} & {
+        "transformer",
+        "scripts",
+        "tests",
+    }
 
 
 @pytest.mark.parametrize("path", sorted(Path("transformer").rglob("*.py")), ids=str)
@@ -153,6 +182,8 @@ for name in {sorted(names)}:
             raise AssertionError(f"{{name}} accepts {{flag}}")
 print(json.dumps(sorted({{name.partition(".")[0] for name in sys.modules}})))
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert len(names) > 10 and not HEAVY & set(json.loads(done.stdout))

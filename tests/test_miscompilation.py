@@ -16,15 +16,21 @@ WRONG = {
     "softmax": lambda e: (jax.nn.softmax(e) @ jnp.full_like(e, 0.37)).max(-1),
     "a_value_a_sentence": lambda e: (e @ jnp.broadcast_to(e[:, :1, :1], e.shape)).sum(-1),
     "one_column": lambda e: (e @ jnp.broadcast_to(e[0, 0, :, None], e.shape)).sum(-1),
-    "one_transposed_matrix": lambda e: jnp.einsum("bij,bkj->bik", e, jnp.broadcast_to(e[:1], e.shape)).sum(-1),
-    "heads": lambda e: jnp.einsum("bhij,bhjd->bhid", e.reshape(5, 4, 15, 60), jnp.full((5, 4, 60, 60), 0.37)).sum(-1),
+    "one_transposed_matrix": lambda e: jnp.einsum(
+        "bij,bkj->bik", e, jnp.broadcast_to(e[:1], e.shape)
+    ).sum(-1),
+    "heads": lambda e: jnp.einsum(
+        "bhij,bhjd->bhid", e.reshape(5, 4, 15, 60), jnp.full((5, 4, 60, 60), 0.37)
+    ).sum(-1),
 }
 RIGHT = {
     "not_reduced": lambda e: e @ jnp.full_like(e, 0.37),
     "left": lambda e: (jnp.full_like(e, 0.37) @ e).sum(-1),
     "one_row": lambda e: (e @ jnp.broadcast_to(e[0, 0], e.shape)).sum(-1),
     "one_matrix": lambda e: (e @ jnp.broadcast_to(e[:1], e.shape)).sum(-1),
-    "one_vector": lambda e: jnp.einsum("bij,bkj->bik", e, jnp.broadcast_to(e[0, 0], e.shape)).sum(-1),
+    "one_vector": lambda e: jnp.einsum("bij,bkj->bik", e, jnp.broadcast_to(e[0, 0], e.shape)).sum(
+        -1
+    ),
     "as_a_sum": lambda e: (0.37 * e.sum(-1, keepdims=True) * jnp.ones_like(e)).sum(-1),
 }
 
@@ -32,7 +38,9 @@ RIGHT = {
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_product_is_an_error_of_one_line(name):
     """The wrong results themselves depend on what the memory has, so no test can expect them."""
-    with pytest.raises(UserError, match=rf"^jit\(<lambda>\)/.*dot_general: XLA computes .*={re.escape(FLAG)}, .*$"):
+    with pytest.raises(
+        UserError, match=rf"^jit\(<lambda>\)/.*dot_general: XLA computes .*={re.escape(FLAG)}, .*$"
+    ):
         compile_program(jax.jit(WRONG[name]).lower(E))
 
 

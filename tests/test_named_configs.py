@@ -1,4 +1,6 @@
-"""The rows of the paper's tables and the named variants: what they change, and how many parameters they have."""
+"""The rows of the paper's tables and the named variants: what they change, and how many parameters
+they have.
+"""
 
 import inspect
 import re
@@ -20,7 +22,8 @@ def load(config: str, name: str):
     return loading.load_file(f"configs/{config}.py:{name}", [])
 
 
-@pytest.mark.parametrize("layers", [1, pytest.param(None, marks=pytest.mark.slow)])  # 12 layers take a second
+# 12 layers take a second
+@pytest.mark.parametrize("layers", [1, pytest.param(None, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("config", "name"), ALL)
 def test_each_has_as_many_parameters_as_the_formula_says(config, name, layers):
     loaded = load(config, name)
@@ -36,7 +39,9 @@ def test_the_formula_gives_the_counts_that_table_3_prints():
     assert len(printed) == 11
     for name, millions in printed.items():
         rows = 36_000 if name == "big" else 41_000
-        assert closed_formula(load("table3", name).model, rows, rows) / 1e6 == pytest.approx(millions, rel=0.02), name
+        assert closed_formula(load("table3", name).model, rows, rows) / 1e6 == pytest.approx(
+            millions, rel=0.02
+        ), name
 
 
 def test_a_row_changes_only_what_differs_from_its_parent():
@@ -62,7 +67,9 @@ def test_the_docstring_of_table_3_has_the_figures_of_its_rows():
         for name, *numbers in re.findall(r"(\w[\w.]*) +(\d\.\d\d)  (\d\d\.\d)(?: +(\d+))?", line):
             figures[name] = tuple(float(number) for number in numbers if number)
     paper = {name: (row.perplexity, row.bleu, row.millions) for name, row in table3.ROWS.items()}
-    assert figures == {name: tuple(number for number in row if number is not None) for name, row in paper.items()}
+    assert figures == {
+        name: tuple(number for number in row if number is not None) for name, row in paper.items()
+    }
 
 
 def test_the_last_row_of_table_3_is_the_big_model():
@@ -83,7 +90,11 @@ def test_an_unknown_name_is_refused_with_the_names(config, argument):
 
 
 def test_the_peak_learning_rates_are_those_of_the_sources():
-    for variant, peak in (("fairseq_scaling_nmt_big", 0.001), ("flax_wmt", 0.002), ("deep_encoder", 0.0005)):
+    for variant, peak in (
+        ("fairseq_scaling_nmt_big", 0.001),
+        ("flax_wmt", 0.002),
+        ("deep_encoder", 0.0005),
+    ):
         config = load("variants", variant)
         scale = (config.model.d_model * config.optimizer.warmup_steps) ** -0.5
         assert config.optimizer.learning_rate * scale == pytest.approx(peak)

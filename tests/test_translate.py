@@ -32,7 +32,9 @@ def translated(workdir, monkeypatch, capsysbinary):
     """Runs the command on bytes and returns (exit code, output lines, log)."""
 
     def run_on(text: bytes, *flags: str) -> tuple[int, list[str], str]:
-        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(text), isatty=lambda: False))
+        monkeypatch.setattr(
+            sys, "stdin", SimpleNamespace(buffer=io.BytesIO(text), isatty=lambda: False)
+        )
         code = run(translate, f"--workdir={workdir}", *flags)
         captured = capsysbinary.readouterr()
         return code, captured.out.decode().split("\n")[:-1], captured.err.decode()
@@ -61,12 +63,16 @@ def test_n_best_as_text_and_as_json(translated):
     numbers, scores, texts = zip(*(line.split("\t") for line in lines), strict=True)
     assert numbers == ("1", "2") * len(SOURCES) and list(texts[::2]) == best
     _, objects, _ = translated(INPUT, "--n_best=2", "--format=jsonl")
-    for text, line, pair in zip(SOURCES, objects, zip(texts[::2], texts[1::2], strict=True), strict=True):
+    for text, line, pair in zip(
+        SOURCES, objects, zip(texts[::2], texts[1::2], strict=True), strict=True
+    ):
         written = json.loads(line)
         assert written["source"] == text
         assert [translation["text"] for translation in written["translations"]] == list(pair)
         assert written["translations"][0]["score"] >= written["translations"][1]["score"]
-        assert f"{written['translations'][0]['score']:.3f}" in {f"{float(score):.3f}" for score in scores}
+        assert f"{written['translations'][0]['score']:.3f}" in {
+            f"{float(score):.3f}" for score in scores
+        }
         first = written["translations"][0]
         fields = ("tokens", "pieces", "token_log_probabilities")
         assert {"text", "log_probability", "score", "score_kind", *fields} == set(first)
@@ -122,8 +128,14 @@ def test_lines_that_cannot_be_translated_leave_the_others_as_they_are(translated
     assert [each["source"] for each in objects] == ["1 2 3", "x", "4 5", "6 5 4", "2 2 7"]
     outputs = [each["translations"][0]["text"] for each in objects]
     assert outputs[1:4] == [""] * 3 and outputs[0] and "6" in outputs[4]
-    reported = [line.split("Not translated: ")[1] for line in log.splitlines() if "Not translated: " in line]
-    starts = ("line 2: 'x': tokenizer.kind=ids reads", "line 3: required=7: must be", "line 4: prefix and required")
+    reported = [
+        line.split("Not translated: ")[1] for line in log.splitlines() if "Not translated: " in line
+    ]
+    starts = (
+        "line 2: 'x': tokenizer.kind=ids reads",
+        "line 3: required=7: must be",
+        "line 4: prefix and required",
+    )
     assert all(line.startswith(start) for line, start in zip(reported, starts, strict=True))
 
 
@@ -141,7 +153,9 @@ def test_missing_hypotheses_become_lines_with_a_number():
 
 
 def test_numbers_in_json_have_six_digits():
-    translation = dataclasses.replace(EMPTY, score=-1.23456789, token_log_probabilities=(-0.000123456789,))
+    translation = dataclasses.replace(
+        EMPTY, score=-1.23456789, token_log_probabilities=(-0.000123456789,)
+    )
     (written,) = json.loads(translate.as_jsonl("x", [translation]))["translations"]
     assert (written["score"], written["token_log_probabilities"]) == (-1.23457, [-0.000123457])
 
@@ -157,11 +171,16 @@ def test_bytes_that_are_not_utf8_are_replaced_with_a_warning():
 
 
 def test_only_newlines_end_lines():
-    assert list(input_lines.decode_lines(io.BytesIO("a\u2028b\x0bc\x85d\n".encode()))) == ["a\u2028b\x0bc\x85d"]
+    assert list(input_lines.decode_lines(io.BytesIO("a\u2028b\x0bc\x85d\n".encode()))) == [
+        "a\u2028b\x0bc\x85d"
+    ]
 
 
 def test_lines_are_translated_when_no_more_input_is_ready():
-    """A co-process writes a line and waits. Lines may come in parts, and the last one may have no newline."""
+    """A co-process writes a line and waits.
+
+    Lines may come in parts, and the last one may have no newline.
+    """
     reading, writing = os.pipe()
     with open(reading, "rb") as stream, open(writing, "wb", buffering=0) as writer:
         chunks = input_lines.read_chunks(stream, 3)
@@ -182,7 +201,8 @@ def test_a_file_gives_full_chunks_and_a_fast_writer_loses_no_line(tmp_path):
     with (tmp_path / "file").open("rb") as stream:
         expected = list(input_lines.read_chunks(stream, 30_000))
     assert list(map(len, expected)) == [30_000, 30_000, 30_000, 10_000]
-    with subprocess.Popen(["seq", "100000"], stdout=subprocess.PIPE) as writer:  # several times what a pipe holds
+    # several times what a pipe holds
+    with subprocess.Popen(["seq", "100000"], stdout=subprocess.PIPE) as writer:
         assert sum(input_lines.read_chunks(writer.stdout, 30_000), []) == sum(expected, [])
 
 
@@ -194,7 +214,9 @@ def test_input_in_another_encoding_is_refused():
 def test_a_slow_writer_waits_for_a_moment_only(monkeypatch):
     """Not until a chunk is full, although a line is always ready soon after the last."""
     monkeypatch.setattr(input_lines, "_is_ready", lambda _, seconds: seconds is None or seconds > 0)
-    monkeypatch.setattr(input_lines.time, "monotonic", itertools.count(0.0, input_lines.PATIENCE / 4).__next__)
+    monkeypatch.setattr(
+        input_lines.time, "monotonic", itertools.count(0.0, input_lines.PATIENCE / 4).__next__
+    )
     monkeypatch.setattr(input_lines, "BLOCK_BYTES", 2)
     assert max(map(len, input_lines.read_chunks(io.BytesIO(b"1\n" * 20), 4096))) < 6
 
@@ -239,7 +261,12 @@ def test_a_terminal_gets_each_line_at_once_and_a_closed_pipe_ends_quietly(workdi
     ours, theirs = os.openpty()
     flags = [sys.executable, "-m", "transformer.translate", f"--workdir={workdir}"]
     process = subprocess.Popen(
-        flags, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=REPOSITORY, text=True
+        flags,
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=REPOSITORY,
+        text=True,
     )
     os.close(theirs)
     os.write(ours, b"1 2 3\n")

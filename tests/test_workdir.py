@@ -48,7 +48,10 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_a_new_workdir_holds_config_and_environment(tmp_path):
     workdir = create_workdir(tmp_path / "a" / "b", CONFIG)
-    assert sorted(path.name for path in workdir.path.iterdir()) == ["config.json", "environment.json"]
+    assert sorted(path.name for path in workdir.path.iterdir()) == [
+        "config.json",
+        "environment.json",
+    ]
     opened, config = open_existing(tmp_path / "a" / "b")
     assert (opened.path, config) == (workdir.path, CONFIG)
     recorded = json.loads(workdir.environment.read_text())
@@ -59,7 +62,9 @@ def test_a_new_workdir_holds_config_and_environment(tmp_path):
 
 def test_the_commit_is_recorded(tmp_path, monkeypatch):
     def git(*arguments: str) -> str:
-        done = subprocess.run(["git", "-C", tmp_path, *arguments], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            ["git", "-C", tmp_path, *arguments], capture_output=True, text=True, check=True
+        )
         return done.stdout.strip()
 
     (tmp_path / "requirements.txt").write_text("jax==1\n")
@@ -75,13 +80,18 @@ def test_the_commit_is_recorded(tmp_path, monkeypatch):
     git("add", ".")
     git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-m", "first")
     described = environment.describe_environment()
-    assert described["commit"] == git("rev-parse", "HEAD") and described["uncommitted_changes"] is False
+    assert (
+        described["commit"] == git("rev-parse", "HEAD")
+        and described["uncommitted_changes"] is False
+    )
     assert "diff" not in described
     (tmp_path / "my_config.py").touch()  # config.json has what it says
     assert environment.describe_environment()["uncommitted_changes"] is False
     (tmp_path / "transformer" / "new.py").touch()
     described = environment.describe_environment()
-    assert described["uncommitted_changes"] is True and described["untracked"] == ["transformer/new.py"]
+    assert described["uncommitted_changes"] is True and described["untracked"] == [
+        "transformer/new.py"
+    ]
     (tmp_path / "transformer" / "new.py").unlink()
     (tmp_path / "requirements.txt").write_text("jax==2 \n")
     described = environment.describe_environment()
@@ -112,7 +122,9 @@ def test_a_start_that_never_trained_leaves_its_runs_in_trackers_to_the_next_one(
     workdir.trackers.write_text('{"mlflow": "1"}')
     assert create_workdir(tmp_path, CONFIG).trackers.read_text() == '{"mlflow": "1"}'
     # MLflow changes no parameter of a run.
-    assert not create_workdir(tmp_path, freeze(BASE | {"tokenizer.vocab_size": 100})).trackers.exists()
+    assert not create_workdir(
+        tmp_path, freeze(BASE | {"tokenizer.vocab_size": 100})
+    ).trackers.exists()
 
 
 def test_a_run_has_begun_once_it_has_a_complete_checkpoint(tmp_path):
@@ -125,15 +137,21 @@ def test_a_run_has_begun_once_it_has_a_complete_checkpoint(tmp_path):
 
 def test_unusable_workdirs_are_refused(begun, tmp_path):
     assert "no such folder; did you mean" in refusal(open_existing, begun.path.with_name("fist"))
-    assert "config.json: No such file or directory; name the workdir of a run" in refusal(open_existing, tmp_path)
+    assert "config.json: No such file or directory; name the workdir of a run" in refusal(
+        open_existing, tmp_path
+    )
     begun.config.write_text("{")
     assert "config.json: damaged (" in refusal(open_existing, begun.path)
 
 
 def test_a_file_is_refused_as_a_workdir(tmp_path):
     (tmp_path / "file").write_text("")
-    assert f"cannot be made (File exists: {tmp_path / 'file'})" in refusal(create_workdir, tmp_path / "file", CONFIG)
-    assert "cannot be made (Not a directory: " in refusal(create_workdir, tmp_path / "file" / "inside", CONFIG)
+    assert f"cannot be made (File exists: {tmp_path / 'file'})" in refusal(
+        create_workdir, tmp_path / "file", CONFIG
+    )
+    assert "cannot be made (Not a directory: " in refusal(
+        create_workdir, tmp_path / "file" / "inside", CONFIG
+    )
     assert "no such folder" in refusal(open_existing, tmp_path / "file")
 
 
@@ -199,7 +217,10 @@ def test_files_of_the_user_stay_in_a_new_workdir_of_a_refused_run(tmp_path):
 @pytest.mark.parametrize("makes_new", [False, True])
 def test_a_run_whose_workdir_is_renamed_ends_in_one_line(tmp_path, makes_new):
     def rename() -> None:
-        with lock_workdir(tmp_path / "run"), Recorder(Workdir(tmp_path / "run"), tiny.tiny_config()) as recorder:
+        with (
+            lock_workdir(tmp_path / "run"),
+            Recorder(Workdir(tmp_path / "run"), tiny.tiny_config()) as recorder,
+        ):
             recorder.on_start(Progress())
             (tmp_path / "run").rename(tmp_path / "renamed")
             if makes_new:
@@ -212,7 +233,10 @@ def test_a_run_whose_workdir_is_renamed_ends_in_one_line(tmp_path, makes_new):
 
 def test_a_run_that_fails_before_its_first_line_keeps_its_workdir(tmp_path):
     def diverge() -> None:
-        with lock_workdir(tmp_path / "run"), Recorder(Workdir(tmp_path / "run"), tiny.tiny_config()) as recorder:
+        with (
+            lock_workdir(tmp_path / "run"),
+            Recorder(Workdir(tmp_path / "run"), tiny.tiny_config()) as recorder,
+        ):
             recorder.on_start(Progress())
             raise UserError("training diverged")
 
@@ -226,16 +250,24 @@ def test_training_refuses_a_workdir_in_use_without_changing_it(tmp_path, capsys)
         assert tiny.run(tmp_path / "run", training__steps=8) == 2
         assert contents(tmp_path) == before
     (error,) = capsys.readouterr().err.splitlines()
-    assert error.startswith(f"error: --workdir={tmp_path / 'run'}: is in use by process {os.getpid()} on ")
+    assert error.startswith(
+        f"error: --workdir={tmp_path / 'run'}: is in use by process {os.getpid()} on "
+    )
 
 
 def test_the_lock_of_a_dead_process_is_released(tmp_path):
     script = "import sys, pathlib, time; from transformer import workdir\n"
-    script += "with workdir.lock_workdir(pathlib.Path(sys.argv[1])): print(1, flush=True); time.sleep(60)"
-    process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE)
+    script += (
+        "with workdir.lock_workdir(pathlib.Path(sys.argv[1])): print(1, flush=True); time.sleep(60)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE
+    )
     try:
         assert process.stdout.readline() == b"1\n"
-        assert f"is in use by process {process.pid} on" in refusal(lambda: lock_workdir(tmp_path).__enter__())
+        assert f"is in use by process {process.pid} on" in refusal(
+            lambda: lock_workdir(tmp_path).__enter__()
+        )
     finally:
         process.kill()
         process.communicate()
@@ -243,15 +275,23 @@ def test_the_lock_of_a_dead_process_is_released(tmp_path):
         pass
 
 
-@pytest.mark.parametrize("name", ["config.json", "data.json", "tokenizer.model", "log.txt", "evaluations", ".lock"])
-def test_a_folder_with_a_file_of_the_user_that_a_run_would_write_is_refused_without_changing_it(tmp_path, name):
+@pytest.mark.parametrize(
+    "name", ["config.json", "data.json", "tokenizer.model", "log.txt", "evaluations", ".lock"]
+)
+def test_a_folder_with_a_file_of_the_user_that_a_run_would_write_is_refused_without_changing_it(
+    tmp_path, name
+):
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / name).write_text('{"model_type": "bert"}')
     (folder / "tokenizer_news.model").write_text("mine")
     before = contents(tmp_path)
     for plan in ([], ["--plan"]):
-        argv = [*tiny.flags(folder), *plan, f"--config.tokenizer.model_file={folder}/tokenizer.model"]
+        argv = [
+            *tiny.flags(folder),
+            *plan,
+            f"--config.tokenizer.model_file={folder}/tokenizer.model",
+        ]
         code = cli.execute(train.make_parser(), train.main, argv)
         assert code == 2 and contents(tmp_path) == before
 

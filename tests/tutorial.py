@@ -1,6 +1,8 @@
-"""The tutorial as one program: its Python blocks in order, each followed by the text that it prints.
+"""The tutorial as one program: its Python blocks in order, each followed by the text that it
+prints.
 
-`python -m tests.tutorial` runs the program and writes its output, its pictures and the notebook into docs/.
+`python -m tests.tutorial` runs the program and writes its output, its pictures and the notebook
+into docs/.
 """
 
 import contextlib
@@ -13,7 +15,10 @@ from typing import Any
 PAGE = Path("docs/tutorial.md")
 NOTEBOOK = Path("docs/tutorial.ipynb")
 PICTURES = Path("docs/tutorial")  # the program writes them here, from the repository root
-BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<output>.*?)^```\n)?", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(
+    r"^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<output>.*?)^```\n)?",
+    re.MULTILINE | re.DOTALL,
+)
 
 SETUP = """
 # The program runs in the root of the repository. In Colab, clone the repository first, and then:
@@ -62,7 +67,10 @@ def with_outputs(text: str, outputs: list[str]) -> str:
 
 
 def notebook(text: str) -> str:
-    """Returns the page as a Jupyter notebook, with the outputs that it shows. The first cell finds the project."""
+    """Returns the page as a Jupyter notebook, with the outputs that it shows.
+
+    The first cell finds the project.
+    """
     cells, end = [_cell("code", SETUP)], 0
     for block in BLOCK.finditer(text):
         if prose := text[end : block.start()].strip():

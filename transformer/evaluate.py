@@ -1,12 +1,14 @@
-"""Translates a split of the data, or any pair of files, with a trained model and scores the translations.
+"""Translates a split of the data, or any pair of files, with a trained model and scores the
+translations.
 
 python -m transformer.evaluate --workdir=DIR [--split=test] [--data=WORKDIR] [--checkpoint=best|last|STEP] [--average=N]
-    [--source=FILE --reference=FILE ...] [--output=FOLDER] [--source_language=CODE] [--target_language=CODE]
-    [--decoding.KEY=VALUE ...]
+    [--source=FILE --reference=FILE ...] [--output=FOLDER] [--source_language=CODE]
+    [--target_language=CODE] [--decoding.KEY=VALUE ...]
 
-Prints the result as one JSON object, whose keys docs/experiments.md explains, and logs the scores in words. The result,
-the sources, the references and the hypotheses are written to the workdir's folder `evaluations`, or to --output=FOLDER.
-A language model has no hypotheses: its result is the perplexity.
+Prints the result as one JSON object, whose keys docs/experiments.md explains, and logs the scores
+in words. The result, the sources, the references and the hypotheses are written to the workdir's
+folder `evaluations`, or to --output=FOLDER. A language model has no hypotheses: its result is the
+perplexity.
 """
 
 import argparse
@@ -22,7 +24,12 @@ from transformer.config.types import Config
 from transformer.data.corpus.sanity_checks import find_losses
 from transformer.data.languages import base_code
 from transformer.data.sources import source
-from transformer.data.sources.lines import count_documents, counted, log_documents, read_parallel_files
+from transformer.data.sources.lines import (
+    count_documents,
+    counted,
+    log_documents,
+    read_parallel_files,
+)
 from transformer.data.tokenizers.tokenizer import losses_of_pairs
 from transformer.support import files
 from transformer.support.errors import UserError
@@ -37,19 +44,25 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 def evaluate(arguments: argparse.Namespace) -> Any:
-    """Runs the evaluation of these flags, logs the scores, and returns `EvaluationFiles` that are not saved yet."""
+    """Runs the evaluation of these flags, logs the scores, and returns `EvaluationFiles` that are
+    not saved yet.
+    """
     from transformer.checkpoints import trained
     from transformer.config.loading import override
     from transformer.decoding.bleu import METRICS, describe_scores
     from transformer.decoding.evaluation import translate_and_score
-    from transformer.run import evaluation_files  # these imports take seconds, which --help and a wrong flag should not
+
+    # these imports take seconds, which --help and a wrong flag should not
+    from transformer.run import evaluation_files
     from transformer.support.cache import enable_compilation_cache
     from transformer.training.held_out import held_out_means
     from transformer.training.objectives import OBJECTIVES
 
     check_flags(arguments)
     enable_compilation_cache()
-    models = trained.load(split_names(arguments.workdir), arguments.checkpoint, arguments.average, arguments.overrides)
+    models = trained.load(
+        split_names(arguments.workdir), arguments.checkpoint, arguments.average, arguments.overrides
+    )
     workdir = models.workdir
     config = models.config
     objective = config.training.objective
@@ -61,16 +74,26 @@ def evaluate(arguments: argparse.Namespace) -> Any:
                 "--split only"
             )
         for key, text in arguments.overrides:
-            raise UserError(f"--{key}={text}: has no meaning for the perplexity of {model}; leave it out")
+            raise UserError(
+                f"--{key}={text}: has no meaning for the perplexity of {model}; leave it out"
+            )
         path = evaluation_files.make_path(arguments, models)
-        means = held_out_means(config, models.tokenizer, models.graphs[0], models.parameters[0], arguments.split)
+        means = held_out_means(
+            config, models.tokenizer, models.graphs[0], models.parameters[0], arguments.split
+        )
         scores = means["perplexity"], 100 * means["accuracy"]
         logging.info("%s: perplexity %.3f, accuracy %.1f %%", arguments.split, *scores)
-        result = files.six_digits(means) | {"split": arguments.split} | evaluation_files.describe_models(models)
+        result = (
+            files.six_digits(means)
+            | {"split": arguments.split}
+            | evaluation_files.describe_models(models)
+        )
         return evaluation_files.EvaluationFiles(path, result, {})
     if arguments.data is not None:
         workdir, config = open_existing(Path(arguments.data), "--data")
-        config = override(config, [(key, value) for key, value in arguments.overrides if key.startswith("data.")])
+        config = override(
+            config, [(key, value) for key, value in arguments.overrides if key.startswith("data.")]
+        )
         text, own = (
             f"{base_code(data.source_language)} to {base_code(data.target_language)}"
             for data in (config.data, models.config.data)
@@ -92,44 +115,70 @@ def evaluate(arguments: argparse.Namespace) -> Any:
     decoder, parameters = models.decoder()
     logging.info("Translating %s.", counted(len(texts), "sentence"))
     with bar("Translating", len(texts)) as report:
-        translated = translate_and_score(decoder, parameters, texts, references, config.data, METRICS, report)
-    evaluation = evaluation_files.of_translations(arguments, models, path, texts, references, translated)
+        translated = translate_and_score(
+            decoder, parameters, texts, references, config.data, METRICS, report
+        )
+    evaluation = evaluation_files.of_translations(
+        arguments, models, path, texts, references, translated
+    )
     log_result(evaluation.result, describe_scores(evaluation.result, METRICS))
     return evaluation
 
 
 def check_flags(arguments: argparse.Namespace) -> None:
-    """Sets the split to test if neither it nor files are given. Raises UserError for flags that exclude each other."""
+    """Sets the split to test if neither it nor files are given.
+
+    Raises UserError for flags that exclude each other.
+    """
     if arguments.source is None:
         if arguments.reference:
-            raise UserError(f"--reference={arguments.reference[0]}: needs --source=FILE, the sentences to translate")
+            raise UserError(
+                f"--reference={arguments.reference[0]}: needs --source=FILE, the sentences to translate"
+            )
         arguments.split = arguments.split or "test"
         return
     name = f"--source={arguments.source}"
     if not arguments.reference:
         workdir, file = map(shlex.quote, (arguments.workdir, arguments.source))
         command = f"python -m transformer.translate --workdir={workdir} < {file}"
-        raise UserError(f"{name}: scores need --reference=FILE; to translate without one: {command}")
+        raise UserError(
+            f"{name}: scores need --reference=FILE; to translate without one: {command}"
+        )
     for flag in ("split", "data"):
         if getattr(arguments, flag) is not None:
-            raise UserError(f"--{flag}={getattr(arguments, flag)} {name}: give a run's data or files, not both")
+            raise UserError(
+                f"--{flag}={getattr(arguments, flag)} {name}: give a run's data or files, not both"
+            )
 
 
-def read_texts(arguments: argparse.Namespace, workdir: Workdir, data: Config) -> tuple[list[str], list[list[str]]]:
-    """Returns the source texts and the lists of raw references. Raises UserError if their numbers differ or are 0."""
+def read_texts(
+    arguments: argparse.Namespace, workdir: Workdir, data: Config
+) -> tuple[list[str], list[list[str]]]:
+    """Returns the source texts and the lists of raw references.
+
+    Raises UserError if their numbers differ or are 0.
+    """
     if arguments.source is None:
         try:
             texts, references = source.read_pairs(data, arguments.split)
             return texts, [references]
         except UserError as error:
-            words = [f"--config={workdir.config}", f"--workdir={workdir.path}", "--config.data.path=FOLDER"]
+            words = [
+                f"--config={workdir.config}",
+                f"--workdir={workdir.path}",
+                "--config.data.path=FOLDER",
+            ]
             raise UserError(
                 f"{error}; if the data has moved, run transformer.train {shlex.join(words)}, which records its place "
                 "and resumes a run that is not complete, or evaluate files with --source=FILE --reference=FILE"
             ) from error
-    pairs = [read_parallel_files(Path(arguments.source), Path(name)) for name in arguments.reference]
+    pairs = [
+        read_parallel_files(Path(arguments.source), Path(name)) for name in arguments.reference
+    ]
     if not any(text.strip() for text in pairs[0][0]):
-        raise UserError(f"--source={arguments.source}: the file has no text; give at least one sentence")
+        raise UserError(
+            f"--source={arguments.source}: the file has no text; give at least one sentence"
+        )
     return pairs[0][0], [references for _, references in pairs]
 
 
@@ -148,11 +197,25 @@ def log_result(result: dict, scores: list[str]) -> None:
 def make_parser() -> cli.Parser:
     parser = cli.Parser("transformer.evaluate", __doc__, overrides="decoding")
     parser.add_model_flags(languages=True)
-    parser.add_argument("--split", choices=source.SPLITS, help="the split of the run's data to translate (test)")
-    parser.add_argument("--data", metavar="WORKDIR", help="another run, whose split is translated instead")
-    parser.add_argument("--source", metavar="FILE", help="a file to translate instead, one sentence a line")
-    parser.add_argument("--reference", metavar="FILE", action="append", default=[], help="its references; repeatable")
-    parser.add_argument("--output", metavar="FOLDER", help="the folder of the files (evaluations in the workdir)")
+    parser.add_argument(
+        "--split", choices=source.SPLITS, help="the split of the run's data to translate (test)"
+    )
+    parser.add_argument(
+        "--data", metavar="WORKDIR", help="another run, whose split is translated instead"
+    )
+    parser.add_argument(
+        "--source", metavar="FILE", help="a file to translate instead, one sentence a line"
+    )
+    parser.add_argument(
+        "--reference",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="its references; repeatable",
+    )
+    parser.add_argument(
+        "--output", metavar="FOLDER", help="the folder of the files (evaluations in the workdir)"
+    )
     return parser
 
 

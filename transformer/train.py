@@ -1,4 +1,5 @@
-"""Trains a model: prepares data and tokenizer, trains, validates, saves checkpoints. Run again, it resumes.
+"""Trains a model: prepares data and tokenizer, trains, validates, saves checkpoints. Run again, it
+resumes.
 
 python -m transformer.train --config=configs/X.py[:ARG] --workdir=DIR [--config.GROUP.KEY=VALUE ...] [--plan]
     [--profile=FROM:TO]
@@ -31,9 +32,14 @@ def main(arguments: argparse.Namespace) -> None:
 
     with distributed_run(arguments):
         given = read_config(arguments)
-        with open_workdir(Path(arguments.workdir), given, arguments.extend, arguments.plan) as (workdir, config):
+        with open_workdir(Path(arguments.workdir), given, arguments.extend, arguments.plan) as (
+            workdir,
+            config,
+        ):
             if arguments.profile and arguments.profile[0] > (steps := config.training.steps):
-                raise UserError(f"--profile: the run ends at config.training.steps={steps}; name earlier steps")
+                raise UserError(
+                    f"--profile: the run ends at config.training.steps={steps}; name earlier steps"
+                )
             if arguments.plan:
                 for line in describe(prepare(config, workdir)):
                     coordination.on_process_zero(functools.partial(print, line, flush=True))
@@ -52,25 +58,38 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 def read_config(arguments: argparse.Namespace) -> Config:
-    """Returns the configuration of --config, or of the run that --extend continues. Raises UserError if unusable."""
+    """Returns the configuration of --config, or of the run that --extend continues.
+
+    Raises UserError if unusable.
+    """
     if arguments.extend is None:
         if arguments.config is None:
             raise UserError("--config: is required, except with --extend (--help lists the flags)")
         return load_file(arguments.config, arguments.overrides)
     if "training.steps" in dict(arguments.overrides):
-        raise UserError(f"--extend={arguments.extend}: becomes config.training.steps; remove --config.training.steps")
+        raise UserError(
+            f"--extend={arguments.extend}: becomes config.training.steps; remove --config.training.steps"
+        )
     workdir, recorded = open_existing(Path(arguments.workdir))
-    # `load_file` reduces warm-up and intervals to a shorter length, which `check_continuation` then refuses.
+    # `load_file` reduces warm-up and intervals to a shorter length, which `check_continuation` then
+    # refuses.
     length = ("training.steps", str(max(arguments.extend, recorded.training.steps)))
     return load_file(arguments.config or str(workdir.config), [*arguments.overrides, length])
 
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("transformer.train", __doc__, overrides="config")
-    parser.add_argument("--config", metavar="FILE[:ARG]", help="a file of configs/, or the config.json of a run")
-    parser.add_argument("--workdir", metavar="DIR", required=True, help="the folder of the run; created if missing")
     parser.add_argument(
-        "--extend", metavar="STEPS", type=int, help="continue a complete or interrupted run until step STEPS"
+        "--config", metavar="FILE[:ARG]", help="a file of configs/, or the config.json of a run"
+    )
+    parser.add_argument(
+        "--workdir", metavar="DIR", required=True, help="the folder of the run; created if missing"
+    )
+    parser.add_argument(
+        "--extend",
+        metavar="STEPS",
+        type=int,
+        help="continue a complete or interrupted run until step STEPS",
     )
     parser.add_argument(
         "--profile",
@@ -78,19 +97,34 @@ def make_parser() -> cli.Parser:
         type=profiled_steps,
         help="trace these steps into the workdir's folder profile, for TensorBoard or Perfetto",
     )
-    parser.add_argument("--plan", action="store_true", help="print what the run would do and cost, and stop")
-    parser.add_argument("--coordinator", metavar="HOST:PORT", help="address of process 0, for a run of several")
-    parser.add_argument("--num_processes", metavar="N", type=int, help="number of processes, with --coordinator")
-    parser.add_argument("--process_id", metavar="I", type=int, help="number of this process, from 0")
-    parser.add_argument("--distributed", action="store_true", help="ask the cluster instead (Slurm, GKE, TPU pod)")
+    parser.add_argument(
+        "--plan", action="store_true", help="print what the run would do and cost, and stop"
+    )
+    parser.add_argument(
+        "--coordinator", metavar="HOST:PORT", help="address of process 0, for a run of several"
+    )
+    parser.add_argument(
+        "--num_processes", metavar="N", type=int, help="number of processes, with --coordinator"
+    )
+    parser.add_argument(
+        "--process_id", metavar="I", type=int, help="number of this process, from 0"
+    )
+    parser.add_argument(
+        "--distributed", action="store_true", help="ask the cluster instead (Slurm, GKE, TPU pod)"
+    )
     return parser
 
 
 def profiled_steps(text: str) -> tuple[int, int]:
-    """Returns the first and the last step of FROM:TO. Raises ArgumentTypeError if they are not such steps."""
+    """Returns the first and the last step of FROM:TO.
+
+    Raises ArgumentTypeError if they are not such steps.
+    """
     steps = re.fullmatch(r"([0-9]+):([0-9]+)", text)
     if steps is None or not 1 <= int(steps[1]) <= int(steps[2]):
-        raise argparse.ArgumentTypeError(f"{text} must be FROM:TO, the first and the last step, such as 100:105")
+        raise argparse.ArgumentTypeError(
+            f"{text} must be FROM:TO, the first and the last step, such as 100:105"
+        )
     return int(steps[1]), int(steps[2])
 
 

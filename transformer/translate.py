@@ -1,17 +1,22 @@
-"""Translates standard input, one sentence a line, to standard output, in order. A language model continues the lines.
+"""Translates standard input, one sentence a line, to standard output, in order. A language model
+continues the lines.
 
 python -m transformer.translate --workdir=DIR [--checkpoint=best|last|STEP] [--average=N] [--n_best=N]
-    [--format=text|jsonl] [--source_language=CODE] [--target_language=CODE] [--glossary=FILE] [--COLUMN_column ...]
-    [--decoding.KEY=VALUE ...]
+    [--format=text|jsonl] [--source_language=CODE] [--target_language=CODE] [--glossary=FILE]
+    [--COLUMN_column ...] [--decoding.KEY=VALUE ...]
 
-text: a line of output for each line of input. With --n_best=N above 1: N lines of NUMBER, SCORE and TEXT, separated by
-    tabs, best first; score and text are empty where the search found fewer texts.
-jsonl: a JSON object a line with the source and its translations, whose keys docs/experiments.md explains.
+text: a line of output for each line of input. With --n_best=N above 1: N lines of NUMBER, SCORE and
+    TEXT, separated by tabs, best first; score and text are empty where the search found fewer
+    texts.
+jsonl: a JSON object a line with the source and its translations, whose keys docs/experiments.md
+    explains.
 
-A COLUMN of the lines (prefix, required, banned) and a glossary control the output: see docs/experiments.md.
-A line that cannot be translated is reported; its output is that of an empty line, and the exit code is 0.
+A COLUMN of the lines (prefix, required, banned) and a glossary control the output: see
+docs/experiments.md. A line that cannot be translated is reported; its output is that of an empty
+line, and the exit code is 0.
 
-Another program can write a line and wait for its translation. --decoding.batch_tokens=1 makes single lines fast.
+Another program can write a line and wait for its translation. --decoding.batch_tokens=1 makes
+single lines fast.
 """
 
 import argparse
@@ -27,7 +32,8 @@ from transformer.data.sources.lines import decode_lines, read_chunks, whole_docu
 from transformer.support import files
 from transformer.workdir import split_names
 
-CHUNK_LINES = 4096  # lines per device, translated together: more would fill batches better, but use more memory
+# lines per device, translated together: more would fill batches better, but use more memory
+CHUNK_LINES = 4096
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -40,23 +46,38 @@ def main(arguments: argparse.Namespace) -> None:
 
     interactive = sys.stdin.isatty()
     # A person waits for each line, so a batch has one row instead of many filler rows.
-    overrides = [*arguments.overrides, ("decoding.batch_tokens", "1")] if interactive else arguments.overrides
+    overrides = (
+        [*arguments.overrides, ("decoding.batch_tokens", "1")]
+        if interactive
+        else arguments.overrides
+    )
     enable_compilation_cache()
     glossary = Glossary.read(arguments.glossary) if arguments.glossary else None
-    models = trained.load(split_names(arguments.workdir), arguments.checkpoint, arguments.average, overrides)
+    models = trained.load(
+        split_names(arguments.workdir), arguments.checkpoint, arguments.average, overrides
+    )
     trained.check_translates(models.config, arguments.workdir)
     decoder, parameters = models.decoder(takes_controls=True)
     check_n_best(models.config.decoding, arguments.n_best)
     has_context = models.config.data.context > 0
     if interactive:
-        logging.info("Type one sentence a line; end %swith Ctrl-D.", "documents with an empty line, and " * has_context)
+        logging.info(
+            "Type one sentence a line; end %swith Ctrl-D.",
+            "documents with an empty line, and " * has_context,
+        )
     first_line = 1
     chunks = read_chunks(sys.stdin.buffer, 1 if interactive else CHUNK_LINES * len(decoder.devices))
     for chunk in whole_documents(chunks) if has_context else chunks:
-        lines = read_columns(decode_lines(chunk, first_line), arguments.columns, glossary, first_line)
+        lines = read_columns(
+            decode_lines(chunk, first_line), arguments.columns, glossary, first_line
+        )
         translations = translate_lines(decoder, parameters, arguments.n_best, *lines, first_line)
         for text, best in zip(lines[0], translations, strict=True):
-            output = as_jsonl(text, best) if arguments.format == "jsonl" else as_text(best, arguments.n_best)
+            output = (
+                as_jsonl(text, best)
+                if arguments.format == "jsonl"
+                else as_text(best, arguments.n_best)
+            )
             sys.stdout.buffer.write(output.encode())
         sys.stdout.buffer.flush()
         first_line += len(chunk)
@@ -79,9 +100,18 @@ def make_parser() -> cli.Parser:
     parser = cli.Parser("transformer.translate", __doc__, overrides="decoding")
     parser.add_model_flags(languages=True)
     parser.add_number("--n_best", 1, "translations a line")
-    parser.add_argument("--format", choices=("text", "jsonl"), default="text", help="output format (text)")
-    parser.add_argument("--glossary", metavar="FILE", help="a term, a tab and its translation a line")
-    columns = {"action": "append_const", "dest": "columns", "default": [], "help": "read a column more of each line"}
+    parser.add_argument(
+        "--format", choices=("text", "jsonl"), default="text", help="output format (text)"
+    )
+    parser.add_argument(
+        "--glossary", metavar="FILE", help="a term, a tab and its translation a line"
+    )
+    columns = {
+        "action": "append_const",
+        "dest": "columns",
+        "default": [],
+        "help": "read a column more of each line",
+    }
     for name in ("prefix", "required", "banned"):
         parser.add_argument(f"--{name}_column", const=name, **columns)
     return parser

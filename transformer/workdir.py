@@ -16,7 +16,8 @@ from transformer.support import files, locks
 from transformer.support.environment import CONTENTS, describe_environment, now
 from transformer.support.errors import UNREADABLE, UserError
 
-TOKENIZER_FILES = ("tokenizer.model", "tokenizer.target.model")  # the second only if the vocabulary is not shared
+# the second only if the vocabulary is not shared
+TOKENIZER_FILES = ("tokenizer.model", "tokenizer.target.model")
 
 
 class InUse(UserError):
@@ -33,15 +34,20 @@ class Workdir:
         self.metrics = path / "metrics.jsonl"
         self.checkpoints = (path / "checkpoints").resolve()  # Orbax refuses relative paths
         self.tensorboard = path / "tensorboard"
-        self.trackers = path / "trackers.json"  # ids of the run in W&B and MLflow; absent without these
+        # ids of the run in W&B and MLflow; absent without these
+        self.trackers = path / "trackers.json"
         self.profile = path / "profile"  # traces; absent without --profile
         self.evaluations = path / "evaluations"
         self.log = path / "log.txt"
-        self.parent = path / "parent.json"  # the run whose parameters it began with; absent if they were random
-        self.data = path / "data.json"  # how the folder of the data was made; absent if that has no record
+        # the run whose parameters it began with; absent if they were random
+        self.parent = path / "parent.json"
+        # how the folder of the data was made; absent if that has no record
+        self.data = path / "data.json"
         self.events = path / "events.jsonl"  # the rollbacks, one a line; absent if there were none
-        self.averaged = path / "averaged.json"  # the run and steps whose mean scripts.average has written here
-        self.shortlist = path / "shortlist.npz"  # for decoding.shortlist; absent unless scripts.shortlist has made it
+        # the run and steps whose mean scripts.average has written here
+        self.averaged = path / "averaged.json"
+        # for decoding.shortlist; absent unless scripts.shortlist has made it
+        self.shortlist = path / "shortlist.npz"
         self.complete = path / "complete.json"
         self.lock = path / ".lock"
         self.contents = path / CONTENTS
@@ -55,7 +61,9 @@ class Workdir:
         return [path for path in paths if path not in (self.path, self.lock)]
 
     def check_in_place(self, cause: Exception | None = None) -> None:
-        """Raises UserError, from `cause`, if another folder or none is at the path now, where no run may write."""
+        """Raises UserError, from `cause`, if another folder or none is at the path now, where no
+        run may write.
+        """
         if self.inode not in (None, Workdir(self.path).inode):
             raise UserError(
                 f"--workdir={self.path}: was renamed, deleted or replaced while the run used it; to resume, run the "
@@ -63,13 +71,21 @@ class Workdir:
             ) from cause
 
     def check_own(self) -> None:
-        """Raises UserError if the folder has files that a run would write, but no `config.json`, its first one."""
+        """Raises UserError if the folder has files that a run would write, but no `config.json`,
+        its first one.
+        """
         with contextlib.suppress(*UNREADABLE):
-            if {"schema_version", "model", "data", "training"} <= set(json.loads(self.config.read_bytes())):
+            if {"schema_version", "model", "data", "training"} <= set(
+                json.loads(self.config.read_bytes())
+            ):
                 return
         foreign = [path for path in self.written if os.path.lexists(path)]
         # Empty, or with the name of a process, if a start was killed at once.
-        if self.lock.exists() and (content := self.lock.read_bytes()) and not content.startswith(b"process "):
+        if (
+            self.lock.exists()
+            and (content := self.lock.read_bytes())
+            and not content.startswith(b"process ")
+        ):
             foreign.append(self.lock)
         if foreign:
             raise UserError(
@@ -80,7 +96,9 @@ class Workdir:
     def delete(self) -> None:
         """Deletes what a run writes, and the folder unless it has other files."""
         for path in (*self.written, self.lock):
-            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(
+                missing_ok=True
+            )
         with contextlib.suppress(OSError):
             self.path.rmdir()
 
@@ -91,21 +109,32 @@ class Workdir:
         return self.complete.exists()
 
     def averaged_steps(self) -> list[int] | None:
-        """Returns the steps whose mean the workdir holds; None for a run. Raises UserError if the record is damaged."""
+        """Returns the steps whose mean the workdir holds; None for a run.
+
+        Raises UserError if the record is damaged.
+        """
         if not self.averaged.exists():
             return None
         return files.read_json(
-            self.averaged, lambda record: list(map(int, record["steps"])), "run scripts.average again"
+            self.averaged,
+            lambda record: list(map(int, record["steps"])),
+            "run scripts.average again",
         )
 
     def has_begun(self) -> bool:
-        """Tells whether a run has left results here. A plan, or a start that failed over its data, leaves none."""
-        has_saved = any("orbax-checkpoint-tmp" not in path.name for path in self.checkpoints.glob("*"))
+        """Tells whether a run has left results here.
+
+        A plan, or a start that failed over its data, leaves none.
+        """
+        has_saved = any(
+            "orbax-checkpoint-tmp" not in path.name for path in self.checkpoints.glob("*")
+        )
         return self.config.exists() and (has_saved or self.metrics.exists())
 
 
 def create_workdir(path: Path, config: Config) -> Workdir:
-    """Creates a run's workdir, also in place of a start that never trained. Raises UserError for an unusable path.
+    """Creates a run's workdir, also in place of a start that never trained. Raises UserError for an
+    unusable path.
 
     If that start had the same configuration, the run continues its runs in the trackers.
     """
@@ -126,8 +155,9 @@ def create_workdir(path: Path, config: Config) -> Workdir:
 def lock_workdir(path: Path) -> Iterator[None]:
     """Locks the workdir during the block, or until the process dies.
 
-    Deletes what a run has written in a new folder if the block raises UserError before the training loop. Raises InUse
-    if another process holds the lock, and UserError if the block fails because the folder is no longer at its path.
+    Deletes what a run has written in a new folder if the block raises UserError before the training
+    loop. Raises InUse if another process holds the lock, and UserError if the block fails because
+    the folder is no longer at its path.
     """
     is_new = not path.exists()
     files.make_folder(path, "--workdir")
@@ -135,7 +165,9 @@ def lock_workdir(path: Path) -> Iterator[None]:
     with workdir.lock.open("a+", encoding="utf-8") as file:
         if not locks.try_lock(file):
             file.seek(0)
-            raise InUse(f"--workdir={path}: is in use by {file.read()}; wait for it, or name another")
+            raise InUse(
+                f"--workdir={path}: is in use by {file.read()}; wait for it, or name another"
+            )
         file.truncate(0)
         file.write(f"process {os.getpid()} on {platform.node()}, started {now()}")
         file.flush()
@@ -143,14 +175,16 @@ def lock_workdir(path: Path) -> Iterator[None]:
             yield
         except Exception as error:
             workdir.check_in_place(error)
-            if isinstance(error, UserError) and is_new and not workdir.tensorboard.exists():  # which the loop creates
+            # which the loop creates
+            if isinstance(error, UserError) and is_new and not workdir.tensorboard.exists():
                 workdir.delete()
             raise
 
 
 @contextlib.contextmanager
 def shadow(path: Path) -> Iterator[Path]:
-    """Yields a temporary folder for a plan, which must not change the workdir, with links to the files of its run.
+    """Yields a temporary folder for a plan, which must not change the workdir, with links to the
+    files of its run.
 
     Raises UserError, naming the workdir, if the block does, or if it has files that no run wrote.
     """
@@ -172,13 +206,20 @@ def split_names(names: str) -> list[str]:
 
 
 def open_existing(path: Path, flag: str = "--workdir") -> tuple[Workdir, Config]:
-    """Returns the workdir and the configuration of a run. Raises UserError, naming the flag, if it cannot be used."""
+    """Returns the workdir and the configuration of a run.
+
+    Raises UserError, naming the flag, if it cannot be used.
+    """
     if not path.is_dir():
-        siblings = [str(folder) for folder in path.parent.glob("*") if (folder / loading.FILE_NAME).exists()]
+        siblings = [
+            str(folder) for folder in path.parent.glob("*") if (folder / loading.FILE_NAME).exists()
+        ]
         raise UserError(f"{flag}={path}: no such folder{nearest(str(path), siblings)}")
     return Workdir(path), loading.load(path)
 
 
 def describe_note(config: Config) -> str:
     """Returns the note and the tags of a run."""
-    return " ".join(filter(None, (config.training.note, *(f"#{tag}" for tag in config.training.tags))))
+    return " ".join(
+        filter(None, (config.training.note, *(f"#{tag}" for tag in config.training.tags)))
+    )

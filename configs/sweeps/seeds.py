@@ -1,6 +1,7 @@
 """Variation between seeds: the same config three times.
 
-Command:   python -m scripts.sweep --config=configs/multi30k.py --sweep=configs/sweeps/seeds.py --workdir=DIR
+Command:   python -m scripts.sweep --config=configs/multi30k.py --sweep=configs/sweeps/seeds.py
+               --workdir=DIR
 Hardware:  three runs of the config.
 """
 

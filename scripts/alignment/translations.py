@@ -1,8 +1,9 @@
-"""Lexical shortlists: the likeliest translations of source tokens, and the most frequent target tokens.
+"""Lexical shortlists: the likeliest translations of source tokens, and the most frequent target
+tokens.
 
-The probabilities of translations are those of IBM Model 1 (Brown et al. 1993), by EM. Each target token is the
-translation of one token of its source, with a uniform prior over these. The source's end-of-sentence serves as the
-NULL word.
+The probabilities of translations are those of IBM Model 1 (Brown et al. 1993), by EM. Each target
+token is the translation of one token of its source, with a uniform prior over these. The source's
+end-of-sentence serves as the NULL word.
 """
 
 import dataclasses
@@ -25,12 +26,15 @@ from transformer.support.special_tokens import SPECIAL
 CHUNK = 1 << 22  # links of a chunk, about: a link is a source token and a target token of one pair
 SMALLEST = 1e-6  # smaller probabilities become 0, which saves memory
 ITERATIONS = 5  # of EM
-SIZES = (8, 16, 32, 64)  # values of decoding.shortlist that are reported; the file has translations for the largest
+# values of decoding.shortlist that are reported; the file has translations for the largest
+SIZES = (8, 16, 32, 64)
 FREQUENT = 100  # most frequent target tokens, the default of Marian
 
 
 class Links(NamedTuple):
-    """All links of some sentence pairs: each has a source token, a target token, and the position of the latter."""
+    """All links of some sentence pairs: each has a source token, a target token, and the position
+    of the latter.
+    """
 
     sources: Int[np.ndarray, "L"]
     targets: Int[np.ndarray, "L"]
@@ -49,8 +53,11 @@ def read_links(corpus: Corpus, pairs: Int[np.ndarray, "N"]) -> Iterator[Links]:
         yield Links(sources, corpus.tokens(1, chunk)[positions], positions)
 
 
-def iterate(read: Callable[[], Iterable[Links]], sizes: tuple[int, int]) -> Iterator[tuple[csr_array, float]]:
-    """Yields the probabilities after each iteration of EM, and the mean log-likelihood before it, indefinitely.
+def iterate(
+    read: Callable[[], Iterable[Links]], sizes: tuple[int, int]
+) -> Iterator[tuple[csr_array, float]]:
+    """Yields the probabilities after each iteration of EM, and the mean log-likelihood before it,
+    indefinitely.
 
     The memory that it takes is proportional to the number of pairs of tokens that occur together.
 
@@ -59,8 +66,10 @@ def iterate(read: Callable[[], Iterable[Links]], sizes: tuple[int, int]) -> Iter
       sizes: VS and VT, the vocabulary sizes of source and target.
 
     Yields:
-      probabilities: (VS, VT), p(target token | source token); a source token that does not occur has none.
-      log_likelihood: in nats per target token, of the previous probabilities, which are uniform at first.
+      probabilities: (VS, VT), p(target token | source token); a source token that does not occur
+          has none.
+      log_likelihood: in nats per target token, of the previous probabilities, which are uniform at
+      first.
     """
     probabilities = None
     while True:
@@ -70,7 +79,8 @@ def iterate(read: Callable[[], Iterable[Links]], sizes: tuple[int, int]) -> Iter
         for sources, targets, positions in read():
             uniform = np.full(len(positions), 1 / sizes[1])
             p = uniform if probabilities is None else probabilities[sources, targets]
-            sums = np.maximum(np.bincount(positions, p), SMALLEST)  # 0 if all p of a token have become 0
+            # 0 if all p of a token have become 0
+            sums = np.maximum(np.bincount(positions, p), SMALLEST)
             expected += csr_array((p / sums[positions], (sources, targets)), sizes)
             log_likelihood += np.log(sums / np.bincount(positions)).sum()
             count += len(sums)
@@ -88,7 +98,9 @@ def learn(train: Corpus, most: int, tokenizer: Tokenizer) -> Shortlist:
     iterations = iterate(lambda: read_links(train, pairs), tokenizer.vocab_sizes)
     for number in range(1, ITERATIONS + 1):
         probabilities, log_likelihood = next(iterations)
-        logging.info("Iteration %d of %d: %.3f nats per target token.", number, ITERATIONS, -log_likelihood)
+        logging.info(
+            "Iteration %d of %d: %.3f nats per target token.", number, ITERATIONS, -log_likelihood
+        )
     return Shortlist(
         likeliest(probabilities, max(SIZES)),
         most_frequent(np.bincount(train.tokens(1, pairs)), FREQUENT),
@@ -98,7 +110,9 @@ def learn(train: Corpus, most: int, tokenizer: Tokenizer) -> Shortlist:
 
 
 def likeliest(probabilities: csr_array, count: int) -> Int[np.ndarray, "VS N"]:
-    """Returns the most probable translations of each source token, the first one best; -1 where there are fewer."""
+    """Returns the most probable translations of each source token, the first one best; -1 where
+    there are fewer.
+    """
     translations = np.full((probabilities.shape[0], count), -1, np.int32)
     for row, (begin, end) in enumerate(itertools.pairwise(probabilities.indptr)):
         order = np.argsort(-probabilities.data[begin:end], kind="stable")
@@ -109,13 +123,17 @@ def likeliest(probabilities: csr_array, count: int) -> Int[np.ndarray, "VS N"]:
 
 
 def most_frequent(counts: Int[np.ndarray, "V"], count: int) -> Int[np.ndarray, "F"]:
-    """Returns the tokens with the largest counts, without special tokens and those that never occur."""
+    """Returns the tokens with the largest counts, without special tokens and those that never
+    occur.
+    """
     tokens = np.argsort(-counts, kind="stable")
     return tokens[(tokens >= SPECIAL) & (counts[tokens] > 0)][:count].astype(np.int32)
 
 
 def coverage(shortlist: Shortlist, size: int, held_out: Corpus) -> tuple[float, float]:
-    """Returns the fraction of target tokens that are candidates for their source, and the mean number of candidates."""
+    """Returns the fraction of target tokens that are candidates for their source, and the mean
+    number of candidates.
+    """
     limited = dataclasses.replace(shortlist, translations=shortlist.translations[:, :size])
     covered = total = candidates = 0
     for pair in range(len(held_out)):

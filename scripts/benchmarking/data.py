@@ -1,8 +1,9 @@
 """The data pipeline: prepares a generated corpus of millions of pairs, loads batches, and resumes.
 
-`relative_to_sentencepiece` divides the speed of preparation by that of SentencePiece in one process, times the number
-of workers. `first_batch_seconds` is the time from an open corpus to the first batch of a run that resumes in the middle
-of an epoch: shapes, plan and one batch, the median of several starts.
+`relative_to_sentencepiece` divides the speed of preparation by that of SentencePiece in one
+process, times the number of workers. `first_batch_seconds` is the time from an open corpus to the
+first batch of a run that resumes in the middle of an epoch: shapes, plan and one batch, the median
+of several starts.
 """
 
 import argparse
@@ -41,7 +42,11 @@ STARTS = 7  # of a resumed run
 def measure(arguments: argparse.Namespace) -> str:
     with tempfile.TemporaryDirectory() as folder:
         stages = measure_stages(Path(folder), arguments.pairs)
-    rows = [(stage, name, f"{value:,}") for stage, values in stages.items() for name, value in values.items()]
+    rows = [
+        (stage, name, f"{value:,}")
+        for stage, values in stages.items()
+        for name, value in values.items()
+    ]
     note = f"{arguments.pairs:,} pairs, batches of {TOKENS:,} positions; {describe_machine(workers.num_workers(0))}."
     return markdown.table([("stage", "quantity", "value"), *rows], [note])
 
@@ -49,11 +54,15 @@ def measure(arguments: argparse.Namespace) -> str:
 def measure_stages(folder: Path, pairs: int) -> dict[str, dict[str, float]]:
     """Returns the quantities of all stages by name."""
     config = base.get_config()
-    config.data.update({"source": "text", "name": "generated", "path": str(folder), "cache_dir": str(folder)})
+    config.data.update(
+        {"source": "text", "name": "generated", "path": str(folder), "cache_dir": str(folder)}
+    )
     config.tokenizer.update({"vocab_size": 16_000, "sample_size": 100_000})
     config.batch.tokens = TOKENS
     write_pairs(folder, pairs)
-    stages = {"generate": {"text_mb": round(sum(path.stat().st_size for path in folder.iterdir()) / 1e6)}}
+    stages = {
+        "generate": {"text_mb": round(sum(path.stat().st_size for path in folder.iterdir()) / 1e6)}
+    }
     vocabulary = tokenizer.prepare(config, folder)
     bound = sentencepiece_speed(config, vocabulary) * workers.num_workers(config.data.workers)
     began = time.perf_counter()
@@ -72,7 +81,9 @@ def measure_stages(folder: Path, pairs: int) -> dict[str, dict[str, float]]:
 
 
 def write_pairs(folder: Path, pairs: int) -> None:
-    """Writes train.en and train.de in made-up words, with word frequencies and sentence lengths as in news text."""
+    """Writes train.en and train.de in made-up words, with word frequencies and sentence lengths as
+    in news text.
+    """
     random = np.random.default_rng(0)
     syllables = [consonant + vowel for consonant in "bdfgklmnprst" for vowel in "aeiou"]
     vocabulary = ["".join(random.choice(syllables, random.integers(1, 5))) for _ in range(WORDS)]
@@ -83,13 +94,20 @@ def write_pairs(folder: Path, pairs: int) -> None:
             words = np.clip(random.lognormal(2.95, 0.6, count), 2, 120)  # about 23
             for file, ratio in ((english, 1.0), (german, random.lognormal(0.0, 0.15, count))):
                 sizes = np.maximum(1, words * ratio).astype(int)
-                drawn = iter(random.choice(WORDS, sizes.sum(), p=frequency / frequency.sum()).tolist())
+                drawn = iter(
+                    random.choice(WORDS, sizes.sum(), p=frequency / frequency.sum()).tolist()
+                )
                 for size in sizes.tolist():
-                    file.write(" ".join([vocabulary[word] for word in itertools.islice(drawn, size)]) + "\n")
+                    file.write(
+                        " ".join([vocabulary[word] for word in itertools.islice(drawn, size)])
+                        + "\n"
+                    )
 
 
 def sentencepiece_speed(config: Config, vocabulary: Tokenizer) -> float:
-    """Returns the pairs per second of SentencePiece in this process, without reading, cleaning and writing."""
+    """Returns the pairs per second of SentencePiece in this process, without reading, cleaning and
+    writing.
+    """
     pairs = itertools.islice(open_source(config.data, "train"), ENCODED)
     sides = [[line.decode() for line in side] for side in zip(*pairs, strict=True)]
 
@@ -107,7 +125,9 @@ def load(config: Config, prepared: corpus.Corpus) -> dict[str, float]:
         next(loader)
         began = time.perf_counter()
         loaded = itertools.islice(loader, BATCHES)
-        target_tokens = sum(np.count_nonzero(np.asarray(arrays["target_output"]) != PAD) for _, arrays, _ in loaded)
+        target_tokens = sum(
+            np.count_nonzero(np.asarray(arrays["target_output"]) != PAD) for _, arrays, _ in loaded
+        )
         seconds = time.perf_counter() - began
     starts = []
     for _ in range(STARTS):

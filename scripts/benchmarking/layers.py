@@ -1,6 +1,8 @@
-"""The paper's Table 1, measured: exponents of length n and width d in time and memory, and longest paths.
+"""The paper's Table 1, measured: exponents of length n and width d in time and memory, and longest
+paths.
 
-A layer is a function from (B, n, d) to (B, n, d). Attention is that of one head, without projections, as in Table 1.
+A layer is a function from (B, n, d) to (B, n, d). Attention is that of one head, without
+projections, as in Table 1.
 """
 
 import argparse
@@ -22,7 +24,8 @@ from transformer.model.attention import dot_product_score, masked_softmax
 
 Layer = Callable[[Float[Array, "B n d"]], Float[Array, "B n d"]]
 
-# Where the terms of Table 1 dominate: n far above d for exponents of n, d far above n for those of d.
+# Where the terms of Table 1 dominate: n far above d for exponents of n, d far above n for those of
+# d.
 LENGTHS = (512, 1024, 2048)
 NARROW = 16
 WIDTHS = (256, 512, 1024)
@@ -75,7 +78,9 @@ def convolution(d: int) -> Layer:
 
 
 class Kind(NamedTuple):
-    """A kind of layer with the exponents of n and d, and the sequential `steps`, that Table 1 states."""
+    """A kind of layer with the exponents of n and d, and the sequential `steps`, that Table 1
+    states.
+    """
 
     make: Callable[[int], Layer]
     complexity: str
@@ -88,7 +93,9 @@ KINDS = {
     "self-attention": Kind(lambda d: self_attention, "n^2 d", (2, 1), "1", lambda n: 1),
     "recurrent": Kind(recurrent, "n d^2", (1, 2), "n", lambda n: n),
     "convolutional": Kind(convolution, "k n d^2", (1, 2), "n / k", lambda n: 1),
-    "self-attention (restricted)": Kind(lambda d: restricted_self_attention, "r n d", (1, 1), "n / r", lambda n: 1),
+    "self-attention (restricted)": Kind(
+        lambda d: restricted_self_attention, "r n d", (1, 1), "n / r", lambda n: 1
+    ),
 }
 
 
@@ -98,16 +105,29 @@ def measure(arguments: argparse.Namespace) -> str:
         logging.info("Measuring %s.", name)
         by_length = [cost_of(kind, n, NARROW, ROWS["lengths"]) for n in LENGTHS]
         by_width = [cost_of(kind, SHORT, d, ROWS["widths"]) for d in WIDTHS]
-        of_n = [fitted_exponent(LENGTHS, costs) for costs in zip(*by_length, strict=True)]  # in time, in memory
+        # in time, in memory
+        of_n = [fitted_exponent(LENGTHS, costs) for costs in zip(*by_length, strict=True)]
         of_d = fitted_exponent(WIDTHS, [seconds for seconds, _ in by_width])
-        values = (name, kind.complexity, kind.exponents[0], *of_n, kind.exponents[1], of_d, kind.path)
+        values = (
+            name,
+            kind.complexity,
+            kind.exponents[0],
+            *of_n,
+            kind.exponents[1],
+            of_d,
+            kind.path,
+        )
         values = (*values, longest_path(kind, PATH_LENGTH, PATH_WIDTH))
-        rows.append([f"{value:.2f}" if isinstance(value, float) else str(value) for value in values])
+        rows.append(
+            [f"{value:.2f}" if isinstance(value, float) else str(value) for value in values]
+        )
     return markdown.table([HEADER, *rows])
 
 
 def cost_of(kind: Kind, n: int, d: int, rows: int) -> tuple[float, int]:
-    """Returns the median seconds of a layer on `rows` float32 sequences (n, d), and the bytes of its arrays."""
+    """Returns the median seconds of a layer on `rows` float32 sequences (n, d), and the bytes of
+    its arrays.
+    """
     x = jax.random.normal(jax.random.key(0), (rows, n, d))
     program = jax.jit(kind.make(d)).lower(x).compile()
     timer = timeit.Timer(lambda: jax.block_until_ready(program(x)))
@@ -123,15 +143,17 @@ def fitted_exponent(sizes: Sequence[int], costs: Sequence[float]) -> float:
 
 
 def longest_path(kind: Kind, n: int, d: int) -> int:
-    """Returns the length of the shortest path from the first input to the last output through stacked layers.
+    """Returns the length of the shortest path from the first input to the last output through
+    stacked layers.
 
-    It is the number of layers that make the gradient of the last output with respect to the first input nonzero, times
-    the sequential operations of a layer.
+    It is the number of layers that make the gradient of the last output with respect to the first
+    input nonzero, times the sequential operations of a layer.
     """
     layer = kind.make(d)
     x = jax.random.normal(jax.random.key(1), (1, n, d))
     reached = jnp.zeros((n,), bool).at[0].set(True)
-    # Which outputs of a layer depend on which of its inputs; every layer of a stack has the same pattern.
+    # Which outputs of a layer depend on which of its inputs; every layer of a stack has the same
+    # pattern.
     depends = jax.jacobian(lambda x: layer(x).sum(axis=-1))(x)[0, :, 0]  # (n outputs, n inputs, d)
     depends = jnp.any(depends != 0.0, axis=-1)
     for layers in range(1, n + 1):

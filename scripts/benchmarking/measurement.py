@@ -24,7 +24,8 @@ def commit() -> str:
 
 
 def processor_kind() -> str:
-    """Returns how this processor computes in bfloat16: by a matrix unit (amx), by vector instructions, or not.
+    """Returns how this processor computes in bfloat16: by a matrix unit (amx), by vector
+    instructions, or not.
 
     The marks of a table name it, so that a file can have a table for each kind.
     """

@@ -1,4 +1,6 @@
-"""The systems of this project: a training step, and translation with random weights that never prefer EOS."""
+"""The systems of this project: a training step, and translation with random weights that never
+prefer EOS.
+"""
 
 from collections.abc import Sequence
 
@@ -40,33 +42,48 @@ def prepare_training(task: Task) -> Prepared:
         state, metrics = step(state, [batch])
         return jax.block_until_ready((state, metrics))[1]
 
-    return Prepared(repeat, int((batch["target_output"] != task["pad"]).sum()), f"JAX {jax.__version__}")
+    return Prepared(
+        repeat, int((batch["target_output"] != task["pad"]).sum()), f"JAX {jax.__version__}"
+    )
 
 
-def step_of(config: Config, devices: Sequence[jax.Device], sizes: tuple[int, int]) -> tuple[CompiledStep, Initializer]:
-    """Returns the step of a config and these sizes of vocabularies on devices, and what makes its initial state."""
+def step_of(
+    config: Config, devices: Sequence[jax.Device], sizes: tuple[int, int]
+) -> tuple[CompiledStep, Initializer]:
+    """Returns the step of a config and these sizes of vocabularies on devices, and what makes its
+    initial state.
+    """
     mesh = make_mesh(config, devices)
     schedule = make_schedule(config.optimizer, config.model.d_model, config.training.steps)
     optimizer = make_optimizer(config.optimizer, schedule, config.training.freeze)
     initializer = Initializer(config, optimizer, mesh, sizes)
-    return CompiledStep(config, initializer.graph, optimizer, schedule, mesh, [""] * sizes[0]), initializer
+    return CompiledStep(
+        config, initializer.graph, optimizer, schedule, mesh, [""] * sizes[0]
+    ), initializer
 
 
 def make_batch(task: Task) -> dict[str, Int[np.ndarray, "B _"]]:
-    """Returns the arrays of a training batch, as `collation.assemble` does for sentences of a corpus."""
+    """Returns the arrays of a training batch, as `collation.assemble` does for sentences of a
+    corpus.
+    """
     inputs = [[task["bos"], *row[:-1]] for row in task["target"]]
     sides = {"source": task["source"], "target_input": inputs, "target_output": task["target"]}
     return {name: pad(rows, len(rows), max(map(len, rows))) for name, rows in sides.items()}
 
 
 def prepare_decoding(task: Task) -> Prepared:
-    """Prepares a translator whose outputs have `output_tokens` tokens with EOS, as many as each source has."""
+    """Prepares a translator whose outputs have `output_tokens` tokens with EOS, as many as each
+    source has.
+    """
     rows = len(task["source"])
     length = task["output_tokens"]
     config = base.get_config()
     config.model.update({key: task[key] for key in MODEL_KEYS})
-    # An output may be as long as its source, and a batch has the rows of the task without any filler.
-    config.decoding.update({"beam_size": task["beam_size"], "max_source_length": length, "max_extra_length": 0})
+    # An output may be as long as its source, and a batch has the rows of the task without any
+    # filler.
+    config.decoding.update(
+        {"beam_size": task["beam_size"], "max_source_length": length, "max_extra_length": 0}
+    )
     if task["dtype"] == "int8":
         config.model.dtype = "auto"
         config.decoding.dtype = "int8"
@@ -77,11 +94,16 @@ def prepare_decoding(task: Task) -> Prepared:
     vocabulary = IdsVocabulary(task["vocab_size"])
     devices = jax.local_devices()
     shortlist = None
-    if task["shortlist"]:  # random translations of each token; the first 100 tokens are the frequent ones
+    # random translations of each token; the first 100 tokens are the frequent ones
+    if task["shortlist"]:
         ordinary = np.arange(SPECIAL, task["vocab_size"], dtype=np.int32)
-        translations = np.random.default_rng(0).choice(ordinary, (task["vocab_size"], task["shortlist"]))
+        translations = np.random.default_rng(0).choice(
+            ordinary, (task["vocab_size"], task["shortlist"])
+        )
         shortlist = Shortlist(translations, ordinary[:100], task["vocab_size"], is_shared=True)
-    decoder = TextDecoder((graph,), Tokenizer(vocabulary, vocabulary), config.decoding, devices, shortlist)
+    decoder = TextDecoder(
+        (graph,), Tokenizer(vocabulary, vocabulary), config.decoding, devices, shortlist
+    )
     placed = decoder.place([parameters])
     texts = vocabulary.decode(task["source"])
 
@@ -93,9 +115,12 @@ def prepare_decoding(task: Task) -> Prepared:
 
 
 def forbid_end(parameters: dict, end: int) -> None:
-    """Gives EOS the logit LOGIT_OF_END, by a dimension of the decoder's output that all other tokens ignore."""
+    """Gives EOS the logit LOGIT_OF_END, by a dimension of the decoder's output that all other
+    tokens ignore.
+    """
     decoder = parameters["decoder"]
-    table = decoder["embedding"]["table"] = decoder["embedding"]["table"].copy()  # shared with encoder and logits
+    # shared with encoder and logits
+    table = decoder["embedding"]["table"] = decoder["embedding"]["table"].copy()
     last = decoder["layers"][max(decoder["layers"])]["feed_forward_connection"]["norm"]
     table[:, 0] = 0.0
     table[end] = np.eye(table.shape[1])[0]

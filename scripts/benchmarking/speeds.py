@@ -1,4 +1,6 @@
-"""The speeds of several systems on one task, in interleaved repetitions, since a machine's speed may drift."""
+"""The speeds of several systems on one task, in interleaved repetitions, since a machine's speed
+may drift.
+"""
 
 import contextlib
 import sys
@@ -17,22 +19,36 @@ from transformer.support.processor import computes_bfloat16, computes_int8
 REPETITIONS = 9
 EMULATED = "this processor has no instructions for its dtype"
 by_rate = attrgetter("rate")
-HEADER = ("batch", "system", "tokens/s", "slowest", "fastest", "relative to the fastest peer", "our fastest / this")
+HEADER = (
+    "batch",
+    "system",
+    "tokens/s",
+    "slowest",
+    "fastest",
+    "relative to the fastest peer",
+    "our fastest / this",
+)
 
 
 class Comparison(NamedTuple):
-    """The systems that ran, and the reason of each peer that did not. `batch` names the task's shape."""
+    """The systems that ran, and the reason of each peer that did not.
+
+    `batch` names the task's shape.
+    """
 
     batch: str
     workers: Sequence[Worker]
     left_out: Mapping[str, str]
 
 
-def compare(batch: str, task: Mapping[str, Any], contenders: Sequence[Contender], python: str | None) -> Comparison:
+def compare(
+    batch: str, task: Mapping[str, Any], contenders: Sequence[Contender], python: str | None
+) -> Comparison:
     """Measures all systems. A peer that fails, or counts other tokens, is left out.
 
-    So are all systems in bfloat16 on a processor that emulates it, where a repetition may take minutes. `python` is the
-    interpreter of the peers; None measures only ours. Raises UserError if one of our systems fails.
+    So are all systems in bfloat16 on a processor that emulates it, where a repetition may take
+    minutes. `python` is the interpreter of the peers; None measures only ours. Raises UserError if
+    one of our systems fails.
     """
     workers = []
     left_out = {}
@@ -52,8 +68,11 @@ def compare(batch: str, task: Mapping[str, Any], contenders: Sequence[Contender]
             if contender.is_peer and python is None:
                 continue
             dtype = contender.options.get("dtype")
-            is_ours_in_int8 = dtype == "int8" and not contender.is_peer  # the peer's int8 runs on all processors
-            if (dtype == "bfloat16" and not computes_bfloat16()) or (is_ours_in_int8 and not computes_int8()):
+            # the peer's int8 runs on all processors
+            is_ours_in_int8 = dtype == "int8" and not contender.is_peer
+            if (dtype == "bfloat16" and not computes_bfloat16()) or (
+                is_ours_in_int8 and not computes_int8()
+            ):
                 left_out[contender.name] = EMULATED
                 continue
             logging.info("Preparing %s.", contender.name)
@@ -75,12 +94,18 @@ def compare(batch: str, task: Mapping[str, Any], contenders: Sequence[Contender]
 def tabulate(comparisons: Sequence[Comparison], threads: int) -> str:
     """Returns the table of all comparisons in Markdown, with notes on systems that are left out."""
     rows = [HEADER]
-    versions = sorted({worker.version for comparison in comparisons for worker in comparison.workers})
+    versions = sorted(
+        {worker.version for comparison in comparisons for worker in comparison.workers}
+    )
     notes = [f"Medians of {REPETITIONS} repetitions in turns; {describe_machine(threads)}."]
     notes.append(f"Versions: {', '.join(versions)}.")
     for batch, workers, left_out in comparisons:
         peers = [worker for worker in workers if worker.contender.is_peer]
-        ours = [worker for worker in workers if not worker.contender.is_peer and worker.contender.is_exact]
+        ours = [
+            worker
+            for worker in workers
+            if not worker.contender.is_peer and worker.contender.is_exact
+        ]
         best_peer = max(peers, key=by_rate, default=None)
         best_ours = max(ours, key=by_rate)
         for worker in workers:
@@ -91,6 +116,8 @@ def tabulate(comparisons: Sequence[Comparison], threads: int) -> str:
             advantage = f"{best_ours.rate / worker.rate:.2f}" if worker.contender.is_peer else ""
             rows.append((batch, worker.contender.name, *rates, ratio, advantage))
         for reason in dict.fromkeys(left_out.values()):
-            names = "; ".join(system for system, its_reason in left_out.items() if its_reason == reason)
+            names = "; ".join(
+                system for system, its_reason in left_out.items() if its_reason == reason
+            )
             notes.append(f"Left out of {batch}: {names} ({reason}).")
     return markdown.table(rows, notes)

@@ -1,12 +1,14 @@
-"""The process of a system that is measured. It runs in the environments of peers too, so it needs nothing but Python.
+"""The process of a system that is measured. It runs in the environments of peers too, so it needs
+nothing but Python.
 
     python -m scripts.benchmarking.worker MODULE:FUNCTION
 
 The function prepares the system: it maps a task to a `Prepared`.
 
-Protocol, one JSON value a line. The worker reads its task, prepares, warms up, and writes {"tokens": per repetition,
-"version": of the library}, or {"error": the reason}. For each further line it runs one repetition untimed and one
-timed, and writes the seconds of the timed one. It ends with its input. The output of libraries goes to standard error.
+Protocol, one JSON value a line. The worker reads its task, prepares, warms up, and writes
+{"tokens": per repetition, "version": of the library}, or {"error": the reason}. For each further
+line it runs one repetition untimed and one timed, and writes the seconds of the timed one. It ends
+with its input. The output of libraries goes to standard error.
 """
 
 import ctypes
@@ -19,14 +21,17 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-WARM_UPS = 2  # repetitions that do not count: the first compiles, the second finds memory already allocated
+# repetitions that do not count: the first compiles, the second finds memory already allocated
+WARM_UPS = 2
 
 
 Task = dict[str, Any]
 
 
 class Prepared(NamedTuple):
-    """A system that is ready: one repetition of its task, the tokens of a repetition, and the library's version."""
+    """A system that is ready: one repetition of its task, the tokens of a repetition, and the
+    library's version.
+    """
 
     repeat: Callable[[], object]
     tokens: int
@@ -34,7 +39,10 @@ class Prepared(NamedTuple):
 
 
 def serve(prepare: Callable[[Task], Prepared]) -> None:
-    """Runs a worker. `prepare` gets the task; this process is restricted to the task's `threads` where possible."""
+    """Runs a worker.
+
+    `prepare` gets the task; this process is restricted to the task's `threads` where possible.
+    """
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
@@ -64,7 +72,9 @@ def serve(prepare: Callable[[Task], Prepared]) -> None:
 
 
 def release_memory() -> None:
-    """Returns freed memory to the system, if the C library can: six systems that wait with theirs may need 24 GB."""
+    """Returns freed memory to the system, if the C library can: six systems that wait with theirs
+    may need 24 GB.
+    """
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(0)
 

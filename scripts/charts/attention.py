@@ -19,7 +19,8 @@ HEADS = 4  # as many as it draws, the first ones
 MAX_TOKENS = 60
 SMALLEST_CELL = 6  # points
 LARGEST_CELL = 14
-LABELS = {1: 110, 2: 135}  # width of the row labels, the legend and the gaps, by columns of the paper
+# width of the row labels, the legend and the gaps, by columns of the paper
+LABELS = {1: 110, 2: 135}
 
 
 def draw(
@@ -29,12 +30,13 @@ def draw(
     heads: Sequence[int] | None = None,
     columns: int = 2,
 ) -> Any:
-    """Returns the heat maps of attention weights, with a row of panels for each layer and a column for each head.
+    """Returns the heat maps of attention weights, with a row of panels for each layer and a column
+    for each head.
 
     Args:
       attention: what `transformer.load(WORKDIR).attention(source, target)` returns.
-      part: "encoder", "decoder" or "cross".
-      layers, heads: numbers from 1. None: of the layers 2, 4 and 6 those that there are, and the first four heads.
+      part: "encoder", "decoder" or "cross". layers, heads: numbers from 1. None: of the layers 2, 4
+      and 6 those that there are, and the first four heads.
       columns: 1 or 2 columns of a paper. A long sentence is wider.
 
     Raises:
@@ -54,10 +56,18 @@ def draw(
     width = theme.COLUMN_WIDTHS[columns] - LABELS[columns]
     side = min(max(width / (len(heads) * len(keys.labels)), SMALLEST_CELL), LARGEST_CELL)
     panels = [({"layer": i, "head": j}, weights[i - 1, j - 1]) for i in layers for j in heads]
-    chart = heat_map(panels, rows, keys, cell=(side, side), value="weight", domain=(0, 1), legend=gradient(60))
+    chart = heat_map(
+        panels, rows, keys, cell=(side, side), value="weight", domain=(0, 1), legend=gradient(60)
+    )
     chart = chart.facet(
-        row=alt.Row("layer:O", title=None, header=alt.Header(labelExpr="'Layer ' + datum.value", labelAngle=-90)),
-        column=alt.Column("head:O", title=None, header=alt.Header(labelExpr="'Head ' + datum.value")),
+        row=alt.Row(
+            "layer:O",
+            title=None,
+            header=alt.Header(labelExpr="'Layer ' + datum.value", labelAngle=-90),
+        ),
+        column=alt.Column(
+            "head:O", title=None, header=alt.Header(labelExpr="'Head ' + datum.value")
+        ),
     )
     return theme.themed(chart)
 
@@ -70,7 +80,10 @@ def draw_run(
     average: int = 1,
     **options: Any,
 ) -> Any:
-    """Returns the attention of a run over a sentence pair; None: its own translation. `options`: see `draw`."""
+    """Returns the attention of a run over a sentence pair; None: its own translation.
+
+    `options`: see `draw`.
+    """
     for name, text in (("--source", source), ("--target", target or "")):
         check_text(text, name)
     enable_compilation_cache()
@@ -83,8 +96,9 @@ def draw_run(
 def axes(attention: Attention, part: str) -> tuple[Axis, Axis]:
     """Returns the rows (queries) and columns (keys) of the weights of a part.
 
-    Rows of cross-attention have the tokens that they predict, so that a heat map shows which source tokens an output
-    comes from. The decoder's self-attention has the tokens that it reads, of which the first is BOS.
+    Rows of cross-attention have the tokens that they predict, so that a heat map shows which source
+    tokens an output comes from. The decoder's self-attention has the tokens that it reads, of which
+    the first is BOS.
     """
     source = attention.source_pieces
     read = attention.target_input_pieces
@@ -97,9 +111,14 @@ def axes(attention: Attention, part: str) -> tuple[Axis, Axis]:
 
 
 def chosen(name: str, numbers: Sequence[int], count: int, part: str) -> list[int]:
-    """Returns the numbers in ascending order. Raises UserError, listing 1 to `count`, if one of them is another."""
+    """Returns the numbers in ascending order.
+
+    Raises UserError, listing 1 to `count`, if one of them is another.
+    """
     numbers = sorted(set(numbers))
     if missing := [number for number in numbers if not 1 <= number <= count]:
         given = ",".join(map(str, missing))
-        raise UserError(f"{name}={given}: the part {part} has the {name} {', '.join(map(str, range(1, count + 1)))}")
+        raise UserError(
+            f"{name}={given}: the part {part} has the {name} {', '.join(map(str, range(1, count + 1)))}"
+        )
     return numbers

@@ -26,8 +26,12 @@ class Axis(NamedTuple):
         look = {"title": self.title, "domain": False, "ticks": False, "labelPadding": 3}
         if self.labels is not None:
             look["labelFontSize"] = min(max(cell - 0.5, SMALLEST_FONT), theme.SMALL)
-            return alt.Axis(labelExpr=theme.label_expression(self.labels), labelOverlap=False, **look)
-        step = next(step for step in TICK_STEPS if count <= step * TICK_LABELS or step == TICK_STEPS[-1])
+            return alt.Axis(
+                labelExpr=theme.label_expression(self.labels), labelOverlap=False, **look
+            )
+        step = next(
+            step for step in TICK_STEPS if count <= step * TICK_LABELS or step == TICK_STEPS[-1]
+        )
         return alt.Axis(values=list(range(0, count, step)), labelAngle=0, **look)
 
 
@@ -44,14 +48,17 @@ def heat_map(
     palette: Sequence[str] = theme.SEQUENTIAL,
     has_grid: bool = False,
 ) -> alt.LayerChart:
-    """Returns a heat map of matrices (R, C). Its fields are `row`, `column`, `value` and the names of the panels.
+    """Returns a heat map of matrices (R, C). Its fields are `row`, `column`, `value` and the names
+    of the panels.
 
     Args:
-      matrices: each with the values of the fields that select it in a facet, such as {"layer": 2, "head": 1}.
+      matrices: each with the values of the fields that select it in a facet, such as {"layer": 2,
+          "head": 1}.
       cell: width and height of a cell, in points.
       value: title of the legend.
       domain: the values of the lightest and the darkest colour.
-      numbers: the format of the value that each cell shows, as d3 writes it; None: cells show only colours.
+      numbers: the format of the value that each cell shows, as d3 writes it; None: cells show only
+          colours.
       palette: colours of equal steps over the domain.
       has_grid: draws white lines between cells.
 
@@ -59,7 +66,9 @@ def heat_map(
       UserError: a number is not finite.
     """
     if not all(np.isfinite(matrix).all() for _, matrix in matrices):
-        raise UserError(f"{value}: has numbers that are not finite, which cannot be drawn; choose another checkpoint")
+        raise UserError(
+            f"{value}: has numbers that are not finite, which cannot be drawn; choose another checkpoint"
+        )
     height, width = matrices[0][1].shape
     values = [
         {**panel, "row": row, "column": column, "value": float(number)}
@@ -69,7 +78,9 @@ def heat_map(
     x = alt.X("column:O", axis=columns.make(width, cell[0]))
     y = alt.Y("row:O", axis=rows.make(height, cell[1]))
     colors = {"domain": domain, "range": list(palette), "interpolate": "lab"}
-    cells = alt.Chart().encode(x=x, y=y, color=alt.Color("value:Q", title=value, legend=legend).scale(**colors))
+    cells = alt.Chart().encode(
+        x=x, y=y, color=alt.Color("value:Q", title=value, legend=legend).scale(**colors)
+    )
     if has_grid:
         layers = [cells.mark_rect(stroke="white", strokeWidth=0.5)]
         frame = None
@@ -91,8 +102,12 @@ def heat_map(
 def panels(
     matrices: Mapping[str, np.ndarray], rows: Axis, columns: Axis, *, in_row: int, **look: Any
 ) -> alt.FacetChart:
-    """Returns a heat map of each matrix under its name, `in_row` beside each other; `look`: options of `heat_map`."""
-    chart = heat_map([({"panel": name}, matrix) for name, matrix in matrices.items()], rows, columns, **look)
+    """Returns a heat map of each matrix under its name, `in_row` beside each other; `look`: options
+    of `heat_map`.
+    """
+    chart = heat_map(
+        [({"panel": name}, matrix) for name, matrix in matrices.items()], rows, columns, **look
+    )
     return chart.facet(facet=alt.Facet("panel:N", title=None, sort=list(matrices)), columns=in_row)
 
 

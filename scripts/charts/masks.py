@@ -1,4 +1,6 @@
-"""Attention masks (section 3.2.3): padding, later positions, and the other sentences of a packed row."""
+"""Attention masks (section 3.2.3): padding, later positions, and the other sentences of a packed
+row.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -34,9 +36,10 @@ def draw(
     """Returns which keys each query may attend to, in a panel for each kind of mask.
 
     Args:
-      panels: of "padding", "causal", "packed" and "packed_causal". "packed" is the encoder's mask of a packed row,
-        "packed_causal" the decoder's. The first two have one sentence.
-      sentences: number of tokens of each sentence of a packed row; the padded sentence has as many as all of them.
+      panels: of "padding", "causal", "packed" and "packed_causal". "packed" is the encoder's mask
+        of a packed row, "packed_causal" the decoder's. The first two have one sentence.
+      sentences: number of tokens of each sentence of a packed row; the padded sentence has as many
+          as all of them.
       length: positions of a row; the rest is padding.
     """
     in_row = min(len(panels), 2 * columns)

@@ -32,7 +32,8 @@ def draw(
       d_model: width of the encodings.
       kind: a value of `config.model.positions`.
       panels: of "heat_map" and "products" (dot products of some positions with all).
-      columns: 1 or 2 columns of a paper. Two panels stand beside each other in 2, one above the other in 1.
+      columns: 1 or 2 columns of a paper. Two panels stand beside each other in 2, one above the
+          other in 1.
 
     Raises:
       UserError: an argument is not allowed.
@@ -51,11 +52,12 @@ def draw(
 
 
 def encodings(length: int, d_model: int, kind: str) -> np.ndarray:
-    """Returns the vectors (length, d_model) that the model adds to the embeddings at positions 0, 1, ...
+    """Returns the vectors (length, d_model) that the model adds to the embeddings at positions 0,
+    1, ...
 
-    "rotary" adds none. Its result is the vector with 1 in the first element of each plane and 0 in the second, rotated
-    as queries and keys are. `d_model` is then the width of a head. Raises UserError if `kind` has no formula, or the
-    width is odd.
+    "rotary" adds none. Its result is the vector with 1 in the first element of each plane and 0 in
+    the second, rotated as queries and keys are. `d_model` is then the width of a head. Raises
+    UserError if `kind` has no formula, or the width is odd.
     """
     formulas = [name for name in POSITIONS if name.startswith("sinusoidal") or name == "rotary"]
     if kind not in formulas:

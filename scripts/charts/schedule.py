@@ -11,14 +11,17 @@ from scripts.charts import theme
 from transformer.support.errors import UserError
 from transformer.training.optimizer import make_schedule
 
-CURVES = ((512, 4000), (512, 8000), (256, 4000))  # d_model and warm-up of the Annotated Transformer's figure
+# d_model and warm-up of the Annotated Transformer's figure
+CURVES = ((512, 4000), (512, 8000), (256, 4000))
 POINTS = 400
 HEIGHT = 150
 LABELS = {1: 64, 2: 200}  # width of the axis and, beside the panel, the legend
 
 
 def draw(curves: Sequence[tuple[int, int]] = CURVES, steps: int = 20_000, columns: int = 1) -> Any:
-    """Returns the paper's schedule (equation 3) for pairs of d_model and warm-up steps, which must be positive."""
+    """Returns the paper's schedule (equation 3) for pairs of d_model and warm-up steps, which must
+    be positive.
+    """
     named = {}
     for d_model, warmup in curves:
         if min(d_model, warmup) < 1:
@@ -30,7 +33,9 @@ def draw(curves: Sequence[tuple[int, int]] = CURVES, steps: int = 20_000, column
 
 
 def draw_schedules(schedules: Mapping[str, Callable[[Any], Any]], steps: int, columns: int) -> Any:
-    """Returns schedules, from the number of completed updates to a rate, as curves over updates 1 to `steps`."""
+    """Returns schedules, from the number of completed updates to a rate, as curves over updates 1
+    to `steps`.
+    """
     if steps < 2:
         raise UserError(f"steps={steps}: must be at least 2")
     curves = {name: rates(schedule, steps) for name, schedule in schedules.items()}
@@ -40,7 +45,9 @@ def draw_schedules(schedules: Mapping[str, Callable[[Any], Any]], steps: int, co
 
 
 def rates(schedule: Callable[[Any], Any], steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns updates, from 1, and their rates: at most 400, evenly spaced, and the one with the highest rate."""
+    """Returns updates, from 1, and their rates: at most 400, evenly spaced, and the one with the
+    highest rate.
+    """
     rate = np.broadcast_to(np.asarray(schedule(jnp.arange(steps))), (steps,))
     drawn = np.unique([*np.linspace(0, steps - 1, POINTS).round().astype(int), rate.argmax()])
     return drawn + 1, rate[drawn]

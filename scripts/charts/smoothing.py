@@ -14,7 +14,8 @@ from transformer.support.special_tokens import PAD
 from transformer.training.columns import Columns
 from transformer.training.loss import smoothed_cross_entropy
 
-TARGETS = (2, 1, PAD, 3, 3)  # the example of the Annotated Transformer: five tokens, of which 0 is padding
+# the example of the Annotated Transformer: five tokens, of which 0 is padding
+TARGETS = (2, 1, PAD, 3, 3)
 CELL = 24  # points
 HEADERS = {"others": "spread over all other tokens", "uniform": "spread over all tokens"}
 
@@ -26,7 +27,8 @@ def draw(
     supports: Sequence[str] = ("others", "uniform"),
     columns: int = 2,
 ) -> Any:
-    """Returns the smoothed distribution of each target as a row, in a panel for each way to spread the probability.
+    """Returns the smoothed distribution of each target as a row, in a panel for each way to spread
+    the probability.
 
     Args:
       smoothing: `config.training.label_smoothing`.
@@ -40,7 +42,10 @@ def draw(
         raise UserError(f"smoothing={smoothing}: must be in 0 ... 1, without 1")
     rows = Axis("target token", ["padding" if target == PAD else str(target) for target in targets])
     chart = heat_map.panels(
-        {HEADERS.get(support, support): distributions(smoothing, targets, vocab_size, support) for support in supports},
+        {
+            HEADERS.get(support, support): distributions(smoothing, targets, vocab_size, support)
+            for support in supports
+        },
         rows,
         Axis("token of the vocabulary"),
         in_row=columns,
@@ -53,18 +58,24 @@ def draw(
     return theme.themed(chart)
 
 
-def distributions(smoothing: float, targets: Sequence[int], vocab_size: int, support: str) -> np.ndarray:
-    """Returns the distribution (T, V) for each of T targets, 0 for padding, from the gradient of the loss.
+def distributions(
+    smoothing: float, targets: Sequence[int], vocab_size: int, support: str
+) -> np.ndarray:
+    """Returns the distribution (T, V) for each of T targets, 0 for padding, from the gradient of
+    the loss.
 
-    The gradient of cross-entropy with respect to the logits is p - q, for the model's p and the distribution q.
-    Equal logits give p = 1 / V.
+    The gradient of cross-entropy with respect to the logits is p - q, for the model's p and the
+    distribution q. Equal logits give p = 1 / V.
     """
     labels = jnp.asarray([targets])
 
     def loss(logits: jax.Array) -> jax.Array:
-        losses = smoothed_cross_entropy(logits, labels, Columns.whole(vocab_size), smoothing, support)
+        losses = smoothed_cross_entropy(
+            logits, labels, Columns.whole(vocab_size), smoothing, support
+        )
         return jnp.sum(jnp.where(labels == PAD, 0.0, losses))
 
     gradient = jax.grad(loss)(jnp.zeros((1, len(targets), vocab_size)))
-    p = np.where(np.asarray(targets)[:, None] == PAD, 0.0, 1 / vocab_size)  # padding has no loss, and no gradient
+    # padding has no loss, and no gradient
+    p = np.where(np.asarray(targets)[:, None] == PAD, 0.0, 1 / vocab_size)
     return p - np.asarray(gradient[0], np.float64)

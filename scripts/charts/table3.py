@@ -1,4 +1,6 @@
-"""Table 3 of the paper: how its rows differ from base as printed and as `scripts.reproduce` measured them."""
+"""Table 3 of the paper: how its rows differ from base as printed and as `scripts.reproduce`
+measured them.
+"""
 
 import os
 import re
@@ -26,7 +28,10 @@ SYMBOLS = {
     "D_dropout": "dropout",
     "D_smoothing": "smoothing",
 }
-TITLES = {"bleu": ("BLEU, difference from base", "+~f"), "perplexity": ("perplexity, change from base", "+%")}
+TITLES = {
+    "bleu": ("BLEU, difference from base", "+~f"),
+    "perplexity": ("perplexity, change from base", "+%"),
+}
 COLORS = {"paper": theme.INK, "here": theme.CATEGORICAL[0]}
 SHAPES = ["diamond", "circle"]
 
@@ -34,28 +39,37 @@ Scores = Mapping[str, Sequence[float]]  # of each row, one a seed
 
 
 def draw(folder: str | os.PathLike, columns: int = 2) -> Any:
-    """Returns the differences from the base row, here and in the paper, in BLEU and in perplexity as a fraction.
+    """Returns the differences from the base row, here and in the paper, in BLEU and in perplexity
+    as a fraction.
 
-    It has the rows with complete runs; those with several seeds have the mean and ± one standard deviation.
+    It has the rows with complete runs; those with several seeds have the mean and ± one standard
+    deviation.
 
     Args:
       folder: the `--output` of `scripts.reproduce`.
 
     Raises:
-      UserError: the folder is not one of `scripts.reproduce`, or a run that is needed is not complete.
+      UserError: the folder is not one of `scripts.reproduce`, or a run that is needed is not
+      complete.
     """
     measured = read(Path(folder))
     if "base" not in measured["bleu"]:
-        raise UserError(f"{folder}: has no complete run of the row base, from which the others differ; run it first")
+        raise UserError(
+            f"{folder}: has no complete run of the row base, from which the others differ; run it first"
+        )
     width = (theme.COLUMN_WIDTHS[columns] - LABELS[columns]) / columns - 12
     panels = [
-        panel(records(measured[metric], metric), metric, width, i % columns == 0) for i, metric in enumerate(TITLES)
+        panel(records(measured[metric], metric), metric, width, i % columns == 0)
+        for i, metric in enumerate(TITLES)
     ]
     return theme.themed(alt.concat(*panels, columns=columns), orient="bottom")
 
 
 def read(path: Path) -> dict[str, Scores]:
-    """Returns the scores of the complete runs in a folder of `scripts.reproduce`. Raises UserError if it has none."""
+    """Returns the scores of the complete runs in a folder of `scripts.reproduce`.
+
+    Raises UserError if it has none.
+    """
     folder = Folder(path)
     record = folder.read()
     for scale in SCALES:
@@ -63,22 +77,31 @@ def read(path: Path) -> dict[str, Scores]:
         if record["task"].get("model.d_model") == configs["base"].model.d_model:
             break
     else:
-        raise UserError(f"{path}: is a sweep of another config; name the --output of scripts.reproduce")
+        raise UserError(
+            f"{path}: is a sweep of another config; name the --output of scripts.reproduce"
+        )
     configs = recorded_rows(configs, record["task"])
     results = read_results(folder, configs, record["trials"])
     return {metric: scores(results, metric) for metric in TITLES}
 
 
 def records(measured: Scores, metric: str) -> list[dict[str, Any]]:
-    """Returns the difference `value` from the base row, for each row of the paper and each finite one here."""
+    """Returns the difference `value` from the base row, for each row of the paper and each finite
+    one here.
+    """
     paper = {name: [getattr(ROWS[name], metric)] for name in measured}
     points = []
     for source, rows in (("paper", paper), ("here", measured)):
         base = np.mean(rows["base"])
         for name, values in rows.items():
-            shown = np.array(values) / base - 1 if metric == "perplexity" else np.array(values) - base
+            shown = (
+                np.array(values) / base - 1 if metric == "perplexity" else np.array(values) - base
+            )
             if np.isfinite(shown).all():  # otherwise this run has diverged
-                points += [{"row": row_name(name), "source": source, "value": value} for value in shown.tolist()]
+                points += [
+                    {"row": row_name(name), "source": source, "value": value}
+                    for value in shown.tolist()
+                ]
     return points
 
 
@@ -89,7 +112,9 @@ def row_name(name: str) -> str:
     return f"({name[0]}) {SYMBOLS[parts[1]]} = {parts[2]}"
 
 
-def panel(points: Sequence[dict[str, Any]], metric: str, width: float, has_names: bool) -> alt.LayerChart:
+def panel(
+    points: Sequence[dict[str, Any]], metric: str, width: float, has_names: bool
+) -> alt.LayerChart:
     """Returns the points of one metric, a row of the table on each line, without a theme."""
     title, number = TITLES[metric]
     rows = list(dict.fromkeys(point["row"] for point in points))
@@ -103,6 +128,10 @@ def panel(points: Sequence[dict[str, Any]], metric: str, width: float, has_names
     shape = theme.categories(alt.Shape, "source", COLORS, SHAPES, title=None)
     return alt.layer(
         alt.Chart().mark_rule(strokeWidth=0.5, color=theme.INK).encode(x=alt.datum(0)),
-        chart.mark_errorbar(extent="stdev", rule={"strokeWidth": 1}).encode(x=alt.X("value:Q", title=title)),
-        chart.mark_point(filled=True, opacity=1).encode(x=alt.X("mean(value):Q", title=title, axis=axis), shape=shape),
+        chart.mark_errorbar(extent="stdev", rule={"strokeWidth": 1}).encode(
+            x=alt.X("value:Q", title=title)
+        ),
+        chart.mark_point(filled=True, opacity=1).encode(
+            x=alt.X("mean(value):Q", title=title, axis=axis), shape=shape
+        ),
     ).properties(width=width, height=alt.Step(ROW_HEIGHT, **{"for": "position"}))

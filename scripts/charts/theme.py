@@ -1,4 +1,6 @@
-"""The look and the files of all charts: colours that print and that all readers tell apart, fonts, sizes in points."""
+"""The look and the files of all charts: colours that print and that all readers tell apart, fonts,
+sizes in points.
+"""
 
 import io
 import json
@@ -12,12 +14,25 @@ import numpy as np
 from transformer.support import files
 from transformer.support.errors import UserError
 
-# Equal steps of 13 in CIELAB, from white to dark blue. Lightness falls at every step, so it also prints in grey.
-SEQUENTIAL = ("#ffffff", "#d5e6f3", "#a6cee4", "#77b4d6", "#4d9ac9", "#2c80bd", "#1767ae", "#0f4a92", "#08306b")
-# Okabe and Ito's colours without the yellow, which is too light for a line. The eighth category repeats the first.
+# Equal steps of 13 in CIELAB, from white to dark blue. Lightness falls at every step, so it also
+# prints in grey.
+SEQUENTIAL = (
+    "#ffffff",
+    "#d5e6f3",
+    "#a6cee4",
+    "#77b4d6",
+    "#4d9ac9",
+    "#2c80bd",
+    "#1767ae",
+    "#0f4a92",
+    "#08306b",
+)
+# Okabe and Ito's colours without the yellow, which is too light for a line. The eighth category
+# repeats the first.
 CATEGORICAL = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 LINE_SYMBOL = 300  # size of a legend's symbol that shows a dashed line
-# For readers without colours. One fewer than the colours, so that lines with the same colour have different dashes.
+# For readers without colours. One fewer than the colours, so that lines with the same colour have
+# different dashes.
 DASHES = ([], [6, 2], [2, 2], [8, 2, 2, 2], [4, 4], [1, 2])
 MASKED = "#e8e8e8"
 
@@ -31,7 +46,12 @@ FRAME = "#bbbbbb"
 ALL = 0  # in Vega: no limit to the length of a label
 RESOLUTION = 300  # pixels an inch of a PNG
 
-LETTERS = {"labelFontSize": SMALL, "titleFontSize": TEXT, "titleFontWeight": "normal", "labelColor": INK}
+LETTERS = {
+    "labelFontSize": SMALL,
+    "titleFontSize": TEXT,
+    "titleFontWeight": "normal",
+    "labelColor": INK,
+}
 CONFIG = {
     "font": FONT,
     "background": "white",
@@ -42,7 +62,13 @@ CONFIG = {
     | {"gridColor": GRID, "gridWidth": 0.5, "domainColor": INK, "domainWidth": 0.5}
     | {"tickColor": INK, "tickWidth": 0.5, "tickSize": 3},
     "legend": LETTERS
-    | {"titleColor": INK, "titleLimit": ALL, "labelLimit": ALL, "symbolStrokeWidth": 1.5, "offset": 8}
+    | {
+        "titleColor": INK,
+        "titleLimit": ALL,
+        "labelLimit": ALL,
+        "symbolStrokeWidth": 1.5,
+        "offset": 8,
+    }
     | {"gradientThickness": 8, "gradientStrokeWidth": 0.5, "gradientStrokeColor": INK},
     "header": LETTERS | {"labelFontSize": TEXT, "labelPadding": 3, "labelLimit": ALL},
     "title": {"fontSize": TEXT, "fontWeight": "normal", "color": INK, "offset": 4, "limit": ALL},
@@ -50,26 +76,46 @@ CONFIG = {
     "point": {"size": 24, "strokeWidth": 1.2},
     "concat": {"spacing": 24},
     "facet": {"spacing": 8},
-    # Otherwise every cell of a heat map carries its description, which makes an SVG five times as large.
+    # Otherwise every cell of a heat map carries its description, which makes an SVG five times as
+    # large.
     "aria": False,
 }
 
 
 def themed(chart: Any, **legend: Any) -> Any:
-    """Returns the chart with the theme and these options of legends. It cannot be combined with others afterwards."""
+    """Returns the chart with the theme and these options of legends.
+
+    It cannot be combined with others afterwards.
+    """
     return chart.configure(**CONFIG | {"legend": CONFIG["legend"] | legend})
 
 
-def categories(channel: Any, field: str, order: Collection[str], values: Iterable[Any], **options: Any) -> Any:
-    """Returns a channel, such as alt.Shape, that shows the categories in `order` of a field by these values."""
-    return channel(f"{field}:N", sort=list(order), **options).scale(domain=list(order), range=list(values))
+def categories(
+    channel: Any, field: str, order: Collection[str], values: Iterable[Any], **options: Any
+) -> Any:
+    """Returns a channel, such as alt.Shape, that shows the categories in `order` of a field by
+    these values.
+    """
+    return channel(f"{field}:N", sort=list(order), **options).scale(
+        domain=list(order), range=list(values)
+    )
 
 
 def lines(
-    curves: Mapping[str, tuple[np.ndarray, np.ndarray]], x: str, y: str, legend: str | None, width: float, height: float
+    curves: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    x: str,
+    y: str,
+    legend: str | None,
+    width: float,
+    height: float,
 ) -> alt.Chart:
-    """Returns curves, given as x and y by name, with the fields `name`, `x` and `y`. `x`, `y`, `legend` are titles."""
-    points = [(name, *point) for name, curve in curves.items() for point in zip(*curve, strict=True)]
+    """Returns curves, given as x and y by name, with the fields `name`, `x` and `y`.
+
+    `x`, `y`, `legend` are titles.
+    """
+    points = [
+        (name, *point) for name, curve in curves.items() for point in zip(*curve, strict=True)
+    ]
     records = [{"name": name, "x": float(a), "y": float(b)} for name, a, b in points]
     box = alt.Legend(title=legend, symbolSize=LINE_SYMBOL)
     return (
@@ -85,16 +131,19 @@ def lines(
 
 
 def visible(text: str) -> str:
-    """Returns the text on one line: control and invisible characters are written as escapes, as in Python.
+    """Returns the text on one line: control and invisible characters are written as escapes, as in
+    Python.
 
-    XML has no control characters. SentencePiece's mark of a space, which few fonts have, becomes a middle dot.
+    XML has no control characters. SentencePiece's mark of a space, which few fonts have, becomes a
+    middle dot.
     """
     escaped = (c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
     return "".join(escaped).replace("\N{LOWER ONE EIGHTH BLOCK}", "\N{MIDDLE DOT}")
 
 
 def label_expression(labels: Sequence[str]) -> str:
-    """Returns the Vega expression of the labels of an axis whose values are 0, 1, ... The labels may be any text.
+    """Returns the Vega expression of the labels of an axis whose values are 0, 1, ... The labels
+    may be any text.
 
     JSON in ASCII is also a literal of Vega's expressions, so a label cannot end its string.
     """
@@ -102,12 +151,16 @@ def label_expression(labels: Sequence[str]) -> str:
 
 
 def check_output(path: Path, formats: Sequence[str] = ("pdf", "svg", "png")) -> None:
-    """Raises UserError unless the file has one of the endings and its folder exists, before anything is computed."""
+    """Raises UserError unless the file has one of the endings and its folder exists, before
+    anything is computed.
+    """
     endings = " or ".join(f".{ending}" for ending in formats)
     if path.suffix[1:].lower() not in formats:
         raise UserError(f"--output={path}: must end in {endings}")
     if not path.parent.is_dir():
-        raise UserError(f"--output={path}: there is no folder {path.parent}; make it first, or name another")
+        raise UserError(
+            f"--output={path}: there is no folder {path.parent}; make it first, or name another"
+        )
 
 
 def write(chart: Any, path: Path) -> None:

@@ -23,17 +23,21 @@ from transformer.support.errors import UserError, first_of
 
 FILE_NAME = "plan.json"
 DOCUMENTATION = (".md", ".json", ".yaml", ".yml")  # of datasets, beside their Parquet files
-SHARD_LINES = 10_000  # without --shards: a few minutes of one CPU core, and what a killed worker does again at most
+# without --shards: a few minutes of one CPU core, and what a killed worker does again at most
+SHARD_LINES = 10_000
 UNREADABLE = (OSError, EOFError, zlib.error, pyarrow.ArrowException)
 
 
-Request = dict[str, Any]  # model, files and form of the output, by which all workers make the same plan
+# model, files and form of the output, by which all workers make the same plan
+Request = dict[str, Any]
 
 
 class Shard(NamedTuple):
-    """A range of lines of one file, the unit of work: `count` lines (rows in Parquet) after the first `start`.
+    """A range of lines of one file, the unit of work: `count` lines (rows in Parquet) after the
+    first `start`.
 
-    `offset` is the byte at which they begin in the text, unpacked if it is gzip; 0 in Parquet. Numbers begin with 1.
+    `offset` is the byte at which they begin in the text, unpacked if it is gzip; 0 in Parquet.
+    Numbers begin with 1.
     """
 
     number: int
@@ -44,7 +48,9 @@ class Shard(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The shards of a corpus, and the request that they answer: model, files, and form of the output."""
+    """The shards of a corpus, and the request that they answer: model, files, and form of the
+    output.
+    """
 
     output: Path
     request: Request
@@ -81,7 +87,9 @@ class Plan(NamedTuple):
                 with parquet.ParquetFile(path) as file:
                     rows = file.read(columns).to_pylist()
             except UNREADABLE as error:
-                raise _unreadable(path, error, "delete it, and scripts.translate_corpus makes it again") from error
+                raise _unreadable(
+                    path, error, "delete it, and scripts.translate_corpus makes it again"
+                ) from error
             lines = itertools.groupby(rows, key=lambda row: (row["line"], row["source"]))
             for (_, text), group in lines:
                 yield text, ["" if row.get("cut") else row["translation"] or "" for row in group]
@@ -104,19 +112,28 @@ class Plan(NamedTuple):
 def open_plan(output: Path, request: Request) -> Plan:
     """Returns the plan in `output`, or makes it, which counts the lines of all files.
 
-    All workers may call this at once: they write the same plan. Raises UserError if the plan answers another request,
-    or a file cannot be read.
+    All workers may call this at once: they write the same plan. Raises UserError if the plan
+    answers another request, or a file cannot be read.
     """
     path = output / FILE_NAME
     request = json.loads(json.dumps(request))
     if path.exists():
         plan = files.read_json(
             path,
-            lambda record: Plan(output, record["request"], [Shard(*values) for values in record["shards"]]),
+            lambda record: Plan(
+                output, record["request"], [Shard(*values) for values in record["shards"]]
+            ),
             "name another --output",
         )
-        made, asked = (keys.flatten(ml_collections.ConfigDict(settings)) for settings in (plan.request, request))
-        if differing := [f"{key}={made.get(key)!s:.200}" for key, value in asked.items() if made.get(key) != value]:
+        made, asked = (
+            keys.flatten(ml_collections.ConfigDict(settings))
+            for settings in (plan.request, request)
+        )
+        if differing := [
+            f"{key}={made.get(key)!s:.200}"
+            for key, value in asked.items()
+            if made.get(key) != value
+        ]:
             raise UserError(
                 f"--output={output}: its shards were made with {first_of(differing, 3, ', ')}; give the same flags, "
                 "files and checkpoint as before, or name another folder"
@@ -129,10 +146,15 @@ def open_plan(output: Path, request: Request) -> Plan:
 
 
 def find_files(names: str) -> list[Path]:
-    """Returns the files of --source: of a folder, sorted by name, or a list with commas. Raises UserError if none."""
+    """Returns the files of --source: of a folder, sorted by name, or a list with commas.
+
+    Raises UserError if none.
+    """
     folder = files.expanded(names)
     if names and folder.is_dir():
-        found = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+        found = sorted(
+            path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")
+        )
         if rows := [path for path in found if path.suffix == ".parquet"]:
             beside = (path for path in found if path not in rows)
             if others := [path.name for path in beside if path.suffix not in DOCUMENTATION]:
@@ -144,29 +166,41 @@ def find_files(names: str) -> list[Path]:
     else:
         found = [files.expanded(name) for name in names.split(",")]
     if missing := [path for path in found if not path.is_file()]:
-        raise UserError(f"--source={names}: {missing[0]} is no file; name files, separated by commas, or a folder")
+        raise UserError(
+            f"--source={names}: {missing[0]} is no file; name files, separated by commas, or a folder"
+        )
     if not found:
         raise UserError(f"--source={names}: the folder has no files")
-    if packed := [path for path in found if path.suffixes[-2:-1] == [".tar"] or path.suffix in PACKED]:
-        raise UserError(f"--source={names}: {packed[0]} is compressed in a format other than .gz; unpack it")
-    return [path.parent.resolve() / path.name for path in found]  # the name of a link tells the format
+    if packed := [
+        path for path in found if path.suffixes[-2:-1] == [".tar"] or path.suffix in PACKED
+    ]:
+        raise UserError(
+            f"--source={names}: {packed[0]} is compressed in a format other than .gz; unpack it"
+        )
+    # the name of a link tells the format
+    return [path.parent.resolve() / path.name for path in found]
 
 
 def make_shards(paths: Sequence[Path], request: Request) -> list[Shard]:
-    """Returns the shards of all files in order. None spans two files, so there may be a few more than requested.
+    """Returns the shards of all files in order. None spans two files, so there may be a few more
+    than requested.
 
     Raises UserError if a file cannot be read.
     """
     lines = SHARD_LINES
     if request["shards"]:
-        total = sum(count for path in paths for _, _, count, _ in _cut(path, sys.maxsize, request["column"]))
+        total = sum(
+            count for path in paths for _, _, count, _ in _cut(path, sys.maxsize, request["column"])
+        )
         lines = max(-(-total // request["shards"]), 1)
     ranges = itertools.chain.from_iterable(_cut(path, lines, request["column"]) for path in paths)
     return [Shard(number, *values) for number, values in enumerate(ranges, start=1)]
 
 
 def _cut(path: Path, lines: int, column: str) -> Iterator[tuple[str, int, int, int]]:
-    """Yields file, start, count and offset of the shards of a file, with so many lines each but for the last."""
+    """Yields file, start, count and offset of the shards of a file, with so many lines each but for
+    the last.
+    """
     total = 0
     offsets = []
     try:
@@ -175,7 +209,9 @@ def _cut(path: Path, lines: int, column: str) -> Iterator[tuple[str, int, int, i
                 schema = file.schema_arrow
                 if column not in [field.name for field in schema if is_text(field.type)]:
                     known = first_of([f"{field.name} ({field.type})" for field in schema], 20, ", ")
-                    raise UserError(f"--column={column}: {path} has no such column of text; it has {known}")
+                    raise UserError(
+                        f"--column={column}: {path} has no such column of text; it has {known}"
+                    )
                 total = file.metadata.num_rows
                 offsets = itertools.repeat(0)
         else:
@@ -201,9 +237,15 @@ def _read_rows(path: Path, column: str, shard: Shard) -> Iterator[bytes | None]:
         first = shard.start
         last = shard.start + shard.count
         starts = list(itertools.accumulate(sizes, initial=0))
-        groups = [group for group in range(len(sizes)) if starts[group] < last and starts[group + 1] > first]
+        groups = [
+            group
+            for group in range(len(sizes))
+            if starts[group] < last and starts[group + 1] > first
+        ]
         batches = file.iter_batches(row_groups=groups, columns=[column])
-        rows = itertools.chain.from_iterable(batch[column].cast(pyarrow.binary()).to_pylist() for batch in batches)
+        rows = itertools.chain.from_iterable(
+            batch[column].cast(pyarrow.binary()).to_pylist() for batch in batches
+        )
         yield from itertools.islice(rows, first - starts[groups[0]], last - starts[groups[0]])
 
 

@@ -23,7 +23,10 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when ray is import
 
 @dataclasses.dataclass
 class Worker:
-    """A translator in a process of Ray. It maps the number of a shard to a report or the message of a UserError."""
+    """A translator in a process of Ray.
+
+    It maps the number of a shard to a report or the message of a UserError.
+    """
 
     flags: Sequence[Any]
     output: Path
@@ -31,11 +34,16 @@ class Worker:
 
     @functools.cached_property
     def translator(self) -> Translator:
-        """The models, loaded for the first shard: an error of a constructor would reach the driver as a traceback."""
+        """The models, loaded for the first shard: an error of a constructor would reach the driver
+        as a traceback.
+        """
         enable_compilation_cache()
         models = load(*self.flags)
-        # Another machine may have another workdir, or a run may have saved a better checkpoint since.
-        return Translator(models, open_plan(self.output, self.request | {"model": identity(models)}))
+        # Another machine may have another workdir, or a run may have saved a better checkpoint
+        # since.
+        return Translator(
+            models, open_plan(self.output, self.request | {"model": identity(models)})
+        )
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[str]]:
         try:
@@ -47,7 +55,8 @@ class Worker:
 
 
 def start(address: str | None) -> None:
-    """Starts Ray on this machine, or connects to the cluster at the address. Must precede JAX, as Ray forks.
+    """Starts Ray on this machine, or connects to the cluster at the address. Must precede JAX, as
+    Ray forks.
 
     Raises UserError if Ray is not installed, or there is no cluster.
     """
@@ -62,7 +71,9 @@ def start(address: str | None) -> None:
         try:  # Ray itself tries for many minutes
             socket.create_connection((located[1], int(located[2])), timeout=10).close()
         except (OSError, OverflowError) as error:
-            raise UserError(f"--ray={address}: cannot be reached ({error}); give the address of a cluster") from error
+            raise UserError(
+                f"--ray={address}: cannot be reached ({error}); give the address of a cluster"
+            ) from error
     paths = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
     handler = signal.getsignal(signal.SIGTERM)
     try:
@@ -73,14 +84,19 @@ def start(address: str | None) -> None:
             runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(paths)}},
         )
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise UserError(f"--ray={address}: {error}; give the address of a running cluster") from error
+        raise UserError(
+            f"--ray={address}: {error}; give the address of a running cluster"
+        ) from error
     signal.signal(signal.SIGTERM, handler)  # Ray's own prints a stack and ends the process
     ray.data.DataContext.get_current().enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.WARNING)
 
 
-def translate(flags: Sequence[Any], opened: Plan, missing: Sequence[Shard], count: int, gpus: int) -> Iterator[Report]:
-    """Yields the report of each shard when it is finished, by `count` actors with a CPU core and so many GPUs each.
+def translate(
+    flags: Sequence[Any], opened: Plan, missing: Sequence[Shard], count: int, gpus: int
+) -> Iterator[Report]:
+    """Yields the report of each shard when it is finished, by `count` actors with a CPU core and so
+    many GPUs each.
 
     Ray starts killed actors again and repeats their shards. Raises UserError if an actor does.
     """
@@ -88,11 +104,15 @@ def translate(flags: Sequence[Any], opened: Plan, missing: Sequence[Shard], coun
 
     if not missing:
         return
-    shards = ray.data.from_items([{"number": shard.number} for shard in missing], override_num_blocks=len(missing))
+    shards = ray.data.from_items(
+        [{"number": shard.number} for shard in missing], override_num_blocks=len(missing)
+    )
     reports = shards.map_batches(
         Worker,
         batch_size=1,
-        compute=ray.data.ActorPoolStrategy(size=min(count, len(missing)), max_tasks_in_flight_per_actor=1),
+        compute=ray.data.ActorPoolStrategy(
+            size=min(count, len(missing)), max_tasks_in_flight_per_actor=1
+        ),
         num_cpus=1,
         num_gpus=gpus,
         fn_constructor_args=(flags, opened.output, opened.request),

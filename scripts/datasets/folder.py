@@ -1,4 +1,6 @@
-"""Folders of parallel text, as `data.source=text` reads them: their files, and the record of how they were made."""
+"""Folders of parallel text, as `data.source=text` reads them: their files, and the record of how
+they were made.
+"""
 
 import hashlib
 from pathlib import Path
@@ -11,14 +13,20 @@ from transformer.support.environment import now
 from transformer.support.errors import UserError
 
 Pair = tuple[str, str]  # the codes of the source and the target language, such as ("en", "de")
-SPLITS = ("train", "validation", "test")  # the stems of the files, which are the default splits of configs/base.py
+# the stems of the files, which are the default splits of configs/base.py
+SPLITS = ("train", "validation", "test")
 
 
 def write_record(folder: Path, languages: Pair, facts: dict[str, Any]) -> dict[str, Any]:
-    """Writes `data.json`, with the facts and the files of text. Raises UserError for empty or unequal files."""
+    """Writes `data.json`, with the facts and the files of text.
+
+    Raises UserError for empty or unequal files.
+    """
     described = {}
     found = {path.name.removesuffix(".gz"): path for path in folder.iterdir()}
-    for stem in sorted(name.removesuffix(f".{languages[0]}") for name in found if name.endswith(f".{languages[0]}")):
+    for stem in sorted(
+        name.removesuffix(f".{languages[0]}") for name in found if name.endswith(f".{languages[0]}")
+    ):
         names = [f"{stem}.{language}" for language in languages]
         paths = [found.get(name, folder / name) for name in names]
         counts = [count_lines(path) for path in paths]

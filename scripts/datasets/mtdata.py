@@ -1,4 +1,6 @@
-"""Corpora of OPUS, WMT and others by mtdata (Gowda et al. 2021), which runs in a separate Python environment."""
+"""Corpora of OPUS, WMT and others by mtdata (Gowda et al. 2021), which runs in a separate Python
+environment.
+"""
 
 import json
 import os
@@ -25,7 +27,10 @@ SIGNATURE = "mtdata.signature.txt"
 
 
 def get_recipe(python: str, pair: Pair, recipe: str, output: Path) -> dict[str, Any]:
-    """Makes the folder of one of mtdata's recipes. Returns its record. Raises UserError if that fails."""
+    """Makes the folder of one of mtdata's recipes.
+
+    Returns its record. Raises UserError if that fails.
+    """
     codes = three_letter_codes(python, pair)
     lines = call(python, "mtdata", "list-recipe", "-f", "json").splitlines()
     recipes = {description["id"]: description for description in map(json.loads, lines)}
@@ -43,10 +48,15 @@ def get_recipe(python: str, pair: Pair, recipe: str, output: Path) -> dict[str, 
 
 
 def three_letter_codes(python: str, pair: Pair) -> Pair:
-    """Returns the ISO 639-3 codes of the languages, with which mtdata names files. Raises UserError if it has none."""
+    """Returns the ISO 639-3 codes of the languages, with which mtdata names files.
+
+    Raises UserError if it has none.
+    """
     codes = f"--pair={'-'.join(pair)} must be codes of ISO 639, such as en-de or eng-deu"
     languages = [code.partition("-")[0] for code in pair]  # mtdata knows no code such as pt-BR
-    text = call(python, "mtdata.iso", "-b", *languages, advice=f"{codes}; if there is no mtdata, {INSTALL}")
+    text = call(
+        python, "mtdata.iso", "-b", *languages, advice=f"{codes}; if there is no mtdata, {INSTALL}"
+    )
     first, second = (line.split("\t")[0] for line in text.splitlines())
     return first, second
 
@@ -54,7 +64,9 @@ def three_letter_codes(python: str, pair: Pair) -> Pair:
 def get_datasets(
     python: str, pair: Pair, datasets: Mapping[str, Sequence[str]], output: Path, **origin: str
 ) -> dict[str, Any]:
-    """Makes the folder of the datasets with these identifiers, by split, and returns its record, with `origin`."""
+    """Makes the folder of the datasets with these identifiers, by split, and returns its record,
+    with `origin`.
+    """
     codes = three_letter_codes(python, pair)
     arguments = ["get", "-l", "-".join(codes), "--merge"]
     for split, names in datasets.items():
@@ -65,7 +77,8 @@ def get_datasets(
         names = NAMES | name_tests(taken, codes[0], datasets.get("test", []))
         for language, code in zip(pair, codes, strict=True):
             for stem, name in names.items():
-                if (path := taken / f"{name}.{code}").exists():  # or a link to a file in a folder beside it
+                # or a link to a file in a folder beside it
+                if (path := taken / f"{name}.{code}").exists():
                     path.resolve().replace(folder / f"{stem}.{language}")
         signature = (taken / SIGNATURE).read_text("utf-8")
         (taken / SIGNATURE).replace(folder / SIGNATURE)
@@ -75,23 +88,36 @@ def get_datasets(
 
 
 def name_tests(taken: Path, code: str, datasets: Sequence[str]) -> dict[str, str]:
-    """Returns mtdata's names of the test sets by ours: test, test2 and so on, in the order of `datasets`.
+    """Returns mtdata's names of the test sets by ours: test, test2 and so on, in the order of
+    `datasets`.
 
-    mtdata numbers its links in an order that changes between runs. A link leads to a file named after its dataset.
+    mtdata numbers its links in an order that changes between runs. A link leads to a file named
+    after its dataset.
     """
     links = {path.resolve().stem: path.stem for path in sorted(taken.glob(f"test*.{code}"))}
-    ordered = sorted(links, key=lambda name: datasets.index(name) if name in datasets else len(datasets))
-    return {"test" if number == 1 else f"test{number}": links[name] for number, name in enumerate(ordered, 1)}
+    ordered = sorted(
+        links, key=lambda name: datasets.index(name) if name in datasets else len(datasets)
+    )
+    return {
+        "test" if number == 1 else f"test{number}": links[name]
+        for number, name in enumerate(ordered, 1)
+    }
 
 
 def call(python: str, module: str, *arguments: str, advice: str = ADVICE) -> str:
-    """Runs a module of mtdata, and returns its output. Raises UserError, with the advice, if it is missing or fails."""
+    """Runs a module of mtdata, and returns its output.
+
+    Raises UserError, with the advice, if it is missing or fails.
+    """
     command = [python, "-m", module, *arguments]
     logging.info("Running %s", shlex.join(command))
-    # Else mtdata may import the project's packages, and concatenates datasets in an order that changes between runs.
+    # Else mtdata may import the project's packages, and concatenates datasets in an order that
+    # changes between runs.
     environment = {**os.environ, "PYTHONPATH": "", "PYTHONHASHSEED": "0"}
     try:
-        return subprocess.run(command, stdout=subprocess.PIPE, env=environment, check=True, text=True).stdout
+        return subprocess.run(
+            command, stdout=subprocess.PIPE, env=environment, check=True, text=True
+        ).stdout
     except OSError as error:
         raise UserError(f"--mtdata={python}: {error.strerror}; {INSTALL}") from error
     except subprocess.CalledProcessError as error:

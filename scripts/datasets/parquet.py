@@ -14,24 +14,36 @@ from transformer.data.sources.lines import counted
 from transformer.support.errors import UserError
 from transformer.support.files import new_folder
 
-# A file belongs to the split that its name begins with, as in train-00000-of-00003.parquet, or that its folder has.
-NAMES = {"train": "train", "validation": "validation", "valid": "validation", "dev": "validation", "test": "test"}
+# A file belongs to the split that its name begins with, as in train-00000-of-00003.parquet, or that
+# its folder has.
+NAMES = {
+    "train": "train",
+    "validation": "validation",
+    "valid": "validation",
+    "dev": "validation",
+    "test": "test",
+}
 ROWS = 10_000  # read at once
 
 
 def get_parquet(pair: Pair, source: Path, output: Path) -> dict[str, Any]:
-    """Writes the splits in a folder of Parquet files as parallel text. Returns the record of the new folder.
+    """Writes the splits in a folder of Parquet files as parallel text. Returns the record of the
+    new folder.
 
     Pairs with a missing side are dropped, and so are splits without pairs. Line breaks within a
-    sentence become spaces. Raises UserError if a file cannot be read or does not have the languages,
-    or no split has pairs.
+    sentence become spaces. Raises UserError if a file cannot be read or does not have the
+    languages, or no split has pairs.
     """
     files = find_files(source, pair)
     with new_folder(output) as folder:
-        dropped = {split: write_split(paths, pair, folder / split) for split, paths in files.items()}
+        dropped = {
+            split: write_split(paths, pair, folder / split) for split, paths in files.items()
+        }
         for split, count in dropped.items():
             if count:
-                logging.warning("%s: %s with a missing side dropped.", split, counted(count, "pair"))
+                logging.warning(
+                    "%s: %s with a missing side dropped.", split, counted(count, "pair")
+                )
             if not (folder / f"{split}.{pair[0]}").stat().st_size:
                 for language in pair:
                     (folder / f"{split}.{language}").unlink()
@@ -43,7 +55,10 @@ def get_parquet(pair: Pair, source: Path, output: Path) -> dict[str, Any]:
 
 
 def find_files(source: Path, pair: Pair) -> dict[str, list[Path]]:
-    """Returns the files of each split in `source` or its subfolder of the pair's name. Raises UserError without any."""
+    """Returns the files of each split in `source` or its subfolder of the pair's name.
+
+    Raises UserError without any.
+    """
     if not source.is_dir():
         raise UserError(
             f"--hf={source}: no such folder; download the dataset first: hf download --repo-type=dataset {source} "
@@ -57,7 +72,9 @@ def find_files(source: Path, pair: Pair) -> dict[str, list[Path]]:
         if split := next((NAMES[word] for word in words if word in NAMES), None):
             files.setdefault(split, []).append(path)
         else:
-            logging.warning("%s: is of no split that is known, and is left out.", path.relative_to(source))
+            logging.warning(
+                "%s: is of no split that is known, and is left out.", path.relative_to(source)
+            )
     if not files:
         raise UserError(
             f"--hf={source}: no Parquet file of a split in {folder}; needs names such as train-00000-of-00001.parquet "
@@ -65,12 +82,18 @@ def find_files(source: Path, pair: Pair) -> dict[str, list[Path]]:
         )
     for split, paths in files.items():
         # A split may be the folder of its files.
-        folders = {path.parent.parent if path.parent.name in NAMES else path.parent for path in paths}
+        folders = {
+            path.parent.parent if path.parent.name in NAMES else path.parent for path in paths
+        }
         if len(folders) > 1:
             names = ", ".join(sorted(str(folder.relative_to(source)) for folder in folders))
-            raise UserError(f"--hf={source}: {split} is in several folders ({names}); name one of them")
+            raise UserError(
+                f"--hf={source}: {split} is in several folders ({names}); name one of them"
+            )
         if (count := re.search(r"-of-(\d+)", paths[0].name)) and len(paths) < int(count[1]):
-            raise UserError(f"--hf={source}: has {len(paths)} of {int(count[1])} files of {split}; download the others")
+            raise UserError(
+                f"--hf={source}: has {len(paths)} of {int(count[1])} files of {split}; download the others"
+            )
     return {split: files[split] for split in SPLITS if split in files}
 
 
@@ -92,7 +115,10 @@ def write_split(paths: list[Path], pair: Pair, stem: Path) -> int:
 
 
 def read_pairs(path: Path, pair: Pair) -> Iterator[tuple[str | None, str | None]]:
-    """Yields the pairs of a file. Raises UserError if it is damaged or does not have the languages as text."""
+    """Yields the pairs of a file.
+
+    Raises UserError if it is damaged or does not have the languages as text.
+    """
     try:
         with parquet.ParquetFile(path) as file:
             columns = find_columns(path, file.schema_arrow, pair)
@@ -100,7 +126,9 @@ def read_pairs(path: Path, pair: Pair) -> Iterator[tuple[str | None, str | None]
                 flat = pyarrow.Table.from_batches([batch]).flatten()
                 yield from zip(*(flat[column].to_pylist() for column in columns), strict=True)
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read ({str(error).splitlines()[0]:.200}); download it again") from error
+        raise UserError(
+            f"{path}: cannot be read ({str(error).splitlines()[0]:.200}); download it again"
+        ) from error
 
 
 def find_columns(path: Path, schema: pyarrow.Schema, pair: Pair) -> list[str]:
@@ -116,6 +144,8 @@ def find_columns(path: Path, schema: pyarrow.Schema, pair: Pair) -> list[str]:
 
 
 def is_text(kind: pyarrow.DataType) -> bool:
-    """Returns whether a column of this type has text in any layout of Arrow, or only missing values."""
+    """Returns whether a column of this type has text in any layout of Arrow, or only missing
+    values.
+    """
     kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
     return kind in (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view(), pyarrow.null())

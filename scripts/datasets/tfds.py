@@ -18,22 +18,28 @@ from unittest import mock
 from transformer.support.errors import UserError
 from transformer.support.files import make_folder
 
-# Replaces the file functions of TensorFlow, with which TFDS extracts archives and shuffles more than 1 GB.
+# Replaces the file functions of TensorFlow, with which TFDS extracts archives and shuffles more
+# than 1 GB.
 TENSORFLOW = SimpleNamespace(
     compat=SimpleNamespace(as_text=os.fsdecode),
     io=SimpleNamespace(
-        gfile=SimpleNamespace(GFile=open, exists=os.path.exists, remove=os.remove, copy=shutil.copyfile)
+        gfile=SimpleNamespace(
+            GFile=open, exists=os.path.exists, remove=os.remove, copy=shutil.copyfile
+        )
     ),
-    errors=SimpleNamespace(ResourceExhaustedError=(), UnimplementedError=()),  # local files raise neither
+    # local files raise neither
+    errors=SimpleNamespace(ResourceExhaustedError=(), UnimplementedError=()),
 )
 
 
 def prepare(dataset: str, output: Path, archives: Path | None) -> dict[str, Any]:
-    """Downloads a dataset, such as "wmt14_translate/de-en", unless `output` has it. Returns its sentences by split.
+    """Downloads a dataset, such as "wmt14_translate/de-en", unless `output` has it. Returns its
+    sentences by split.
 
-    `archives` is a folder with files that need no download, named as their URLs end. TFDS verifies their checksums.
-    Raises UserError if the dataset is unknown, or a file is missing, damaged, or cannot be downloaded. Files that were
-    downloaded completely stay in `output`/downloads; nothing else does.
+    `archives` is a folder with files that need no download, named as their URLs end. TFDS verifies
+    their checksums. Raises UserError if the dataset is unknown, or a file is missing, damaged, or
+    cannot be downloaded. Files that were downloaded completely stay in `output`/downloads; nothing
+    else does.
     """
     import tensorflow_datasets as tfds
     import tensorflow_datasets.translate  # noqa: F401  # see transformer.data.sources.tfds
@@ -58,21 +64,35 @@ def download(builder: Any, output: Path, archives: Path | None) -> None:
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core.download import download_manager, extractor, util
 
-    damaged = (download_manager.NonMatchingChecksumError, extractor.ExtractError, extractor.UnsafeArchiveError)
-    damaged += (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, AssertionError)
+    damaged = (
+        download_manager.NonMatchingChecksumError,
+        extractor.ExtractError,
+        extractor.UnsafeArchiveError,
+    )
+    damaged += (
+        tarfile.TarError,
+        zipfile.BadZipFile,
+        zlib.error,
+        EOFError,
+        ValueError,
+        AssertionError,
+    )
     if not sys.stderr.isatty():
         tfds.disable_progress_bar()
     make_folder(output, "--output")
     dataset_folder = output / builder.name
     is_new = not dataset_folder.exists()
     try:
-        # Extractions last only for the call: TFDS would take those of an archive that has been replaced since.
+        # Extractions last only for the call: TFDS would take those of an archive that has been
+        # replaced since.
         with (
             contextlib.redirect_stdout(sys.stderr),  # of TFDS's messages
             tempfile.TemporaryDirectory(prefix=".extracted.", dir=output) as extracted,
             without_tensorflow(),
         ):
-            config = tfds.download.DownloadConfig(extract_dir=extracted, manual_dir=archives, try_download_gcs=False)
+            config = tfds.download.DownloadConfig(
+                extract_dir=extracted, manual_dir=archives, try_download_gcs=False
+            )
             builder.download_and_prepare(download_dir=output / "downloads", download_config=config)
     except (*damaged, OSError, util.DownloadError) as error:
         if is_new:
@@ -95,7 +115,8 @@ def one_line(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def without_tensorflow() -> Iterator[None]:
-    """Lets TFDS download, extract and shuffle without TensorFlow during the block, also where it is installed.
+    """Lets TFDS download, extract and shuffle without TensorFlow during the block, also where it is
+    installed.
 
     On failure, the block waits for downloads and extractions in progress.
     """
@@ -108,12 +129,17 @@ def without_tensorflow() -> Iterator[None]:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.ExitStack() as stack:
         stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1],) * 2)  # shuffling on disk keeps 1,000 files open
+        # shuffling on disk keeps 1,000 files open
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1],) * 2)
         for module in (shuffle, downloader, extractor):
             stack.enter_context(mock.patch.object(module, "tf", TENSORFLOW))
-        stack.enter_context(mock.patch.object(download_manager, "get_downloader", lambda **_: download))
+        stack.enter_context(
+            mock.patch.object(download_manager, "get_downloader", lambda **_: download)
+        )
         stack.enter_context(mock.patch.object(extractor, "get_extractor", lambda: extract))
-        # Extractions wait for others in the queue. They would wait forever for one that is cancelled.
+        # Extractions wait for others in the queue. They would wait forever for one that is
+        # cancelled.
         stack.callback(extract._executor.shutdown)
-        stack.callback(download._executor.shutdown, cancel_futures=True)  # runs first: downloads start extractions
+        # runs first: downloads start extractions
+        stack.callback(download._executor.shutdown, cancel_futures=True)
         yield

@@ -1,6 +1,8 @@
-"""Plans of distillation: models, what they translate, and what other models learn from it. Plan files get this module.
+"""Plans of distillation: models, what they translate, and what other models learn from it. Plan
+files get this module.
 
-A plan file defines `get_plan(plan)` and returns the measurements that it is for. Their stages follow from them:
+A plan file defines `get_plan(plan)` and returns the measurements that it is for. Their stages
+follow from them:
 
     def get_plan(plan):
         teacher = plan.train("teacher", "configs/multi30k.py")
@@ -27,7 +29,8 @@ RESERVED = ("logs", "configs", "distill", "report.svg")  # names in the workdir 
 class Training:
     """A run of `transformer.train`, or, if it has a `workdir`, one that exists.
 
-    values: keys of the configuration with their values. data: replaces the training pairs of the config.
+    values: keys of the configuration with their values. data: replaces the training pairs of the
+        config.
     """
 
     name: str
@@ -41,7 +44,8 @@ class Training:
 class Decoding:
     """The part of a stage that decodes.
 
-    checkpoint, average: the mean of `average` checkpoints of each model up to this one, as in `transformer.evaluate`.
+    checkpoint, average: the mean of `average` checkpoints of each model up to this one, as in
+    `transformer.evaluate`.
     decoding: keys of the group `decoding` with their values.
     """
 
@@ -55,10 +59,11 @@ class Translation(Decoding):
     """Translations of a text, by one model or an ensemble.
 
     Attributes:
-      text: a config, whose training sentences are translated, or a file of text, of the language that the models read.
-      n_best: hypotheses of each sentence, among which `choose` takes one: that of the best "score" of the search, of
-        the best sentence "chrf" or "bleu" by the other side of the config's pairs, or of the lowest loss of a model of
-        the other direction.
+      text: a config, whose training sentences are translated, or a file of text, of the language
+          that the models read.
+      n_best: hypotheses of each sentence, among which `choose` takes one: that of the best "score"
+        of the search, of the best sentence "chrf" or "bleu" by the other side of the config's
+        pairs, or of the lowest loss of a model of the other direction.
     """
 
     name: str
@@ -70,10 +75,11 @@ class Translation(Decoding):
 
 @dataclass(eq=False)
 class Mixture:
-    """Training pairs: those of a config, `copies` times each, and translations, whose sources begin with a tag.
+    """Training pairs: those of a config, `copies` times each, and translations, whose sources begin
+    with a tag.
 
-    Equal pairs are kept once, but for the copies. The other splits are those of the config. Without copies only
-    translations are left.
+    Equal pairs are kept once, but for the copies. The other splits are those of the config. Without
+    copies only translations are left.
     """
 
     name: str
@@ -106,11 +112,16 @@ Stage = Training | Translation | Mixture | Measurement | Export
 
 
 def is_config(text: str) -> bool:
-    """Tells whether a text is that of a config, FILE.py[:ARG] or FILE.json. All others are files of text."""
+    """Tells whether a text is that of a config, FILE.py[:ARG] or FILE.json.
+
+    All others are files of text.
+    """
     return text.partition(":")[0].endswith((".py", ".json"))
 
 
-def train(name: str, config: str, values: Mapping[str, Any] | None = None, *, data: Mixture | None = None) -> Training:
+def train(
+    name: str, config: str, values: Mapping[str, Any] | None = None, *, data: Mixture | None = None
+) -> Training:
     """Returns a model to train: a config, with other values for some keys."""
     return Training(name, config, dict(values or {}), data)
 
@@ -132,11 +143,15 @@ def translate(
     if not isinstance(choose, Training) and choose not in CHOICES:
         raise UserError(f"{name}: choose={choose}: must be a model or one of {', '.join(CHOICES)}")
     if choose in CHOICES[1:] and not is_config(text):
-        raise UserError(f"{name}: choose={choose}: needs references, which {text} has not; translate a config's text")
+        raise UserError(
+            f"{name}: choose={choose}: needs references, which {text} has not; translate a config's text"
+        )
     return Translation(name, _several(name, models), text, n_best, choose, **decoding)
 
 
-def mix(name: str, config: str, *translations: Translation, copies: int = 1, tag: str = "") -> Mixture:
+def mix(
+    name: str, config: str, *translations: Translation, copies: int = 1, tag: str = ""
+) -> Mixture:
     if not all(isinstance(translation, Translation) for translation in translations):
         raise UserError(f"{name}: give the results of plan.translate one by one, without a list")
     return Mixture(name, config, translations, copies, tag)
@@ -150,7 +165,14 @@ def measure(
     return Measurement(name, models, split, **decoding)
 
 
-def export(model: Training, format: str, *, quantization: str | None = None, name: str = "", **decoding: Any) -> Export:
+def export(
+    model: Training,
+    format: str,
+    *,
+    quantization: str | None = None,
+    name: str = "",
+    **decoding: Any,
+) -> Export:
     name = name or "-".join(filter(None, (model.name, format, quantization)))
     return Export(name, (model,), format, quantization, **decoding)
 
@@ -158,26 +180,41 @@ def export(model: Training, format: str, *, quantization: str | None = None, nam
 def _several(name: str, models: Training | Sequence[Training]) -> tuple[Training, ...]:
     models = (models,) if isinstance(models, Training) else tuple(models)
     if not models or not all(isinstance(model, Training) for model in models):
-        raise UserError(f"{name}: needs a model, or a list of them, from plan.train or plan.existing")
+        raise UserError(
+            f"{name}: needs a model, or a list of them, from plan.train or plan.existing"
+        )
     return models
 
 
 def inputs(stage: Stage) -> Iterator[Stage]:
     """Yields the stages whose results a stage reads."""
     for value in vars(stage).values():
-        yield from (item for item in (value if isinstance(value, tuple) else (value,)) if isinstance(item, Stage))
+        yield from (
+            item
+            for item in (value if isinstance(value, tuple) else (value,))
+            if isinstance(item, Stage)
+        )
 
 
 def in_order(measurements: Sequence[Stage]) -> list[Stage]:
-    """Returns all stages, each after its inputs. Raises UserError if two have the same name, or one is no file name."""
+    """Returns all stages, each after its inputs.
+
+    Raises UserError if two have the same name, or one is no file name.
+    """
     ordered = {}
 
     def add(stage: Stage) -> None:
         if ordered.get(stage.name, stage) is not stage:
             raise UserError(f"two stages have the name {stage.name}; name them differently")
-        if not re.fullmatch(r"\w[\w.+-]*", str(stage.name)) or stage.name in RESERVED or stage.name.endswith(".json"):
+        if (
+            not re.fullmatch(r"\w[\w.+-]*", str(stage.name))
+            or stage.name in RESERVED
+            or stage.name.endswith(".json")
+        ):
             listed = ", ".join(RESERVED)
-            raise UserError(f"name={stage.name}: must be of letters, digits and . _ + -, and not {listed} or a .json")
+            raise UserError(
+                f"name={stage.name}: must be of letters, digits and . _ + -, and not {listed} or a .json"
+            )
         for needed in inputs(stage):
             add(needed)
         ordered[stage.name] = stage
@@ -188,10 +225,15 @@ def in_order(measurements: Sequence[Stage]) -> list[Stage]:
 
 
 def load(name: str) -> list[Stage]:
-    """Returns the stages of a plan file in order. Raises UserError if the file is missing or invalid."""
+    """Returns the stages of a plan file in order.
+
+    Raises UserError if the file is missing or invalid.
+    """
     path = loading.find_file("--plan", name)
     measurements = loading.call_function(path, "get_plan", sys.modules[__name__])
     items = measurements if isinstance(measurements, list) else []
     if not items or not all(isinstance(item, Measurement | Export) for item in items):
-        raise UserError(f"--plan={path}: get_plan() must return a list with plan.measure(...) or plan.export(...)")
+        raise UserError(
+            f"--plan={path}: get_plan() must return a list with plan.measure(...) or plan.export(...)"
+        )
     return in_order(items)

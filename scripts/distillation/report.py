@@ -24,14 +24,19 @@ CHART = "report.svg"
 HEIGHT = 220
 WIDTH = theme.COLUMN_WIDTHS[2] - 180  # the rest has the axis and the legends
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-left")
-METRICS = {"bleu": "BLEU", "bleu_lowercase_tokenized": "BLEU, lower-cased and tokenized", "chrf": "chrF"}
+METRICS = {
+    "bleu": "BLEU",
+    "bleu_lowercase_tokenized": "BLEU, lower-cased and tokenized",
+    "chrf": "chrF",
+}
 
 
 class Row(NamedTuple):
     """A finished measurement.
 
-    system: the models and the search. form: the numbers and the vocabulary that they decode with. speed: sentences per
-    second, without compilation; None if it is not known. minutes: of training all its models, without their data.
+    system: the models and the search. form: the numbers and the vocabulary that they decode with.
+    speed: sentences per second, without compilation; None if it is not known. minutes: of training
+    all its models, without their data.
     """
 
     name: str
@@ -78,7 +83,9 @@ def read_rows(stages: Sequence[plan.Stage], folder: Folder) -> list[Row]:
         system += ", greedy" if search["beam_size"] == 1 else f", beam {search['beam_size']}"
         records = [read_record(Workdir(folder.of(model)).metrics) for model in stage.models]
         minutes = sum(map(training_seconds, records)) / 60
-        rows.append(Row(stage.name, system, form, split, scores, seconds and count / seconds, minutes))
+        rows.append(
+            Row(stage.name, system, form, split, scores, seconds and count / seconds, minutes)
+        )
     return rows
 
 
@@ -95,14 +102,22 @@ def publish(stages: Sequence[plan.Stage], folder: Folder, readme: str | None) ->
 
 
 def draw(rows: Sequence[Row]) -> alt.LayerChart:
-    """Returns BLEU by sentences per second, on the split that most rows have. Lines join the forms of a model."""
+    """Returns BLEU by sentences per second, on the split that most rows have.
+
+    Lines join the forms of a model.
+    """
     ((split, _),) = Counter(row.split for row in rows).most_common(1)
     points = [row._asdict() | {"bleu": row.scores["bleu"]} for row in rows if row.split == split]
-    systems, forms = (list(dict.fromkeys(point[key] for point in points)) for key in ("system", "form"))
+    systems, forms = (
+        list(dict.fromkeys(point[key] for point in points)) for key in ("system", "form")
+    )
     speeds = [point["speed"] for point in points]
     x = {"scale": alt.Scale(zero=False, padding=12)}
     if max(speeds) >= LEAST_RATIO * min(speeds):
-        x = {"scale": alt.Scale(type="log", nice=False, padding=12), "axis": alt.Axis(values=LOG_TICKS)}
+        x = {
+            "scale": alt.Scale(type="log", nice=False, padding=12),
+            "axis": alt.Axis(values=LOG_TICKS),
+        }
     stroke = alt.Legend(title=None, symbolType="stroke", symbolSize=theme.LINE_SYMBOL)
     chart = alt.Chart(alt.InlineData(values=files.six_digits(points))).encode(
         x=alt.X("speed:Q", title="sentences per second", **x),
@@ -111,5 +126,7 @@ def draw(rows: Sequence[Row]) -> alt.LayerChart:
     )
     shape = theme.categories(alt.Shape, "form", forms, SHAPES, legend=alt.Legend(title=None))
     lines = chart.mark_line(strokeWidth=0.8).encode(order="speed:Q")
-    marks = chart.mark_point(filled=True, opacity=1, size=50, stroke="white", strokeWidth=0.5).encode(shape=shape)
+    marks = chart.mark_point(
+        filled=True, opacity=1, size=50, stroke="white", strokeWidth=0.5
+    ).encode(shape=shape)
     return theme.themed(alt.layer(lines, marks).properties(width=WIDTH, height=HEIGHT))

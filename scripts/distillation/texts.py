@@ -1,4 +1,6 @@
-"""The sentences that models translate, the choice among their hypotheses, and training pairs made of them."""
+"""The sentences that models translate, the choice among their hypotheses, and training pairs made
+of them.
+"""
 
 import concurrent.futures
 import itertools
@@ -47,7 +49,10 @@ def _sides(translation: plan.Translation, folder: Folder) -> tuple[int, int]:
 
 
 def _pairs(config: str, folder: Folder, split: str = "train") -> Iterator[tuple[str, str]]:
-    """Yields the pairs of a config, each text in one line. Raises UserError if they cannot be read."""
+    """Yields the pairs of a config, each text in one line.
+
+    Raises UserError if they cannot be read.
+    """
     pairs = source.decoded(source.open_source(folder.load_config(config).data, split))
     return (tuple(text.translate(LINE_BREAKS) for text in pair) for pair in pairs)
 
@@ -56,7 +61,9 @@ def choose(translation: plan.Translation, folder: Folder) -> None:
     """Writes the sentences that have a translation, and the chosen one of each."""
     rows = open_plan(folder.of(translation) / SHARDS, {}).translations()
     if isinstance(translation.choose, plan.Training):
-        chosen = _by_loss(rows, folder.of(translation.choose), translation.checkpoint, translation.average)
+        chosen = _by_loss(
+            rows, folder.of(translation.choose), translation.checkpoint, translation.average
+        )
     elif translation.choose == "score":
         chosen = ((text, hypotheses[0]) for text, hypotheses in rows)
     else:
@@ -72,18 +79,33 @@ def choose(translation: plan.Translation, folder: Folder) -> None:
     logging.info("%s: %d sentences have a translation.", translation.name, len(pairs))
 
 
-def _by_reference(rows: Iterator[tuple[str, list[str]]], references: Iterator[str], metric: Metric) -> Chosen:
+def _by_reference(
+    rows: Iterator[tuple[str, list[str]]], references: Iterator[str], metric: Metric
+) -> Chosen:
     """Yields the hypothesis of the highest sentence score; the first of equal ones."""
     for (text, hypotheses), reference in zip(rows, references, strict=True):
-        yield text, max(hypotheses, key=lambda hypothesis: metric.sentence_score(hypothesis, [reference]).score)
+        yield (
+            text,
+            max(
+                hypotheses,
+                key=lambda hypothesis: metric.sentence_score(hypothesis, [reference]).score,
+            ),
+        )
 
 
-def _by_loss(rows: Iterator[tuple[str, list[str]]], workdir: Path, checkpoint: str, average: int) -> Chosen:
-    """Yields the hypothesis from which a model of the other direction finds the sentence with the lowest loss."""
+def _by_loss(
+    rows: Iterator[tuple[str, list[str]]], workdir: Path, checkpoint: str, average: int
+) -> Chosen:
+    """Yields the hypothesis from which a model of the other direction finds the sentence with the
+    lowest loss.
+    """
     known = list(rows)
     pairs = [(hypothesis, text) for text, hypotheses in known for hypothesis in hypotheses]
-    # Another process computes them, so that this one does not hold the device that later stages need.
-    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as executor:
+    # Another process computes them, so that this one does not hold the device that later stages
+    # need.
+    with concurrent.futures.ProcessPoolExecutor(
+        1, multiprocessing.get_context("spawn")
+    ) as executor:
         losses = iter(executor.submit(_losses, workdir, checkpoint, average, pairs).result())
     for text, hypotheses in known:
         own = list(itertools.islice(losses, len(hypotheses)))
@@ -100,18 +122,25 @@ def _losses(workdir: Path, checkpoint: str, average: int, pairs: Pairs) -> list[
 
 def mix(mixture: plan.Mixture, folder: Folder) -> None:
     """Writes a folder of training pairs, with the other splits of the config."""
-    shutil.rmtree(folder.of(mixture), ignore_errors=True)  # of a process that was killed before it recorded the end
+    # of a process that was killed before it recorded the end
+    shutil.rmtree(folder.of(mixture), ignore_errors=True)
     data = folder.load_config(mixture.config).data
     languages = data.source_language, data.target_language
     pairs = list(_pairs(mixture.config, folder))
     pairs = list(dict.fromkeys(pairs)) if data.deduplicate else pairs
     translated = []
     for translation in mixture.translations:  # in the direction of the mixture
-        sides = (read_text_file(folder.of(translation) / f"chosen.{language}") for language in languages)
+        sides = (
+            read_text_file(folder.of(translation) / f"chosen.{language}") for language in languages
+        )
         translated += zip(*sides, strict=True)
     tag = f"{mixture.tag} " if mixture.tag else ""
     known = set(pairs if mixture.copies else ())
-    added = [pair for pair in dict.fromkeys((tag + text, other) for text, other in translated) if pair not in known]
+    added = [
+        pair
+        for pair in dict.fromkeys((tag + text, other) for text, other in translated)
+        if pair not in known
+    ]
     with files.new_folder(folder.of(mixture)) as unfinished:
         _write(unfinished, SPLITS[0], languages, [*pairs * mixture.copies, *added])
         _write(unfinished, SPLITS[1], languages, list(_pairs(mixture.config, folder, "valid")))
@@ -119,12 +148,26 @@ def mix(mixture: plan.Mixture, folder: Folder) -> None:
             _write(unfinished, SPLITS[2], languages, list(_pairs(mixture.config, folder, "test")))
         except UserError as error:
             logging.warning("%s: has no test split (%s).", mixture.name, error)
-        facts = {"by": "distill", "real": len(pairs), "copies": mixture.copies, "added": len(added), "tag": mixture.tag}
+        facts = {
+            "by": "distill",
+            "real": len(pairs),
+            "copies": mixture.copies,
+            "added": len(added),
+            "tag": mixture.tag,
+        }
         write_record(unfinished, languages, facts)
-    logging.info("%s: %d pairs, %d times each, and %d others.", mixture.name, len(pairs), mixture.copies, len(added))
+    logging.info(
+        "%s: %d pairs, %d times each, and %d others.",
+        mixture.name,
+        len(pairs),
+        mixture.copies,
+        len(added),
+    )
 
 
-def _write(folder: Path, stem: str, languages: tuple[str, str], pairs: Sequence[tuple[str, str]]) -> None:
+def _write(
+    folder: Path, stem: str, languages: tuple[str, str], pairs: Sequence[tuple[str, str]]
+) -> None:
     for side, language in enumerate(languages):
         _write_lines(folder / f"{stem}.{language}", (pair[side] for pair in pairs))
 

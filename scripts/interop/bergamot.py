@@ -1,4 +1,6 @@
-"""Import of models of Bergamot and Firefox Translations: Marian's binary format, int8 matrices and a shortlist."""
+"""Import of models of Bergamot and Firefox Translations: Marian's binary format, int8 matrices and
+a shortlist.
+"""
 
 from pathlib import Path
 
@@ -22,7 +24,10 @@ SEARCH = marian.SEARCH_DEFAULTS | {"beam-size": 1, "normalize": 1.0, "max-length
 
 
 def read(path: Path) -> PortableModel:
-    """Reads a .bin file, or the only one in a folder, with its shortlist. Raises UserError if that is impossible."""
+    """Reads a .bin file, or the only one in a folder, with its shortlist.
+
+    Raises UserError if that is impossible.
+    """
     file = marian.only_model(path, models_in(path))
     model = marian.assemble(file, read_arrays(file), SEARCH)
     shortlists = sorted(file.parent.glob("lex*.bin"))
@@ -45,7 +50,9 @@ def _has_version(path: Path) -> bool:
 
 
 def read_arrays(path: Path) -> Arrays:
-    """Reads the arrays of a file in Marian's binary format, int8 ones as float32, without factors of activations."""
+    """Reads the arrays of a file in Marian's binary format, int8 ones as float32, without factors
+    of activations.
+    """
     arrays = {}
     with untrusted.reading(path):
         file = untrusted.Cursor(path)
@@ -74,18 +81,28 @@ def read_shortlist(path: Path, source: Side, target: Side, is_shared: bool) -> S
     with untrusted.reading(path):
         file = untrusted.Cursor(path)
         if (magic := file.unsigned(8)) != SHORTLIST_MAGIC:
-            raise UserError(f"begins with {magic:#x}, must begin with {SHORTLIST_MAGIC:#x}, as shortlists do")
+            raise UserError(
+                f"begins with {magic:#x}, must begin with {SHORTLIST_MAGIC:#x}, as shortlists do"
+            )
         _checksum, frequent, _most, words, size = (file.unsigned(8) for _ in range(5))
         offsets = file.array("<u8", [words]).astype(np.int64)
         ids = file.array("<u4", [size]).astype(np.int64)
     counts = np.diff(offsets)
     if len(counts) != source.size or frequent > target.size or ids.max(initial=0) >= target.size:
-        raise UserError(f"{path}: is for other vocabularies ({len(counts)} source tokens, must be {source.size})")
+        raise UserError(
+            f"{path}: is for other vocabularies ({len(counts)} source tokens, must be {source.size})"
+        )
     if offsets[0] != 0 or offsets[-1] != size or counts.min() < 0 or counts.max() > LONGEST:
         raise UserError(f"{path}: damaged (its offsets must ascend to {size} by at most {LONGEST})")
     tokens = np.array(target.tokens)
-    table = np.full((source.size + 1, counts.max()), ABSENT, np.int32)  # its last row is that of absent source tokens
+    # its last row is that of absent source tokens
+    table = np.full((source.size + 1, counts.max()), ABSENT, np.int32)
     rows = np.repeat(np.arange(source.size), counts)
     table[rows, np.arange(size) - offsets[rows]] = tokens[ids]
     likeliest = tokens[:frequent]
-    return Shortlist(table[source.ids], likeliest[likeliest >= SPECIAL].astype(np.int32), len(target.ids), is_shared)
+    return Shortlist(
+        table[source.ids],
+        likeliest[likeliest >= SPECIAL].astype(np.int32),
+        len(target.ids),
+        is_shared,
+    )

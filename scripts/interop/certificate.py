@@ -1,4 +1,6 @@
-"""Certificates: the same sentences, translated and scored by this project and by the other toolkit, and compared."""
+"""Certificates: the same sentences, translated and scored by this project and by the other toolkit,
+and compared.
+"""
 
 import hashlib
 import time
@@ -28,7 +30,8 @@ MARK = "BELOW-THE-BARS.txt"  # in a folder whose translations differ too much
 SEARCHES = ("greedy", "beam")
 # The bars, for models that both sides compute in float32.
 MAX_DIFFERENCE = 1e-4  # of the log-probabilities of a translation, in nats per token
-MIN_IDENTICAL = 0.99  # of the beam translations, and of the greedy ones; of these all if the scores are that close
+# of the beam translations, and of the greedy ones; of these all if the scores are that close
+MIN_IDENTICAL = 0.99
 
 
 Json = dict[str, Any]
@@ -42,7 +45,8 @@ def certify(
     sentences: Sentences | None,
     quantization: str | None,
 ) -> Json:
-    """Returns the certificate of a model here and the model in a file or folder of a format and a quantization.
+    """Returns the certificate of a model here and the model in a file or folder of a format and a
+    quantization.
 
     Raises CannotDecode if the toolkit fails.
     """
@@ -52,11 +56,18 @@ def certify(
         if python is None:
             raise Unavailable("--runtime=none")
         if not python.exists():
-            raise Unavailable(f"{python} is missing; make interop, or name a Python with --runtime=PYTHON")
+            raise Unavailable(
+                f"{python} is missing; make interop, or name a Python with --runtime=PYTHON"
+            )
         config = float32_config(model, entry.search)
         sentences = usable(sentences or default_sentences(config), model, config)
-        model = model._replace(tokenizer=model.tokenizer.tagged(""))  # the sentences begin with the tag
-        request = {"folder": str(folder.resolve()), "sources": sentences.texts, "quantization": quantization}
+        # the sentences begin with the tag
+        model = model._replace(tokenizer=model.tokenizer.tagged(""))
+        request = {
+            "folder": str(folder.resolve()),
+            "sources": sentences.texts,
+            "quantization": quantization,
+        }
         request |= search_settings(sentences.texts, model, config)
         ours = decode(model, config, request, has_own_search=entry.has_own_search)
         theirs = ask(python, entry.runtime, request | {"references": ours["references"]})
@@ -78,18 +89,28 @@ def float32_config(model: PortableModel, search: Json) -> Config:
 
 
 def search_settings(texts: Sequence[str], model: PortableModel, config: Config) -> Json:
-    """Returns the settings of the search on both sides: one length limit for all sentences, and length^alpha."""
+    """Returns the settings of the search on both sides: one length limit for all sentences, and
+    length^alpha.
+    """
     longest = max(map(len, model.tokenizer.source.encode(list(texts))))
     decoding = config.decoding
     # A toolkit's tables of positions may end at max_source_length.
     max_length = min(output_limit(longest, decoding), decoding.max_source_length - 1)
-    return {"beam_size": decoding.beam_size, "length_penalty": decoding.length_penalty, "max_length": max_length}
+    return {
+        "beam_size": decoding.beam_size,
+        "length_penalty": decoding.length_penalty,
+        "max_length": max_length,
+    }
 
 
-def decode(model: PortableModel, config: Config, request: Json, has_own_search: bool = False) -> Json:
-    """Returns this project's answer to the request, and the references that the other toolkit is to score.
+def decode(
+    model: PortableModel, config: Config, request: Json, has_own_search: bool = False
+) -> Json:
+    """Returns this project's answer to the request, and the references that the other toolkit is to
+    score.
 
-    The search is that of the configuration if the other side has it, else the one that the request describes.
+    The search is that of the configuration if the other side has it, else the one that the request
+    describes.
     """
     began = time.perf_counter()
     graph, expected = abstract_init(config, *model.tokenizer.vocab_sizes)
@@ -109,7 +130,10 @@ def decode(model: PortableModel, config: Config, request: Json, has_own_search: 
     # The best segmentation of a text may be longer than the one that was found.
     pairs = [pair if is_scorable(decoder, pair) else (pair[0], "") for pair in found]
     scored = score_pairs(decoder, placed, pairs)
-    references = [{"text": text, "pieces": known.pieces[:-1]} for (_, text), known in zip(pairs, scored, strict=True)]
+    references = [
+        {"text": text, "pieces": known.pieces[:-1]}
+        for (_, text), known in zip(pairs, scored, strict=True)
+    ]
     answer |= {"scores": [known.log_probability for known in scored], "references": references}
     described = environment.describe_environment()
     versions = {"commit": described["commit"], **described["packages"]}
@@ -117,18 +141,26 @@ def decode(model: PortableModel, config: Config, request: Json, has_own_search: 
 
 
 def compare(sentences: Sentences, request: Json, ours: Json, theirs: Json, config: Config) -> Json:
-    """Returns the certificate of two answers. Raises Unavailable if most translations reach the length limit.
+    """Returns the certificate of two answers. Raises Unavailable if most translations reach the
+    length limit.
 
-    A toolkit may cut such a translation or choose its end by other rules, so shares leave these out.
+    A toolkit may cut such a translation or choose its end by other rules, so shares leave these
+    out.
     """
     precision = theirs.get("precision") or request["quantization"] or "float32"
-    equal = {}  # whether the translations that end before the limit are equal, apart from the number of their spaces
+    # whether the translations that end before the limit are equal, apart from the number of their
+    # spaces
+    equal = {}
     for search in filter(theirs.get, SEARCHES):
         triples = zip(ours[search], theirs[search], ours["ended"][search], strict=True)
-        equal[search] = [first.split() == second.split() for first, second, has_ended in triples if has_ended]
+        equal[search] = [
+            first.split() == second.split() for first, second, has_ended in triples if has_ended
+        ]
     count = len(sentences.texts)
     if min(map(len, equal.values())) < count / 2:
-        raise Unavailable(f"most translations here reach the length limit of {request['max_length']} tokens")
+        raise Unavailable(
+            f"most translations here reach the length limit of {request['max_length']} tokens"
+        )
     identical = {search: sum(same) / len(same) for search, same in equal.items()}
     difference = None
     if theirs["scores"] is not None:
@@ -140,7 +172,10 @@ def compare(sentences: Sentences, request: Json, ours: Json, theirs: Json, confi
     scores = None
     if (references := sentences.references) is not None:
         metrics = bleu.metrics_in("comparison")
-        scores = {name: bleu.score(side["beam"], [references], language, metrics) for name, side in sides.items()}
+        scores = {
+            name: bleu.score(side["beam"], [references], language, metrics)
+            for name, side in sides.items()
+        }
     verdict = "measured" if precision != "float32" else "below the bars" if reasons else "certified"
     return {
         "verdict": verdict,
@@ -155,7 +190,8 @@ def compare(sentences: Sentences, request: Json, ours: Json, theirs: Json, confi
         "search": {key: request[key] for key in ("beam_size", "length_penalty", "max_length")}
         | {"stopping": config.decoding.stopping},
         "versions": {name: side["versions"] for name, side in sides.items()},
-        "seconds": {name: side["seconds"] for name, side in sides.items()} | {"search": theirs.get("search_seconds")},
+        "seconds": {name: side["seconds"] for name, side in sides.items()}
+        | {"search": theirs.get("search_seconds")},
     }
 
 
@@ -164,15 +200,21 @@ def below_bars(identical: Mapping[str, float], difference: float | None) -> list
     reasons = []
     is_close = difference is not None and difference <= MAX_DIFFERENCE
     if difference is not None and not is_close:
-        reasons.append(f"scores differ by {difference:.2g} nats per token, may differ by {MAX_DIFFERENCE:g}")
+        reasons.append(
+            f"scores differ by {difference:.2g} nats per token, may differ by {MAX_DIFFERENCE:g}"
+        )
     for search, bar in (("greedy", 1.0 if is_close else MIN_IDENTICAL), ("beam", MIN_IDENTICAL)):
         if search in identical and identical[search] < bar:
-            reasons.append(f"{100 * identical[search]:.1f} % of {search} translations are identical, must be {bar:.0%}")
+            reasons.append(
+                f"{100 * identical[search]:.1f} % of {search} translations are identical, must be {bar:.0%}"
+            )
     return reasons
 
 
 def write(certificate: Json, digests: Mapping[str, str], folder: Path) -> None:
-    """Writes the certificate into a folder, with the digests of the other toolkit's files, and marks a bad one."""
+    """Writes the certificate into a folder, with the digests of the other toolkit's files, and
+    marks a bad one.
+    """
     files.write_json(folder / FILE_NAME, files.six_digits({**certificate, "files": dict(digests)}))
     if certificate["verdict"] == "below the bars":
         files.write_text(folder / MARK, "".join(f"{reason}\n" for reason in certificate["reasons"]))
@@ -185,12 +227,17 @@ def digests_in(path: Path) -> dict[str, str]:
     digests = {}
     for file in paths:
         with file.open("rb") as content:
-            digests[str(file.relative_to(folder))] = hashlib.file_digest(content, "sha256").hexdigest()
+            digests[str(file.relative_to(folder))] = hashlib.file_digest(
+                content, "sha256"
+            ).hexdigest()
     return digests
 
 
 def conclude(certificate: Json, output: Path) -> None:
-    """Prints the folder and logs a summary of the certificate. Exits with 1 if the model is below the bars."""
+    """Prints the folder and logs a summary of the certificate.
+
+    Exits with 1 if the model is below the bars.
+    """
     print(output, flush=True)
     verdict = certificate["verdict"]
     reasons = "; ".join(certificate["reasons"])
@@ -199,9 +246,17 @@ def conclude(certificate: Json, output: Path) -> None:
         return
     precision = certificate["precision"]
     difference = certificate["largest_score_difference_per_token"]
-    shares = [f"{share:.1%} of {name}" for name in SEARCHES if (share := certificate[f"identical_{name}"]) is not None]
+    shares = [
+        f"{share:.1%} of {name}"
+        for name in SEARCHES
+        if (share := certificate[f"identical_{name}"]) is not None
+    ]
     results = [f"{' and '.join(shares)} translations identical"]
-    results.append("scores not compared" if difference is None else f"scores within {difference:.2g} nats per token")
+    results.append(
+        "scores not compared"
+        if difference is None
+        else f"scores within {difference:.2g} nats per token"
+    )
     if certificate["bleu"]:
         ours, theirs = (certificate["bleu"][side]["bleu"] for side in ("ours", "theirs"))
         results.append(f"BLEU {ours:.1f} here in float32, {theirs:.1f} there in {precision}")

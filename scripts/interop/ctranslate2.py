@@ -1,4 +1,5 @@
-"""Export of a model to CTranslate2's format, which the toolkit's own converter writes, and the names of its variables.
+"""Export of a model to CTranslate2's format, which the toolkit's own converter writes, and the
+names of its variables.
 
 CTranslate2 stores the transpose of a kernel, and one matrix for the projections of one input.
 """
@@ -42,7 +43,11 @@ SETTINGS = {
 }
 
 PARTS = {
-    "self_attention/linear_0": ("self_attention.query", "self_attention.key", "self_attention.value"),
+    "self_attention/linear_0": (
+        "self_attention.query",
+        "self_attention.key",
+        "self_attention.value",
+    ),
     "self_attention/linear_1": ("self_attention.output",),
     "self_attention/layer_norm": ("self_attention_connection.norm",),
     "attention/linear_0": ("cross_attention.query",),
@@ -54,31 +59,43 @@ PARTS = {
     "ffn/linear_1": ("feed_forward.outer",),
     "ffn/layer_norm": ("feed_forward_connection.norm",),
 }
-KINDS = {"weight": "kernel", "bias": "bias"}, {"gamma": "scale", "beta": "bias"}  # of linear maps, and of norms
+# of linear maps, and of norms
+KINDS = {"weight": "kernel", "bias": "bias"}, {"gamma": "scale", "beta": "bias"}
 
 
 def names(layers: dict[str, int]) -> Iterator[tuple[str, list[str]]]:
-    """Yields the names of a variable and of the parameters that it contains, for all layers and norms."""
+    """Yields the names of a variable and of the parameters that it contains, for all layers and
+    norms.
+    """
     for stack in STACKS:
         parts = {f"{stack}/layer_norm": [f"{stack}.final_norm"]}
         for layer in range(layers[stack]):
             for theirs, ours in PARTS.items():
-                parts[f"{stack}/layer_{layer}/{theirs}"] = [f"{stack}.layers.{layer}.{name}" for name in ours]
+                parts[f"{stack}/layer_{layer}/{theirs}"] = [
+                    f"{stack}.layers.{layer}.{name}" for name in ours
+                ]
         for theirs, ours in parts.items():
             for their_kind, our_kind in KINDS[theirs.endswith("norm")].items():
                 yield f"{theirs}/{their_kind}", [f"{name}.{our_kind}" for name in ours]
 
 
-def write(model: PortableModel, folder: Path, quantization: str | None, python: Path | None = None) -> None:
+def write(
+    model: PortableModel, folder: Path, quantization: str | None, python: Path | None = None
+) -> None:
     """Writes the model, its SentencePiece models, and vmap.txt if it has a shortlist.
 
-    `python` has CTranslate2's converter; None: .venv-interop has it. Raises UserError if CTranslate2 cannot express a
-    setting, or the converter is missing.
+    `python` has CTranslate2's converter; None: .venv-interop has it. Raises UserError if
+    CTranslate2 cannot express a setting, or the converter is missing.
     """
     config = freeze(model.settings)
     d_k, d_v = head_widths(config.model)
-    model.check_expressible("ctranslate2", EXPRESSIBLE | {"model.d_v": (config.model.d_v if d_v == d_k else d_k,)})
-    layers = {"encoder": config.model.num_layers, "decoder": config.model.num_decoder_layers or config.model.num_layers}
+    model.check_expressible(
+        "ctranslate2", EXPRESSIBLE | {"model.d_v": (config.model.d_v if d_v == d_k else d_k,)}
+    )
+    layers = {
+        "encoder": config.model.num_layers,
+        "decoder": config.model.num_decoder_layers or config.model.num_layers,
+    }
     activation, is_gated = ACTIVATIONS[config.model.activation]
     arguments = {
         "num_heads": config.model.num_heads,
@@ -89,7 +106,10 @@ def write(model: PortableModel, folder: Path, quantization: str | None, python: 
         "rotary_dim": 0 if config.model.positions == "rotary" else None,
         "rotary_interleave": False,
     }
-    settings = {"add_source_eos": config.model.source_eos, "layer_norm_epsilon": config.model.layer_norm_epsilon}
+    settings = {
+        "add_source_eos": config.model.source_eos,
+        "layer_norm_epsilon": config.model.layer_norm_epsilon,
+    }
     variables = folder / "variables.npz"
     np.savez(variables, **_variables(model.parameters, config.model, layers))
     request = {
@@ -104,7 +124,9 @@ def write(model: PortableModel, folder: Path, quantization: str | None, python: 
         python = python or runtimes.find_python(None, is_here=False)
         runtimes.ask(python if python.exists() else Path(sys.executable), "ctranslate2", request)
     except runtimes.Unavailable as reason:
-        raise UserError(f"--format=ctranslate2: needs CTranslate2's converter: {reason}") from reason
+        raise UserError(
+            f"--format=ctranslate2: needs CTranslate2's converter: {reason}"
+        ) from reason
     variables.unlink()
     vocabularies.write_segmenters(folder, model.tokenizer)
     if model.shortlist is not None:
@@ -131,12 +153,16 @@ def _variables(parameters: Arrays, config: Config, layers: dict[str, int]) -> Ar
             encodings = sinusoids(config.positions, config.d_model, np.arange(MAX_POSITIONS))
             variables[f"{stack}/position_encodings/encodings"] = encodings
         elif config.positions == "learned":
-            variables[f"{stack}/position_encodings/encodings"] = parameters[f"{stack}.positions.table"]
+            variables[f"{stack}/position_encodings/encodings"] = parameters[
+                f"{stack}.positions.table"
+            ]
     return variables
 
 
 def vocabulary_map(model: PortableModel) -> str:
-    """Returns the lines of vmap.txt: a source token, a tab and its candidates; without a token those of all sources."""
+    """Returns the lines of vmap.txt: a source token, a tab and its candidates; without a token
+    those of all sources.
+    """
     source, target = (side.pieces for side in model.tokenizer.sides)
     lines = ["\t" + " ".join(target[token] for token in model.shortlist.frequent)]
     for token, translations in enumerate(model.shortlist.translations):

@@ -36,7 +36,10 @@ search = jax.jit(jax.export.deserialize((FOLDER / "search.jax").read_bytes()).ca
 
 
 def segment(line: str) -> list[str]:
-    """Returns the pieces of a line, which may begin with a token such as >>fra<<. Not every source.spm has these."""
+    """Returns the pieces of a line, which may begin with a token such as >>fra<<.
+
+    Not every source.spm has these.
+    """
     if source is None:
         return line.split()
     language, end, rest = line.partition("<<")

@@ -35,14 +35,18 @@ COMMON_SEARCH = LIMITED_SEARCH | {
 
 
 class Format(NamedTuple):
-    """A format of another toolkit. Its entry in the table says all that the two commands ask about it.
+    """A format of another toolkit. Its entry in the table says all that the two commands ask about
+    it.
 
-    recognises(path): the models found, or True, if the files have the names of this format. None: cannot be imported.
-    read(path): the model. Raises UserError if it cannot be read or expressed here.
-    write(model, folder, quantization, python): writes the model into a new folder; the toolkit's own converter runs in
-      that Python. Raises UserError, with the setting that the format cannot express. None: cannot be exported.
+    recognises(path): the models found, or True, if the files have the names of this format. None:
+    cannot be imported. read(path): the model. Raises UserError if it cannot be read or expressed
+    here. write(model, folder, quantization, python): writes the model into a new folder; the
+    toolkit's own converter runs in
+      that Python. Raises UserError, with the setting that the format cannot express. None: cannot
+      be exported.
     quantizations: the values of --quantization.
-    runtime: the module of scripts/interop/runtimes/ that decodes with the toolkit, in another Python environment.
+    runtime: the module of scripts/interop/runtimes/ that decodes with the toolkit, in another
+        Python environment.
     search: the settings that make a search here the toolkit's.
     has_own_search: whether the toolkit runs the search of the workdir, in this environment.
     """
@@ -95,17 +99,28 @@ UNPACK = {".gz": "gunzip", ".argosmodel": "unzip", ".zip": "unzip"}  # by suffix
 
 
 def recognise(path: Path) -> str:
-    """Returns the name of the format of a file or folder. Raises UserError unless it is exactly one."""
+    """Returns the name of the format of a file or folder.
+
+    Raises UserError unless it is exactly one.
+    """
     if not path.exists():
         raise UserError(f"--from={path}: no such file or folder")
-    names = [name for name, entry in FORMATS.items() if entry.recognises is not None and entry.recognises(path)]
+    names = [
+        name
+        for name, entry in FORMATS.items()
+        if entry.recognises is not None and entry.recognises(path)
+    ]
     if not names:
         untrusted.refuse_pickles(path)
         for file in [path, *path.glob("*")]:
             if file.suffix in UNPACK:
-                raise UserError(f"--from={path}: unpack {file.name} first, with {UNPACK[file.suffix]}")
+                raise UserError(
+                    f"--from={path}: unpack {file.name} first, with {UNPACK[file.suffix]}"
+                )
     if len(names) != 1:
         description = "looks like " + " and ".join(names) if names else "is of no known format"
         known = ", ".join(name for name, entry in FORMATS.items() if entry.read is not None)
-        raise UserError(f"--from={path}: {description}; name the folder or file of one model ({known})")
+        raise UserError(
+            f"--from={path}: {description}; name the folder or file of one model ({known})"
+        )
     return names[0]

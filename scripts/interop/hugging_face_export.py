@@ -1,4 +1,6 @@
-"""A model as a folder that Hugging Face's `from_pretrained` loads: as MarianMTModel, or with pre-norm as Pegasus."""
+"""A model as a folder that Hugging Face's `from_pretrained` loads: as MarianMTModel, or with
+pre-norm as Pegasus.
+"""
 
 import re
 from pathlib import Path
@@ -31,7 +33,10 @@ TOKENS = {
 
 
 def write(model: PortableModel, folder: Path, quantization: str | None, *_: object) -> None:
-    """Writes the model into a folder. Raises UserError, with the setting, for a model that no class can express."""
+    """Writes the model into a folder.
+
+    Raises UserError, with the setting, for a model that no class can express.
+    """
     from safetensors.numpy import save_file
 
     settings = model.settings
@@ -41,7 +46,9 @@ def write(model: PortableModel, folder: Path, quantization: str | None, *_: obje
     banned = map(model.tokenizer.target.pieces.index, settings["decoding.banned_pieces"])
     longest = settings["decoding.max_source_length"]
     length = output_limit(longest, freeze(settings).decoding) + 2  # of an output, with BOS and EOS
-    arrays = _layers(model.parameters, settings) | _tables(model.parameters, settings, max(length, longest))
+    arrays = _layers(model.parameters, settings) | _tables(
+        model.parameters, settings, max(length, longest)
+    )
     arrays = {name: np.ascontiguousarray(array, dtype) for name, array in arrays.items()}
     save_file(arrays, folder / names.WEIGHTS, metadata={"format": "pt"})
     model_type, architecture = names.CLASSES[settings["model.norm_position"]]
@@ -65,7 +72,8 @@ def write(model: PortableModel, folder: Path, quantization: str | None, *_: obje
         "length_penalty": settings["decoding.length_penalty"],
         "early_stopping": EARLY_STOPPING[settings["decoding.stopping"]],
         "max_length": length,
-        "min_length": settings["decoding.min_length"] and settings["decoding.min_length"] + 1,  # with the start
+        # with the start
+        "min_length": settings["decoding.min_length"] and settings["decoding.min_length"] + 1,
         "no_repeat_ngram_size": settings["decoding.no_repeat_ngram"],
         "bad_words_ids": [[token] for token in (*never, *banned)],
     }
@@ -98,15 +106,27 @@ def _check_expressible(model: PortableModel, settings: Settings) -> None:
         "model.d_v": (None, head_width),
     }
     model.check_expressible(FORMAT, expressible)
-    if any(None in side.models for side in model.tokenizer.sides if isinstance(side, PieceVocabulary)):
-        raise UserError(f"--format={FORMAT}: cannot express a vocabulary without a SentencePiece model")
+    if any(
+        None in side.models for side in model.tokenizer.sides if isinstance(side, PieceVocabulary)
+    ):
+        raise UserError(
+            f"--format={FORMAT}: cannot express a vocabulary without a SentencePiece model"
+        )
     # MarianTokenizer takes a tag out of the text, which then has other pieces than with it.
     source = model.tokenizer.source
-    tags = [] if isinstance(source, PieceVocabulary) else [piece for piece in source.pieces if TAG.fullmatch(piece)]
+    tags = (
+        []
+        if isinstance(source, PieceVocabulary)
+        else [piece for piece in source.pieces if TAG.fullmatch(piece)]
+    )
     if tags:
         raise UserError(f"--format={FORMAT}: cannot express {tags[0]} in a SentencePiece model")
     if (epsilon := settings["model.layer_norm_epsilon"]) != names.EPSILON:
-        logging.warning("model.layer_norm_epsilon=%g becomes %g, which this format fixes.", epsilon, names.EPSILON)
+        logging.warning(
+            "model.layer_norm_epsilon=%g becomes %g, which this format fixes.",
+            epsilon,
+            names.EPSILON,
+        )
 
 
 def _layers(parameters: Arrays, settings: Settings) -> Arrays:
@@ -119,7 +139,8 @@ def _layers(parameters: Arrays, settings: Settings) -> Arrays:
         else:
             weight = parameters[f"{module}.kernel"].T
             bias = parameters.get(f"{module}.bias", np.zeros(len(weight)))
-            is_last = module.endswith(("output", "outer"))  # its outputs, not its inputs, are the model's dimensions
+            # its outputs, not its inputs, are the model's dimensions
+            is_last = module.endswith(("output", "outer"))
             weight, bias = (weight[order], bias[order]) if is_last else (weight[:, order], bias)
         arrays |= {f"{foreign}.weight": weight, f"{foreign}.bias": bias}
     return arrays
@@ -133,7 +154,9 @@ def _order(settings: Settings) -> np.ndarray:
 
 
 def _tables(parameters: Arrays, settings: Settings, positions: int) -> Arrays:
-    """Returns the embeddings, the projection and bias of the logits, and the vectors of so many positions."""
+    """Returns the embeddings, the projection and bias of the logits, and the vectors of so many
+    positions.
+    """
     share = settings["model.share_embeddings"]
     is_pegasus = settings["model.norm_position"] == "pre"
     table = parameters["decoder.embedding.table"]
@@ -148,9 +171,12 @@ def _tables(parameters: Arrays, settings: Settings, positions: int) -> Arrays:
     arrays = {names.SHARED: source} if share == "all" or is_pegasus else {}
     if share != "all":
         arrays |= dict(zip(names.EMBEDDINGS, (source, target), strict=True))
-    if share == "none" or (share == "target" and is_pegasus):  # a Pegasus model has one table or three
+    # a Pegasus model has one table or three
+    if share == "none" or (share == "target" and is_pegasus):
         arrays[names.HEAD] = head
-    arrays = {name: table[:, _order(settings)] for name, table in arrays.items()} | {names.BIAS: bias[None]}
+    arrays = {name: table[:, _order(settings)] for name, table in arrays.items()} | {
+        names.BIAS: bias[None]
+    }
     if is_pegasus or settings["model.positions"] == names.POSITIONS[1]:
         name = names.POSITIONS[settings["model.positions"] == names.POSITIONS[1]]
         encodings = sinusoids(name, settings["model.d_model"], np.arange(positions))

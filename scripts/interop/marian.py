@@ -14,14 +14,19 @@ from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.support import files
 from transformer.support.errors import UserError, first_of
 
-SETTINGS = "special:model.yml"  # the array with the settings of the architecture: YAML that ends with NUL
+# the array with the settings of the architecture: YAML that ends with NUL
+SETTINGS = "special:model.yml"
 MODEL = "model.npz"
 SEARCH = "decoder.yml"
-SEARCH_DEFAULTS = {"beam-size": 12, "normalize": 0, "max-length-factor": 3, "word-penalty": 0}  # Marian's
+# Marian's
+SEARCH_DEFAULTS = {"beam-size": 12, "normalize": 0, "max-length-factor": 3, "word-penalty": 0}
 
 
 def read(path: Path) -> PortableModel:
-    """Reads a .npz file, or the only one in a folder. Raises UserError if it cannot be expressed here."""
+    """Reads a .npz file, or the only one in a folder.
+
+    Raises UserError if it cannot be expressed here.
+    """
     file = only_model(path, models_in(path))
     return assemble(file, untrusted.read_npz(file), SEARCH_DEFAULTS)
 
@@ -35,13 +40,19 @@ def only_model(path: Path, models: list[Path]) -> Path:
 
 
 def models_in(path: Path) -> list[Path]:
-    """Returns the files of the models that a path names. The state of Marian's optimizer is none."""
+    """Returns the files of the models that a path names.
+
+    The state of Marian's optimizer is none.
+    """
     paths = sorted(path.glob("*.npz")) if path.is_dir() else [path]
-    return [path for path in paths if path.suffix == ".npz" and not path.name.endswith(".optimizer.npz")]
+    return [
+        path for path in paths if path.suffix == ".npz" and not path.name.endswith(".optimizer.npz")
+    ]
 
 
 def assemble(path: Path, arrays: Arrays, default_search: Settings) -> PortableModel:
-    """Returns the model of the arrays in a file of Marian's. Raises UserError if it cannot be expressed here.
+    """Returns the model of the arrays in a file of Marian's. Raises UserError if it cannot be
+    expressed here.
 
     A model without a file of settings beside it is searched with `default_search`.
     """
@@ -51,10 +62,14 @@ def assemble(path: Path, arrays: Arrays, default_search: Settings) -> PortableMo
     if not search:
         search = default_search
         listed = ", ".join(f"{name} {value}" for name, value in search.items())
-        logging.info("%s: no %s and no config*.yml is beside it; the search has %s.", path, SEARCH, listed)
+        logging.info(
+            "%s: no %s and no config*.yml is beside it; the search has %s.", path, SEARCH, listed
+        )
     source, target = vocabularies.read_marian(path.parent, search.get("vocabs"))
     with untrusted.reading(path):
-        settings = untrusted.parse_yaml(arrays.pop(SETTINGS).tobytes().split(b"\0")[0].decode(), path)
+        settings = untrusted.parse_yaml(
+            arrays.pop(SETTINGS).tobytes().split(b"\0")[0].decode(), path
+        )
         config = marian_architecture.to_config(settings, len(arrays)) | _search_config(search)
         config["tokenizer.kind"] = vocabularies.kind(source.vocabulary)
         parameters = _parameters(arrays, config, source, target)
@@ -73,11 +88,15 @@ def _parameters(arrays: Arrays, config: Settings, source: Side, target: Side) ->
         is_table = marian_name.endswith(("Wemb", OUTPUT))
         is_matrix = name.endswith(("kernel", "table"))
         if array.ndim != 2 or not (is_matrix or len(array) == 1):
-            raise UserError(f"{marian_name} has the shape {array.shape}; it must be a matrix, or one row")
+            raise UserError(
+                f"{marian_name} has the shape {array.shape}; it must be a matrix, or one row"
+            )
         array = array if is_matrix else array[0]
         if is_table or name == "output_bias":
             if len(array) != side.size:
-                raise UserError(f"{marian_name} has {len(array)} tokens, and the vocabulary {side.size}")
+                raise UserError(
+                    f"{marian_name} has {len(array)} tokens, and the vocabulary {side.size}"
+                )
             array = rows_in_order(array, side.ids, 0.0 if is_table else NEVER)
         parameters[name] = array.T if marian_name == OUTPUT else array
     return parameters
@@ -94,15 +113,21 @@ def _search_config(search: Settings) -> Settings:
         "decoding.stopping": "ended",
         "decoding.length_penalty": float(values["normalize"]),
         "decoding.max_length_factor": float(values["max-length-factor"]),
-        "decoding.max_extra_length": int(values["max-length-factor"]),  # Marian's lengths include end-of-sentence
+        # Marian's lengths include end-of-sentence
+        "decoding.max_extra_length": int(values["max-length-factor"]),
         "decoding.forbid_unk": not search.get("allow-unk", False),
     }
 
 
 def write(model: PortableModel, folder: Path, *_: object) -> None:
-    """Writes model.npz, vocabularies and decoder.yml. Raises UserError if Marian cannot express the model."""
+    """Writes model.npz, vocabularies and decoder.yml.
+
+    Raises UserError if Marian cannot express the model.
+    """
     config = dict(model.settings)
-    config["model.num_decoder_layers"] = config["model.num_decoder_layers"] or config["model.num_layers"]
+    config["model.num_decoder_layers"] = (
+        config["model.num_decoder_layers"] or config["model.num_layers"]
+    )
     config["model.final_norm"] = "decoder.final_norm.scale" in model.parameters
     model.check_expressible("marian", marian_architecture.expressible(config))
     source, target = map(vocabularies.marian_side, model.tokenizer.sides)
@@ -112,14 +137,22 @@ def write(model: PortableModel, folder: Path, *_: object) -> None:
         array = model.parameters.get(name)
         side = source if name.startswith("encoder") else target
         if array is None:  # a bias that the model lacks
-            width = len(target.ids) if name == "output_bias" else model.parameters[f"{name[:-4]}kernel"].shape[1]
+            width = (
+                len(target.ids)
+                if name == "output_bias"
+                else model.parameters[f"{name[:-4]}kernel"].shape[1]
+            )
             array = np.zeros(width, np.float32)
         array = array.T if marian_name == OUTPUT else array
         if marian_name.endswith(("Wemb", OUTPUT, OUTPUT_BIAS)):
             array = rows_in_order(array, side.tokens, NEVER if name == "output_bias" else 0.0)
         arrays[marian_name] = array if array.ndim == 2 else array[None]
     np.savez(folder / MODEL, **arrays)
-    names = ("vocab.spm", "vocab.spm") if model.tokenizer.is_shared else ("srcvocab.spm", "trgvocab.spm")
+    names = (
+        ("vocab.spm", "vocab.spm")
+        if model.tokenizer.is_shared
+        else ("srcvocab.spm", "trgvocab.spm")
+    )
     for name, side in zip(names, (source, target), strict=True):
         files.write_bytes(folder / name, side.vocabulary.serialized)
     search = {

@@ -5,7 +5,8 @@ from typing import Any
 from scripts.interop.portable import COMMON, Settings
 from transformer.support.errors import UserError
 
-# The settings that can be expressed here, with Marian's default first, except those that add or omit arrays.
+# The settings that can be expressed here, with Marian's default first, except those that add or
+# omit arrays.
 REQUIRED = {
     "type": ("transformer",),
     "input-types": ([],),
@@ -33,13 +34,25 @@ _ATTENTION = {
     for part in ("query", "key", "value", "output")
     for kind, letter in (("kernel", "W"), ("bias", "b"))
 }
-# Of each kind of sub-layer: Marian's names of the parameters by ours, and the beginning of the names of its norm.
+# Of each kind of sub-layer: Marian's names of the parameters by ours, and the beginning of the
+# names of its norm.
 SUBLAYERS = {
     "self_attention": ({ours: f"self_{theirs}" for ours, theirs in _ATTENTION.items()}, "self_Wo"),
-    "ssru": ({"input.kernel": "rnn_W", "forget.kernel": "rnn_Wf", "forget.bias": "rnn_bf"}, "rnn_ffn"),
-    "cross_attention": ({ours: f"context_{theirs}" for ours, theirs in _ATTENTION.items()}, "context_Wo"),
+    "ssru": (
+        {"input.kernel": "rnn_W", "forget.kernel": "rnn_Wf", "forget.bias": "rnn_bf"},
+        "rnn_ffn",
+    ),
+    "cross_attention": (
+        {ours: f"context_{theirs}" for ours, theirs in _ATTENTION.items()},
+        "context_Wo",
+    ),
     "feed_forward": (
-        {"inner.kernel": "ffn_W1", "inner.bias": "ffn_b1", "outer.kernel": "ffn_W2", "outer.bias": "ffn_b2"},
+        {
+            "inner.kernel": "ffn_W1",
+            "inner.bias": "ffn_b1",
+            "outer.kernel": "ffn_W2",
+            "outer.bias": "ffn_b2",
+        },
         "ffn_ffn",
     ),
 }
@@ -48,7 +61,10 @@ OUTPUT = "decoder_ff_logit_out_Wt"
 
 
 def parameter_names(config: Settings) -> dict[str, str]:
-    """Returns Marian's name of each parameter. `config` has the keys of the result of `to_config`, and no None."""
+    """Returns Marian's name of each parameter.
+
+    `config` has the keys of the result of `to_config`, and no None.
+    """
     share = config["model.share_embeddings"]
     suffix = "_pre" if config["model.norm_position"] == "pre" else ""
     names = {"decoder.embedding.table": "Wemb", "output_bias": OUTPUT_BIAS}
@@ -56,10 +72,15 @@ def parameter_names(config: Settings) -> dict[str, str]:
         names |= {f"{stack}.embedding.table": f"{stack}_Wemb" for stack in ("encoder", "decoder")}
     if share == "none":
         names["projection.kernel"] = OUTPUT
-    self_attention = "ssru" if config["model.decoder_self_attention"] == "ssru" else "self_attention"
+    self_attention = (
+        "ssru" if config["model.decoder_self_attention"] == "ssru" else "self_attention"
+    )
     encoder = {"self_attention": "self_attention", "feed_forward": "feed_forward"}
     decoder = encoder | {"self_attention": self_attention, "cross_attention": "cross_attention"}
-    for stack, sublayers, key in (("encoder", encoder, "num_layers"), ("decoder", decoder, "num_decoder_layers")):
+    for stack, sublayers, key in (
+        ("encoder", encoder, "num_layers"),
+        ("decoder", decoder, "num_decoder_layers"),
+    ):
         if config["model.final_norm"]:
             names |= _norm_names(f"{stack}.final_norm", f"{stack}_top")
         for layer in range(config[f"model.{key}"]):
@@ -67,7 +88,10 @@ def parameter_names(config: Settings) -> dict[str, str]:
                 ours = f"{stack}.layers.{layer}.{sublayer}"
                 theirs = f"{stack}_l{layer + 1}"
                 parameters, norm = SUBLAYERS[kind]
-                names |= {f"{ours}.{name}": f"{theirs}_{marian_name}" for name, marian_name in parameters.items()}
+                names |= {
+                    f"{ours}.{name}": f"{theirs}_{marian_name}"
+                    for name, marian_name in parameters.items()
+                }
                 norm = "rnn" if kind == "ssru" and suffix else norm
                 names |= _norm_names(f"{ours}_connection.norm", f"{theirs}_{norm}", suffix)
     return names
@@ -78,14 +102,19 @@ def _norm_names(ours: str, theirs: str, suffix: str = "") -> dict[str, str]:
 
 
 def to_config(settings: Settings, arrays: int) -> Settings:
-    """Returns the configuration of an architecture. Raises UserError, with the setting, if it cannot be expressed."""
+    """Returns the configuration of an architecture.
+
+    Raises UserError, with the setting, if it cannot be expressed.
+    """
     for name, values in REQUIRED.items():
         if (value := settings.get(name, values[0])) not in values:
             listed = " or ".join(map(repr, values))
             raise UserError(f"{name}={value!r:.60} cannot be expressed here, only {listed}")
     is_ssru = settings.get("transformer-decoder-autoreg") == "rnn"
     if is_ssru and settings.get("dec-cell") != "ssru":
-        raise UserError(f"dec-cell={settings.get('dec-cell')!r:.60} cannot be expressed here, only 'ssru'")
+        raise UserError(
+            f"dec-cell={settings.get('dec-cell')!r:.60} cannot be expressed here, only 'ssru'"
+        )
     norms = settings.get("transformer-preprocess"), settings.get("transformer-postprocess")
     positions = [position for position, names in NORM_POSITIONS.items() if names == norms]
     if not positions:
@@ -97,7 +126,13 @@ def to_config(settings: Settings, arrays: int) -> Settings:
         largest = arrays if key.endswith("layers") else LARGEST
         if type(value := settings.get(name)) is not int or not 1 <= value <= largest:
             raise UserError(f"{name}={value!r:.60} must be an integer from 1 to {largest}")
-    share = "all" if settings.get("tied-embeddings-all") else "target" if settings.get("tied-embeddings") else "none"
+    share = (
+        "all"
+        if settings.get("tied-embeddings-all")
+        else "target"
+        if settings.get("tied-embeddings")
+        else "none"
+    )
     return {key: settings[name] for key, name in SIZES.items()} | {
         "model.share_embeddings": share,
         "model.activation": settings.get("transformer-ffn-activation", "swish"),
@@ -112,12 +147,16 @@ def to_config(settings: Settings, arrays: int) -> Settings:
 
 
 def expressible(config: Settings) -> dict[str, tuple[Any, ...]]:
-    """Returns the values that Marian can express. It expresses every value of the settings in `SIZES`."""
+    """Returns the values that Marian can express.
+
+    It expresses every value of the settings in `SIZES`.
+    """
     is_ssru = config["model.decoder_self_attention"] == "ssru"
     width = config["model.d_model"] // config["model.num_heads"]
     return COMMON | {
         "tokenizer.kind": ("bpe", "unigram", "word", "char"),
-        # Marian normalizes the keys and values of self-attention after a norm in training, but not in decoding.
+        # Marian normalizes the keys and values of self-attention after a norm in training, but not
+        # in decoding.
         "model.norm_position": ("post", "pre") if is_ssru else ("post",),
         "model.positions": ("sinusoidal_marian",),
         "model.decoder_start": ("zero",),

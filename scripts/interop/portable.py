@@ -15,7 +15,8 @@ from transformer.model.positions import POSITIONS
 from transformer.support.errors import UserError
 
 ABSENT = -1  # the id of a special token that the other toolkit lacks
-NEVER = -100.0  # the output bias of an absent token: far below every logit, and finite, so that losses stay finite
+# the output bias of an absent token: far below every logit, and finite, so that losses stay finite
+NEVER = -100.0
 
 
 # The values that most formats can express. A format that supports fewer or more replaces the entry.
@@ -25,7 +26,13 @@ COMMON = {
     "model.norm": ("layer_norm",),
     "model.norm_position": ("post", "pre"),
     "model.num_key_heads": (None,),
-    "model.positions": ("sinusoidal", "sinusoidal_concatenated", "sinusoidal_marian", "learned", "rotary"),
+    "model.positions": (
+        "sinusoidal",
+        "sinusoidal_concatenated",
+        "sinusoidal_marian",
+        "learned",
+        "rotary",
+    ),
     "model.decoder_self_attention": ("attention",),
     "model.source_eos": (True,),
     "data.context": (0,),
@@ -38,7 +45,8 @@ Settings = dict[str, Any]  # by dotted key, or by another toolkit's name
 class PortableModel(NamedTuple):
     """A model in this project's terms.
 
-    config: values by dotted key, such as {"model.num_layers": 6}; keys that are not named have base.py's defaults.
+    config: values by dotted key, such as {"model.num_layers": 6}; keys that are not named have
+        base.py's defaults.
     parameters: float32 arrays by dotted name, as `checkpoints.restore.named_leaves` names them.
     tokenizer: its tokens are the rows of the tables, in this order.
     """
@@ -58,7 +66,9 @@ class PortableModel(NamedTuple):
         for key, values in expressible.items():
             if (value := self.settings[key]) not in values:
                 listed = ", ".join(map(show, values))
-                raise UserError(f"--format={format}: cannot express {key}={show(value)}, only {listed}")
+                raise UserError(
+                    f"--format={format}: cannot express {key}={show(value)}, only {listed}"
+                )
 
 
 def sinusoids(name: str, d_model: int, positions: np.ndarray) -> np.ndarray:
@@ -67,16 +77,25 @@ def sinusoids(name: str, d_model: int, positions: np.ndarray) -> np.ndarray:
     return np.asarray(module(jnp.asarray(positions)[None])[0])
 
 
-def fitting_positions(names: Collection[str], tables: Collection[Float[np.ndarray, "_ D"]]) -> str | None:
+def fitting_positions(
+    names: Collection[str], tables: Collection[Float[np.ndarray, "_ D"]]
+) -> str | None:
     """Returns the first kind of positions whose encodings all tables have; None if there is none."""
     for name in names:
-        encodings = [sinusoids(name, width, np.arange(length)) for length, width in (table.shape for table in tables)]
-        if all(np.allclose(*pair, rtol=0, atol=5e-3) for pair in zip(tables, encodings, strict=True)):
+        encodings = [
+            sinusoids(name, width, np.arange(length))
+            for length, width in (table.shape for table in tables)
+        ]
+        if all(
+            np.allclose(*pair, rtol=0, atol=5e-3) for pair in zip(tables, encodings, strict=True)
+        ):
             return name
     return None
 
 
-def rows_in_order(table: Float[np.ndarray, "V *D"], ids: list[int], absent: float = 0.0) -> Float[np.ndarray, "W *D"]:
+def rows_in_order(
+    table: Float[np.ndarray, "V *D"], ids: list[int], absent: float = 0.0
+) -> Float[np.ndarray, "W *D"]:
     """Returns the rows of a table with these foreign ids; `absent` fills those of absent tokens."""
     rows = np.full((len(ids), *table.shape[1:]), absent, np.float32)
     present = np.array(ids) != ABSENT

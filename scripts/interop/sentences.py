@@ -1,4 +1,6 @@
-"""The sentences that certificates compare: the lines of a file, the validation split, or bundled ones."""
+"""The sentences that certificates compare: the lines of a file, the validation split, or bundled
+ones.
+"""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -26,7 +28,10 @@ class Sentences(NamedTuple):
 
 
 def read_sentences(path: str | None) -> Sentences | None:
-    """Returns the lines of a file; None without one. Raises UserError if it cannot be read or has no sentence."""
+    """Returns the lines of a file; None without one.
+
+    Raises UserError if it cannot be read or has no sentence.
+    """
     if path is None:
         return None
     texts = read_text_file(files.expanded(path))
@@ -36,7 +41,10 @@ def read_sentences(path: str | None) -> Sentences | None:
 
 
 def default_sentences(config: Config) -> Sentences:
-    """Returns the validation split or, without its data, bundled sentences. Raises Unavailable if there are none."""
+    """Returns the validation split or, without its data, bundled sentences.
+
+    Raises Unavailable if there are none.
+    """
     try:
         return Sentences("the validation split", *read_pairs(config.data, "valid"))
     except UserError as error:
@@ -44,19 +52,28 @@ def default_sentences(config: Config) -> Sentences:
         lines = [line.split("\t") for line in BUNDLED.read_text("utf-8").splitlines()]
         texts = [text for code, text in lines if code == language]
         if not texts:
-            raise Unavailable(f"no sentence in {language} is bundled; name some with --sentences=FILE") from None
+            raise Unavailable(
+                f"no sentence in {language} is bundled; name some with --sentences=FILE"
+            ) from None
         logging.info("No validation split (%s): the certificate is for bundled sentences.", error)
         return Sentences(f"bundled sentences ({language})", texts)
 
 
 def usable(sentences: Sentences, model: PortableModel, config: Config) -> Sentences:
-    """Returns the sentences that have tokens and are not too long. Raises Unavailable if there are none."""
+    """Returns the sentences that have tokens and are not too long.
+
+    Raises Unavailable if there are none.
+    """
     texts = model.tokenizer.encoders[0].tagged(sentences.texts)
     lengths = [len(tokens) for tokens in model.tokenizer.source.encode(texts)]
     kept = [i for i, length in enumerate(lengths) if 0 < length < config.decoding.max_source_length]
     if not kept:
-        raise Unavailable(f"{sentences.origin}: no sentence has 1 to {config.decoding.max_source_length - 1} tokens")
+        raise Unavailable(
+            f"{sentences.origin}: no sentence has 1 to {config.decoding.max_source_length - 1} tokens"
+        )
     if skipped := len(lengths) - len(kept):
-        logging.warning("%s: skipped %s, empty or too long.", sentences.origin, counted(skipped, "sentence"))
+        logging.warning(
+            "%s: skipped %s, empty or too long.", sentences.origin, counted(skipped, "sentence")
+        )
     references = sentences.references and [sentences.references[i] for i in kept]
     return Sentences(sentences.origin, [" ".join(texts[i].splitlines()) for i in kept], references)

@@ -29,9 +29,14 @@ from transformer.training.state import abstract_init
 
 TRANSLATE = Path(__file__).with_name("exported_translate.py")
 PLATFORMS = ("cpu", "cuda", "tpu")
-# A device of no platform: programs traced for it have none of the forms that are for one platform only.
+# A device of no platform: programs traced for it have none of the forms that are for one platform
+# only.
 ANY_PLATFORM = AbstractMesh((), (), abstract_device=AbstractDevice("any", None, "any"))
-EXPRESSIBLE = {"training.objective": ("translation",), "decoding.strategy": ("beam",), "data.context": (0,)}
+EXPRESSIBLE = {
+    "training.objective": ("translation",),
+    "decoding.strategy": ("beam",),
+    "data.context": (0,),
+}
 # What the exported search leaves out, with the values that turn it off.
 LOST = {
     "decoding.shortlist": 0,
@@ -46,24 +51,34 @@ Parameters = dict[str, Float[Array, "..."]]  # by dotted name
 
 
 def write_safetensors(model: PortableModel, folder: Path, *_: object) -> None:
-    """Writes the float32 parameters by their names, the settings of model and search, and the vocabularies."""
+    """Writes the float32 parameters by their names, the settings of model and search, and the
+    vocabularies.
+    """
     config = checked(model.config)
     settings = {group: config[group].to_dict() for group in ("model", "decoding")}
     settings["languages"] = [config.data.source_language, config.data.target_language]
-    arrays = {name: np.ascontiguousarray(array, np.float32) for name, array in model.parameters.items()}
+    arrays = {
+        name: np.ascontiguousarray(array, np.float32) for name, array in model.parameters.items()
+    }
     # One entry of metadata: safetensors writes several in random order.
     files.write_bytes(folder / "model.safetensors", save(arrays, {"config": json.dumps(settings)}))
     files.write_json(folder / "config.json", settings)
-    pieces = {name: side.pieces for name, side in zip(vocabularies.SIDES, model.tokenizer.sides, strict=True)}
+    pieces = {
+        name: side.pieces
+        for name, side in zip(vocabularies.SIDES, model.tokenizer.sides, strict=True)
+    }
     files.write_json(folder / "vocabulary.json", pieces)
     vocabularies.write_segmenters(folder, model.tokenizer)
 
 
-def write_stablehlo(model: PortableModel, folder: Path, quantization: str | None, *_: object) -> None:
-    """Writes what `write_safetensors` writes, encoder.jax, search.jax, and translate.py, which needs only these files.
+def write_stablehlo(
+    model: PortableModel, folder: Path, quantization: str | None, *_: object
+) -> None:
+    """Writes what `write_safetensors` writes, encoder.jax, search.jax, and translate.py, which
+    needs only these files.
 
-    Products are computed in float32, or in bfloat16 with that `quantization`. Raises UserError if the search cannot be
-    exported.
+    Products are computed in float32, or in bfloat16 with that `quantization`. Raises UserError if
+    the search cannot be exported.
     """
     model.check_expressible("stablehlo", EXPRESSIBLE)
     config = checked(model.config | {"model.dtype": quantization or "float32"})
@@ -77,14 +92,22 @@ def write_stablehlo(model: PortableModel, folder: Path, quantization: str | None
 
     def build(parameters: Parameters) -> list[Transformer]:
         tree = structure.unflatten(parameters[name] for name in names)
-        return ensemble.build_models([graph], [convert_kernels(is_int8=False, graph=graph, parameters=tree)])
+        return ensemble.build_models(
+            [graph], [convert_kernels(is_int8=False, graph=graph, parameters=tree)]
+        )
 
     def encoder(parameters: Parameters, source: Int[Array, "B S"]) -> Float[Array, "B S D"]:
         return build(parameters)[0].encoder(source).astype(np.float32)
 
-    def search(parameters: Parameters, source: Int[Array, "B S"]) -> tuple[Int[Array, "B L"], Float[Array, "B"]]:
+    def search(
+        parameters: Parameters, source: Int[Array, "B S"]
+    ) -> tuple[Int[Array, "B L"], Float[Array, "B"]]:
         # The largest limit of sources of this length, which may be a symbol, or a little more.
-        max_length = math.ceil(decoding.max_length_factor) * (source.shape[1] - 1) + decoding.max_extra_length + 1
+        max_length = (
+            math.ceil(decoding.max_length_factor) * (source.shape[1] - 1)
+            + decoding.max_extra_length
+            + 1
+        )
         sentences = Sentences(source, output_limits(source, decoding), max_length)
         best, _ = strategy_of(decoding).search(build(parameters), sentences, decoding, n_best=1)
         return best.tokens[:, 0], best.scores[:, 0]
@@ -96,9 +119,15 @@ def write_stablehlo(model: PortableModel, folder: Path, quantization: str | None
 
 
 def export(program: Callable[..., Any], parameters: Mapping[str, np.ndarray]) -> bytes:
-    """Returns the program of parameters and source for any number and length of sentences, for all `PLATFORMS`."""
-    arrays = {name: jax.ShapeDtypeStruct(array.shape, np.float32) for name, array in parameters.items()}
+    """Returns the program of parameters and source for any number and length of sentences, for all
+    `PLATFORMS`.
+    """
+    arrays = {
+        name: jax.ShapeDtypeStruct(array.shape, np.float32) for name, array in parameters.items()
+    }
     source = jax.ShapeDtypeStruct(jax.export.symbolic_shape("batch, length"), np.int32)
     # Accelerators would by default round the operands of float32 products.
     with jax.sharding.use_abstract_mesh(ANY_PLATFORM), jax.default_matmul_precision("float32"):
-        return bytes(jax.export.export(jax.jit(program), platforms=PLATFORMS)(arrays, source).serialize())
+        return bytes(
+            jax.export.export(jax.jit(program), platforms=PLATFORMS)(arrays, source).serialize()
+        )

@@ -1,7 +1,8 @@
-"""Reading of files that others made: sizes are checked against the file before memory is taken, and no code runs.
+"""Reading of files that others made: sizes are checked against the file before memory is taken, and
+no code runs.
 
-Every function raises UserError, one line that begins with the file, if the file is missing or damaged. In a block
-`with reading(path)`, so do a Cursor and all other code.
+Every function raises UserError, one line that begins with the file, if the file is missing or
+damaged. In a block `with reading(path)`, so do a Cursor and all other code.
 """
 
 import contextlib
@@ -25,7 +26,8 @@ from transformer.support.errors import MALFORMED, UserError
 
 MAX_TEXT = 1 << 26  # bytes of a JSON, YAML or text file, and of a SentencePiece model
 MAX_MODEL = 1 << 33  # bytes of a file of weights
-MAX_INFLATION = 16  # times the size of an archive that its content may have, if that is more than MAX_TEXT
+# times the size of an archive that its content may have, if that is more than MAX_TEXT
+MAX_INFLATION = 16
 LFS_POINTER = b"version https://git-lfs"  # the beginning of a small text instead of a file
 PICKLES = ("pytorch_model.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle")
 DAMAGED = (
@@ -45,20 +47,29 @@ DAMAGED = (
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turns the errors that a missing or damaged file causes in the block into a UserError that names it."""
+    """Turns the errors that a missing or damaged file causes in the block into a UserError that
+    names it.
+    """
     try:
         yield
     except UserError as error:
-        raise UserError(str(error) if str(error).startswith(str(path)) else f"{path}: {error}") from None
+        raise UserError(
+            str(error) if str(error).startswith(str(path)) else f"{path}: {error}"
+        ) from None
     except OSError as error:
         raise UserError(f"{error.filename or path}: {error.strerror or error}") from None
     except DAMAGED as error:
-        reason = f"no {error}" if isinstance(error, KeyError) else " ".join(str(error).split()) or type(error).__name__
+        reason = (
+            f"no {error}"
+            if isinstance(error, KeyError)
+            else " ".join(str(error).split()) or type(error).__name__
+        )
         raise UserError(f"{path}: damaged ({reason:.120})") from None
 
 
 def check_file(path: Path, limit: int = MAX_MODEL) -> Path:
-    """Returns the path. Raises UserError unless it is a regular file in its folder of at most `limit` bytes.
+    """Returns the path. Raises UserError unless it is a regular file in its folder of at most
+    `limit` bytes.
 
     Reading a pipe or a device may never end, and a link may lead to a private file of the user.
     """
@@ -76,7 +87,9 @@ def check_file(path: Path, limit: int = MAX_MODEL) -> Path:
             raise UserError(f"has {status.st_size:,} bytes, must have at most {limit:,}")
         with path.open("rb") as file:
             if file.read(len(LFS_POINTER)) == LFS_POINTER:
-                raise UserError("is a pointer of Git LFS; run git lfs pull, which fetches the file itself")
+                raise UserError(
+                    "is a pointer of Git LFS; run git lfs pull, which fetches the file itself"
+                )
     return path
 
 
@@ -150,7 +163,10 @@ def read_yaml(path: Path, loader: str = "SafeLoader") -> dict[str, Any]:
 
 
 def parse_yaml(text: str, path: Path, loader: str = "SafeLoader") -> dict[str, Any]:
-    """Returns the mapping that YAML without tags and aliases describes. With "BaseLoader" all scalars are strings."""
+    """Returns the mapping that YAML without tags and aliases describes.
+
+    With "BaseLoader" all scalars are strings.
+    """
     loader = getattr(yaml, f"C{loader}", getattr(yaml, loader))  # in C, if PyYAML has that
     with reading(path):
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, loader)):
@@ -160,7 +176,11 @@ def parse_yaml(text: str, path: Path, loader: str = "SafeLoader") -> dict[str, A
 
 def read_npz(path: Path) -> Arrays:
     """Reads the arrays of a NumPy archive, but no pickled objects."""
-    with reading(path), check_file(path).open("rb") as file, np.load(file, allow_pickle=False) as archive:
+    with (
+        reading(path),
+        check_file(path).open("rb") as file,
+        np.load(file, allow_pickle=False) as archive,
+    ):
         size = sum(member.file_size for member in archive.zip.infolist())
         limit = MAX_INFLATION * path.stat().st_size
         if size > max(limit, MAX_TEXT):

@@ -9,7 +9,11 @@ import sentencepiece
 from scripts.interop import untrusted
 from scripts.interop.portable import ABSENT
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.data.tokenizers.vocabulary import PieceVocabulary, SentencePieceVocabulary, Vocabulary
+from transformer.data.tokenizers.vocabulary import (
+    PieceVocabulary,
+    SentencePieceVocabulary,
+    Vocabulary,
+)
 from transformer.support import files
 from transformer.support.errors import UserError, first_of
 from transformer.support.special_tokens import EOS, SPECIAL, SPECIAL_PIECES, UNK
@@ -19,7 +23,9 @@ PADDING = ("<pad>", "<blank>")  # CTranslate2's names of it
 
 
 class Side(NamedTuple):
-    """A vocabulary, the toolkit's id of each of its tokens, or ABSENT, and the number of the toolkit's ids."""
+    """A vocabulary, the toolkit's id of each of its tokens, or ABSENT, and the number of the
+    toolkit's ids.
+    """
 
     vocabulary: Vocabulary
     ids: list[int]
@@ -33,10 +39,11 @@ class Side(NamedTuple):
 
 
 def read_marian(folder: Path, names: Any) -> tuple[Side, Side]:
-    """Reads the vocabularies of source and target: those with these names, or if there are none those in the folder.
+    """Reads the vocabularies of source and target: those with these names, or if there are none
+    those in the folder.
 
-    Each is a SentencePiece model (.spm), or a list of pieces (.yml, or text with one a line), which the models beside
-    it segment, as in OPUS-MT. Raises UserError if they are missing or damaged.
+    Each is a SentencePiece model (.spm), or a list of pieces (.yml, or text with one a line), which
+    the models beside it segment, as in OPUS-MT. Raises UserError if they are missing or damaged.
     """
     with untrusted.reading(folder):
         found = sorted(path for path in folder.glob("*vocab*") if path.suffix in (".spm", ".yml"))
@@ -61,7 +68,9 @@ def read_marian(folder: Path, names: Any) -> tuple[Side, Side]:
 
 
 def marian_side(vocabulary: SentencePieceVocabulary) -> Side:
-    """Returns a SentencePiece model with the ids by which Marian knows its tokens, which are the model's."""
+    """Returns a SentencePiece model with the ids by which Marian knows its tokens, which are the
+    model's.
+    """
     processor = sentencepiece.SentencePieceProcessor(model_proto=vocabulary.serialized)
     if processor.eos_id() == ABSENT:
         raise UserError("its SentencePiece model must have an end-of-sentence piece")
@@ -71,7 +80,8 @@ def marian_side(vocabulary: SentencePieceVocabulary) -> Side:
 
 def _read_list(path: Path, models: Sequence[bytes | None]) -> Side:
     if path.suffix == ".yml":
-        loaded = untrusted.read_yaml(path, loader="BaseLoader")  # all are strings: `no` and `1` are pieces
+        # all are strings: `no` and `1` are pieces
+        loaded = untrusted.read_yaml(path, loader="BaseLoader")
         ids = {piece: int(id_) for piece, id_ in loaded.items()}
     else:
         lines = untrusted.read_text(path).removesuffix("\n").split("\n")
@@ -84,32 +94,54 @@ def _read_list(path: Path, models: Sequence[bytes | None]) -> Side:
     return piece_side(sorted(ids, key=ids.__getitem__), special, models)
 
 
-def read_ctranslate2(folders: Sequence[Path], settings: dict[str, Any], rows: Sequence[int]) -> tuple[Side, Side]:
-    """Reads the vocabularies of source and target, segmented by the SentencePiece models in the folders, or by spaces.
+def read_ctranslate2(
+    folders: Sequence[Path], settings: dict[str, Any], rows: Sequence[int]
+) -> tuple[Side, Side]:
+    """Reads the vocabularies of source and target, segmented by the SentencePiece models in the
+    folders, or by spaces.
 
-    The ids are rows of tables, which have so many `rows`. The first folder has the lists of tokens. Raises UserError if
-    these are damaged, or longer than a table.
+    The ids are rows of tables, which have so many `rows`. The first folder has the lists of tokens.
+    Raises UserError if these are damaged, or longer than a table.
     """
     models = []
     for side in SIDES:
-        paths = [folder / name for folder in folders for name in (f"{side}.spm", "sentencepiece.model", "bpe.model")]
+        paths = [
+            folder / name
+            for folder in folders
+            for name in (f"{side}.spm", "sentencepiece.model", "bpe.model")
+        ]
         path = next((path for path in paths if path.exists()), None)
         if path is not None and path.name == "bpe.model":
             raise UserError("has a bpe.model of subword-nmt, must have a SentencePiece model")
         models.append(path and untrusted.read_bytes(path))
-    return pair(*(_read_tokens(folders[0], *side, settings, models) for side in zip(SIDES, rows, strict=True)))
+    return pair(
+        *(
+            _read_tokens(folders[0], *side, settings, models)
+            for side in zip(SIDES, rows, strict=True)
+        )
+    )
 
 
-def _read_tokens(folder: Path, side: str, rows: int, settings: dict[str, Any], models: Sequence[bytes | None]) -> Side:
+def _read_tokens(
+    folder: Path, side: str, rows: int, settings: dict[str, Any], models: Sequence[bytes | None]
+) -> Side:
     """Reads a file of tokens. The rows after them are <unk>, if the file lacks it, and padding."""
-    paths = [folder / f"{name}_vocabulary{end}" for name in (side, "shared") for end in (".json", ".txt")]
+    paths = [
+        folder / f"{name}_vocabulary{end}" for name in (side, "shared") for end in (".json", ".txt")
+    ]
     path = next((path for path in paths if path.exists()), paths[0])
     with untrusted.reading(path):
-        tokens = untrusted.read_json(path, list) if path.suffix == ".json" else untrusted.read_text(path).split("\n")
+        tokens = (
+            untrusted.read_json(path, list)
+            if path.suffix == ".json"
+            else untrusted.read_text(path).split("\n")
+        )
         tokens = tokens[:-1] if path.suffix == ".txt" and tokens[-1] == "" else tokens
         tokens += [] if settings["unk_token"] in tokens else [settings["unk_token"]]
         if len(tokens) > rows:
-            raise UserError(f"has {len(tokens)} tokens, must have at most the {rows} rows of the {side} table")
+            raise UserError(
+                f"has {len(tokens)} tokens, must have at most the {rows} rows of the {side} table"
+            )
         tokens += [f"<padding {row}>" for row in range(len(tokens), rows)]
         row_of = {token: row for row, token in enumerate(tokens)}
         start = settings["decoder_start_token"]
@@ -118,12 +150,21 @@ def _read_tokens(folder: Path, side: str, rows: int, settings: dict[str, Any], m
         return piece_side(tokens, [row_of.get(pad, ABSENT), *special], models)
 
 
-def piece_side(pieces: Sequence[str], special: Sequence[int], models: Sequence[bytes | None]) -> Side:
-    """Returns the vocabulary of pieces in the order of their ids. `special` has the ids of PAD, UNK, BOS and EOS."""
+def piece_side(
+    pieces: Sequence[str], special: Sequence[int], models: Sequence[bytes | None]
+) -> Side:
+    """Returns the vocabulary of pieces in the order of their ids.
+
+    `special` has the ids of PAD, UNK, BOS and EOS.
+    """
     ordinary = [id_ for id_ in range(len(pieces)) if id_ not in special]
     # An ordinary piece with the string of a special one gets another.
-    named = [f"<{pieces[id_]}>" if pieces[id_] in SPECIAL_PIECES else pieces[id_] for id_ in ordinary]
-    return Side(PieceVocabulary([*SPECIAL_PIECES, *named], models), [*special, *ordinary], len(pieces))
+    named = [
+        f"<{pieces[id_]}>" if pieces[id_] in SPECIAL_PIECES else pieces[id_] for id_ in ordinary
+    ]
+    return Side(
+        PieceVocabulary([*SPECIAL_PIECES, *named], models), [*special, *ordinary], len(pieces)
+    )
 
 
 def pair(source: Side, target: Side) -> tuple[Side, Side]:
@@ -140,11 +181,14 @@ def kind(vocabulary: Vocabulary) -> str:
         return "pieces"
     processor = sentencepiece.SentencePieceProcessor(model_proto=vocabulary.serialized)
     scores = [processor.get_score(id_) for id_ in vocabulary.model_ids[SPECIAL:]]
-    return "bpe" if all(score == round(score) for score in scores) else "unigram"  # ranks or log-probabilities
+    # ranks or log-probabilities
+    return "bpe" if all(score == round(score) for score in scores) else "unigram"
 
 
 def write_segmenters(folder: Path, tokenizer: Tokenizer) -> None:
-    """Writes the SentencePiece models that segment the texts of source and target, if there are any."""
+    """Writes the SentencePiece models that segment the texts of source and target, if there are
+    any.
+    """
     for index, vocabulary in enumerate(tokenizer.sides):
         model = vocabulary.serialized if isinstance(vocabulary, SentencePieceVocabulary) else None
         if isinstance(vocabulary, PieceVocabulary):

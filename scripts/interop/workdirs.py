@@ -1,4 +1,6 @@
-"""A portable model as a workdir that all commands take, and the model of any workdir as a portable one."""
+"""A portable model as a workdir that all commands take, and the model of any workdir as a portable
+one.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,11 +33,14 @@ NO_DATA = {"data.source": "text", "data.name": "imported", "data.valid_split": "
 def write(model: PortableModel, folder: Path, origin: Mapping[str, Any] | None = None) -> None:
     """Writes a model as a workdir: one checkpoint, without an optimizer, complete.
 
-    `folder` is empty. `origin` is the content of parent.json. Raises UserError if the parameters do not fit the
-    configuration.
+    `folder` is empty. `origin` is the content of parent.json. Raises UserError if the parameters do
+    not fit the configuration.
     """
     tokenizer = model.tokenizer
-    vocabulary = {"tokenizer.vocab_size": max(tokenizer.vocab_sizes), "tokenizer.shared": tokenizer.is_shared}
+    vocabulary = {
+        "tokenizer.vocab_size": max(tokenizer.vocab_sizes),
+        "tokenizer.shared": tokenizer.is_shared,
+    }
     config = checked(NO_DATA | vocabulary | model.config)
     parameters = _parameters(model, config)
     workdir = create_workdir(folder, config)
@@ -46,7 +51,9 @@ def write(model: PortableModel, folder: Path, origin: Mapping[str, Any] | None =
     if model.shortlist is not None:
         model.shortlist.save(workdir.shortlist, tokenizer)
     with Checkpoints(workdir, config) as checkpoints:
-        checkpoints.save(TrainState(jnp.int32(STEP), jnp.int32(0), parameters, None, None), Progress(step=STEP))
+        checkpoints.save(
+            TrainState(jnp.int32(STEP), jnp.int32(0), parameters, None, None), Progress(step=STEP)
+        )
     workdir.mark_complete(STEP)
 
 
@@ -61,15 +68,25 @@ def _parameters(model: PortableModel, config: Config) -> dict:
         if shapes.get(name) != required.get(name)
     ]
     if differing:
-        raise UserError(f"the arrays do not fit the configuration of the model ({first_of(differing, 3)})")
+        raise UserError(
+            f"the arrays do not fit the configuration of the model ({first_of(differing, 3)})"
+        )
     leaves = [jnp.asarray(model.parameters[name], jnp.float32) for name in required]
     return jax.tree.unflatten(jax.tree.structure(expected), leaves)
 
 
-def from_workdir(path: Path, checkpoint: str, average: int, overrides: Overrides = ()) -> PortableModel:
-    """Returns the model of a workdir, with its shortlist if there is one. Raises UserError if it cannot be loaded."""
+def from_workdir(
+    path: Path, checkpoint: str, average: int, overrides: Overrides = ()
+) -> PortableModel:
+    """Returns the model of a workdir, with its shortlist if there is one.
+
+    Raises UserError if it cannot be loaded.
+    """
     models = trained.load([str(path)], checkpoint, average, overrides)
-    parameters = {name: np.asarray(leaf, np.float32) for name, leaf in named_leaves(models.parameters[0]).items()}
+    parameters = {
+        name: np.asarray(leaf, np.float32)
+        for name, leaf in named_leaves(models.parameters[0]).items()
+    }
     file = models.workdir.shortlist
     shortlist = Shortlist.load(file, models.tokenizer, size=None) if file.exists() else None
     return PortableModel(flatten(models.config), parameters, models.tokenizer, shortlist)

@@ -1,6 +1,8 @@
-"""The accelerators that programs can be compiled for: their speed, their memory, and XLA's compilers for them.
+"""The accelerators that programs can be compiled for: their speed, their memory, and XLA's
+compilers for them.
 
-Figures are from the vendors' data sheets, dense, per device (TPUs: per chip), in FLOP/s, bytes/s and bytes.
+Figures are from the vendors' data sheets, dense, per device (TPUs: per chip), in FLOP/s, bytes/s
+and bytes.
 """
 
 import importlib.util
@@ -18,7 +20,8 @@ from transformer.support.errors import UserError
 
 REQUIREMENTS = "requirements-accelerators.txt"
 MODULES = {"gpu": "jax_cuda13_plugin", "tpu": "libtpu"}
-# libtpu looks for the machine's own TPU: it asks a metadata server, takes a lock, and warns about what it misses.
+# libtpu looks for the machine's own TPU: it asks a metadata server, takes a lock, and warns about
+# what it misses.
 LIBTPU = {
     "TPU_SKIP_MDS_QUERY": "1",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
@@ -61,9 +64,10 @@ class Accelerator(NamedTuple):
         return int(GPU_FRACTION * self.memory) if self.platform == "gpu" else self.memory
 
 
-# GPUs: NVIDIA's data sheets of A100 80GB SXM, H100 SXM and H200 SXM. Products of float32 operands run as TF32. NVLink
-# sends half of its stated bandwidth in each direction. Networks are those of DGX systems. What the compiler reads is
-# from openxla/xla, xla/backends/gpu/target_config/specs/*.txtpb.
+# GPUs: NVIDIA's data sheets of A100 80GB SXM, H100 SXM and H200 SXM. Products of float32 operands
+# run as TF32. NVLink sends half of its stated bandwidth in each direction. Networks are those of
+# DGX systems. What the compiler reads is from openxla/xla,
+# xla/backends/gpu/target_config/specs/*.txtpb.
 _AMPERE = """
     cuda_compute_capability { major: 8 }  core_count: 108  fpus_per_core: 64  clock_rate_ghz: 1.41
     shared_memory_per_core: 167936  shared_memory_per_block_optin: 166912  l2_cache_size: 41943040
@@ -75,9 +79,9 @@ _HOPPER = """
 _A100 = {"network": 25e9, "name": "NVIDIA A100-SXM4-80GB", "description": _AMPERE}
 _H100 = {"network": 50e9, "name": "NVIDIA H100 80GB HBM3", "description": _HOPPER}
 _H200 = _H100 | {"name": "NVIDIA H200 141GB HBM3e"}
-# TPUs: cloud.google.com/tpu/docs, pages v5e, v5p and v6e. Products of float32 operands round them to bfloat16. Half of
-# the stated bidirectional interconnect goes in each direction. The compiler lets programs use 15.75 GiB of the 16 GB of
-# a v5e and 31.25 GiB of the 32 GB of a v6e.
+# TPUs: cloud.google.com/tpu/docs, pages v5e, v5p and v6e. Products of float32 operands round them
+# to bfloat16. Half of the stated bidirectional interconnect goes in each direction. The compiler
+# lets programs use 15.75 GiB of the 16 GB of a v5e and 31.25 GiB of the 32 GB of a v6e.
 ACCELERATORS = {
     "a100": Accelerator("gpu", 312e12, 156e12, 2.039e12, 85_100_068_864, 300e9, **_A100),
     "h100": Accelerator("gpu", 989.4e12, 494.7e12, 3.352e12, 84_942_979_072, 450e9, **_H100),
@@ -100,7 +104,10 @@ class Target(NamedTuple):
 
     @property
     def interconnect(self) -> float:
-        """Bytes/s that a device can send. The GPUs of a host share their networks: each carries one of eight rings."""
+        """Bytes/s that a device can send.
+
+        The GPUs of a host share their networks: each carries one of eight rings.
+        """
         shared = GPUS_PER_HOST * self.kind.network
         is_network = self.kind.platform == "gpu" and self.count > GPUS_PER_HOST
         return min(shared, self.kind.interconnect) if is_network else self.kind.interconnect
@@ -109,20 +116,27 @@ class Target(NamedTuple):
 def parse_target(text: str) -> Target:
     """Returns the target that `--device=TEXT` names: NAME[:COUNT] for GPUs, NAME:TOPOLOGY for TPUs.
 
-    Raises UserError for an unknown name, listing the known ones, or if the rest is not such a count or topology.
+    Raises UserError for an unknown name, listing the known ones, or if the rest is not such a count
+    or topology.
     """
     name, _, rest = text.partition(":")
     kind = ACCELERATORS.get(name)
     if kind is None:
         known = ", ".join(ACCELERATORS)
-        raise UserError(f"--device={text}: no such device; the known ones are {known}{nearest(name, ACCELERATORS)}")
+        raise UserError(
+            f"--device={text}: no such device; the known ones are {known}{nearest(name, ACCELERATORS)}"
+        )
     is_gpu = kind.platform == "gpu"
     sizes = rest.split("x") if rest or not is_gpu else ["1"]
     if len(sizes) != kind.axes or not all(re.fullmatch(r"[1-9]\d{0,3}", size) for size in sizes):
-        raise UserError(f"--device={text}: must be {name}:SIZE, such as {name}:{EXAMPLES[kind.axes]}")
+        raise UserError(
+            f"--device={text}: must be {name}:SIZE, such as {name}:{EXAMPLES[kind.axes]}"
+        )
     count = math.prod(map(int, sizes))
     if is_gpu and count > GPUS_PER_HOST and count % GPUS_PER_HOST:
-        raise UserError(f"--device={text}: more than {GPUS_PER_HOST} GPUs must be whole hosts of {GPUS_PER_HOST}")
+        raise UserError(
+            f"--device={text}: more than {GPUS_PER_HOST} GPUs must be whole hosts of {GPUS_PER_HOST}"
+        )
     return Target(text, kind, name, count)
 
 
@@ -133,8 +147,8 @@ def is_installed(platform: str) -> bool:
 def find_devices(target: Target) -> Sequence[jax.Device]:
     """Returns the target's devices, which programs can be compiled for and not run on.
 
-    JAX itself runs on this machine's CPU afterwards. Raises UserError if the compiler is not installed, or does not
-    know the topology.
+    JAX itself runs on this machine's CPU afterwards. Raises UserError if the compiler is not
+    installed, or does not know the topology.
     """
     platform = target.kind.platform
     if not is_installed(platform):
@@ -153,7 +167,9 @@ def find_devices(target: Target) -> Sequence[jax.Device]:
         hosts = max(target.count // GPUS_PER_HOST, 1)
         gpus = min(target.count, GPUS_PER_HOST)
         topology = {"topology": f"1x{hosts}x{gpus}", "target_config": target_config(target.kind)}
-        return topologies.get_topology_desc(platform="cuda", topology_name=target.name, **topology).devices
+        return topologies.get_topology_desc(
+            platform="cuda", topology_name=target.name, **topology
+        ).devices
     except (RuntimeError, ValueError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(

@@ -1,4 +1,6 @@
-"""Compiled programs, parsed from the text of optimized HLO that `as_text()` of an executable returns."""
+"""Compiled programs, parsed from the text of optimized HLO that `as_text()` of an executable
+returns.
+"""
 
 import dataclasses
 import functools
@@ -15,7 +17,10 @@ _CALLED = re.compile(r"(?:calls|to_apply|body)=%?([\w.\-]+)")
 
 
 class Shape(NamedTuple):
-    """An array type. `layout` is the text between the braces: minor-to-major order, tiles, memory space."""
+    """An array type.
+
+    `layout` is the text between the braces: minor-to-major order, tiles, memory space.
+    """
 
     dtype: str
     dims: tuple[int, ...]
@@ -34,7 +39,9 @@ class Shape(NamedTuple):
 
     @property
     def memory_space(self) -> int:
-        """0: the device's main memory; others, on TPUs: vector memory (1), scalar memory, semaphores."""
+        """0: the device's main memory; others, on TPUs: vector memory (1), scalar memory,
+        semaphores.
+        """
         space = re.search(r"S\((\d+)\)", self.layout)
         return int(space[1]) if space else 0
 
@@ -75,7 +82,9 @@ class Instruction:
 
     @property
     def op_name(self) -> str:
-        """JAX's name of the operation, such as "jit(step)/transpose(jvp())/dot_general"; "" if it has none."""
+        """JAX's name of the operation, such as "jit(step)/transpose(jvp())/dot_general"; "" if it
+        has none.
+        """
         return self.attribute(r'op_name="([^"]*)"').replace("\\'", "'")
 
     @property
@@ -88,14 +97,17 @@ class Instruction:
         """The number of times that the body of a loop runs; 1 if the program does not tell."""
         if known := self.attribute(r'known_trip_count":\{"n":"(\d+)"'):
             return int(known)
-        # Programs for TPUs lack that field; there the condition of a scan compares its counter with a constant.
+        # Programs for TPUs lack that field; there the condition of a scan compares its counter with
+        # a constant.
         condition = self.program.computations[self.attribute(r"condition=%?([\w.\-]+)")]
         constants = [inner.number for inner in condition.instructions if inner.opcode == "constant"]
         return (constants[0] if len(constants) == 1 else None) or 1
 
     @property
     def group_size(self) -> int:
-        """The number of devices in a group of a collective, from the three forms of `replica_groups`."""
+        """The number of devices in a group of a collective, from the three forms of
+        `replica_groups`.
+        """
         if axes := self.attribute(r"replica_groups=mesh\[[^\]]*\] ?\{([^}]*)\}"):
             sizes = dict(re.findall(r"'(\w+)'=(\d+)", self.attributes))
             return math.prod(int(sizes[name]) for name in re.findall(r"'(\w+)'", axes))
@@ -129,7 +141,9 @@ class Instruction:
 
 @dataclasses.dataclass
 class Program:
-    """The computations of a compiled program by name, and the tables that locate its instructions in the source."""
+    """The computations of a compiled program by name, and the tables that locate its instructions
+    in the source.
+    """
 
     computations: dict[str, Computation]
     tables: Mapping[str, dict[int, str]]
@@ -138,7 +152,9 @@ class Program:
 
 def parse_shapes(text: str) -> tuple[Shape, ...]:
     """Returns the arrays of a type: "(f32[2,3]{1,0}, s32[])" has two."""
-    return tuple(Shape(dtype, tuple(integers(dims)), layout) for dtype, dims, layout in _SHAPE.findall(text))
+    return tuple(
+        Shape(dtype, tuple(integers(dims)), layout) for dtype, dims, layout in _SHAPE.findall(text)
+    )
 
 
 def parse(text: str) -> Program:
@@ -165,12 +181,18 @@ def parse(text: str) -> Program:
     return program
 
 
-def _instruction(program: Program, by_name: Mapping[str, Instruction], match: re.Match) -> Instruction:
+def _instruction(
+    program: Program, by_name: Mapping[str, Instruction], match: re.Match
+) -> Instruction:
     root, name, result, opcode, rest = match.groups()
     arguments, _, attributes = rest.partition(")")
     operands = [by_name[operand] for operand in re.findall(r"%([\w.\-]+)", arguments)]
-    number = int(arguments) if opcode in ("parameter", "constant") and arguments.isdecimal() else None
-    return Instruction(program, name, parse_shapes(result), opcode, operands, attributes, root is not None, number)
+    number = (
+        int(arguments) if opcode in ("parameter", "constant") and arguments.isdecimal() else None
+    )
+    return Instruction(
+        program, name, parse_shapes(result), opcode, operands, attributes, root is not None, number
+    )
 
 
 def _field(text: str, name: str) -> int:

@@ -1,4 +1,6 @@
-"""The work of an instruction: FLOPs of its products, bytes in main memory, and bytes sent to other devices."""
+"""The work of an instruction: FLOPs of its products, bytes in main memory, and bytes sent to other
+devices.
+"""
 
 import math
 import re
@@ -9,9 +11,11 @@ import numpy as np
 
 from scripts.planning.hlo import Computation, Instruction, Shape, integers
 
-# Products of cuDNN's attention: q k^T and the weighted values; backward, their four gradients and q k^T again.
+# Products of cuDNN's attention: q k^T and the weighted values; backward, their four gradients and q
+# k^T again.
 ATTENTION_PRODUCTS = {"__cudnn$fmhaSoftmax": 2, "__cudnn$fmhaSoftmaxBackward": 5}
-VIEWS = {"slice", "dynamic-slice", "gather"}  # read only the part of their first operand that they return
+# read only the part of their first operand that they return
+VIEWS = {"slice", "dynamic-slice", "gather"}
 # Bytes that a device sends for each byte of a collective's operands, in a ring of n devices.
 SENT = {
     "all-gather": lambda n: n - 1,
@@ -39,12 +43,19 @@ def flops(instruction: Instruction) -> Flops:
         products = _convolution(instruction)
     elif instruction.opcode == "dot" or instruction.target.startswith("__cublas$"):
         left = instruction.operands[0].shapes[0].dims
-        contracted = integers(instruction.attribute(r'lhs_contracting_dim(?:s=\{|ensions": ?\[)([^}\]]*)'))
-        products = math.prod(instruction.shapes[0].dims) * math.prod(left[axis] for axis in contracted)
+        contracted = integers(
+            instruction.attribute(r'lhs_contracting_dim(?:s=\{|ensions": ?\[)([^}\]]*)')
+        )
+        products = math.prod(instruction.shapes[0].dims) * math.prod(
+            left[axis] for axis in contracted
+        )
     elif instruction.target in ATTENTION_PRODUCTS:
         width = instruction.operands[0].shapes[0].dims[-1]
-        weights = integers(instruction.attribute(r'"intermediate_tensor_shape":.*?"dimensions": ?\[([^\]]*)\]'))
-        products = ATTENTION_PRODUCTS[instruction.target] * math.prod(weights) * width  # weights (B, H, T, S)
+        weights = integers(
+            instruction.attribute(r'"intermediate_tensor_shape":.*?"dimensions": ?\[([^\]]*)\]')
+        )
+        # weights (B, H, T, S)
+        products = ATTENTION_PRODUCTS[instruction.target] * math.prod(weights) * width
     else:
         return Flops()
     is_float32 = instruction.operands[0].shapes[0].dtype == "f32"
@@ -52,7 +63,10 @@ def flops(instruction: Instruction) -> Flops:
 
 
 def _convolution(instruction: Instruction) -> int:
-    """Returns the products of a convolution without those on padding. TPUs' batched products are convolutions."""
+    """Returns the products of a convolution without those on padding.
+
+    TPUs' batched products are convolutions.
+    """
     # Names of the axes of operands and result, such as 0b1f_0o1i->0b1f; digits are spatial axes.
     labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.attributes).groups()
     dims = [array.shapes[0].dims for array in (*instruction.operands[:2], instruction)]
@@ -60,13 +74,16 @@ def _convolution(instruction: Instruction) -> int:
     window = [item.split("=") for item in instruction.attribute(r"\bwindow=\{([^}]*)\}").split()]
     products = result["b"] * result["f"] * kernel["i"]
     for axis in filter(str.isdigit, result):
-        settings = {name: by_axis.split("x")[int(axis)] for name, by_axis in window}  # size=3x3 pad=1_1x1_1
+        # size=3x3 pad=1_1x1_1
+        settings = {name: by_axis.split("x")[int(axis)] for name, by_axis in window}
         products *= _taps(inputs[axis], kernel[axis], result[axis], settings)
     return products
 
 
 def _taps(inputs: int, kernel: int, outputs: int, window: dict[str, str]) -> int:
-    """Returns how many pairs of an output and a kernel position of one axis read an element of the input."""
+    """Returns how many pairs of an output and a kernel position of one axis read an element of the
+    input.
+    """
     dilation = int(window.get("lhs_dilate", 1))
     low = int(window.get("pad", "0_0").split("_")[0])
     starts = np.arange(outputs)[:, None] * int(window.get("stride", 1)) - low
@@ -78,12 +95,17 @@ def _taps(inputs: int, kernel: int, outputs: int, window: dict[str, str]) -> int
 def bytes_moved(instruction: Instruction) -> int:
     """Returns the bytes that an instruction reads and writes, each operand and result once.
 
-    Of an operand that is only sliced, the slices count; of a result that is updated in place, the update.
+    Of an operand that is only sliced, the slices count; of a result that is updated in place, the
+    update.
     """
     if instruction.opcode == "fusion":
         (called,) = instruction.called
-        parameters = {inner.number: inner for inner in called.instructions if inner.opcode == "parameter"}
-        parts = [_read_in(called, parameters[number]) for number in range(len(instruction.operands))]
+        parameters = {
+            inner.number: inner for inner in called.instructions if inner.opcode == "parameter"
+        }
+        parts = [
+            _read_in(called, parameters[number]) for number in range(len(instruction.operands))
+        ]
         written = _written_by_fusion(instruction)
     else:
         parts = [_read(instruction, number) for number in range(len(instruction.operands))]
@@ -101,7 +123,8 @@ def _read(user: Instruction, number: int) -> float:
     """Returns the bytes of operand `number` that an instruction reads; infinity: all."""
     if number == 0 and user.opcode in VIEWS:
         return sum(shape.bytes for shape in user.shapes)
-    if number == 0 and user.opcode == "slice-start":  # its result repeats the operand, then has the slice
+    # its result repeats the operand, then has the slice
+    if number == 0 and user.opcode == "slice-start":
         return user.shapes[1].bytes
     return 0 if number == 0 and user.opcode == "dynamic-update-slice" else math.inf
 
@@ -129,7 +152,9 @@ def _written(instruction: Instruction) -> int:
 
 
 def _written_by_fusion(fusion: Instruction) -> int:
-    """Returns the bytes that a fusion writes, without parameters and results of collectives, which it passes on."""
+    """Returns the bytes that a fusion writes, without parameters and results of collectives, which
+    it passes on.
+    """
     root = next(inner for inner in fusion.called[0].instructions if inner.is_root)
     results = root.operands if root.opcode == "tuple" else [root]
     if len(results) != len(fusion.shapes):
@@ -140,7 +165,9 @@ def _written_by_fusion(fusion: Instruction) -> int:
             (result,) = result.operands
         if result.opcode == "dynamic-update-slice":
             total += in_memory(result.operands[1].shapes)
-        elif result.opcode != "parameter" and not (is_collective(result) and root.opcode == "tuple"):
+        elif result.opcode != "parameter" and not (
+            is_collective(result) and root.opcode == "tuple"
+        ):
             total += in_memory([shape])
     return total
 
@@ -163,16 +190,23 @@ def is_collective(instruction: Instruction) -> bool:
 
 
 def find_collective(instruction: Instruction) -> Collective | None:
-    """Returns the collective that an instruction is, or that its fusion contains, as on TPUs; None over one device."""
+    """Returns the collective that an instruction is, or that its fusion contains, as on TPUs; None
+    over one device.
+    """
     if is_collective(instruction):
         size = sum(shape.bytes for operand in instruction.operands for shape in operand.shapes)
-        collective = Collective(instruction.opcode.removesuffix("-start"), instruction.group_size, size)
+        collective = Collective(
+            instruction.opcode.removesuffix("-start"), instruction.group_size, size
+        )
         return collective if collective.devices > 1 else None
     if instruction.opcode != "fusion":
         return None
     (called,) = instruction.called
-    # Such a fusion of a TPU's program continues, or ends, a collective that an earlier fusion starts.
-    if called.name.startswith("async_collective_fusion") or has_target(instruction, "AsyncCollectiveDone"):
+    # Such a fusion of a TPU's program continues, or ends, a collective that an earlier fusion
+    # starts.
+    if called.name.startswith("async_collective_fusion") or has_target(
+        instruction, "AsyncCollectiveDone"
+    ):
         return None
     collective = next(filter(None, map(find_collective, called.instructions)), None)
     # A TPU's reduce-scatter is a fusion of an all-reduce and a slice.

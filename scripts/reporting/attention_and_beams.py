@@ -35,7 +35,8 @@ class Inspected(NamedTuple):
 def inspect(
     runs: Sequence[RecordedRun], chosen: Mapping[str, Evaluation], texts: Sequence[str]
 ) -> tuple[list[Inspected], list[str]]:
-    """Reads the texts with the model of each run as in its chosen evaluation, or else at its best step.
+    """Reads the texts with the model of each run as in its chosen evaluation, or else at its best
+    step.
 
     Returns the texts with the output of each model, and notes on missing ones.
     """
@@ -46,7 +47,10 @@ def inspect(
     for run in runs:
         if not run.has_checkpoint:
             continue  # a note of the overview
-        if not {"translate", "attention", "beam_tree"} <= OBJECTIVES[run.config.training.objective].methods:
+        if (
+            not {"translate", "attention", "beam_tree"}
+            <= OBJECTIVES[run.config.training.objective].methods
+        ):
             notes.append(f"{run.label} is no translation model with a decoder.")
         else:
             try:
@@ -59,7 +63,9 @@ def inspect(
 def _inspected(
     run: RecordedRun, evaluation: Evaluation | None, texts: Sequence[str], notes: list[str]
 ) -> Iterator[Inspected]:
-    """Yields each text with the output of the run's model, or adds to `notes` why it cannot be shown."""
+    """Yields each text with the output of the run's model, or adds to `notes` why it cannot be
+    shown.
+    """
     checkpoint = "best"
     average = 1
     decoding = {}
@@ -67,7 +73,9 @@ def _inspected(
         checkpoint = str(evaluation.result["step"])
         average = evaluation.average
         decoding = evaluation.decoding
-    model = transformer.load(run.workdir.path, checkpoint, average, **decoding | {"strategy": "beam"})
+    model = transformer.load(
+        run.workdir.path, checkpoint, average, **decoding | {"strategy": "beam"}
+    )
     for number, text in enumerate(texts, start=1):
         try:
             ((translation,),) = model.translate([text])
@@ -78,7 +86,9 @@ def _inspected(
             continue
         tokens = max(len(attention.source_pieces), len(attention.target_output_pieces))
         if tokens > MAX_TOKENS:
-            notes.append(f"{run.label}: sentence {number} has {tokens} tokens; at most {MAX_TOKENS} can be drawn.")
+            notes.append(
+                f"{run.label}: sentence {number} has {tokens} tokens; at most {MAX_TOKENS} can be drawn."
+            )
         else:
             yield Inspected(run.label, number, text, translation.text, attention, beam_tree)
 
@@ -86,14 +96,20 @@ def _inspected(
 def attention_section(shown: Sequence[Inspected], notes: Sequence[str]) -> Section:
     content = {"parts": TITLES, "shown": shown} if shown else None
     data = [
-        {"source": sentence.source, "translation": sentence.translation, "parts": _as_data(sentence.attention)}
+        {
+            "source": sentence.source,
+            "translation": sentence.translation,
+            "parts": _as_data(sentence.attention),
+        }
         for sentence in shown
     ]
     return Section("attention", "Attention", content, notes, data={"attention": data})
 
 
 def _as_data(attention: Attention) -> dict[str, dict[str, Any]]:
-    """Returns the weights of each part that the model has in steps of 1/255, with the tokens and titles of the axes."""
+    """Returns the weights of each part that the model has in steps of 1/255, with the tokens and
+    titles of the axes.
+    """
     parts = {}
     for name in TITLES:
         weights, (queries, keys) = getattr(attention, name), axes(attention, name)
@@ -111,7 +127,9 @@ def _as_data(attention: Attention) -> dict[str, dict[str, Any]]:
 
 
 def entropy(weights: Float[np.ndarray, "N H Q K"]) -> Float[np.ndarray, "N H"]:
-    """Returns the entropy of each head in bits, the mean over its queries. 0: every query reads a single token."""
+    """Returns the entropy of each head in bits, the mean over its queries. 0: every query reads a
+    single token.
+    """
     logs = np.log2(weights, out=np.zeros_like(weights), where=weights > 0)
     return -(weights * logs).sum(-1).mean(-1)
 

@@ -18,11 +18,14 @@ FOLDER = Path(__file__).parent / "templates"
 NAMED = 3  # runs in the title, at most
 
 
-def make_page(paths: Sequence[Path], split: str | None, data: str | None, texts: Sequence[str], count: int) -> str:
+def make_page(
+    paths: Sequence[Path], split: str | None, data: str | None, texts: Sequence[str], count: int
+) -> str:
     """Returns the page on the runs in `paths`. Raises UserError if one of them is not a workdir.
 
-    It compares evaluations of `split`, of the run `data` if given. None: the split that most runs were evaluated on, or
-    valid if several tie. It shows attention for the source sentences `texts`, and for `count` sentences of the split.
+    It compares evaluations of `split`, of the run `data` if given. None: the split that most runs
+    were evaluated on, or valid if several tie. It shows attention for the source sentences `texts`,
+    and for `count` sentences of the split.
     """
     runs = read_runs(paths, "WORKDIR")
     compared = scores.compare(runs, split, data)
@@ -43,8 +46,14 @@ def make_page(paths: Sequence[Path], split: str | None, data: str | None, texts:
 
 
 def render(title: str, parts: Sequence[sections.Section]) -> str:
-    """Returns the page. Its policy lets browsers run only the page's own scripts, and load nothing."""
-    scripts = [_script(vl_convert.javascript_bundle()), _script((FOLDER / "page.js").read_text("utf-8"))]
+    """Returns the page.
+
+    Its policy lets browsers run only the page's own scripts, and load nothing.
+    """
+    scripts = [
+        _script(vl_convert.javascript_bundle()),
+        _script((FOLDER / "page.js").read_text("utf-8")),
+    ]
     policy = (
         f"default-src 'none'; script-src {' '.join(map(_hash, scripts))}; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
@@ -53,7 +62,10 @@ def render(title: str, parts: Sequence[sections.Section]) -> str:
     for section in parts:
         data |= section.data
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(FOLDER), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
+        loader=jinja2.FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     return environment.get_template("page.html").render(
@@ -61,13 +73,16 @@ def render(title: str, parts: Sequence[sections.Section]) -> str:
         sections=parts,
         policy=policy,
         style=(FOLDER / "page.css").read_text("utf-8"),
-        data=json.loads(json.dumps(data), parse_constant=lambda _: None),  # numbers that are not finite become null
+        # numbers that are not finite become null
+        data=json.loads(json.dumps(data), parse_constant=lambda _: None),
         scripts=scripts,
     )
 
 
 def _script(text: str) -> str:
-    """Returns a script that defines no global names but those it assigns to `window`, and cannot end its element."""
+    """Returns a script that defines no global names but those it assigns to `window`, and cannot
+    end its element.
+    """
     return "(() => {\n" + text.replace("</script", "<\\/script") + "\n})();"
 
 

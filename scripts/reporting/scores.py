@@ -22,14 +22,16 @@ from transformer.support.errors import UserError
 
 SAMPLES = 1000  # of the bootstrap
 SENTENCES = 20  # that differ most
-FREQUENCIES = (1, 2, 4, 8, 16, 32, 64, 128)  # the least number of occurrences in the references of each group's words
+# the least number of occurrences in the references of each group's words
+FREQUENCIES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 class Comparison(NamedTuple):
-    """The chosen evaluations as systems, the result of `make_result`, and notes on missing evaluations.
+    """The chosen evaluations as systems, the result of `make_result`, and notes on missing
+    evaluations.
 
-    Without a comparable evaluation, `result` is None and there are no systems. `chosen` are the evaluations by the
-    labels of the runs.
+    Without a comparable evaluation, `result` is None and there are no systems. `chosen` are the
+    evaluations by the labels of the runs.
     """
 
     systems: Sequence[System]
@@ -54,7 +56,9 @@ def compare(runs: Sequence[RecordedRun], split: str | None, data: str | None) ->
             evaluations[run] = read_evaluations(run.workdir)
         except UserError as error:
             notes.append(str(error))
-    names_by_run = [{evaluation.split for evaluation in candidates} for candidates in evaluations.values()]
+    names_by_run = [
+        {evaluation.split for evaluation in candidates} for candidates in evaluations.values()
+    ]
     splits = collections.Counter(itertools.chain(*names_by_run))
     names = [name_split(name, data) for name in ([split] if split else SPLITS)]
     names += [] if split or data else splits
@@ -64,7 +68,10 @@ def compare(runs: Sequence[RecordedRun], split: str | None, data: str | None) ->
         if of_split := [evaluation for evaluation in candidates if evaluation.split == split]:
             chosen[run.label] = max(of_split, key=operator.methodcaller("rank", run.best_step))
         else:
-            flags = [f"--{flag}={part}" for flag, part in zip(("split", "data"), split.split(" of ", 1), strict=False)]
+            flags = [
+                f"--{flag}={part}"
+                for flag, part in zip(("split", "data"), split.split(" of ", 1), strict=False)
+            ]
             command = evaluate_command(run.workdir.path, flags)
             notes.append(f"{run.label} has no evaluation of the split {split}; run {command}")
     if not chosen:
@@ -81,7 +88,9 @@ def compare(runs: Sequence[RecordedRun], split: str | None, data: str | None) ->
 
 def section(compared: Comparison) -> Section:
     if compared.result is None:
-        return Section("scores", "Scores", None, [*compared.notes, "There are no scores to compare."])
+        return Section(
+            "scores", "Scores", None, [*compared.notes, "There are no scores to compare."]
+        )
     result = compared.result
     names = {system.label: system.name for system in compared.systems}
     words = [
@@ -98,7 +107,9 @@ def section(compared: Comparison) -> Section:
     ]
     charts = {
         "lengths": grouped_bars(lengths, "tokens of the reference", "BLEU", "sentences").to_dict(),
-        "frequencies": grouped_bars(words, "occurrences of the word in the references", "F1 (%)", "words").to_dict(),
+        "frequencies": grouped_bars(
+            words, "occurrences of the word in the references", "F1 (%)", "words"
+        ).to_dict(),
     }
     panels = {
         "lengths": "BLEU by the length of the reference in tokens, the mean over seeds",
@@ -115,10 +126,11 @@ def section(compared: Comparison) -> Section:
 
 
 def f1_by_frequency(hypotheses: Sequence[str], references: Sequence[str]) -> list[dict[str, Any]]:
-    """Returns the F1 score of words in percent as `score`, by the frequency of the word in all references as `group`.
+    """Returns the F1 score of words in percent as `score`, by the frequency of the word in all
+    references as `group`.
 
-    A word of a hypothesis is found if its reference has it as well, as often as that has it. Words are separated by
-    spaces. Groups without words are left out.
+    A word of a hypothesis is found if its reference has it as well, as often as that has it. Words
+    are separated by spaces. Groups without words are left out.
     """
     frequency = collections.Counter(word for line in references for word in line.split())
     matched = collections.Counter()
@@ -129,7 +141,8 @@ def f1_by_frequency(hypotheses: Sequence[str], references: Sequence[str]) -> lis
         expected = collections.Counter(reference.split())
         for counts, total in ((words & expected, matched), (expected, wanted), (words, produced)):
             for word, count in counts.items():
-                total[bisect.bisect(FREQUENCIES, frequency[word]) - 1] += count  # group -1: no reference has the word
+                # group -1: no reference has the word
+                total[bisect.bisect(FREQUENCIES, frequency[word]) - 1] += count
     most = [*(least - 1 for least in FREQUENCIES[1:]), None]
     return [
         {
@@ -152,7 +165,11 @@ def grouped_bars(rows: Sequence[Mapping[str, Any]], x: str, y: str, count: str) 
     groups = list(dict.fromkeys(row["group"] for row in rows))
     systems = list(dict.fromkeys(row["system"] for row in rows))
     legend = alt.Legend(title=None, orient="top") if len(systems) > 1 else None
-    tips = ["system:N", alt.Tooltip("group:N", title=x), alt.Tooltip("mean(score):Q", title=y, format=".2f")]
+    tips = [
+        "system:N",
+        alt.Tooltip("group:N", title=x),
+        alt.Tooltip("mean(score):Q", title=y, format=".2f"),
+    ]
     return (
         alt.Chart(alt.InlineData(values=list(rows)))
         .mark_bar()

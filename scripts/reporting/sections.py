@@ -30,7 +30,8 @@ HEADER = (
     "validation data",
     "note",
 )
-# The quantities in the lines of metrics.jsonl, with their splits; the metrics of translations stand between the two.
+# The quantities in the lines of metrics.jsonl, with their splits; the metrics of translations stand
+# between the two.
 LOSSES = (("loss", "train"), ("loss", "valid"), ("perplexity", "valid"))
 OTHERS = (
     ("accuracy", "valid"),
@@ -64,7 +65,9 @@ class Section(NamedTuple):
 
 def runs_section(runs: Sequence[RecordedRun], systems: Sequence[System]) -> Section:
     """Returns the section. A run without a score is in none of the `systems`."""
-    names = {evaluation.workdir: system.name for system in systems for evaluation in system.evaluations}
+    names = {
+        evaluation.workdir: system.name for system in systems for evaluation in system.evaluations
+    }
     note = "has no checkpoint: the sections on attention and beam search leave it out."
     notes = [f"{run.label} {note}" for run in runs if not run.has_checkpoint]
     rows = [_row(run, names.get(run.workdir.path, "")) for run in runs]
@@ -118,7 +121,10 @@ def curve_section(runs: Sequence[RecordedRun]) -> Section:
     panels = {}
     for metric, split in (*LOSSES, *((name, "valid") for name in metrics_in("log")), *OTHERS):
         # Systems without the metric stay, so that each has the same colour in all panels.
-        members = {label: [run for run in runs if curves.points(run, metric, split)] for label, runs in systems.items()}
+        members = {
+            label: [run for run in runs if curves.points(run, metric, split)]
+            for label, runs in systems.items()
+        }
         if any(members.values()):
             name = f"curve-{split}-{metric}"
             charts[name] = panel(members, metric, split).to_dict()
@@ -127,14 +133,18 @@ def curve_section(runs: Sequence[RecordedRun]) -> Section:
 
 
 def panel(systems: Mapping[str, Sequence[RecordedRun]], metric: str, split: str) -> alt.LayerChart:
-    """Returns the curves of one quantity, with the points' values on hover and a zoom named `zoom` over the steps."""
+    """Returns the curves of one quantity, with the points' values on hover and a zoom named `zoom`
+    over the steps.
+    """
     points = [
         {"system": label, "run": run.label, "step": step, "value": value}
         for label, members in systems.items()
         for run in members
         for step, value in curves.points(run, metric, split).items()
     ]
-    nearest = alt.selection_point(name="nearest", nearest=True, on="pointermove", fields=["step", "run"], empty=False)
+    nearest = alt.selection_point(
+        name="nearest", nearest=True, on="pointermove", fields=["step", "run"], empty=False
+    )
     hover = (
         alt.Chart(alt.InlineData(values=points))
         .mark_point(filled=True, size=50)
@@ -143,9 +153,15 @@ def panel(systems: Mapping[str, Sequence[RecordedRun]], metric: str, split: str)
             y="value:Q",
             opacity=alt.condition(nearest, alt.value(1), alt.value(0)),
             color=alt.Color("system:N"),
-            tooltip=["run:N", "step:Q", alt.Tooltip("value:Q", title=curves.title(metric), format=".5~g")],
+            tooltip=[
+                "run:N",
+                "step:Q",
+                alt.Tooltip("value:Q", title=curves.title(metric), format=".5~g"),
+            ],
         )
         .add_params(nearest, alt.selection_interval(name="zoom", bind="scales", encodings=["x"]))
     )
-    chart = alt.layer(curves.panel(systems, metric, split, HEIGHT, HEIGHT), hover).properties(height=HEIGHT)
+    chart = alt.layer(curves.panel(systems, metric, split, HEIGHT, HEIGHT), hover).properties(
+        height=HEIGHT
+    )
     return chart.configure_legend(orient="top")

@@ -1,13 +1,15 @@
-"""The paper's conclusions from Table 3 (sections 5.4 and 6.2), as contrasts of rows, and their tests.
+"""The paper's conclusions from Table 3 (sections 5.4 and 6.2), as contrasts of rows, and their
+tests.
 
-A contrast is a weighted sum of the means of rows, such as the difference of two, or a slope over several. The test is
-that of one-way analysis of variance: a score is the mean of its row plus noise, whose variance is the same for all
-rows. The rows with several seeds estimate that variance together, with sum(n - 1) degrees of freedom. A contrast with
-weights w then has the variance s^2 sum(w^2 / n), and Student's t distribution gives its p-value. So a row with one
-seed can be compared too, with a wider interval.
+A contrast is a weighted sum of the means of rows, such as the difference of two, or a slope over
+several. The test is that of one-way analysis of variance: a score is the mean of its row plus
+noise, whose variance is the same for all rows. The rows with several seeds estimate that variance
+together, with sum(n - 1) degrees of freedom. A contrast with weights w then has the variance s^2
+sum(w^2 / n), and Student's t distribution gives its p-value. So a row with one seed can be compared
+too, with a wider interval.
 
-All rows are scored on the same sentences, and the noise is that of training. A p-value says whether a difference would
-survive other seeds, not whether it would survive other sentences.
+All rows are scored on the same sentences, and the noise is that of training. A p-value says whether
+a difference would survive other seeds, not whether it would survive other sentences.
 """
 
 import math
@@ -36,7 +38,9 @@ class Contrast(NamedTuple):
     freedom: int
 
     def p_above(self, bound: float) -> float:
-        """Returns the one-sided p-value of the contrast being above `bound`; 1 if all rows have one seed."""
+        """Returns the one-sided p-value of the contrast being above `bound`; 1 if all rows have one
+        seed.
+        """
         if not self.freedom:
             return 1.0
         distance = self.value - bound
@@ -48,7 +52,9 @@ class Contrast(NamedTuple):
         return Contrast(-self.value, self.error, self.freedom).p_above(-bound)
 
     def p_within(self, margin: float) -> float:
-        """Returns the p-value of equivalence by two one-sided tests (Schuirmann 1987): -margin < contrast < margin."""
+        """Returns the p-value of equivalence by two one-sided tests (Schuirmann 1987): -margin <
+        contrast < margin.
+        """
         return max(self.p_above(-margin), self.p_below(margin))
 
 
@@ -75,7 +81,9 @@ def versus(row: str, baseline: str) -> Mapping[str, float]:
 
 
 class Claim(NamedTuple):
-    """A statement about a slope over the sizes of rows: its sign for BLEU and for the logarithm of the perplexity."""
+    """A statement about a slope over the sizes of rows: its sign for BLEU and for the logarithm of
+    the perplexity.
+    """
 
     statement: str
     sizes: Mapping[str, float]
@@ -84,7 +92,9 @@ class Claim(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """A contrast of the runs, the paper's value, the p-value of the claim, and whether it holds: yes, no or unclear."""
+    """A contrast of the runs, the paper's value, the p-value of the claim, and whether it holds:
+    yes, no or unclear.
+    """
 
     contrast: Contrast
     paper: float
@@ -103,20 +113,29 @@ CLAIMS = (
         {"C_ff1024": 1024, "base": 2048, "C_ff4096": 4096},
     ),
     Claim("(D) dropout helps", versus("base", "D_dropout0")),
-    Claim("(D) label smoothing improves BLEU and hurts perplexity", versus("base", "D_smoothing0"), HIGHER, HIGHER),
+    Claim(
+        "(D) label smoothing improves BLEU and hurts perplexity",
+        versus("base", "D_smoothing0"),
+        HIGHER,
+        HIGHER,
+    ),
     Claim("(E) learned positions are as good", versus("E_learned", "base"), EQUAL, EQUAL),
     Claim("the big model is better", versus("big", "base")),
 )
 
 
 def judge(claim: Claim, measure: str, scores: Scores) -> Verdict | None:
-    """Tests a claim on "bleu" of the rows, or on the logarithm of "perplexity"; None with less than two of its rows."""
+    """Tests a claim on "bleu" of the rows, or on the logarithm of "perplexity"; None with less than
+    two of its rows.
+    """
     sizes = {row: size for row, size in claim.sizes.items() if row in scores}
     if len(sizes) < 2:
         return None
     weights = per_doubling(sizes)
     scale = math.log if measure == "perplexity" else float
-    contrast = estimate(weights, {row: [scale(value) for value in values] for row, values in scores.items()})
+    contrast = estimate(
+        weights, {row: [scale(value) for value in values] for row, values in scores.items()}
+    )
     paper = sum(weight * scale(getattr(ROWS[row], measure)) for row, weight in weights.items())
     sign = getattr(claim, measure)
     margin = MARGINS[measure]

@@ -45,12 +45,16 @@ def read_rows(scale: str, names: str | None, overrides: loading.Overrides) -> di
     rows = list(dict.fromkeys(["base", *(names.split(",") if names is not None else rows)]))
     for row in rows:
         if row not in ROWS:
-            raise UserError(f"--rows: there is no row {row}{nearest(row, ROWS)}; the rows are {', '.join(ROWS)}")
+            raise UserError(
+                f"--rows: there is no row {row}{nearest(row, ROWS)}; the rows are {', '.join(ROWS)}"
+            )
     return {row: loading.load_file(f"{config}:{row}", overrides) for row in rows}
 
 
 def make_trials(configs: Mapping[str, Config], seeds: int) -> list[Values]:
-    """Returns the changes from the base row for every row and seed: all rows with seed 0, then seed 1, and so on."""
+    """Returns the changes from the base row for every row and seed: all rows with seed 0, then seed
+    1, and so on.
+    """
     return [changes(configs, row) | {SEED: seed} for seed in range(seeds) for row in configs]
 
 
@@ -61,12 +65,20 @@ def changes(configs: Mapping[str, Config], row: str) -> Values:
 
 
 def recorded_rows(configs: Mapping[str, Config], task: Values) -> dict[str, Config]:
-    """Returns the configurations of rows as a sweep has recorded the base row, whatever the config file says today."""
-    return {row: loading.with_values(configs["base"], task | changes(configs, row)) for row in configs}
+    """Returns the configurations of rows as a sweep has recorded the base row, whatever the config
+    file says today.
+    """
+    return {
+        row: loading.with_values(configs["base"], task | changes(configs, row)) for row in configs
+    }
 
 
-def read_results(folder: Folder, configs: Mapping[str, Config], trials: Sequence[Values]) -> list[RowResult]:
-    """Returns the results of the complete runs of a sweep with these trials, of the rows in `configs`."""
+def read_results(
+    folder: Folder, configs: Mapping[str, Config], trials: Sequence[Values]
+) -> list[RowResult]:
+    """Returns the results of the complete runs of a sweep with these trials, of the rows in
+    `configs`.
+    """
     by_changes = {frozenset(changes(configs, row).items()): row for row in configs}
     results = []
     for number, trial in enumerate(trials):
@@ -75,19 +87,28 @@ def read_results(folder: Folder, configs: Mapping[str, Config], trials: Sequence
         if row and workdir.is_complete():
             lines = read_record(workdir.metrics)
             best = best_validation(lines, configs[row].checkpoint.best_metric)
-            results.append(RowResult(row, best["perplexity"], best["bleu"], training_seconds(lines)))
+            results.append(
+                RowResult(row, best["perplexity"], best["bleu"], training_seconds(lines))
+            )
         elif row is None:
-            logging.warning("%s: is of none of these rows; add the --config flags that it was made with.", workdir.path)
+            logging.warning(
+                "%s: is of none of these rows; add the --config flags that it was made with.",
+                workdir.path,
+            )
     return results
 
 
 def scores(results: Sequence[RowResult], measure: str) -> dict[str, list[float]]:
     """Returns the values of `measure`, an attribute of the results, for each row that has one."""
-    values = {row: [getattr(result, measure) for result in results if result.row == row] for row in ROWS}
+    values = {
+        row: [getattr(result, measure) for result in results if result.row == row] for row in ROWS
+    }
     return {row: measured for row, measured in values.items() if measured}
 
 
 def count_parameters(config: Config) -> int:
     """Returns the number of parameters with a vocabulary of exactly `tokenizer.vocab_size` tokens."""
     vocabulary = config.tokenizer.vocab_size
-    return sum(leaf.size for leaf in jax.tree.leaves(abstract_init(config, vocabulary, vocabulary)[1]))
+    return sum(
+        leaf.size for leaf in jax.tree.leaves(abstract_init(config, vocabulary, vocabulary)[1])
+    )

@@ -28,22 +28,35 @@ MEASURED = ("PPL", "BLEU", "params x10^6", "seeds", "paper: PPL", "BLEU", "param
 
 
 def make_text(configs: Mapping[str, Config], results: Sequence[RowResult], planned: int) -> str:
-    """Returns the table of rows, how it was measured, and the table of claims; `planned` is the number of all runs."""
+    """Returns the table of rows, how it was measured, and the table of claims; `planned` is the
+    number of all runs.
+    """
     perplexities = scores(results, "perplexity")
     bleus = scores(results, "bleu")
-    rows = [_row(name, configs, perplexities.get(name, []), bleus.get(name, [])) for name in configs]
-    text = markdown.table([("row", *SETTINGS, *MEASURED), *rows], [_conditions(configs["base"], results, planned)])
+    rows = [
+        _row(name, configs, perplexities.get(name, []), bleus.get(name, [])) for name in configs
+    ]
+    text = markdown.table(
+        [("row", *SETTINGS, *MEASURED), *rows], [_conditions(configs["base"], results, planned)]
+    )
     if results:
-        text += "\n" + markdown.table([CLAIM_HEADER, *_claims(perplexities, bleus)], [_explanation(bleus)])
+        text += "\n" + markdown.table(
+            [CLAIM_HEADER, *_claims(perplexities, bleus)], [_explanation(bleus)]
+        )
     return text
 
 
 def _row(
     name: str, configs: Mapping[str, Config], perplexities: Sequence[float], bleus: Sequence[float]
 ) -> tuple[str, ...]:
-    """Returns the cells of a row: all settings of the base row, and those that another row changes, as in the paper."""
+    """Returns the cells of a row: all settings of the base row, and those that another row changes,
+    as in the paper.
+    """
     own, base = (_settings(configs[row]) for row in (name, "base"))
-    settings = [str(value) if name == "base" or value != base[column] else "" for column, value in own.items()]
+    settings = [
+        str(value) if name == "base" or value != base[column] else ""
+        for column, value in own.items()
+    ]
     measured = [mean_and_spread(values) if values else "" for values in (perplexities, bleus)]
     paper = ROWS[name]
     return (
@@ -66,7 +79,9 @@ def _settings(config: Config) -> dict[str, object]:
 
 def _conditions(base: Config, results: Sequence[RowResult], planned: int) -> str:
     text = f"The first {base.training.eval_sentences}" if base.training.eval_sentences else "All"
-    search = describe_search({**base.decoding.to_dict(), "beam_size": base.training.eval_beam_size, "shortlist": 0})
+    search = describe_search(
+        {**base.decoding.to_dict(), "beam_size": base.training.eval_beam_size, "shortlist": 0}
+    )
     minutes = sum(result.seconds for result in results) / 60
     languages = f"{base.data.source_language}-{base.data.target_language}"
     return (
@@ -76,7 +91,9 @@ def _conditions(base: Config, results: Sequence[RowResult], planned: int) -> str
     )
 
 
-def _claims(perplexities: Mapping[str, Sequence[float]], bleus: Mapping[str, Sequence[float]]) -> list[tuple[str, ...]]:
+def _claims(
+    perplexities: Mapping[str, Sequence[float]], bleus: Mapping[str, Sequence[float]]
+) -> list[tuple[str, ...]]:
     rows = []
     for claim in CLAIMS:
         bleu = judge(claim, "bleu", bleus)

@@ -23,9 +23,10 @@ from transformer.workdir import open_existing
 def choose(paths: Sequence[Path], arguments: argparse.Namespace) -> list[Evaluation]:
     """Returns one evaluation for each workdir or .json file in `paths`.
 
-    For a workdir it is the only evaluation that agrees with the flags. If several agree, it is the one that
-    transformer.evaluate makes with the same flags. `arguments.evaluate` makes those that are missing, at the end.
-    Raises UserError if a path does not exist, or not exactly one evaluation of a workdir qualifies.
+    For a workdir it is the only evaluation that agrees with the flags. If several agree, it is the
+    one that transformer.evaluate makes with the same flags. `arguments.evaluate` makes those that
+    are missing, at the end. Raises UserError if a path does not exist, or not exactly one
+    evaluation of a workdir qualifies.
     """
     evaluations = [_find(path, arguments) for path in paths]
     for number, path in enumerate(paths):
@@ -88,7 +89,9 @@ def check_comparable(evaluations: Sequence[Evaluation]) -> None:
         path = evaluation.path
         paths = f"{first.path} and {evaluation.path}"
         if isinstance(evaluation.result.get("references"), list):
-            raise UserError(f"{path}: has several references, must have one; evaluate with one --reference=FILE")
+            raise UserError(
+                f"{path}: has several references, must have one; evaluate with one --reference=FILE"
+            )
         if evaluation.references != first.references:
             raise UserError(f"{paths}: have different references, must have the same")
         if evaluation.signatures != first.signatures:

@@ -32,13 +32,17 @@ class RecordedRun:
 
     @property
     def best_step(self) -> int | None:
-        """The step of the best validation in the record, by `checkpoint.best_metric`; None if there is none."""
+        """The step of the best validation in the record, by `checkpoint.best_metric`; None if there
+        is none.
+        """
         best = best_validation(self.record, self.config.checkpoint.best_metric)
         return best and best["step"]
 
 
 def best_validation(record: Sequence[Record], metric: str) -> Record | None:
-    """Returns the line of the best validation by the metric, as training chooses it; None if there is none."""
+    """Returns the line of the best validation by the metric, as training chooses it; None if there
+    is none.
+    """
     scored = [line for line in record if line["split"] == "valid" and metric in line]
     return max(scored, key=lambda line: rank(line[metric], line["loss"], metric), default=None)
 
@@ -49,7 +53,10 @@ def training_seconds(record: Sequence[Record]) -> float:
 
 
 def read_runs(paths: Sequence[Path], flag: str = "--workdir") -> list[RecordedRun]:
-    """Opens the runs, labelled with distinct ends of their paths. Raises UserError, with the flag, if one is none."""
+    """Opens the runs, labelled with distinct ends of their paths.
+
+    Raises UserError, with the flag, if one is none.
+    """
     resolved = [path.resolve() for path in paths]
     if repeated := [path for path in paths if resolved.count(path.resolve()) > 1]:
         raise UserError(f"{flag}={repeated[1]}: is given twice; give it once")
@@ -57,4 +64,7 @@ def read_runs(paths: Sequence[Path], flag: str = "--workdir") -> list[RecordedRu
         labels = ["/".join(path.parts[-length:]) for path in resolved]
         if len(set(labels)) == len(labels):
             break
-    return [RecordedRun(label, *open_existing(path, flag)) for label, path in zip(labels, paths, strict=True)]
+    return [
+        RecordedRun(label, *open_existing(path, flag))
+        for label, path in zip(labels, paths, strict=True)
+    ]

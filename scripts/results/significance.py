@@ -1,12 +1,14 @@
-"""Intervals and p-values of scores and their differences, from the variance over sentences and over seeds.
+"""Intervals and p-values of scores and their differences, from the variance over sentences and over
+seeds.
 
-Sentences. A resample draws all n sentences with replacement, the same ones for every run, so that the difficulty of a
-sentence cancels in differences (paired bootstrap, Koehn 2004).
+Sentences. A resample draws all n sentences with replacement, the same ones for every run, so that
+the difficulty of a sentence cancels in differences (paired bootstrap, Koehn 2004).
 
-One seed a system. All results equal `sacrebleu.significance.PairedTest`, which uses the same resamples; the interval of
-the difference is `estimate_ci` of the differences in the resamples. For a clear difference the p-value is one-sided, so
-that the 95 % interval excludes zero from about p = 0.025 on. The variance over seeds is unknown: interval and p-value
-hold only for these trained models.
+One seed a system. All results equal `sacrebleu.significance.PairedTest`, which uses the same
+resamples; the interval of the difference is `estimate_ci` of the differences in the resamples. For
+a clear difference the p-value is one-sided, so that the 95 % interval excludes zero from about p =
+0.025 on. The variance over seeds is unknown: interval and p-value hold only for these trained
+models.
 
 Several seeds. The variance of a difference of means is the sum of two parts.
 
@@ -14,10 +16,11 @@ Several seeds. The variance of a difference of means is the sum of two parts.
   of the other one.
 - Sentences: the variance in the resamples, minus the interaction of seeds and sentences, which s^2 already contains.
 
-The interval is the difference ± sqrt(t^2 seeds + z^2 sentences), with the quantiles t of Student's distribution and z
-of the normal distribution (Banerjee 1960). It covers at least as often as its two limits: Welch's t-test, and the
-normal interval of the paired bootstrap. Satterthwaite's degrees of freedom of the sum would be too many where the seeds
-happen to agree. The p-value is two-sided: the level at which the interval reaches zero.
+The interval is the difference ± sqrt(t^2 seeds + z^2 sentences), with the quantiles t of Student's
+distribution and z of the normal distribution (Banerjee 1960). It covers at least as often as its
+two limits: Welch's t-test, and the normal interval of the paired bootstrap. Satterthwaite's degrees
+of freedom of the sum would be too many where the seeds happen to agree. The p-value is two-sided:
+the level at which the interval reaches zero.
 
 No p-value is corrected for the number of systems.
 """
@@ -47,11 +50,17 @@ class Sample(NamedTuple):
     def interval(self) -> tuple[float, float]:
         """The 95 % interval of the mean over seeds."""
         noise = _noise([self], self.resampled.mean(0))
-        return noise.interval(float(self.scores.mean())) if noise else _interval(self.resampled.mean(0))
+        return (
+            noise.interval(float(self.scores.mean()))
+            if noise
+            else _interval(self.resampled.mean(0))
+        )
 
 
 class Noise(NamedTuple):
-    """The variance of an estimate over seeds, the degrees of freedom of this variance, and the one over sentences."""
+    """The variance of an estimate over seeds, the degrees of freedom of this variance, and the one
+    over sentences.
+    """
 
     seeds: float
     freedom: float
@@ -76,13 +85,19 @@ class Noise(NamedTuple):
 
 
 def describe(*seeds: int) -> str:
-    """Returns how differences between systems with these numbers of seeds are tested, and what the test leaves out."""
+    """Returns how differences between systems with these numbers of seeds are tested, and what the
+    test leaves out.
+    """
     if max(seeds) == 1:
         return (
             "paired bootstrap over sentences, which does not include the variation between seeds: "
             "train several seeds of each system"
         )
-    borrowed = "; the system with one seed is taken to vary as much as the other" if min(seeds) == 1 else ""
+    borrowed = (
+        "; the system with one seed is taken to vary as much as the other"
+        if min(seeds) == 1
+        else ""
+    )
     return f"Student's t over seeds and paired bootstrap over sentences{borrowed}"
 
 
@@ -97,7 +112,9 @@ def resample(
 
 
 def compare(first: Sample, second: Sample) -> dict[str, Any]:
-    """Returns the second score minus the first, the 95 % interval of this difference, and its p-value."""
+    """Returns the second score minus the first, the 95 % interval of this difference, and its
+    p-value.
+    """
     difference = float(second.scores.mean() - first.scores.mean())
     differences = second.resampled.mean(0) - first.resampled.mean(0)
     if noise := _noise([first, second], differences):
@@ -105,7 +122,8 @@ def compare(first: Sample, second: Sample) -> dict[str, Any]:
         p_value = noise.p_value(difference)
     else:
         sizes = np.abs(differences)
-        # For systems that differ in no resample, sacreBLEU's formula gives the smallest p-value possible.
+        # For systems that differ in no resample, sacreBLEU's formula gives the smallest p-value
+        # possible.
         larger = int((sizes - sizes.mean() > abs(difference)).sum())
         interval = _interval(differences)
         p_value = (larger + 1) / (len(sizes) + 1) if sizes.any() else 1.0
@@ -113,7 +131,8 @@ def compare(first: Sample, second: Sample) -> dict[str, Any]:
 
 
 def _noise(systems: list[Sample], resampled: Float[np.ndarray, "samples"]) -> Noise | None:
-    """Returns the noise of the sum or difference of the systems' means, or None if every system has one seed.
+    """Returns the noise of the sum or difference of the systems' means, or None if every system has
+    one seed.
 
     Args:
       resampled: the sum or difference in the resamples.
@@ -133,7 +152,9 @@ def _noise(systems: list[Sample], resampled: Float[np.ndarray, "samples"]) -> No
         variance = weight * system.scores.var(ddof=1)
         seeds += variance
         squares += variance**2 / freedom
-        interaction += weight * (system.resampled - system.resampled.mean(0)).var(axis=1).sum() / freedom
+        interaction += (
+            weight * (system.resampled - system.resampled.mean(0)).var(axis=1).sum() / freedom
+        )
     freedom = seeds**2 / squares if squares else 1.0
     return Noise(float(seeds), float(freedom), max(0.0, float(resampled.var() - interaction)))
 

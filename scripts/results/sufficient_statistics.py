@@ -1,4 +1,6 @@
-"""Metrics of any subset of sentences, from sums of sufficient statistics of each: resampling reads no text again."""
+"""Metrics of any subset of sentences, from sums of sufficient statistics of each: resampling reads
+no text again.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -26,14 +28,17 @@ class AdditiveMetric(NamedTuple):
 
 
 def additive_metrics(language: Language, names: Sequence[str] = ()) -> dict[str, AdditiveMetric]:
-    """Returns the metrics whose differences are tested: `bleu`, `chrf`, and the named ones that are means.
+    """Returns the metrics whose differences are tested: `bleu`, `chrf`, and the named ones that are
+    means.
 
     Raises UserError if the tokenizer that computed the scores is not installed.
     """
     bleu = make_bleu(language.tokenizer)
     if not bleu.tokenizer_signature.startswith(language.tokenizer):
         package = f"sacrebleu[{language.tokenizer.removesuffix('-mecab')}]"
-        raise UserError(f"the scores need sacreBLEU's tokenizer {language.tokenizer}; pip install '{package}'")
+        raise UserError(
+            f"the scores need sacreBLEU's tokenizer {language.tokenizer}; pip install '{package}'"
+        )
     metrics = {"bleu": _corpus_metric(bleu), "chrf": _corpus_metric(CHRF())}
     return metrics | {name: _mean_metric(name, language) for name in names if METRICS[name].is_mean}
 
@@ -41,15 +46,22 @@ def additive_metrics(language: Language, names: Sequence[str] = ()) -> dict[str,
 def _corpus_metric(metric: Metric) -> AdditiveMetric:
     # sacreBLEU's own paired bootstrap calls these methods; public ones would read the text again.
     return AdditiveMetric(
-        lambda hypotheses, references: np.array(metric._extract_corpus_statistics(hypotheses, [references])),
-        lambda sums: np.apply_along_axis(lambda row: metric._compute_score_from_stats(row).score, -1, sums),
+        lambda hypotheses, references: np.array(
+            metric._extract_corpus_statistics(hypotheses, [references])
+        ),
+        lambda sums: np.apply_along_axis(
+            lambda row: metric._compute_score_from_stats(row).score, -1, sums
+        ),
     )
 
 
 def _mean_metric(name: str, language: Language) -> AdditiveMetric:
     def statistics(hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
         pairs = zip(hypotheses, references, strict=True)
-        scores = [METRICS[name].compute([hypothesis], [[reference]], language) for hypothesis, reference in pairs]
+        scores = [
+            METRICS[name].compute([hypothesis], [[reference]], language)
+            for hypothesis, reference in pairs
+        ]
         return np.array([[value, 1] for value, _ in scores])
 
     return AdditiveMetric(statistics, lambda sums: sums[..., 0] / sums[..., 1])

@@ -1,4 +1,6 @@
-"""Systems, which are groups of evaluations that differ only in the seed of their runs, and how they are described."""
+"""Systems, which are groups of evaluations that differ only in the seed of their runs, and how they
+are described.
+"""
 
 import statistics
 import string
@@ -22,7 +24,10 @@ TIE_BREAKERS = (
 
 
 class System(NamedTuple):
-    """Evaluations with different seeds. `differences` holds its values of the settings in which the systems differ."""
+    """Evaluations with different seeds.
+
+    `differences` holds its values of the settings in which the systems differ.
+    """
 
     label: str
     differences: Settings
@@ -35,7 +40,9 @@ class System(NamedTuple):
 
 
 def describe_settings(differences: Settings) -> str:
-    """Returns the settings in which a system differs from others; "" if they are too many for a name."""
+    """Returns the settings in which a system differs from others; "" if they are too many for a
+    name.
+    """
     if len(differences) > MAX_NAMED or "evaluation" in differences:  # a path, too long for a name
         return ""
     short = {key: key if key.endswith(".name") else key.rpartition(".")[2] for key in differences}
@@ -43,11 +50,18 @@ def describe_settings(differences: Settings) -> str:
 
 
 def group_systems(evaluations: Sequence[Evaluation]) -> list[System]:
-    """Returns systems in the order of their first evaluations. Raises UserError if an evaluation is given twice."""
-    settings = [evaluation.settings | _break_tie(evaluation, evaluations) for evaluation in evaluations]
+    """Returns systems in the order of their first evaluations.
+
+    Raises UserError if an evaluation is given twice.
+    """
+    settings = [
+        evaluation.settings | _break_tie(evaluation, evaluations) for evaluation in evaluations
+    ]
     systems = []
     for differences, members in grouped(evaluations, settings):
-        label = string.ascii_uppercase[len(systems)] if len(systems) < 26 else f"S{len(systems) + 1}"
+        label = (
+            string.ascii_uppercase[len(systems)] if len(systems) < 26 else f"S{len(systems) + 1}"
+        )
         systems.append(System(label, differences, tuple(members)))
     return systems
 
@@ -58,20 +72,30 @@ def grouped(items: Sequence[T], settings: Sequence[Settings]) -> list[tuple[Sett
     for item, own in zip(items, settings, strict=True):
         groups.setdefault(settings.index(own), []).append(item)
     keys = differing_keys(settings)
-    return [({key: settings[first].get(key) for key in keys}, members) for first, members in groups.items()]
+    return [
+        ({key: settings[first].get(key) for key in keys}, members)
+        for first, members in groups.items()
+    ]
 
 
 def _break_tie(evaluation: Evaluation, evaluations: Sequence[Evaluation]) -> Settings:
-    """Returns what separates an evaluation from those with the same settings and seed, if there are any."""
+    """Returns what separates an evaluation from those with the same settings and seed, if there are
+    any.
+    """
     same = [candidate for candidate in evaluations if candidate.settings == evaluation.settings]
     for tie_breaker in TIE_BREAKERS:
-        if len({(candidate.config.seed, *tie_breaker(candidate).values()) for candidate in same}) == len(same):
+        if len(
+            {(candidate.config.seed, *tie_breaker(candidate).values()) for candidate in same}
+        ) == len(same):
             return tie_breaker(evaluation)
     raise UserError(f"{evaluation.path}: is given twice; give it once")
 
 
 def describe_search(decoding: Settings) -> str:
-    """Returns the search in words. A CTC search with a beam of 1 takes the most likely label of each frame."""
+    """Returns the search in words.
+
+    A CTC search with a beam of 1 takes the most likely label of each frame.
+    """
     beam = f"beam {decoding['beam_size']}, alpha {decoding['length_penalty']}"
     if (form := decoding["length_penalty_form"]) != "gnmt":
         beam += f", form {form}"
@@ -82,13 +106,17 @@ def describe_search(decoding: Settings) -> str:
 
 
 def describe_checkpoints(steps: Iterable[int], averaged: int) -> str:
-    """Returns the steps of the checkpoints that the seeds were decoded with, and how many were averaged."""
+    """Returns the steps of the checkpoints that the seeds were decoded with, and how many were
+    averaged.
+    """
     mean = f"mean of {averaged} checkpoints, " if averaged > 1 else ""
     numbers = sorted(set(steps))
     return f"{mean}step{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
 def mean_and_spread(values: Sequence[float], form: str = ".2f") -> str:
-    """Returns the mean, followed by ± and the sample standard deviation if there are several values."""
+    """Returns the mean, followed by ± and the sample standard deviation if there are several
+    values.
+    """
     mean = f"{statistics.mean(values):{form}}"
     return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):{form}}"

@@ -19,9 +19,13 @@ class Table(NamedTuple):
 
 def make_text(result: Result) -> str:
     """Returns the object that `result.make_result` returns as text."""
-    tables = [table(result) for table in (setting_table, score_table, run_table, difference_table, length_table)]
+    tables = [
+        table(result)
+        for table in (setting_table, score_table, run_table, difference_table, length_table)
+    ]
     parts = [[describe_decoding(result)]]
-    parts += [[title, *_aligned(rows)] for title, rows in tables if len(rows) != 1]  # 1: only a header
+    # 1: only a header
+    parts += [[title, *_aligned(rows)] for title, rows in tables if len(rows) != 1]
     parts += [_sentences(result, difference) for difference in result["differences"]]
     parts.append(_worst(result))
     parts.append(["Signatures", *_aligned(list(result["signatures"].items()))])
@@ -34,8 +38,12 @@ def describe_decoding(result: Result) -> str:
     for system in result["systems"]:
         steps = [run["step"] for run in system["runs"]]
         averaged = system["runs"][0]["averaged"]
-        decodings[system["label"]] = f"{describe_search(system['decoding'])}, {describe_checkpoints(steps, averaged)}"
-    return "; ".join([f"{result['text']}, {counted(result['sentences'], 'sentence')}", *_labelled(decodings)])
+        decodings[system["label"]] = (
+            f"{describe_search(system['decoding'])}, {describe_checkpoints(steps, averaged)}"
+        )
+    return "; ".join(
+        [f"{result['text']}, {counted(result['sentences'], 'sentence')}", *_labelled(decodings)]
+    )
 
 
 def setting_table(result: Result) -> Table:
@@ -50,7 +58,10 @@ def score_table(result: Result) -> Table:
     rows = [["", "seeds", *names]]
     for system in result["systems"]:
         seeds = ", ".join(str(run["seed"]) for run in system["runs"])
-        cells = [mean_and_spread([run[name] for run in system["runs"]], METRICS[name].format) for name in names]
+        cells = [
+            mean_and_spread([run[name] for run in system["runs"]], METRICS[name].format)
+            for name in names
+        ]
         intervals = [_interval(system[name], METRICS[name].format) for name in names]
         rows.append([system["label"], seeds, *map(" ".join, zip(cells, intervals, strict=True))])
     title = "Scores: mean ± standard deviation over seeds [95 % interval]"
@@ -67,7 +78,9 @@ def run_table(result: Result) -> Table:
     for system in result["systems"]:
         for run in system["runs"]:
             scores = [f"{run[name]:{METRICS[name].format}}" for name in names]
-            rows.append([system["label"], str(run["seed"]), *scores, *(run[name] for name in others)])
+            rows.append(
+                [system["label"], str(run["seed"]), *scores, *(run[name] for name in others)]
+            )
     return Table("Runs (a + after the commit: with uncommitted changes)", rows)
 
 
@@ -83,7 +96,10 @@ def difference_table(result: Result) -> Table:
         for name in names:
             tested = difference[name]
             form = f"+{METRICS[name].format}"
-            cells += [f"{tested['difference']:{form}} {_interval(tested, form)}", f"{tested['p_value']:.4f}"]
+            cells += [
+                f"{tested['difference']:{form}} {_interval(tested, form)}",
+                f"{tested['p_value']:.4f}",
+            ]
         rows.append(cells)
     return Table(f"Differences [95 % interval], p by {'. '.join(_labelled(methods))}", rows)
 
@@ -95,7 +111,9 @@ def length_table(result: Result) -> Table:
         scores = [group["bleu"][label] for label in labels]
         differences = [f"{score - scores[0]:+.2f}" for score in scores[1:]]
         length = " to ".join(map(str, sorted({group["shortest"], group["longest"]})))
-        rows.append([length, str(group["sentences"]), *(f"{score:.2f}" for score in scores), *differences])
+        rows.append(
+            [length, str(group["sentences"]), *(f"{score:.2f}" for score in scores), *differences]
+        )
     return Table("BLEU by length of the reference", rows)
 
 
@@ -103,11 +121,15 @@ def _sentences(result: Result, compared: Result) -> list[str]:
     if not compared["sentences"]:
         return []
     baseline, system = labels = compared["baseline"], compared["system"]
-    seeds = {system["label"]: [run["seed"] for run in system["runs"]] for system in result["systems"]}
+    seeds = {
+        system["label"]: [run["seed"] for run in system["runs"]] for system in result["systems"]
+    }
     lines = [f"Sentences in which {baseline} and {system} differ most, by chrF"]
     for sentence in compared["sentences"]:
         chrf = ", ".join(f"{label} {sentence['chrf'][label]:.1f}" for label in labels)
-        lines.append(f"line {sentence['line']}: {chrf}, {system} - {baseline} {sentence['difference']:+.1f}")
+        lines.append(
+            f"line {sentence['line']}: {chrf}, {system} - {baseline} {sentence['difference']:+.1f}"
+        )
         rows = [["  reference", sentence["reference"]]]
         for label in labels:
             for seed, hypothesis in zip(seeds[label], sentence["hypotheses"][label], strict=True):
@@ -121,11 +143,15 @@ def _worst(result: Result) -> list[str]:
     for sentence in result["worst"]:
         lines.append(f"line {sentence['line']}: chrF {sentence['chrf']:.1f}")
         rows = [["  source", "", "", sentence["source"]]]
-        rows.append(["  reference", "", f"{sentence['reference_length']} characters", sentence["reference"]])
+        rows.append(
+            ["  reference", "", f"{sentence['reference_length']} characters", sentence["reference"]]
+        )
         seeds = (run["seed"] for run in result["systems"][0]["runs"])
         values = (sentence["model_scores"], sentence["hypothesis_lengths"], sentence["hypotheses"])
         for seed, score, length, hypothesis in zip(seeds, *values, strict=True):
-            rows.append([f"  seed {seed}", f"model score {score:.2f}", f"{length} characters", hypothesis])
+            rows.append(
+                [f"  seed {seed}", f"model score {score:.2f}", f"{length} characters", hypothesis]
+            )
         lines += _aligned(rows)
     return lines
 
@@ -133,7 +159,11 @@ def _worst(result: Result) -> list[str]:
 def _labelled(texts: dict[str, str]) -> list[str]:
     """Returns the texts with their labels, or the text that all of them share."""
     distinct = set(texts.values())
-    return list(distinct) if len(distinct) == 1 else [f"{label}: {text}" for label, text in texts.items()]
+    return (
+        list(distinct)
+        if len(distinct) == 1
+        else [f"{label}: {text}" for label, text in texts.items()]
+    )
 
 
 def _metrics(objects: Sequence[Result]) -> list[str]:
@@ -150,4 +180,7 @@ def _interval(score: Result, form: str) -> str:
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Returns the rows as lines, with columns two spaces apart."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]

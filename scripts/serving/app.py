@@ -32,8 +32,13 @@ PAGE = Path(__file__).parent / "page"
 CERTAIN = 90.0  # percent; 0.3 % of the English words of Multi30k are German with this confidence
 
 
-def make_app(models: Sequence[ServedModel], limits: Limits, keys: Sequence[str], metrics: Metrics) -> ASGIApp:
-    """Returns the application. With `keys`, those who ask for translations must give one of them."""
+def make_app(
+    models: Sequence[ServedModel], limits: Limits, keys: Sequence[str], metrics: Metrics
+) -> ASGIApp:
+    """Returns the application.
+
+    With `keys`, those who ask for translations must give one of them.
+    """
     routes = Routes(models, limits, keys)
     post = {"methods": ["POST"]}
 
@@ -49,11 +54,19 @@ def make_app(models: Sequence[ServedModel], limits: Limits, keys: Sequence[str],
         routes=[
             Route("/translate", routes.limited(routes.translate), **post),
             Route("/detect", routes.limited(routes.detect), **post),
-            *(Route(f"/explore/{f.__name__}", routes.limited(routes.explored(f)), **post) for f in explore.FUNCTIONS),
+            *(
+                Route(f"/explore/{f.__name__}", routes.limited(routes.explored(f)), **post)
+                for f in explore.FUNCTIONS
+            ),
             Route("/languages", routes.languages),
             Route("/frontend/settings", routes.settings),
             Route("/health", routes.health),
-            Route("/metrics", lambda _: Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)),
+            Route(
+                "/metrics",
+                lambda _: Response(
+                    generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST
+                ),
+            ),
             Route("/", lambda _: FileResponse(PAGE / "index.html")),
             Mount("/static", StaticFiles(directory=PAGE)),
         ],
@@ -74,12 +87,17 @@ class Routes:
         self.sources = list(dict.fromkeys(source for source, _ in self.models))
         self.detector = languages.Detector(self.codes)
 
-    def limited(self, route: Callable[[Fields], Awaitable[Any]]) -> Callable[[Request], Awaitable[Response]]:
-        """Returns an endpoint that answers with the route's JSON for the fields of a request, within the limits."""
+    def limited(
+        self, route: Callable[[Fields], Awaitable[Any]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """Returns an endpoint that answers with the route's JSON for the fields of a request,
+        within the limits.
+        """
 
         async def endpoint(request: Request) -> Response:
             try:
-                async with asyncio.timeout(self.limits.seconds):  # a client may send its body slowly
+                # a client may send its body slowly
+                async with asyncio.timeout(self.limits.seconds):
                     fields = await requests.read_fields(request, self.limits)
                     requests.check_key(fields, self.keys)
                     if self._places.locked():  # those whose body comes slowly do not count
@@ -91,7 +109,9 @@ class Routes:
             except UserError as error:
                 raise HTTPException(400, str(error)) from None
             except TimeoutError:
-                raise HTTPException(503, f"the request took more than {self.limits.seconds:g} seconds") from None
+                raise HTTPException(
+                    503, f"the request took more than {self.limits.seconds:g} seconds"
+                ) from None
             except ClientDisconnect:
                 return Response(status_code=requests.CLIENT_CLOSED)
 
@@ -112,7 +132,13 @@ class Routes:
         for model in dict.fromkeys(filter(None, models)):
             chosen = [i for i, other in enumerate(models) if other is model]
             n_best = min(1 + alternatives, model.max_n_best)
-            known = [texts[i] for i in chosen], form, n_best, [controls[i] for i in chosen], glossary
+            known = (
+                [texts[i] for i in chosen],
+                form,
+                n_best,
+                [controls[i] for i in chosen],
+                glossary,
+            )
             found |= zip(chosen, await model.translate(*known), strict=True)
         answer = {"translatedText": [best for best, *_ in found.values()]}
         if detected:
@@ -142,13 +168,21 @@ class Routes:
         return route
 
     async def languages(self, request: Request) -> Response:
-        targets = {code: [target for source, target in self.models if source == code] for code in self.codes}
+        targets = {
+            code: [target for source, target in self.models if source == code]
+            for code in self.codes
+        }
         return JSONResponse(
-            [{"code": code, "name": languages.name(code), "targets": targets[code]} for code in self.codes]
+            [
+                {"code": code, "name": languages.name(code), "targets": targets[code]}
+                for code in self.codes
+            ]
         )
 
     async def settings(self, request: Request) -> Response:
-        source, target = ({"code": code, "name": languages.name(code)} for code in next(iter(self.models)))
+        source, target = (
+            {"code": code, "name": languages.name(code)} for code in next(iter(self.models))
+        )
         return JSONResponse(
             {
                 "apiKeys": bool(self.keys),
@@ -168,7 +202,9 @@ class Routes:
 
     def _direction(self, fields: Fields) -> tuple[str, str]:
         """Returns the codes of source and target that a request names."""
-        return tuple(self._served(requests.read_name(fields, name)) for name in ("source", "target"))
+        return tuple(
+            self._served(requests.read_name(fields, name)) for name in ("source", "target")
+        )
 
     def _served(self, code: str) -> str:
         """Returns the served language that a code such as EN or en-US means, or else the code."""
@@ -205,7 +241,9 @@ class Routes:
         raise HTTPException(400, f"{target} is not available as a target language from {source}")
 
     def _model_or_none(self, source: str, target: str) -> ServedModel | None:
-        """Returns the model of a pair; None for one language twice: as in LibreTranslate, its texts do not change."""
+        """Returns the model of a pair; None for one language twice: as in LibreTranslate, its texts
+        do not change.
+        """
         is_same = source == target and source in self.codes and (source, target) not in self.models
         return None if is_same else self._model(source, target)
 
@@ -221,7 +259,10 @@ def _alternatives(fields: Fields) -> int:
 
 
 async def _error(request: Request, error: Exception) -> Response:
-    """Returns the answer to a request that failed. The log has the place of an error in the code, without texts."""
+    """Returns the answer to a request that failed.
+
+    The log has the place of an error in the code, without texts.
+    """
     if isinstance(error, HTTPException):
         return JSONResponse({"error": error.detail}, error.status_code, error.headers)
     frames = "".join(traceback.format_tb(error.__traceback__))

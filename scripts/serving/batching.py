@@ -18,7 +18,9 @@ class QueueFull(Exception):
 
 
 class Work(NamedTuple):
-    """A kind of work: a function from a list of arguments to a list of results, and the most arguments of a call."""
+    """A kind of work: a function from a list of arguments to a list of results, and the most
+    arguments of a call.
+    """
 
     function: Callable[[list[Any]], Sequence[Any]]
     capacity: int
@@ -32,19 +34,21 @@ class Job(NamedTuple):
 
 
 class Batcher:
-    """A queue for one model. Jobs of one kind that wait together are computed together, the earliest turns first.
+    """A queue for one model. Jobs of one kind that wait together are computed together, the
+    earliest turns first.
 
-    The first jobs of a request have their turn in the next batch, and every further `SHARE` of them a batch later. So
-    short requests pass a long one, which they cannot delay for ever.
+    The first jobs of a request have their turn in the next batch, and every further `SHARE` of them
+    a batch later. So short requests pass a long one, which they cannot delay for ever.
 
-    An idle queue computes a job at once. A busy one waits for as many jobs as in the last batches, at most
-    `wait_seconds` after the first: clients send their next requests when they have the answers of a batch. A job whose
-    future was cancelled leaves the queue. If a batch fails, its jobs are computed one by one, so that only those at
-    fault fail.
+    An idle queue computes a job at once. A busy one waits for as many jobs as in the last batches,
+    at most `wait_seconds` after the first: clients send their next requests when they have the
+    answers of a batch. A job whose future was cancelled leaves the queue. If a batch fails, its
+    jobs are computed one by one, so that only those at fault fail.
 
     Attributes:
       kinds: the kinds of work, by name.
-      report: is called after each batch with its kind, its jobs relative to the most, and its seconds.
+      report: is called after each batch with its kind, its jobs relative to the most, and its
+      seconds.
     """
 
     def __init__(
@@ -76,17 +80,24 @@ class Batcher:
     async def compute(self, kind: str, arguments: Sequence[Any]) -> list[Any]:
         """Returns the results for the arguments.
 
-        Raises UserError if the queue is too short for them, QueueFull if it is now, or the first exception of the work.
+        Raises UserError if the queue is too short for them, QueueFull if it is now, or the first
+        exception of the work.
         """
         if len(arguments) > self.max_jobs:
-            raise UserError(f"the text has {len(arguments)} sentences, must have at most {self.max_jobs}")
-        jobs = [Job(kind, argument, self._batches + i // SHARE, Future()) for i, argument in enumerate(arguments)]
+            raise UserError(
+                f"the text has {len(arguments)} sentences, must have at most {self.max_jobs}"
+            )
+        jobs = [
+            Job(kind, argument, self._batches + i // SHARE, Future())
+            for i, argument in enumerate(arguments)
+        ]
         with self._changed:
             if len(self._jobs) + len(jobs) > self.max_jobs:
                 self._jobs = [job for job in self._jobs if not job.future.cancelled()]
                 if len(self._jobs) + len(jobs) > self.max_jobs:
                     raise QueueFull
-            self._jobs = sorted(self._jobs + jobs, key=lambda job: job.turn)  # stable, so that equal turns keep order
+            # stable, so that equal turns keep order
+            self._jobs = sorted(self._jobs + jobs, key=lambda job: job.turn)
             self._changed.notify()
         futures = [asyncio.wrap_future(job.future) for job in jobs]
         try:
@@ -116,7 +127,9 @@ class Batcher:
         with self._changed:
             while True:
                 self._changed.wait_for(lambda: self._jobs or self._is_closed)
-                self._changed.wait_for(lambda: len(self._jobs) >= wanted or self._is_closed, self.wait_seconds)
+                self._changed.wait_for(
+                    lambda: len(self._jobs) >= wanted or self._is_closed, self.wait_seconds
+                )
                 taken = []
                 others = []
                 for job in self._jobs:

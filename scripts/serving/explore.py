@@ -1,7 +1,7 @@
 """Explanations of one sentence: the model's attention, the scores of translations, the beam search.
 
-Each function returns the answer to a request with these fields. Pieces are those of the Python interface: U+2581
-begins a word, "</s>" is end-of-sentence.
+Each function returns the answer to a request with these fields. Pieces are those of the Python
+interface: U+2581 begins a word, "</s>" is end-of-sentence.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,9 @@ from transformer.decoding.translation import Translation
 
 
 def attention(model: Model, fields: Fields, limits: Limits) -> dict[str, Any]:
-    """Explains `translation` by cross-attention: weights (T, S), the mean of guided heads, or of the last layer."""
+    """Explains `translation` by cross-attention: weights (T, S), the mean of guided heads, or of
+    the last layer.
+    """
     source = _sentence(fields, "q", limits)
     target = _sentence(fields, "translation", limits)
     read = model.attention(source, target)
@@ -30,12 +32,17 @@ def attention(model: Model, fields: Fields, limits: Limits) -> dict[str, Any]:
 
 def score(model: Model, fields: Fields, limits: Limits) -> dict[str, Any]:
     """Scores each of `translations`, a list of texts, in total and by tokens."""
-    source, (targets, _) = _sentence(fields, "q", limits), read_texts(fields, "translations", limits)
+    source, (targets, _) = (
+        _sentence(fields, "q", limits),
+        read_texts(fields, "translations", limits),
+    )
     return {"scores": _as_json(model.score([(source, target) for target in targets]))}
 
 
 def alternatives(model: Model, fields: Fields, limits: Limits) -> dict[str, Any]:
-    """Completes `prefix` with each of the likeliest next tokens, twice as many as the beam has hypotheses."""
+    """Completes `prefix` with each of the likeliest next tokens, twice as many as the beam has
+    hypotheses.
+    """
     source = _whole(model, fields, limits)
     prefix = _sentence({"prefix": "", **fields}, "prefix", limits)
     count = 2 * model.config.decoding.beam_size
@@ -60,7 +67,9 @@ def _whole(model: Model, fields: Fields, limits: Limits) -> str:
     source = _sentence(fields, "q", limits)
     longest = model.config.decoding.max_source_length
     if (tokens := model.num_tokens(source)) > longest:
-        raise HTTPException(400, f"q has {tokens} tokens including end-of-sentence, must have at most {longest}")
+        raise HTTPException(
+            400, f"q has {tokens} tokens including end-of-sentence, must have at most {longest}"
+        )
     return source
 
 

@@ -11,7 +11,8 @@ from py3langid.langid import MODEL_FILE, LanguageIdentifier
 from transformer.data.languages import base_code
 
 FILE = Path(__file__).with_name("languages.tsv")
-NAMES = dict(line.split("\t") for line in FILE.read_text("utf-8").splitlines())  # in English, by code
+# in English, by code
+NAMES = dict(line.split("\t") for line in FILE.read_text("utf-8").splitlines())
 
 # Languages that langid.py knows by another code.
 LABELS = {"nb": "no", "nob": "no", "nor": "no", "nno": "nn", "fil": "tl"}
@@ -45,7 +46,8 @@ def _label(code: str) -> str:
 
 
 class Detector:
-    """Finds the language of a text among a few: naive Bayes on byte n-grams (Lui and Baldwin 2012, langid.py).
+    """Finds the language of a text among a few: naive Bayes on byte n-grams (Lui and Baldwin 2012,
+    langid.py).
 
     A language that langid.py does not know is only found if it is the only one. Of several variants
     of a language the first one is found; of Chinese, the one whose characters the text has.
@@ -62,7 +64,8 @@ class Detector:
         return all(code in self._labels for code in codes)
 
     def __call__(self, text: str, among: Collection[str] | None = None) -> list[dict]:
-        """Returns {"language": code, "confidence": percent} for each language, the most probable one first.
+        """Returns {"language": code, "confidence": percent} for each language, the most probable
+        one first.
 
         `among` are the languages to choose from, by default all. Equally probable ones keep their
         order.

@@ -1,4 +1,6 @@
-"""Measurements for Prometheus, security headers of all answers, and the end of connections that stand still."""
+"""Measurements for Prometheus, security headers of all answers, and the end of connections that
+stand still.
+"""
 
 import asyncio
 import functools
@@ -28,17 +30,30 @@ _TOO_LARGE = {"error": f"the headers have more than {HEADER_BYTES} bytes"}
 
 
 class Metrics:
-    """The measurements of one server. Histograms give quantiles, counters rates: rate(tokens_total[1m]) is tokens/s."""
+    """The measurements of one server.
+
+    Histograms give quantiles, counters rates: rate(tokens_total[1m]) is tokens/s.
+    """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         known = {"registry": self.registry, "namespace": "transformer"}
-        self.requests = Counter("requests", "Requests that were answered", ["route", "status"], **known)
-        self.latency = Histogram("request_seconds", "From request to answer", ["route"], buckets=SECONDS, **known)
-        self.tokens = Counter("tokens", "Tokens of translations, end-of-sentence included", ["pair"], **known)
+        self.requests = Counter(
+            "requests", "Requests that were answered", ["route", "status"], **known
+        )
+        self.latency = Histogram(
+            "request_seconds", "From request to answer", ["route"], buckets=SECONDS, **known
+        )
+        self.tokens = Counter(
+            "tokens", "Tokens of translations, end-of-sentence included", ["pair"], **known
+        )
         self.queue = Gauge("queue", "Sentences and other jobs that wait", ["pair"], **known)
-        self._fill = Histogram("batch_fill", "Jobs / the most of a batch", ["pair", "kind"], buckets=FILL, **known)
-        self._seconds = Histogram("batch_seconds", "Computation of a batch", ["pair"], buckets=SECONDS, **known)
+        self._fill = Histogram(
+            "batch_fill", "Jobs / the most of a batch", ["pair", "kind"], buckets=FILL, **known
+        )
+        self._seconds = Histogram(
+            "batch_seconds", "Computation of a batch", ["pair"], buckets=SECONDS, **known
+        )
 
     def report(self, pair: str, kind: str, fill: float, seconds: float) -> None:
         """Records a batch of the queue of a pair."""
@@ -68,7 +83,10 @@ class Measured:
 
         async def send_measured(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *((k.encode(), v.encode()) for k, v in HEADERS.items())]
+                message["headers"] = [
+                    *message["headers"],
+                    *((k.encode(), v.encode()) for k, v in HEADERS.items()),
+                ]
                 self.measurements.requests.labels(path, message["status"]).inc()
                 self.measurements.latency.labels(path).observe(time.perf_counter() - start)
             await send(message)
@@ -77,9 +95,11 @@ class Measured:
 
 
 def make_server(app: ASGIApp, seconds: float, **options: Any) -> uvicorn.Server:
-    """Returns a server of the application with `Connection`s, and other options of `uvicorn.Config`."""
-    # Without uvicorn's access log, which would have one line a request, and its headers, which name the server.
-    # Its log has a line for each wrong request, and what `app` has logged already.
+    """Returns a server of the application with `Connection`s, and other options of
+    `uvicorn.Config`.
+    """
+    # Without uvicorn's access log, which would have one line a request, and its headers, which name
+    # the server. Its log has a line for each wrong request, and what `app` has logged already.
     known = {
         "log_config": None,
         "log_level": "critical",
@@ -92,10 +112,11 @@ def make_server(app: ASGIApp, seconds: float, **options: Any) -> uvicorn.Server:
 
 
 class Connection(AutoHTTPProtocol):
-    """A connection of uvicorn that does not outlast its limits: headers that trickle, answers that nobody reads.
+    """A connection of uvicorn that does not outlast its limits: headers that trickle, answers that
+    nobody reads.
 
-    It is closed if no request begins in `seconds`, if one takes two times as long, the reading of its answer included,
-    or if its headers are too large.
+    It is closed if no request begins in `seconds`, if one takes two times as long, the reading of
+    its answer included, or if its headers are too large.
     """
 
     def __init__(self, *, seconds: float, **options: Any) -> None:

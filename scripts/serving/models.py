@@ -30,21 +30,23 @@ from transformer.model.kernels import FLOAT32, product_dtype
 from transformer.support.errors import UserError
 from transformer.workdir import split_names
 
-ROWS = (1, 8)  # of the shortest batches: few sentences do not pay for the filler rows of a full batch
+# of the shortest batches: few sentences do not pay for the filler rows of a full batch
+ROWS = (1, 8)
 _CALLS = Work(lambda calls: [call() for call in calls], 1)  # functions without arguments
 
 
 class ServedModel:
     """A model for one pair of languages.
 
-    Batches have one of a few numbers of rows. With products in float32 they all find the same translations; with others
-    all batches are full, so that answers cannot depend on the number of requests either.
+    Batches have one of a few numbers of rows. With products in float32 they all find the same
+    translations; with others all batches are full, so that answers cannot depend on the number of
+    requests either.
 
     Attributes:
       source, target: the codes of the languages. max_n_best: the most translations of a sentence.
       model: the model as loaded, with full batches. explorer: the same with the smallest batches.
-      queue: the queue of its work: the kinds "translate" and "alternatives", which finds `beam_size` translations of a
-        sentence, and "explore", functions without arguments.
+      queue: the queue of its work: the kinds "translate" and "alternatives", which finds
+        `beam_size` translations of a sentence, and "explore", functions without arguments.
       aside, beside: another model with the same parameters, and a queue for what may wait for the
         compiler, which therefore does not delay `queue`. It has only the kind "explore".
     """
@@ -66,13 +68,19 @@ class ServedModel:
         row = self.max_n_best * (SHORTEST + FIRST_EXTRA_LENGTH)
         capacity = max(config.decoding.batch_tokens // row, 1)
         is_exact = product_dtype(config.model.dtype) == FLOAT32 and config.decoding.dtype == "auto"
-        rows = [n for n in ROWS if is_exact and n * row < config.decoding.batch_tokens]  # else rounding may differ
-        self._num_tokens = functools.lru_cache(max_jobs)(model.num_tokens)  # asked twice of a sentence
-        self._models = {n: model.with_decoding(batch_tokens=n * row) for n in rows} | {capacity: model}
+        # else rounding may differ
+        rows = [n for n in ROWS if is_exact and n * row < config.decoding.batch_tokens]
+        # asked twice of a sentence
+        self._num_tokens = functools.lru_cache(max_jobs)(model.num_tokens)
+        self._models = {n: model.with_decoding(batch_tokens=n * row) for n in rows} | {
+            capacity: model
+        }
         self.explorer = next(iter(self._models.values()))
         kinds = {
             "translate": Work(self._translate, capacity),
-            "alternatives": Work(lambda sentences: self.explorer.translate(sentences, self.max_n_best), capacity),
+            "alternatives": Work(
+                lambda sentences: self.explorer.translate(sentences, self.max_n_best), capacity
+            ),
             "explore": _CALLS,
         }
         pair = f"{self.source}-{self.target}"
@@ -89,29 +97,48 @@ class ServedModel:
         for model in self._models.values():
             model.compile()
         self.explorer.compile(self.max_n_best)
-        (one, two), decoding = map(self.explorer.num_tokens, ("1", "1 1")), self.model.config.decoding
+        (one, two), decoding = (
+            map(self.explorer.num_tokens, ("1", "1 1")),
+            self.model.config.decoding,
+        )
         for padded in padded_lengths(longest_text(decoding)):
-            lengths = padded, min(padded, decoding.max_source_length)  # of known texts and of texts to translate
-            text, source = (" ".join(["1"] * (1 + (length - one) // max(two - one, 1))) for length in lengths)
-            for method, arguments in (("score", [[(text, "")]]), ("attention", (text, "")), ("beam_tree", [source])):
+            # of known texts and of texts to translate
+            lengths = padded, min(padded, decoding.max_source_length)
+            text, source = (
+                " ".join(["1"] * (1 + (length - one) // max(two - one, 1))) for length in lengths
+            )
+            for method, arguments in (
+                ("score", [[(text, "")]]),
+                ("attention", (text, "")),
+                ("beam_tree", [source]),
+            ):
                 with contextlib.suppress(UserError):  # the model has no such method
                     getattr(self.explorer, method)(*arguments)
 
     async def translate(
-        self, sources: Sequence[str], form: str, n_best: int, controls: Sequence[Control], glossary: Glossary
+        self,
+        sources: Sequence[str],
+        form: str,
+        n_best: int,
+        controls: Sequence[Control],
+        glossary: Glossary,
     ) -> list[list[str]]:
-        """Returns the `n_best` translations of each text, best first; fewer if its searches do not find so many.
+        """Returns the `n_best` translations of each text, best first; fewer if its searches do not
+        find so many.
 
-        `form`: "text" or "html". Number N joins the N-th best translation of each sentence, or its last one.
-        `controls` has one for each text, whose first sentence has its prefix. Raises UserError if no output can obey
-        one.
+        `form`: "text" or "html". Number N joins the N-th best translation of each sentence, or its
+        last one. `controls` has one for each text, whose first sentence has its prefix. Raises
+        UserError if no output can obey one.
         """
-        split = await asyncio.to_thread(self._split, sources, form)  # so that no request waits for a long one
+        # so that no request waits for a long one
+        split = await asyncio.to_thread(self._split, sources, form)
         sentences = [[piece.text for piece in pieces if piece.is_sentence] for pieces in split]
         jobs = list(itertools.chain(*sentences))
         kind = "translate" if n_best == 1 else "alternatives"
         if glossary.terms or any(map(any, controls)):
-            controls = list(itertools.chain(*map(_controls, sentences, controls, itertools.repeat(glossary))))
+            controls = list(
+                itertools.chain(*map(_controls, sentences, controls, itertools.repeat(glossary)))
+            )
             jobs = await self._controlled_jobs(jobs, controls)
             kind = "explore"
         found = await self.queue.compute(kind, jobs)
@@ -120,7 +147,10 @@ class ServedModel:
         escape = texts.ESCAPES[form]
 
         def insert_marks(piece: texts.Piece, best: Sequence[Translation]) -> list[str]:
-            return [insert(self.explorer, piece.text, piece.marks, one.text, escape) for one in best[:n_best]]
+            return [
+                insert(self.explorer, piece.text, piece.marks, one.text, escape)
+                for one in best[:n_best]
+            ]
 
         calls = list(map(functools.partial, itertools.repeat(insert_marks), translated, found))
         if any(piece.marks for piece in translated):  # these need the model
@@ -146,7 +176,9 @@ class ServedModel:
         found = {}
         for count in set(rows):
             chosen = [i for i in range(len(sentences)) if rows[i] == count]
-            found |= zip(chosen, self._models[count].translate([sentences[i] for i in chosen]), strict=True)
+            found |= zip(
+                chosen, self._models[count].translate([sentences[i] for i in chosen]), strict=True
+            )
         return [found[i] for i in range(len(sentences))]
 
     async def _controlled_jobs(
@@ -189,10 +221,15 @@ class ServedModel:
         return [bisect.bisect_left(shapes, length) for length in lengths]
 
     def _choose_rows(self, lengths: Sequence[int]) -> list[int]:
-        """Returns each sentence's number of rows: the most that the sentences of its padded length fill by half."""
+        """Returns each sentence's number of rows: the most that the sentences of its padded length
+        fill by half.
+        """
         padded = self._padded(lengths)
         counts = collections.Counter(padded)
-        return [max((n for n in self._models if n <= 2 * counts[i]), default=min(self._models)) for i in padded]
+        return [
+            max((n for n in self._models if n <= 2 * counts[i]), default=min(self._models))
+            for i in padded
+        ]
 
     def _fits(self, sentence: str) -> bool:
         return self._num_tokens(sentence) <= self.model.config.decoding.max_source_length
@@ -212,7 +249,9 @@ def _search(model: Model, n_best: int, sentence: str, control: Control) -> list[
 def _controls(sentences: Sequence[str], control: Control, glossary: Glossary) -> list[Control]:
     """Returns the controls of a text's sentences, of which the first has its prefix."""
     if control.required and len(sentences) != 1:
-        raise UserError("required: the text must be one sentence; send each sentence as a text, or a glossary")
+        raise UserError(
+            "required: the text must be one sentence; send each sentence as a text, or a glossary"
+        )
     prefixes = itertools.chain([control.prefix], itertools.repeat(""))
     required = [glossary.required(sentence, control.required) for sentence in sentences]
     return [Control(*known, control.banned) for known in zip(prefixes, required, strict=False)]
@@ -226,17 +265,21 @@ def load_models(
     *queue: Any,
     pairs: Sequence[tuple[str, str]] = (),
 ) -> list[ServedModel]:
-    """Loads the model of each workdir and compiles its programs; `queue`: the other arguments of `ServedModel`.
+    """Loads the model of each workdir and compiles its programs; `queue`: the other arguments of
+    `ServedModel`.
 
-    `pairs`, if there are any, are those of languages that the only model translates. Raises UserError if a model cannot
-    be loaded, does not translate or does not know a language, or if two translate the same pair.
+    `pairs`, if there are any, are those of languages that the only model translates. Raises
+    UserError if a model cannot be loaded, does not translate or does not know a language, or if two
+    translate the same pair.
     """
     models = {}
     for workdir in workdirs:
         model = transformer.load(split_names(workdir), checkpoint, average, **decoding)
         check_translates_sentences(model.config, workdir)
         if STRATEGIES[strategy := model.config.decoding.strategy].samples:
-            raise UserError(f"--workdir={workdir}: decoding.strategy={strategy} is not served; choose a search")
+            raise UserError(
+                f"--workdir={workdir}: decoding.strategy={strategy} is not served; choose a search"
+            )
         pair = source, target = model.config.data.source_language, model.config.data.target_language
         if pair in models:
             raise UserError(

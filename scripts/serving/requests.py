@@ -25,8 +25,9 @@ Fields = dict[str, Any]  # of a request
 class Limits(NamedTuple):
     """The most that clients may ask for.
 
-    body_bytes: of a request. characters, items: of all texts of a request. requests: at a time. seconds: of a request,
-    from its first byte to the answer. shapes: of controls; with 0, controls are refused.
+    body_bytes: of a request. characters, items: of all texts of a request. requests: at a time.
+    seconds: of a request, from its first byte to the answer. shapes: of controls; with 0, controls
+    are refused.
     """
 
     body_bytes: int
@@ -38,7 +39,10 @@ class Limits(NamedTuple):
 
 
 async def read_fields(request: Request, limits: Limits) -> Fields:
-    """Returns the fields of a JSON object or of a form. Raises HTTPException if the body is neither, or too large."""
+    """Returns the fields of a JSON object or of a form.
+
+    Raises HTTPException if the body is neither, or too large.
+    """
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
@@ -55,7 +59,8 @@ async def read_fields(request: Request, limits: Limits) -> Fields:
         if not isinstance(fields, dict):
             raise HTTPException(400, "Invalid JSON format: must be an object")
         return fields
-    if kind in ("", "application/x-www-form-urlencoded"):  # in UTF-8 even if not escaped, as by curl -d
+    # in UTF-8 even if not escaped, as by curl -d
+    if kind in ("", "application/x-www-form-urlencoded"):
         form = urllib.parse.parse_qsl(body.decode(errors="replace"), keep_blank_values=True)
     elif kind == "multipart/form-data":
         form = await _read_multipart(request, header, bytes(body))
@@ -78,7 +83,9 @@ async def _read_multipart(request: Request, header: str, body: bytes) -> list[tu
     async def receive() -> Fields:
         return {"type": "http.request", "body": body}
 
-    headers = [(b"content-type", re.sub("charset", "_", header, flags=re.IGNORECASE).encode("latin-1"))]
+    headers = [
+        (b"content-type", re.sub("charset", "_", header, flags=re.IGNORECASE).encode("latin-1"))
+    ]
     async with Request({**request.scope, "headers": headers}, receive).form(max_files=0) as form:
         return form.multi_items()
 
@@ -90,15 +97,23 @@ def _distinct(pairs: list[tuple[str, Any]]) -> Fields:
 
 
 def check_key(fields: Fields, keys: Sequence[str]) -> None:
-    """Raises HTTPException unless there are no keys or the field `api_key` is one. Takes the same time for all keys."""
+    """Raises HTTPException unless there are no keys or the field `api_key` is one.
+
+    Takes the same time for all keys.
+    """
     given = str(fields.get("api_key") or "").encode("utf-8", "surrogatepass")
     matches = [hmac.compare_digest(given, key.encode()) for key in keys]
     if keys and not any(matches):
-        raise HTTPException(403, "Invalid API key" if given else "Please contact the server operator for an API key")
+        raise HTTPException(
+            403, "Invalid API key" if given else "Please contact the server operator for an API key"
+        )
 
 
 def read_texts(fields: Fields, name: str, limits: Limits) -> tuple[list[str], bool]:
-    """Returns the texts of a field, and whether it is a list. Raises HTTPException if it is missing or too large."""
+    """Returns the texts of a field, and whether it is a list.
+
+    Raises HTTPException if it is missing or too large.
+    """
     value = fields.get(name)
     texts = value if isinstance(value, list) else [value]
     if not value and value != "":
@@ -112,16 +127,22 @@ def read_texts(fields: Fields, name: str, limits: Limits) -> tuple[list[str], bo
 def read_controls(
     fields: Fields, texts: Sequence[str], is_list: bool, limits: Limits
 ) -> tuple[list[Control], Glossary]:
-    """Returns the control of each text, and the glossary of all, whose terms are not among the required phrases yet.
+    """Returns the control of each text, and the glossary of all, whose terms are not among the
+    required phrases yet.
 
-    If the texts are a list, `prefix`, `required` and `banned` are lists with an item for each. Raises HTTPException or
-    UserError if a field is wrong or too large.
+    If the texts are a list, `prefix`, `required` and `banned` are lists with an item for each.
+    Raises HTTPException or UserError if a field is wrong or too large.
     """
     given = {name: fields[name] for name in CHECKS if fields.get(name)}
     check_controls_allowed([*given, *(["glossary"] if fields.get("glossary") else [])], limits)
     glossary = check_glossary(fields.get("glossary") or {})
-    controls = check_controls(texts, given if is_list else {name: [value] for name, value in given.items()})
-    phrases = [[control.prefix, *control.banned, *itertools.chain(*control.required)] for control in controls]
+    controls = check_controls(
+        texts, given if is_list else {name: [value] for name, value in given.items()}
+    )
+    phrases = [
+        [control.prefix, *control.banned, *itertools.chain(*control.required)]
+        for control in controls
+    ]
     phrases += [[term, *translations] for term, translations in glossary.terms]
     _check_size([*filter(None, itertools.chain(*phrases))], limits)
     return controls, glossary
@@ -135,7 +156,9 @@ def check_controls_allowed(names: Sequence[str], limits: Limits) -> None:
 def _check_size(texts: Sequence[str], limits: Limits) -> None:
     for size, limit in ((len(texts), limits.items), (sum(map(len, texts)), limits.characters)):
         if size > limit:
-            raise HTTPException(400, f"Invalid request: request ({size}) exceeds text limit ({limit})")
+            raise HTTPException(
+                400, f"Invalid request: request ({size}) exceeds text limit ({limit})"
+            )
 
 
 def read_name(fields: Fields, name: str) -> str:

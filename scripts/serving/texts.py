@@ -12,10 +12,12 @@ from scripts.serving.inline_tags import Element, Escape, Mark, parse, peel
 from transformer.data.languages import base_code
 from transformer.decoding.control.phrases import is_boundary
 
-_UNSPACED = ("zh", "yue", "ja", "th", "lo", "km", "my")  # languages without spaces between sentences
+# languages without spaces between sentences
+_UNSPACED = ("zh", "yue", "ja", "th", "lo", "km", "my")
 _UNREAD = "script|style|textarea|code|kbd|samp|var|math"  # elements without text to translate
-# Comments, these elements, and tags, as browsers read them: one without its end reaches to the end of the text. So a
-# search never begins again within markup, and its time is linear in the text. Python's HTMLParser takes quadratic time.
+# Comments, these elements, and tags, as browsers read them: one without its end reaches to the end
+# of the text. So a search never begins again within markup, and its time is linear in the text.
+# Python's HTMLParser takes quadratic time.
 _VALUE = r"""=\s*+(?>"[^"]*+"?+|'[^']*+'?+|[^\s>]*+)"""
 _ATTRIBUTES = rf"(?:[^>=]++|{_VALUE})*+"
 _MARKUP = re.compile(
@@ -109,18 +111,24 @@ ESCAPES = {"text": str, "html": lambda text: html.escape(text, quote=False)}
 
 
 def shorten(sentence: str, fits: Callable[[str], bool]) -> list[Piece]:
-    """Returns the sentence in pieces that all fit, cut at the white space nearest to the middle if there is any."""
+    """Returns the sentence in pieces that all fit, cut at the white space nearest to the middle if
+    there is any.
+    """
     if len(sentence) < 2 or fits(sentence):
         return [Piece(True, sentence)]
     middle = len(sentence) / 2
     spaces = [match.span() for match in re.finditer(r"\s+", sentence)]
-    start, end = min(spaces, key=lambda span: abs(sum(span) / 2 - middle), default=(int(middle), int(middle)))
+    start, end = min(
+        spaces, key=lambda span: abs(sum(span) / 2 - middle), default=(int(middle), int(middle))
+    )
     between = Piece(False, sentence[start:end])
     return [*shorten(sentence[:start], fits), between, *shorten(sentence[end:], fits)]
 
 
 def gap(source: str, target: str) -> str:
-    """Returns what separates the translations of two sentences between which the source has nothing."""
+    """Returns what separates the translations of two sentences between which the source has
+    nothing.
+    """
     return " " if base_code(source) in _UNSPACED and base_code(target) not in _UNSPACED else ""
 
 
@@ -137,7 +145,10 @@ def join(pieces: Sequence[Piece], translations: Iterator[str], between: str = ""
 
 
 def _markup(text: str) -> Iterator[tuple[int, int]]:
-    """Yields where markup starts and ends. An element with translate="no" ends with its own end tag, if it has one."""
+    """Yields where markup starts and ends.
+
+    An element with translate="no" ends with its own end tag, if it has one.
+    """
     start, depth = 0, 0  # of an element with translate="no": how many tags of its name are open
     for markup in _MARKUP.finditer(text):
         if depth == 0:
@@ -232,7 +243,8 @@ def _split_line(line: str, language: str, model: Model) -> Iterator[Piece]:
     segments = sentencex.segment(base_code(language), line)
     if "".join(segments) != line:
         segments = [line]
-    elif base_code(language) not in _UNSPACED:  # a point without a space after it may be inside a name
+    # a point without a space after it may be inside a name
+    elif base_code(language) not in _UNSPACED:
         groups = [[]]
         for segment in segments:
             groups[-1].append(segment)

@@ -2,8 +2,9 @@
 
     python -m scripts.sweeping.child MODULE [FLAGS]
 
-Standard input is a pipe that the parent keeps open. It closes when the parent dies, even by SIGKILL. The child then
-sends itself SIGTERM, so that training saves a checkpoint and releases its workdir.
+Standard input is a pipe that the parent keeps open. It closes when the parent dies, even by
+SIGKILL. The child then sends itself SIGTERM, so that training saves a checkpoint and releases its
+workdir.
 """
 
 import os
@@ -22,7 +23,9 @@ LAST_LINES = 5  # of a failed child's log
 
 
 def start(module: str, flags: Sequence[str], **options: Any) -> subprocess.Popen:
-    """Starts the module as a child process, in another session: Ctrl-C in a terminal reaches only the parent."""
+    """Starts the module as a child process, in another session: Ctrl-C in a terminal reaches only
+    the parent.
+    """
     command = [sys.executable, "-m", "scripts.sweeping.child", module, *flags]
     return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, **options)
 
@@ -39,7 +42,8 @@ def _terminate_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    runtime.set_up()  # the module does so too, but then there is a thread already, and malloc would have two arenas
+    # the module does so too, but then there is a thread already, and malloc would have two arenas
+    runtime.set_up()
     threading.Thread(target=_terminate_with_parent, daemon=True).start()
     del sys.argv[0]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

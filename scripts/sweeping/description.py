@@ -1,9 +1,12 @@
-"""Descriptions of sweeps: the trials, the objective and the pruner. Sweep files get this module as their argument.
+"""Descriptions of sweeps: the trials, the objective and the pruner. Sweep files get this module as
+their argument.
 
-A sweep file defines `get_sweep(sweep)` and returns `sweep.listed(...)` or `sweep.search(...)`. Keys are written with
-their group, "optimizer.learning_rate". Listed trials are dictionaries, which `product`, `zipped` and `seeds` make:
+A sweep file defines `get_sweep(sweep)` and returns `sweep.listed(...)` or `sweep.search(...)`. Keys
+are written with their group, "optimizer.learning_rate". Listed trials are dictionaries, which
+`product`, `zipped` and `seeds` make:
 
-    product({"model.dropout": [0.1, 0.3]}, zipped({"model.d_model": [256, 512], "model.d_ff": [1024, 2048]}), seeds(3))
+    product({"model.dropout": [0.1, 0.3]}, zipped({"model.d_model": [256, 512], "model.d_ff": [1024,
+    2048]}), seeds(3))
 
 is 12 trials.
 """
@@ -15,7 +18,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
 from optuna.pruners import BasePruner
 from optuna.samplers import BaseSampler, BruteForceSampler, GridSampler, RandomSampler
 
@@ -33,7 +41,8 @@ class Sweep(NamedTuple):
 
     Attributes:
       trials: the listed values of each trial; empty dictionaries for a search.
-      space: the distributions from which a sampler draws the values of a search; empty for listed trials.
+      space: the distributions from which a sampler draws the values of a search; empty for listed
+          trials.
       objective: the validation metric to optimize.
       sampler: a function from a seed to a sampler for `space`.
       pruner: stops trials whose objective falls behind; None finishes every trial.
@@ -61,15 +70,24 @@ class Sweep(NamedTuple):
         return list(dict.fromkeys(key for values in (*self.trials, self.space) for key in values))
 
     def distribution(self, key: str) -> BaseDistribution:
-        """Returns the distribution of a varied key. A listed key has one that spans its listed values."""
-        return self.space[key] if self.space else _span([values[key] for values in self.trials if key in values])
+        """Returns the distribution of a varied key.
+
+        A listed key has one that spans its listed values.
+        """
+        return (
+            self.space[key]
+            if self.space
+            else _span([values[key] for values in self.trials if key in values])
+        )
 
     def distributions(self, trial: int) -> dict[str, BaseDistribution]:
         """Returns a distribution for every key of the trial."""
         return {key: self.distribution(key) for key in self.space or self.trials[trial]}
 
 
-def listed(trials: Sequence[Mapping[str, Value]], *, objective: str, pruner: BasePruner | None) -> Sweep:
+def listed(
+    trials: Sequence[Mapping[str, Value]], *, objective: str, pruner: BasePruner | None
+) -> Sweep:
     """Returns a sweep of the given trials."""
     trials = tuple(map(dict, trials))
     for number, values in enumerate(trials):
@@ -88,20 +106,29 @@ def search(
     sampler: Callable[[int], BaseSampler],
     pruner: BasePruner | None,
 ) -> Sweep:
-    """Returns a sweep in which a sampler chooses the values of each trial from the results of earlier ones.
+    """Returns a sweep in which a sampler chooses the values of each trial from the results of
+    earlier ones.
 
-    `space` has a distribution of Optuna for each key, such as `FloatDistribution(1e-4, 1e-2, log=True)`. A sampler is
-    for example `lambda seed: optuna.samplers.TPESampler(seed=seed)`. Every trial has its own seed, so that neither a
-    restart nor another machine draws the same values again.
+    `space` has a distribution of Optuna for each key, such as `FloatDistribution(1e-4, 1e-2,
+    log=True)`. A sampler is for example `lambda seed: optuna.samplers.TPESampler(seed=seed)`. Every
+    trial has its own seed, so that neither a restart nor another machine draws the same values
+    again.
     """
     return _check(Sweep(({},) * trials, dict(space), objective, sampler, pruner))
 
 
 def product(*parts: Mapping[str, Sequence[Value]] | Sequence[Mapping[str, Value]]) -> list[Values]:
-    """Returns all combinations. A part maps keys to values, or is a list of trials. The last part varies fastest."""
+    """Returns all combinations.
+
+    A part maps keys to values, or is a list of trials. The last part varies fastest.
+    """
     axes = []
     for part in parts:
-        axes += [zipped({key: values}) for key, values in part.items()] if isinstance(part, Mapping) else [part]
+        axes += (
+            [zipped({key: values}) for key, values in part.items()]
+            if isinstance(part, Mapping)
+            else [part]
+        )
     combinations = []
     for choice in itertools.product(*axes):
         merged = {key: value for values in choice for key, value in values.items()}
@@ -127,7 +154,9 @@ def load_sweep(name: str) -> Sweep:
     sweep = loading.call_function(path, "get_sweep", sys.modules[__name__])
     if not isinstance(sweep, Sweep):
         name = type(sweep).__name__
-        raise UserError(f"--sweep={path}: get_sweep() returned {name}, must return sweep.listed() or sweep.search()")
+        raise UserError(
+            f"--sweep={path}: get_sweep() returned {name}, must return sweep.listed() or sweep.search()"
+        )
     return sweep
 
 
@@ -139,13 +168,17 @@ def extremes(distribution: BaseDistribution) -> list[Value]:
 
 
 def _check(sweep: Sweep) -> Sweep:
-    """Checks a sweep with a few trials in memory: some samplers need a missing package only after several trials."""
+    """Checks a sweep with a few trials in memory: some samplers need a missing package only after
+    several trials.
+    """
     if not sweep.trials:
         raise UserError("the sweep has no trials; give every key at least one value")
     choices = [getattr(distribution, "choices", ()) for distribution in sweep.space.values()]
     for value in itertools.chain(*choices, *(trial.values() for trial in sweep.trials)):
         if not isinstance(value, Value):
-            raise UserError(f"{value!r:.60}: a sweep takes numbers, text, true, false and None; make a config of each")
+            raise UserError(
+                f"{value!r:.60}: a sweep takes numbers, text, true, false and None; make a config of each"
+            )
     try:
         sampler = sweep.sampler(0)
         if isinstance(sampler, GridSampler | BruteForceSampler):
@@ -157,12 +190,16 @@ def _check(sweep: Sweep) -> Sweep:
             trial.should_prune()
             study.tell(trial, float(number))
     except Exception as error:
-        raise UserError(f"the sampler or pruner cannot be used; {type(error).__name__}: {error}") from error
+        raise UserError(
+            f"the sampler or pruner cannot be used; {type(error).__name__}: {error}"
+        ) from error
     return sweep
 
 
 def _span(values: Sequence[Value]) -> BaseDistribution:
-    """Returns a range for numbers, which plots and importances treat as such, and choices for other values."""
+    """Returns a range for numbers, which plots and importances treat as such, and choices for other
+    values.
+    """
     types = {type(value) for value in values}
     if types == {int}:
         return IntDistribution(min(values), max(values))

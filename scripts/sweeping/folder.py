@@ -10,7 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from absl import logging
-from optuna.distributions import check_distribution_compatibility, distribution_to_json, json_to_distribution
+from optuna.distributions import (
+    check_distribution_compatibility,
+    distribution_to_json,
+    json_to_distribution,
+)
 from optuna.samplers import RandomSampler
 
 from configs.rules import HOST, LOG, MESH
@@ -39,17 +43,31 @@ class Folder:
         self.logs = path / "logs"
         self.lock_file = path / ".sweep.lock"  # not .lock, the file of a training run
         self.database = path / "study.db"
-        # The default, as a URI of SQLite: in a plain URL, ? would end the path. SQLAlchemy removes one quotation.
-        self.storage = f"sqlite:///file:{urllib.parse.quote(urllib.parse.quote(str(self.database)))}?uri=true"
+        # The default, as a URI of SQLite: in a plain URL, ? would end the path. SQLAlchemy removes
+        # one quotation.
+        self.storage = (
+            f"sqlite:///file:{urllib.parse.quote(urllib.parse.quote(str(self.database)))}?uri=true"
+        )
 
     def check_own(self) -> None:
-        """Raises UserError if the folder is not a sweep's and has a file or folder that a sweep would write."""
-        foreign = [path.name for path in (self.table, self.database, self.trials, self.configs) if path.exists()]
-        if foreign and not self.record.exists() and not self.lock_file.exists():  # a sweep makes the lock first
-            raise UserError(f"--workdir={self.path}: has {foreign[0]}, but no sweep.json; name a new folder")
+        """Raises UserError if the folder is not a sweep's and has a file or folder that a sweep
+        would write.
+        """
+        foreign = [
+            path.name
+            for path in (self.table, self.database, self.trials, self.configs)
+            if path.exists()
+        ]
+        # a sweep makes the lock first
+        if foreign and not self.record.exists() and not self.lock_file.exists():
+            raise UserError(
+                f"--workdir={self.path}: has {foreign[0]}, but no sweep.json; name a new folder"
+            )
 
     def workdir(self, trial: int) -> Path:
-        """Returns the workdir of a trial that is a training run, or the folder for the result of an evaluation."""
+        """Returns the workdir of a trial that is a training run, or the folder for the result of an
+        evaluation.
+        """
         return self.trials / f"{trial:04}"
 
     def result(self, trial: int) -> Path:
@@ -58,48 +76,75 @@ class Folder:
 
     def lock(self) -> AbstractContextManager[None]:
         """Excludes all other processes and threads of the sweep while the block runs."""
-        return locks.exclusive(self.lock_file, "another process of this sweep", "see if it still runs", LOCK_SECONDS)
+        return locks.exclusive(
+            self.lock_file, "another process of this sweep", "see if it still runs", LOCK_SECONDS
+        )
 
     def describe(self, sweep: Sweep, task: Record) -> Record:
         """Returns the sweep's record, with the study's name.
 
         Raises:
-          UserError: the folder holds another sweep, or this one in a form that Optuna's storage cannot extend.
+          UserError: the folder holds another sweep, or this one in a form that Optuna's storage
+          cannot extend.
         """
-        space = {key: distribution_to_json(distribution) for key, distribution in sweep.space.items()}
-        record = {"objective": sweep.objective, "trials": list(sweep.trials), "space": space, "task": task}
+        space = {
+            key: distribution_to_json(distribution) for key, distribution in sweep.space.items()
+        }
+        record = {
+            "objective": sweep.objective,
+            "trials": list(sweep.trials),
+            "space": space,
+            "task": task,
+        }
         if self.record.exists():
             recorded = self.read()
             if difference := _difference(recorded, json.loads(json.dumps(record))):
-                raise UserError(f"--workdir={self.path}: holds another sweep ({difference}); name another folder")
+                raise UserError(
+                    f"--workdir={self.path}: holds another sweep ({difference}); name another folder"
+                )
             before = recorded_sweep(recorded)
             for key in before.keys:
                 try:
-                    check_distribution_compatibility(before.distribution(key), sweep.distribution(key))
+                    check_distribution_compatibility(
+                        before.distribution(key), sweep.distribution(key)
+                    )
                 except ValueError as error:
                     reason = f"{key} has other values now ({error})"
-                    raise UserError(f"--workdir={self.path}: {reason}; name another folder") from None
+                    raise UserError(
+                        f"--workdir={self.path}: {reason}; name another folder"
+                    ) from None
             name = recorded["study"]
         else:
-            name = f"{self.path.resolve().name}-{secrets.token_hex(4)}"  # unique in a database of several sweeps
+            # unique in a database of several sweeps
+            name = f"{self.path.resolve().name}-{secrets.token_hex(4)}"
         return {"schema_version": SCHEMA_VERSION, "study": name} | record
 
     def read(self) -> Record:
-        """Returns the sweep's record. Raises UserError if there is none, or it is invalid or of another version."""
+        """Returns the sweep's record.
+
+        Raises UserError if there is none, or it is invalid or of another version.
+        """
         if not self.record.exists():
-            raise UserError(f"{self.record}: no such file, so {self.path} is not the folder of a sweep")
+            raise UserError(
+                f"{self.record}: no such file, so {self.path} is not the folder of a sweep"
+            )
 
         def check(record: Record) -> Record:
             version = record["schema_version"]
             _ = record["task"]
             if version != SCHEMA_VERSION:
-                raise UserError(f"schema_version={version}, must be {SCHEMA_VERSION}; name another folder")
+                raise UserError(
+                    f"schema_version={version}, must be {SCHEMA_VERSION}; name another folder"
+                )
             return record
 
         return files.read_json(self.record, check, "name another folder")
 
     def complete_runs(self) -> list[Path]:
-        """Returns the workdirs of the complete trials. Raises UserError if there is none, or trials are evaluations."""
+        """Returns the workdirs of the complete trials.
+
+        Raises UserError if there is none, or trials are evaluations.
+        """
         record = self.read()
         if "from" in record["task"]:
             source = record["task"]["from"]
@@ -114,25 +159,36 @@ class Folder:
                 "continue it"
             )
         left_out = len(trials) - len(complete)
-        logging.info("%s: %d of %d trials are complete, %d left out.", self.path, len(complete), len(trials), left_out)
+        logging.info(
+            "%s: %d of %d trials are complete, %d left out.",
+            self.path,
+            len(complete),
+            len(trials),
+            left_out,
+        )
         return complete
 
 
 def expand_sweeps(names: Sequence[str]) -> list[Path]:
     """Returns the paths, with the complete trials in place of a sweep's folder."""
     folders = map(Folder, map(Path, names))
-    runs = [folder.complete_runs() if folder.record.exists() else [folder.path] for folder in folders]
+    runs = [
+        folder.complete_runs() if folder.record.exists() else [folder.path] for folder in folders
+    ]
     return list(itertools.chain(*runs))
 
 
 def recorded_sweep(record: Record) -> Sweep:
-    """Returns the recorded sweep, to report it without its file: sampler and pruner are not recorded."""
+    """Returns the recorded sweep, to report it without its file: sampler and pruner are not
+    recorded.
+    """
     space = {key: json_to_distribution(text) for key, text in record["space"].items()}
     return Sweep(tuple(record["trials"]), space, record["objective"], RandomSampler, None)
 
 
 def _difference(recorded: Record, record: Record) -> str:
-    """Returns a description of the difference, or an empty string. A sweep may have more trials after those before.
+    """Returns a description of the difference, or an empty string. A sweep may have more trials
+    after those before.
 
     Keys that base.py had not yet when the sweep began had their defaults.
     """
@@ -140,9 +196,13 @@ def _difference(recorded: Record, record: Record) -> str:
     if record["trials"][: len(recorded["trials"])] != recorded["trials"]:
         names.append("trials")
     pairs = [(f"its {name}", recorded[name], record[name]) for name in names]
-    defaults = json.loads(json.dumps({key: declared.default for key, declared in declared_keys().items()}))
+    defaults = json.loads(
+        json.dumps({key: declared.default for key, declared in declared_keys().items()})
+    )
     before = defaults | recorded["task"]
     after = defaults | record["task"]
     ignored = keys_of(MESH, HOST, LOG)  # older records have some of them
-    pairs += [(key, before.get(key), after.get(key)) for key in before | after if key not in ignored]
+    pairs += [
+        (key, before.get(key), after.get(key)) for key in before | after if key not in ignored
+    ]
     return "; ".join(f"{name}: {old} -> {new}" for name, old, new in pairs if old != new)[:500]

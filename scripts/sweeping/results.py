@@ -35,11 +35,15 @@ def publish(study: SweepStudy, folder: Folder, readme: str | None) -> None:
     trials = study.trials()
     sweep = study.sweep
     source = folder.read()["task"].get("from")
-    workdirs = [folder.workdir(number) if source is None else Path(source) for number in range(len(trials))]
+    workdirs = [
+        folder.workdir(number) if source is None else Path(source) for number in range(len(trials))
+    ]
     files.write_text(folder.table, make_csv(trials, sweep, workdirs))
     logging.info("%s", summary(trials, sweep))
     if not (complete := completed(trials)):
-        raise UserError(f"{folder.path}: no trial is complete; {folder.logs} has the output of each")
+        raise UserError(
+            f"{folder.path}: no trial is complete; {folder.logs} has the output of each"
+        )
     if effects := importances(study):
         listed = ", ".join(f"{key} {100 * importance:.3g}%" for key, importance in effects.items())
         importance = f"Importance for {sweep.objective} (fANOVA main effects): {listed}."
@@ -48,7 +52,9 @@ def publish(study: SweepStudy, folder: Folder, readme: str | None) -> None:
             f"No importance for {sweep.objective}: it needs a complete grid in which the objective differs, "
             f"or {FOREST_TRIALS} complete trials of a search."
         )
-    notes = filter(None, [describe_decoding(folder, sweep, complete[0].user_attrs["trial"]), importance])
+    notes = filter(
+        None, [describe_decoding(folder, sweep, complete[0].user_attrs["trial"]), importance]
+    )
     markdown.publish(markdown.table(make_table(trials, sweep), notes), "sweep", readme)
 
 
@@ -60,7 +66,11 @@ def summary(trials: Sequence[FrozenTrial], sweep: Sweep) -> str:
     """Returns the number of trials in each state, and the best so far, in one line."""
     counts = Counter(trial.state.name.lower() for trial in trials)
     parts = [f"{counts['complete']} of {len(trials)} trials complete"]
-    parts += [f"{counts['running']} running", f"{counts['pruned']} pruned", f"{counts['fail']} failed"]
+    parts += [
+        f"{counts['running']} running",
+        f"{counts['pruned']} pruned",
+        f"{counts['fail']} failed",
+    ]
     if complete := completed(trials):
         best = sweep.best(complete, key=lambda trial: trial.value)
         parts.append(f"best {sweep.objective} {best.value:.4g} (trial {best.user_attrs['trial']})")
@@ -68,7 +78,9 @@ def summary(trials: Sequence[FrozenTrial], sweep: Sweep) -> str:
 
 
 def make_csv(trials: Sequence[FrozenTrial], sweep: Sweep, workdirs: Sequence[Path]) -> str:
-    """Returns a line a trial: its number, state, objective, varied keys, workdir, and the last attempt's seconds."""
+    """Returns a line a trial: its number, state, objective, varied keys, workdir, and the last
+    attempt's seconds.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["number", "state", sweep.objective, *sweep.keys, "workdir", "seconds"])
@@ -80,7 +92,10 @@ def make_csv(trials: Sequence[FrozenTrial], sweep: Sweep, workdirs: Sequence[Pat
 
 
 def make_table(trials: Sequence[FrozenTrial], sweep: Sweep) -> list[tuple[str, ...]]:
-    """Returns a header and the rows, best first, incomplete ones last. Seeds are one row: mean and deviation."""
+    """Returns a header and the rows, best first, incomplete ones last.
+
+    Seeds are one row: mean and deviation.
+    """
     keys = [key for key in sweep.keys if key != SEED]
     groups = defaultdict(list)
     for trial in trials:
@@ -99,37 +114,51 @@ def make_table(trials: Sequence[FrozenTrial], sweep: Sweep) -> list[tuple[str, .
         shown = ["" if value is None else show_value(value) for value in setting]
         order = (is_partial, -mean if sweep.direction == "maximize" else mean)
         rows.append((order, (f"{mean:.4g}{deviation}", *shown, numbers)))
-    return [(sweep.objective, *keys, "trials"), *(row for _, row in sorted(rows, key=lambda row: row[0]))]
+    return [
+        (sweep.objective, *keys, "trials"),
+        *(row for _, row in sorted(rows, key=lambda row: row[0])),
+    ]
 
 
 def describe_decoding(folder: Folder, sweep: Sweep, trial: int) -> str:
-    """Returns the text and the search behind an objective that scores translations; empty for other objectives."""
+    """Returns the text and the search behind an objective that scores translations; empty for other
+    objectives.
+    """
     varied = dict.fromkeys(sweep.keys, "(varied)")
     task = folder.read()["task"]
     if "from" in task:
         result = read_result(folder.result(trial))
-        search = result["decoding"] | {key.removeprefix("decoding."): text for key, text in varied.items()}
+        search = result["decoding"] | {
+            key.removeprefix("decoding."): text for key, text in varied.items()
+        }
         sentences = result["sentences"]
         checkpoint = describe_checkpoints([result["step"]], result["averaged"])
-    elif sweep.objective.partition("/")[0] in METRICS:  # as transformer/training/validation.py decodes
+    # as transformer/training/validation.py decodes
+    elif sweep.objective.partition("/")[0] in METRICS:
         config = task | varied
-        strategy = varied.get("decoding.strategy") or validation_strategy(config["decoding.strategy"])
+        strategy = varied.get("decoding.strategy") or validation_strategy(
+            config["decoding.strategy"]
+        )
         search = {"strategy": strategy, "beam_size": config["training.eval_beam_size"]}
-        search |= {key: config[f"decoding.{key}"] for key in ("length_penalty", "length_penalty_form")}
+        search |= {
+            key: config[f"decoding.{key}"] for key in ("length_penalty", "length_penalty_form")
+        }
         first = config["training.eval_sentences"]
         sentences = f"the first {first}" if first else "all"
         checkpoint = "best validation of each trial"
     else:
         return ""
-    return f"{sweep.objective}: valid, {sentences} sentences; {describe_search(search)}, {checkpoint}."
+    return (
+        f"{sweep.objective}: valid, {sentences} sentences; {describe_search(search)}, {checkpoint}."
+    )
 
 
 def importances(study: SweepStudy) -> dict[str, float]:
     """Returns the fANOVA importance of each key (Hutter et al. 2014): main effects.
 
-    For a complete grid they are exact fractions of the variance, and `INTERACTIONS` has the rest. Those of a search are
-    estimated by Optuna's forest from `FOREST_TRIALS` complete trials on, and sum to 1. Empty for other sweeps, or if
-    the objective or all keys have only one value.
+    For a complete grid they are exact fractions of the variance, and `INTERACTIONS` has the rest.
+    Those of a search are estimated by Optuna's forest from `FOREST_TRIALS` complete trials on, and
+    sum to 1. Empty for other sweeps, or if the objective or all keys have only one value.
     """
     complete = completed(study.trials())
     common = [key for key in study.sweep.keys if all(key in trial.params for trial in complete)]
@@ -139,17 +168,24 @@ def importances(study: SweepStudy) -> dict[str, float]:
     axes = [list(dict.fromkeys(trial.params[key] for trial in complete)) for key in varied]
     cells = {tuple(trial.params[key] for key in varied): trial.value for trial in complete}
     if len(cells) == len(complete) == math.prod(map(len, axes)):
-        means = np.array([cells[cell] for cell in itertools.product(*axes)]).reshape([len(axis) for axis in axes])
+        means = np.array([cells[cell] for cell in itertools.product(*axes)]).reshape(
+            [len(axis) for axis in axes]
+        )
         return _grid_importances(varied, means)
     if len(complete) < FOREST_TRIALS or not study.sweep.space:
         return {}
-    from optuna.importance import FanovaImportanceEvaluator, get_param_importances  # imports sklearn, which takes long
+    # imports sklearn, which takes long
+    from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 
-    return get_param_importances(study.load(), evaluator=FanovaImportanceEvaluator(seed=0), params=varied)
+    return get_param_importances(
+        study.load(), evaluator=FanovaImportanceEvaluator(seed=0), params=varied
+    )
 
 
 def _grid_importances(keys: Sequence[str], objective: np.ndarray) -> dict[str, float]:
-    """Returns the fraction of the variance of a complete grid, with an axis for each key, that is its main effect."""
+    """Returns the fraction of the variance of a complete grid, with an axis for each key, that is
+    its main effect.
+    """
     axes = range(len(keys))
     means = [objective.mean(tuple(axis for axis in axes if axis != kept)) for kept in axes]
     main = {key: float(mean.var() / objective.var()) for key, mean in zip(keys, means, strict=True)}

@@ -20,8 +20,8 @@ def run_sweep(
 ) -> SweepStudy:
     """Runs the trials that are not complete, `jobs` at a time, and returns the study.
 
-    Raises UserError if a value is invalid or the folder holds another sweep, and KeyboardInterrupt once the trials of
-    an interrupted process have saved and are enqueued again.
+    Raises UserError if a value is invalid or the folder holds another sweep, and KeyboardInterrupt
+    once the trials of an interrupted process have saved and are enqueued again.
     """
     check_values(sweep, task)
     folder = task.folder
@@ -36,8 +36,12 @@ def run_sweep(
         files.write_json(folder.record, record)
     if retry_failed:
         study.retry_failed()
-    elif failed := [str(number) for number, trial in enumerate(study.trials()) if trial.state == TrialState.FAIL]:
-        logging.warning("Failed earlier: trials %s. --retry_failed runs them again.", ", ".join(failed))
+    elif failed := [
+        str(number) for number, trial in enumerate(study.trials()) if trial.state == TrialState.FAIL
+    ]:
+        logging.warning(
+            "Failed earlier: trials %s. --retry_failed runs them again.", ", ".join(failed)
+        )
     run_trials(study, task, jobs, start)
     return study
 
@@ -57,7 +61,9 @@ def run_trials(study: SweepStudy, task: Task, jobs: int, start: Starter | None =
         try:
             concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_EXCEPTION)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt("interrupted; the same command continues with the remaining trials") from None
+            raise KeyboardInterrupt(
+                "interrupted; the same command continues with the remaining trials"
+            ) from None
         finally:
             stop.set()
     for future in futures:
@@ -65,17 +71,27 @@ def run_trials(study: SweepStudy, task: Task, jobs: int, start: Starter | None =
 
 
 def _environments(jobs: int) -> list[dict[str, str]]:
-    """Returns the environment of each worker's children: they share the GPUs of this one, or their memory."""
+    """Returns the environment of each worker's children: they share the GPUs of this one, or their
+    memory.
+    """
     devices = [device for device in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if device]
     # By default a process takes three quarters of the memory of its GPUs.
-    shared = {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{0.9 / jobs:.3f}"} if jobs > max(len(devices), 1) else {}
+    shared = (
+        {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{0.9 / jobs:.3f}"}
+        if jobs > max(len(devices), 1)
+        else {}
+    )
     if not devices:
         return [shared | os.environ] * jobs
-    return [shared | os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(part)} for part in _divided(devices, jobs)]
+    return [
+        shared | os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(part)}
+        for part in _divided(devices, jobs)
+    ]
 
 
 def _processors(jobs: int) -> list[set[int]]:
-    """Returns the processors of each worker's children; none where the system cannot reserve processors.
+    """Returns the processors of each worker's children; none where the system cannot reserve
+    processors.
 
     On two cores, two trials that both use two threads take 1.5 times as long as with one core each.
     """
@@ -85,6 +101,9 @@ def _processors(jobs: int) -> list[set[int]]:
 
 
 def _divided(items: list, jobs: int) -> list[list]:
-    """Divides the items equally among the workers. Each worker gets all of them if they are fewer than the workers."""
+    """Divides the items equally among the workers.
+
+    Each worker gets all of them if they are fewer than the workers.
+    """
     size = len(items) // jobs
     return [items[slot * size : (slot + 1) * size] if size else items for slot in range(jobs)]

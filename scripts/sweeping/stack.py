@@ -1,7 +1,9 @@
-"""The training step of several trials as one program, in which the trials are an axis of every array.
+"""The training step of several trials as one program, in which the trials are an axis of every
+array.
 
-Each trial runs the loop of `transformer.train` in a thread. When all loops have requested a step, one of the threads
-takes it for all. Data, workdirs, validations and checkpoints of the trials are separate.
+Each trial runs the loop of `transformer.train` in a thread. When all loops have requested a step,
+one of the threads takes it for all. Data, workdirs, validations and checkpoints of the trials are
+separate.
 """
 
 import functools
@@ -28,37 +30,56 @@ from transformer.training.objectives import OBJECTIVES
 from transformer.training.optimizer import count_updates, make_optimizer
 from transformer.training.state import TrainState
 
-ARGUMENTS = ("seed", "optimizer.learning_rate", "optimizer.warmup_steps")  # of every step, by its seed and its rate
+# of every step, by its seed and its rate
+ARGUMENTS = ("seed", "optimizer.learning_rate", "optimizer.warmup_steps")
 WEIGHT_DECAY = "optimizer.weight_decay"
-RATES = ("model.dropout", "model.attention_dropout", "model.activation_dropout")  # attributes of modules
-TRACED = (*RATES, "training.label_smoothing", WEIGHT_DECAY)  # constants of a separate run's programs
+# attributes of modules
+RATES = ("model.dropout", "model.attention_dropout", "model.activation_dropout")
+# constants of a separate run's programs
+TRACED = (*RATES, "training.label_smoothing", WEIGHT_DECAY)
 
 
 def stacked_update(run: Run, size: int) -> Any:
-    """Returns a jitted function that updates the stacked states of `size` trials, given the arguments of each.
+    """Returns a jitted function that updates the stacked states of `size` trials, given the
+    arguments of each.
 
-    It maps (states, a tuple of (batch, seed, learning rate, numbers) for each trial) to (states, a list of (count of
-    updates, metrics) for each trial). `numbers` are the values of some keys of TRACED.
+    It maps (states, a tuple of (batch, seed, learning rate, numbers) for each trial) to (states, a
+    list of (count of updates, metrics) for each trial). `numbers` are the values of some keys of
+    TRACED.
     """
     idle = optax.constant_schedule(0.0)  # the rate is an argument
     pieces = run.tokenizer.source.pieces
 
-    def update_one(state: TrainState, batch: Batch, seed: jax.Array, rate: jax.Array, numbers: Mapping[str, jax.Array]):
+    def update_one(
+        state: TrainState,
+        batch: Batch,
+        seed: jax.Array,
+        rate: jax.Array,
+        numbers: Mapping[str, jax.Array],
+    ):
         optimizer = make_optimizer(run.config.optimizer, idle, run.config.training.freeze)
         if WEIGHT_DECAY in numbers:
             update = functools.partial(optimizer.update, weight_decay=numbers[WEIGHT_DECAY])
             optimizer = optax.GradientTransformationExtraArgs(optimizer.init, update)
-        step = CompiledStep(run.config, run.initializer.graph, optimizer, idle, run.train_step.mesh, pieces)
+        step = CompiledStep(
+            run.config, run.initializer.graph, optimizer, idle, run.train_step.mesh, pieces
+        )
         training = with_changes(run.config.training)
         with training.ignore_type():
-            training.label_smoothing = numbers.get("training.label_smoothing", training.label_smoothing)
+            training.label_smoothing = numbers.get(
+                "training.label_smoothing", training.label_smoothing
+            )
         loss = OBJECTIVES[training.objective].make_loss(training, step.mesh)
         step.loss = lambda model, *inputs: loss(_with_rates(model, numbers), *inputs)
         return step.update(state, batch, seed, rate)
 
     def update(states: TrainState, arguments: tuple):
-        states, metrics = jax.vmap(update_one)(states, *jax.tree.map(lambda *x: jnp.stack(x), *arguments))
-        return states, [_select((count_updates(states.optimizer_state), metrics), slot) for slot in range(size)]
+        states, metrics = jax.vmap(update_one)(
+            states, *jax.tree.map(lambda *x: jnp.stack(x), *arguments)
+        )
+        return states, [
+            _select((count_updates(states.optimizer_state), metrics), slot) for slot in range(size)
+        ]
 
     return jax.jit(update, donate_argnums=0)
 
@@ -72,14 +93,17 @@ def _with_rates(model: nnx.Module, numbers: Mapping[str, jax.Array]) -> nnx.Modu
 
 
 class Stack:
-    """The states of trials whose steps are one program. The slot of a trial that has ended computes on, unread."""
+    """The states of trials whose steps are one program.
+
+    The slot of a trial that has ended computes on, unread.
+    """
 
     def __init__(self, size: int, keys: Collection[str]) -> None:
         """`keys`: those in which the trials differ."""
         self.size = size
         self.traced = [key for key in TRACED if key in keys]
-        # One trial at a time prepares, compiles what the next ones then find, and starts to save, since Orbax numbers
-        # the saves of a process.
+        # One trial at a time prepares, compiles what the next ones then find, and starts to save,
+        # since Orbax numbers the saves of a process.
         self.turn = threading.Lock()
         self._programs = Programs()
         self._update = None
@@ -90,7 +114,10 @@ class Stack:
         self._lock = threading.Lock()
 
     def enter(self, trial: Hashable) -> None:
-        """Gives a trial a slot. From now on all trials wait for its steps, so that all validate at the same time."""
+        """Gives a trial a slot.
+
+        From now on all trials wait for its steps, so that all validate at the same time.
+        """
         with self._lock:
             self._slots[trial] = min(set(range(self.size)) - set(self._slots.values()))
 
@@ -111,9 +138,13 @@ class Stack:
         """Compiles the step of trials with states and arguments like these."""
 
         def stacked(leaf: Any) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct((self.size, *leaf.shape), leaf.dtype, sharding=leaf.sharding)
+            return jax.ShapeDtypeStruct(
+                (self.size, *leaf.shape), leaf.dtype, sharding=leaf.sharding
+            )
 
-        return self._programs.compile(self._update, jax.tree.map(stacked, state), (arguments,) * self.size)
+        return self._programs.compile(
+            self._update, jax.tree.map(stacked, state), (arguments,) * self.size
+        )
 
     def put(self, slot: int, state: TrainState) -> None:
         with self._lock:
@@ -127,7 +158,10 @@ class Stack:
             return _select(part(self._states), slot)
 
     def take(self, slot: int, arguments: tuple) -> Any:
-        """Returns the trial's results of the next step, once all trials have called this. Raises the step's error."""
+        """Returns the trial's results of the next step, once all trials have called this.
+
+        Raises the step's error.
+        """
         with self._lock:
             self._waiting[slot] = arguments
             results = self._results
@@ -151,7 +185,8 @@ class Stack:
 
 
 _replace = jax.jit(
-    lambda states, state, slot: jax.tree.map(lambda x, y: x.at[slot].set(y), states, state), donate_argnums=0
+    lambda states, state, slot: jax.tree.map(lambda x, y: x.at[slot].set(y), states, state),
+    donate_argnums=0,
 )
 _select = jax.jit(lambda tree, slot: jax.tree.map(lambda x: x[slot], tree))
 
@@ -159,7 +194,9 @@ _select = jax.jit(lambda tree, slot: jax.tree.map(lambda x: x[slot], tree))
 class MemberStep:
     """The step of a trial in a stack: a `CompiledStep` that returns a `MemberState`."""
 
-    def __init__(self, step: CompiledStep, stack: Stack, slot: int, numbers: Mapping[str, np.float32]) -> None:
+    def __init__(
+        self, step: CompiledStep, stack: Stack, slot: int, numbers: Mapping[str, np.float32]
+    ) -> None:
         self._step = step
         self._stack = stack
         self._slot = slot
@@ -169,7 +206,9 @@ class MemberStep:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._step, name)
 
-    def __call__(self, state: "TrainState | MemberState", batches: Sequence[Batch]) -> tuple["MemberState", dict]:
+    def __call__(
+        self, state: "TrainState | MemberState", batches: Sequence[Batch]
+    ) -> tuple["MemberState", dict]:
         (batch,) = batches
         is_new = isinstance(state, TrainState)  # at the start, or after a rollback
         if is_new:
@@ -178,11 +217,16 @@ class MemberStep:
         rate = self._step.programs.run(self._step.learning_rate, self._count)
         if is_new:
             jax.tree.map(lambda leaf: leaf.delete(), state)  # which the loop keeps
-        self._count, metrics = self._stack.take(self._slot, self._arguments(self._step.place(batch), rate))
+        self._count, metrics = self._stack.take(
+            self._slot, self._arguments(self._step.place(batch), rate)
+        )
         return MemberState(self._stack, self._slot), metrics
 
     def compilations(self, state: TrainState, buckets: Sequence[Bucket]) -> list[Callable[[], Any]]:
-        """Returns functions that compile the programs, like the method of `CompiledStep`. There is one bucket."""
+        """Returns functions that compile the programs, like the method of `CompiledStep`.
+
+        There is one bucket.
+        """
         (bucket,) = buckets
         count = count_updates(state.optimizer_state)
         rate = jax.ShapeDtypeStruct((), jnp.float32, sharding=count.sharding)
@@ -210,4 +254,6 @@ class MemberState:
         return (self._stack.read(self._slot, lambda states: states),), None
 
 
-jax.tree_util.register_pytree_node(MemberState, MemberState.flatten, lambda _, children: children[0])
+jax.tree_util.register_pytree_node(
+    MemberState, MemberState.flatten, lambda _, children: children[0]
+)

@@ -1,9 +1,10 @@
 """The Optuna study of a sweep, which several processes on one or several machines may share.
 
-A trial of the sweep is one trial of the study, or several. Optuna's `RetryHeartbeatStaleTrialCallback` enqueues a copy
-with the same values when a process died, was interrupted, or a failed trial is retried. The user attribute "trial" is
-the number in the sweep, and the latest copy has its state. The queue is changed only under a file lock: `Study.ask`
-would create a trial if another process had just taken the last one, and SQLite does not lock rows.
+A trial of the sweep is one trial of the study, or several. Optuna's
+`RetryHeartbeatStaleTrialCallback` enqueues a copy with the same values when a process died, was
+interrupted, or a failed trial is retried. The user attribute "trial" is the number in the sweep,
+and the latest copy has its state. The queue is changed only under a file lock: `Study.ask` would
+create a trial if another process had just taken the last one, and SQLite does not lock rows.
 """
 
 import contextlib
@@ -35,11 +36,14 @@ warnings.filterwarnings("ignore", "Heartbeat of storage is supposed to be used w
 class SweepStudy:
     """The study of a sweep, for all threads of a process."""
 
-    def __init__(self, url: str, name: str, sweep: Sweep, lock: Callable[[], AbstractContextManager]) -> None:
+    def __init__(
+        self, url: str, name: str, sweep: Sweep, lock: Callable[[], AbstractContextManager]
+    ) -> None:
         """Connects to the storage and creates Optuna's tables if they are missing.
 
-        `lock` returns a context manager that excludes all other processes and threads of the sweep. Raises UserError if
-        the URL's driver is missing, or the tables are of another version of Optuna.
+        `lock` returns a context manager that excludes all other processes and threads of the sweep.
+        Raises UserError if the URL's driver is missing, or the tables are of another version of
+        Optuna.
         """
         self.url = url
         self.name = name
@@ -57,12 +61,20 @@ class SweepStudy:
                 heartbeat_stale_trial_callback=self.retry,
             )
         except (ImportError, RuntimeError) as error:
-            raise UserError(f"--storage={hide_password(url)}: {str(error).splitlines()[0]}") from error
+            raise UserError(
+                f"--storage={hide_password(url)}: {str(error).splitlines()[0]}"
+            ) from error
 
     def create(self) -> None:
-        """Creates the study and enqueues the trials that it does not have. The caller holds the lock."""
+        """Creates the study and enqueues the trials that it does not have.
+
+        The caller holds the lock.
+        """
         study = optuna.create_study(
-            storage=self.storage, study_name=self.name, direction=self.sweep.direction, load_if_exists=True
+            storage=self.storage,
+            study_name=self.name,
+            direction=self.sweep.direction,
+            load_if_exists=True,
         )
         enqueued = {trial.user_attrs["trial"] for trial in study.get_trials(deepcopy=False)}
         for number, values in enumerate(self.sweep.trials):
@@ -70,20 +82,27 @@ class SweepStudy:
                 study.enqueue_trial(values, user_attrs={"trial": number})
 
     def load(self, seed: int = 0) -> optuna.Study:
-        """Returns Optuna's study, with a sampler of the seed. Raises UserError if the storage does not have it."""
+        """Returns Optuna's study, with a sampler of the seed.
+
+        Raises UserError if the storage does not have it.
+        """
         sampler = self.sweep.sampler(seed)
         pruner = self.sweep.pruner or optuna.pruners.NopPruner()
         try:
-            return optuna.load_study(study_name=self.name, storage=self.storage, sampler=sampler, pruner=pruner)
+            return optuna.load_study(
+                study_name=self.name, storage=self.storage, sampler=sampler, pruner=pruner
+            )
         except KeyError:
             url = hide_password(self.url)
-            raise UserError(f"--storage={url}: has no study {self.name}; give the storage of this sweep") from None
+            raise UserError(
+                f"--storage={url}: has no study {self.name}; give the storage of this sweep"
+            ) from None
 
     def claim(self) -> Trial | None:
         """Returns the next waiting trial, which this process now runs; None if no trial is waiting.
 
-        Trials without a heartbeat for the grace period are enqueued first. Raises UserError if another process has
-        added trials to the sweep, whose values this process does not have.
+        Trials without a heartbeat for the grace period are enqueued first. Raises UserError if
+        another process has added trials to the sweep, whose values this process does not have.
         """
         with self.lock():
             study = self.load()
@@ -93,7 +112,9 @@ class SweepStudy:
                 return None
             number = waiting[0].user_attrs["trial"]
             if number >= len(self.sweep.trials) and not self.sweep.space:
-                raise UserError(f"the sweep has been extended by trial {number}; run the command of the longer sweep")
+                raise UserError(
+                    f"the sweep has been extended by trial {number}; run the command of the longer sweep"
+                )
             # Before the trial runs: Optuna never counts a trial without any heartbeat as stale.
             self.storage.record_heartbeat(waiting[0]._trial_id)
             trial = self.load(seed=number).ask(self.sweep.distributions(number))
@@ -103,7 +124,8 @@ class SweepStudy:
     def update(self, trial: Trial, objective: dict[int, float]) -> bool:
         """Records a heartbeat and the objective by step. Returns whether the trial is to be pruned.
 
-        Raises UpdateFinishedTrialError if another process has taken the trial after the grace period.
+        Raises UpdateFinishedTrialError if another process has taken the trial after the grace
+        period.
         """
         self.storage.record_heartbeat(trial._trial_id)
         stored = self.storage.get_trial(trial._trial_id)
@@ -118,7 +140,8 @@ class SweepStudy:
         """Enqueues an interrupted trial, for any process to continue."""
         with self.lock():
             if self.storage.get_trial(trial._trial_id).state == TrialState.RUNNING:
-                # In this order: if the storage fails in between, the trial still runs, and is taken over later.
+                # In this order: if the storage fails in between, the trial still runs, and is taken
+                # over later.
                 self.retry(trial.study, self.storage.get_trial(trial._trial_id))
                 trial.study.tell(trial, state=TrialState.FAIL)
 
@@ -136,7 +159,9 @@ class SweepStudy:
 
 
 def values(trial: FrozenTrial) -> Values:
-    """Returns the varied values of a trial, as far as they are known: a waiting trial of a search has none."""
+    """Returns the varied values of a trial, as far as they are known: a waiting trial of a search
+    has none.
+    """
     return trial.system_attrs.get("fixed_params", {}) | trial.params
 
 
@@ -147,7 +172,9 @@ def storage_errors(url: str) -> Iterator[None]:
     try:
         yield
     except STORAGE_ERRORS as error:
-        raise UserError(f"--storage={hide_password(url)}: {reason(error)}; then run the same command again") from error
+        raise UserError(
+            f"--storage={hide_password(url)}: {reason(error)}; then run the same command again"
+        ) from error
 
 
 def reason(error: Exception) -> str:

@@ -43,22 +43,29 @@ class Training:
     def check(self, values: Values, objective: str) -> None:
         """Raises UserError if the values are invalid or a trial does not measure the objective."""
         if "decoding.beam_size" in values:
-            raise UserError("decoding.beam_size: validation reads training.eval_beam_size; vary that, or use --from")
+            raise UserError(
+                "decoding.beam_size: validation reads training.eval_beam_size; vary that, or use --from"
+            )
         config = loading.with_values(self.config, values)
         check_for_training(config)
         if objective.partition("/")[0] in METRICS and not config.training.eval_bleu:
-            raise UserError(f"objective={objective}: needs config.training.eval_bleu=true; or use nll")
+            raise UserError(
+                f"objective={objective}: needs config.training.eval_bleu=true; or use nll"
+            )
 
     def command(self, trial: int, values: Values) -> list[str]:
         """Writes the trial's configuration. Returns the module to run and its flags."""
-        path = self.folder.configs / f"{trial:04}"  # outside the workdir, whose configuration training compares with it
+        # outside the workdir, whose configuration training compares with it
+        path = self.folder.configs / f"{trial:04}"
         path.mkdir(parents=True, exist_ok=True)
         loading.save(loading.with_values(self.config, values), path)
         flags = (f"--config={path / loading.FILE_NAME}", f"--workdir={self.folder.workdir(trial)}")
         return ["transformer.train", *flags]
 
     def output(self, trial: int) -> Path:
-        """Returns the file for the command's standard output, which has the results of an evaluation."""
+        """Returns the file for the command's standard output, which has the results of an
+        evaluation.
+        """
         return Path(os.devnull)
 
     def is_complete(self, trial: int) -> bool:
@@ -67,12 +74,19 @@ class Training:
     def measured(self, trial: int, objective: str) -> dict[int, float]:
         """Returns the validation results by step."""
         lines = read_record(Workdir(self.folder.workdir(trial)).metrics)
-        return {line["step"]: line[objective] for line in lines if line["split"] == "valid" and objective in line}
+        return {
+            line["step"]: line[objective]
+            for line in lines
+            if line["split"] == "valid" and objective in line
+        }
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """Trials that evaluate the run in the workdir `source` on its validation split. `Training` explains the methods."""
+    """Trials that evaluate the run in the workdir `source` on its validation split.
+
+    `Training` explains the methods.
+    """
 
     config: Config
     source: Path
@@ -89,10 +103,14 @@ class Decoding:
 
     def check(self, values: Values, objective: str) -> None:
         if not OBJECTIVES[self.config.training.objective].translates:
-            raise UserError(f"--from={self.source}: a language model has no scores of translations to sweep")
+            raise UserError(
+                f"--from={self.source}: a language model has no scores of translations to sweep"
+            )
         for key, value in values.items():
             if not key.startswith("decoding."):
-                raise UserError(f"{key}={show(value)}: --from varies only decoding keys; use --config to train")
+                raise UserError(
+                    f"{key}={show(value)}: --from varies only decoding keys; use --config to train"
+                )
         loading.with_values(self.config, values)
 
     def command(self, trial: int, values: Values) -> list[str]:
@@ -127,13 +145,19 @@ def make_task(arguments: argparse.Namespace, folder: Folder) -> Task:
     _, config = open_existing(source)
     # A resumed sweep keeps its checkpoint, although the run may have a better one by now.
     step = folder.read()["task"].get("step") if folder.record.exists() else None
-    return Decoding(config, source, restore.choose_step(source, "best") if step is None else step, folder)
+    return Decoding(
+        config, source, restore.choose_step(source, "best") if step is None else step, folder
+    )
 
 
 def check_values(sweep: Sweep, task: Task) -> None:
-    """Raises UserError unless every listed trial, and every bound and choice of the space, is valid."""
+    """Raises UserError unless every listed trial, and every bound and choice of the space, is
+    valid.
+    """
     if sweep.objective not in task.objectives:
-        raise UserError(f"objective={sweep.objective}: must be one of {', '.join(task.objectives)} here")
+        raise UserError(
+            f"objective={sweep.objective}: must be one of {', '.join(task.objectives)} here"
+        )
     checks = [(f"trial {number}", values) for number, values in enumerate(sweep.trials)]
     for key, distribution in sweep.space.items():
         checks += [(f"{key}={show(value)}", {key: value}) for value in extremes(distribution)]

@@ -31,13 +31,19 @@ from transformer.training.memory import bytes_used
 def check(config: Config, sweep: Sweep, jobs: int) -> None:
     """Raises UserError unless the trials differ in numbers only, and their batches have one shape."""
     if others := [key for key in sweep.keys if key not in ARGUMENTS + TRACED]:
-        raise UserError(f"--together: {others[0]} varies, but only {', '.join(ARGUMENTS + TRACED)} may vary")
+        raise UserError(
+            f"--together: {others[0]} varies, but only {', '.join(ARGUMENTS + TRACED)} may vary"
+        )
     if config.batch.plan != "packed" and config.batch.max_buckets != 1:
         raise UserError("--together: needs batches of one shape; set config.batch.plan=packed")
     if accumulates(config.training) != [False]:
-        raise UserError("--together: needs one batch for each update; set config.training.accumulation=1")
+        raise UserError(
+            "--together: needs one batch for each update; set config.training.accumulation=1"
+        )
     if sweep.space and len(sweep.trials) <= jobs:
-        raise UserError("--together: a search needs results to choose values; give --jobs=N, less than its trials")
+        raise UserError(
+            "--together: a search needs results to choose values; give --jobs=N, less than its trials"
+        )
     if WEIGHT_DECAY in sweep.keys:
         listed = [trial.get(WEIGHT_DECAY, config.optimizer.weight_decay) for trial in sweep.trials]
         if 0.0 in (extremes(sweep.space[WEIGHT_DECAY]) if sweep.space else listed):
@@ -49,19 +55,29 @@ def check(config: Config, sweep: Sweep, jobs: int) -> None:
 
 
 def plan(config: Config, sweep: Sweep, folder: Path) -> str:
-    """Returns how many trials fit in the memory of the device, by compiling programs of one and of two."""
-    config = loading.with_values(config, {key: extremes(sweep.distribution(key))[-1] for key in sweep.keys})
+    """Returns how many trials fit in the memory of the device, by compiling programs of one and of
+    two.
+    """
+    config = loading.with_values(
+        config, {key: extremes(sweep.distribution(key))[-1] for key in sweep.keys}
+    )
     with open_workdir(folder, config, is_plan=True) as (workdir, config):
         run = prepare(config, workdir)
-        buckets = PLANS[config.batch.plan].choose_shapes(run.corpus.all_pairs().lengths, config.batch)
+        buckets = PLANS[config.batch.plan].choose_shapes(
+            run.corpus.all_pairs().lengths, config.batch
+        )
         used = []
         for size in (1, 2):
             stack = Stack(size, sweep.keys)
             stack.enter(size)
-            program = stack.member_step(size, run).compilations(run.initializer.abstract_state, buckets)[0]()
+            program = stack.member_step(size, run).compilations(
+                run.initializer.abstract_state, buckets
+            )[0]()
             used.append(bytes_used(program.memory_analysis()))
     statistics = jax.local_devices()[0].memory_stats() or {}
-    memory = statistics.get("bytes_limit") or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    memory = statistics.get("bytes_limit") or os.sysconf("SC_PHYS_PAGES") * os.sysconf(
+        "SC_PAGE_SIZE"
+    )
     more = used[1] - used[0]
     count = max(0, 1 + (memory - used[0]) // more)
     return (
@@ -72,7 +88,9 @@ def plan(config: Config, sweep: Sweep, folder: Path) -> str:
 
 @contextlib.contextmanager
 def log_of_this_thread(path: Path) -> Iterator[None]:
-    """Appends the log lines of this thread to a file, and keeps them from standard error, during the block."""
+    """Appends the log lines of this thread to a file, and keeps them from standard error, during
+    the block.
+    """
     root = logging.getLogger()
     thread = threading.current_thread()
     handler = logs.file_handler(path)
@@ -93,7 +111,10 @@ def log_of_this_thread(path: Path) -> Iterator[None]:
 
 
 class Stop(Interruption):
-    """An end that another thread requests. It also gives each trial the turn to compile its programs and to save."""
+    """An end that another thread requests.
+
+    It also gives each trial the turn to compile its programs and to save.
+    """
 
     def __init__(self, requested: threading.Event, turn: threading.Lock) -> None:
         super().__init__()
@@ -120,9 +141,13 @@ class Stop(Interruption):
 
 
 class Trial(threading.Thread, AbstractContextManager):
-    """A trial in a thread, with the arguments of `child.start` and the methods of the process that this returns."""
+    """A trial in a thread, with the arguments of `child.start` and the methods of the process that
+    this returns.
+    """
 
-    def __init__(self, stack: Stack, module: str, flags: Sequence[str], stderr: IO[bytes], **_: object) -> None:
+    def __init__(
+        self, stack: Stack, module: str, flags: Sequence[str], stderr: IO[bytes], **_: object
+    ) -> None:
         super().__init__(daemon=True)
         values = dict(flag.removeprefix("--").split("=", 1) for flag in flags)
         self.config = values["config"]
@@ -156,9 +181,13 @@ class Trial(threading.Thread, AbstractContextManager):
             self.stack.leave(self)
 
     def _train(self) -> None:
-        # The watchdog has one timer for the process, and a trial may wait long for the preparation of others.
+        # The watchdog has one timer for the process, and a trial may wait long for the preparation
+        # of others.
         config = loading.load_file(self.config, [("training.stall_seconds", "0")])
-        with open_workdir(self.workdir, config) as (workdir, config), log_of_this_thread(workdir.log):
+        with (
+            open_workdir(self.workdir, config) as (workdir, config),
+            log_of_this_thread(workdir.log),
+        ):
             with self.stack.turn:
                 if self.requested.is_set():
                     return

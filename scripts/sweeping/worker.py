@@ -1,4 +1,6 @@
-"""Workers, each of which claims trials of a study and runs them in child processes, one after the other."""
+"""Workers, each of which claims trials of a study and runs them in child processes, one after the
+other.
+"""
 
 import contextlib
 import math
@@ -25,7 +27,8 @@ from transformer.workdir import InUse, lock_workdir
 
 POLL = 0.5  # seconds between checks of a child process
 OUTAGE = 900  # seconds for which calls to the storage are retried; the trials run on meanwhile
-NO_SPACE = ("disk is full", "No space left")  # in the messages of SQLite and PostgreSQL; retrying does not help
+# in the messages of SQLite and PostgreSQL; retrying does not help
+NO_SPACE = ("disk is full", "No space left")
 INTERRUPTED = (0, 130, -signal.SIGTERM)  # exit codes of commands that were interrupted
 
 T = TypeVar("T")
@@ -46,21 +49,27 @@ class Worker:
     def run(self) -> None:
         """Runs trials until none is waiting or running in any process, or until `stop` is set."""
         if self.processors:
-            os.sched_setaffinity(0, self.processors)  # of this thread, and so of the processes that it starts
+            # of this thread, and so of the processes that it starts
+            os.sched_setaffinity(0, self.processors)
         while not self.stop.is_set():
             if trial := self._retry(self.study.claim):
                 number = trial.user_attrs["trial"]
-                shown = ", ".join(f"{key}={show_value(value)}" for key, value in trial.params.items())
+                shown = ", ".join(
+                    f"{key}={show_value(value)}" for key, value in trial.params.items()
+                )
                 logging.info("Trial %d: %s", number, shown)
                 logging.info("%s", summary(self._retry(self.study.trials), self.study.sweep))
                 try:
                     self._run_trial(number, trial)
-                except UpdateFinishedTrialError:  # after an outage of the storage, or while this machine slept
+                # after an outage of the storage, or while this machine slept
+                except UpdateFinishedTrialError:
                     logging.warning("Trial %d was taken by another process.", number)
             elif all(trial.state.is_finished() for trial in self._retry(self.study.trials)):
                 return
             else:
-                message = "All trials have started. Each is taken over after %d s without a heartbeat."
+                message = (
+                    "All trials have started. Each is taken over after %d s without a heartbeat."
+                )
                 logging.log_every_n_seconds(logging.INFO, message, 600, GRACE_PERIOD)
                 self.stop.wait(HEARTBEAT)
 
@@ -79,7 +88,11 @@ class Worker:
         objective = self.study.sweep.objective
         value = None
         if self.task.is_complete(number):
-            finite = [value for value in self.task.measured(number, objective).values() if math.isfinite(value)]
+            finite = [
+                value
+                for value in self.task.measured(number, objective).values()
+                if math.isfinite(value)
+            ]
             value = self.study.sweep.best(finite, default=None)
             error = "" if finite else f"{objective} was never finite"
         if error:
@@ -132,7 +145,9 @@ class Worker:
         return self.study.update(trial, self.task.measured(number, self.study.sweep.objective))
 
     def _wait_for_workdir(self, number: int, trial: Trial) -> None:
-        """Waits while another process uses the workdir: the child of a sweep that was killed may still be saving."""
+        """Waits while another process uses the workdir: the child of a sweep that was killed may
+        still be saving.
+        """
         while not self.stop.is_set():
             try:
                 with lock_workdir(self.task.folder.workdir(number)):
@@ -152,5 +167,9 @@ class Worker:
                 no_space = any(words in reason(error) for words in NO_SPACE)
                 if no_space or self.stop.is_set() or time.monotonic() > limit:
                     raise
-                logging.warning("The storage fails (%s); trying again for %d minutes.", reason(error), OUTAGE // 60)
+                logging.warning(
+                    "The storage fails (%s); trying again for %d minutes.",
+                    reason(error),
+                    OUTAGE // 60,
+                )
                 self.stop.wait(HEARTBEAT)

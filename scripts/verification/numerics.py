@@ -1,4 +1,6 @@
-"""Products, softmax, norms and attention on a device, with their gradients, against formulas in float64 on the host."""
+"""Products, softmax, norms and attention on a device, with their gradients, against formulas in
+float64 on the host.
+"""
 
 import functools
 import math
@@ -40,8 +42,12 @@ def first_device() -> Mesh:
     return make_mesh(base.get_config(), jax.devices()[:1])
 
 
-def with_gradients(function: Callable, cotangent: np.ndarray, *inputs: jax.Array) -> list[jax.Array]:
-    """Returns the function's result, and the gradients of its product with the cotangent, on the first device."""
+def with_gradients(
+    function: Callable, cotangent: np.ndarray, *inputs: jax.Array
+) -> list[jax.Array]:
+    """Returns the function's result, and the gradients of its product with the cotangent, on the
+    first device.
+    """
     mesh = first_device()
 
     def loss(*inputs):
@@ -50,7 +56,9 @@ def with_gradients(function: Callable, cotangent: np.ndarray, *inputs: jax.Array
 
     def evaluate(*inputs):
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            gradients, result = jax.grad(loss, argnums=tuple(range(len(inputs))), has_aux=True)(*inputs)
+            gradients, result = jax.grad(loss, argnums=tuple(range(len(inputs))), has_aux=True)(
+                *inputs
+            )
         return [result, *gradients]
 
     with jax.default_device(mesh.devices.flat[0]):
@@ -65,8 +73,12 @@ def check_products() -> Iterator[Outcome]:
                 rounded(random.normal(size=shape), dtype)
                 for shape in ((rows, inner), (inner, columns), (rows, columns))
             )
-            product = functools.partial(flat_product, dtype=jnp.dtype(dtype), output_dtype=jnp.dtype(dtype))
-            found = with_gradients(product, cotangent, *(jnp.asarray(array, jnp.float32) for array in (x, w)))
+            product = functools.partial(
+                flat_product, dtype=jnp.dtype(dtype), output_dtype=jnp.dtype(dtype)
+            )
+            found = with_gradients(
+                product, cotangent, *(jnp.asarray(array, jnp.float32) for array in (x, w))
+            )
             exact = [x @ w, cotangent @ w.T, x.T @ cotangent]
             name = f"product of ({rows}, {inner}) and ({inner}, {columns}), {dtype}"
             yield Outcome(name, worst_error(found, exact), bar)
@@ -74,9 +86,13 @@ def check_products() -> Iterator[Outcome]:
 
 def check_softmax() -> Iterator[Outcome]:
     random = np.random.default_rng(1)
-    scores, cotangent = (random.normal(size=(2, 4, 64, 64)).astype(np.float32) * 5 for _ in range(2))
+    scores, cotangent = (
+        random.normal(size=(2, 4, 64, 64)).astype(np.float32) * 5 for _ in range(2)
+    )
     mask = np.tri(64, dtype=bool)[None, None]
-    found = with_gradients(lambda x: masked_softmax(x, jnp.asarray(mask)), cotangent, jnp.asarray(scores))
+    found = with_gradients(
+        lambda x: masked_softmax(x, jnp.asarray(mask)), cotangent, jnp.asarray(scores)
+    )
     weights = softmax64(scores, mask)
     exact = [weights, d_softmax64(weights, cotangent)]
     yield Outcome("softmax", worst_error(found, exact), BARS["float32"])
@@ -89,14 +105,20 @@ def check_norms() -> Iterator[Outcome]:
         for norm in NORMS:
             config.update({"norm": norm, "dtype": dtype})
             module = make_norm(config, nnx.Rngs(0))
-            x, cotangent = (rounded(random.normal(size=(32, config.d_model)) + 3, dtype) for _ in range(2))
+            x, cotangent = (
+                rounded(random.normal(size=(32, config.d_model)) + 3, dtype) for _ in range(2)
+            )
             found = with_gradients(module, cotangent, jnp.asarray(x, dtype))
-            exact = norm64(x, cotangent, config.layer_norm_epsilon, is_centered=norm == "layer_norm")
+            exact = norm64(
+                x, cotangent, config.layer_norm_epsilon, is_centered=norm == "layer_norm"
+            )
             yield Outcome(f"{norm}, {dtype}", worst_error(found, exact), bar)
 
 
 def check_attention() -> Iterator[Outcome]:
-    """Checks plain attention, and each kernel of `auto` that the device runs, for all masks that it accepts."""
+    """Checks plain attention, and each kernel of `auto` that the device runs, for all masks that it
+    accepts.
+    """
     device = first_device().abstract_mesh.abstract_device
     for dtype in BARS:
         for case in attention_cases(dtype):
@@ -112,7 +134,9 @@ def check_attention() -> Iterator[Outcome]:
 
 
 class AttentionCase(NamedTuple):
-    """Queries, keys and values (ROWS, LENGTH, HEADS, WIDTH), a mask, and a cotangent that is 0 at padding."""
+    """Queries, keys and values (ROWS, LENGTH, HEADS, WIDTH), a mask, and a cotangent that is 0 at
+    padding.
+    """
 
     name: str
     inputs: list[np.ndarray]
@@ -127,7 +151,9 @@ def attention_cases(dtype: str) -> Iterator[AttentionCase]:
     padded = segments([[5], [LENGTH], [1], [100]])
     other = segments([[100], [1], [LENGTH], [5]])
     for name, target, source in (("padded", padded, other), ("packed", packed, packed)):
-        cotangent = rounded(random.normal(size=inputs[0].shape), dtype) * (target != 0)[:, :, None, None]
+        cotangent = (
+            rounded(random.normal(size=inputs[0].shape), dtype) * (target != 0)[:, :, None, None]
+        )
         for kind in ("self", "causal", "cross"):
             keys = source if kind == "cross" else target
             mask = Mask(jnp.asarray(target), jnp.asarray(keys), kind == "causal", name == "packed")
@@ -151,7 +177,9 @@ def segments(sentences: list[list[int]]) -> np.ndarray:
     return rows
 
 
-def plain_attention(queries: jax.Array, keys: jax.Array, values: jax.Array, mask: Mask) -> jax.Array:
+def plain_attention(
+    queries: jax.Array, keys: jax.Array, values: jax.Array, mask: Mask
+) -> jax.Array:
     weights = masked_softmax(dot_product_score(queries, keys), mask.dense).astype(values.dtype)
     return jnp.einsum("bhts,bshd->bthd", weights, values)
 
@@ -162,7 +190,9 @@ def rounded(array: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def softmax64(scores: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Returns the softmax over the scores where the mask is set, and 0 elsewhere, also in rows without any."""
+    """Returns the softmax over the scores where the mask is set, and 0 elsewhere, also in rows
+    without any.
+    """
     return scipy.special.softmax(np.where(mask, scores.astype(np.float64), -1e30), axis=-1) * mask
 
 
@@ -183,7 +213,9 @@ def attention64(queries, keys, values, cotangent, mask) -> list[np.ndarray]:
     ]
 
 
-def norm64(x: np.ndarray, cotangent: np.ndarray, epsilon: float, is_centered: bool) -> list[np.ndarray]:
+def norm64(
+    x: np.ndarray, cotangent: np.ndarray, epsilon: float, is_centered: bool
+) -> list[np.ndarray]:
     """Returns the normalized rows, with a scale of 1 and no bias, and their gradient."""
     centered = x - x.mean(axis=-1, keepdims=True) if is_centered else x
     inverse = 1 / np.sqrt(np.mean(centered**2, axis=-1, keepdims=True) + epsilon)

@@ -6,7 +6,10 @@ import numpy as np
 
 
 class Outcome(NamedTuple):
-    """A result of a check. The error is relative to the largest value of the exact result, unless `name` says more."""
+    """A result of a check.
+
+    The error is relative to the largest value of the exact result, unless `name` says more.
+    """
 
     name: str
     error: float
@@ -21,8 +24,10 @@ class Speed(NamedTuple):
     """The speed of a task. A value is None if the device does not tell it.
 
     Attributes:
-      seconds: of a step, or of the search of all sentences: the median of some groups of repetitions.
-      tokens_per_second: source and target tokens of a step, or output tokens; padding does not count.
+      seconds: of a step, or of the search of all sentences: the median of some groups of
+          repetitions.
+      tokens_per_second: source and target tokens of a step, or output tokens; padding does not
+          count.
       compilation: seconds of the first call.
       memory: bytes on a device while the program runs.
       utilization: FLOPs of the step's products, relative to the peak in bfloat16.

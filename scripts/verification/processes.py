@@ -21,7 +21,8 @@ END_SECONDS = 10.0  # for a process to end after SIGTERM
 def results_of(function: str, *arguments: Any, environment: dict[str, str]) -> Iterator[Any]:
     """Yields what a generator function yields in another process, with these environment variables.
 
-    `function` is MODULE:NAME. Raises UserError with the reason if the process ends with an error or a signal, or hangs.
+    `function` is MODULE:NAME. Raises UserError with the reason if the process ends with an error or
+    a signal, or hangs.
     """
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
@@ -46,7 +47,9 @@ def results_of(function: str, *arguments: Any, environment: dict[str, str]) -> I
         process.join()
 
 
-def _send(connection: Connection, function: str, arguments: tuple, environment: dict[str, str]) -> None:
+def _send(
+    connection: Connection, function: str, arguments: tuple, environment: dict[str, str]
+) -> None:
     os.environ.update(environment)  # before the module imports JAX
     # The parent ends this process: an exit by SIGTERM ends its children and removes its files.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -58,4 +61,6 @@ def _send(connection: Connection, function: str, arguments: tuple, environment: 
         connection.send(error)
     except Exception as error:
         traceback.print_exc()
-        connection.send(UserError(" ".join([f"{type(error).__name__}:", *str(error).splitlines()[:1]])))
+        connection.send(
+            UserError(" ".join([f"{type(error).__name__}:", *str(error).splitlines()[:1]]))
+        )

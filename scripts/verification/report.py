@@ -25,7 +25,9 @@ def describe_devices() -> Iterator[tuple[str, str]]:
 
 
 class Report(NamedTuple):
-    """The result of a verification: the devices, versions of JAX and code, outcomes by group, and speeds."""
+    """The result of a verification: the devices, versions of JAX and code, outcomes by group, and
+    speeds.
+    """
 
     devices: str
     jax: str
@@ -40,8 +42,14 @@ class Report(NamedTuple):
     @property
     def failed(self) -> list[str]:
         """The failed checks, each with its group and error."""
-        named = [(group, outcome) for group, outcomes in self.outcomes.items() for outcome in outcomes]
-        return [f"{group}, {outcome.name}: {outcome.error:.2g}" for group, outcome in named if not outcome.passed]
+        named = [
+            (group, outcome) for group, outcomes in self.outcomes.items() for outcome in outcomes
+        ]
+        return [
+            f"{group}, {outcome.name}: {outcome.error:.2g}"
+            for group, outcome in named
+            if not outcome.passed
+        ]
 
     @property
     def verdict(self) -> str:
@@ -51,7 +59,9 @@ class Report(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Returns JSON data, with None for errors that are not finite."""
-        outcomes = {group: list(map(_as_json, outcomes)) for group, outcomes in self.outcomes.items()}
+        outcomes = {
+            group: list(map(_as_json, outcomes)) for group, outcomes in self.outcomes.items()
+        }
         speeds = [speed._asdict() for speed in self.speeds]
         return self._asdict() | {"verdict": self.verdict, "outcomes": outcomes, "speeds": speeds}
 
@@ -60,7 +70,9 @@ class Report(NamedTuple):
             files.write_json(folder / "verification.json", files.six_digits(self.to_json()))
 
     def publish(self, readme: str) -> None:
-        """Puts a row for each speed into the table between the marks `devices` of a file, in place of this device's."""
+        """Puts a row for each speed into the table between the marks `devices` of a file, in place
+        of this device's.
+        """
         passed = f"{self.num_checks - len(self.failed)} of {self.num_checks}"
         known = [self.devices, self.jax, self.commit, passed]
         kept = [row for row in markdown.read_table("devices", readme) if row[0] != self.devices]

@@ -1,4 +1,6 @@
-"""Beam search on devices against the search on the host's CPU, and products that a compiler is known to get wrong."""
+"""Beam search on devices against the search on the host's CPU, and products that a compiler is
+known to get wrong.
+"""
 
 from collections.abc import Iterator
 
@@ -22,9 +24,13 @@ SIZES = SIZE.vocab_size, SIZE.vocab_size
 # Forms of a product that XLA on CPUs computes wrongly (jax-ml/jax#37465).
 FAULTS = {
     "a matrix of one value, summed": lambda e: (e @ jnp.full_like(e, 0.37)).sum(-1),
-    "softmax and a matrix of one value": lambda e: (jax.nn.softmax(e) @ jnp.full_like(e, 0.37)).max(-1),
+    "softmax and a matrix of one value": lambda e: (jax.nn.softmax(e) @ jnp.full_like(e, 0.37)).max(
+        -1
+    ),
     "a value for each matrix": lambda e: (e @ jnp.broadcast_to(e[:, :1, :1], e.shape)).sum(-1),
-    "a transposed matrix for all": lambda e: jnp.einsum("bij,bkj->bik", e, jnp.broadcast_to(e[:1], e.shape)).sum(-1),
+    "a transposed matrix for all": lambda e: jnp.einsum(
+        "bij,bkj->bik", e, jnp.broadcast_to(e[:1], e.shape)
+    ).sum(-1),
 }
 
 
@@ -41,9 +47,13 @@ def translations(parameters: dict) -> list[list[int]]:
     random = np.random.default_rng(4)
     vocabulary = IdsVocabulary(SIZE.vocab_size)
     lengths = random.integers(1, 20, SENTENCES)
-    texts = [" ".join(map(str, random.integers(0, SIZE.vocab_size - 4, length))) for length in lengths]
+    texts = [
+        " ".join(map(str, random.integers(0, SIZE.vocab_size - 4, length))) for length in lengths
+    ]
     tokenizer = Tokenizer(vocabulary, vocabulary)
-    decoder = TextDecoder([abstract_init(config, *SIZES)[0]], tokenizer, config.decoding, jax.local_devices())
+    decoder = TextDecoder(
+        [abstract_init(config, *SIZES)[0]], tokenizer, config.decoding, jax.local_devices()
+    )
     return [list(best.tokens) for (best,) in decoder.translate(decoder.place([parameters]), texts)]
 
 
@@ -54,12 +64,16 @@ def check_search() -> Iterator[Outcome]:
     differing = sum(tokens != expected_tokens for tokens, expected_tokens in pairs)
     # Rounding decides between hypotheses of almost equal scores, which random parameters have.
     yield Outcome(
-        "beam search in float32: fraction of sentences with another translation", differing / SENTENCES, DIFFERING
+        "beam search in float32: fraction of sentences with another translation",
+        differing / SENTENCES,
+        DIFFERING,
     )
 
 
 def check_faults() -> Iterator[Outcome]:
-    """Yields the errors of the products, 0 for those that `transformer.support.programs` refuses before they run."""
+    """Yields the errors of the products, 0 for those that `transformer.support.programs` refuses
+    before they run.
+    """
     e = np.random.default_rng(5).random((5, 60, 60), np.float32)
     for name, function in FAULTS.items():
         with jax.disable_jit():

@@ -1,4 +1,6 @@
-"""The speed of training steps and of a search on the devices, beside the bound of the compiled program."""
+"""The speed of training steps and of a search on the devices, beside the bound of the compiled
+program.
+"""
 
 import math
 import statistics
@@ -32,14 +34,17 @@ KINDS = {
     "TPU v6 lite": "v6e",
     "TPU v6e": "v6e",
 }
-# 24,576 positions a side, as in section 5.1, with sentences of the mean length of WMT English-German.
+# 24,576 positions a side, as in section 5.1, with sentences of the mean length of WMT
+# English-German.
 BASE = Size(6, 512, 2048, 8, 37_000, pairs=768, length=32)
 BIG = Size(6, 1024, 4096, 16, 37_000, pairs=768, length=32)
 MULTI30K = Size(4, 128, 256, 4, 6_000, pairs=24, length=64)
 
 
 def measure_all(is_quick: bool) -> Iterator[Speed]:
-    """Measures a small model if quick; else, on accelerators, Multi30k's, base and big, and on CPUs small and base."""
+    """Measures a small model if quick; else, on accelerators, Multi30k's, base and big, and on CPUs
+    small and base.
+    """
     present = jax.devices()
     if present[0].platform == "cpu" or is_quick:
         for name in ["small"] if is_quick else ["small", "base"]:
@@ -53,7 +58,8 @@ def measure_all(is_quick: bool) -> Iterator[Speed]:
 
 
 def measure_step(name: str, file: ModuleType, size: Size, present: Sequence[jax.Device]) -> Speed:
-    """Measures a step of the config file's model in this size, whose rows are spread over all devices.
+    """Measures a step of the config file's model in this size, whose rows are spread over all
+    devices.
 
     Rows are added until the number of devices divides them.
     """
@@ -72,9 +78,19 @@ def measure_step(name: str, file: ModuleType, size: Size, present: Sequence[jax.
         return state, metrics
 
     seconds, compilation = timed(repeat)
-    tokens = sum(int((np.asarray(batch[side]) != PAD).sum()) for side in ("source", "target_output"))
-    program = max(step.programs.compiled.values(), key=lambda program: bytes_used(program.memory_analysis()))
-    speed = Speed(f"step of {name}", seconds, tokens / seconds, compilation, bytes_used(program.memory_analysis()))
+    tokens = sum(
+        int((np.asarray(batch[side]) != PAD).sum()) for side in ("source", "target_output")
+    )
+    program = max(
+        step.programs.compiled.values(), key=lambda program: bytes_used(program.memory_analysis())
+    )
+    speed = Speed(
+        f"step of {name}",
+        seconds,
+        tokens / seconds,
+        compilation,
+        bytes_used(program.memory_analysis()),
+    )
     if target := find_target(present):
         cost = roofline.cost([(hlo.parse(program.as_text()), 1)], target)
         utilization = cost.flops / seconds / target.kind.bfloat16
@@ -88,7 +104,9 @@ def measure_search(name: str, size: Size, rows: int) -> Speed:
     prepared = ours.prepare_decoding(tasks.decoding_task(size, rows) | {"dtype": "auto"})
     compilation = time.perf_counter() - began
     seconds, _ = timed(prepared.repeat)
-    return Speed(f"search of {name}, {rows} sentences", seconds, prepared.tokens / seconds, compilation)
+    return Speed(
+        f"search of {name}, {rows} sentences", seconds, prepared.tokens / seconds, compilation
+    )
 
 
 def timed(repeat: Callable[[], Any]) -> tuple[float, float]:
@@ -110,4 +128,6 @@ def timed(repeat: Callable[[], Any]) -> tuple[float, float]:
 def find_target(present: Sequence[jax.Device]) -> devices.Target | None:
     """Returns the figures of these devices, or None if their kind is not in the table."""
     name = KINDS.get(present[0].device_kind)
-    return name and devices.Target(present[0].device_kind, devices.ACCELERATORS[name], name, len(present))
+    return name and devices.Target(
+        present[0].device_kind, devices.ACCELERATORS[name], name, len(present)
+    )

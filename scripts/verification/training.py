@@ -1,4 +1,6 @@
-"""Gradients and updates on devices, against the same computed operation by operation, or on the host's CPU."""
+"""Gradients and updates on devices, against the same computed operation by operation, or on the
+host's CPU.
+"""
 
 import itertools
 import math
@@ -17,14 +19,17 @@ from transformer.config.types import Config
 from transformer.distributed.mesh import tree_shardings
 from transformer.training.state import TrainState
 
-SIZE = Size(2, 128, 128, 4, 200, pairs=8, length=64)  # the shortest rows and narrowest heads of cuDNN's attention
+# the shortest rows and narrowest heads of cuDNN's attention
+SIZE = Size(2, 128, 128, 4, 200, pairs=8, length=64)
 BARS = {"float32": 1e-4, "bfloat16": 0.1}  # of the loss and its gradients
 LOSS_BARS = {"float32": 1e-3, "bfloat16": 0.1}  # after updates, which amplify rounding
 UPDATES = 50
 
 
 class Setup:
-    """A small model with dropout, its step on a mesh of these devices, and a batch with so many rows."""
+    """A small model with dropout, its step on a mesh of these devices, and a batch with so many
+    rows.
+    """
 
     def __init__(self, devices: Sequence[jax.Device], dtype: str, rows: int, **mesh: int) -> None:
         config = make_config(dtype, **mesh)
@@ -62,7 +67,8 @@ def make_config(dtype: str, **mesh: int) -> Config:
 
 
 def reference(rows: int) -> Iterator[tuple[dict, tuple[dict, float], list[float]]]:
-    """Yields parameters, their gradients and loss, and the losses of updates. To be called on the host.
+    """Yields parameters, their gradients and loss, and the losses of updates. To be called on the
+    host.
 
     The gradients are computed operation by operation, which leaves nothing to a compiler.
     """
@@ -88,24 +94,34 @@ def check_all() -> Iterator[Outcome]:
         yield from compare(f"mesh {name}, float32", gradients, exact, BARS["float32"])
     for dtype, bar in LOSS_BARS.items():
         pairs = zip(Setup(devices[:1], dtype, rows).losses(parameters), losses, strict=True)
-        error = float(np.max([abs(loss - expected) / expected for loss, expected in pairs]))  # NaN if one is
+        # NaN if one is
+        error = float(np.max([abs(loss - expected) / expected for loss, expected in pairs]))
         yield Outcome(f"losses of {UPDATES} updates on device 0, {dtype}", error, bar)
 
 
-def compare(name: str, found: tuple[dict, float], exact: tuple[dict, float], bar: float) -> Iterator[Outcome]:
-    """Yields the error of the loss, and the largest error of a parameter's gradient, in Euclidean norms."""
+def compare(
+    name: str, found: tuple[dict, float], exact: tuple[dict, float], bar: float
+) -> Iterator[Outcome]:
+    """Yields the error of the loss, and the largest error of a parameter's gradient, in Euclidean
+    norms.
+    """
     (gradients, loss), (exact_gradients, exact_loss) = found, exact
     yield Outcome(f"loss, {name}", abs(loss - exact_loss) / exact_loss, bar)
     # The gradients of the biases of keys are 0 but for rounding, since softmax cancels them.
     floor = 1e-3 * float(optax.tree.norm(exact_gradients))
     errors = jax.tree.map(
-        lambda a, b: float(np.linalg.norm(a - b) / max(np.linalg.norm(b), floor)), gradients, exact_gradients
+        lambda a, b: float(np.linalg.norm(a - b) / max(np.linalg.norm(b), floor)),
+        gradients,
+        exact_gradients,
     )
-    yield Outcome(f"gradients, {name}", float(np.max(jax.tree.leaves(errors))), bar)  # NaN if one is
+    # NaN if one is
+    yield Outcome(f"gradients, {name}", float(np.max(jax.tree.leaves(errors))), bar)
 
 
 def meshes(count: int) -> Iterator[dict[str, int]]:
-    """Yields the shapes of all meshes of several devices in which the tensor axis divides the heads."""
+    """Yields the shapes of all meshes of several devices in which the tensor axis divides the
+    heads.
+    """
     for tensor, fsdp, data in itertools.product(range(1, count + 1), repeat=3):
         if tensor * fsdp * data == count > 1 and SIZE.num_heads % tensor == 0:
             yield {"data": data, "fsdp": fsdp, "tensor": tensor}

@@ -30,10 +30,14 @@ def rewrite_record(checkpoint: Path, **changes) -> None:
 
 
 def declare_huge(checkpoint: Path) -> None:
-    """Makes the checkpoint's matrix declare 4 TiB, none of which is stored, and updates the checksums."""
+    """Makes the checkpoint's matrix declare 4 TiB, none of which is stored, and updates the
+    checksums.
+    """
     base = {"driver": "file", "path": f"{checkpoint}/parameters/"}
     store = ts.KvStore.open({"driver": "ocdbt", "base": base}).result()
-    name = next(key for key in map(bytes.decode, store.list().result()) if key.endswith("kernel/.zarray"))
+    name = next(
+        key for key in map(bytes.decode, store.list().result()) if key.endswith("kernel/.zarray")
+    )
     metadata = json.loads(store.read(name).result().value)
     store.write(name, json.dumps(metadata | {"shape": HUGE, "chunks": HUGE}).encode()).result()
     rewrite_record(checkpoint)
@@ -43,7 +47,9 @@ DAMAGES = {
     "no parameters": lambda path: shutil.rmtree(path / "parameters"),
     "truncated": truncate,
     "truncated arrays": lambda path: truncate(path / "parameters" / "d"),
-    "a flipped bit": lambda path: flip_a_bit(max(path.glob("parameters/d/*"), key=lambda file: file.stat().st_size)),
+    "a flipped bit": lambda path: flip_a_bit(
+        max(path.glob("parameters/d/*"), key=lambda file: file.stat().st_size)
+    ),
     "malformed metadata": lambda path: (path / "parameters" / "_METADATA").write_text("{"),
     "empty": lambda path: (shutil.rmtree(path), path.mkdir()),
     "no record": lambda path: (path / checksums.NAME).unlink(),

@@ -27,22 +27,39 @@ def read_run(workdir: Path, which: str = "last") -> tuple[dict, int]:
 
 def state_at(step: int) -> TrainState:
     """Returns a state whose parameters are multiples of its step."""
-    parameters = {"layers": {0: {"kernel": np.full((2, 3), step, np.float32)}, 1: {"bias": np.float32([step, -step])}}}
-    return jax.device_put(TrainState(np.int32(step), np.int32(0), parameters, OPTIMIZER.init(parameters), None))
+    parameters = {
+        "layers": {
+            0: {"kernel": np.full((2, 3), step, np.float32)},
+            1: {"bias": np.float32([step, -step])},
+        }
+    }
+    return jax.device_put(
+        TrainState(np.int32(step), np.int32(0), parameters, OPTIMIZER.init(parameters), None)
+    )
 
 
 def abstract_state() -> TrainState:
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state_at(0))
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state_at(0)
+    )
 
 
-def save_run(folder: Path, keep: int, scores: dict[int, float | None], metric: str = "bleu") -> Path:
+def save_run(
+    folder: Path, keep: int, scores: dict[int, float | None], metric: str = "bleu"
+) -> Path:
     """Saves checkpoints at these steps, each after a validation if it has a score."""
-    config = tiny_config(checkpoint__every=10, checkpoint__keep=keep, checkpoint__best_metric=metric)
+    config = tiny_config(
+        checkpoint__every=10, checkpoint__keep=keep, checkpoint__best_metric=metric
+    )
     progress = Progress()
     with Checkpoints(Workdir(folder), config) as checkpoints:
         for step, score in scores.items():
             progress = dataclasses.replace(progress, step=step)
-            progress = progress if score is None else progress.after_validation({"loss": -score, metric: score}, metric)
+            progress = (
+                progress
+                if score is None
+                else progress.after_validation({"loss": -score, metric: score}, metric)
+            )
             checkpoints.save(state_at(step), progress)
     return folder
 
@@ -54,7 +71,11 @@ def saved_steps(folder: Path) -> list[int]:
 
 def steps_with_optimizer(folder: Path) -> list[int]:
     """Returns the steps whose checkpoints still have the optimizer's state."""
-    return [step for step in saved_steps(folder) if (Workdir(folder).checkpoints / f"{step}" / "optimizer").exists()]
+    return [
+        step
+        for step in saved_steps(folder)
+        if (Workdir(folder).checkpoints / f"{step}" / "optimizer").exists()
+    ]
 
 
 def refusal(function, *arguments) -> str:

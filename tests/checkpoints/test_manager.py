@@ -29,7 +29,9 @@ from transformer.support.errors import UserError
 from transformer.training.progress import Progress
 from transformer.workdir import Workdir
 
-PROGRESS = Progress(1, [[8, 6]], 3, 4, 5, 6, 7, 8.9, 1, 1.2, 3.4, 1, 0, {"loss": 0.1, "tokens": 3.0})
+PROGRESS = Progress(
+    1, [[8, 6]], 3, 4, 5, 6, 7, 8.9, 1, 1.2, 3.4, 1, 0, {"loss": 0.1, "tokens": 3.0}
+)
 
 # TensorStore reports damaged arrays a second time, from its threads.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -37,7 +39,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory) -> Path:
-    return save_run(tmp_path_factory.mktemp("saved"), 2, {10: 1.0, 20: 3.0, 30: 3.0, 40: 2.0, 50: None})
+    return save_run(
+        tmp_path_factory.mktemp("saved"), 2, {10: 1.0, 20: 3.0, 30: 3.0, 40: 2.0, 50: None}
+    )
 
 
 def open_run(folder: Path, **changes) -> Checkpoints:
@@ -64,12 +68,17 @@ def test_restoring_returns_the_saved_state(tmp_path):
     assert jax.tree.structure(restored) == jax.tree.structure(state)
     jax.tree.map(np.testing.assert_array_equal, restored, state)
     # The averaged parameters are those to decode with.
-    jax.tree.map(np.testing.assert_array_equal, read_run(tmp_path)[0], jax.device_get(state.ema_parameters))
+    jax.tree.map(
+        np.testing.assert_array_equal, read_run(tmp_path)[0], jax.device_get(state.ema_parameters)
+    )
 
 
 def test_the_newest_checkpoints_and_those_up_to_the_best_are_kept(saved, tmp_path):
     assert saved_steps(saved) == [10, 20, 40, 50]  # of equal scores the first is the best
-    assert saved_steps(save_run(tmp_path / "loss", 1, {10: 1.0, 20: 3.0, 30: 2.0}, "loss")) == [10, 30]
+    assert saved_steps(save_run(tmp_path / "loss", 1, {10: 1.0, 20: 3.0, 30: 2.0}, "loss")) == [
+        10,
+        30,
+    ]
     scores = {10: 1.0, 20: 2.0, 30: 9.0, 40: 3.0, 50: 4.0, 60: 5.0, 70: 6.0}
     assert saved_steps(save_run(tmp_path / "bleu", 3, scores)) == [10, 20, 30, 50, 60, 70]
     scores |= {80: 10.0, 90: 1.0}
@@ -81,16 +90,22 @@ def test_a_best_checkpoint_between_regular_ones_has_its_neighbours_too():
     assert steps_to_keep([10, 20, 25, 30, 40, 50], settings, best=25) == {20, 25, 40, 50}
 
 
-@pytest.mark.parametrize(("keep_every", "eval_every"), list(itertools.product((0, 20), (10, 15, 30))))
+@pytest.mark.parametrize(
+    ("keep_every", "eval_every"), list(itertools.product((0, 20), (10, 15, 30)))
+)
 def test_the_largest_number_of_checkpoints_is_a_bound(keep_every, eval_every):
-    settings = tiny_config(checkpoint__every=10, checkpoint__keep=3, checkpoint__keep_every=keep_every).checkpoint
+    settings = tiny_config(
+        checkpoint__every=10, checkpoint__keep=3, checkpoint__keep_every=keep_every
+    ).checkpoint
     last, counts = 105, []
     for best in range(eval_every, last, eval_every):
         steps: list[int] = []
         for step in sorted({*range(10, last, 10), best, last}):
             steps = sorted(steps_to_keep([*steps, step], settings, best if best <= step else None))
         counts.append(len(steps))
-    assert max(counts) <= max_checkpoints(settings, last, eval_every) <= max(counts) + (keep_every > 0)
+    assert (
+        max(counts) <= max_checkpoints(settings, last, eval_every) <= max(counts) + (keep_every > 0)
+    )
 
 
 def test_a_checkpoint_saved_again_has_the_new_progress(saved, tmp_path):
@@ -112,7 +127,11 @@ SCORES = {10: 1.0, 20: 3.0, 30: 2.0, 40: 2.0, 50: 2.0, 60: 2.0}
 
 def test_the_best_and_the_newest_two_checkpoints_have_the_state_of_the_optimizer(tmp_path):
     save_run(tmp_path, 4, SCORES)
-    assert saved_steps(tmp_path) == [10, 20, 30, 40, 50, 60] and steps_with_optimizer(tmp_path) == [20, 50, 60]
+    assert saved_steps(tmp_path) == [10, 20, 30, 40, 50, 60] and steps_with_optimizer(tmp_path) == [
+        20,
+        50,
+        60,
+    ]
     np.testing.assert_array_equal(read_run(tmp_path, "30")[0]["layers"][1]["bias"], [30, -30])
     for step in (50, 60):
         truncate(tmp_path / "checkpoints" / f"{step}")
@@ -131,7 +150,9 @@ def test_a_start_that_fails_removes_nothing(tmp_path):
     assert steps_with_optimizer(tmp_path) == [20, 50, 60]
 
 
-def test_the_newest_two_checkpoints_without_skipped_updates_have_the_state_of_the_optimizer(tmp_path):
+def test_the_newest_two_checkpoints_without_skipped_updates_have_the_state_of_the_optimizer(
+    tmp_path,
+):
     with open_run(tmp_path, checkpoint__keep=9) as checkpoints:
         for step, skipped in ((10, 0), (20, 0), (30, 0), (40, 1), (50, 2), (60, 3)):
             checkpoints.save(state_at(step), Progress(step=step, skipped=skipped))
@@ -164,7 +185,9 @@ def kill_halfway(folder: Path, **_) -> None:
     ],
     ids=["before the record is written", "after it", "halfway through the files"],
 )
-def test_a_checkpoint_stays_valid_if_removing_the_optimizer_is_killed(saved, tmp_path, monkeypatch, moment):
+def test_a_checkpoint_stays_valid_if_removing_the_optimizer_is_killed(
+    saved, tmp_path, monkeypatch, moment
+):
     shutil.copytree(saved, tmp_path / "run")
     checkpoint = tmp_path / "run" / "checkpoints" / "40"
     digest = checksums.digest(checkpoint)
@@ -173,7 +196,9 @@ def test_a_checkpoint_stays_valid_if_removing_the_optimizer_is_killed(saved, tmp
         checksums.remove_optimizer(checkpoint)
     for _ in range(2):  # the second removal completes the first
         assert checksums.damage(checkpoint) is None and checksums.digest(checkpoint) == digest
-        np.testing.assert_array_equal(read_run(tmp_path / "run", "40")[0]["layers"][1]["bias"], [40, -40])
+        np.testing.assert_array_equal(
+            read_run(tmp_path / "run", "40")[0]["layers"][1]["bias"], [40, -40]
+        )
         if (checkpoint / "optimizer").exists():
             checksums.remove_optimizer(checkpoint)
     assert steps_with_optimizer(tmp_path / "run") == [20, 50]
@@ -203,7 +228,9 @@ def test_a_run_without_any_state_of_the_optimizer_does_not_start_over(saved, tmp
         shutil.rmtree(tmp_path / "run" / "checkpoints" / f"{step}")
     with open_run(tmp_path / "run") as checkpoints:
         message = refusal(checkpoints.restore, abstract_state())
-    assert f"from undamaged parameters with --config.training.init_from={tmp_path / 'run'}" in message
+    assert (
+        f"from undamaged parameters with --config.training.init_from={tmp_path / 'run'}" in message
+    )
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -215,8 +242,12 @@ def test_training_falls_back_from_a_damaged_checkpoint(saved, tmp_path, caplog, 
         state, progress = checkpoints.restore(abstract_state())
         assert (int(state.step), progress.step) == (40, 40)
         np.testing.assert_array_equal(state.parameters["layers"][1]["bias"], [40, -40])
-        (warning,) = [record.getMessage() for record in caplog.records if "renamed to" in record.getMessage()]
-        assert warning.startswith(f"{checkpoint}: damaged: ") and "renamed to damaged-50-0" in warning
+        (warning,) = [
+            record.getMessage() for record in caplog.records if "renamed to" in record.getMessage()
+        ]
+        assert (
+            warning.startswith(f"{checkpoint}: damaged: ") and "renamed to damaged-50-0" in warning
+        )
         checkpoints.save(state_at(50), Progress(step=50))
     assert read_run(tmp_path / "run")[1] == 50
     with open_run(tmp_path / "run") as checkpoints:

@@ -39,8 +39,12 @@ SETTINGS = {
 }
 
 
-def make_workdir(path: Path, seed: int = 0, steps: tuple[int, ...] = (10, 20, 30), **changes: str) -> Path:
-    """Creates the workdir of a run that reverses numbers, with random parameters; checkpoint 20 is the best."""
+def make_workdir(
+    path: Path, seed: int = 0, steps: tuple[int, ...] = (10, 20, 30), **changes: str
+) -> Path:
+    """Creates the workdir of a run that reverses numbers, with random parameters; checkpoint 20 is
+    the best.
+    """
     data = path.parent / "data"
     data.mkdir(exist_ok=True)
     for split in ("train", "valid", "test"):
@@ -56,10 +60,18 @@ def make_workdir(path: Path, seed: int = 0, steps: tuple[int, ...] = (10, 20, 30
     with Checkpoints(workdir, config) as checkpoints:
         for step in steps:
             random = np.random.default_rng((seed, step))
-            parameters = jax.tree.map(lambda leaf, random=random: random.normal(size=leaf.shape) * 0.6, shapes)
+            parameters = jax.tree.map(
+                lambda leaf, random=random: random.normal(size=leaf.shape) * 0.6, shapes
+            )
             parameters = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), parameters)
-            state = TrainState(jnp.array(step), jnp.array(0), parameters, optax.sgd(0.1).init(parameters), None)
-            best = {"best_score": 9.0, "best_step": 20} if step >= 20 else {"best_score": 1.0, "best_step": 10}
+            state = TrainState(
+                jnp.array(step), jnp.array(0), parameters, optax.sgd(0.1).init(parameters), None
+            )
+            best = (
+                {"best_score": 9.0, "best_step": 20}
+                if step >= 20
+                else {"best_score": 1.0, "best_step": 10}
+            )
             checkpoints.save(state, Progress(step=step, **best))
     return path
 

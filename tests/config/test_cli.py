@@ -41,7 +41,14 @@ def raising(error: BaseException):
 
 
 def test_overrides_are_parsed_as_keys_and_text():
-    argv = ["--config=c.py:x", "--config.model.d_model=64", "--plan", "--config.seed", "-1", "--config.data.path=a=b"]
+    argv = [
+        "--config=c.py:x",
+        "--config.model.d_model=64",
+        "--plan",
+        "--config.seed",
+        "-1",
+        "--config.data.path=a=b",
+    ]
     arguments = TRAIN.parse(argv)
     assert (arguments.config, arguments.plan) == ("c.py:x", True)
     assert arguments.overrides == [("model.d_model", "64"), ("seed", "-1"), ("data.path", "a=b")]
@@ -64,7 +71,9 @@ def test_an_empty_folder_and_a_bucket_are_refused(flag, capsys):
     parser.add_argument("--workdir")
     parser.add_argument("--output")
     for words in ([flag], [flag[:-1], ""]):
-        with pytest.raises(UserError, match=f"^{words[0]}: is empty, as an unset variable of a shell"):
+        with pytest.raises(
+            UserError, match=f"^{words[0]}: is empty, as an unset variable of a shell"
+        ):
             parser.parse(words)
     for words in ([f"{flag}gs://a/b"], [flag[:-1], "gs://a/b"]):
         with pytest.raises(UserError, match=f"^{flag}gs://a/b: must be a folder of this machine"):
@@ -82,7 +91,9 @@ def test_decoding_overrides_apply_to_the_runs_configuration():
     arguments = EVALUATE.parse(["--decoding.length_penalty=1"])
     decoding = loading.override(config, arguments.overrides).decoding
     assert (decoding.beam_size, decoding.length_penalty) == (7, 1.0)
-    with pytest.raises(UserError, match=r"--decoding.beam_sise=1: .*did you mean decoding.beam_size, decoding\."):
+    with pytest.raises(
+        UserError, match=r"--decoding.beam_sise=1: .*did you mean decoding.beam_size, decoding\."
+    ):
         EVALUATE.parse(["--decoding.beam_sise=1"])
     with pytest.raises(UserError, match="--decoding.beam_sise=1: "):
         loading.override(config, [("decoding.beam_sise", "1")])
@@ -92,10 +103,26 @@ def test_decoding_overrides_apply_to_the_runs_configuration():
     ("parser", "argv", "says"),
     [
         (TRAIN, [], "the following arguments are required: --config"),
-        (TRAIN, ["--confg=configs/base.py"], "--confg=configs/base.py: no such flag; did you mean --config?"),
-        (TRAIN, ["--config=a.py", "--confg.model.dmodel=1"], "did you mean --config.model.d_model?"),
-        (TRAIN, ["--config=a.py", "--config.seed"], "--config.seed: needs a value, --config.seed=VALUE"),
-        (TRAIN, ["--config=a.py", "--decoding.beam_size=2"], "did you mean --config.decoding.beam_size?"),
+        (
+            TRAIN,
+            ["--confg=configs/base.py"],
+            "--confg=configs/base.py: no such flag; did you mean --config?",
+        ),
+        (
+            TRAIN,
+            ["--config=a.py", "--confg.model.dmodel=1"],
+            "did you mean --config.model.d_model?",
+        ),
+        (
+            TRAIN,
+            ["--config=a.py", "--config.seed"],
+            "--config.seed: needs a value, --config.seed=VALUE",
+        ),
+        (
+            TRAIN,
+            ["--config=a.py", "--decoding.beam_size=2"],
+            "did you mean --config.decoding.beam_size?",
+        ),
         (TRAIN, ["--config=a.py", "b.py"], "unrecognized arguments: b.py"),
         (EVALUATE, ["--config.decoding.beam_size=2"], "did you mean --decoding.beam_size?"),
         (EVALUATE, ["--model.d_model=2"], "--model.d_model=2: no such flag"),
@@ -143,7 +170,9 @@ def test_installed_commands_are_those_of_the_modules(monkeypatch):
         raise SystemExit
 
     monkeypatch.setattr(cli, "run", run)
-    for entry in tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["scripts"].values():
+    for entry in tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"][
+        "scripts"
+    ].values():
         with pytest.raises(SystemExit):
             pkgutil.resolve_name(entry)()
     modules = [f"transformer.{name}" for name in ("train", "evaluate", "translate")]
@@ -155,7 +184,12 @@ def test_help_shows_the_flags(capsys):
         cli.execute(TRAIN, print, ["--help"])
     output, _ = capsys.readouterr()
     assert caught.value.code == 0
-    for part in ("python -m transformer.train", "Trains.\n\nMore.", "--config FILE.py[:ARG]", "--plan"):
+    for part in (
+        "python -m transformer.train",
+        "Trains.\n\nMore.",
+        "--config FILE.py[:ARG]",
+        "--plan",
+    ):
         assert part in output
     assert "--config.KEY=VALUE" in output
 
@@ -177,9 +211,15 @@ def test_a_full_disk_is_a_one_line_error_whatever_exception_wraps_it(capsys):
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "runs/x/metrics.jsonl")
     wrapped = RuntimeError("saving failed")
     wrapped.__cause__ = full
-    for error in (full, wrapped, ValueError("RESOURCE_EXHAUSTED: No space left on device [tensorstore]")):
+    for error in (
+        full,
+        wrapped,
+        ValueError("RESOURCE_EXHAUSTED: No space left on device [tensorstore]"),
+    ):
         code, _, errors = ends_with(PLAIN, [], capsys, raising(error))
-        assert code == 2 and errors.startswith("error: the disk is full") and errors.count("\n") == 1
+        assert (
+            code == 2 and errors.startswith("error: the disk is full") and errors.count("\n") == 1
+        )
 
 
 class JaxRuntimeError(RuntimeError):
@@ -189,7 +229,11 @@ class JaxRuntimeError(RuntimeError):
 @pytest.mark.parametrize(
     ("parser", "argv", "advice"),
     [
-        (TRAIN, ["--config=x"], "lower config.batch.tokens and raise config.training.accumulation in return, or "),
+        (
+            TRAIN,
+            ["--config=x"],
+            "lower config.batch.tokens and raise config.training.accumulation in return, or ",
+        ),
         (EVALUATE, [], "lower --decoding.batch_tokens\n"),
         (PLAIN, [], "use a device with more memory\n"),
     ],
@@ -198,19 +242,33 @@ def test_out_of_memory_is_a_one_line_error_with_keys_of_the_command(parser, argv
     for kind in ("RESOURCE_EXHAUSTED", "INTERNAL"):  # of accelerators, of CPUs
         error = JaxRuntimeError(f"{kind}: Out of memory allocating 1024 bytes.")
         code, _, errors = ends_with(parser, argv, capsys, raising(error))
-        assert code == 2 and errors.startswith(f"error: out of device memory; {advice}") and errors.count("\n") == 1
+        assert (
+            code == 2
+            and errors.startswith(f"error: out of device memory; {advice}")
+            and errors.count("\n") == 1
+        )
 
 
 def test_a_forbidden_folder_is_a_one_line_error(capsys):
     error = PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/root/x")
     code, _, errors = ends_with(PLAIN, [], capsys, raising(error))
-    assert code == 2 and errors.startswith("error: /root/x: Permission denied") and errors.count("\n") == 1
+    assert (
+        code == 2
+        and errors.startswith("error: /root/x: Permission denied")
+        and errors.count("\n") == 1
+    )
 
 
 def test_a_bug_shows_its_traceback(capsys):
-    code, output, errors = ends_with(PLAIN, [], capsys, raising(ZeroDivisionError("division by zero")))
+    code, output, errors = ends_with(
+        PLAIN, [], capsys, raising(ZeroDivisionError("division by zero"))
+    )
     assert (code, output) == (1, "")
-    assert "Traceback" in errors and "raise error" in errors and "ZeroDivisionError: division by zero" in errors
+    assert (
+        "Traceback" in errors
+        and "raise error" in errors
+        and "ZeroDivisionError: division by zero" in errors
+    )
 
 
 def test_log_lines_go_to_standard_error_and_to_the_file(tmp_path, capsys, monkeypatch):
@@ -226,9 +284,18 @@ def test_log_lines_go_to_standard_error_and_to_the_file(tmp_path, capsys, monkey
     code, output, errors = ends_with(PLAIN, [], capsys, main)
     assert (code, output) == (2, "")
     lines = errors.splitlines()
-    assert [line.partition(" ")[2] for line in lines] == ["before", "after 1", "warning: look", "stop"]
+    assert [line.partition(" ")[2] for line in lines] == [
+        "before",
+        "after 1",
+        "warning: look",
+        "stop",
+    ]
     logged = (tmp_path / "log.txt").read_text().splitlines()
-    assert [line.split(" ", 2)[2] for line in logged] == ["INFO after 1", "WARNING look", "ERROR stop"]
+    assert [line.split(" ", 2)[2] for line in logged] == [
+        "INFO after 1",
+        "WARNING look",
+        "ERROR stop",
+    ]
     # The next command in this process does not write to the file.
     cli.execute(PLAIN, lambda arguments: logging.warning("elsewhere"), [])
     assert "elsewhere" not in (tmp_path / "log.txt").read_text()
@@ -270,13 +337,17 @@ def test_a_signal_interrupts_a_command(number):
     assert errors.startswith("error: ") and errors.count("\n") == 1
 
 
-@pytest.mark.parametrize(("platform", "reason"), [("cuda", "not installed"), ("absent", "'absent' is not in")])
+@pytest.mark.parametrize(
+    ("platform", "reason"), [("cuda", "not installed"), ("absent", "'absent' is not in")]
+)
 def test_platforms_that_jax_does_not_have_are_an_error_of_one_line(platform, reason, monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", platform)
     process = run_python("import jax\njax.devices()")
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 2
-    assert errors.startswith(f"error: JAX_PLATFORMS={platform}: JAX cannot use") and reason in errors
+    assert (
+        errors.startswith(f"error: JAX_PLATFORMS={platform}: JAX cannot use") and reason in errors
+    )
     assert errors.count("\n") == 1
 
 
@@ -299,17 +370,22 @@ def test_failing_to_write_the_output_is_an_error():
 
 @pytest.mark.parametrize("numbers", [(0,), (1,), (2,), (0, 1, 2)])
 def test_closed_standard_streams_are_the_null_device(tmp_path, numbers):
-    body = (
-        f"sys.stdin.read(); print('result'); print('note', file=sys.stderr)\nopen({str(tmp_path / 'x')!r}, 'w').close()"
+    body = f"sys.stdin.read(); print('result'); print('note', file=sys.stderr)\nopen({str(tmp_path / 'x')!r}, 'w').close()"
+    process = run_python(
+        body, stdin=subprocess.DEVNULL, redirections=" ".join(f"{number}>&-" for number in numbers)
     )
-    process = run_python(body, stdin=subprocess.DEVNULL, redirections=" ".join(f"{number}>&-" for number in numbers))
     output, errors = process.communicate(timeout=30)
     assert process.returncode == 0
-    assert (output, errors) == ("" if 1 in numbers else "result\n", "" if 2 in numbers else "note\n")
+    assert (output, errors) == (
+        "" if 1 in numbers else "result\n",
+        "" if 2 in numbers else "note\n",
+    )
 
 
 def test_python_warnings_are_log_lines(capsys):
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        _, _, errors = ends_with(PLAIN, [], capsys, lambda arguments: warnings.warn("old", UserWarning, stacklevel=1))
+        _, _, errors = ends_with(
+            PLAIN, [], capsys, lambda arguments: warnings.warn("old", UserWarning, stacklevel=1)
+        )
     assert "warning: " in errors and "UserWarning: old" in errors

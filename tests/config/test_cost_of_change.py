@@ -1,4 +1,6 @@
-"""The number of places that a change takes: one table entry for an implementation, one declaration for a key."""
+"""The number of places that a change takes: one table entry for an implementation, one declaration
+for a key.
+"""
 
 import json
 import statistics
@@ -61,7 +63,9 @@ TABLES = tables()
 
 @pytest.fixture
 def add(monkeypatch):
-    """A function that adds an entry "added" to the table of a key and returns a configuration that names it."""
+    """A function that adds an entry "added" to the table of a key and returns a configuration that
+    names it.
+    """
 
     def add(key: str, implementation: object):
         monkeypatch.setitem(TABLES[key], "added", implementation)
@@ -86,7 +90,10 @@ def test_an_optimizer_takes_one_table_entry(add):
 
 
 def test_a_schedule_takes_one_table_entry(add):
-    config = add("optimizer.schedule", lambda config, d_model, steps: optax.constant_schedule(d_model * steps))
+    config = add(
+        "optimizer.schedule",
+        lambda config, d_model, steps: optax.constant_schedule(d_model * steps),
+    )
     assert optimizers.make_schedule(config.optimizer, 2, 3)(0) == 6
 
 
@@ -112,7 +119,9 @@ def test_an_attention_score_takes_one_table_entry(add):
 
 
 def test_positions_take_one_table_entry(add):
-    config = add("model.positions", lambda *_: lambda positions: positions[..., None].repeat(8, axis=-1))
+    config = add(
+        "model.positions", lambda *_: lambda positions: positions[..., None].repeat(8, axis=-1)
+    )
     config = ml_collections.ConfigDict(config.model)
     config.update({"d_model": 8, "num_heads": 2, "num_layers": 1})
     embedding = Embedding(9, 8, dtype="float32", rngs=nnx.Rngs(0))
@@ -125,7 +134,9 @@ def test_positions_take_one_table_entry(add):
 def test_a_norm_position_takes_one_table_entry(add):
     config = add("model.norm_position", (1, lambda x, sublayer, norm: x - sublayer(x)))
     x = jnp.ones((1, 1, config.model.d_model))
-    assert (layers.SublayerConnection(config.model, rngs=nnx.Rngs(0))(x, lambda x: x, None) == 0).all()
+    assert (
+        layers.SublayerConnection(config.model, rngs=nnx.Rngs(0))(x, lambda x: x, None) == 0
+    ).all()
 
 
 def test_a_support_of_label_smoothing_takes_one_table_entry(add):
@@ -137,31 +148,48 @@ def test_a_support_of_label_smoothing_takes_one_table_entry(add):
 
 
 def test_an_objective_takes_one_table_entry(monkeypatch, tmp_path, capsys):
-    """A denoising autoencoder: an encoder that reads a text with unknown tokens and predicts all its tokens."""
+    """A denoising autoencoder: an encoder that reads a text with unknown tokens and predicts all
+    its tokens.
+    """
 
     def make_noise(training, pieces):
         def inputs(batch, key):
-            is_dropped = (jax.random.uniform(key, batch["source"].shape) < 0.1) & (batch["source"] >= SPECIAL)
-            return {"source": jnp.where(is_dropped, UNK, batch["source"]), "target_output": batch["source"]}
+            is_dropped = (jax.random.uniform(key, batch["source"].shape) < 0.1) & (
+                batch["source"] >= SPECIAL
+            )
+            return {
+                "source": jnp.where(is_dropped, UNK, batch["source"]),
+                "target_output": batch["source"],
+            }
 
         return inputs
 
     added = TrainingObjective(
         sides=(True, False),
-        make_model=lambda model, source, target, rngs: MaskedLanguageModel(model, source, rngs=rngs),
+        make_model=lambda model, source, target, rngs: MaskedLanguageModel(
+            model, source, rngs=rngs
+        ),
         methods={"encode"},
         make_inputs=make_noise,
     )
     monkeypatch.setitem(OBJECTIVES, "added", added)
-    changes = {"training__objective": "added", "data__target_language": "", "training__label_smoothing": 0.0}
+    changes = {
+        "training__objective": "added",
+        "data__target_language": "",
+        "training__label_smoothing": 0.0,
+    }
     assert tiny.run(tmp_path / "run", **changes, training__steps=8) == 0
     flags = [f"--workdir={tmp_path / 'run'}", "--split=valid"]
     assert cli.execute(evaluate.make_parser(), evaluate.main, flags) == 0
     last = [line for line in tiny.record(tmp_path / "run") if line["split"] == "valid"][-1]
-    assert json.loads(capsys.readouterr().out)["perplexity"] == pytest.approx(last["perplexity"], rel=1e-4)
+    assert json.loads(capsys.readouterr().out)["perplexity"] == pytest.approx(
+        last["perplexity"], rel=1e-4
+    )
     model = transformer.load(tmp_path / "run")
     assert model.encode(["a"])[0].states.shape[1] == model.config.model.d_model
-    with pytest.raises(UserError, match="translate: is not defined for a model of training.objective=added"):
+    with pytest.raises(
+        UserError, match="translate: is not defined for a model of training.objective=added"
+    ):
         model.translate(["a"])
     with pytest.raises(UserError, match="objective=added, config.training.r_drop=1.0: "):
         checked(flatten(model.config) | {"training.r_drop": 1.0, "model.dropout": 0.1})
@@ -178,7 +206,9 @@ def test_a_decoding_strategy_takes_one_table_entry(add):
 
     config = add("decoding.strategy", Strategy(copy))
     model, vocabulary = tiny_model(12, seed=0), IdsVocabulary(12)
-    decoder = TextDecoder([model.graph], Tokenizer(vocabulary, vocabulary), config.decoding, jax.local_devices())
+    decoder = TextDecoder(
+        [model.graph], Tokenizer(vocabulary, vocabulary), config.decoding, jax.local_devices()
+    )
     translations = decoder.translate(decoder.place([model.parameters]), ["1 2", "", "3"])
     assert [best.text for (best,) in translations] == ["1 2", "", "3"]
     assert validation_strategy("added") == "added"
@@ -198,23 +228,45 @@ def test_a_data_source_takes_one_table_entry(add):
     [
         ("data.source", lambda config: open_source(config.data, "train")),
         ("tokenizer.kind", lambda config: tokenizers.train(config.tokenizer, PAIRS)),
-        ("model.activation", lambda config: FeedForward(config.model, rngs=nnx.Rngs(0))(jnp.ones((1, 1, 512)))),
+        (
+            "model.activation",
+            lambda config: FeedForward(config.model, rngs=nnx.Rngs(0))(jnp.ones((1, 1, 512))),
+        ),
         ("model.attention", lambda config: MultiHeadAttention(config.model, rngs=nnx.Rngs(0))),
-        ("model.attention_implementation", lambda config: MultiHeadAttention(config.model, rngs=nnx.Rngs(0))),
-        ("model.norm_position", lambda config: layers.SublayerConnection(config.model, rngs=nnx.Rngs(0))),
+        (
+            "model.attention_implementation",
+            lambda config: MultiHeadAttention(config.model, rngs=nnx.Rngs(0)),
+        ),
+        (
+            "model.norm_position",
+            lambda config: layers.SublayerConnection(config.model, rngs=nnx.Rngs(0)),
+        ),
         ("model.positions", lambda config: Transformer(config.model, 9, 9, rngs=nnx.Rngs(0))),
-        ("model.share_embeddings", lambda config: Transformer(config.model, 9, 9, rngs=nnx.Rngs(0))),
+        (
+            "model.share_embeddings",
+            lambda config: Transformer(config.model, 9, 9, rngs=nnx.Rngs(0)),
+        ),
         (
             "training.label_smoothing_support",
             lambda config: cross_entropy(
-                jnp.ones((1, 1, 9)), jnp.ones((1, 1), int), 0.1, config.training.label_smoothing_support
+                jnp.ones((1, 1, 9)),
+                jnp.ones((1, 1), int),
+                0.1,
+                config.training.label_smoothing_support,
             ),
         ),
-        ("optimizer.name", lambda config: optimizers.make_optimizer(config.optimizer, optax.constant_schedule(1.0))),
+        (
+            "optimizer.name",
+            lambda config: optimizers.make_optimizer(
+                config.optimizer, optax.constant_schedule(1.0)
+            ),
+        ),
         ("optimizer.schedule", lambda config: optimizers.make_schedule(config.optimizer, 1, 1)),
         (
             "batch.plan",
-            lambda config: Loader(random_sentences(9, longest=3), config, Position(0, 0), one_device()),
+            lambda config: Loader(
+                random_sentences(9, longest=3), config, Position(0, 0), one_device()
+            ),
         ),
     ],
 )
@@ -242,19 +294,29 @@ def test_a_scalar_key_takes_one_declaration(monkeypatch, tmp_path):
 
 @pytest.mark.slow
 def test_a_metric_takes_one_table_entry(tmp_path, monkeypatch, capsys):
-    """Training, evaluation, comparison, report and sweeps compute and show it without another change."""
+    """Training, evaluation, comparison, report and sweeps compute and show it without another
+    change.
+    """
 
     def length_error(hypotheses, references, language):
         pairs = zip(hypotheses, references[0], strict=True)
-        return statistics.fmean(abs(len(hypothesis) - len(reference)) for hypothesis, reference in pairs), None
+        return statistics.fmean(
+            abs(len(hypothesis) - len(reference)) for hypothesis, reference in pairs
+        ), None
 
     metric = bleu.Metric(length_error, "length error", ".1f", direction="minimize", is_mean=True)
     monkeypatch.setitem(bleu.METRICS, "added", metric)
     run = tmp_path / "trials" / "0000"
     settings = {"training__eval_bleu": True, "training__eval_sentences": 3, "training__samples": 0}
-    settings |= {"decoding__beam_size": 1, "decoding__max_extra_length": 4, "decoding__max_source_length": 32}
+    settings |= {
+        "decoding__beam_size": 1,
+        "decoding__max_extra_length": 4,
+        "decoding__max_source_length": 32,
+    }
     assert tiny.run(run, training__steps=4, **settings) == 0
-    (validation,) = [line for line in read_record(run / "metrics.jsonl") if line["split"] == "valid"]
+    (validation,) = [
+        line for line in read_record(run / "metrics.jsonl") if line["split"] == "valid"
+    ]
     assert f"  length error {validation['added']:.1f}  (best)" in capsys.readouterr().err
     assert "curve-valid-added" in sections.curve_section(read_runs([run])).charts
 
@@ -276,4 +338,6 @@ def test_a_metric_takes_one_table_entry(tmp_path, monkeypatch, capsys):
     task = Training(loading.load(run), Folder(tmp_path))
     task.check({}, "added")
     assert task.measured(0, "added") == {4: validation["added"]}
-    assert {"added"} <= set(task.objectives) & set(Decoding(task.config, run, 4, task.folder).objectives)
+    assert {"added"} <= set(task.objectives) & set(
+        Decoding(task.config, run, 4, task.folder).objectives
+    )

@@ -1,4 +1,6 @@
-"""Every key of configs/base.py is read by the code, in tiny runs of the commands that take each branch."""
+"""Every key of configs/base.py is read by the code, in tiny runs of the commands that take each
+branch.
+"""
 
 import functools
 import hashlib
@@ -27,7 +29,9 @@ PACKAGE = Path(cli.__file__).parents[1]
 
 @pytest.fixture
 def reads(monkeypatch):
-    """A set to which every attribute access `group.key` in transformer/, outside of config/, adds a key."""
+    """A set to which every attribute access `group.key` in transformer/, outside of config/, adds a
+    key.
+    """
     reads: set[str] = set()
     groups = {frozenset(DEFAULTS): ""}
     groups |= {frozenset(group): f"{name}." for name, group in DEFAULTS.items() if name != "seed"}
@@ -35,7 +39,8 @@ def reads(monkeypatch):
 
     @functools.cache
     def is_counted(file: str) -> bool:
-        # types.py reads keys for several parts of the package; the rest of the folder only checks them.
+        # types.py reads keys for several parts of the package; the rest of the folder only checks
+        # them.
         checks = PACKAGE / "config" in Path(file).parents and Path(file).name != "types.py"
         return PACKAGE in Path(file).parents and not checks
 
@@ -63,7 +68,9 @@ def settings_of(folder: Path, settings: str, more: dict[str, str]) -> dict[str, 
 
 def run_training(folder: Path, settings: str, more: dict[str, str], code: int = 0) -> None:
     """Trains without the layers; `trace` and the evaluations read what layers read."""
-    flags = [f"--config.{key}={value}" for key, value in settings_of(folder, settings, more).items()]
+    flags = [
+        f"--config.{key}={value}" for key, value in settings_of(folder, settings, more).items()
+    ]
     argv = ["--config=configs/base.py", f"--workdir={folder / 'run'}", *flags]
     with pytest.MonkeyPatch.context() as monkeypatch:
         remove_layers(monkeypatch)
@@ -97,21 +104,30 @@ def synthetic(folder: Path) -> None:
 def text_by_download(folder: Path) -> None:
     triples = []
     for source in sorted(Path("tests/fixtures/multi30k").resolve().glob("*.[ed][en]")):
-        triples.append((source.name, source.as_uri(), hashlib.sha256(source.read_bytes()).hexdigest()))
+        triples.append(
+            (source.name, source.as_uri(), hashlib.sha256(source.read_bytes()).hexdigest())
+        )
     settings = """
     data.source=text data.valid_split=valid data.test_split=test2016 tokenizer.kind=unigram tokenizer.vocab_size=100
     tokenizer.subword_sampling=0.1 batch.plan=packed batch.packed_length=64 training.accumulation=2 training.r_drop=1
     optimizer.name=adamw optimizer.schedule=cosine optimizer.weight_decay=0.1 optimizer.clip_norm=1
     model.positions=learned
     """
-    run_training(folder, settings, {"data.name": "captions", "data.downloads": repr(tuple(triples))})
-    run_evaluation(folder, "--decoding.strategy=mbr --decoding.top_k=5 --decoding.top_p=0.9 --decoding.temperature=0.8")
+    run_training(
+        folder, settings, {"data.name": "captions", "data.downloads": repr(tuple(triples))}
+    )
+    run_evaluation(
+        folder,
+        "--decoding.strategy=mbr --decoding.top_k=5 --decoding.top_p=0.9 --decoding.temperature=0.8",
+    )
 
 
 def ids(folder: Path) -> None:
     for stem in ("train", "validation", "test"):
         for language in ("en", "de"):
-            (folder / f"{stem}.{language}").write_text("".join(f"{i % 7} {i % 5}\n" for i in range(40)))
+            (folder / f"{stem}.{language}").write_text(
+                "".join(f"{i % 7} {i % 5}\n" for i in range(40))
+            )
     (folder / "links").write_text("0-0\n" * 40)
     settings = """
     data.source=ids tokenizer.kind=ids tokenizer.vocab_size=20 model.positions=rotary optimizer.name=adafactor

@@ -28,7 +28,12 @@ def write_config(folder: Path, body: str) -> str:
     downloads=st.lists(st.tuples(*[st.text("ab/.", max_size=3)] * 3), max_size=3).map(tuple),
 )
 def test_saving_and_loading_changes_nothing(tmp_path_factory, rate, width, path, downloads):
-    changes = {"optimizer.learning_rate": rate, "model.d_v": width, "data.path": path, "data.downloads": downloads}
+    changes = {
+        "optimizer.learning_rate": rate,
+        "model.d_v": width,
+        "data.path": path,
+        "data.downloads": downloads,
+    }
     config = checked(BASE | changes)
     folder = tmp_path_factory.mktemp("run")
     loading.save(config, folder)
@@ -44,7 +49,9 @@ def test_a_saved_configuration_can_be_edited_by_hand(tmp_path):
     path.write_text(path.read_text().replace('"dropout": 0.1', '"dropout": 0'))
     assert isinstance(loading.load(tmp_path).model.dropout, float)
     path.write_text(path.read_text().replace('"dropout": 0', '"dropout": "none"'))
-    with pytest.raises(UserError, match=r"config\.json: config\.model\.dropout=none: must be a number"):
+    with pytest.raises(
+        UserError, match=r"config\.json: config\.model\.dropout=none: must be a number"
+    ):
         loading.load(tmp_path)
 
 
@@ -57,7 +64,10 @@ def test_a_saved_configuration_can_be_edited_by_hand(tmp_path):
         ("{}", "damaged ("),
         ('{"schema_version": 0}', "schema_version=0, must be 2"),
         ('{"schema_version": 1}', "schema_version=1, must be 2; use the commit that made the run"),
-        ('{"schema_version": 2, "seeds": 3}', "config.seeds=3: there is no key seeds; did you mean seed?"),
+        (
+            '{"schema_version": 2, "seeds": 3}',
+            "config.seeds=3: there is no key seeds; did you mean seed?",
+        ),
         ("\xff", "damaged ("),
     ],
 )
@@ -113,7 +123,10 @@ def test_optional_keys_can_be_set_and_unset():
     config = loading.load_file("configs/base.py", [("model.d_k", "32")])
     assert config.model.d_k == 32
     assert loading.override(config, [("model.d_k", "None")]).model.d_k is None
-    assert loading.load_file("configs/base.py", [("model.d_k", "32"), ("model.d_k", "none")]).model.d_k is None
+    assert (
+        loading.load_file("configs/base.py", [("model.d_k", "32"), ("model.d_k", "none")]).model.d_k
+        is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -126,14 +139,26 @@ def test_optional_keys_can_be_set_and_unset():
         ("model.dropout", "a tenth", "--config.model.dropout=a tenth: must be a number"),
         ("training.eval_bleu", "maybe", "--config.training.eval_bleu=maybe: must be true or false"),
         ("data.downloads", "(", "--config.data.downloads=(: must be a tuple"),
-        ("training.tags", "('ablation')", "--config.training.tags=ablation: must be a tuple like ('A',)"),
+        (
+            "training.tags",
+            "('ablation')",
+            "--config.training.tags=ablation: must be a tuple like ('A',)",
+        ),
         ("data.downloads", "3", "config.data.downloads=3: must be a tuple"),
         ("model.dropuot", "0", "did you mean model.dropout, "),
         ("model", "0", "--config.model=0: there is no key model"),
         ("seed.x", "0", "--config.seed.x=0: there is no key seed.x"),
         ("model.dropout", "nan", "--config.model.dropout=nan: must be a number"),
-        ("decoding.shortlist", "8", "config.decoding.shortlist=8: must be 0 in training, whose validation does not"),
-        ("decoding.dtype", "int8", "config.decoding.dtype=int8: must be auto in training, whose validation does not"),
+        (
+            "decoding.shortlist",
+            "8",
+            "config.decoding.shortlist=8: must be 0 in training, whose validation does not",
+        ),
+        (
+            "decoding.dtype",
+            "int8",
+            "config.decoding.dtype=int8: must be auto in training, whose validation does not",
+        ),
     ],
 )
 def test_invalid_overrides_are_rejected(key, text, says):
@@ -142,9 +167,7 @@ def test_invalid_overrides_are_rejected(key, text, says):
     assert says in str(caught.value)
 
 
-FROM_BASE = (
-    "from configs import base\n\ndef get_config({}):\n    config = base.get_config()\n    {}\n    return config\n"
-)
+FROM_BASE = "from configs import base\n\ndef get_config({}):\n    config = base.get_config()\n    {}\n    return config\n"
 
 
 def test_get_config_receives_the_text_after_the_colon(tmp_path):
@@ -153,9 +176,13 @@ def test_get_config_receives_the_text_after_the_colon(tmp_path):
 
 
 def test_a_whole_number_may_be_written_as_a_float(tmp_path):
-    path = write_config(tmp_path, FROM_BASE.format("", "config.training.steps = 1e4; config.model.d_k = 1e1"))
+    path = write_config(
+        tmp_path, FROM_BASE.format("", "config.training.steps = 1e4; config.model.d_k = 1e1")
+    )
     config = loading.load_file(path, [])
-    assert (config.training.steps, config.model.d_k) == (10_000, 10) and type(config.training.steps) is int
+    assert (config.training.steps, config.model.d_k) == (10_000, 10) and type(
+        config.training.steps
+    ) is int
 
 
 def test_values_that_refer_to_other_keys_follow_overrides(tmp_path):
@@ -169,14 +196,18 @@ def test_values_that_refer_to_other_keys_follow_overrides(tmp_path):
 
 def test_a_config_may_have_some_keys_only(tmp_path):
     body = "import ml_collections\ndef get_config(): return ml_collections.ConfigDict({'model': {'d_model': 64}})\n"
-    config = loading.load_file(write_config(tmp_path, body), [("training.steps", "5000"), ("model.num_heads", "4")])
+    config = loading.load_file(
+        write_config(tmp_path, body), [("training.steps", "5000"), ("model.num_heads", "4")]
+    )
     assert (config.model.d_model, config.model.num_heads, config.training.steps) == (64, 4, 5000)
 
 
 def test_numbers_may_be_numpys(tmp_path):
     lines = "import numpy as np; config.optimizer.learning_rate = np.sqrt(0.25); config.training.steps = np.int64(7)"
     config = loading.load_file(write_config(tmp_path, FROM_BASE.format("", lines)), [])
-    assert (config.optimizer.learning_rate, config.training.steps) == (0.5, 7) and type(config.training.steps) is int
+    assert (config.optimizer.learning_rate, config.training.steps) == (0.5, 7) and type(
+        config.training.steps
+    ) is int
 
 
 def test_a_saved_configuration_can_be_given_as_config(tmp_path):
@@ -195,10 +226,22 @@ def test_a_saved_configuration_can_be_given_as_config(tmp_path):
         ("x = 1\ny = x.z", "", "line 2: AttributeError"),
         ("import nothing_of_that_name", "", "ModuleNotFoundError"),
         (FROM_BASE.format("", "config.model.d_modle = 3"), "", "did you mean model.d_model, "),
-        (FROM_BASE.format("", "config.model.d_model = 1.5"), "", "config.model.d_model=1.5: must be an integer"),
-        (FROM_BASE.format("", "config.model.d_k = 'x'"), "", "config.model.d_k=x: must be an integer or None"),
+        (
+            FROM_BASE.format("", "config.model.d_model = 1.5"),
+            "",
+            "config.model.d_model=1.5: must be an integer",
+        ),
+        (
+            FROM_BASE.format("", "config.model.d_k = 'x'"),
+            "",
+            "config.model.d_k=x: must be an integer or None",
+        ),
         (FROM_BASE.format("", "config.model = 3"), "", "config.model=3: there is no key model"),
-        (FROM_BASE.format("", "return None"), "", "get_config() returned NoneType, must be a ConfigDict"),
+        (
+            FROM_BASE.format("", "return None"),
+            "",
+            "get_config() returned NoneType, must be a ConfigDict",
+        ),
         (FROM_BASE.format("", ""), ":x", "get_config() takes 0 positional arguments"),
         (FROM_BASE.format("row", ""), "", "get_config() missing 1 required positional"),
         (FROM_BASE.format("row", "{'A': 1}[row]"), ":B", "line 5: KeyError"),
@@ -211,7 +254,9 @@ def test_invalid_config_files_are_rejected(tmp_path, body, argument, says):
 
 
 def test_other_files_are_rejected(tmp_path):
-    with pytest.raises(UserError, match=r"configs/bas\.py: no such file; did you mean configs/base\.py\?"):
+    with pytest.raises(
+        UserError, match=r"configs/bas\.py: no such file; did you mean configs/base\.py\?"
+    ):
         loading.load_file("configs/bas.py", [])
     with pytest.raises(UserError, match="must be a .py file"):
         loading.load_file("Makefile", [])
@@ -221,7 +266,9 @@ def test_other_files_are_rejected(tmp_path):
     with pytest.raises(UserError, match="lr:0.1/config.json: no such file"):
         loading.load_file(str(tmp_path / "lr:0.1"), [])
     loading.save(loading.load_file("configs/big.py", []), tmp_path / "lr:0.1")
-    assert loading.load_file(str(tmp_path / "lr:0.1"), []) == loading.load_file("configs/big.py", [])
+    assert loading.load_file(str(tmp_path / "lr:0.1"), []) == loading.load_file(
+        "configs/big.py", []
+    )
 
 
 def test_the_configs_of_the_package_are_available_in_every_folder(tmp_path, monkeypatch):

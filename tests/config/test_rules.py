@@ -1,4 +1,6 @@
-"""Rules of keys and of combinations of keys: each rejects a value beyond its bound and accepts the next."""
+"""Rules of keys and of combinations of keys: each rejects a value beyond its bound and accepts the
+next.
+"""
 
 import math
 import re
@@ -14,57 +16,100 @@ BASE = flatten(base.get_config())
 KEYS = declared_keys()
 
 # Values of the right type that no key can use.
-UNUSABLE = {int: (-2, 2**32), float: (-0.1, math.inf, math.nan), str: ("a\nb",), tuple: ((1,), (("a.en", "url"),))}
+UNUSABLE = {
+    int: (-2, 2**32),
+    float: (-0.1, math.inf, math.nan),
+    str: ("a\nb",),
+    tuple: ((1,), (("a.en", "url"),)),
+}
 
-# Changes to the base config that one combination rejects, and the keys and values that its message names.
+# Changes to the base config that one combination rejects, and the keys and values that its message
+# names.
 MASKED = {"training.objective": "masked_lm", "data.target_language": ""}
 MASKED |= {"training.eval_bleu": False, "checkpoint.best_metric": "loss"}
 CTC = {"training.objective": "ctc", "decoding.strategy": "ctc", "training.label_smoothing": 0.0}
-GUIDED = {"training.guided_heads": "6.8", "data.mixture": ("alignments=a",), "model.attention_implementation": "plain"}
+GUIDED = {
+    "training.guided_heads": "6.8",
+    "data.mixture": ("alignments=a",),
+    "model.attention_implementation": "plain",
+}
 IMPOSSIBLE_COMBINATIONS = (
     ({"model.num_heads": 7}, ("d_model=512", "num_heads=7", "d_k=None")),
     ({"model.d_model": 513, "model.num_heads": 1}, ("positions=sinusoidal", "d_model=513")),
     ({"model.num_key_heads": 3}, ("num_heads=8", "num_key_heads=3")),
     ({"model.num_key_heads": 16}, ("num_heads=8", "num_key_heads=16")),
-    ({"model.positions": "rotary", "model.attention": "additive"}, ("positions=rotary", "attention=additive")),
-    ({"model.positions": "shaw", "model.attention": "additive"}, ("positions=shaw", "attention=additive")),
-    ({"model.positions": "t5", "model.decoder_self_attention": "ssru"}, ("positions=t5", "attention=ssru")),
+    (
+        {"model.positions": "rotary", "model.attention": "additive"},
+        ("positions=rotary", "attention=additive"),
+    ),
+    (
+        {"model.positions": "shaw", "model.attention": "additive"},
+        ("positions=shaw", "attention=additive"),
+    ),
+    (
+        {"model.positions": "t5", "model.decoder_self_attention": "ssru"},
+        ("positions=t5", "attention=ssru"),
+    ),
     ({"model.positions": "rotary", "model.d_k": 33}, ("positions=rotary", "d_k=33")),
     ({"model.positions": "rotary", "model.num_heads": 512}, ("num_heads=512", "d_k=None")),
     (
         {"model.positions": "learned", "model.max_positions": 306, "data.max_length": 307},
         ("max_positions=306", "data.max_length=307"),
     ),
-    ({"model.positions": "learned", "model.max_positions": 305}, ("max_positions=305", "max_extra_length=50")),
+    (
+        {"model.positions": "learned", "model.max_positions": 305},
+        ("max_positions=305", "max_extra_length=50"),
+    ),
     (
         {"model.positions": "learned", "decoding.max_length_factor": 4.0},
         ("max_positions=1024", "max_length_factor=4.0"),
     ),
     ({"data.target_language": ""}, ("objective=translation", "target_language=''")),
     ({"training.objective": "causal_lm"}, ("objective=causal_lm", "source_language=en")),
-    (MASKED | {"tokenizer.shared": False, "model.share_embeddings": "target"}, ("objective=masked_lm", "shared=False")),
+    (
+        MASKED | {"tokenizer.shared": False, "model.share_embeddings": "target"},
+        ("objective=masked_lm", "shared=False"),
+    ),
     (MASKED | {"training.eval_bleu": True}, ("objective=masked_lm", "eval_bleu=True")),
-    ({"training.objective": "ctc", "training.label_smoothing": 0.0}, ("objective=ctc", "strategy=beam")),
+    (
+        {"training.objective": "ctc", "training.label_smoothing": 0.0},
+        ("objective=ctc", "strategy=beam"),
+    ),
     ({"decoding.strategy": "ctc"}, ("objective=translation", "strategy=ctc")),
     (CTC | {"training.label_smoothing": 0.1}, ("objective=ctc", "label_smoothing=0.1")),
     (
         CTC | {"model.positions": "learned", "model.max_positions": 767, "model.ctc_frames": 3},
         ("objective=ctc", "ctc_frames=3", "max_positions=767"),
     ),
-    (MASKED | {"model.target_vectors": "vectors.txt"}, ("objective=masked_lm", "target_vectors=vectors.txt")),
+    (
+        MASKED | {"model.target_vectors": "vectors.txt"},
+        ("objective=masked_lm", "target_vectors=vectors.txt"),
+    ),
     (CTC | {"batch.plan": "packed"}, ("objective=ctc", "plan=packed")),
     (MASKED | {"training.r_drop": 5.0}, ("objective=masked_lm", "r_drop=5.0")),
     (CTC | {"decoding.shortlist": 8}, ("objective=ctc", "shortlist=8")),
-    (CTC | {"model.decoder_self_attention": "ssru"}, ("objective=ctc", "decoder_self_attention=ssru")),
+    (
+        CTC | {"model.decoder_self_attention": "ssru"},
+        ("objective=ctc", "decoder_self_attention=ssru"),
+    ),
     (MASKED | {"model.decoder_start": "zero"}, ("objective=masked_lm", "decoder_start=zero")),
     ({"tokenizer.shared": False}, ("share_embeddings=all", "shared=False")),
     ({"data.source": "ids"}, ("source=ids", "kind=bpe")),
     ({"tokenizer.kind": "ids"}, ("source=tfds", "kind=ids")),
     ({"data.source": "ids", "tokenizer.kind": "ids", "data.context": 1}, ("context=1",)),
     ({"data.source": "ids", "tokenizer.kind": "ids", "data.source_tag": "7"}, ("source_tag=7",)),
-    ({"tokenizer.kind": "word", "tokenizer.subword_sampling": 0.1}, ("kind=word", "subword_sampling=0.1")),
-    ({"tokenizer.kind": "pieces", "tokenizer.subword_sampling": 0.1}, ("kind=pieces", "subword_sampling=0.1")),
-    ({"tokenizer.kind": "char", "tokenizer.byte_fallback": True}, ("kind=char", "byte_fallback=True")),
+    (
+        {"tokenizer.kind": "word", "tokenizer.subword_sampling": 0.1},
+        ("kind=word", "subword_sampling=0.1"),
+    ),
+    (
+        {"tokenizer.kind": "pieces", "tokenizer.subword_sampling": 0.1},
+        ("kind=pieces", "subword_sampling=0.1"),
+    ),
+    (
+        {"tokenizer.kind": "char", "tokenizer.byte_fallback": True},
+        ("kind=char", "byte_fallback=True"),
+    ),
     ({"tokenizer.model_file": "a.model,b.model"}, ("model_file=a.model,b.model", "shared=True")),
     ({"batch.plan": "packed", "batch.packed_length": 255}, ("packed_length=255", "max_length=256")),
     ({"batch.tokens": 2047}, ("tokens=2047", "row_multiple=8", "max_length=256")),
@@ -82,18 +127,36 @@ IMPOSSIBLE_COMBINATIONS = (
     ),
     ({"training.eval_bleu": False}, ("best_metric=bleu", "eval_bleu=False")),
     ({"decoding.shortlist": 8, "decoding.strategy": "sample"}, ("shortlist=8", "strategy=sample")),
-    ({"decoding.coverage_penalty": 0.2, "decoding.strategy": "sample"}, ("coverage_penalty=0.2", "strategy=sample")),
+    (
+        {"decoding.coverage_penalty": 0.2, "decoding.strategy": "sample"},
+        ("coverage_penalty=0.2", "strategy=sample"),
+    ),
     ({"decoding.rerank": "run:1", "decoding.strategy": "mbr"}, ("rerank=run:1", "strategy=mbr")),
     ({"decoding.rerank": "run:1", "decoding.beam_size": 1}, ("rerank=run:1", "beam_size=1")),
-    ({"decoding.shortlist": 8, "decoding.min_length": 2}, ("shortlist=8", "min_length=2", "strategy=beam")),
-    ({"data.mixture": ("weight=2",), "data.train_pairs": 9}, ("mixture=('weight=2',)", "train_pairs=9")),
-    ({"tokenizer.user_symbols": ("<a>",), "tokenizer.model_file": "m"}, ("user_symbols=('<a>',)", "model_file=m")),
+    (
+        {"decoding.shortlist": 8, "decoding.min_length": 2},
+        ("shortlist=8", "min_length=2", "strategy=beam"),
+    ),
+    (
+        {"data.mixture": ("weight=2",), "data.train_pairs": 9},
+        ("mixture=('weight=2',)", "train_pairs=9"),
+    ),
+    (
+        {"tokenizer.user_symbols": ("<a>",), "tokenizer.model_file": "m"},
+        ("user_symbols=('<a>',)", "model_file=m"),
+    ),
     (
         {"data.source": "ids", "tokenizer.kind": "ids", "tokenizer.user_symbols": ("<a>",)},
         ("user_symbols=('<a>',)", "kind=ids"),
     ),
-    ({"decoding.mbr_utility": "bleu", "data.target_language": "zh-CN"}, ("mbr_utility=bleu", "target_language=zh-CN")),
-    ({"decoding.mbr_utility": "bleu", "data.target_language": "jpn"}, ("mbr_utility=bleu", "target_language=jpn")),
+    (
+        {"decoding.mbr_utility": "bleu", "data.target_language": "zh-CN"},
+        ("mbr_utility=bleu", "target_language=zh-CN"),
+    ),
+    (
+        {"decoding.mbr_utility": "bleu", "data.target_language": "jpn"},
+        ("mbr_utility=bleu", "target_language=jpn"),
+    ),
     ({"tokenizer.user_symbols": ("<a>", "</s>")}, ("user_symbols=('<a>', '</s>')",)),
     ({"data.source_tag": "<pad>"}, ("source_tag=<pad>",)),
     (
@@ -109,7 +172,11 @@ IMPOSSIBLE_COMBINATIONS = (
     ({"training.init_vocabulary": "own"}, ("init_vocabulary=own", "init_from=''")),
     ({"training.init_optimizer": True}, ("init_optimizer=True", "init_from=''")),
     (
-        {"training.init_optimizer": True, "training.init_from": "runs/a", "training.init_skip": "encoder"},
+        {
+            "training.init_optimizer": True,
+            "training.init_from": "runs/a",
+            "training.init_skip": "encoder",
+        },
         ("init_optimizer=True", "init_from=runs/a", "init_skip=encoder"),
     ),
     ({"data.context": 1, "decoding.shortlist": 8}, ("context=1", "shortlist=8")),
@@ -119,7 +186,10 @@ IMPOSSIBLE_COMBINATIONS = (
     (GUIDED | {"data.mixture": ("weight=2",)}, ("guided_heads=6.8", "mixture=('weight=2',)")),
     (GUIDED | {"training.guided_heads": "6.9"}, ("guided_heads=6.9", "num_heads=8")),
     (GUIDED | {"training.guided_heads": "last"}, ("guided_heads=last",)),
-    (GUIDED | {"model.attention_implementation": "auto"}, ("guided_heads=6.8", "attention_implementation=auto")),
+    (
+        GUIDED | {"model.attention_implementation": "auto"},
+        ("guided_heads=6.8", "attention_implementation=auto"),
+    ),
     (GUIDED | {"training.guided_heads": ","}, ("guided_heads=,",)),
     (GUIDED | {"tokenizer.kind": "word"}, ("mixture=('alignments=a',)", "kind=word")),
     (GUIDED | {"data.context": 1}, ("mixture=('alignments=a',)", "context=1")),
@@ -132,7 +202,13 @@ POSSIBLE_COMBINATIONS = (
     {"model.num_heads": 7, "model.d_k": 64, "model.d_v": 32},
     {"model.d_model": 513, "model.num_heads": 1, "model.positions": "learned"},
     {"model.positions": "learned", "model.max_positions": 306, "data.max_length": 306},
-    {"model.positions": "rotary", "model.d_model": 513, "model.num_heads": 1, "model.d_k": 32, "model.d_v": 513},
+    {
+        "model.positions": "rotary",
+        "model.d_model": 513,
+        "model.num_heads": 1,
+        "model.d_k": 32,
+        "model.d_v": 513,
+    },
     {"tokenizer.shared": False, "model.share_embeddings": "target"},
     {"data.source": "ids", "tokenizer.kind": "ids"},
     {"data.source": "synthetic"},
@@ -150,7 +226,11 @@ POSSIBLE_COMBINATIONS = (
     {"training.init_optimizer": True, "training.init_from": "runs/a"},
     {"training.eval_bleu": False, "checkpoint.best_metric": "loss"},
     {"decoding.shortlist": 8},
-    {"decoding.strategy": "sample", "decoding.banned": "phrases.txt", "decoding.banned_pieces": ("a",)},
+    {
+        "decoding.strategy": "sample",
+        "decoding.banned": "phrases.txt",
+        "decoding.banned_pieces": ("a",),
+    },
 )
 
 
@@ -194,10 +274,18 @@ def test_an_unusable_value_is_named_with_the_rule(name):
         (rules.TEXT, ["", "a b"], ["a\nb", "a\0"]),
         (rules.NONEMPTY_TEXT, ["a"], ["", " ", "a\nb"]),
         (rules.LANGUAGE, ["", "en"], ["e n", "\n"]),
-        (rules.CHANGES, ["", "2:1", "20:2,40:1"], ["1:2", "5:0", "5:2,5:3", "5:2,4:3", "5:2,", "5", "5:a", "5:2 "]),
+        (
+            rules.CHANGES,
+            ["", "2:1", "20:2,40:1"],
+            ["1:2", "5:0", "5:2,5:3", "5:2,4:3", "5:2,", "5", "5:a", "5:2 "],
+        ),
         (rules.TEXTS, [(), ("a b", "")], [("a\nb",), (1,)]),
         (rules.WORDS, [(), ("<a>",)], [("a b",), ("",), (1,)]),
-        (rules.DOWNLOADS, [(), (("a.en", "url", "0f"),)], [(("a.en", "url"),), (("a.en", "url", "0f\n"),), ("a",)]),
+        (
+            rules.DOWNLOADS,
+            [(), (("a.en", "url", "0f"),)],
+            [(("a.en", "url"),), (("a.en", "url", "0f\n"),), ("a",)],
+        ),
     ],
 )
 def test_a_rule_accepts_its_bounds_and_rejects_what_lies_beyond(rule, accepted, rejected):
@@ -214,7 +302,9 @@ def test_only_optional_keys_can_be_none(name):
     assert error_of({name: None}).startswith(f"config.{name}=None: must be ")
 
 
-@pytest.mark.parametrize(("name", "value"), [("model.d_model", True), ("training.eval_bleu", 1), ("seed", 1.5)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("model.d_model", True), ("training.eval_bleu", 1), ("seed", 1.5)]
+)
 def test_types_are_exact(name, value):
     assert error_of({name: value}).startswith(f"config.{name}={value}: must be ")
 

@@ -16,7 +16,9 @@ class MemorySentences(Corpus):
 
     def __init__(self, pairs):
         self.pairs = [tuple(np.array(side, np.int32) for side in pair) for pair in pairs]
-        self.lengths = np.array([[len(source) + 1, len(target) + 1] for source, target in self.pairs], np.int32)
+        self.lengths = np.array(
+            [[len(source) + 1, len(target) + 1] for source, target in self.pairs], np.int32
+        )
         self.report = {"kept": len(pairs)}
         self._annotations = {}
 
@@ -35,15 +37,19 @@ def random_sentences(count, longest, seed=0):
 
 @functools.cache
 def caption_lengths(folder: Path) -> np.ndarray:
-    """Returns the lengths of Multi30k's training pairs in a joint BPE of 6000 pieces, end-of-sentence included.
+    """Returns the lengths of Multi30k's training pairs in a joint BPE of 6000 pieces,
+    end-of-sentence included.
 
-    If only a sample of Multi30k is there, draws as many pairs from the sample, encoded with a smaller vocabulary.
+    If only a sample of Multi30k is there, draws as many pairs from the sample, encoded with a
+    smaller vocabulary.
     """
     files = [folder / "train.en", folder / "train.de"]
     sides = [file.read_text(encoding="utf-8").splitlines() for file in files]
     whole = len(sides[0]) == 29_000
     model = train_bpe([line for side in sides for line in side], vocab_size=6000 if whole else 150)
-    lengths = np.array([[len(pieces) + 1 for pieces in model.encode(side)] for side in sides], np.int32).T
+    lengths = np.array(
+        [[len(pieces) + 1 for pieces in model.encode(side)] for side in sides], np.int32
+    ).T
     return lengths if whole else lengths[np.random.default_rng(0).integers(0, len(lengths), 29_000)]
 
 

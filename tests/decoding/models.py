@@ -36,7 +36,9 @@ def decoding_config(**changes) -> Config:
 def tiny_model(vocab_size: int, seed: int, **changes) -> Model:
     """Returns a random model, small enough to search exhaustively, with very unequal probabilities."""
     config = base.get_config().model
-    config.update({"num_layers": 1, "d_model": 8, "d_ff": 16, "num_heads": 2, "dtype": "float32", **changes})
+    config.update(
+        {"num_layers": 1, "d_model": 8, "d_ff": 16, "num_heads": 2, "dtype": "float32", **changes}
+    )
     shapes = nnx.eval_shape(lambda: Transformer(config, vocab_size, vocab_size, rngs=nnx.Rngs(0)))
     graph, state = nnx.split(shapes, nnx.Param)
     random = np.random.default_rng(seed)
@@ -46,7 +48,8 @@ def tiny_model(vocab_size: int, seed: int, **changes) -> Model:
         return 1.0 + values if path[-1].key == "scale" else values
 
     parameters = jax.tree_util.tree_map_with_path(draw, nnx.to_pure_dict(state))
-    # A longer vector makes EOS likelier in some states and unlikelier in others, so outputs have many lengths.
+    # A longer vector makes EOS likelier in some states and unlikelier in others, so outputs have
+    # many lengths.
     parameters["decoder"]["embedding"]["table"][EOS] *= 2.0
     return Model(graph, parameters)
 
@@ -55,16 +58,25 @@ def random_sources(rows: int, length: int, vocab_size: int, seed: int) -> np.nda
     """Returns rows of 1 to length - 1 random tokens and EOS, padded with PAD."""
     random = np.random.default_rng(seed)
     counts = random.integers(1, length, rows)
-    return pad([[*random.integers(EOS + 1, vocab_size, count).tolist(), EOS] for count in counts], rows, length)
+    return pad(
+        [[*random.integers(EOS + 1, vocab_size, count).tolist(), EOS] for count in counts],
+        rows,
+        length,
+    )
 
 
-def teacher_forced(models: Sequence[Model], source: np.ndarray, outputs: list[list[int]]) -> np.ndarray:
-    """Returns the uncached models' log-probabilities at every position of each output, EOS included: (N, T, V).
+def teacher_forced(
+    models: Sequence[Model], source: np.ndarray, outputs: list[list[int]]
+) -> np.ndarray:
+    """Returns the uncached models' log-probabilities at every position of each output, EOS
+    included: (N, T, V).
 
     source: (S,) for all outputs, or (N, S).
     """
     outputs = pad(outputs, len(outputs), max(map(len, outputs)))
-    target_input = np.concatenate([np.full((len(outputs), 1), BOS, np.int32), outputs[:, :-1]], axis=1)
+    target_input = np.concatenate(
+        [np.full((len(outputs), 1), BOS, np.int32), outputs[:, :-1]], axis=1
+    )
     source = np.broadcast_to(source, (len(outputs), source.shape[-1]))
     graphs, parameters = zip(*models, strict=True)
     return np.array(_log_p(graphs, parameters, source, target_input))
@@ -76,10 +88,17 @@ def _log_p(graphs, parameters, source, target_input):
     return ensemble.log_probabilities([model(source, target_input) for model in models])
 
 
-def log_probabilities(models: Sequence[Model], source: np.ndarray, outputs: list[list[int]]) -> np.ndarray:
+def log_probabilities(
+    models: Sequence[Model], source: np.ndarray, outputs: list[list[int]]
+) -> np.ndarray:
     """Returns the log-probability of each output, summed in float64."""
     log_p = teacher_forced(models, source, outputs).astype(np.float64)
-    return np.array([sum(log_p[i, t, token] for t, token in enumerate(tokens)) for i, tokens in enumerate(outputs)])
+    return np.array(
+        [
+            sum(log_p[i, t, token] for t, token in enumerate(tokens))
+            for i, tokens in enumerate(outputs)
+        ]
+    )
 
 
 def greedy(models: Sequence[Model], sources: np.ndarray, limits: np.ndarray) -> list[list[int]]:

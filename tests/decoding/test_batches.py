@@ -1,4 +1,6 @@
-"""Batches of sequences, and the devices that share them: the results of one device, and the programs compiled."""
+"""Batches of sequences, and the devices that share them: the results of one device, and the
+programs compiled.
+"""
 
 import json
 
@@ -46,4 +48,8 @@ def test_batches_hold_every_sequence_once_within_the_budget(longest, shortest, m
         assert max(lengths[i] for i in batch.indices) <= batch.length
         assert len(batch.indices) <= batch.rows
         assert batch.rows == 1 or batch.rows * (batch.length + 10) <= 512
-    assert len({(batch.rows, batch.length) for batch in batches}) <= len(padded_lengths(longest, shortest)) <= most
+    assert (
+        len({(batch.rows, batch.length) for batch in batches})
+        <= len(padded_lengths(longest, shortest))
+        <= most
+    )

@@ -20,12 +20,21 @@ from tests.decoding.models import (
     tiny_model,
 )
 from transformer.decoding import ensemble
-from transformer.decoding.beam_search import LENGTH_PENALTIES, STOPPING_RULES, BeamSearch, Sentences, output_limits
+from transformer.decoding.beam_search import (
+    LENGTH_PENALTIES,
+    STOPPING_RULES,
+    BeamSearch,
+    Sentences,
+    output_limits,
+)
 from transformer.decoding.ensemble import Prediction
 from transformer.support.special_tokens import BOS, EOS, PAD, UNK
 
 VOCAB_SIZE = 12
-PENALTIES = {"gnmt": lambda length, alpha: ((5 + length) / 6) ** alpha, "power": lambda length, alpha: length**alpha}
+PENALTIES = {
+    "gnmt": lambda length, alpha: ((5 + length) / 6) ** alpha,
+    "power": lambda length, alpha: length**alpha,
+}
 
 
 def search(models, source, limits, *, n_best, max_length=16, **settings):
@@ -71,16 +80,29 @@ def test_beam_as_wide_as_the_space_is_exhaustive_search(form, alpha, changes):
     models = [tiny_model(vocab_size, seed=seed, **changed) for seed, changed in enumerate(changes)]
     source = random_sources(1, 5, vocab_size, seed=4)
     words = [token for token in range(vocab_size) if token not in (PAD, BOS, EOS)]
-    space = [[*body, EOS] for length in range(limit + 1) for body in itertools.product(words, repeat=length)]
+    space = [
+        [*body, EOS]
+        for length in range(limit + 1)
+        for body in itertools.product(words, repeat=length)
+    ]
     log_p = log_probabilities(models, source[0], space)
     scores = log_p / np.array([PENALTIES[form](len(tokens), alpha) for tokens in space])
     ranking = np.argsort(-scores)
 
-    settings = {"beam_size": len(space), "n_best": len(space), "length_penalty": alpha, "max_length": limit + 1}
-    hypotheses = search(models, source, [limit], forbid_unk=False, length_penalty_form=form, **settings)
+    settings = {
+        "beam_size": len(space),
+        "n_best": len(space),
+        "length_penalty": alpha,
+        "max_length": limit + 1,
+    }
+    hypotheses = search(
+        models, source, [limit], forbid_unk=False, length_penalty_form=form, **settings
+    )
     assert [output(row) for row in hypotheses.tokens[0]] == [space[i] for i in ranking]
     np.testing.assert_allclose(hypotheses.scores[0], scores[ranking], rtol=1e-5)
-    np.testing.assert_allclose(hypotheses.token_log_probabilities[0].sum(axis=1), log_p[ranking], rtol=1e-5)
+    np.testing.assert_allclose(
+        hypotheses.token_log_probabilities[0].sum(axis=1), log_p[ranking], rtol=1e-5
+    )
 
 
 @pytest.mark.first_case
@@ -95,13 +117,19 @@ def test_n_best_is_sorted_distinct_and_has_the_uncached_model_s_scores(dtype):
         outputs = [output(tokens) for tokens in hypotheses.tokens[row]]
         assert len({tuple(tokens) for tokens in outputs}) == 4
         uncached = teacher_forced([model], source, outputs)
-        for log_p, tokens, row_log_p in zip(uncached, outputs, hypotheses.token_log_probabilities[row], strict=True):
+        for log_p, tokens, row_log_p in zip(
+            uncached, outputs, hypotheses.token_log_probabilities[row], strict=True
+        ):
             token_log_p = log_p[np.arange(len(tokens)), tokens]
-            np.testing.assert_allclose(row_log_p[: len(tokens)], token_log_p, atol=10 * TOLERANCE[dtype])
+            np.testing.assert_allclose(
+                row_log_p[: len(tokens)], token_log_p, atol=10 * TOLERANCE[dtype]
+            )
             assert (row_log_p[len(tokens) :] == 0).all()
         expected = log_probabilities([model], source, outputs)
         divisors = [((5 + len(tokens)) / 6) ** 0.6 for tokens in outputs]
-        np.testing.assert_allclose(hypotheses.scores[row], expected / divisors, rtol=TOLERANCE[dtype])
+        np.testing.assert_allclose(
+            hypotheses.scores[row], expected / divisors, rtol=TOLERANCE[dtype]
+        )
 
 
 @pytest.mark.first_case
@@ -119,22 +147,39 @@ def test_n_best_is_sorted_distinct_and_has_the_uncached_model_s_scores(dtype):
         ("power", 1.0, 3, "current", True, {}),
     ],
 )
-def test_early_stopping_does_not_change_the_result(form, alpha, n_best, stopping, shrinking, changes):
-    """The reference is uncached, takes one sentence at a time, and knows only the rule of `stopping`."""
+def test_early_stopping_does_not_change_the_result(
+    form, alpha, n_best, stopping, shrinking, changes
+):
+    """The reference is uncached, takes one sentence at a time, and knows only the rule of
+    `stopping`.
+    """
     model, beam_size = tiny_model(VOCAB_SIZE, seed=2, **changes), 3
     sources = random_sources(24, 6, VOCAB_SIZE, seed=5)
     limits = (sources != PAD).sum(axis=1) + 6
-    settings = {"beam_size": beam_size, "n_best": n_best, "length_penalty": alpha, "length_penalty_form": form}
+    settings = {
+        "beam_size": beam_size,
+        "n_best": n_best,
+        "length_penalty": alpha,
+        "length_penalty_form": form,
+    }
     settings |= {"stopping": stopping, "shrinking_beam": shrinking}
     hypotheses = search([model], sources, limits, **settings)
-    for source, limit, rows, scores in zip(sources, limits, hypotheses.tokens, hypotheses.scores, strict=True):
+    for source, limit, rows, scores in zip(
+        sources, limits, hypotheses.tokens, hypotheses.scores, strict=True
+    ):
         penalty_of = functools.partial(PENALTIES[form], alpha=alpha)
-        expected = plain_search(model, source, limit, beam_size, penalty_of, stopping, shrinking)[:n_best]
+        expected = plain_search(model, source, limit, beam_size, penalty_of, stopping, shrinking)[
+            :n_best
+        ]
         assert [output(row) for row in rows[: len(expected)]] == [tokens for _, tokens in expected]
-        np.testing.assert_allclose(scores[: len(expected)], [score for score, _ in expected], rtol=1e-4)
+        np.testing.assert_allclose(
+            scores[: len(expected)], [score for score, _ in expected], rtol=1e-4
+        )
 
 
-def plain_search(model, source, limit, beam_size, penalty_of, stopping, shrinking) -> list[tuple[float, list[int]]]:
+def plain_search(
+    model, source, limit, beam_size, penalty_of, stopping, shrinking
+) -> list[tuple[float, list[int]]]:
     def can_improve() -> bool:
         if len(ended) < beam_size:
             return True
@@ -153,7 +198,9 @@ def plain_search(model, source, limit, beam_size, penalty_of, stopping, shrinkin
             for token in range(VOCAB_SIZE)
             if token == EOS or len(tokens) < limit
         ]
-        extensions = sorted((pair for pair in extensions if pair[0] > -np.inf), key=lambda pair: -pair[0])
+        extensions = sorted(
+            (pair for pair in extensions if pair[0] > -np.inf), key=lambda pair: -pair[0]
+        )
         if shrinking:
             extensions = extensions[: beam_size - len(ended)]
         ending = [(total, tokens) for total, tokens in extensions[:beam_size] if tokens[-1] == EOS]
@@ -228,20 +275,29 @@ def test_limits_hold_and_special_tokens_are_never_generated(forbid_unk):
 
 def test_an_empty_slot_has_score_minus_infinity():
     hypotheses = search(
-        [tiny_model(VOCAB_SIZE, seed=0)], random_sources(1, 6, VOCAB_SIZE, seed=0), [0], beam_size=3, n_best=3
+        [tiny_model(VOCAB_SIZE, seed=0)],
+        random_sources(1, 6, VOCAB_SIZE, seed=0),
+        [0],
+        beam_size=3,
+        n_best=3,
     )
     assert output(hypotheses.tokens[0, 0]) == [EOS]
     assert np.isfinite(hypotheses.scores[0]).tolist() == [True, False, False]
 
 
 def test_best_extensions_by_hand():
-    log_p = jnp.array([[[-9.0, -9.0, -9.0, -0.1, -1.0, -2.0], [-9.0, -9.0, -9.0, -0.1, -1.5, -1.0]]])
+    log_p = jnp.array(
+        [[[-9.0, -9.0, -9.0, -0.1, -1.0, -2.0], [-9.0, -9.0, -9.0, -0.1, -1.5, -1.0]]]
+    )
     live = jnp.array([[-1.0, -2.0]])
     sentences = Sentences(jnp.zeros((1, 1), int), jnp.array([9]), max_length=9)
     searcher = BeamSearch([], sentences, decoding_config(beam_size=3), n_best=3)
     state = searcher.start()._replace(live_log_p=live)
-    best, parents, tokens, gained = searcher.best_extensions(state, Prediction(log_p + 7.0, jnp.full((1, 2), 7.0)), 3)
-    # Totals: -2 (hypothesis 0, token 4), -3 (0, 5), -3 (1, 5). EOS is no extension; the first wins a tie.
+    best, parents, tokens, gained = searcher.best_extensions(
+        state, Prediction(log_p + 7.0, jnp.full((1, 2), 7.0)), 3
+    )
+    # Totals: -2 (hypothesis 0, token 4), -3 (0, 5), -3 (1, 5). EOS is no extension; the first wins
+    # a tie.
     np.testing.assert_allclose(best, [[-2.0, -3.0, -3.0]])
     assert parents.tolist() == [[0, 0, 1]] and tokens.tolist() == [[4, 5, 5]]
     np.testing.assert_allclose(gained, [[-1.0, -2.0, -1.0]])
@@ -249,13 +305,18 @@ def test_best_extensions_by_hand():
 
 def test_length_penalty_by_hand():
     # ((5 + 1) / 6)^0.6 = 1 and ((5 + 7) / 6)^0.6 = 2^0.6
-    np.testing.assert_allclose(LENGTH_PENALTIES["gnmt"](jnp.array([1, 7]), 0.6), [1.0, 1.5157166], rtol=1e-6)
-    np.testing.assert_allclose(LENGTH_PENALTIES["power"](jnp.array([1, 4]), 0.5), [1.0, 2.0], rtol=1e-6)
+    np.testing.assert_allclose(
+        LENGTH_PENALTIES["gnmt"](jnp.array([1, 7]), 0.6), [1.0, 1.5157166], rtol=1e-6
+    )
+    np.testing.assert_allclose(
+        LENGTH_PENALTIES["power"](jnp.array([1, 4]), 0.5), [1.0, 2.0], rtol=1e-6
+    )
 
 
 def test_output_limits_are_rounded_up_once():
     def limits(length: int, factor: float, extra: int) -> list[int]:
-        sources = np.where(np.arange(length) < np.arange(length + 1)[:, None], EOS, PAD)  # of 0 to `length` tokens
+        # of 0 to `length` tokens
+        sources = np.where(np.arange(length) < np.arange(length + 1)[:, None], EOS, PAD)
         config = decoding_config(max_length_factor=factor, max_extra_length=extra)
         return output_limits(jnp.array(sources), config).tolist()
 

@@ -14,10 +14,16 @@ REFERENCES = ['der hund , "rex" , läuft .', "Ein Mann liest."]
 
 
 def score(
-    hypotheses: list[str], references: list[str], language: str | None, tokenizer: str = "auto", others: tuple = ()
+    hypotheses: list[str],
+    references: list[str],
+    language: str | None,
+    tokenizer: str = "auto",
+    others: tuple = (),
 ) -> dict:
     """Returns all metrics. `others`: more lists of references."""
-    data = ml_collections.ConfigDict({"source": "text" if language else "ids", "target_language": language or "out"})
+    data = ml_collections.ConfigDict(
+        {"source": "text" if language else "ids", "target_language": language or "out"}
+    )
     data.bleu_tokenizer = tokenizer
     return bleu.score(hypotheses, [references, *others], bleu.bleu_language(data), bleu.METRICS)
 
@@ -32,8 +38,8 @@ def test_preparation_by_hand():
 
 def test_lowercase_tokenized_bleu_by_hand():
     scores = score(HYPOTHESES, REFERENCES, "de")
-    # Both sides have 9 + 4 tokens. In the first pair all 9 + 8 + 7 + 6 n-grams match; in the second "ein", "mann", "."
-    # and "ein mann" do.
+    # Both sides have 9 + 4 tokens. In the first pair all 9 + 8 + 7 + 6 n-grams match; in the second
+    # "ein", "mann", "." and "ein mann" do.
     precisions = [12 / 13, 9 / 11, 7 / 9, 6 / 7]
     expected = 100 * math.exp(sum(map(math.log, precisions)) / 4)
     assert scores["bleu_lowercase_tokenized"] == pytest.approx(expected)
@@ -72,14 +78,16 @@ def test_compounds_are_split_as_perl_does(text, split):
 
 
 def test_preparation_of_the_papers_measure_by_hand():
-    # The rules replace upper quotes, not the lower one. Moses leaves 5,30 whole and escapes quotes and ampersands. The
-    # period stays with German abbreviations.
+    # The rules replace upper quotes, not the lower one. Moses leaves 5,30 whole and escapes quotes
+    # and ampersands. The period stays with German abbreviations.
     assert bleu.paper_tokenize([*PAPER_HYPOTHESES, "A & B… usw. so."], "de-DE") == [
         "Der „ Science ##AT##-##AT## Fiction &quot; -Film läuft .",
         "Es kostet 5,30 Euro .",
         "A &amp; B ... usw. so .",
     ]
-    assert bleu.paper_tokenize(["L’arc-en-ciel, c’est 3,5 % !"], "fr") == ["L&apos; arc-en-ciel , c&apos; est 3,5 % !"]
+    assert bleu.paper_tokenize(["L’arc-en-ciel, c’est 3,5 % !"], "fr") == [
+        "L&apos; arc-en-ciel , c&apos; est 3,5 % !"
+    ]
 
 
 def test_the_papers_measure_by_hand():
@@ -98,14 +106,21 @@ def test_the_papers_measure_by_hand():
 
 def test_the_papers_measure_penalizes_brevity_and_does_not_smooth():
     # 4 of 4 tokens, against 6: the penalty is exp(1 - 6 / 4).
-    assert score(["a b c d"], ["a b c d e f"], "fr")["bleu_paper"] == pytest.approx(100 * math.exp(-0.5))
+    assert score(["a b c d"], ["a b c d e f"], "fr")["bleu_paper"] == pytest.approx(
+        100 * math.exp(-0.5)
+    )
     assert score(["a b c x"], ["a b c d"], "fr")["bleu_paper"] == 0.0
     assert "compounds-split" not in score(["a"], ["a"], "fr")["bleu_paper_signature"]
 
 
 def test_perfect_translations():
     scores = score(REFERENCES, [f" {reference} " for reference in REFERENCES], "de")
-    assert scores["bleu"] == scores["bleu_lowercase_tokenized"] == scores["bleu_paper"] == pytest.approx(100.0)
+    assert (
+        scores["bleu"]
+        == scores["bleu_lowercase_tokenized"]
+        == scores["bleu_paper"]
+        == pytest.approx(100.0)
+    )
     assert scores["exact_match"] == 1.0
     assert score(HYPOTHESES, [HYPOTHESES[0], "other"], "de")["exact_match"] == 0.5
 
@@ -113,13 +128,20 @@ def test_perfect_translations():
 def test_several_references_by_hand():
     hypotheses, references = ["a b c d e", "X y z w"], ["a b c d x x x x x x", "x y z v"]
     scores = score(hypotheses, references, "fr", others=(["q r c d e", "X y z w"],))
-    # All n-grams match one reference or the other but the two of "b c d e". The closest references have 5 and 4 tokens.
+    # All n-grams match one reference or the other but the two of "b c d e". The closest references
+    # have 5 and 4 tokens.
     precisions = [9 / 9, 7 / 7, 5 / 5, 2 / 3]
     expected = 100 * math.exp(sum(map(math.log, precisions)) / 4)
     assert scores["bleu"] == scores["bleu_paper"] == pytest.approx(expected)
     assert scores["bleu_lowercase_tokenized"] == pytest.approx(expected)
-    assert scores["exact_match"] == 0.5 and score(hypotheses, references, "fr")["exact_match"] == 0.0
-    assert all(scores[f"{name}_signature"].startswith("nrefs:2|") for name in bleu.METRICS if name != "exact_match")
+    assert (
+        scores["exact_match"] == 0.5 and score(hypotheses, references, "fr")["exact_match"] == 0.0
+    )
+    assert all(
+        scores[f"{name}_signature"].startswith("nrefs:2|")
+        for name in bleu.METRICS
+        if name != "exact_match"
+    )
 
 
 def test_a_blank_reference_beside_another_changes_nothing():
@@ -127,13 +149,20 @@ def test_a_blank_reference_beside_another_changes_nothing():
         ["ein Hund", "", "zwei kleine Katzen"],
         ["ein Hund läuft", "nichts", "zwei Katzen"],
     )
-    one, two = (score(hypotheses, references, "de", others=others) for others in ((), (["", " ", "zwei Katzen"],)))
-    assert [two[name] for name in bleu.METRICS] == [one[name] for name in bleu.METRICS] and one["exact_match"] == 0.0
+    one, two = (
+        score(hypotheses, references, "de", others=others)
+        for others in ((), (["", " ", "zwei Katzen"],))
+    )
+    assert [two[name] for name in bleu.METRICS] == [one[name] for name in bleu.METRICS] and one[
+        "exact_match"
+    ] == 0.0
 
 
 def test_only_the_metrics_that_are_named_are_computed(monkeypatch):
     monkeypatch.setitem(bleu.METRICS, "bleu_paper", None)
-    scores = bleu.score(HYPOTHESES, [REFERENCES], bleu.Language("de", "13a"), ("chrf", "exact_match"))
+    scores = bleu.score(
+        HYPOTHESES, [REFERENCES], bleu.Language("de", "13a"), ("chrf", "exact_match")
+    )
     assert set(scores) == {"chrf", "chrf_signature", "exact_match"}
 
 
@@ -164,7 +193,8 @@ def test_tokenizer_follows_the_language(languages, tokenizer):
 
 
 def test_thai_words_without_spaces_have_a_score_and_a_key_overrides_the_tokenizer():
-    # 11 of 12 characters are equal, up to the last: n-grams 11/12, 10/11, 9/10, 8/9 are in the reference.
+    # 11 of 12 characters are equal, up to the last: n-grams 11/12, 10/11, 9/10, 8/9 are in the
+    # reference.
     scores = score(["กขคงจฉชซฌญฎฏ"], ["กขคงจฉชซฌญฎฐ"], "tha_Thai")
     assert scores["bleu"] == pytest.approx(100 * (8 / 12) ** 0.25)
     assert score(["กขคงจฉชซฌญฎฏ"], ["กขคงจฉชซฌญฎฐ"], "tha_Thai", "13a")["bleu"] == 0.0

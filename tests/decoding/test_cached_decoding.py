@@ -25,21 +25,35 @@ KEYS = ("positions", "attention", "norm_position", "dtype")
 SETTINGS = [dict(zip(KEYS, variant, strict=True)) for variant in VARIANTS]
 SETTINGS += [
     {"decoder_self_attention": "ssru", "output_bias": True},
-    {"decoder_self_attention": "ssru", "positions": "rotary", "norm_position": "pre", "dtype": "bfloat16"},
+    {
+        "decoder_self_attention": "ssru",
+        "positions": "rotary",
+        "norm_position": "pre",
+        "dtype": "bfloat16",
+    },
     {"decoder_self_attention": "average", "norm": "rms_norm"},
     {"positions": "shaw", "num_key_heads": 1, "norm_position": "sandwich"},
     {"positions": "alibi", "num_key_heads": 1, "norm": "rms_norm", "dtype": "bfloat16"},
     {"positions": "t5", "attention": "additive"},
-    {"decoder_start": "zero", "positions": "sinusoidal_marian", "activation": "gelu_exact", "source_eos": False},
+    {
+        "decoder_start": "zero",
+        "positions": "sinusoidal_marian",
+        "activation": "gelu_exact",
+        "source_eos": False,
+    },
 ]
 # bfloat16 has 8 bits of precision; each sub-layer rounds its output.
 TOLERANCE = {"float32": {"rtol": 1e-4, "atol": 1e-5}, "bfloat16": {"rtol": 0.05, "atol": 0.1}}
 
 
 @pytest.mark.first_case
-@pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: "-".join(map(str, settings.values())))
+@pytest.mark.parametrize(
+    "settings", SETTINGS, ids=lambda settings: "-".join(map(str, settings.values()))
+)
 def test_cached_steps_equal_the_uncached_model(settings):
-    model = tiny_model(VOCAB_SIZE, seed=0, max_positions=8, d_k=4, d_v=5, attention_bias=True, **settings)
+    model = tiny_model(
+        VOCAB_SIZE, seed=0, max_positions=8, d_k=4, d_v=5, attention_bias=True, **settings
+    )
     source = random_sources(3, 6, VOCAB_SIZE, seed=0)
     random = np.random.default_rng(1)
     tokens = random.integers(4, VOCAB_SIZE, (3, BEAMS, LENGTH)).astype(np.int32)
@@ -68,4 +82,6 @@ def test_cached_steps_equal_the_uncached_model(settings):
         history[:, :, position] = tokens[:, :, position]
         expected = at_once(model.parameters, history)[:, position].reshape(3, BEAMS, VOCAB_SIZE)
         np.testing.assert_allclose(logits, expected, **TOLERANCE[settings.get("dtype", "float32")])
-        history = np.stack([row[parent] for row, parent in zip(history, parents[position], strict=True)])
+        history = np.stack(
+            [row[parent] for row, parent in zip(history, parents[position], strict=True)]
+        )

@@ -18,7 +18,8 @@ from transformer.model.transformer import attention_weights
 from transformer.support.special_tokens import BOS, EOS, PAD
 
 DEEP = [
-    tiny_model(VOCAB_SIZE, seed, num_layers=2, **changes) for seed, changes in ((5, {}), (6, {"source_eos": False}))
+    tiny_model(VOCAB_SIZE, seed, num_layers=2, **changes)
+    for seed, changes in ((5, {}), (6, {"source_eos": False}))
 ]
 
 
@@ -31,11 +32,15 @@ def build(models):
 def by_hand(models, source: np.ndarray, body: list[int]) -> float:
     """Returns the penalty with beta 1, in loops over the weights that `attention_weights` captures."""
     arrays = jnp.array(source[None]), jnp.array([[BOS, *body]])
-    weights = np.mean([attention_weights(model, *arrays)["cross"][-1, 0] for model in models], axis=0)
+    weights = np.mean(
+        [attention_weights(model, *arrays)["cross"][-1, 0] for model in models], axis=0
+    )
     total, heads = 0.0, range(weights.shape[0])
     for i, token in enumerate(source.tolist()):
         if token not in (EOS, PAD):
-            attention = sum(weights[head, j, i] / len(heads) for head in heads for j in range(len(body) + 1))
+            attention = sum(
+                weights[head, j, i] / len(heads) for head in heads for j in range(len(body) + 1)
+            )
             total += np.log(min(attention, 1.0))
     return total
 
@@ -59,7 +64,9 @@ def test_the_penalty_by_hand(graphs):
 def search(beta, parameters, source):
     models = ensemble.build_models([MODEL.graph], parameters)
     config = decoding_config(forbid_unk=False, beam_size=len(SPACE), coverage_penalty=beta)
-    return search_with_coverage(models, Sentences(source, jnp.array([LIMIT]), LIMIT + 1), config, n_best=50)[0]
+    return search_with_coverage(
+        models, Sentences(source, jnp.array([LIMIT]), LIMIT + 1), config, n_best=50
+    )[0]
 
 
 @pytest.mark.slow
@@ -70,15 +77,23 @@ def test_the_beam_is_ranked_by_score_and_penalty():
     best = np.argsort(-scores)[:50]
     hypotheses = search(beta, [MODEL.parameters], SOURCE)
     found = [row[row != PAD].tolist() for row in np.array(hypotheses.tokens[0])]
-    assert found == [[*SPACE[i], EOS] for i in best] and best.tolist() != np.argsort(-SCORES)[:50].tolist()
+    assert (
+        found == [[*SPACE[i], EOS] for i in best]
+        and best.tolist() != np.argsort(-SCORES)[:50].tolist()
+    )
     np.testing.assert_allclose(hypotheses.scores[0], scores[best], rtol=1e-4)
 
 
 def test_neighbours_and_n_best_change_nothing_and_the_key_has_an_effect():
     texts = random_texts(20, longest=15, seed=0)
     decoder = make_decoder(coverage_penalty=1.0, beam_size=4)
-    together, plain = translate(decoder, texts, n_best=4), translate(make_decoder(beam_size=4), texts, n_best=4)
-    assert [best.text for best, *_ in together] == [best.text for (best,) in translate(decoder, texts)]
+    together, plain = (
+        translate(decoder, texts, n_best=4),
+        translate(make_decoder(beam_size=4), texts, n_best=4),
+    )
+    assert [best.text for best, *_ in together] == [
+        best.text for (best,) in translate(decoder, texts)
+    ]
     for text, ranked, unranked in zip(texts[:4], together, plain, strict=False):
         (one,) = translate(decoder, [text], n_best=4)
         assert [best.tokens for best in one] == [best.tokens for best in ranked]

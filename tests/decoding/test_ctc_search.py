@@ -42,11 +42,15 @@ def model_of(logits: np.ndarray) -> CtcTransformer:
 
 
 def probabilities(log_p: np.ndarray) -> dict[tuple[int, ...], float]:
-    """Returns the probability of each token sequence: the sum over all labels of the frames that give it."""
+    """Returns the probability of each token sequence: the sum over all labels of the frames that
+    give it.
+    """
     sums = {}
     for labels in itertools.product(LABELS, repeat=len(log_p)):
         tokens = tuple(label for label, _ in itertools.groupby(labels) if label != BLANK)
-        sums[tokens] = sums.get(tokens, 0.0) + np.exp(sum(log_p[i, label] for i, label in enumerate(labels)))
+        sums[tokens] = sums.get(tokens, 0.0) + np.exp(
+            sum(log_p[i, label] for i, label in enumerate(labels))
+        )
     return sums
 
 
@@ -61,8 +65,12 @@ SOURCE = jnp.full((5, FRAMES), 9).at[3, 4:].set(PAD)
 LENGTHS = [5, 5, 5, 4, 5]
 
 
-def search(logits: np.ndarray, beam_size: int, n_best: int, length_penalty: float = 0.0, form: str = "gnmt"):
-    config = decoding_config(beam_size=beam_size, length_penalty=length_penalty, length_penalty_form=form)
+def search(
+    logits: np.ndarray, beam_size: int, n_best: int, length_penalty: float = 0.0, form: str = "gnmt"
+):
+    config = decoding_config(
+        beam_size=beam_size, length_penalty=length_penalty, length_penalty_form=form
+    )
     sentences = Sentences(SOURCE, jnp.array([1, 1, 1, 1, -1]), max_length=FRAMES)
     hypotheses, done = ctc_search.ctc_search([model_of(logits)], sentences, config, n_best)
     assert done.all()
@@ -83,12 +91,17 @@ def test_a_wide_beam_finds_the_most_probable_sequences_and_their_probabilities(l
 
 
 @pytest.mark.parametrize("form", ["gnmt", "power"])
-def test_the_length_penalty_counts_the_end_of_sentence_which_has_the_whole_log_probability(logits, form):
+def test_the_length_penalty_counts_the_end_of_sentence_which_has_the_whole_log_probability(
+    logits, form
+):
     hypotheses = search(logits, beam_size=WIDE, n_best=5, length_penalty=0.6, form=form)
     log_p = np.asarray(jax.nn.log_softmax(logits))
     for row in range(4):
         exact = probabilities(log_p[row, : LENGTHS[row]])
-        bases = {tokens: len(tokens) + 1 if form == "power" else (5 + len(tokens) + 1) / 6 for tokens in exact}
+        bases = {
+            tokens: len(tokens) + 1 if form == "power" else (5 + len(tokens) + 1) / 6
+            for tokens in exact
+        }
         scores = {tokens: np.log(p) / bases[tokens] ** 0.6 for tokens, p in exact.items()}
         best = sorted(scores, key=scores.get, reverse=True)[:5]
         assert len({len(tokens) for tokens in best}) > 1
@@ -97,7 +110,9 @@ def test_the_length_penalty_counts_the_end_of_sentence_which_has_the_whole_log_p
             assert hypotheses.scores[row, n] == pytest.approx(scores[tokens], abs=1e-4)
             of_tokens = np.zeros(FRAMES + 1)
             of_tokens[len(tokens)] = np.log(exact[tokens])
-            np.testing.assert_allclose(hypotheses.token_log_probabilities[row, n], of_tokens, atol=1e-4)
+            np.testing.assert_allclose(
+                hypotheses.token_log_probabilities[row, n], of_tokens, atol=1e-4
+            )
 
 
 def test_a_beam_of_one_takes_the_likeliest_label_of_each_frame(logits):
@@ -123,7 +138,9 @@ def test_the_logits_of_all_frames_never_exist_at_once(monkeypatch):
 
     def search(state: nnx.State, source: jax.Array) -> jax.Array:
         sentences = Sentences(source, jnp.ones(rows, int), max_length=frames)
-        return ctc_search.ctc_search([nnx.merge(graph, state)], sentences, decoding_config(beam_size=1), n_best=1)
+        return ctc_search.ctc_search(
+            [nnx.merge(graph, state)], sentences, decoding_config(beam_size=1), n_best=1
+        )
 
     def memory() -> int:
         source = jax.ShapeDtypeStruct((rows, frames // model.frames_per_token), jnp.int32)

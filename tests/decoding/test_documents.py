@@ -1,4 +1,6 @@
-"""Translation of documents: contexts, given translations, ends of documents, and what is left of a translation."""
+"""Translation of documents: contexts, given translations, ends of documents, and what is left of a
+translation.
+"""
 
 import dataclasses
 
@@ -78,7 +80,9 @@ def test_a_sentence_is_searched_after_the_translation_of_the_one_before_it(loade
         ((whole,),) = sentences.translate(parameters, [source], controls=[Control(prefix=prefix)])
         assert whole.tokens[: len(prefix)] == tuple(prefix)
         assert found[line].tokens == whole.tokens[len(prefix) :]
-        assert found[line].log_probability == pytest.approx(sum(whole.token_log_probabilities[len(prefix) :]), abs=1e-4)
+        assert found[line].log_probability == pytest.approx(
+            sum(whole.token_log_probabilities[len(prefix) :]), abs=1e-4
+        )
         assert len(found[line].pieces) == len(found[line].tokens)
     assert alone[0].tokens != found[8].tokens
 
@@ -94,7 +98,9 @@ def test_a_language_model_continues_each_sentence_by_itself(loaded):
 def test_documents_do_not_depend_on_their_neighbours(loaded):
     decoder, parameters = loaded.decoder()
     together = decoder.translate(parameters, TEXTS, n_best=2)
-    apart = decoder.translate(parameters, TEXTS[:3], n_best=2) + decoder.translate(parameters, TEXTS[5:], n_best=2)
+    apart = decoder.translate(parameters, TEXTS[:3], n_best=2) + decoder.translate(
+        parameters, TEXTS[5:], n_best=2
+    )
     assert [[x.text for x in best] for best in together[:3] + together[5:]] == [
         [x.text for x in best] for best in apart
     ]
@@ -114,17 +120,24 @@ def test_a_context_that_does_not_fit_is_left_out(loaded):
     own, whole = (len(tokens) for tokens in decoder.tokenizer.source.encode(["4", source]))
     longest = output_limit(whole, decoder.config) - len(separator) - own + 1  # EOS is not given
     assert given(["1", "4"], longest)[0] == source
-    assert given(["1", "4"], longest + 1) == ("4", [])  # a translation before it that repeats itself
+    # a translation before it that repeats itself
+    assert given(["1", "4"], longest + 1) == ("4", [])
 
 
 def test_random_numbers_and_warnings_are_those_of_the_line(loaded, caplog):
     models = trained.load([str(loaded.workdir.path)], "best", 1, [("decoding.strategy", "sample")])
     decoder, parameters = models.decoder()
     together = decoder.translate(parameters, ["1", "2", "", "3 4 5"])
-    assert decoder.translate(parameters, ["3 4 5"], first_line=4)[0][0].tokens == together[3][0].tokens
-    assert decoder.translate(parameters, ["3 4 5"], first_line=1)[0][0].tokens != together[3][0].tokens
+    assert (
+        decoder.translate(parameters, ["3 4 5"], first_line=4)[0][0].tokens == together[3][0].tokens
+    )
+    assert (
+        decoder.translate(parameters, ["3 4 5"], first_line=1)[0][0].tokens != together[3][0].tokens
+    )
     decoder.translate(parameters, ["1", "", "2", "3 " * 20], first_line=11)
-    assert [message[:12] for message in caplog.messages if "are translated" in message] == ["Line 14 has "]
+    assert [message[:12] for message in caplog.messages if "are translated" in message] == [
+        "Line 14 has "
+    ]
 
 
 def test_controls_are_refused(loaded):
@@ -136,6 +149,11 @@ def test_controls_are_refused(loaded):
 
 def test_what_translates_single_sentences_refuses_the_run(loaded):
     workdir = str(loaded.workdir.path)
-    for load in (lambda: load_models([workdir], "best", 1, {}), lambda: translator.load(workdir, "best", 1, [])):
-        with pytest.raises(UserError, match=r"--workdir=.*: its data.context needs whole documents"):
+    for load in (
+        lambda: load_models([workdir], "best", 1, {}),
+        lambda: translator.load(workdir, "best", 1, []),
+    ):
+        with pytest.raises(
+            UserError, match=r"--workdir=.*: its data.context needs whole documents"
+        ):
             load()

@@ -1,4 +1,6 @@
-"""Known texts: scores compared with sums by hand and with beam search, states and attention with the model's own."""
+"""Known texts: scores compared with sums by hand and with beam search, states and attention with
+the model's own.
+"""
 
 import jax
 import numpy as np
@@ -28,7 +30,15 @@ TARGETS = ["3 2 1 0", "", "7 6 5", "1 1"]
 
 def decoding_config(**changes):
     config = base.get_config().decoding
-    config.update({"beam_size": 3, "max_extra_length": 4, "max_source_length": 20, "batch_tokens": 64, **changes})
+    config.update(
+        {
+            "beam_size": 3,
+            "max_extra_length": 4,
+            "max_source_length": 20,
+            "batch_tokens": 64,
+            **changes,
+        }
+    )
     return config
 
 
@@ -46,7 +56,10 @@ REPLICAS = DECODER.place(PARAMETERS)
 
 def test_scores_are_sums_of_the_models_log_probabilities():
     scores = score_pairs(DECODER, REPLICAS, list(zip(SOURCES, TARGETS, strict=True)))
-    sources, outputs = pad([encode(text) for text in SOURCES], 4, 16), [encode(text) for text in TARGETS]
+    sources, outputs = (
+        pad([encode(text) for text in SOURCES], 4, 16),
+        [encode(text) for text in TARGETS],
+    )
     log_p = [teacher_forced([model], sources, outputs).astype(np.float64) for model in MODELS]
     # The ensemble's probability is the mean of the models' probabilities.
     mean = logsumexp(log_p, axis=0) - np.log(2)
@@ -54,20 +67,28 @@ def test_scores_are_sums_of_the_models_log_probabilities():
         expected = row[np.arange(len(output)), output]
         np.testing.assert_allclose(score.token_log_probabilities, expected, rtol=1e-5, atol=1e-6)
         assert score.log_probability == pytest.approx(expected.sum(), rel=1e-5)
-        assert score.score == pytest.approx(expected.sum() / ((5 + len(output)) / 6) ** 0.6, rel=1e-5)
-        assert score.tokens == tuple(output) and score.pieces == tuple(VOCABULARY.pieces[token] for token in output)
+        assert score.score == pytest.approx(
+            expected.sum() / ((5 + len(output)) / 6) ** 0.6, rel=1e-5
+        )
+        assert score.tokens == tuple(output) and score.pieces == tuple(
+            VOCABULARY.pieces[token] for token in output
+        )
     assert [score.text for score in scores] == TARGETS
 
 
 @pytest.mark.first_case
 @pytest.mark.parametrize(("count", "dtype"), [(1, "float32"), (2, "float32"), (1, "bfloat16")])
 def test_scores_equal_those_of_beam_search(count, dtype):
-    models = [tiny_model(12, seed=0, dtype=dtype), tiny_model(12, seed=1, d_model=12, dtype=dtype)][:count]
+    models = [tiny_model(12, seed=0, dtype=dtype), tiny_model(12, seed=1, d_model=12, dtype=dtype)][
+        :count
+    ]
     graphs, parameters = zip(*models, strict=True)
     decoder = make_decoder(graphs)
     replicas = decoder.place(parameters)
     hypotheses = decoder.translate(replicas, SOURCES[:3], n_best=3)
-    pairs = [(source, best) for source, nbest in zip(SOURCES, hypotheses, strict=False) for best in nbest]
+    pairs = [
+        (source, best) for source, nbest in zip(SOURCES, hypotheses, strict=False) for best in nbest
+    ]
     assert len(pairs) == 9
     scores = score_pairs(decoder, replicas, [(source, best.text) for source, best in pairs])
     for (_, best), score in zip(pairs, scores, strict=True):
@@ -75,7 +96,9 @@ def test_scores_equal_those_of_beam_search(count, dtype):
         assert score.log_probability == pytest.approx(best.log_probability, rel=TOLERANCE[dtype])
         assert score.score == pytest.approx(best.score, rel=TOLERANCE[dtype])
         tokens = best.token_log_probabilities
-        np.testing.assert_allclose(score.token_log_probabilities, tokens, atol=10 * TOLERANCE[dtype])
+        np.testing.assert_allclose(
+            score.token_log_probabilities, tokens, atol=10 * TOLERANCE[dtype]
+        )
 
 
 def test_a_text_that_is_too_long_is_refused_with_its_index():

@@ -23,7 +23,11 @@ from transformer.support.special_tokens import BOS, EOS
 
 pytestmark = pytest.mark.slow  # their workdirs take twenty seconds; test_tune_rerank.py is fast
 
-LANGUAGE_MODEL = {"training.objective": "causal_lm", "data.source_language": "", "training.eval_bleu": "false"}
+LANGUAGE_MODEL = {
+    "training.objective": "causal_lm",
+    "data.source_language": "",
+    "training.eval_bleu": "false",
+}
 CTC = {"training.objective": "ctc", "decoding.strategy": "ctc", "training.label_smoothing": "0.0"}
 LANGUAGE_MODEL |= {"checkpoint.best_metric": "loss"}
 REVERSED = {"data.source_language": "out", "data.target_language": "in"}
@@ -54,8 +58,13 @@ def language_log_p(folder: Path, text: str) -> float:
 def test_hypotheses_are_in_the_order_of_all_models_scores(runs):
     weights = {"reverse": 7, "language": -4, "forward": 0.5}
     flag = ",".join(f"{runs / name}:{weight}" for name, weight in weights.items())
-    model, reverse = transformer.load(runs / "forward", beam_size=6), transformer.load(runs / "reverse")
-    reranked = transformer.load(runs / "forward", beam_size=6, rerank=flag).translate(TEXTS, n_best=4)
+    model, reverse = (
+        transformer.load(runs / "forward", beam_size=6),
+        transformer.load(runs / "reverse"),
+    )
+    reranked = transformer.load(runs / "forward", beam_size=6, rerank=flag).translate(
+        TEXTS, n_best=4
+    )
     firsts = 0
     for text, beam, found in zip(TEXTS, model.translate(TEXTS, n_best=6), reranked, strict=True):
         if not text:
@@ -66,11 +75,15 @@ def test_hypotheses_are_in_the_order_of_all_models_scores(runs):
             others = [reverse.score([(hypothesis.text, text)])[0].log_probability]
             others += [language_log_p(runs / "language", hypothesis.text)]
             others += [model.score([(text, hypothesis.text)])[0].log_probability]
-            total = hypothesis.score + np.dot(list(weights.values()), others) / (len(text.split()) + 1)
+            total = hypothesis.score + np.dot(list(weights.values()), others) / (
+                len(text.split()) + 1
+            )
             totals.append((total, hypothesis.text))
         expected = sorted(totals, reverse=True)[:4]
         assert [best.text for best in found] == [known for _, known in expected]
-        np.testing.assert_allclose([best.score for best in found], [score for score, _ in expected], rtol=1e-4)
+        np.testing.assert_allclose(
+            [best.score for best in found], [score for score, _ in expected], rtol=1e-4
+        )
         assert {best.score_kind for best in found} == {"reranked"}
         firsts += found[0].text != beam[0].text
     assert firsts > 1
@@ -83,13 +96,17 @@ def texts_of(translations) -> list[list[str]]:
 def test_without_weight_nothing_changes_and_neighbours_do_not_matter(runs):
     plain = transformer.load(runs / "forward", beam_size=4).translate(TEXTS, n_best=2)
     for weight in (0, 20):
-        model = transformer.load(runs / "forward", beam_size=4, rerank=f"{runs / 'reverse'}:{weight}")
+        model = transformer.load(
+            runs / "forward", beam_size=4, rerank=f"{runs / 'reverse'}:{weight}"
+        )
         found = model.translate(TEXTS, n_best=2)
         assert (texts_of(found) == texts_of(plain)) == (weight == 0)
         for text, together in zip(TEXTS, found, strict=True):
             (single,) = model.translate([text], n_best=2)
             assert [best.text for best in single] == [best.text for best in together]
-            np.testing.assert_allclose([x.score for x in single], [x.score for x in together], atol=1e-4)
+            np.testing.assert_allclose(
+                [x.score for x in single], [x.score for x in together], atol=1e-4
+            )
 
 
 def test_the_commands_take_the_key(runs, monkeypatch, capsys):
@@ -98,12 +115,17 @@ def test_the_commands_take_the_key(runs, monkeypatch, capsys):
     assert run(evaluate, *flags, "--split=valid") == 0
     result = json.loads(capsys.readouterr().out)
     assert result["decoding"]["rerank"] == f"{runs / 'reverse'}:10,{runs / 'language'}:-2"
-    assert Path(result["hypotheses"]).name == "valid-step20-beam_size4-rerankreverse:10+language:-2.hypotheses.txt"
+    assert (
+        Path(result["hypotheses"]).name
+        == "valid-step20-beam_size4-rerankreverse:10+language:-2.hypotheses.txt"
+    )
     hypotheses = Path(result["hypotheses"]).read_text().splitlines()
     text = "".join(f"{line}\n" for line in SOURCES).encode()
     outputs = {}
     for name, chosen in (("reranked", flags), ("plain", [flags[0], flags[2]])):
-        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(text), isatty=lambda: False))
+        monkeypatch.setattr(
+            sys, "stdin", SimpleNamespace(buffer=io.BytesIO(text), isatty=lambda: False)
+        )
         assert run(translate, *chosen) == 0
         outputs[name] = capsys.readouterr().out.splitlines()
     assert outputs["reranked"] == hypotheses != outputs["plain"]
@@ -111,11 +133,15 @@ def test_the_commands_take_the_key(runs, monkeypatch, capsys):
 
 def test_texts_too_long_for_a_model_keep_their_order(runs, monkeypatch):
     logged = []
-    monkeypatch.setattr(logging, "warning", lambda message, *values: logged.append(message % values))
+    monkeypatch.setattr(
+        logging, "warning", lambda message, *values: logged.append(message % values)
+    )
     plain = transformer.load(runs / "forward", beam_size=4)
     model = transformer.load(runs / "forward", beam_size=4, rerank=f"{runs / 'short'}:-50")
     texts = ["1 2 3 4 5 6 7 1 2 3", "4 5", "6", "3", "7 1", "2 2"]
-    (long, *short), (long_before, *short_before) = (texts_of(x.translate(texts, n_best=4)) for x in (model, plain))
+    (long, *short), (long_before, *short_before) = (
+        texts_of(x.translate(texts, n_best=4)) for x in (model, plain)
+    )
     assert long == long_before and short != short_before
     assert logged == [f"{runs / 'short'}: does not rerank 1 of 6 texts, which are too long for it."]
 
@@ -132,7 +158,10 @@ def test_texts_too_long_for_a_model_keep_their_order(runs, monkeypatch):
             "{}/ctc:1",
             "^decoding.rerank={}/ctc: a model of training.objective=ctc from 'in' to 'out'; must be",
         ),
-        ("{}/other:1", "^decoding.rerank={}/other: .*causal_lm from '' to 'in'; must be .* or a language model of out"),
+        (
+            "{}/other:1",
+            "^decoding.rerank={}/other: .*causal_lm from '' to 'in'; must be .* or a language model of out",
+        ),
     ],
 )
 def test_wrong_values_are_refused(runs, value, message):

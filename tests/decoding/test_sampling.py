@@ -7,7 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.decoding.models import TOLERANCE, decoding_config, log_probabilities, random_sources, tiny_model
+from tests.decoding.models import (
+    TOLERANCE,
+    decoding_config,
+    log_probabilities,
+    random_sources,
+    tiny_model,
+)
 from transformer.decoding import ensemble
 from transformer.decoding.beam_search import Sentences
 from transformer.decoding.sampling import draw, sample, sample_keys
@@ -59,7 +65,10 @@ def test_tokens_are_drawn_with_their_probabilities(temperature, top_k, top_p, ep
 
 @functools.partial(jax.jit, static_argnums=(0, 4))
 def run(graph, parameters, source, limits, settings, lines):
-    sentences, config = Sentences(source, limits, 10, lines), decoding_config(seed=3, **dict(settings))
+    sentences, config = (
+        Sentences(source, limits, 10, lines),
+        decoding_config(seed=3, **dict(settings)),
+    )
     return sample(ensemble.build_models([graph], [parameters]), sentences, config, n_best=5)[0]
 
 
@@ -72,17 +81,34 @@ def test_samples_end_and_have_the_model_s_scores_and_fillers_stay_empty(dtype, f
     sources = random_sources(4, 6, 12, seed=0)
     sources[1] = PAD
     limits = np.array([3, -1, 0, 9])
-    settings = {"temperature": 2.0, "top_k": 6, "top_p": 0.9, "forbid_unk": forbid_unk, "length_penalty_form": form}
-    samples = run(model.graph, model.parameters, sources, limits, tuple(settings.items()), np.arange(4, dtype=np.int32))
+    settings = {
+        "temperature": 2.0,
+        "top_k": 6,
+        "top_p": 0.9,
+        "forbid_unk": forbid_unk,
+        "length_penalty_form": form,
+    }
+    samples = run(
+        model.graph,
+        model.parameters,
+        sources,
+        limits,
+        tuple(settings.items()),
+        np.arange(4, dtype=np.int32),
+    )
     samples = jax.device_get(samples)
     assert (samples.tokens[1] == PAD).all()
     for row in (0, 2, 3):
-        outputs = [tokens[: tokens.tolist().index(EOS) + 1].tolist() for tokens in samples.tokens[row]]
+        outputs = [
+            tokens[: tokens.tolist().index(EOS) + 1].tolist() for tokens in samples.tokens[row]
+        ]
         assert max(map(len, outputs)) <= limits[row] + 1
         expected = log_probabilities([model], sources[row], outputs)
         sums = samples.token_log_probabilities[row].sum(axis=1)
         np.testing.assert_allclose(sums, expected, rtol=TOLERANCE[dtype])
-        divisors = [(len(tokens) if form == "power" else (5 + len(tokens)) / 6) ** 0.6 for tokens in outputs]
+        divisors = [
+            (len(tokens) if form == "power" else (5 + len(tokens)) / 6) ** 0.6 for tokens in outputs
+        ]
         np.testing.assert_allclose(samples.scores[row], expected / divisors, rtol=TOLERANCE[dtype])
     assert len({tuple(tokens) for tokens in samples.tokens[3].tolist()}) > 1
     assert (UNK in samples.tokens) != forbid_unk
@@ -95,4 +121,6 @@ def test_keys_depend_only_on_seed_line_and_sample_number():
     keys = data([4, 9], 3)
     np.testing.assert_array_equal(keys[1], data([9], 3)[0])
     np.testing.assert_array_equal(keys[:, :2], data([4, 9], 2))
-    assert len(np.unique(np.concatenate([keys, data([4, 9], 3, seed=1)]).reshape(-1, 2), axis=0)) == 12
+    assert (
+        len(np.unique(np.concatenate([keys, data([4, 9], 3, seed=1)]).reshape(-1, 2), axis=0)) == 12
+    )

@@ -1,4 +1,6 @@
-"""Search with a lexical shortlist: its candidates, the plain search, and exhaustive search over the candidates."""
+"""Search with a lexical shortlist: its candidates, the plain search, and exhaustive search over the
+candidates.
+"""
 
 import functools
 import itertools
@@ -10,7 +12,13 @@ from scipy.special import logsumexp
 
 from tests.checkpoints.saved_runs import refusal
 from tests.decoding.models import decoding_config, random_sources, teacher_forced, tiny_model
-from tests.decoding.test_forced_decoding import REPLICAS, SOURCES, TOKENIZER, VOCABULARY, make_decoder
+from tests.decoding.test_forced_decoding import (
+    REPLICAS,
+    SOURCES,
+    TOKENIZER,
+    VOCABULARY,
+    make_decoder,
+)
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
 from transformer.decoding import ensemble
@@ -22,7 +30,9 @@ from transformer.support.special_tokens import BOS, EOS, PAD, SPECIAL
 VOCAB_SIZE = 12
 
 
-def make_shortlist(size: int, vocab_size: int = VOCAB_SIZE, is_shared: bool = False, seed: int = 0) -> Shortlist:
+def make_shortlist(
+    size: int, vocab_size: int = VOCAB_SIZE, is_shared: bool = False, seed: int = 0
+) -> Shortlist:
     """Returns a shortlist of random translations, some of them absent, and two frequent tokens."""
     random = np.random.default_rng(seed)
     translations = random.integers(SPECIAL, vocab_size, (vocab_size, size), np.int32)
@@ -39,12 +49,20 @@ def test_candidates_are_complete_distinct_and_those_of_their_row(size, vocab_siz
     candidates = shortlist.candidates(sources)
     assert candidates.shape[1] <= vocab_size
     for source, row in zip(sources, candidates, strict=True):
-        expected = {PAD, 1, BOS, EOS, *shortlist.frequent.tolist(), *shortlist.translations[source].ravel().tolist()}
+        expected = {
+            PAD,
+            1,
+            BOS,
+            EOS,
+            *shortlist.frequent.tolist(),
+            *shortlist.translations[source].ravel().tolist(),
+        }
         if is_shared:
             expected |= set(source.tolist())
         present = row[row >= 0]
         assert present[:SPECIAL].tolist() == [0, 1, 2, 3]
-        assert (np.diff(present) > 0).all()  # in the vocabulary's order, which decides ties, and without duplicates
+        # in the vocabulary's order, which decides ties, and without duplicates
+        assert (np.diff(present) > 0).all()
         assert set(present.tolist()) == expected - {-1}
         assert (row[len(present) :] == -1).all()
         np.testing.assert_array_equal(shortlist.candidates(source[None]), row[None])
@@ -59,7 +77,9 @@ def search(models, source, candidates, limits, width, max_length=16, **changes):
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _search(graphs, settings, parameters, source, candidates, limits):
     (width, max_length, *changes), models = settings, ensemble.build_models(graphs, parameters)
-    models = models if candidates is None else [CandidateModel(model, candidates) for model in models]
+    models = (
+        models if candidates is None else [CandidateModel(model, candidates) for model in models]
+    )
     config = decoding_config(beam_size=width, **dict(changes))
     return BeamSearch(models, Sentences(source, limits, max_length), config, n_best=width).run()[0]
 
@@ -67,16 +87,22 @@ def _search(graphs, settings, parameters, source, candidates, limits):
 @pytest.mark.first_case
 @pytest.mark.parametrize("beam_size", [1, 4])
 @pytest.mark.parametrize(("sharing", "count"), [("all", 1), ("none", 1), ("all", 2)])
-def test_with_the_whole_vocabulary_as_candidates_the_search_is_the_plain_one(sharing, count, beam_size):
+def test_with_the_whole_vocabulary_as_candidates_the_search_is_the_plain_one(
+    sharing, count, beam_size
+):
     changes = {"share_embeddings": sharing, "output_bias": sharing == "none"}
     models = [tiny_model(VOCAB_SIZE, seed=seed, **changes) for seed in range(count)]
     sources = random_sources(16, 6, VOCAB_SIZE, seed=1)
     limits = (sources != PAD).sum(axis=1) + 4
     candidates = np.tile(np.arange(VOCAB_SIZE, dtype=np.int32), (16, 1))
-    plain, listed = (search(models, sources, tokens, limits, beam_size) for tokens in (None, candidates))
+    plain, listed = (
+        search(models, sources, tokens, limits, beam_size) for tokens in (None, candidates)
+    )
     np.testing.assert_array_equal(listed.tokens, plain.tokens)
     np.testing.assert_allclose(listed.scores, plain.scores, atol=1e-5)
-    np.testing.assert_allclose(listed.token_log_probabilities, plain.token_log_probabilities, atol=1e-5)
+    np.testing.assert_allclose(
+        listed.token_log_probabilities, plain.token_log_probabilities, atol=1e-5
+    )
 
 
 @pytest.mark.first_case
@@ -92,14 +118,25 @@ def test_the_search_is_exhaustive_over_the_renormalized_candidates_of_each_row(c
     for row, source in enumerate(sources):
         allowed = candidates[row][candidates[row] >= 0]
         words = [token for token in allowed.tolist() if token not in (PAD, BOS, EOS)]
-        space = [[*body, EOS] for length in range(limit + 1) for body in itertools.product(words, repeat=length)]
+        space = [
+            [*body, EOS]
+            for length in range(limit + 1)
+            for body in itertools.product(words, repeat=length)
+        ]
         by_model = [teacher_forced([model], source, space).astype(np.float64) for model in models]
-        by_model = [log_p - logsumexp(log_p[:, :, allowed], axis=2, keepdims=True) for log_p in by_model]
+        by_model = [
+            log_p - logsumexp(log_p[:, :, allowed], axis=2, keepdims=True) for log_p in by_model
+        ]
         log_p = logsumexp(by_model, axis=0) - np.log(count)
-        sums = [sum(log_p[i, t, token] for t, token in enumerate(output)) for i, output in enumerate(space)]
+        sums = [
+            sum(log_p[i, t, token] for t, token in enumerate(output))
+            for i, output in enumerate(space)
+        ]
         scores = np.array(sums) / [((5 + len(output)) / 6) ** alpha for output in space]
         ranking = np.argsort(-scores)
-        outputs = [tokens[tokens != PAD].tolist() for tokens in hypotheses.tokens[row, : len(space)]]
+        outputs = [
+            tokens[tokens != PAD].tolist() for tokens in hypotheses.tokens[row, : len(space)]
+        ]
         assert outputs == [space[i] for i in ranking]
         np.testing.assert_allclose(hypotheses.scores[row, : len(space)], scores[ranking], rtol=1e-5)
         assert (hypotheses.scores[row, len(space) :] == -np.inf).all()
@@ -136,7 +173,9 @@ def test_a_shortlist_that_does_not_fit_is_refused(tmp_path):
     expected = f"--decoding.shortlist=6: {path} is missing; make it with: {command}"
     assert refusal(Shortlist.load, path, TOKENIZER, 6) == expected
     make_shortlist(5).save(path, TOKENIZER)
-    expected = f"--decoding.shortlist=6: must be at most 5, the translations of each token in {path}"
+    expected = (
+        f"--decoding.shortlist=6: must be at most 5, the translations of each token in {path}"
+    )
     assert refusal(Shortlist.load, path, TOKENIZER, 6) == expected
     larger = IdsVocabulary(VOCAB_SIZE + 1)
     message = refusal(Shortlist.load, path, Tokenizer(larger, larger), 5)

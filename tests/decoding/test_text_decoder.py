@@ -27,7 +27,10 @@ MODEL = tiny_model(VOCAB_SIZE, seed=0)
 DEVICES = jax.local_devices()
 RANDOM = np.random.default_rng(0)
 SHORTLIST = Shortlist(
-    RANDOM.integers(4, VOCAB_SIZE, (VOCAB_SIZE, 1), np.int32), np.array([5], np.int32), VOCAB_SIZE, is_shared=False
+    RANDOM.integers(4, VOCAB_SIZE, (VOCAB_SIZE, 1), np.int32),
+    np.array([5], np.int32),
+    VOCAB_SIZE,
+    is_shared=False,
 )
 
 
@@ -38,11 +41,25 @@ def make_decoder(
     **changes,
 ) -> TextDecoder:
     config = base.get_config().decoding
-    config.update({"beam_size": 2, "max_extra_length": 4, "max_source_length": 20, "batch_tokens": 256, **changes})
+    config.update(
+        {
+            "beam_size": 2,
+            "max_extra_length": 4,
+            "max_source_length": 20,
+            "batch_tokens": 256,
+            **changes,
+        }
+    )
     return kind([MODEL.graph], tokenizer, config, DEVICES, shortlist)
 
 
-def translate(decoder: TextDecoder, texts: list[str], n_best: int = 1, parameters=MODEL.parameters, **arguments):
+def translate(
+    decoder: TextDecoder,
+    texts: list[str],
+    n_best: int = 1,
+    parameters=MODEL.parameters,
+    **arguments,
+):
     return decoder.translate(decoder.place([parameters]), texts, n_best, **arguments)
 
 
@@ -55,7 +72,9 @@ def random_texts(count: int, longest: int, seed: int) -> list[str]:
 @pytest.fixture
 def warnings_logged(monkeypatch) -> list[str]:
     logged: list[str] = []
-    monkeypatch.setattr(logging, "warning", lambda message, *values: logged.append(message % values))
+    monkeypatch.setattr(
+        logging, "warning", lambda message, *values: logged.append(message % values)
+    )
     return logged
 
 
@@ -88,28 +107,44 @@ def test_order_is_restored_and_neighbours_and_batch_size_change_nothing(shortlis
 @pytest.mark.parametrize("share", ["all", "none"])
 def test_int8_is_close_to_float32_whatever_the_neighbours(share, monkeypatch):
     monkeypatch.setattr(batches, "computes_int8", lambda: True)
-    texts, model = random_texts(30, longest=19, seed=1), tiny_model(VOCAB_SIZE, seed=0, share_embeddings=share)
+    texts, model = (
+        random_texts(30, longest=19, seed=1),
+        tiny_model(VOCAB_SIZE, seed=0, share_embeddings=share),
+    )
     config = make_decoder(dtype="int8").config
     decoder = TextDecoder([model.graph], TOKENIZER, config, DEVICES)
     replicas = decoder.place([model.parameters])
-    assert {leaf.dtype.name for leaf in jax.tree.leaves(replicas[DEVICES[0]])} == {"float32", "int8"}
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(replicas[DEVICES[0]])} == {
+        "float32",
+        "int8",
+    }
     together = decoder.translate(replicas, texts)
     for text, (best,) in list(zip(texts, together, strict=True))[:8]:
         ((alone,),) = decoder.translate(replicas, [text])
         assert alone.tokens == best.tokens
         np.testing.assert_allclose(alone.score, best.score, atol=1e-5)
-    pairs = [(text, best.text) for text, (best,) in zip(texts, together, strict=True) if best.tokens]
+    pairs = [
+        (text, best.text) for text, (best,) in zip(texts, together, strict=True) if best.tokens
+    ]
     exact = TextDecoder([model.graph], TOKENIZER, make_decoder().config, DEVICES)
-    expected = [known.log_probability for known in score_pairs(exact, exact.place([model.parameters]), pairs)]
+    expected = [
+        known.log_probability
+        for known in score_pairs(exact, exact.place([model.parameters]), pairs)
+    ]
     found = [known.log_probability for known in score_pairs(decoder, replicas, pairs)]
-    assert 1e-5 < np.abs(np.subtract(found, expected)).mean() < 0.3  # nats of a sentence, of some -20
+    # nats of a sentence, of some -20
+    assert 1e-5 < np.abs(np.subtract(found, expected)).mean() < 0.3
 
 
-@pytest.mark.parametrize("attribute", [("computes_int8", lambda: False), ("target_platform", lambda: "gpu")])
+@pytest.mark.parametrize(
+    "attribute", [("computes_int8", lambda: False), ("target_platform", lambda: "gpu")]
+)
 def test_int8_is_refused_where_it_would_be_slow(monkeypatch, attribute):
     monkeypatch.setattr(batches, "computes_int8", lambda: True)
     monkeypatch.setattr(batches, *attribute)
-    with pytest.raises(UserError, match="decoding.dtype=int8: this machine has no fast products of 8 bits"):
+    with pytest.raises(
+        UserError, match="decoding.dtype=int8: this machine has no fast products of 8 bits"
+    ):
         make_decoder(dtype="int8")
 
 
@@ -122,11 +157,17 @@ def test_scores_are_those_of_the_uncached_model():
         output = list(translation.tokens)
         assert output[-1] == EOS
         assert translation.pieces == tuple(VOCABULARY.pieces[token] for token in output)
-        assert sum(translation.token_log_probabilities) == pytest.approx(translation.log_probability, rel=1e-12)
+        assert sum(translation.token_log_probabilities) == pytest.approx(
+            translation.log_probability, rel=1e-12
+        )
         assert len(translation.token_log_probabilities) == len(output)
-        expected = log_probabilities([MODEL], np.array([*VOCABULARY.encode([source])[0], EOS]), [output])[0]
+        expected = log_probabilities(
+            [MODEL], np.array([*VOCABULARY.encode([source])[0], EOS]), [output]
+        )[0]
         assert translation.log_probability == pytest.approx(expected, rel=1e-5)
-        assert translation.score == pytest.approx(expected / ((5 + len(output)) / 6) ** 0.6, rel=1e-5)
+        assert translation.score == pytest.approx(
+            expected / ((5 + len(output)) / 6) ** 0.6, rel=1e-5
+        )
 
 
 class LastIntegers(IdsVocabulary):
@@ -142,15 +183,22 @@ def test_of_equal_texts_the_best_is_returned_and_the_rest_of_the_beam_fills_up()
     tokenizer = Tokenizer(VOCABULARY, LastIntegers(VOCAB_SIZE))
     pairs = translate(make_decoder(None, tokenizer, beam_size=4), texts, n_best=2)
     for beam, pair in zip(beams, pairs, strict=True):
-        next_texts = [hypothesis for hypothesis in beam if hypothesis.tokens[-2] != beam[0].tokens[-2]]
+        next_texts = [
+            hypothesis for hypothesis in beam if hypothesis.tokens[-2] != beam[0].tokens[-2]
+        ]
         expected = [beam[0], *next_texts[:1]]
-        assert [(best.tokens, best.score) for best in pair] == [(best.tokens, best.score) for best in expected]
-    # Of the first source the fourth hypothesis is the second text; of the last source all hypotheses have one text.
+        assert [(best.tokens, best.score) for best in pair] == [
+            (best.tokens, best.score) for best in expected
+        ]
+    # Of the first source the fourth hypothesis is the second text; of the last source all
+    # hypotheses have one text.
     assert pairs[0][1].tokens == beams[0][3].tokens and len(pairs[2]) == 1
 
 
 def test_samples_of_equal_text_are_all_returned():
-    hypotheses = Hypotheses(np.array([[[5, EOS]] * 2]), np.zeros((1, 2), np.float32), np.zeros((1, 2, 2), np.float32))
+    hypotheses = Hypotheses(
+        np.array([[[5, EOS]] * 2]), np.zeros((1, 2), np.float32), np.zeros((1, 2, 2), np.float32)
+    )
     assert len(make_decoder(strategy="sample")._read(hypotheses, 0)) == 2
     assert len(make_decoder()._read(hypotheses, 0)) == 1
 
@@ -170,7 +218,11 @@ def test_a_line_that_is_too_long_is_cut_with_a_warning(warnings_logged):
     longest = " ".join(map(str, [1, 2, 3] * 6 + [4]))
     whole, cut = translate(make_decoder(), [longest, longest + " 5 6 7"], first_line=41)
     assert whole == cut
-    assert len(warnings_logged) == 1 and "42" in warnings_logged[0] and "23 tokens" in warnings_logged[0]
+    assert (
+        len(warnings_logged) == 1
+        and "42" in warnings_logged[0]
+        and "23 tokens" in warnings_logged[0]
+    )
 
 
 def test_the_first_line_that_is_cut_is_named_and_all_are_counted_once(warnings_logged):

@@ -1,4 +1,5 @@
-"""python -m tests.distributed.compiled_programs MESHES: the train step compiled for each mesh, as JSON.
+"""python -m tests.distributed.compiled_programs MESHES: the train step compiled for each mesh, as
+JSON.
 
 Reports the collectives of the step and its temporary memory per device. Nothing is executed.
 """
@@ -15,8 +16,11 @@ from tests.training import tiny
 from transformer.distributed.mesh import make_mesh
 
 VOCAB_SIZE = 2048  # tables are padded to such numbers of rows
-ROWS, LENGTH = 64, 32  # more positions than the vocabulary has entries, so that activations are larger than weights
-COLLECTIVE = re.compile(r"= (.*?) (?:all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(")
+# more positions than the vocabulary has entries, so that activations are larger than weights
+ROWS, LENGTH = 64, 32
+COLLECTIVE = re.compile(
+    r"= (.*?) (?:all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\("
+)
 
 
 def collectives(program: str) -> list[list[int]]:

@@ -1,4 +1,5 @@
-"""python -m tests.distributed.decoding_devices: translations, scores and states by one device and by several, as JSON.
+"""python -m tests.distributed.decoding_devices: translations, scores and states by one device and
+by several, as JSON.
 
 Each device compiles each shape, so the cases take two or three.
 """
@@ -22,7 +23,10 @@ VOCABULARY = IdsVocabulary(12)
 TOKENIZER = Tokenizer(VOCABULARY, VOCABULARY)
 MODELS = [tiny_model(VOCABULARY.size, seed=1), tiny_model(VOCABULARY.size, seed=2, d_model=12)]
 RANDOM = np.random.default_rng(0)
-TEXTS = [" ".join(map(str, RANDOM.integers(0, VOCABULARY.size - 4, length))) for length in RANDOM.integers(1, 20, 90)]
+TEXTS = [
+    " ".join(map(str, RANDOM.integers(0, VOCABULARY.size - 4, length)))
+    for length in RANDOM.integers(1, 20, 90)
+]
 ONE, TWO, THREE = (jax.local_devices()[:count] for count in (1, 2, 3))
 
 
@@ -34,20 +38,30 @@ def decoding_config(**changes):
 
 
 def make_decoder(models: Sequence[Model], devices: Sequence[jax.Device], **changes) -> TextDecoder:
-    return TextDecoder([model.graph for model in models], TOKENIZER, decoding_config(**changes), devices)
+    return TextDecoder(
+        [model.graph for model in models], TOKENIZER, decoding_config(**changes), devices
+    )
 
 
-def translate(models: Sequence[Model], texts: Sequence[str], devices: Sequence[jax.Device], **changes) -> dict:
-    """Returns all fields of the translations, and the numbers of devices and shapes used and of shapes lowered."""
+def translate(
+    models: Sequence[Model], texts: Sequence[str], devices: Sequence[jax.Device], **changes
+) -> dict:
+    """Returns all fields of the translations, and the numbers of devices and shapes used and of
+    shapes lowered.
+    """
     decoder = make_decoder(models, devices, **changes)
     parameters = decoder.place([model.parameters for model in models])
     lowered, lower = [], jax.stages.Traced.lower
-    jax.stages.Traced.lower = lambda traced, **options: lowered.append(traced) or lower(traced, **options)
+    jax.stages.Traced.lower = lambda traced, **options: (
+        lowered.append(traced) or lower(traced, **options)
+    )
     translations = decoder.translate(parameters, texts, n_best=2)
     jax.stages.Traced.lower = lower
     used, shapes = (set(part) for part in zip(*decoder.programs.compiled, strict=True))
     return {
-        "translations": [[dataclasses.astuple(translation) for translation in nbest] for nbest in translations],
+        "translations": [
+            [dataclasses.astuple(translation) for translation in nbest] for nbest in translations
+        ],
         "devices": len(used),
         "shapes": len(shapes),
         "lowered": len(lowered),
@@ -55,7 +69,10 @@ def translate(models: Sequence[Model], texts: Sequence[str], devices: Sequence[j
 
 
 def main() -> None:
-    short, one_pass = [text for text in TEXTS if len(text.split()) < SHORTEST], {"max_extra_length": FIRST_EXTRA_LENGTH}
+    short, one_pass = (
+        [text for text in TEXTS if len(text.split()) < SHORTEST],
+        {"max_extra_length": FIRST_EXTRA_LENGTH},
+    )
     cases = {
         "beam": (MODELS[:1], TEXTS, THREE, {}),
         "sample": (MODELS[:1], short, TWO, one_pass | {"strategy": "sample"}),

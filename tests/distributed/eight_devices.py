@@ -1,7 +1,9 @@
-"""python -m tests.distributed.eight_devices WORKDIR MESHES: makes the same fifty updates on each mesh and prints JSON.
+"""python -m tests.distributed.eight_devices WORKDIR MESHES: makes the same fifty updates on each
+mesh and prints JSON.
 
-The run on the last mesh is also saved half-way and resumed on the mesh before it. The models of these updates have
-products in float32. The report also has one update in bfloat16, and translations in both, on each mesh.
+The run on the last mesh is also saved half-way and resumed on the mesh before it. The models of
+these updates have products in float32. The report also has one update in bfloat16, and translations
+in both, on each mesh.
 """
 
 import json
@@ -43,16 +45,21 @@ def setup_on(shape: Shape) -> Setup:
 
     On meshes that use every axis, layers are rematerialized, which changes no loss.
     """
-    config = tiny_config(model__dropout=0.2, model__attention_dropout=0.2, model__activation_dropout=0.2)
+    config = tiny_config(
+        model__dropout=0.2, model__attention_dropout=0.2, model__activation_dropout=0.2
+    )
     config.training.update({"r_drop": 1.0, "module_norms": True})
     config.model.remat = "layers" if min(shape) > 1 else "none"
     config.optimizer.update({"schedule": "constant", "learning_rate": 0.01, "warmup_steps": 0})
     schedule = make_schedule(config.optimizer, config.model.d_model, STEPS)
-    return setup(config, make_optimizer(config.optimizer, schedule), mesh_of(shape, config), schedule)
+    return setup(
+        config, make_optimizer(config.optimizer, schedule), mesh_of(shape, config), schedule
+    )
 
 
 def updates(here: Setup, state: TrainState, first: int, last: int) -> tuple[TrainState, dict]:
-    """Returns the state after the updates from `first` to before `last`, and their losses per token and norms.
+    """Returns the state after the updates from `first` to before `last`, and their losses per token
+    and norms.
 
     The norms by module are those of the first.
     """
@@ -62,7 +69,9 @@ def updates(here: Setup, state: TrainState, first: int, last: int) -> tuple[Trai
         sums = jax.device_get(metrics["sums"])
         losses.append(float(sums.loss / sums.tokens))
         norms.append(float(metrics["gradient_norm"]))
-        by_module = by_module or {name: float(norm) for name, norm in metrics["module_norms"].items()}
+        by_module = by_module or {
+            name: float(norm) for name, norm in metrics["module_norms"].items()
+        }
     return state, {"losses": losses, "gradient_norms": norms, "module_norms": by_module}
 
 
@@ -71,7 +80,10 @@ def held(tree) -> list[float]:
     matrices = [leaf for leaf in jax.tree.leaves(tree) if leaf.ndim == 2]
     total = sum(leaf.size for leaf in matrices)
     count = len(matrices[0].sharding.device_set)
-    return [sum(leaf.addressable_shards[number].data.size for leaf in matrices) / total for number in range(count)]
+    return [
+        sum(leaf.addressable_shards[number].data.size for leaf in matrices) / total
+        for number in range(count)
+    ]
 
 
 def memory(here: Setup, state: TrainState) -> dict[str, int]:
@@ -89,7 +101,9 @@ def resumed(folder: Path, state: TrainState, there: Setup) -> dict:
     abstract = there.initializer.abstract_state
     with Checkpoints(Workdir(folder), config) as checkpoints:
         restored, _ = checkpoints.restore(abstract)
-    assert jax.tree.map(lambda x: x.sharding, restored) == jax.tree.map(lambda x: x.sharding, abstract)
+    assert jax.tree.map(lambda x: x.sharding, restored) == jax.tree.map(
+        lambda x: x.sharding, abstract
+    )
     return {
         "restored": distance(kept, jax.device_get(restored.parameters)),
         "loaded_without_a_mesh": distance(kept, read_run(folder)[0]),
@@ -98,7 +112,9 @@ def resumed(folder: Path, state: TrainState, there: Setup) -> dict:
 
 
 def in_bfloat16(shapes: list[Shape]) -> dict:
-    """Returns the loss on each mesh, and the error of the gradient, which is exact on the first by definition."""
+    """Returns the loss on each mesh, and the error of the gradient, which is exact on the first by
+    definition.
+    """
     updates = {str(shape): bfloat16_update(shape) for shape in shapes}
     _, expected = updates[str(shapes[0])]
     return {
@@ -108,7 +124,9 @@ def in_bfloat16(shapes: list[Shape]) -> dict:
 
 
 def differences(update: Callable[[Shape], TrainState], shapes: list[Shape]) -> dict[str, float]:
-    """Returns the difference that each mesh makes to the parameters after an update, relative to the first."""
+    """Returns the difference that each mesh makes to the parameters after an update, relative to
+    the first.
+    """
     states = {str(shape): update(shape) for shape in shapes}
     expected = states[str(shapes[0])].parameters
     return {shape: distance(expected, state.parameters) for shape, state in states.items()}
@@ -124,17 +142,25 @@ def main(folder: Path, shapes: list[Shape]) -> None:
             "start": distance(start, jax.device_get(state.parameters)),
             "matrices_held": held(state.parameters),
             "moments_held": held(state.optimizer_state),
-            "rows_held": place(BATCHES[0], here.step.mesh)["source"].addressable_shards[0].data.shape[0],
+            "rows_held": place(BATCHES[0], here.step.mesh)["source"]
+            .addressable_shards[0]
+            .data.shape[0],
             "memory": memory(here, state),
             **updates(here, state, 0, STEPS)[1],
         }
     last = setups[shapes[-1]]
     state, _ = updates(last, last.initializer.create(), 0, SAVED)
-    whole = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state) if leaf.ndim == 2)
-    vectors = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state) if leaf.ndim < 2)
+    whole = sum(
+        leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state) if leaf.ndim == 2
+    )
+    vectors = sum(
+        leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state) if leaf.ndim < 2
+    )
     batch = sum(array.nbytes for array in BATCHES[0].values())
     sizes = {"matrices": whole, "vectors": vectors, "batch": batch}
-    translations = {dtype: {str(shape): translate(shape, dtype) for shape in shapes} for dtype in DTYPES}
+    translations = {
+        dtype: {str(shape): translate(shape, dtype) for shape in shapes} for dtype in DTYPES
+    }
     resumption = resumed(folder, state, setups[shapes[-2]])
     parts = {"bfloat16": in_bfloat16(shapes), "muon": differences(muon_update, shapes)}
     parts["kinds"] = {name: errors(shapes, changes) for name, changes in COMBINED.items()}

@@ -1,8 +1,9 @@
-"""python -m tests.distributed.kinds_of_models MESH KINDS: what a mesh changes in the gradient of each kind of model.
+"""python -m tests.distributed.kinds_of_models MESH KINDS: what a mesh changes in the gradient of
+each kind of model.
 
-KINDS is a list of {key: value}. Prints {kind: {"loss": relative difference from one device, "gradient": largest
-relative error of a parameter's gradient}} as JSON. A kind goes to stderr first, where the compiler's warnings about its
-programs follow.
+KINDS is a list of {key: value}. Prints {kind: {"loss": relative difference from one device,
+"gradient": largest relative error of a parameter's gradient}} as JSON. A kind goes to stderr first,
+where the compiler's warnings about its programs follow.
 """
 
 import json
@@ -20,9 +21,14 @@ from transformer.support.special_tokens import PAD
 from transformer.training.state import TrainState
 
 ROWS, WIDTH = 8, 8
-# Sizes that differ from each other and from those of the batch: the partitioner may err at some of them only. The other
-# values are those of configs/multi30k.py.
-MODEL = {"model.d_model": 16, "model.d_ff": 48, "model.positions": "rotary", "model.norm_position": "pre"}
+# Sizes that differ from each other and from those of the batch: the partitioner may err at some of
+# them only. The other values are those of configs/multi30k.py.
+MODEL = {
+    "model.d_model": 16,
+    "model.d_ff": 48,
+    "model.positions": "rotary",
+    "model.norm_position": "pre",
+}
 DROPOUTS = {"model.dropout": 0.2, "model.attention_dropout": 0.2, "model.activation_dropout": 0.2}
 # Kinds of the fast tests: values of several keys in one model, which take seconds to compile.
 COMBINED = {
@@ -67,17 +73,27 @@ def pack(batch: dict[str, np.ndarray], others: dict[str, np.ndarray]) -> dict[st
 
 
 def gradient(shape: Shape, changes: dict) -> tuple[float, dict[str, np.ndarray]]:
-    """Returns the loss of a batch, and its gradient by path, at parameters that do not depend on the mesh."""
-    config = tiny_config(**{key.replace(".", "__"): value for key, value in (MODEL | DROPOUTS | changes).items()})
+    """Returns the loss of a batch, and its gradient by path, at parameters that do not depend on
+    the mesh.
+    """
+    config = tiny_config(
+        **{key.replace(".", "__"): value for key, value in (MODEL | DROPOUTS | changes).items()}
+    )
     here = setup(config, mesh=mesh_of(shape, config), pieces=["▁a"] * VOCAB_SIZE)
     random = np.random.default_rng(0)
 
     def draw(leaf: jax.ShapeDtypeStruct) -> jax.Array:
         # No bias is zero and no scale of a norm is one.
-        return jax.device_put(0.3 * random.normal(size=leaf.shape).astype(leaf.dtype), leaf.sharding)
+        return jax.device_put(
+            0.3 * random.normal(size=leaf.shape).astype(leaf.dtype), leaf.sharding
+        )
 
-    state = TrainState(0, 0, jax.tree.map(draw, here.initializer.abstract_state.parameters), (), None)
-    gradients, sums = here.step.gradients(state, here.step.place(batch_for(config)), 0, here.step.seed)
+    state = TrainState(
+        0, 0, jax.tree.map(draw, here.initializer.abstract_state.parameters), (), None
+    )
+    gradients, sums = here.step.gradients(
+        state, here.step.place(batch_for(config)), 0, here.step.seed
+    )
     return float(sums.loss), dict(flat(jax.device_get(gradients)))
 
 
@@ -86,7 +102,10 @@ def errors(shapes: Sequence[Shape], changes: dict) -> dict[str, dict[str, float]
     found = {str(shape): gradient(shape, changes) for shape in shapes}
     expected_loss, expected = found[str(shapes[0])]
     return {
-        shape: {"loss": abs(loss / expected_loss - 1), "gradient": largest_error(gradients, expected)}
+        shape: {
+            "loss": abs(loss / expected_loss - 1),
+            "gradient": largest_error(gradients, expected),
+        }
         for shape, (loss, gradients) in found.items()
     }
 

@@ -1,4 +1,5 @@
-"""The loss of `training/loss.py` on several meshes, and by accumulation. As a program, it prints them as JSON.
+"""The loss of `training/loss.py` on several meshes, and by accumulation. As a program, it prints
+them as JSON.
 
     python -m tests.distributed.loss_on_meshes
 
@@ -26,21 +27,29 @@ TARGETS = np.array([[3, 5, 3, 2], [4, 4, 6, 2]], np.int32)
 
 
 def update(shape: Shape, batches: Sequence[dict]) -> tuple[float, dict[str, np.ndarray]]:
-    """Returns the reported loss and the gradient of one update. The loss also receives the logits of a teacher."""
+    """Returns the reported loss and the gradient of one update.
+
+    The loss also receives the logits of a teacher.
+    """
     config = tiny_config(model__dropout=0.0)
     here = setup(config, mesh=mesh_of(shape, config))
     other = setup(tiny_config(seed=1, model__d_model=16))
-    teachers = build_models([other.initializer.graph], [jax.device_get(other.initializer.create().parameters)])
+    teachers = build_models(
+        [other.initializer.graph], [jax.device_get(other.initializer.create().parameters)]
+    )
     here.step.loss = dataclasses.replace(here.step.loss, teachers=tuple(teachers))
     start = dict(flat(jax.device_get(here.initializer.create().parameters)))
     state, metrics = here.after(batches)
-    gradient = {path: start[path] - array for path, array in flat(state.parameters)}  # the learning rate is 1
+    # the learning rate is 1
+    gradient = {path: start[path] - array for path, array in flat(state.parameters)}
     return float(metrics["sums"].loss), gradient
 
 
 def main() -> None:
     batch = make_batch(LENGTHS, 8, 8, seed=0)
-    halves = [{name: array[rows] for name, array in batch.items()} for rows in (slice(4), slice(4, 8))]
+    halves = [
+        {name: array[rows] for name, array in batch.items()} for rows in (slice(4), slice(4, 8))
+    ]
     updates = {str(shape): update(shape, [batch]) for shape in SHAPES}
     updates["accumulated"] = update(SHAPES[0], halves)
     expected_loss, expected = updates[str(SHAPES[0])]
@@ -49,7 +58,9 @@ def main() -> None:
         for name, (loss, gradient) in updates.items()
     }
     training = tiny_config(training__label_smoothing=0.0).training
-    criterion, _ = token_losses(LOGITS, TARGETS, Columns.whole(LOGITS.shape[-1]), TEACHER, training=training, passes=1)
+    criterion, _ = token_losses(
+        LOGITS, TARGETS, Columns.whole(LOGITS.shape[-1]), TEACHER, training=training, passes=1
+    )
     print(json.dumps({"errors": errors, "losses": criterion.tolist()}))
 
 

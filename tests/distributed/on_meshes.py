@@ -1,4 +1,6 @@
-"""A gradient and translations on a mesh of given shape: `eight_devices.py` compares them with those of one device."""
+"""A gradient and translations on a mesh of given shape: `eight_devices.py` compares them with those
+of one device.
+"""
 
 import dataclasses
 import functools
@@ -53,22 +55,31 @@ def muon_update(shape: Shape) -> TrainState:
 
     The decoder is recurrent, and the logits have a bias.
     """
-    options = {"model__decoder_self_attention": "ssru", "model__decoder_start": "zero", "model__output_bias": True}
+    options = {
+        "model__decoder_self_attention": "ssru",
+        "model__decoder_start": "zero",
+        "model__output_bias": True,
+    }
     config = tiny_config(model__dropout=0.0, optimizer__name="muon", **options)
     schedule = optax.constant_schedule(0.1)
-    here = setup(config, make_optimizer(config.optimizer, schedule), mesh_of(shape, config), schedule)
+    here = setup(
+        config, make_optimizer(config.optimizer, schedule), mesh_of(shape, config), schedule
+    )
     return here.after([make_batch(LENGTHS, 8, 8, seed=0)])[0]
 
 
 def ctc_update(shape: Shape) -> TrainState:
-    """Returns the state after an update by CTC, in chunks of the fewest rows that the devices can share."""
+    """Returns the state after an update by CTC, in chunks of the fewest rows that the devices can
+    share.
+    """
     config = tiny_config(model__dropout=0.2, training__objective="ctc")
     kernels.CHUNK_BYTES["cpu"] = 1
     return setup(config, mesh=mesh_of(shape, config)).after([make_batch(LENGTHS, 8, 8, seed=0)])[0]
 
 
 def r_drop_loss(shape: Shape) -> tuple[float, list[float]]:
-    """Returns the loss of eight sentences with two rows each, and its gradient with respect to the bias of the logits.
+    """Returns the loss of eight sentences with two rows each, and its gradient with respect to the
+    bias of the logits.
 
     Two tables of 9 rows need padding.
     """
@@ -76,7 +87,9 @@ def r_drop_loss(shape: Shape) -> tuple[float, list[float]]:
     training.r_drop = 5.0
     losses = functools.partial(token_losses, training=training, passes=2)
     loss = functools.partial(projected_loss, losses, 2, mesh_of(shape, base.get_config()))
-    hidden, table, bias = (random.normal(size=size).astype(np.float32) for size in ((16, 3, 8), (17, 8), (17,)))
+    hidden, table, bias = (
+        random.normal(size=size).astype(np.float32) for size in ((16, 3, 8), (17, 8), (17,))
+    )
     targets = random.integers(1, 17, (16, 3))
     weights = np.full(targets.shape, 0.5, np.float32)
 
@@ -98,13 +111,16 @@ def largest_error(gradient: dict[str, np.ndarray], expected: dict[str, np.ndarra
 
 
 def translate(shape: Shape, dtype: str) -> list[tuple]:
-    """Returns the best translations by a random model with very unequal probabilities, whose parameters are sharded.
+    """Returns the best translations by a random model with very unequal probabilities, whose
+    parameters are sharded.
 
     Two devices of the mesh translate; each compiles the search.
     """
     config, model = base.get_config(), tiny_model(VOCABULARY.size, seed=1, dtype=dtype)
     mesh = mesh_of(shape, config)
-    config.decoding.update({"beam_size": 2, "max_extra_length": 4, "max_source_length": 20, "batch_tokens": 256})
+    config.decoding.update(
+        {"beam_size": 2, "max_extra_length": 4, "max_source_length": 20, "batch_tokens": 256}
+    )
     tokenizer = Tokenizer(VOCABULARY, VOCABULARY)
     decoder = TextDecoder([model.graph], tokenizer, config.decoding, list(mesh.devices.flat)[:2])
     parameters = jax.device_put(model.parameters, tree_shardings(mesh, model.parameters))

@@ -13,7 +13,10 @@ NOT_SET = "DEADLINE_EXCEEDED: no process has set the key"
 
 
 class Client:
-    """A coordination service that holds these values. It fails a test that reads a missing key too often."""
+    """A coordination service that holds these values.
+
+    It fails a test that reads a missing key too often.
+    """
 
     def __init__(self, **values: str) -> None:
         self.values, self.error, self.reads = values, NOT_SET, 0
@@ -64,7 +67,9 @@ def test_one_process_waits_for_nothing():
 
 
 def test_waiting_for_another_process_has_a_deadline(client):
-    with pytest.raises(UserError, match="^waited 0 s for process 0 to prepare the corpus; .*data.wait_seconds=0$"):
+    with pytest.raises(
+        UserError, match="^waited 0 s for process 0 to prepare the corpus; .*data.wait_seconds=0$"
+    ):
         coordination.process_zero_first("the corpus", 0).__enter__()
     with pytest.raises(UserError, match="^waited 0 s for process 0;"):
         coordination.broadcast(None, 0)
@@ -116,14 +121,18 @@ def test_facts_that_differ_are_an_error_in_every_process(client):
     message = r"^process 1 differs from process 0 in b \(3, not 2\); start all .* same code, config and data$"
     with pytest.raises(UserError, match=message):
         coordination.require_same("config", lambda: {"a": 1, "b": 3}, 0)
-    with pytest.raises(UserError, match="^waited 0 s for process 0 to reach the check of the data;"):
+    with pytest.raises(
+        UserError, match="^waited 0 s for process 0 to reach the check of the data;"
+    ):
         coordination.require_same("the data", dict, 0)
 
 
 def test_differences_are_listed_up_to_five(client):
     facts = {f"key {number}": number for number in range(8)}
     client.values["0/0"] = json.dumps(facts)
-    with pytest.raises(UserError, match=r"in key 0 \(-1, not 0\), key 1 \(-1, not 1\), .* and 3 more;") as caught:
+    with pytest.raises(
+        UserError, match=r"in key 0 \(-1, not 0\), key 1 \(-1, not 1\), .* and 3 more;"
+    ) as caught:
         coordination.require_same("config", lambda: dict.fromkeys(facts, -1), 0)
     assert "key 5" not in str(caught.value)
     client.values["1/0"] = json.dumps({"a": 1})

@@ -38,8 +38,18 @@ class Two:
         xla_flags = f"--xla_force_host_platform_device_count={devices} {os.environ['XLA_FLAGS']}"
         environment = os.environ | {"XLA_FLAGS": xla_flags}
         for number, settings in enumerate((changes, changes | own)):
-            together = [f"--coordinator=localhost:{port}", "--num_processes=2", f"--process_id={number}"]
-            argv = [sys.executable, "-m", "transformer.train", *flags(workdir, **settings), *together]
+            together = [
+                f"--coordinator=localhost:{port}",
+                "--num_processes=2",
+                f"--process_id={number}",
+            ]
+            argv = [
+                sys.executable,
+                "-m",
+                "transformer.train",
+                *flags(workdir, **settings),
+                *together,
+            ]
             pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
             self.processes.append(subprocess.Popen(argv, cwd=REPOSITORY, env=environment, **pipes))
 
@@ -60,7 +70,10 @@ class Two:
     def end(self) -> list[tuple[int, str]]:
         """Returns the exit code and standard error of each process."""
         errors = [process.communicate(timeout=600)[1] for process in self.processes]
-        return [(process.returncode, error) for process, error in zip(self.processes, errors, strict=True)]
+        return [
+            (process.returncode, error)
+            for process, error in zip(self.processes, errors, strict=True)
+        ]
 
 
 def last(errors: str) -> str:
@@ -68,7 +81,9 @@ def last(errors: str) -> str:
 
 
 def interrupted(workdir: Path, step: int, **settings) -> list[str]:
-    """Sends Ctrl-C to the second process at this step, checks that both stop alike, and returns their logs."""
+    """Sends Ctrl-C to the second process at this step, checks that both stop alike, and returns
+    their logs.
+    """
     with Two(workdir, {}, **settings) as two:
         two.wait_for(f"step {step} ")
         two.processes[1].send_signal(signal.SIGINT)
@@ -82,8 +97,12 @@ def interrupted(workdir: Path, step: int, **settings) -> list[str]:
 
 
 def check_same_run(ours: list[dict], theirs: list[dict]) -> None:
-    """Checks that two records agree up to rounding; in the first step, up to the rounding of one update."""
-    assert [(line["step"], line["split"]) for line in ours] == [(line["step"], line["split"]) for line in theirs]
+    """Checks that two records agree up to rounding; in the first step, up to the rounding of one
+    update.
+    """
+    assert [(line["step"], line["split"]) for line in ours] == [
+        (line["step"], line["split"]) for line in theirs
+    ]
     assert ours[0]["loss"] == pytest.approx(theirs[0]["loss"], rel=1e-5)
     for here, there in zip(ours, theirs, strict=True):
         assert here["loss"] == pytest.approx(there["loss"], rel=1e-3)
@@ -95,7 +114,11 @@ def check_same_run(ours: list[dict], theirs: list[dict]) -> None:
 @pytest.mark.slow
 def test_two_processes_repeat_the_run_of_one_and_stop_at_the_same_step(tmp_path):
     alone, shared = tmp_path / "alone", tmp_path / "shared"
-    sampled = {"tokenizer__kind": "bpe", "tokenizer__vocab_size": 120, "tokenizer__subword_sampling": 0.1}
+    sampled = {
+        "tokenizer__kind": "bpe",
+        "tokenizer__vocab_size": 120,
+        "tokenizer__subword_sampling": 0.1,
+    }
     settings = SETTINGS | sampled  # each process counts the tokens of all rows
     assert run(alone, **settings) == 0
     errors = interrupted(shared, 10, mesh__fsdp=2, **settings)
@@ -125,7 +148,9 @@ def test_two_processes_resume_together_and_repeat_the_run_of_one(tmp_path, devic
 @pytest.mark.slow
 def test_a_killed_process_ends_the_other_within_seconds(tmp_path):
     # No checkpoint is saved meanwhile: processes that wait for one are ended by JAX, later.
-    never = dict.fromkeys(("training__steps", "training__eval_every", "checkpoint__every"), 1_000_000)
+    never = dict.fromkeys(
+        ("training__steps", "training__eval_every", "checkpoint__every"), 1_000_000
+    )
     with Two(tmp_path / "run", {}, **SETTINGS | never) as two:
         two.wait_for("step 11 ")
         two.processes[1].kill()
@@ -134,7 +159,10 @@ def test_a_killed_process_ends_the_other_within_seconds(tmp_path):
     assert time.monotonic() - began < launch.HEARTBEAT_SECONDS / 2
     assert (code, killed) == (2, -signal.SIGKILL) and "Traceback" not in errors
     assert last(errors) == errors.splitlines()[-1]
-    assert "another process of this run has died; start the same command in all processes to resume" in last(errors)
+    assert (
+        "another process of this run has died; start the same command in all processes to resume"
+        in last(errors)
+    )
 
 
 @pytest.mark.slow
@@ -150,7 +178,9 @@ def test_processes_with_different_configs_all_name_the_difference(tmp_path):
 
 def test_the_failure_of_one_process_stops_the_other(tmp_path):
     (tmp_path / "file").write_text("")
-    with Two(tmp_path / "run", {"data__cache_dir": tmp_path / "file" / "cache"}, training__steps=8) as two:
+    with Two(
+        tmp_path / "run", {"data__cache_dir": tmp_path / "file" / "cache"}, training__steps=8
+    ) as two:
         ends = two.end()
     assert [code for code, _ in ends] == [2, 2]
     reason = f"data.cache_dir={tmp_path / 'file' / 'cache'}: cannot be made (Not a directory"
@@ -161,10 +191,22 @@ def test_the_failure_of_one_process_stops_the_other(tmp_path):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--coordinator=host:1"], "(Number of processes must be defined.); if JAX detects no cluster, give "),
-        (["--process_id=0", "--num_processes=2"], "(coordinator_address should be defined.); if JAX detects no clus"),
-        (["--coordinator=host", "--num_processes=2", "--process_id=0"], "give --coordinator=HOST:PORT"),
-        (["--coordinator=host:1", "--num_processes=2", "--process_id=2"], "Got process_id=2, num_processes=2."),
+        (
+            ["--coordinator=host:1"],
+            "(Number of processes must be defined.); if JAX detects no cluster, give ",
+        ),
+        (
+            ["--process_id=0", "--num_processes=2"],
+            "(coordinator_address should be defined.); if JAX detects no clus",
+        ),
+        (
+            ["--coordinator=host", "--num_processes=2", "--process_id=0"],
+            "give --coordinator=HOST:PORT",
+        ),
+        (
+            ["--coordinator=host:1", "--num_processes=2", "--process_id=2"],
+            "Got process_id=2, num_processes=2.",
+        ),
     ],
 )
 def test_flags_that_describe_no_processes_are_refused(argv, message, monkeypatch):

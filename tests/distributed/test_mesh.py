@@ -1,4 +1,6 @@
-"""The same run on meshes of one to eight devices, and the compiled programs, in a process with eight CPU devices."""
+"""The same run on meshes of one to eight devices, and the compiled programs, in a process with
+eight CPU devices.
+"""
 
 import json
 import math
@@ -35,18 +37,24 @@ def find(run: Path, meshes: list[tuple[int, int, int]]) -> dict:
 
 
 def run_on_eight_devices(module: str, *arguments: str) -> dict:
-    """Runs a module of this folder in a process with eight CPU devices and returns the JSON that it prints.
+    """Runs a module of this folder in a process with eight CPU devices and returns the JSON that it
+    prints.
 
     No program of the process may have an inefficient resharding, of which the compiler warns.
     """
     xla_flags = f"--xla_force_host_platform_device_count=8 {os.environ['XLA_FLAGS']}"
     environment = os.environ | {"XLA_FLAGS": xla_flags, "JAX_PLATFORMS": "cpu"}
     argv = [sys.executable, "-m", f"tests.distributed.{module}", *arguments]
-    done = subprocess.run(argv, cwd=Path(__file__).parents[2], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        argv, cwd=Path(__file__).parents[2], env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
-    # The compiler replicates an array to reshard it. Constraints on shardings prevent that. To estimate costs, JAX 0.12
-    # also partitions operations in ways that it does not choose; their operands are fake parameters.
-    warnings = [line for line in done.stderr.splitlines() if "Involuntary full rematerialization" in line]
+    # The compiler replicates an array to reshard it. Constraints on shardings prevent that. To
+    # estimate costs, JAX 0.12 also partitions operations in ways that it does not choose; their
+    # operands are fake parameters.
+    warnings = [
+        line for line in done.stderr.splitlines() if "Involuntary full rematerialization" in line
+    ]
     assert not [line for line in warnings if "operation %fake_parameter" not in line], done.stderr
     return json.loads(done.stdout)
 
@@ -59,21 +67,27 @@ def test_the_losses_do_not_depend_on_the_mesh(report, mesh):
     np.testing.assert_allclose(here["losses"], one["losses"], rtol=1e-3)
     # Adam's updates do not depend on the scale of the gradients.
     assert here["gradient_norms"][0] == pytest.approx(one["gradient_norms"][0], rel=1e-4)
-    assert here["module_norms"] == pytest.approx(one["module_norms"], rel=1e-4, abs=1e-6) and one["module_norms"]
+    assert (
+        here["module_norms"] == pytest.approx(one["module_norms"], rel=1e-4, abs=1e-6)
+        and one["module_norms"]
+    )
     # The model has learned something; otherwise equal losses would show little.
     assert one["losses"][-1] < 0.9 * one["losses"][0]
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 def test_the_gradient_in_bfloat16_does_not_depend_on_the_mesh(report, mesh):
-    """The mesh may change the order of sums in float32, and so, rarely, how an activation is rounded to bfloat16.
+    """The mesh may change the order of sums in float32, and so, rarely, how an activation is
+    rounded to bfloat16.
 
-    The rounding of all elements to the 8 bits of bfloat16 has a relative error of 2**-9 / sqrt(3) = 1.1e-3. So a
-    gradient that devices round before they sum it fails, as does a lost or repeated term.
+    The rounding of all elements to the 8 bits of bfloat16 has a relative error of 2**-9 / sqrt(3) =
+    1.1e-3. So a gradient that devices round before they sum it fails, as does a lost or repeated
+    term.
     """
     here, one = report["bfloat16"][str(mesh)], report["bfloat16"][str(ONE)]
     assert here["loss"] == pytest.approx(one["loss"], rel=5e-4)
-    # More devices than heads share each head: products over its dimensions become sums of rounded parts.
+    # More devices than heads share each head: products over its dimensions become sums of rounded
+    # parts.
     assert here["gradient_error"] < (5e-4 if mesh[-1] <= 2 else 2**-6)
 
 
@@ -85,7 +99,9 @@ def test_an_update_does_not_depend_on_the_mesh(report, mesh, update):
 
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 def test_both_passes_of_a_sentence_are_compared_on_one_device(report, mesh):
-    (loss, d_bias), (expected, expected_d_bias) = (report["r_drop"][str(shape)] for shape in (mesh, ONE))
+    (loss, d_bias), (expected, expected_d_bias) = (
+        report["r_drop"][str(shape)] for shape in (mesh, ONE)
+    )
     assert loss == pytest.approx(expected, rel=1e-5)
     np.testing.assert_allclose(d_bias, expected_d_bias, rtol=1e-4, atol=1e-4)
 
@@ -106,13 +122,24 @@ def test_the_loss_and_the_gradient_of_a_kind_of_model_do_not_depend_on_the_mesh(
 
 
 def every_kind() -> list[dict]:
-    """Returns the kinds of docs/results.md, each name and switch of the model's keys, and other parts of a loss."""
-    kinds = [{key: trial[key] for key in trial.keys() - {"seed"}} for trial in load_sweep(KINDS).trials]
+    """Returns the kinds of docs/results.md, each name and switch of the model's keys, and other
+    parts of a loss.
+    """
+    kinds = [
+        {key: trial[key] for key in trial.keys() - {"seed"}} for trial in load_sweep(KINDS).trials
+    ]
     for key, declared in declared_keys().items():
-        if key.startswith("model.") and key not in ("model.dtype", "model.attention_implementation"):
+        if key.startswith("model.") and key not in (
+            "model.dtype",
+            "model.attention_implementation",
+        ):
             values = (True, False) if declared.rule is SWITCH else declared.rule.names
             kinds += [{key: value} for value in values if value != declared.default]
-    for kind in [{}, {"model.decoder_self_attention": "average"}, {"model.decoder_self_attention": "ssru"}]:
+    for kind in [
+        {},
+        {"model.decoder_self_attention": "average"},
+        {"model.decoder_self_attention": "ssru"},
+    ]:
         kinds += [kind | {"batch.plan": "packed"}, kind | {"model.num_layers": 2, "model.d_ff": 32}]
         kinds.append(kind | {"training.objective": "causal_lm", "data.source_language": ""})
     kinds += [
@@ -132,7 +159,9 @@ def every_kind() -> list[dict]:
 @pytest.mark.slow
 def test_no_kind_of_model_depends_on_a_mesh_that_uses_every_axis():
     found = run_on_eight_devices("kinds_of_models", json.dumps(MESHES[0]), json.dumps(every_kind()))
-    assert len(found) >= 40 and all(error < 1e-5 for errors in found.values() for error in errors.values()), found
+    assert len(found) >= 40 and all(
+        error < 1e-5 for errors in found.values() for error in errors.values()
+    ), found
 
 
 @pytest.mark.slow
@@ -144,7 +173,9 @@ def test_other_meshes(tmp_path):
         for update in ("muon", "ctc"):
             test_an_update_does_not_depend_on_the_mesh(report, mesh, update)
         for kind in COMBINED:
-            test_the_loss_and_the_gradient_of_a_kind_of_model_do_not_depend_on_the_mesh(report, mesh, kind)
+            test_the_loss_and_the_gradient_of_a_kind_of_model_do_not_depend_on_the_mesh(
+                report, mesh, kind
+            )
         test_both_passes_of_a_sentence_are_compared_on_one_device(report, mesh)
         for dtype in ("float32", "bfloat16"):
             test_translations_do_not_depend_on_the_mesh(report, mesh, dtype)
@@ -155,14 +186,18 @@ def test_other_meshes(tmp_path):
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 def test_each_device_holds_its_share(report, mesh):
     here, (data, fsdp, tensor) = report["meshes"][str(mesh)], mesh
-    assert here["matrices_held"] == here["moments_held"] == [1 / (fsdp * tensor)] * (data * fsdp * tensor)
+    assert (
+        here["matrices_held"]
+        == here["moments_held"]
+        == [1 / (fsdp * tensor)] * (data * fsdp * tensor)
+    )
     assert here["rows_held"] == 8 // (data * fsdp)
 
 
 @pytest.mark.parametrize("mesh", [ONE, *MESHES], ids=str)
 def test_the_compiled_step_takes_no_more_memory_than_its_share(report, mesh):
-    # Vectors, the norms' scales and biases, are whole on every device; metrics, those of modules too, and addresses
-    # are less than 2 KiB more.
+    # Vectors, the norms' scales and biases, are whole on every device; metrics, those of modules
+    # too, and addresses are less than 2 KiB more.
     sizes, (data, fsdp, tensor) = report["sizes"], mesh
     state = sizes["matrices"] / (fsdp * tensor) + sizes["vectors"]
     memory = report["meshes"][str(mesh)]["memory"]

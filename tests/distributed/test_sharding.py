@@ -41,5 +41,7 @@ def test_gpus_of_several_hosts_are_a_mesh_whose_inner_axes_stay_within_a_host():
 def test_devices_must_share_rows_evenly():
     config = base.get_config()
     config.batch.row_multiple = 8
-    with pytest.raises(UserError, match="batch.row_multiple=8: must be a multiple of the 3 x 1 devices"):
+    with pytest.raises(
+        UserError, match="batch.row_multiple=8: must be a multiple of the 3 x 1 devices"
+    ):
         make_mesh(config, jax.devices()[:1] * 3)

@@ -2,9 +2,10 @@
 
     .venv-bench/bin/python -m tests.golden.make_parity
 
-It needs PyTorch, which `make bench` installs; the file was written with torch 2.13.0. The file has the batch, the
-weights under our names, and for each case of CASES the logits and the gradients of the summed cross-entropy with label
-smoothing 0.1. PyTorch computes them in float64, so that the golden values have negligible rounding errors.
+It needs PyTorch, which `make bench` installs; the file was written with torch 2.13.0. The file has
+the batch, the weights under our names, and for each case of CASES the logits and the gradients of
+the summed cross-entropy with label smoothing 0.1. PyTorch computes them in float64, so that the
+golden values have negligible rounding errors.
 """
 
 import math
@@ -33,7 +34,9 @@ class PyTorchTransformer(torch.nn.Module):
         decoder_layer = torch.nn.TransformerDecoderLayer(D_MODEL, HEADS, D_FF, **options)
         norms = [torch.nn.LayerNorm(D_MODEL) if final_norm else None for _ in range(2)]
         self.embedding = torch.nn.Embedding(VOCAB, D_MODEL)
-        self.encoder = torch.nn.TransformerEncoder(encoder_layer, LAYERS, norms[0], enable_nested_tensor=False)
+        self.encoder = torch.nn.TransformerEncoder(
+            encoder_layer, LAYERS, norms[0], enable_nested_tensor=False
+        )
         self.decoder = torch.nn.TransformerDecoder(decoder_layer, LAYERS, norms[1])
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -58,7 +61,9 @@ class PyTorchTransformer(torch.nn.Module):
 
 
 def our_names(tensors: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
-    """Returns PyTorch's weights or gradients under our names, with matrices transposed and projections unstacked."""
+    """Returns PyTorch's weights or gradients under our names, with matrices transposed and
+    projections unstacked.
+    """
     ours = {"decoder/embedding/table": tensors["embedding.weight"]}
     for stack, norms in (("encoder", ENCODER_NORMS), ("decoder", DECODER_NORMS)):
         if f"{stack}.norm.weight" in tensors:
@@ -81,7 +86,10 @@ def norm(tensors: dict[str, torch.Tensor], theirs: str, ours: str) -> dict[str, 
 
 
 def linear(tensors: dict[str, torch.Tensor], theirs: str, ours: str) -> dict[str, torch.Tensor]:
-    return {f"{ours}/kernel": tensors[f"{theirs}.weight"].T, f"{ours}/bias": tensors[f"{theirs}.bias"]}
+    return {
+        f"{ours}/kernel": tensors[f"{theirs}.weight"].T,
+        f"{ours}/bias": tensors[f"{theirs}.bias"],
+    }
 
 
 def attention(tensors: dict[str, torch.Tensor], theirs: str, ours: str) -> dict[str, torch.Tensor]:
@@ -94,7 +102,10 @@ def attention(tensors: dict[str, torch.Tensor], theirs: str, ours: str) -> dict[
 
 
 def draw_weights(random: np.random.Generator) -> dict[str, torch.Tensor]:
-    """Draws weights that are exact in float32. No scale is 1 and no bias 0, so that a mix-up would show."""
+    """Draws weights that are exact in float32.
+
+    No scale is 1 and no bias 0, so that a mix-up would show.
+    """
     weights = {}
     for name, old in PyTorchTransformer(pre_norm=True, final_norm=True).named_parameters():
         values = random.normal(size=old.shape) * (0.25 if old.ndim > 1 else 0.1)
@@ -131,7 +142,9 @@ def main() -> None:
             logits.flatten(0, 1), targets, ignore_index=PAD, reduction="sum", label_smoothing=0.1
         )
         loss.backward()
-        gradients = our_names({name: parameter.grad for name, parameter in model.named_parameters()})
+        gradients = our_names(
+            {name: parameter.grad for name, parameter in model.named_parameters()}
+        )
         golden |= {f"{case}/gradients/{name}": array for name, array in gradients.items()}
         golden[f"{case}/loss"] = np.float32(loss.item())
         golden[f"{case}/logits"] = logits.detach().numpy().astype(np.float32)

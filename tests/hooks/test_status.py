@@ -15,7 +15,13 @@ from transformer.training.state import TrainState
 from transformer.training.validation import Sample
 
 STATE = TrainState(0, 0, {}, (), None)
-VALUES = {"loss": 12.345, "nll": 9.0, "perplexity": 8103.08, "learning_rate": 0.002, "tokens_per_second": 98765.4}
+VALUES = {
+    "loss": 12.345,
+    "nll": 9.0,
+    "perplexity": 8103.08,
+    "learning_rate": 0.002,
+    "tokens_per_second": 98765.4,
+}
 VALUES |= {"waiting_fraction": 0.0, "skipped": 0}
 
 
@@ -48,7 +54,12 @@ def test_the_time_left_includes_validation_and_excludes_what_precedes_the_first_
 
 @pytest.mark.parametrize(
     ("values", "text"),
-    [([5.0], "▁"), ([1.0, 1.0], "▁▁"), ([0.0, 1.0, 7.0, 6.0], "▁▂█▇"), ([2.0] * 8 + [9.0] * 8, "▁▁▁▁████")],
+    [
+        ([5.0], "▁"),
+        ([1.0, 1.0], "▁▁"),
+        ([0.0, 1.0, 7.0, 6.0], "▁▂█▇"),
+        ([2.0] * 8 + [9.0] * 8, "▁▁▁▁████"),
+    ],
 )
 def test_a_sparkline_has_the_means_of_equal_groups(values, text):
     assert sparkline(values, 8) == text
@@ -56,7 +67,9 @@ def test_a_sparkline_has_the_means_of_equal_groups(values, text):
 
 def test_the_bar_shows_loss_speed_activity_and_time_left_in_80_columns(clock, monkeypatch):
     screen = io.StringIO()
-    monkeypatch.setattr(progress_bar, "Console", lambda stderr: Console(file=screen, force_terminal=True, width=80))
+    monkeypatch.setattr(
+        progress_bar, "Console", lambda stderr: Console(file=screen, force_terminal=True, width=80)
+    )
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setattr(progress_bar.logging, "level_info", lambda: True)
     with started(99_000, 100_000) as shown:

@@ -1,4 +1,6 @@
-"""The watchdog ends a process that hangs and shows its stacks; steps, polls and rollbacks keep a process alive."""
+"""The watchdog ends a process that hangs and shows its stacks; steps, polls and rollbacks keep a
+process alive.
+"""
 
 import faulthandler
 import subprocess
@@ -36,7 +38,8 @@ cli.run(train.make_parser(), train.main)
 
 
 HANGING = (0.5, 30.0, "poll")
-# They take 2.0, 2.0, 0.4 and 2.4 seconds, the last one with 1.8 seconds after its timer has stopped.
+# They take 2.0, 2.0, 0.4 and 2.4 seconds, the last one with 1.8 seconds after its timer has
+# stopped.
 CONTINUING = [
     (1.5, 0.5, "before_step", 2),
     (1.5, 0.5, "poll"),
@@ -83,7 +86,16 @@ def test_a_poll_does_not_start_a_stopped_timer(timer):
 
 @pytest.mark.slow
 def test_a_hanging_training_run_ends(tmp_path):
-    argv = [sys.executable, "-c", HANGING_RUN, *tiny.flags(tmp_path / "run", training__stall_seconds=3)]
-    result = subprocess.run(argv, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=300)
+    argv = [
+        sys.executable,
+        "-c",
+        HANGING_RUN,
+        *tiny.flags(tmp_path / "run", training__stall_seconds=3),
+    ]
+    result = subprocess.run(
+        argv, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=300
+    )
     assert result.returncode == 1 and "step 2 " in result.stderr
-    assert "Timeout (0:00:03)!" in result.stderr and 'File "<string>", line 7 in hang' in result.stderr
+    assert (
+        "Timeout (0:00:03)!" in result.stderr and 'File "<string>", line 7 in hang' in result.stderr
+    )

@@ -32,9 +32,13 @@ def in_time() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def bounded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Applies the limit to each Hypothesis example, so that a hang is reported with its input, or to the whole test."""
+    """Applies the limit to each Hypothesis example, so that a hang is reported with its input, or
+    to the whole test.
+    """
     if handle := getattr(request.function, "hypothesis", None):
-        monkeypatch.setattr(handle, "inner_test", functools.wraps(handle.inner_test)(in_time()(handle.inner_test)))
+        monkeypatch.setattr(
+            handle, "inner_test", functools.wraps(handle.inner_test)(in_time()(handle.inner_test))
+        )
         yield
     else:
         with in_time():

@@ -9,8 +9,35 @@ import hypothesis
 from hypothesis import strategies as st
 
 TROUBLE = (
-    *("\n", "\r\n", "\r", "\n\r", "\0", "\t", "\x0b", "\x0c", "\x1c", "\x1b[2J", "\x7f", "\x85", "\u2028", "\u2029"),
-    *(" ", "\xa0", "\u200b", "\u200d", "\u202e", "\ufeff", "\ufffd", "\uffff", "\U0010ffff", "\ue000", "\u0301"),
+    *(
+        "\n",
+        "\r\n",
+        "\r",
+        "\n\r",
+        "\0",
+        "\t",
+        "\x0b",
+        "\x0c",
+        "\x1c",
+        "\x1b[2J",
+        "\x7f",
+        "\x85",
+        "\u2028",
+        "\u2029",
+    ),
+    *(
+        " ",
+        "\xa0",
+        "\u200b",
+        "\u200d",
+        "\u202e",
+        "\ufeff",
+        "\ufffd",
+        "\uffff",
+        "\U0010ffff",
+        "\ue000",
+        "\u0301",
+    ),
     *(
         "\u2581",
         "\u2585",
@@ -25,7 +52,20 @@ TROUBLE = (
         "\xb2",
         "\u0663",
     ),
-    *("1", "2 3", "007", "-1", "9" * 30, "9" * 5000, "1e999", "nan", "[" * 3000, '{"a":', "~nobody-of-that-name", "%s"),
+    *(
+        "1",
+        "2 3",
+        "007",
+        "-1",
+        "9" * 30,
+        "9" * 5000,
+        "1e999",
+        "nan",
+        "[" * 3000,
+        '{"a":',
+        "~nobody-of-that-name",
+        "%s",
+    ),
 )
 NOT_UTF8 = (
     *(
@@ -50,21 +90,29 @@ contents = st.lists(
     max_size=12,
 ).map(b"".join)
 
-numbers = st.integers() | st.floats() | st.sampled_from([2**31, -(2**63), 10**400, 1e308, 5e-324, -0.0])
+numbers = (
+    st.integers() | st.floats() | st.sampled_from([2**31, -(2**63), 10**400, 1e308, 5e-324, -0.0])
+)
 scalars = st.none() | st.booleans() | numbers | texts
 values = st.recursive(
-    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3), max_leaves=6
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
 )
 
 
 def examples(share: float) -> hypothesis.settings:
     """Returns settings that run only this share of the profile's examples, for slow tests."""
-    return hypothesis.settings(max_examples=max(1, round(hypothesis.settings.default.max_examples * share)))
+    return hypothesis.settings(
+        max_examples=max(1, round(hypothesis.settings.default.max_examples * share))
+    )
 
 
 @st.composite
 def damaged(draw: st.DrawFn, content: bytes) -> bytes:
-    """Draws the content of a file after a disk error, a bad copy or an editor; sometimes it is unchanged."""
+    """Draws the content of a file after a disk error, a bad copy or an editor; sometimes it is
+    unchanged.
+    """
     place = st.integers(0, len(content))
     kind = draw(st.sampled_from(("cut", "flip", "insert", "zero", "other", "twice", "ends")))
     if kind == "cut":
@@ -105,7 +153,11 @@ def make_file(path: Path) -> None:
 def damages(draw: st.DrawFn, root: Path) -> tuple[Path, Callable[[Path], object]]:
     """Draws a path relative to `root` and a function that damages that path in a copy."""
     path = draw(st.sampled_from(sorted(path for path in root.rglob("*"))))
-    change = draw(st.sampled_from((delete, make_folder, make_file, None)) if path.is_dir() else _changes_of_a_file)
+    change = draw(
+        st.sampled_from((delete, make_folder, make_file, None))
+        if path.is_dir()
+        else _changes_of_a_file
+    )
     if change is None:
         stray = draw(st.sampled_from(("\xb2", "7", "x" * 200, "007", ".hidden", "9" * 30)))
         return path.relative_to(root), lambda folder: (folder / stray).mkdir(exist_ok=True)

@@ -18,7 +18,10 @@ class Refusal(NamedTuple):
 
 
 def outcome(function: Callable, *arguments: Any) -> Any:
-    """Returns the function's result, or its UserError as a `Refusal`. Any other exception fails the test."""
+    """Returns the function's result, or its UserError as a `Refusal`.
+
+    Any other exception fails the test.
+    """
     try:
         return function(*arguments)
     except UserError as error:
@@ -47,7 +50,9 @@ def input_of(content: bytes) -> SimpleNamespace:
 
 
 def run(module: ModuleType, *flags: str, stdin: bytes = b"") -> Ended:
-    """Runs a command in this process and checks that it succeeds, or exits with 2 after one line of error."""
+    """Runs a command in this process and checks that it succeeds, or exits with 2 after one line of
+    error.
+    """
     out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     with streams(input_of(stdin), out) as log:
         code = cli.execute(module.make_parser(), module.main, flags)

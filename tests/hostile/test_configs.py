@@ -1,4 +1,6 @@
-"""Configurations and flags: any text gives either a configuration that can be saved and loaded, or a one-line error."""
+"""Configurations and flags: any text gives either a configuration that can be saved and loaded, or
+a one-line error.
+"""
 
 import json
 import types
@@ -42,7 +44,16 @@ near_values = st.sampled_from(
         "[" * 3000,
     )
 ) | st.sampled_from(
-    ("{[]: 1}", "(('a', 'b', 'c'),)", "'\\ud800'", "1\n", "a\0b", "\udcff", "x" * 300, "~nobody-of-that-name/x")
+    (
+        "{[]: 1}",
+        "(('a', 'b', 'c'),)",
+        "'\\ud800'",
+        "1\n",
+        "a\0b",
+        "\udcff",
+        "x" * 300,
+        "~nobody-of-that-name/x",
+    )
 )
 texts_of_values = near_values | texts | st.floats().map(str) | st.integers().map(str)
 
@@ -53,7 +64,9 @@ def folder(tmp_path_factory) -> Path:
 
 
 def check_complete(config, folder: Path) -> None:
-    """Checks that the configuration has the keys of base.py and that saving and loading change nothing."""
+    """Checks that the configuration has the keys of base.py and that saving and loading change
+    nothing.
+    """
     assert set(flatten(config)) == set(BASE)
     loading.save(config, folder)
     assert loading.load(folder) == config
@@ -92,7 +105,11 @@ SAVED = json.dumps({"schema_version": 2} | checked(BASE).to_dict(), indent=2).en
 def edited_json(draw) -> bytes:
     record = json.loads(SAVED)
     group = draw(st.sampled_from((record, record["model"], record["data"])))
-    key = draw(st.sampled_from(sorted(group)) | st.sampled_from(("model.d_model", "items", "_fields", "get")) | texts)
+    key = draw(
+        st.sampled_from(sorted(group))
+        | st.sampled_from(("model.d_model", "items", "_fields", "get"))
+        | texts
+    )
     if draw(st.booleans()):
         group[key] = draw(values)
     else:
@@ -165,7 +182,9 @@ flags = (
 @example(train, ["--config=/dev/null/x.py", "--workdir=x"])
 @example(evaluate, ["--average"])
 def test_command_lines(module, argv):
-    """Runs the start of each command: parses flags and opens the configuration or workdir that they name."""
+    """Runs the start of each command: parses flags and opens the configuration or workdir that they
+    name.
+    """
 
     def main(arguments) -> None:
         if module is train:

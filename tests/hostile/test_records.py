@@ -12,9 +12,17 @@ from transformer.run.record import Recorder, read_record
 from transformer.training.progress import Progress
 from transformer.workdir import Workdir
 
-REACHED = {"train": 6, "valid": 4}  # steps in the checkpoint: the validation of step 6 must be repeated
+# steps in the checkpoint: the validation of step 6 must be repeated
+REACHED = {"train": 6, "valid": 4}
 LINES = [
-    {"step": step, "split": split, "loss": 9.0 / step, "examples": 2 * step, "tokens": 3 * step, "seconds": 0.1 * step}
+    {
+        "step": step,
+        "split": split,
+        "loss": 9.0 / step,
+        "examples": 2 * step,
+        "tokens": 3 * step,
+        "seconds": 0.1 * step,
+    }
     for step in (2, 4, 6, 8)
     for split in ("train", "valid")
 ]
@@ -48,4 +56,7 @@ def test_resuming_keeps_the_whole_lines_of_the_record(workdir, content):
         assert all(line["step"] <= REACHED[line["split"]] for line in kept)
         assert [line for line in kept if line in LINES] == whole_lines(content)
         recorder.write("train", Progress(step=7), {"loss": 1.0})
-    assert workdir.metrics.read_bytes().startswith(rewritten) and read_record(workdir.metrics)[-1]["step"] == 7
+    assert (
+        workdir.metrics.read_bytes().startswith(rewritten)
+        and read_record(workdir.metrics)[-1]["step"] == 7
+    )

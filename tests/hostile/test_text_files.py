@@ -46,7 +46,9 @@ def test_lines_equal_the_content_split_at_newlines(folder, content, packed):
     expected = expected_lines(content)
     read = outcome(lambda: list(read_lines(path)))
     if isinstance(read, Refusal):
-        assert str(path) in read.message and (b"\0" in content or b"\r" in content or content[:1] in b"\xff\xfe")
+        assert str(path) in read.message and (
+            b"\0" in content or b"\r" in content or content[:1] in b"\xff\xfe"
+        )
         return
     assert read == expected
     texts = outcome(lines.read_text_file, path)
@@ -64,12 +66,15 @@ def test_a_damaged_gzip_file_is_refused_or_read_whole(folder, content, data):
     if isinstance(read, Refusal):
         assert str(path) in read.message
     elif read != expected_lines(content):
-        # The damage made another valid file: an empty one, one padded with zeros, or several concatenated.
+        # The damage made another valid file: an empty one, one padded with zeros, or several
+        # concatenated.
         assert read == expected_lines(gzip.decompress(damaged_content))
 
 
 pairs = st.tuples(contents, contents) | st.lists(st.tuples(contents, contents), max_size=6).map(
-    lambda rows: tuple(b"".join(row[side].replace(b"\n", b"") + b"\n" for row in rows) for side in (0, 1))
+    lambda rows: tuple(
+        b"".join(row[side].replace(b"\n", b"") + b"\n" for row in rows) for side in (0, 1)
+    )
 )
 
 
@@ -80,7 +85,9 @@ def write_split(folder: Path, split: str, sides: tuple[bytes, bytes]) -> None:
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
-    """A folder with data, its config, and a tokenizer with byte fallback, which can encode any text."""
+    """A folder with data, its config, and a tokenizer with byte fallback, which can encode any
+    text.
+    """
     folder = tmp_path_factory.mktemp("corpus")
     config = text_config(folder, folder / "cache")
     config.tokenizer.update({"vocab_size": 280, "byte_fallback": True})
@@ -112,16 +119,23 @@ def test_any_pair_of_files_is_scored_or_refused(prepared, sides):
     folder, config, _ = prepared
     names = folder / "given.en", folder / "given.de"
     write_split(folder, "given", sides)
-    flags = evaluate.make_parser().parse([f"--workdir={folder}", f"--source={names[0]}", f"--reference={names[1]}"])
+    flags = evaluate.make_parser().parse(
+        [f"--workdir={folder}", f"--source={names[0]}", f"--reference={names[1]}"]
+    )
     texts = outcome(read_texts, flags, Workdir(folder), config.data)
     if isinstance(texts, Refusal):
         assert str(folder) in texts.message
     else:
         scores = bleu.score(*texts, bleu.Language("de", "13a"), bleu.METRICS)
-        assert all(0 <= scores[name] < 100 + 1e-9 for name in bleu.METRICS) and scores["exact_match"] <= 1
+        assert (
+            all(0 <= scores[name] < 100 + 1e-9 for name in bleu.METRICS)
+            and scores["exact_match"] <= 1
+        )
 
 
-numbers = st.lists(st.lists(st.integers(0, 10**20)).map(lambda line: " ".join(map(str, line))), max_size=4)
+numbers = st.lists(
+    st.lists(st.integers(0, 10**20)).map(lambda line: " ".join(map(str, line))), max_size=4
+)
 
 
 @given(pairs | st.tuples(*[numbers.map(lambda rows: "\n".join(rows).encode())] * 2))
@@ -132,14 +146,21 @@ def test_integers_are_counted_or_the_invalid_line_is_named(prepared, sides):
     config = config.copy_and_resolve_references()
     config.data.source, config.tokenizer.kind, config.data.train_split = "ids", "ids", "numbers"
     write_split(folder, "numbers", sides)
-    vocabularies = outcome(tokenizer.train, config.tokenizer, sources.open_source(config.data, "train"))
+    vocabularies = outcome(
+        tokenizer.train, config.tokenizer, sources.open_source(config.data, "train")
+    )
     if isinstance(vocabularies, Refusal):
         assert str(folder) in vocabularies.message
     else:
         assert 4 <= vocabularies[0].size <= config.tokenizer.vocab_size
 
 
-@given(contents | st.lists(st.sampled_from((b"the 1 2\n", b"cat 1e9 nan\n", b"hat 1 2 3\n", b"2 2\n"))).map(b"".join))
+@given(
+    contents
+    | st.lists(st.sampled_from((b"the 1 2\n", b"cat 1e9 nan\n", b"hat 1 2 3\n", b"2 2\n"))).map(
+        b"".join
+    )
+)
 @example(b"the 1e99999 " + b"9" * 5000)
 def test_word_vectors_are_read_or_refused(folder, content):
     path = folder / "vectors.txt"

@@ -1,4 +1,6 @@
-"""Tokenizers: any text trains one or is refused, and neither hostile text nor damaged files break it."""
+"""Tokenizers: any text trains one or is refused, and neither hostile text nor damaged files break
+it.
+"""
 
 import json
 
@@ -14,7 +16,10 @@ from transformer.data.tokenizers.vocabulary import SentencePieceVocabulary, Voca
 from transformer.support.special_tokens import PAD, UNK
 
 KINDS = ("bpe", "unigram", "word", "char")
-SENTENCES = [(f"the cat sat on mat {n}".encode(), f"die Katze saß auf Matte {n * 7}".encode()) for n in range(40)]
+SENTENCES = [
+    (f"the cat sat on mat {n}".encode(), f"die Katze saß auf Matte {n * 7}".encode())
+    for n in range(40)
+]
 
 
 class Pairs(list):
@@ -32,7 +37,9 @@ def options(kind: str, vocab_size: int, **changes):
     return config
 
 
-def check_use(vocabulary: SentencePieceVocabulary, given: list[str], seeds: list[int], rate: float) -> None:
+def check_use(
+    vocabulary: SentencePieceVocabulary, given: list[str], seeds: list[int], rate: float
+) -> None:
     """Checks that the tokens of every segmentation are in range and have a text."""
     encoded = vocabulary.encode(given)
     sampled = vocabulary.sample(encoded, seeds, rate)
@@ -80,14 +87,18 @@ def test_any_text_trains_or_is_refused(pairs, kind, vocab_size, shared, normaliz
     for side in (0, 1):
         given = [pair[side].decode(errors="replace") for pair in pairs]
         check_use(vocabularies[side], given, list(range(len(given))), 0.2)
-        assert vocabulary.load(vocabularies[side].serialized, "file").encode(given) == vocabularies[side].encode(given)
+        assert vocabulary.load(vocabularies[side].serialized, "file").encode(given) == vocabularies[
+            side
+        ].encode(given)
 
 
 @given(st.lists(texts, max_size=3), st.integers(0, 2**32 - 1), st.sampled_from((*KINDS, "bytes")))
 @example(["\0", "\u2581", "<s> <0x0A>"], 0, "bytes")
 def test_any_text_is_encoded_with_tokens_of_the_vocabulary(trained, given, seed, kind):
     if kind in ("word", "char"):
-        assert all(token < trained[kind].size for tokens in trained[kind].encode(given) for token in tokens)
+        assert all(
+            token < trained[kind].size for tokens in trained[kind].encode(given) for token in tokens
+        )
     else:
         check_use(trained[kind], given, [seed] * len(given), 0.3)
 
@@ -119,7 +130,10 @@ def test_a_damaged_model_is_refused_or_works(trained, kind, given, data):
     encoded = outcome(loaded.encode, given)
     if not isinstance(encoded, Refusal):
         assert all(0 <= token < loaded.size for tokens in encoded for token in tokens)
-        assert all(isinstance(text, str) for text in loaded.decode([*encoded, range(min(loaded.size, 400))]))
+        assert all(
+            isinstance(text, str)
+            for text in loaded.decode([*encoded, range(min(loaded.size, 400))])
+        )
 
 
 @given(st.dictionaries(st.sampled_from(("kind", "size")), values | st.integers(0, 30)) | values)

@@ -1,4 +1,6 @@
-"""The stream of `transformer.translate`: any bytes give one line of output a line, or a one-line error."""
+"""The stream of `transformer.translate`: any bytes give one line of output a line, or a one-line
+error.
+"""
 
 import contextlib
 import io
@@ -18,7 +20,8 @@ from transformer import translate
 from transformer.checkpoints import trained
 from transformer.config import cli
 
-# At this temperature samples are almost uniform over the vocabulary, bytes included: outputs are as hostile as inputs.
+# At this temperature samples are almost uniform over the vocabulary, bytes included: outputs are as
+# hostile as inputs.
 ANY_OUTPUT = {"decoding.strategy": "sample", "decoding.temperature": "1000.0"}
 TEXT = {
     "data.source": "text",
@@ -70,11 +73,18 @@ def lines_of(content: bytes) -> list[bytes]:
 
 
 def is_taken_for_utf_16(content: bytes, ended: Ended) -> bool:
-    """Tells whether the content was refused as UTF-16. Text without its mark and zeros at newlines never is."""
+    """Tells whether the content was refused as UTF-16.
+
+    Text without its mark and zeros at newlines never is.
+    """
     if "is UTF-16 or UTF-32" not in ended.log:
         return False
     assert ended.code == 2 and not ended.out
-    assert content.startswith((b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")) or b"\0\n" in content or b"\n\0" in content
+    assert (
+        content.startswith((b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff"))
+        or b"\0\n" in content
+        or b"\n\0" in content
+    )
     return True
 
 
@@ -95,7 +105,9 @@ def test_each_line_gives_n_best_lines(text_model, content, chunk_lines):
         return
     assert ended.code == 0
     output = ended.out.decode()
-    assert output.count("\n") == N_BEST * len(lines_of(content)) and output.endswith("\n" if content else "")
+    assert output.count("\n") == N_BEST * len(lines_of(content)) and output.endswith(
+        "\n" if content else ""
+    )
     # Translations have no other characters that a program might take for a line end.
     assert len(output.splitlines()) == output.count("\n")
 
@@ -109,7 +121,10 @@ def test_each_line_gives_one_json_object_on_one_line(text_model, content, chunk_
         return
     objects = [json.loads(line) for line in ended.out.decode().split("\n")[:-1]]
     # Only a byte order mark at the beginning and a carriage return before the newline are removed.
-    expected = [line.removesuffix(b"\r").decode(errors="replace") for line in lines_of(content.removeprefix(BOM))]
+    expected = [
+        line.removesuffix(b"\r").decode(errors="replace")
+        for line in lines_of(content.removeprefix(BOM))
+    ]
     assert [written["source"] for written in objects] == (expected or [""] * bool(content))
     assert all(len(written["translations"]) == N_BEST for written in objects)
 
@@ -187,7 +202,11 @@ class Pipe(io.RawIOBase):
 @given(st.integers(0, 200), st.integers(1, 4))
 def test_a_closed_pipe_ends_the_command_quietly(text_model, limit, chunk_lines):
     content = b"1 2 3\n" * 40
-    with Pipe(limit) as pipe, io.TextIOWrapper(io.BufferedWriter(pipe)) as out, text_model.used(chunk_lines):
+    with (
+        Pipe(limit) as pipe,
+        io.TextIOWrapper(io.BufferedWriter(pipe)) as out,
+        text_model.used(chunk_lines),
+    ):
         with streams(input_of(content), out) as log:
             code = cli.execute(translate.make_parser(), translate.main, text_model.flags)
         pipe.limit = 1 << 30  # so that closing it raises nothing

@@ -71,7 +71,9 @@ def test_a_run_resumes_from_an_undamaged_checkpoint(whole, saved, data, part):
     config = loading.load(whole)
     place = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     abstract = TrainState(np.int32(0), np.int32(0), saved[10], optax.sgd(0.1).init(saved[10]), None)
-    abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), abstract)
+    abstract = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), abstract
+    )
     copy = damaged_copy(whole, part, data)
 
     with Checkpoints(Workdir(copy), config) as checkpoints:
@@ -90,7 +92,10 @@ def test_a_damaged_workdir_is_refused_or_loaded(whole, loaded, data, which, aver
     if isinstance(result, Refusal):
         assert str(copy) in result.message
     else:
-        assert result.tokenizer.fingerprint == loaded.tokenizer.fingerprint and result.config.model.num_layers >= 1
+        assert (
+            result.tokenizer.fingerprint == loaded.tokenizer.fingerprint
+            and result.config.model.num_layers >= 1
+        )
 
 
 @examples(0.3)

@@ -1,4 +1,6 @@
-"""Attention against loops that follow the equations, what it gives rows that may see nothing, and its weights."""
+"""Attention against loops that follow the equations, what it gives rows that may see nothing, and
+its weights.
+"""
 
 import math
 import threading
@@ -10,7 +12,16 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tests.model.models import SMALL, VOCAB, batch_of, flat, random_model, sentences, tiny_config, tiny_transformer
+from tests.model.models import (
+    SMALL,
+    VOCAB,
+    batch_of,
+    flat,
+    random_model,
+    sentences,
+    tiny_config,
+    tiny_transformer,
+)
 from transformer.model.attention import MultiHeadAttention
 from transformer.model.masks import Mask, segments_of
 from transformer.model.single_stack import LanguageModel
@@ -27,7 +38,9 @@ def attention(kind: str, use_bias: bool = True) -> MultiHeadAttention:
 
 def naive(module: MultiHeadAttention, queries, keys_values, mask, kind: str) -> np.ndarray:
     """One query, one head, one key at a time."""
-    parameters = {path: array.astype(np.float64) for path, array in flat(nnx.to_pure_dict(nnx.state(module)))}
+    parameters = {
+        path: array.astype(np.float64) for path, array in flat(nnx.to_pure_dict(nnx.state(module)))
+    }
 
     def project(name: str, x: np.ndarray) -> np.ndarray:
         return x @ parameters[f"{name}/kernel"] + parameters[f"{name}/bias"]
@@ -46,7 +59,10 @@ def naive(module: MultiHeadAttention, queries, keys_values, mask, kind: str) -> 
                     scores.append(query @ key / (math.sqrt(D_K) if kind == "dot_product" else 1.0))
                 values.append(project("value", keys_values[b, s])[h * D_V : (h + 1) * D_V])
             exponentials = np.exp(scores)
-            heads.append(sum(e * value for e, value in zip(exponentials, values, strict=True)) / sum(exponentials))
+            heads.append(
+                sum(e * value for e, value in zip(exponentials, values, strict=True))
+                / sum(exponentials)
+            )
         out[b, t] = project("output", np.concatenate(heads))
     return out
 
@@ -60,8 +76,12 @@ def test_attention_equals_a_loop_over_queries_heads_and_keys(kind):
     mask[..., 0] = True
     module = attention(kind)
     keys, values = module.project_keys_values(jnp.asarray(keys_values))
-    out = module.attend(module.project_queries(jnp.asarray(queries)), keys, values, jnp.asarray(mask))
-    np.testing.assert_allclose(out, naive(module, queries, keys_values, mask, kind), rtol=1e-5, atol=1e-5)
+    out = module.attend(
+        module.project_queries(jnp.asarray(queries)), keys, values, jnp.asarray(mask)
+    )
+    np.testing.assert_allclose(
+        out, naive(module, queries, keys_values, mask, kind), rtol=1e-5, atol=1e-5
+    )
 
 
 def test_a_query_that_may_see_nothing_gets_zeros_and_harmless_gradients():
@@ -81,9 +101,13 @@ def test_a_query_that_may_see_nothing_gets_zeros_and_harmless_gradients():
 def test_masks_keep_sentences_apart_and_hide_padding_and_the_future():
     queries, keys = jnp.asarray([[1, 1, 2, 0]]), jnp.asarray([[1, 2, 2, 0]])
     cross = [[1, 0, 0, 0], [1, 0, 0, 0], [0, 1, 1, 0], [0, 0, 0, 0]]
-    np.testing.assert_array_equal(Mask(queries, keys, False, True).dense[0, 0], np.array(cross, bool))
+    np.testing.assert_array_equal(
+        Mask(queries, keys, False, True).dense[0, 0], np.array(cross, bool)
+    )
     causal = [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
-    np.testing.assert_array_equal(Mask(queries, queries, True, True).dense[0, 0], np.array(causal, bool))
+    np.testing.assert_array_equal(
+        Mask(queries, queries, True, True).dense[0, 0], np.array(causal, bool)
+    )
 
 
 def test_attention_weights_of_every_layer_and_head():
@@ -103,11 +127,16 @@ def test_attention_weights_of_every_layer_and_head():
         mask = np.broadcast_to(sees[name][None, :, None], array.shape)
         assert (np.asarray(array)[~mask] == 0).all() and (np.asarray(array)[mask] > 0).all()
         np.testing.assert_allclose(array.sum(-1), mask.any(-1), atol=1e-6)
-    np.testing.assert_allclose(weights["encoder"][0, 0], first_layer_by_hand(model, batch["source"][0]), atol=1e-6)
+    np.testing.assert_allclose(
+        weights["encoder"][0, 0], first_layer_by_hand(model, batch["source"][0]), atol=1e-6
+    )
 
 
 def test_attention_weights_of_a_stack_alone_are_those_it_has_in_the_whole():
-    model, batch = tiny_transformer().module, batch_of(sentences([(7, 3), (4, 6), (8, 1)]), [0, 1, 2], SMALL)
+    model, batch = (
+        tiny_transformer().module,
+        batch_of(sentences([(7, 3), (4, 6), (8, 1)]), [0, 1, 2], SMALL),
+    )
     source, target = batch["source"], batch["target_input"]
     whole = attention_weights(model, source, target)
     alone = attention_weights(model.encoder, source)
@@ -134,21 +163,33 @@ def test_other_threads_may_run_models_while_attention_weights_are_read():
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(attention_weights, slow, tokens)
         reads.wait(30)
-        states = nnx.state(other, nnx.Intermediate), other(tokens), nnx.state(other, nnx.Intermediate)
+        states = (
+            nnx.state(other, nnx.Intermediate),
+            other(tokens),
+            nnx.state(other, nnx.Intermediate),
+        )
         free.set()
     assert not states[0] and not states[2]  # the results of its methods are not kept
-    np.testing.assert_array_equal(future.result()["encoder"], attention_weights(other, tokens)["encoder"])
+    np.testing.assert_array_equal(
+        future.result()["encoder"], attention_weights(other, tokens)["encoder"]
+    )
 
 
 def test_attention_weights_of_a_language_model():
     config, tokens = tiny_config(), jnp.asarray([[2, 5, 6, 7], [2, 8, 0, 0]])
-    weights = attention_weights(random_model(lambda: LanguageModel(config, VOCAB, rngs=nnx.Rngs(0))).module, tokens)
+    weights = attention_weights(
+        random_model(lambda: LanguageModel(config, VOCAB, rngs=nnx.Rngs(0))).module, tokens
+    )
     assert {name: array.shape for name, array in weights.items()} == {"decoder": (2, 2, 2, 4, 4)}
-    np.testing.assert_allclose(weights["decoder"].sum(-1)[0, :, 0], [[1, 1, 1, 1], [1, 1, 0, 0]], atol=1e-6)
+    np.testing.assert_allclose(
+        weights["decoder"].sum(-1)[0, :, 0], [[1, 1, 1, 1], [1, 1, 0, 0]], atol=1e-6
+    )
 
 
 def first_layer_by_hand(model, source) -> np.ndarray:
-    """The encoder's first weights for one sentence: softmax(QK^T / sqrt(d_k)) of embeddings and positions."""
+    """The encoder's first weights for one sentence: softmax(QK^T / sqrt(d_k)) of embeddings and
+    positions.
+    """
     encoder = model.parameters["encoder"]["layers"][0]["self_attention"]
     table = np.asarray(model.parameters["decoder"]["embedding"]["table"], np.float64)
     angles = np.arange(8)[:, None] / 10_000 ** (np.arange(0, 16, 2) / 16)

@@ -1,4 +1,7 @@
-"""Average attention against a loop in NumPy. Its gradients: test_packed.py and test_causality.py."""
+"""Average attention against a loop in NumPy.
+
+Its gradients: test_packed.py and test_causality.py.
+"""
 
 import numpy as np
 import pytest
@@ -18,7 +21,9 @@ def in_numpy(parameters: dict, x: np.ndarray, segments: np.ndarray) -> np.ndarra
     out = np.zeros(x.shape)
     for row, t in np.ndindex(x.shape[:2]):
         seen = x[row, : t + 1][segments[row, : t + 1] == segments[row, t]]
-        average = linear("feed_forward/outer", np.maximum(linear("feed_forward/inner", seen.mean(0)), 0))
+        average = linear(
+            "feed_forward/outer", np.maximum(linear("feed_forward/inner", seen.mean(0)), 0)
+        )
         both = np.concatenate([x[row, t], average])
         gates = [1 / (1 + np.exp(-linear(name, both))) for name in ("input", "forget")]
         out[row, t] = gates[0] * x[row, t] + gates[1] * average

@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tests.model.models import LARGE, VOCAB, Model, batch_of, random_model, sentences, tiny_config, tiny_transformer
+from tests.model.models import (
+    LARGE,
+    VOCAB,
+    Model,
+    batch_of,
+    random_model,
+    sentences,
+    tiny_config,
+    tiny_transformer,
+)
 from transformer.model.embedding import Embedding
 from transformer.model.single_stack import LanguageModel
 from transformer.model.stacks import Encoder
@@ -29,8 +38,11 @@ def apart(length: int) -> jax.Array:
     return jnp.arange(ROWS * length).reshape(ROWS, length)
 
 
-def input_gradients(model: Model, logits_of: Callable[[nnx.Module], jax.Array]) -> dict[str, np.ndarray]:
-    """Returns max |d logits[row, LOOKED_AT[row]] / d input p| for each position p, by stack, for a random sum over V.
+def input_gradients(
+    model: Model, logits_of: Callable[[nnx.Module], jax.Array]
+) -> dict[str, np.ndarray]:
+    """Returns max |d logits[row, LOOKED_AT[row]] / d input p| for each position p, by stack, for a
+    random sum over V.
 
     The gradient of a learned position equals the gradient of the input that it is added to.
     """
@@ -60,7 +72,9 @@ def test_logits_depend_on_the_whole_source_and_no_later_target(change):
     model = tiny_transformer(positions="learned", max_positions=ROWS * SOURCE, **change)
     batch = batch_of(sentences(FULL), list(range(ROWS)), LARGE)
     positions = {"source_positions": apart(SOURCE), "target_positions": apart(TARGET)}
-    sizes = input_gradients(model, lambda model: model(batch["source"], batch["target_input"], **positions))
+    sizes = input_gradients(
+        model, lambda model: model(batch["source"], batch["target_input"], **positions)
+    )
     decoder_sizes = sizes["decoder"][apart(TARGET)]
     assert (decoder_sizes[~EARLIER] == 0).all() and (decoder_sizes[EARLIER] > 0).all()
     assert (sizes["encoder"] > 0).all()
@@ -93,7 +107,9 @@ def test_a_language_model_has_no_cross_attention_and_ties_its_embedding():
 def test_an_encoder_alone_is_the_encoder_of_the_whole_model():
     config = tiny_config()
     rngs = nnx.Rngs(0)
-    encoder = Encoder(config, Embedding(VOCAB, config.d_model, dtype="float32", rngs=rngs), rngs=rngs)
+    encoder = Encoder(
+        config, Embedding(VOCAB, config.d_model, dtype="float32", rngs=rngs), rngs=rngs
+    )
     whole = tiny_transformer()
     embedding = whole.parameters["decoder"]["embedding"]
     nnx.update(encoder, nnx.State({**whole.parameters["encoder"], "embedding": embedding}))

@@ -44,7 +44,9 @@ def test_elements_are_dropped_at_the_rate_and_the_others_scaled(rate, dtype):
 def test_a_traced_rate_drops_and_scales_like_a_constant(rate):
     """Trials that train together have traced rates."""
     x = jnp.ones(SHAPE)
-    traced = jax.jit(jax.vmap(lambda rate: dropout(x, rate, nnx.Rngs(dropout=0))))(jnp.float32([rate]))[0]
+    traced = jax.jit(jax.vmap(lambda rate: dropout(x, rate, nnx.Rngs(dropout=0))))(
+        jnp.float32([rate])
+    )[0]
     expected = dropout(x, rate, nnx.Rngs(dropout=0))
     np.testing.assert_array_equal(traced != 0, expected != 0)
     np.testing.assert_allclose(traced, expected, rtol=2e-5)  # 1 - 0.999 in float32
@@ -55,7 +57,9 @@ def test_the_threshold_of_a_constant_rate_is_exact(rate, monkeypatch):
     """Runs that resume draw the masks that they drew before."""
     below, above = (np.array([round(rate * 2**32) + step], np.uint32) for step in (-1, 0))
     for bits, expected in ((below, False), (above, True)):
-        monkeypatch.setattr("transformer.model.dropout.random_bits", lambda *_, bits=bits: jnp.asarray(bits))
+        monkeypatch.setattr(
+            "transformer.model.dropout.random_bits", lambda *_, bits=bits: jnp.asarray(bits)
+        )
         assert bool(is_kept((1,), rate, nnx.Rngs(dropout=0))[0]) is expected
 
 
@@ -78,7 +82,9 @@ def test_masks_of_other_sites_and_other_keys_are_independent():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_every_bit_is_fair_and_no_two_bits_go_together(seed):
-    signs = 1.0 - 2.0 * np.unpackbits(bits(seed).reshape(-1, 1).view(np.uint8), axis=1).astype(np.float32)
+    signs = 1.0 - 2.0 * np.unpackbits(bits(seed).reshape(-1, 1).view(np.uint8), axis=1).astype(
+        np.float32
+    )
     assert signs.shape == (SIZE, 32)
     products = signs.T @ signs / SIZE
     assert np.abs(signs.mean(0)).max() < SIGMAS / np.sqrt(SIZE)
@@ -103,14 +109,18 @@ def test_neighbours_along_every_axis_are_uncorrelated():
 
 
 def test_keys_that_follow_each_other_give_uncorrelated_bits():
-    streams = np.stack([np.asarray(random_bits(jax.random.key(seed), PLACE, (4096,))) for seed in range(24)])
+    streams = np.stack(
+        [np.asarray(random_bits(jax.random.key(seed), PLACE, (4096,))) for seed in range(24)]
+    )
     correlations = np.corrcoef(streams / 2**32 - 0.5) - np.eye(len(streams))
     assert np.abs(correlations).max() < SIGMAS / np.sqrt(4096)
 
 
 def test_places_that_follow_each_other_have_uncorrelated_bits():
     key = jax.random.key(0)
-    streams = np.stack([np.asarray(random_bits(key, jnp.uint32(place), (4096,))) for place in range(64)])
+    streams = np.stack(
+        [np.asarray(random_bits(key, jnp.uint32(place), (4096,))) for place in range(64)]
+    )
     correlations = np.corrcoef(streams / 2**32 - 0.5) - np.eye(len(streams))
     assert np.abs(correlations).max() < SIGMAS / np.sqrt(4096)
     # Nor is one place a permutation of another.
@@ -153,7 +163,10 @@ def test_each_rate_acts_only_in_training(site):
 def test_layer_drop_leaves_out_whole_layers_in_training_only(monkeypatch):
     batch = batch_of(sentences([(7, 3), (4, 6), (8, 1)]), [0, 1, 2], SMALL)
     inputs = batch["source"], batch["target_input"]
-    whole, dropping = tiny_transformer(dropout=0.0).module, tiny_transformer(dropout=0.0, layer_drop=0.3).module
+    whole, dropping = (
+        tiny_transformer(dropout=0.0).module,
+        tiny_transformer(dropout=0.0, layer_drop=0.3).module,
+    )
     expected = whole(*inputs)
     np.testing.assert_array_equal(dropping(*inputs), expected)
     kept = iter([True, False, True, True])  # of the encoder and of the decoder
@@ -161,7 +174,10 @@ def test_layer_drop_leaves_out_whole_layers_in_training_only(monkeypatch):
     dropped = dropping(*inputs, rngs=nnx.Rngs(dropout=0))
     assert not np.allclose(dropped, expected)
     smaller = tiny_transformer(dropout=0.0).module
-    smaller.encoder.layers, smaller.encoder.relations = smaller.encoder.layers[:1], smaller.encoder.relations[:1]
+    smaller.encoder.layers, smaller.encoder.relations = (
+        smaller.encoder.layers[:1],
+        smaller.encoder.relations[:1],
+    )
     np.testing.assert_allclose(dropped, smaller(*inputs), rtol=1e-5, atol=1e-6)
 
 

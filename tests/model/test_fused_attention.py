@@ -1,4 +1,6 @@
-"""Fused attention equals the plain form in values and gradients; each kernel is used on its devices and masks only."""
+"""Fused attention equals the plain form in values and gradients; each kernel is used on its devices
+and masks only.
+"""
 
 from functools import partial
 
@@ -34,7 +36,9 @@ ROWS, LENGTH, SOURCE, HEADS, WIDTH = 3, 128, 256, 2, 64
 # Largest differences of values and gradients, relative to the largest value.
 TOLERANCES = {"float32": 2e-6, "bfloat16": 2**-6}
 GPU = pytest.mark.skipif(jax.default_backend() != "gpu", reason="cuDNN needs a GPU")
-TPU = pytest.mark.skipif(jax.default_backend() != "tpu", reason="without interpretation the kernel needs a TPU")
+TPU = pytest.mark.skipif(
+    jax.default_backend() != "tpu", reason="without interpretation the kernel needs a TPU"
+)
 ON_GPU = {"marks": [GPU], "id": "cudnn"}
 PADDED = [
     pytest.param(partial(cudnn_attention, implementation="xla"), id="xla"),
@@ -74,11 +78,15 @@ def packed_mask(kind: str) -> Mask:
 
 
 def results(attend, mask: Mask, dtype: str) -> list[np.ndarray]:
-    """Returns the heads at tokens, and the gradients of queries, keys and values of a random sum over them."""
+    """Returns the heads at tokens, and the gradients of queries, keys and values of a random sum
+    over them.
+    """
     random = np.random.default_rng(0)
     shape = (ROWS, mask.query_segments.shape[1], HEADS, WIDTH)
     queries, cotangent = (random.normal(size=shape).astype(np.float32) for _ in range(2))
-    keys, values = (random.normal(size=(ROWS, mask.key_segments.shape[1], HEADS, WIDTH)) for _ in range(2))
+    keys, values = (
+        random.normal(size=(ROWS, mask.key_segments.shape[1], HEADS, WIDTH)) for _ in range(2)
+    )
     is_token = (mask.query_segments != 0)[:, :, None, None]
 
     def loss(*inputs):
@@ -96,7 +104,9 @@ def assert_equals_plain(attend, mask: Mask, dtype: str) -> None:
     """Compares with the plain form in float32, whose own rounding the tolerance need not cover."""
     exact = results(plain_attention, mask, "float32")
     for fused, plain in zip(results(attend, mask, dtype), exact, strict=True):
-        np.testing.assert_allclose(fused, plain, rtol=0, atol=TOLERANCES[dtype] * np.abs(plain).max())
+        np.testing.assert_allclose(
+            fused, plain, rtol=0, atol=TOLERANCES[dtype] * np.abs(plain).max()
+        )
 
 
 @pytest.mark.first_case
@@ -111,10 +121,18 @@ def test_attention_by_lengths_equals_the_plain_form(attend, kind, dtype):
 
 def test_cudnn_gets_no_empty_rows(monkeypatch):
     given = {}
-    monkeypatch.setattr(jax.nn, "dot_product_attention", lambda *inputs, **options: given.update(options) or inputs[0])
+    monkeypatch.setattr(
+        jax.nn,
+        "dot_product_attention",
+        lambda *inputs, **options: given.update(options) or inputs[0],
+    )
     queries = jnp.zeros((ROWS, LENGTH, HEADS, WIDTH), jnp.bfloat16)
     cudnn_attention(queries, queries, queries, padded_mask("causal"))
-    assert given["query_seq_lengths"].tolist() == given["key_value_seq_lengths"].tolist() == [5, 1, LENGTH]
+    assert (
+        given["query_seq_lengths"].tolist()
+        == given["key_value_seq_lengths"].tolist()
+        == [5, 1, LENGTH]
+    )
     assert given["is_causal"] and given["implementation"] == "cudnn"
 
 
@@ -126,13 +144,26 @@ def test_attention_within_segments_equals_the_plain_form(attend, kind, dtype):
     assert_equals_plain(attend, packed_mask(kind), dtype)
 
 
-H100 = {"kind": "NVIDIA H100 80GB HBM3", "platform": "gpu", "dtype": "bfloat16", "width": WIDTH, "mesh": (1, 1, 1)}
+H100 = {
+    "kind": "NVIDIA H100 80GB HBM3",
+    "platform": "gpu",
+    "dtype": "bfloat16",
+    "width": WIDTH,
+    "mesh": (1, 1, 1),
+}
 V5E = H100 | {"kind": "TPU v5 lite", "platform": "tpu"}
 CPU = H100 | {"kind": "cpu", "platform": "cpu"}
 AMD = H100 | {"kind": "AMD Instinct MI300X"}
 BY_LENGTHS, BY_SEGMENTS = padded_mask("causal"), packed_mask("cross")
-SHORT = Mask(segments(62, [[9], [], [62]]), segments(128, [[9], [], [128]]), is_causal=False, is_packed=False)
-ODD = Mask(segments(129, [[9], [], [129]]), segments(128, [[9], [], [128]]), is_causal=False, is_packed=True)
+SHORT = Mask(
+    segments(62, [[9], [], [62]]), segments(128, [[9], [], [128]]), is_causal=False, is_packed=False
+)
+ODD = Mask(
+    segments(129, [[9], [], [129]]),
+    segments(128, [[9], [], [128]]),
+    is_causal=False,
+    is_packed=True,
+)
 CHOICES = [
     ("auto", BY_LENGTHS, H100, "cudnn_attention"),
     ("plain", BY_LENGTHS, H100, "plain"),
@@ -179,15 +210,22 @@ def test_a_kernel_is_used_on_its_devices_and_masks(name, mask, case, expected):
         for of in (mask.query_segments, mask.key_segments)
     )
     device = AbstractDevice(device_kind=case["kind"], num_cores=None, platform=case["platform"])
-    with jax.sharding.use_abstract_mesh(AbstractMesh(case["mesh"], AXES, AXIS_TYPES, abstract_device=device)):
-        heads = jax.eval_shape(lambda *inputs: fused_attention(kernels, *inputs, mask), queries, keys, keys)
+    with jax.sharding.use_abstract_mesh(
+        AbstractMesh(case["mesh"], AXES, AXIS_TYPES, abstract_device=device)
+    ):
+        heads = jax.eval_shape(
+            lambda *inputs: fused_attention(kernels, *inputs, mask), queries, keys, keys
+        )
     assert (called[0] if called else "plain") == expected
     assert (heads is None) == (expected == "plain")
 
 
 def test_without_a_mesh_attention_is_plain():
     queries = jnp.ones((ROWS, LENGTH, HEADS, WIDTH), jnp.bfloat16)
-    assert fused_attention(ATTENTION_IMPLEMENTATIONS["auto"], queries, queries, queries, BY_LENGTHS) is None
+    assert (
+        fused_attention(ATTENTION_IMPLEMENTATIONS["auto"], queries, queries, queries, BY_LENGTHS)
+        is None
+    )
 
 
 def on_cpu(kernel: FusedAttention, calls: list[Mask]) -> FusedAttention:
@@ -197,7 +235,9 @@ def on_cpu(kernel: FusedAttention, calls: list[Mask]) -> FusedAttention:
         calls.append(mask)
         return kernel.attend(queries, keys, values, mask, implementation="xla")
 
-    return kernel._replace(attend=attend, runs_on=lambda device: True, accepts=lambda queries, keys, is_packed: True)
+    return kernel._replace(
+        attend=attend, runs_on=lambda device: True, accepts=lambda queries, keys, is_packed: True
+    )
 
 
 @pytest.mark.slow
@@ -214,19 +254,31 @@ def test_logits_of_the_model_are_those_of_plain_attention(monkeypatch):
     batch = batch_of(sentences(lengths), [0, 1, 2], LARGE, packed=False)
     is_token, logits = batch.pop("target_output") != 0, {}
     for name in ("plain", "auto"):
-        model = tiny_transformer(dtype="bfloat16", num_layers=1, attention_implementation=name).module
+        model = tiny_transformer(
+            dtype="bfloat16", num_layers=1, attention_implementation=name
+        ).module
         with jax.set_mesh(one_device()):
-            logits[name] = np.asarray(jax.jit(lambda batch, model=model: model(**batch))(batch)[is_token])
-    expected = [(False, 16, 16), (True, 12, 12), (False, 12, 16)]  # encoder, decoder and cross-attention
-    assert [(mask.is_causal, mask.query_segments.shape[1], mask.key_segments.shape[1]) for mask in calls] == expected
-    np.testing.assert_allclose(logits["auto"], logits["plain"], rtol=0, atol=2**-6 * np.abs(logits["plain"]).max())
+            logits[name] = np.asarray(
+                jax.jit(lambda batch, model=model: model(**batch))(batch)[is_token]
+            )
+    # encoder, decoder and cross-attention
+    expected = [(False, 16, 16), (True, 12, 12), (False, 12, 16)]
+    assert [
+        (mask.is_causal, mask.query_segments.shape[1], mask.key_segments.shape[1]) for mask in calls
+    ] == expected
+    np.testing.assert_allclose(
+        logits["auto"], logits["plain"], rtol=0, atol=2**-6 * np.abs(logits["plain"]).max()
+    )
 
 
 @pytest.mark.parametrize(
-    "change", [{"attention": "additive"}, {"attention": "dot_product_unscaled"}, {"attention_dropout": 0.1}]
+    "change",
+    [{"attention": "additive"}, {"attention": "dot_product_unscaled"}, {"attention_dropout": 0.1}],
 )
 def test_other_scores_and_dropout_of_weights_are_plain(change, monkeypatch):
-    monkeypatch.setattr(attention, "fused_attention", lambda *arguments: pytest.fail("a kernel was tried"))
+    monkeypatch.setattr(
+        attention, "fused_attention", lambda *arguments: pytest.fail("a kernel was tried")
+    )
     module = attention.MultiHeadAttention(tiny_config(dtype="bfloat16", **change), rngs=nnx.Rngs(0))
     segments = jnp.ones((1, 4), int)
     x = jnp.ones((1, 4, 16), jnp.bfloat16)

@@ -4,10 +4,21 @@ import jax
 import numpy as np
 import pytest
 
-from tests.model.models import LARGE, ROUNDING, SMALL, batch_of, cross_entropy, sentences, tiny_transformer
+from tests.model.models import (
+    LARGE,
+    ROUNDING,
+    SMALL,
+    batch_of,
+    cross_entropy,
+    sentences,
+    tiny_transformer,
+)
 
 LENGTHS = [(7, 3), (4, 6), (8, 1)]
-CHANGES = [{"attention": "dot_product"}, {"attention": "additive", "norm_position": "pre", "positions": "learned"}]
+CHANGES = [
+    {"attention": "dot_product"},
+    {"attention": "additive", "norm_position": "pre", "positions": "learned"},
+]
 
 
 @pytest.mark.first_case
@@ -25,10 +36,15 @@ def test_padding_and_filler_rows_change_neither_logits_nor_loss(change, dtype):
     (logits, sums), (padded_logits, padded_sums) = results
     for row, (_, length) in enumerate(LENGTHS):
         np.testing.assert_allclose(
-            padded_logits[row, :length], logits[row, :length], rtol=ROUNDING[dtype], atol=ROUNDING[dtype]
+            padded_logits[row, :length],
+            logits[row, :length],
+            rtol=ROUNDING[dtype],
+            atol=ROUNDING[dtype],
         )
     for name in ("loss", "nll", "correct", "tokens"):
-        assert float(getattr(padded_sums, name)) == pytest.approx(float(getattr(sums, name)), rel=ROUNDING[dtype])
+        assert float(getattr(padded_sums, name)) == pytest.approx(
+            float(getattr(sums, name)), rel=ROUNDING[dtype]
+        )
 
 
 @pytest.mark.first_case
@@ -43,7 +59,9 @@ def test_neighbours_change_no_logits_and_losses_add_up(change, dtype):
     for row, (_, length) in enumerate(LENGTHS):
         # The sentence moves to another row, among other sentences.
         place = (row + 1) % 3
-        source, target = (others[name].at[place].set(batch[name][row]) for name in ("source", "target_input"))
+        source, target = (
+            others[name].at[place].set(batch[name][row]) for name in ("source", "target_input")
+        )
         moved = model(source, target)
         np.testing.assert_allclose(
             moved[place, :length], logits[row, :length], rtol=ROUNDING[dtype], atol=ROUNDING[dtype]

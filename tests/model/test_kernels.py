@@ -10,7 +10,8 @@ from transformer.model import kernels
 from transformer.model.linear import Linear
 
 SHAPES = [(1, 1, 1), (3, 5, 7), (64, 512, 48), (130, 33, 257), (1, 512, 2048)]
-# A sum of K products of bfloat16 numbers is exact up to the rounding of float32; a result in bfloat16 has 8 bits.
+# A sum of K products of bfloat16 numbers is exact up to the rounding of float32; a result in
+# bfloat16 has 8 bits.
 TOLERANCE = {"float32": 1e-5, "bfloat16": 2**-8}
 
 
@@ -24,7 +25,8 @@ def test_products_equal_those_in_float64(size, dtype, platform, monkeypatch):
     random = np.random.default_rng(0)
     x, w = (jnp.asarray(random.normal(size=shape), dtype) for shape in ((m, k), (k, n)))
     exact_x, exact_w = (np.asarray(array, np.float64) for array in (x, w))
-    # XLA for GPUs multiplies a single row by a matrix without the matrix units and rounds the products too.
+    # XLA for GPUs multiplies a single row by a matrix without the matrix units and rounds the
+    # products too.
     rounding = TOLERANCE[dtype] * (2 if m == 1 and jax.default_backend() == "gpu" else 1)
     tolerance = {"rtol": rounding, "atol": rounding * np.sqrt(k)}
 
@@ -35,7 +37,9 @@ def test_products_equal_those_in_float64(size, dtype, platform, monkeypatch):
     np.testing.assert_allclose(np.asarray(y, np.float64), exact_x @ exact_w, **tolerance)
     y = jax.jit(lambda x, w: kernels.transposed_product(x.T, w))(x, w)
     assert y.dtype == jnp.float32
-    np.testing.assert_allclose(np.asarray(y, np.float64), exact_x @ exact_w, rtol=1e-5, atol=1e-5 * np.sqrt(k))
+    np.testing.assert_allclose(
+        np.asarray(y, np.float64), exact_x @ exact_w, rtol=1e-5, atol=1e-5 * np.sqrt(k)
+    )
 
 
 @pytest.mark.parametrize("rows", [4, 64, 65])
@@ -48,13 +52,16 @@ def test_a_transposed_kernel_gives_the_same_linear_map(rows, dtype):
     np.testing.assert_array_equal(linear.transposed_kernel, kernel.T.astype(dtype))
     y, tolerance = jax.jit(linear)(x), TOLERANCE[dtype]
     assert y.dtype == expected.dtype and y.shape == expected.shape
-    np.testing.assert_allclose(y.astype(np.float32), expected.astype(np.float32), rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(
+        y.astype(np.float32), expected.astype(np.float32), rtol=tolerance, atol=tolerance
+    )
 
 
 @pytest.mark.parametrize("array", [np.asarray, jnp.asarray])
 def test_rows_are_rounded_to_127_steps_of_their_largest_number(array):
     rows = (
-        np.random.default_rng(0).normal(size=(5, 40)).astype(np.float32) * np.float32(10.0) ** np.arange(-2, 3)[:, None]
+        np.random.default_rng(0).normal(size=(5, 40)).astype(np.float32)
+        * np.float32(10.0) ** np.arange(-2, 3)[:, None]
     )
     rows[1] = 0.0
     quantized = kernels.quantize(array(rows))
@@ -68,7 +75,13 @@ def test_rows_are_rounded_to_127_steps_of_their_largest_number(array):
 def test_a_quantized_kernel_multiplies_integers_and_each_row_by_itself(dtype):
     linear = Linear(96, 48, dtype=dtype, rngs=nnx.Rngs(0))
     linear.bias[...] = jnp.arange(48.0)
-    x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 5, 96)), dtype).at[0, 1].mul(100).at[2, 4].set(0)
+    x = (
+        jnp.asarray(np.random.default_rng(0).normal(size=(3, 5, 96)), dtype)
+        .at[0, 1]
+        .mul(100)
+        .at[2, 4]
+        .set(0)
+    )
     exact, kernel = np.asarray(linear(x), np.float64), np.asarray(linear.kernel[...], np.float64)
     linear.kernel = nnx.Param(kernels.quantize(linear.kernel[...].T))
     y = jax.jit(linear)(x)
@@ -82,7 +95,9 @@ def test_a_quantized_kernel_multiplies_integers_and_each_row_by_itself(dtype):
         np.asarray(y, np.float64), expected, rtol=2 * TOLERANCE[dtype], atol=TOLERANCE[dtype] * 100
     )
     # 1 % of the norm of each row.
-    error = np.linalg.norm(expected - exact, axis=-1) / np.linalg.norm(exact - np.arange(48), axis=-1).clip(1e-9)
+    error = np.linalg.norm(expected - exact, axis=-1) / np.linalg.norm(
+        exact - np.arange(48), axis=-1
+    ).clip(1e-9)
     assert error[:2].max() < (0.015 if dtype == "float32" else 0.1)
     np.testing.assert_allclose(linear.transposed_kernel.T, kernel, atol=columns.max() / 2 * 1.001)
     alone = jax.jit(linear)(x[1:2, 2:3])
@@ -99,5 +114,9 @@ def test_a_quantized_row_that_is_not_finite_stays_so():
 def test_few_rows_are_the_right_operand_of_a_float32_product(rows, is_turned, monkeypatch):
     monkeypatch.setattr(kernels, "is_for_one_cpu", lambda: True)
     x, w = jnp.zeros((rows, 32)), jnp.zeros((48, 32))
-    text = str(jax.make_jaxpr(lambda x, w: kernels.product_with_transpose(x, w, jnp.dtype("float32")))(x, w))
+    text = str(
+        jax.make_jaxpr(lambda x, w: kernels.product_with_transpose(x, w, jnp.dtype("float32")))(
+            x, w
+        )
+    )
     assert (f"f32[48,{rows}] = dot_general" in text) is is_turned

@@ -14,7 +14,9 @@ EPSILON = 1e-3
 def layer_norm_of(size: int, dtype: str) -> LayerNorm:
     """Returns a module with random scales and biases."""
     module = LayerNorm(size, epsilon=EPSILON, dtype=dtype, rngs=nnx.Rngs(0))
-    module.scale[...], module.bias[...] = 1.0 + 0.5 * jax.random.normal(jax.random.key(1), (2, size))
+    module.scale[...], module.bias[...] = 1.0 + 0.5 * jax.random.normal(
+        jax.random.key(1), (2, size)
+    )
     return module
 
 
@@ -44,7 +46,9 @@ def test_values_and_gradients_follow_the_formula(dtype, tolerance, mean):
 
     arguments = x, module.scale[...], module.bias[...]
     d_inputs, y = jax.grad(ours, argnums=(0, 1, 2), has_aux=True)(*arguments)
-    gradients, values = jax.grad(expected, argnums=(0, 1, 2), has_aux=True)(*(a.astype("float32") for a in arguments))
+    gradients, values = jax.grad(expected, argnums=(0, 1, 2), has_aux=True)(
+        *(a.astype("float32") for a in arguments)
+    )
     assert [gradient.dtype for gradient in d_inputs] == [jnp.dtype(dtype), jnp.float32, jnp.float32]
     for actual, exact in zip((y, *d_inputs), (values, *gradients), strict=True):
         error = np.linalg.norm(np.asarray(actual, np.float64) - exact) / np.linalg.norm(exact)
@@ -57,6 +61,8 @@ def test_rms_norm_divides_by_the_root_of_the_mean_square(dtype, tolerance):
     module.scale[...] = 1.0 + 0.5 * jax.random.normal(jax.random.key(1), 16)
     x = (3.0 + jax.random.normal(jax.random.key(2), (4, 6, 16))).astype(dtype)
     wide = np.asarray(x, np.float64)
-    expected = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + EPSILON) * np.asarray(module.scale[...])
+    expected = (
+        wide / np.sqrt((wide**2).mean(-1, keepdims=True) + EPSILON) * np.asarray(module.scale[...])
+    )
     assert module(x).dtype == dtype
     np.testing.assert_allclose(np.asarray(module(x), np.float64), expected, rtol=tolerance)

@@ -20,8 +20,8 @@ ADDED = ["sinusoidal", "sinusoidal_concatenated", "learned"]
 VARIANTS = [(added, attention) for added in ADDED for attention in ("dot_product", "additive")]
 
 
-# Rotary attention depends only on relative positions, which need no restart in a segment. Its case checks that segments
-# do not attend to each other.
+# Rotary attention depends only on relative positions, which need no restart in a segment. Its case
+# checks that segments do not attend to each other.
 @pytest.mark.first_case
 @pytest.mark.parametrize(
     "changes",
@@ -32,7 +32,12 @@ VARIANTS = [(added, attention) for added in ADDED for attention in ("dot_product
         {"positions": "alibi", "norm_position": "sandwich"},
         {"positions": "t5", "remat": "layers"},
         {"decoder_self_attention": "average"},
-        {"decoder_self_attention": "ssru", "decoder_start": "zero", "output_bias": True, "source_eos": False},
+        {
+            "decoder_self_attention": "ssru",
+            "decoder_start": "zero",
+            "output_bias": True,
+            "source_eos": False,
+        },
     ],
     ids=str,
 )
@@ -53,6 +58,8 @@ def test_packed_equals_unpacked_up_to_rounding_in_bfloat16():
     model = tiny_transformer(dtype="bfloat16")
     pairs = sentences(LENGTHS)
     sums, gradients = loss_and_gradients(model, batch_of(pairs, [0, 1, 2], LARGE))
-    packed_sums, packed_gradients = loss_and_gradients(model, batch_of(pairs, ROWS, LARGE, packed=True))
+    packed_sums, packed_gradients = loss_and_gradients(
+        model, batch_of(pairs, ROWS, LARGE, packed=True)
+    )
     assert float(packed_sums.loss) == pytest.approx(float(sums.loss), rel=ROUNDING["bfloat16"])
     assert_gradients_close(packed_gradients, gradients, ROUNDING["bfloat16"])

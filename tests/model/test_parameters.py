@@ -19,7 +19,12 @@ SHAPES = [
     {"d_ff": 4096},
     {"d_v": 24, "attention_bias": True, "num_decoder_layers": 2},
     {"activation": "swiglu", "share_embeddings": "target", "norm_position": "pre"},
-    {"attention": "additive", "share_embeddings": "none", "positions": "learned", "final_norm": True},
+    {
+        "attention": "additive",
+        "share_embeddings": "none",
+        "positions": "learned",
+        "final_norm": True,
+    },
     {"positions": "shaw", "num_key_heads": 2, "attention_bias": True},
     {"positions": "t5", "norm_position": "sandwich", "final_norm": False, "num_key_heads": 1},
     {"decoder_self_attention": "average", "norm": "rms_norm", "positions": "alibi"},
@@ -48,11 +53,21 @@ def closed_formula(config: ml_collections.ConfigDict, source_vocab: int, target_
     inner = 2 if config.activation in ("glu", "geglu", "swiglu") else 1
     feed_forward = inner * (d + 1) * config.d_ff + (config.d_ff + 1) * d
     encoder = config.num_layers * (attention + feed_forward + 2 * norms * norm)
-    decoder_layers = config.num_layers if config.num_decoder_layers is None else config.num_decoder_layers
-    self_attention = {"attention": attention, "ssru": (2 * d + 1) * d, "average": feed_forward + 2 * (2 * d + 1) * d}
+    decoder_layers = (
+        config.num_layers if config.num_decoder_layers is None else config.num_decoder_layers
+    )
+    self_attention = {
+        "attention": attention,
+        "ssru": (2 * d + 1) * d,
+        "average": feed_forward + 2 * (2 * d + 1) * d,
+    }
     others = attention + feed_forward + 3 * norms * norm
     decoder = decoder_layers * (self_attention[config.decoder_self_attention] + others)
-    rows = {"all": target_vocab, "target": source_vocab + target_vocab, "none": source_vocab + 2 * target_vocab}
+    rows = {
+        "all": target_vocab,
+        "target": source_vocab + target_vocab,
+        "none": source_vocab + 2 * target_vocab,
+    }
     total = encoder + decoder + rows[config.share_embeddings] * d
     if config.output_bias:
         total += target_vocab
@@ -69,7 +84,9 @@ def closed_formula(config: ml_collections.ConfigDict, source_vocab: int, target_
 
 def count(config: ml_collections.ConfigDict, source_vocab: int, target_vocab: int) -> int:
     """Counts parameters from their shapes, without creating arrays."""
-    model = nnx.eval_shape(lambda: Transformer(config, source_vocab, target_vocab, rngs=nnx.Rngs(0)))
+    model = nnx.eval_shape(
+        lambda: Transformer(config, source_vocab, target_vocab, rngs=nnx.Rngs(0))
+    )
     return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
 
 
@@ -118,7 +135,9 @@ def test_every_matrix_is_drawn_within_the_bound_of_its_own_two_fans():
 def assert_uniform(values: np.ndarray, bound: float, path: str) -> None:
     largest = np.abs(values).max()
     assert bound * (1 - 10 / values.size) < largest <= bound, path
-    assert values.std() == pytest.approx(bound / math.sqrt(3), rel=1.8 / math.sqrt(values.size)), path
+    assert values.std() == pytest.approx(bound / math.sqrt(3), rel=1.8 / math.sqrt(values.size)), (
+        path
+    )
 
 
 def test_projections_of_512_by_512_have_that_matrix_s_bound():

@@ -1,4 +1,6 @@
-"""The model against PyTorch's encoder and decoder stacks, whose outputs tests/golden/make_parity.py wrote."""
+"""The model against PyTorch's encoder and decoder stacks, whose outputs tests/golden/make_parity.py
+wrote.
+"""
 
 from pathlib import Path
 
@@ -47,8 +49,9 @@ def test_logits_and_gradients_are_those_of_pytorch(golden, case):
 def test_a_bfloat16_model_differs_from_pytorch_by_rounding(golden):
     """An activation is rounded with a relative error of up to 2**-9.
 
-    Independent errors add up like a random walk: to about 1 % after the 20 to 30 roundings that lead to a logit, and
-    with those of the backward pass to 1.5 % of the norm of all gradients. Single gradients may have three times that.
+    Independent errors add up like a random walk: to about 1 % after the 20 to 30 roundings that
+    lead to a logit, and with those of the backward pass to 1.5 % of the norm of all gradients.
+    Single gradients may have three times that.
     """
     sums, logits, gradients = computed(golden, "post", "bfloat16")
     expected = real_logits(golden, "post")
@@ -57,9 +60,15 @@ def test_a_bfloat16_model_differs_from_pytorch_by_rounding(golden):
     assert_gradients_close(gradients, arrays(gradients, golden, "post/gradients"), tolerance=0.06)
 
 
-def computed(golden: dict[str, np.ndarray], case: str, dtype: str) -> tuple[LossSums, np.ndarray, dict]:
-    """Returns the LossSums, the logits of the target tokens and the gradients of our model with PyTorch's weights."""
-    model = tiny_transformer(attention_bias=True, layer_norm_epsilon=1e-5, dtype=dtype, **CASES[case])
+def computed(
+    golden: dict[str, np.ndarray], case: str, dtype: str
+) -> tuple[LossSums, np.ndarray, dict]:
+    """Returns the LossSums, the logits of the target tokens and the gradients of our model with
+    PyTorch's weights.
+    """
+    model = tiny_transformer(
+        attention_bias=True, layer_norm_epsilon=1e-5, dtype=dtype, **CASES[case]
+    )
     model = Model(model.graph, arrays(model.parameters, golden, "weights"))
     batch = padded_batch(golden)
     sums, gradients = loss_and_gradients(model, batch)
@@ -80,11 +89,15 @@ def padded_batch(golden: dict[str, np.ndarray]) -> dict[str, jax.Array]:
     for name in ("source", "target_input", "target_output"):
         tokens = golden[name]
         length = source_length if name == "source" else target_length
-        batch[name] = jnp.asarray(np.pad(tokens, [(0, rows - tokens.shape[0]), (0, length - tokens.shape[1])]))
+        batch[name] = jnp.asarray(
+            np.pad(tokens, [(0, rows - tokens.shape[0]), (0, length - tokens.shape[1])])
+        )
     return batch
 
 
 def arrays(like: dict, golden: dict[str, np.ndarray], prefix: str) -> dict:
-    """Returns a tree with the structure of `like`, whose leaves are the golden arrays at `prefix` and their paths."""
+    """Returns a tree with the structure of `like`, whose leaves are the golden arrays at `prefix`
+    and their paths.
+    """
     leaves = [jnp.asarray(golden[f"{prefix}/{path}"]) for path, _ in flat(like)]
     return jax.tree.unflatten(jax.tree.structure(like), leaves)

@@ -1,4 +1,6 @@
-"""Positional encodings: golden values, the rotation property, learned ones, and rotated queries and keys."""
+"""Positional encodings: golden values, the rotation property, learned ones, and rotated queries and
+keys.
+"""
 
 import math
 
@@ -42,23 +44,30 @@ def test_concatenated_sinusoids_have_the_golden_values():
 
 def test_marians_sinusoids_have_wavelengths_from_1_to_the_base_times_two_pi():
     """v = p exp(-i ln(10000) / (d / 2 - 1)), then all sin(v) and all cos(v), as in its source."""
-    rows = first_rows(POSITIONS["sinusoidal_marian"](tiny_config(d_model=12), False, nnx.Rngs(0)), 30)
+    rows = first_rows(
+        POSITIONS["sinusoidal_marian"](tiny_config(d_model=12), False, nnx.Rngs(0)), 30
+    )
     for position, row in enumerate(rows):
         angles = [position * math.exp(i * -(math.log(10_000.0) / (12 / 2 - 1))) for i in range(6)]
         np.testing.assert_allclose(row, [*map(math.sin, angles), *map(math.cos, angles)], atol=1e-5)
-    assert np.isfinite(first_rows(POSITIONS["sinusoidal_marian"](tiny_config(d_model=2), False, nnx.Rngs(0)), 3)).all()
+    assert np.isfinite(
+        first_rows(POSITIONS["sinusoidal_marian"](tiny_config(d_model=2), False, nnx.Rngs(0)), 3)
+    ).all()
 
 
 @pytest.mark.parametrize("shift", [1, 7, 100])
 def test_a_shift_rotates_each_plane_by_an_angle_of_its_own(shift):
-    """PE(pos + k) = R(k) PE(pos): what lets a product of two encodings depend on their distance (section 3.5)."""
+    """PE(pos + k) = R(k) PE(pos): what lets a product of two encodings depend on their distance
+    (section 3.5).
+    """
     positions = POSITIONS["sinusoidal"](tiny_config(d_model=16), False, nnx.Rngs(0))
     encoding = first_rows(positions, 200 + shift).reshape(-1, 8, 2)
     angles = shift / 10_000 ** (np.arange(0, 16, 2) / 16)
     cos, sin = np.cos(angles), np.sin(angles)
     rotations = np.stack([np.stack([cos, sin], -1), np.stack([-sin, cos], -1)], -2)
     expected = np.einsum("pij,tpj->tpi", rotations, encoding[:200])
-    np.testing.assert_allclose(encoding[shift:], expected, atol=1e-4)  # a float32 angle near 300 is 3e-5 off
+    # a float32 angle near 300 is 3e-5 off
+    np.testing.assert_allclose(encoding[shift:], expected, atol=1e-4)
 
 
 def test_learned_positions_are_rows_of_a_trained_table():

@@ -1,4 +1,6 @@
-"""Relative positions, and keys that heads share, against loops over queries, heads and keys that follow the papers."""
+"""Relative positions, and keys that heads share, against loops over queries, heads and keys that
+follow the papers.
+"""
 
 import math
 
@@ -29,18 +31,29 @@ def t5_bucket(distance: int, is_causal: bool) -> int:
     return first + size
 
 
-def term(kind: str, parameters: dict, head: int, query: np.ndarray, distance: int, is_causal: bool) -> float:
+def term(
+    kind: str, parameters: dict, head: int, query: np.ndarray, distance: int, is_causal: bool
+) -> float:
     """Returns what is added to the score of a query and the key at this distance."""
     if kind == "shaw":
-        return query @ parameters["vectors"][head, 16 + min(max(distance, -16), 16)] / math.sqrt(WIDTH)
+        return (
+            query @ parameters["vectors"][head, 16 + min(max(distance, -16), 16)] / math.sqrt(WIDTH)
+        )
     if kind == "alibi":
         return -(0.25 ** (head + 1)) * abs(distance)  # 4 heads: ratios of 2^-2
     return parameters["table"][t5_bucket(distance, is_causal), head]
 
 
-def naive(kind: str, module: MultiHeadAttention, relation: Relation, x: np.ndarray, is_causal: bool) -> np.ndarray:
-    kernels = {path: array.astype(np.float64) for path, array in flat(nnx.to_pure_dict(nnx.state(module)))}
-    added = {path: array.astype(np.float64) for path, array in flat(nnx.to_pure_dict(nnx.state(relation)))}
+def naive(
+    kind: str, module: MultiHeadAttention, relation: Relation, x: np.ndarray, is_causal: bool
+) -> np.ndarray:
+    kernels = {
+        path: array.astype(np.float64) for path, array in flat(nnx.to_pure_dict(nnx.state(module)))
+    }
+    added = {
+        path: array.astype(np.float64)
+        for path, array in flat(nnx.to_pure_dict(nnx.state(relation)))
+    }
     query, key, value = (x @ kernels[f"{name}/kernel"] for name in ("query", "key", "value"))
     shared = HEADS * WIDTH // key.shape[-1]  # heads that share a key
     out = np.zeros_like(query)
@@ -49,7 +62,11 @@ def naive(kind: str, module: MultiHeadAttention, relation: Relation, x: np.ndarr
         for i in range(LENGTH):
             scores = [
                 query[i, own] @ key[j, group] / math.sqrt(WIDTH)
-                + (0.0 if kind == "none" else term(kind, added, head, query[i, own], j - i, is_causal))
+                + (
+                    0.0
+                    if kind == "none"
+                    else term(kind, added, head, query[i, own], j - i, is_causal)
+                )
                 for j in range(i + 1 if is_causal else LENGTH)
             ]
             weights = np.exp(scores) / np.sum(np.exp(scores))
@@ -69,15 +86,21 @@ def test_heads_share_keys_and_values_in_groups(num_key_heads):
 
 
 def check(kind: str, num_key_heads: int, is_causal: bool) -> None:
-    config = tiny_config(d_model=D_MODEL, num_heads=HEADS, d_k=WIDTH, d_v=WIDTH, num_key_heads=num_key_heads)
+    config = tiny_config(
+        d_model=D_MODEL, num_heads=HEADS, d_k=WIDTH, d_v=WIDTH, num_key_heads=num_key_heads
+    )
     config.positions = "sinusoidal" if kind == "none" else kind
     module = random_model(lambda: MultiHeadAttention(config, rngs=nnx.Rngs(0))).module
-    relation = random_model(lambda: make_positions(config, 1, is_causal=is_causal, rngs=nnx.Rngs(0))[1][0], 1).module
+    relation = random_model(
+        lambda: make_positions(config, 1, is_causal=is_causal, rngs=nnx.Rngs(0))[1][0], 1
+    ).module
     x = np.random.default_rng(2).normal(size=(1, LENGTH, D_MODEL)).astype(np.float32)
     ones = jnp.ones((1, LENGTH), int)
     mask = Mask(ones, ones, is_causal=is_causal, is_packed=False)
     out = module(jnp.asarray(x), jnp.asarray(x), mask, None, relation, jnp.asarray(POSITIONS)[None])
-    np.testing.assert_allclose(out[0], naive(kind, module, relation, x[0], is_causal), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        out[0], naive(kind, module, relation, x[0], is_causal), rtol=1e-4, atol=1e-5
+    )
 
 
 def test_t5_has_a_bucket_for_each_short_distance_and_one_for_all_from_128_on():
@@ -86,7 +109,17 @@ def test_t5_has_a_bucket_for_each_short_distance_and_one_for_all_from_128_on():
         expected = [t5_bucket(distance, is_causal) for distance in distances]
         np.testing.assert_array_equal(t5_buckets(jnp.asarray(distances), is_causal), expected)
     # From the released model's code: both signs have 8 exact buckets, the decoder 16.
-    assert [t5_bucket(d, False) for d in (0, -1, -7, -8, -127, -128, 1, 8, 500)] == [0, 1, 7, 8, 15, 15, 17, 24, 31]
+    assert [t5_bucket(d, False) for d in (0, -1, -7, -8, -127, -128, 1, 8, 500)] == [
+        0,
+        1,
+        7,
+        8,
+        15,
+        15,
+        17,
+        24,
+        31,
+    ]
     assert [t5_bucket(d, True) for d in (3, 0, -15, -16, -500)] == [0, 0, 15, 16, 31]
 
 
@@ -94,7 +127,10 @@ def test_layers_share_t5s_numbers_and_have_vectors_of_their_own_with_shaw():
     parameters = tiny_transformer(positions="t5", num_layers=3).parameters
     assert [*parameters["encoder"]["relations"]] == [*parameters["decoder"]["relations"]] == [0]
     assert parameters["encoder"]["relations"][0]["table"].shape == (32, 2)
-    assert len(tiny_transformer(positions="shaw", num_layers=3).parameters["encoder"]["relations"]) == 3
+    assert (
+        len(tiny_transformer(positions="shaw", num_layers=3).parameters["encoder"]["relations"])
+        == 3
+    )
 
 
 @pytest.mark.parametrize("kind", ["rotary", "shaw", "alibi", "t5"])
@@ -107,8 +143,12 @@ def test_only_self_attention_sees_them(kind):
     at = {"source_positions": 7 + jnp.arange(6)[None], "target_positions": 3 + jnp.arange(5)[None]}
     np.testing.assert_allclose(model(source, target, **at), logits, atol=1e-4)
     # A reversed sentence would have equal distances, which ALiBi has no sign for.
-    assert not np.allclose(model(source[:, jnp.array([1, 0, 2, 3, 4, 5])], target), logits, atol=1e-2)
-    assert not np.allclose(model(source, target[:, jnp.array([0, 2, 1, 3, 4])])[:, -1], logits[:, -1], atol=1e-2)
+    assert not np.allclose(
+        model(source[:, jnp.array([1, 0, 2, 3, 4, 5])], target), logits, atol=1e-2
+    )
+    assert not np.allclose(
+        model(source, target[:, jnp.array([0, 2, 1, 3, 4])])[:, -1], logits[:, -1], atol=1e-2
+    )
 
 
 def test_initial_values():
@@ -116,4 +156,6 @@ def test_initial_values():
     vectors = Shaw(config, nnx.Rngs(0)).vectors[...]
     assert vectors.shape == (4, 33, 16)
     assert 0.9 < float(jnp.abs(vectors).max()) / math.sqrt(6 / (33 + 16)) <= 1
-    assert float(T5Bias(config, False, nnx.Rngs(0)).table[...].std()) == pytest.approx(1 / 8, rel=0.3)
+    assert float(T5Bias(config, False, nnx.Rngs(0)).table[...].std()) == pytest.approx(
+        1 / 8, rel=0.3
+    )

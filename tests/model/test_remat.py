@@ -14,11 +14,17 @@ BATCH = batch_of(sentences([(16, 12), (3, 5), (9, 12), (1, 1), (14, 7)]), list(r
 
 
 def differentiate(remat: str, dtype: str) -> tuple[jax.Array, dict, int]:
-    """Returns the loss of a batch, its gradient, and the bytes that the forward pass stores for the backward pass."""
+    """Returns the loss of a batch, its gradient, and the bytes that the forward pass stores for the
+    backward pass.
+    """
     model = tiny_transformer(num_layers=1, remat=remat, dtype=dtype, **DROPOUT)
 
     def loss(parameters: dict) -> jax.Array:
-        return LOSS(nnx.merge(model.graph, nnx.State(parameters)), BATCH, nnx.Rngs(dropout=jax.random.key(0)))[0]
+        return LOSS(
+            nnx.merge(model.graph, nnx.State(parameters)),
+            BATCH,
+            nnx.Rngs(dropout=jax.random.key(0)),
+        )[0]
 
     value, backward = jax.vjp(jax.jit(loss), model.parameters)
     return value, backward(jnp.ones(()))[0], sum(leaf.nbytes for leaf in jax.tree.leaves(backward))
@@ -38,7 +44,9 @@ def test_rematerialized_layers_give_the_same_gradients_from_less_memory(dtype):
 @pytest.mark.slow
 def test_attention_weights_are_those_of_stored_layers():
     expected, rematerialized = (
-        attention_weights(tiny_transformer(remat=remat).module, BATCH["source"], BATCH["target_input"])
+        attention_weights(
+            tiny_transformer(remat=remat).module, BATCH["source"], BATCH["target_input"]
+        )
         for remat in ("none", "layers")
     )
     assert expected.keys() == rematerialized.keys() == {"encoder", "decoder", "cross"}

@@ -1,4 +1,7 @@
-"""The recurrent unit against a loop in NumPy. Its gradients: test_packed.py and test_causality.py."""
+"""The recurrent unit against a loop in NumPy.
+
+Its gradients: test_packed.py and test_causality.py.
+"""
 
 from collections.abc import Callable
 
@@ -29,8 +32,13 @@ def in_numpy(parameters: dict, x: np.ndarray, segments: np.ndarray) -> np.ndarra
     return out
 
 
-def check_against_loop(unit: type[nnx.Module], loop: Callable, dtype: str, tolerance: float) -> Model:
-    """Compares a unit with a loop of (parameters, x, segments) on rows of several sentences. Returns the unit."""
+def check_against_loop(
+    unit: type[nnx.Module], loop: Callable, dtype: str, tolerance: float
+) -> Model:
+    """Compares a unit with a loop of (parameters, x, segments) on rows of several sentences.
+
+    Returns the unit.
+    """
     config = tiny_config(d_model=D_MODEL, dtype=dtype)
     model = random_model(lambda: unit(config, rngs=nnx.Rngs(0)))
     x = jnp.asarray(np.random.default_rng(0).normal(size=(ROWS, LENGTH, D_MODEL)), dtype)
@@ -38,19 +46,25 @@ def check_against_loop(unit: type[nnx.Module], loop: Callable, dtype: str, toler
     out = model.module(x, x, Mask(segments, segments, is_causal=True, is_packed=True))
     assert out.dtype == dtype
     expected, is_token = loop(model.parameters, np.float64(x), SEGMENTS), SEGMENTS > 0
-    np.testing.assert_allclose(np.float32(out)[is_token], expected[is_token], rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(
+        np.float32(out)[is_token], expected[is_token], rtol=tolerance, atol=tolerance
+    )
     return model
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 2e-2)])
 def test_it_equals_a_loop_over_positions_that_starts_again_in_each_segment(dtype, tolerance):
     model = check_against_loop(Ssru, in_numpy, dtype, tolerance)
-    assert model.parameters.keys() == {"input", "forget"} and "bias" not in model.parameters["input"]
+    assert (
+        model.parameters.keys() == {"input", "forget"} and "bias" not in model.parameters["input"]
+    )
 
 
 @pytest.mark.slow
 def test_the_state_is_float32_in_bfloat16():
-    """2,000 equal inputs with a forget gate near 1: increments of a state in bfloat16 would soon round to nothing."""
+    """2,000 equal inputs with a forget gate near 1: increments of a state in bfloat16 would soon
+    round to nothing.
+    """
     model = random_model(lambda: Ssru(tiny_config(d_model=1, dtype="bfloat16"), rngs=nnx.Rngs(0)))
     parameters = {
         "input": {"kernel": jnp.ones((1, 1))},

@@ -1,6 +1,8 @@
-"""python -m tests.run.full_disk FOLDER: trains on a disk that fills up and is then enlarged, and prints JSON.
+"""python -m tests.run.full_disk FOLDER: trains on a disk that fills up and is then enlarged, and
+prints JSON.
 
-It mounts file systems in the folder, so it must run where that is allowed: `unshare --map-root-user --mount`.
+It mounts file systems in the folder, so it must run where that is allowed: `unshare --map-root-user
+--mount`.
 """
 
 import json
@@ -25,7 +27,9 @@ SETTINGS |= {"checkpoint__every": 1, "checkpoint__keep": 1, "checkpoint__keep_ev
 def may_mount() -> str | None:
     """Returns why this user cannot mount a private file system, or None."""
     try:
-        done = subprocess.run([*ALONE, "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, text=True)
+        done = subprocess.run(
+            [*ALONE, "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, text=True
+        )
     except FileNotFoundError as error:
         return str(error)
     return done.stderr.strip() if done.returncode else None
@@ -33,17 +37,27 @@ def may_mount() -> str | None:
 
 def train(workdir: Path, cache: Path) -> tuple[int, str]:
     """Trains, and returns exit code and standard error."""
-    argv = [sys.executable, "-m", "transformer.train", *flags(workdir, data__cache_dir=cache, **SETTINGS)]
+    argv = [
+        sys.executable,
+        "-m",
+        "transformer.train",
+        *flags(workdir, data__cache_dir=cache, **SETTINGS),
+    ]
     done = subprocess.run(argv, stderr=subprocess.PIPE, text=True, timeout=300)
     return done.returncode, done.stderr
 
 
 def same(tree, other) -> bool:
-    return all(np.array_equal(*leaves) for leaves in zip(jax.tree.leaves(tree), jax.tree.leaves(other), strict=True))
+    return all(
+        np.array_equal(*leaves)
+        for leaves in zip(jax.tree.leaves(tree), jax.tree.leaves(other), strict=True)
+    )
 
 
 def on_a_disk_of(size: str, folder: Path, straight: Path) -> dict:
-    """Describes how a run ends there, and compares its results with more space to those of `straight`."""
+    """Describes how a run ends there, and compares its results with more space to those of
+    `straight`.
+    """
     workdir, cache = folder / "run", folder.parent / "cache"
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], check=True)
@@ -54,7 +68,9 @@ def on_a_disk_of(size: str, folder: Path, straight: Path) -> dict:
         "errors": errors,
         "saved": saved,
         "loaded": [choose_step(workdir, "last")] if saved else [],
-        "lines": [line["step"] for line in record(workdir) if line["split"] == "train"] if saved else [],
+        "lines": [line["step"] for line in record(workdir) if line["split"] == "train"]
+        if saved
+        else [],
     }
     subprocess.run(["mount", "-o", "remount,size=16m", folder], check=True)
     code, errors = train(workdir, cache)

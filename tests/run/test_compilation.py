@@ -18,17 +18,24 @@ from transformer.training.compiled_step import CompiledStep
 from transformer.training.state import TrainState
 from transformer.training.validation import Validation
 
-CACHE_DIR, CACHED_SECONDS = "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs"
+CACHE_DIR, CACHED_SECONDS = (
+    "jax_compilation_cache_dir",
+    "jax_persistent_cache_min_compile_time_secs",
+)
 BUCKETS = [Bucket(8, 16, 16)]
 INITIAL = TrainState(0, 0, {"initial": 1}, (), None)
 
 
 def start(jobs: list[Callable[[], object]], poll: Callable[[], None] = lambda: None) -> mock.Mock:
-    """Compiles the programs of a step and a validation, which share the jobs, and returns the validation."""
+    """Compiles the programs of a step and a validation, which share the jobs, and returns the
+    validation.
+    """
     step, validation = mock.Mock(CompiledStep), mock.Mock(Validation)
     step.compilations = lambda *given: jobs[:1] if given == (INITIAL, BUCKETS) else []
     validation.compilations = lambda given: jobs[1:] if given == INITIAL.parameters else []
-    loop.compile_programs(mock.Mock(train_step=step, validation=validation), INITIAL, BUCKETS, mock.Mock(poll=poll))
+    loop.compile_programs(
+        mock.Mock(train_step=step, validation=validation), INITIAL, BUCKETS, mock.Mock(poll=poll)
+    )
     return validation
 
 
@@ -47,7 +54,9 @@ def test_an_error_after_a_job_starts_no_further_one(monkeypatch):
     monkeypatch.setattr(workers, "num_workers", lambda _: 1)
     started = []
     jobs = (
-        [lambda: started.append(1)] + [lambda: time.sleep(0.2) or started.append(2)] + [lambda: started.append(3)] * 4
+        [lambda: started.append(1)]
+        + [lambda: time.sleep(0.2) or started.append(2)]
+        + [lambda: started.append(3)] * 4
     )
 
     def interrupt() -> None:
@@ -76,7 +85,10 @@ def test_the_first_error_is_raised_and_starts_no_further_job(monkeypatch):
 
 @pytest.mark.parametrize(
     ("changes", "needed"),
-    [({"training__accumulation": 2}, set()), ({"training__accumulation_changes": "3:2"}, {"jit(_update)"})],
+    [
+        ({"training__accumulation": 2}, set()),
+        ({"training__accumulation_changes": "3:2"}, {"jit(_update)"}),
+    ],
 )
 def test_no_program_is_compiled_after_the_first_step_began(tmp_path, monkeypatch, changes, needed):
     compiled, validated, validate = [], [], Validation.__call__
@@ -85,7 +97,9 @@ def test_no_program_is_compiled_after_the_first_step_began(tmp_path, monkeypatch
         if event == "/jax/core/compile/backend_compile_duration":
             compiled.append(fields["fun_name"])
 
-    monkeypatch.setattr(Validation, "__call__", lambda *arguments: validated.append(1) or validate(*arguments))
+    monkeypatch.setattr(
+        Validation, "__call__", lambda *arguments: validated.append(1) or validate(*arguments)
+    )
     at_step(monkeypatch, 0, lambda: before.extend(compiled) or compiled.clear())
     remove_layers(monkeypatch)
     before: list[str] = []
@@ -96,7 +110,8 @@ def test_no_program_is_compiled_after_the_first_step_began(tmp_path, monkeypatch
         jax.monitoring.unregister_event_duration_listener(listen)
     assert validated
     assert {"jit(_accumulate)", "jit(_apply_gradients)", "jit(_sums)"} | needed <= set(before)
-    assert not [name for name in compiled if name.startswith("jit(_")], compiled  # sums of scalars are
+    # sums of scalars are
+    assert not [name for name in compiled if name.startswith("jit(_")], compiled
 
 
 @pytest.mark.slow
@@ -110,12 +125,20 @@ def test_a_fine_tuning_with_another_seed_and_rate_compiles_only_its_start(tmp_pa
     try:
         assert run(tmp_path / "parent", training__steps=2) == 0
         before = set((tmp_path / "compiled").glob("*-cache"))
-        child = {"seed": 3, "optimizer__learning_rate": 0.3, "training__init_from": str(tmp_path / "parent")}
+        child = {
+            "seed": 3,
+            "optimizer__learning_rate": 0.3,
+            "training__init_from": str(tmp_path / "parent"),
+        }
         assert run(tmp_path / "child", training__steps=2, **child) == 0
-        names = [path.name.split("-")[0] for path in set((tmp_path / "compiled").glob("*-cache")) - before]
+        names = [
+            path.name.split("-")[0]
+            for path in set((tmp_path / "compiled").glob("*-cache")) - before
+        ]
     finally:
         for name, value in kept.items():
             jax.config.update(name, value)
         compilation_cache.reset_cache()
     assert before
-    assert set(names) <= {"jit_start_from", "jit__lambda"}  # the initial state and the learning rate
+    # the initial state and the learning rate
+    assert set(names) <= {"jit_start_from", "jit__lambda"}

@@ -17,7 +17,13 @@ def found(tmp_path_factory) -> dict:
     """Returns the JSON that `tests/run/full_disk.py` prints."""
     if reason := may_mount():
         pytest.skip(f"needs a file system of its own: {reason}")
-    argv = [*ALONE, sys.executable, "-m", "tests.run.full_disk", str(tmp_path_factory.mktemp("full"))]
+    argv = [
+        *ALONE,
+        sys.executable,
+        "-m",
+        "tests.run.full_disk",
+        str(tmp_path_factory.mktemp("full")),
+    ]
     done = subprocess.run(argv, cwd=Path(__file__).parents[2], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -27,7 +33,8 @@ def found(tmp_path_factory) -> dict:
 def test_a_full_disk_ends_the_run_in_one_line(found, size):
     full = found[size]
     assert full["code"] == 2 and "Traceback" not in full["errors"]
-    errors = [line for line in full["errors"].splitlines() if not line[:2].isdecimal()]  # lines of the log have a time
+    # lines of the log have a time
+    errors = [line for line in full["errors"].splitlines() if not line[:2].isdecimal()]
     assert len(errors) == 1 and errors[0].startswith("error: the disk is full (")
 
 
@@ -42,7 +49,9 @@ def test_a_full_disk_damages_no_existing_file(found, size):
 def test_with_space_the_run_resumes_and_gives_the_usual_results(found, size):
     full = found[size]
     assert full["code_with_room"] == 0, full["errors_with_room"]
-    assert ("Resuming from the checkpoint of step" in full["errors_with_room"]) == bool(full["saved"])
+    assert ("Resuming from the checkpoint of step" in full["errors_with_room"]) == bool(
+        full["saved"]
+    )
     assert full["same_parameters"] and full["same_record"] and full["same_checkpoints"]
 
 

@@ -38,7 +38,9 @@ def straight(tmp_path_factory):
 
 # Both stop between the two steps of a training line.
 @pytest.mark.first_case
-@pytest.mark.parametrize(("step", "action", "code", "saved"), [(3, crash, 1, 3), (4, interrupt, 130, 5)])
+@pytest.mark.parametrize(
+    ("step", "action", "code", "saved"), [(3, crash, 1, 3), (4, interrupt, 130, 5)]
+)
 def test_a_resumed_run_gives_the_results_of_an_uninterrupted_one(
     straight, tmp_path, monkeypatch, capsys, step, action, code, saved
 ):
@@ -51,7 +53,10 @@ def test_a_resumed_run_gives_the_results_of_an_uninterrupted_one(
     assert not (workdir / "complete.json").exists()
     assert choose_step(workdir, "last") == saved
     if action is interrupt:
-        assert f"step {saved} is saved: run the same command to resume" in capsys.readouterr().err.splitlines()[-1]
+        assert (
+            f"step {saved} is saved: run the same command to resume"
+            in capsys.readouterr().err.splitlines()[-1]
+        )
     assert run(workdir, **settings) == 0
     assert f"Resuming from the checkpoint of step {saved}." in capsys.readouterr().err
     assert record(workdir) == record(expected)
@@ -71,7 +76,11 @@ def test_a_run_resumes_exactly_where_the_number_of_batches_changes(tmp_path, mon
         counts.append(len(batches))
         return update(self, state, batches)
 
-    settings = {"training__steps": 6, "training__accumulation_changes": "3:2,5:3", "training__log_every": 1}
+    settings = {
+        "training__steps": 6,
+        "training__accumulation_changes": "3:2,5:3",
+        "training__log_every": 1,
+    }
     settings |= {"checkpoint__every": 1}
     with monkeypatch.context() as patch:
         patch.setattr(CompiledStep, "__call__", count)
@@ -87,7 +96,9 @@ def test_a_run_resumes_exactly_where_the_number_of_batches_changes(tmp_path, mon
     jax.tree.map(np.testing.assert_array_equal, tree, other)
     # Nor does a change skip or repeat a batch: a step reads those that follow the last one's.
     assert run(tmp_path / "single", training__steps=12, training__log_every=1) == 0
-    examples = [line["examples"] for line in record(tmp_path / "single") if line["split"] == "train"]
+    examples = [
+        line["examples"] for line in record(tmp_path / "single") if line["split"] == "train"
+    ]
     changing = [line["examples"] for line in record(tmp_path / "whole") if line["split"] == "train"]
     assert changing == [examples[number - 1] for number in (1, 2, 4, 6, 9, 12)]
 
@@ -101,7 +112,10 @@ def test_starting_a_complete_run_changes_nothing(straight, capsys):
     ]
     assert run(workdir, **settings) == 0
     errors = capsys.readouterr().err
-    assert "This run is complete." in errors and f"transformer.train --workdir={workdir} --extend=STEPS" in errors
+    assert (
+        "This run is complete." in errors
+        and f"transformer.train --workdir={workdir} --extend=STEPS" in errors
+    )
     for path, content in before:
         assert path.name == "environment.json" or path.read_bytes() == content
 
@@ -109,13 +123,17 @@ def test_starting_a_complete_run_changes_nothing(straight, capsys):
 def test_a_run_refuses_another_vocabulary_or_data_than_it_began_with(straight, tmp_path, capsys):
     expected, settings = straight
     settings = settings | {"data__cache_dir": expected.parent / "cache"}
-    shutil.copytree(expected, tmp_path / "run")  # complete, so that a start ends once it has its data
+    # complete, so that a start ends once it has its data
+    shutil.copytree(expected, tmp_path / "run")
     model, contents = tmp_path / "run" / "tokenizer.model", tmp_path / "run" / "contents.json"
     kept = model.read_bytes()
     model.write_bytes(kept.replace(b"z", b"q", 1))
     assert run(tmp_path / "run", **settings) == 2
     errors = capsys.readouterr().err
-    assert f"error: {contents}: the vocabulary is not the one that this run began with; restore the data" in errors
+    assert (
+        f"error: {contents}: the vocabulary is not the one that this run began with; restore the data"
+        in errors
+    )
     assert errors.count("\n") == 1  # nothing was encoded with it
     # As the message says, a deleted tokenizer is made again.
     model.unlink()
@@ -124,7 +142,10 @@ def test_a_run_refuses_another_vocabulary_or_data_than_it_began_with(straight, t
     recorded = json.loads(contents.read_text())
     contents.write_text(json.dumps(recorded | {"the training corpus": "another"}))
     assert run(tmp_path / "run", **settings) == 2
-    assert "the training corpus is not the one that this run began with; restore the data" in capsys.readouterr().err
+    assert (
+        "the training corpus is not the one that this run began with; restore the data"
+        in capsys.readouterr().err
+    )
     contents.unlink()  # as in runs older than this record
     assert run(tmp_path / "run", **settings) == 0
     assert json.loads(contents.read_text()) == recorded
@@ -166,11 +187,15 @@ def test_the_workdir_of_another_config_is_refused(straight, capsys):
 @pytest.mark.slow
 def test_training_ends_when_validations_stop_improving(straight, tmp_path, monkeypatch, capsys):
     remove_layers(monkeypatch)
-    # Validations are at steps 2, 4, ...; the best is at step 4, and the second one after it ends the run.
+    # Validations are at steps 2, 4, ...; the best is at step 4, and the second one after it ends
+    # the run.
     losses = iter([3.0, 1.0, 2.0, 1.5, 0.5])
     scores = {"nll": 1.0, "perplexity": 1.0, "accuracy": 0.0}
     monkeypatch.setattr(Validation, "__call__", lambda *_: ({"loss": next(losses), **scores}, []))
-    settings = straight[1] | {"data__cache_dir": straight[0].parent / "cache", "training__steps": 100}
+    settings = straight[1] | {
+        "data__cache_dir": straight[0].parent / "cache",
+        "training__steps": 100,
+    }
     settings |= {"training__patience": 2, "training__eval_every": 2, "checkpoint__every": 50}
     assert run(tmp_path / "run", **settings) == 0
     assert (
@@ -178,7 +203,12 @@ def test_training_ends_when_validations_stop_improving(straight, tmp_path, monke
         .err.splitlines()[-1]
         .endswith("Done: 8 steps; the best checkpoint is step 4, by checkpoint.best_metric=loss.")
     )
-    assert [line["step"] for line in record(tmp_path / "run") if line["split"] == "valid"] == [2, 4, 6, 8]
+    assert [line["step"] for line in record(tmp_path / "run") if line["split"] == "valid"] == [
+        2,
+        4,
+        6,
+        8,
+    ]
     assert choose_step(tmp_path / "run", "best") == 4
     assert choose_step(tmp_path / "run", "last") == 8
     assert run(tmp_path / "run", **settings) == 0
@@ -203,7 +233,10 @@ def test_an_interrupted_validation_is_repeated_and_recorded_once(straight, tmp_p
     assert run(tmp_path / "whole", **settings) == 0
     left = [False, True]  # the second is interrupted
     assert run(tmp_path / "run", **settings) == 130
-    assert choose_step(tmp_path / "run", "last") == 4 and record(tmp_path / "run")[-1]["split"] == "train"
+    assert (
+        choose_step(tmp_path / "run", "last") == 4
+        and record(tmp_path / "run")[-1]["split"] == "train"
+    )
     with monkeypatch.context() as patch:
         at_step(patch, 4, crash)  # with the validation done and recorded, but not saved
         assert run(tmp_path / "run", **settings) == 1
@@ -225,7 +258,16 @@ def test_a_signal_before_the_first_step_loses_nothing(straight, tmp_path):
         process.kill()
     assert (process.returncode, output) == (130, "")
     assert errors.splitlines()[-1] == f"error: terminated by signal {signal.SIGUSR1}"
-    assert len([line for line in errors.lower().splitlines() if "interrupted" in line or "terminated" in line]) == 1
+    assert (
+        len(
+            [
+                line
+                for line in errors.lower().splitlines()
+                if "interrupted" in line or "terminated" in line
+            ]
+        )
+        == 1
+    )
     assert not list((tmp_path / "run" / "checkpoints").glob("*"))
 
 
@@ -233,7 +275,11 @@ def test_a_signal_before_the_first_step_loses_nothing(straight, tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_and_says_how_to_resume(straight, tmp_path, number):
     settings = straight[1] | {"data__cache_dir": straight[0].parent / "cache"}
-    settings |= {"training__steps": 1_000_000, "training__log_every": 1, "checkpoint__every": 1_000_000}
+    settings |= {
+        "training__steps": 1_000_000,
+        "training__log_every": 1,
+        "checkpoint__every": 1_000_000,
+    }
     argv = [sys.executable, "-m", "transformer.train", *flags(tmp_path / "run", **settings)]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:

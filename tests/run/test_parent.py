@@ -22,11 +22,15 @@ def parent(tmp_path_factory):
 
 
 def grown(parent, tmp_path, **changes):
-    """Returns the configuration of a run on text with Cyrillic letters, and without some of the parent's digits."""
+    """Returns the configuration of a run on text with Cyrillic letters, and without some of the
+    parent's digits.
+    """
     (tmp_path / "more").mkdir()
     for name in ("train.in", "train.out", "valid.in", "valid.out"):
         write(tmp_path / "more" / name, ["1 2 да", "3 нет 4"] * 4)
-    text = {key.replace(".", "__"): value for key, value in TEXT.items()} | {"model__output_bias": "true"}
+    text = {key.replace(".", "__"): value for key, value in TEXT.items()} | {
+        "model__output_bias": "true"
+    }
     own = {
         "training__init_vocabulary": "own",
         "data__path": tmp_path / "more",
@@ -52,9 +56,14 @@ def test_tokens_that_both_have_keep_their_vectors_and_others_get_the_mean(parent
         np.testing.assert_array_equal(table[own.index(piece)], old_table[parents[piece]])
         assert parameters["output_bias"][own.index(piece)] == old["output_bias"][parents[piece]]
     for piece in new:
-        np.testing.assert_allclose(table[own.index(piece)], old_table[SPECIAL:].mean(axis=0), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            table[own.index(piece)], old_table[SPECIAL:].mean(axis=0), rtol=1e-5, atol=1e-6
+        )
     dropped = len(parents) - len(kept)
-    assert f"Vocabulary, both sides: {len(kept)} of {len(own)} tokens keep their vectors, 0 start" in caplog.text
+    assert (
+        f"Vocabulary, both sides: {len(kept)} of {len(own)} tokens keep their vectors, 0 start"
+        in caplog.text
+    )
     assert f"5 from the mean of all; {dropped} of the parent's are dropped." in caplog.text
     np.testing.assert_array_equal(
         parameters["encoder"]["layers"][0]["feed_forward"]["inner"]["kernel"],
@@ -69,7 +78,10 @@ class Words:
         self.pieces = ["<pad>", "<unk>", "<s>", "</s>", *words]
 
     def encode(self, texts):
-        return [[self.pieces.index(x) if x in self.pieces else 1 for x in text.strip()] for text in texts]
+        return [
+            [self.pieces.index(x) if x in self.pieces else 1 for x in text.strip()]
+            for text in texts
+        ]
 
 
 def test_a_new_piece_gets_the_mean_of_its_parts(caplog):

@@ -54,19 +54,26 @@ def test_the_plan_is_printed_and_nothing_is_trained(tmp_path, print_plan):
     pairs = plan.splitlines()[:4]
     assert [line[:16] for line in pairs] == ["pair        en: ", "pair        de: "] * 2
     assert max(map(len, pairs)) <= 80
-    # Embedding 200 x 16; attention 4 x 16^2; FFN 2 x 16 x 32 + 32 + 16; two numbers a unit in each norm.
+    # Embedding 200 x 16; attention 4 x 16^2; FFN 2 x 16 x 32 + 32 + 16; two numbers a unit in each
+    # norm.
     attention, feed_forward, norm = 4 * 16**2, 2 * 16 * 32 + 32 + 16, 2 * 16
-    total = 200 * 16 + (attention + feed_forward + 2 * norm) + (2 * attention + feed_forward + 3 * norm)
+    total = (
+        200 * 16 + (attention + feed_forward + 2 * norm) + (2 * attention + feed_forward + 3 * norm)
+    )
     total += 2 * norm  # final norms of the two pre-norm stacks
     total += 200  # the bias of the logits
-    assert "parameters  output_bias: 200\n" in plan and "parameters  decoder.embedding: 3,200\n" in plan
+    assert (
+        "parameters  output_bias: 200\n" in plan
+        and "parameters  decoder.embedding: 3,200\n" in plan
+    )
     assert f"parameters  in all: {total:,}" in plan
     batches = sum(int(count) for count in re.findall(r"(\d+) per epoch", plan))
     steps = float(re.search(r"target tokens, ([\d.]+) steps", plan)[1])
     assert batches == steps
     assert float(re.search(r"4 steps, ([\d.]+) epochs", plan)[1]) == round(4 / steps, 1)
     assert re.search(r"largest     [\d,]+ MiB per device, [\d.]+ GFLOP", plan)
-    assert "checkpoints at most 2, " in plan and " MiB in 2 of them for the optimizer, " in plan  # of steps 2 and 4
+    # of steps 2 and 4
+    assert "checkpoints at most 2, " in plan and " MiB in 2 of them for the optimizer, " in plan
     assert " 0 MiB" not in plan  # sizes below 1 MiB have two digits
     assert re.search(r"time        \d+:\d\d:\d\d of training left", plan)
     assert not (tmp_path / "run").exists()
@@ -77,9 +84,13 @@ def test_only_the_largest_batch_is_assembled(monkeypatch, print_plan):
     remove_layers(monkeypatch)
     assembled, assemble = [], plans.assemble
     monkeypatch.setattr(
-        plans, "assemble", lambda pairs, batch: assembled.append(batch.bucket) or assemble(pairs, batch)
+        plans,
+        "assemble",
+        lambda pairs, batch: assembled.append(batch.bucket) or assemble(pairs, batch),
     )
-    monkeypatch.setattr(plans.Loader, "__next__", lambda _: pytest.fail("iterates over the batches"))
+    monkeypatch.setattr(
+        plans.Loader, "__next__", lambda _: pytest.fail("iterates over the batches")
+    )
     plan = print_plan("--config.tokenizer.subword_sampling=0.1")
     assert len(assembled) == 1 and str(assembled[0]) in plan
     assert re.search(r"padding in all: [\d.]+ % besides the length reserved for samples\n", plan)
@@ -90,7 +101,9 @@ def test_only_the_largest_batch_is_assembled(monkeypatch, print_plan):
     ("objective", "absent", "side", "language"),
     [("masked_lm", "target", "source", "en"), ("causal_lm", "source", "target", "de")],
 )
-def test_only_the_side_that_a_language_model_has_is_printed(print_plan, objective, absent, side, language):
+def test_only_the_side_that_a_language_model_has_is_printed(
+    print_plan, objective, absent, side, language
+):
     flags = ["eval_bleu=false", f"objective={objective}"]
     flags = [f"--config.training.{flag}" for flag in flags] + [f"--config.data.{absent}_language="]
     plan = print_plan(*flags, "--config.checkpoint.best_metric=loss")
@@ -124,7 +137,11 @@ def test_the_number_of_batches_may_change(made, print_plan):
 
 def test_checkpoints_of_keep_every_are_counted(monkeypatch, print_plan):
     remove_layers(monkeypatch)
-    settings = ("--config.training.steps=9", "--config.checkpoint.keep=2", "--config.checkpoint.keep_every=4")
+    settings = (
+        "--config.training.steps=9",
+        "--config.checkpoint.keep=2",
+        "--config.checkpoint.keep_every=4",
+    )
     # The multiples 4 and 8 of keep_every, the newest 6 and 8, the last 9, and 2 if 4 is the best.
     plan = print_plan(*settings)
     assert "checkpoints at most 5, " in plan and " MiB in 4 of them for the optimizer, " in plan
@@ -142,7 +159,9 @@ def test_the_time_left_is_that_of_the_remaining_batches(monkeypatch, print_plan)
     monkeypatch.setattr(plans, "seconds_per_position", lambda *_: 0.1)
 
     def seconds(plan: str) -> int:
-        hours, minutes, rest = map(int, re.search(r"time        (\d+):(\d\d):(\d\d) of", plan).groups())
+        hours, minutes, rest = map(
+            int, re.search(r"time        (\d+):(\d\d):(\d\d) of", plan).groups()
+        )
         return 3600 * hours + 60 * minutes + rest
 
     plan = print_plan()
@@ -155,11 +174,14 @@ def test_the_time_left_is_that_of_the_remaining_batches(monkeypatch, print_plan)
     assert seconds(changing) == pytest.approx(0.1 * mean * (1 + 1 + 2 + 4), abs=1)
     monkeypatch.setattr(plans, "steps_in", lambda folder: [3])
     assert seconds(print_plan()) == pytest.approx(0.1 * mean, abs=1)
-    assert seconds(print_plan("--config.training.accumulation_changes=3:2,4:4")) == pytest.approx(0.4 * mean, abs=1)
+    assert seconds(print_plan("--config.training.accumulation_changes=3:2,4:4")) == pytest.approx(
+        0.4 * mean, abs=1
+    )
 
 
 @pytest.mark.parametrize(
-    ("analysis", "cost"), [({"flops": 2e9}, ", 2.0 GFLOP per batch and device"), ({}, ""), (None, "")]
+    ("analysis", "cost"),
+    [({"flops": 2e9}, ", 2.0 GFLOP per batch and device"), ({}, ""), (None, "")],
 )
 def test_operations_are_shown_if_the_backend_reports_them(monkeypatch, analysis, cost):
     program = jax.jit(lambda x: x @ x).lower(jnp.ones((512, 512))).compile()

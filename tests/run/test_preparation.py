@@ -18,7 +18,9 @@ from transformer.support.errors import UserError
 
 def test_processes_compare_configuration_code_versions_and_data(tmp_path, monkeypatch):
     facts = {}
-    monkeypatch.setattr(coordination, "require_same", lambda what, found, seconds: facts.update(found()))
+    monkeypatch.setattr(
+        coordination, "require_same", lambda what, found, seconds: facts.update(found())
+    )
     arguments = train.make_parser().parse(flags(tmp_path / "run"))
     config = loading.load_file(arguments.config, arguments.overrides)
     with preparation.open_workdir(tmp_path / "run", config) as (workdir, _):
@@ -33,7 +35,9 @@ def test_processes_compare_configuration_code_versions_and_data(tmp_path, monkey
 
 
 def test_a_run_that_continues_needs_no_files_of_vectors(tmp_path):
-    arguments = train.make_parser().parse([*flags(tmp_path / "run"), "--config.model.source_vectors=absent.vec"])
+    arguments = train.make_parser().parse(
+        [*flags(tmp_path / "run"), "--config.model.source_vectors=absent.vec"]
+    )
     config = loading.load_file(arguments.config, arguments.overrides)
     with preparation.open_workdir(tmp_path / "run", config) as (workdir, _):
         with pytest.raises(UserError, match="absent.vec"):
@@ -44,9 +48,15 @@ def test_a_run_that_continues_needs_no_files_of_vectors(tmp_path):
 
 def test_language_models_of_several_languages_need_no_tag():
     mixture = ("label=a target_language=de", "label=b target_language=fr")
-    known = {"training__objective": "causal_lm", "data__source_language": "", "data__mixture": mixture}
+    known = {
+        "training__objective": "causal_lm",
+        "data__source_language": "",
+        "data__mixture": mixture,
+    }
     checks.check_listed_corpora(tiny_config(**known, checkpoint__best_metric="loss"))
-    with pytest.raises(UserError, match="nothing tells the model to translate into fr; set data.source_tag"):
+    with pytest.raises(
+        UserError, match="nothing tells the model to translate into fr; set data.source_tag"
+    ):
         checks.check_listed_corpora(tiny_config(data__mixture=mixture))
 
 
@@ -56,7 +66,9 @@ def test_a_changed_file_changes_the_digest_of_the_code(tmp_path, monkeypatch):
     file.parent.mkdir()
     for text in ("x = 1", "x = 2"):
         file.write_text(text)
-        codes.append(checks.process_facts(ml_collections.FrozenConfigDict(tiny_config()))["the code"])
+        codes.append(
+            checks.process_facts(ml_collections.FrozenConfigDict(tiny_config()))["the code"]
+        )
     assert codes[0] != codes[1]
 
 
@@ -81,11 +93,15 @@ def test_mistakes_in_the_data_and_a_missing_test_split_are_warnings(tmp_path, ca
     assert "test.en, line 1: 'a dog ein Hund'" in leaked
     (tmp_path / "test.de").write_text("ein Hund\n")
     checks.warn_about_data(*arguments)
-    assert "test.en has 2 lines and " in caplog.messages[-1] and "test.de has 1: " in caplog.messages[-1]
+    assert (
+        "test.en has 2 lines and " in caplog.messages[-1]
+        and "test.de has 1: " in caplog.messages[-1]
+    )
     (tmp_path / "test.de").unlink()
     checks.warn_about_data(*arguments)
     missing = caplog.messages[-1]
     assert (
-        missing.startswith("data.test_split=test: no test.de or test.de.gz in ") and "evaluate --split=test" in missing
+        missing.startswith("data.test_split=test: no test.de or test.de.gz in ")
+        and "evaluate --split=test" in missing
     )
     assert all(record.levelname == "WARNING" for record in caplog.records)

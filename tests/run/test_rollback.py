@@ -8,7 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.training.tiny import at_step, distance, make_batch, record, remove_layers, run, setup, tiny_config
+from tests.training.tiny import (
+    at_step,
+    distance,
+    make_batch,
+    record,
+    remove_layers,
+    run,
+    setup,
+    tiny_config,
+)
 from transformer.checkpoints.restore import choose_step
 from transformer.data.batches.loader import Loader
 from transformer.hooks.endings import Watchdog
@@ -39,7 +48,9 @@ def poison(monkeypatch, is_bad) -> None:
     def poisoned(self, state, batch, part, seed):
         trees, sums = gradients(self, state, batch, part, seed)
         factor = jnp.where(is_bad(state.step, batch), jnp.nan, 1.0)
-        return Totals(jax.tree.map(lambda x: x * factor, trees), sums.replace(loss=sums.loss * factor))
+        return Totals(
+            jax.tree.map(lambda x: x * factor, trees), sums.replace(loss=sums.loss * factor)
+        )
 
     monkeypatch.setattr(CompiledStep, "_gradients", poisoned)
 
@@ -68,12 +79,16 @@ def test_an_update_is_skipped_if_only_its_gradient_is_not_finite(monkeypatch):
 
     monkeypatch.setattr(CompiledStep, "_gradients", overflowing)
     state, metrics = setup(tiny_config()).after([make_batch([(3, 4)], 2, 6, seed=0)])
-    assert int(state.skipped) == 1 and all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.parameters))
+    assert int(state.skipped) == 1 and all(
+        np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.parameters)
+    )
 
 
 # With log_every=1 the skipped update has no line, and the next one counts it.
 @pytest.mark.slow
-@pytest.mark.parametrize(("every", "skipped"), [(2, [0, 0, 1, 0, 0, 0]), (1, [0] * 4 + [1] + [0] * 6)])
+@pytest.mark.parametrize(
+    ("every", "skipped"), [(2, [0, 0, 1, 0, 0, 0]), (1, [0] * 4 + [1] + [0] * 6)]
+)
 def test_a_skipped_update_is_counted_in_the_record(tmp_path, monkeypatch, capsys, every, skipped):
     poison(monkeypatch, lambda step, batch: step == 4)
     assert run(tmp_path / "run", **SETTINGS, training__log_every=every) == 0
@@ -85,7 +100,9 @@ def test_a_skipped_update_is_counted_in_the_record(tmp_path, monkeypatch, capsys
 
 
 def poison_first_order(monkeypatch, is_bad) -> None:
-    """Makes steps bad before the first rollback, by a mark in the batches that the loader makes until then."""
+    """Makes steps bad before the first rollback, by a mark in the batches that the loader makes
+    until then.
+    """
     poison(monkeypatch, lambda step, batch: is_bad(step) & (batch["source"][-1, -1] == MARK))
     load = Loader.__next__
 
@@ -98,7 +115,9 @@ def poison_first_order(monkeypatch, is_bad) -> None:
 
 
 @pytest.mark.slow
-def test_too_many_skipped_updates_in_a_row_are_remembered_until_the_next_log_step(tmp_path, monkeypatch, capsys):
+def test_too_many_skipped_updates_in_a_row_are_remembered_until_the_next_log_step(
+    tmp_path, monkeypatch, capsys
+):
     poison_first_order(monkeypatch, lambda step: (step == 4) | (step == 5))
     settings = SETTINGS | {"training__steps": 8, "training__log_every": 8}
     assert run(tmp_path / "run", **settings) == 0
@@ -106,14 +125,19 @@ def test_too_many_skipped_updates_in_a_row_are_remembered_until_the_next_log_ste
     assert "Step 8: 2 updates in a row were skipped" in errors and "Going back to step 4" in errors
 
 
-def test_too_many_skipped_updates_roll_the_run_back_and_change_the_order_of_its_data(tmp_path, monkeypatch, capsys):
+def test_too_many_skipped_updates_roll_the_run_back_and_change_the_order_of_its_data(
+    tmp_path, monkeypatch, capsys
+):
     poison_first_order(monkeypatch, lambda step: step >= 6)
     with monkeypatch.context() as patch:
         visits = itertools.count(1)
-        at_step(patch, 7, lambda: next(visits) == 2 and crash())  # after the rollback, before it is in a checkpoint
+        # after the rollback, before it is in a checkpoint
+        at_step(patch, 7, lambda: next(visits) == 2 and crash())
         assert run(tmp_path / "run", **SETTINGS) == 1
     assert run(tmp_path / "run", **SETTINGS) == 0
-    (event,) = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    (event,) = [
+        json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()
+    ]
     assert event == {"event": "rollback", "number": 1, "step": 8, "to_step": 6}
     steps = [(line["split"], line["step"]) for line in record(tmp_path / "run")]
     assert steps == sorted(set(steps), key=lambda pair: (pair[1], pair[0] == "valid"))
@@ -146,9 +170,14 @@ def test_a_run_that_keeps_diverging_ends_with_a_diagnosis(tmp_path, monkeypatch,
     assert run(tmp_path / "run", **settings) == 2
     errors = capsys.readouterr().err.splitlines()
     assert any("output_bias: norm of parameters" in line for line in errors)
-    assert errors[-1].startswith("error: step 8, ") and "training diverged: 2 updates in a row" in errors[-1]
+    assert (
+        errors[-1].startswith("error: step 8, ")
+        and "training diverged: 2 updates in a row" in errors[-1]
+    )
     assert "rollbacks: 1" in errors[-1]
-    (line,) = [line for line in errors if "encoder.layers.0.self_attention: norm of parameters" in line]
+    (line,) = [
+        line for line in errors if "encoder.layers.0.self_attention: norm of parameters" in line
+    ]
     assert line.endswith("of gradients nan")
     assert not (tmp_path / "run" / "complete.json").exists()
     # A new start ends in the same way.

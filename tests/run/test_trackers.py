@@ -1,4 +1,6 @@
-"""Trackers: their names and packages, runs of W&B and MLflow that later starts continue, and failures."""
+"""Trackers: their names and packages, runs of W&B and MLflow that later starts continue, and
+failures.
+"""
 
 import importlib.util
 import json
@@ -22,7 +24,9 @@ from transformer.training.progress import Progress
 from transformer.workdir import Workdir
 
 # SQLAlchemy's, of MLflow's tables.
-pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated:DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The ``noload`` loader strategy is deprecated:DeprecationWarning"
+)
 
 ABOUT = {"training__note": "why", "training__tags": ("ablation", "de-en")}
 
@@ -30,14 +34,22 @@ ABOUT = {"training__note": "why", "training__tags": ("ablation", "de-en")}
 @pytest.fixture(autouse=True)
 def offline(monkeypatch):
     """Lets no tracker reach for a network, whatever the environment says."""
-    for name in ("WANDB_NAME", "WANDB_PROJECT", "WANDB_RUN_ID", "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
+    for name in (
+        "WANDB_NAME",
+        "WANDB_PROJECT",
+        "WANDB_RUN_ID",
+        "MLFLOW_TRACKING_URI",
+        "MLFLOW_EXPERIMENT_NAME",
+    ):
         monkeypatch.delenv(name, raising=False)
     for name, value in {"WANDB_MODE": "offline", "WANDB_ERROR_REPORTING": "false"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
 
 
-def track(folder: Path, names: str, done: int, steps: tuple[int, ...], rollback: int | None = None) -> None:
+def track(
+    folder: Path, names: str, done: int, steps: tuple[int, ...], rollback: int | None = None
+) -> None:
     """Records training lines of these steps in a start from the checkpoint of step `done`."""
     config = tiny.tiny_config(training__trackers=names, **ABOUT)
     with Recorder(Workdir(folder), config) as recorder:
@@ -50,7 +62,9 @@ def track(folder: Path, names: str, done: int, steps: tuple[int, ...], rollback:
 
 
 def wandb_records(path: Path) -> Iterator[object]:
-    """Yields the records of an offline run: a header of 7 bytes, then checksum, length, type and content of each."""
+    """Yields the records of an offline run: a header of 7 bytes, then checksum, length, type and
+    content of each.
+    """
     from wandb.proto.wandb_internal_pb2 import Record
 
     content = path.read_bytes()[7:]
@@ -65,8 +79,13 @@ def wandb_records(path: Path) -> Iterator[object]:
 
 def points_of(start: list) -> list[dict]:
     """Returns the points among the records of an offline run, each with its values by name."""
-    lines = [record.history.item for record in start if record.WhichOneof("record_type") == "history"]
-    return [{(item.key or item.nested_key[0]): json.loads(item.value_json) for item in line} for line in lines]
+    lines = [
+        record.history.item for record in start if record.WhichOneof("record_type") == "history"
+    ]
+    return [
+        {(item.key or item.nested_key[0]): json.loads(item.value_json) for item in line}
+        for line in lines
+    ]
 
 
 def test_a_later_start_continues_the_run_of_wandb(tmp_path, capfd, monkeypatch):
@@ -80,7 +99,10 @@ def test_a_later_start_continues_the_run_of_wandb(tmp_path, capfd, monkeypatch):
     assert capfd.readouterr().out == ""
     assert {path.name for path in tmp_path.iterdir()} == {"run"}
     recorded = json.loads((tmp_path / "run" / "trackers.json").read_text())
-    starts = [list(wandb_records(path)) for path in sorted((tmp_path / "run" / "wandb").glob("offline-*/*.wandb"))]
+    starts = [
+        list(wandb_records(path))
+        for path in sorted((tmp_path / "run" / "wandb").glob("offline-*/*.wandb"))
+    ]
     for start, steps in zip(starts, ([1, 2, 3], [3, 4]), strict=True):
         run = next(record.run for record in start if record.WhichOneof("record_type") == "run")
         assert (run.run_id, run.display_name, run.notes) == (recorded["wandb"], "run", "why")
@@ -112,15 +134,21 @@ def test_wandb_has_all_points_of_a_run_that_was_killed(tmp_path):
     wait_until(lambda: path.stat().st_mtime < time.time() - 2, 30)  # the process of W&B ends
     track(tmp_path, "wandb", 30, (31,))
     wandb.teardown()
-    starts = [points_of(list(wandb_records(path))) for path in tmp_path.glob("wandb/offline-*/*.wandb")]
+    starts = [
+        points_of(list(wandb_records(path))) for path in tmp_path.glob("wandb/offline-*/*.wandb")
+    ]
     assert {point["step"] for start in starts for point in start} == set(range(1, 32))
 
 
 def test_a_start_draws_the_last_minute_again_in_wandb(monkeypatch):
     drawn = []
     monkeypatch.setattr(trackers.WeightsAndBiases, "__init__", lambda self: None)
-    monkeypatch.setattr(trackers.WeightsAndBiases, "draw", lambda self, line: drawn.append(line["step"]))
-    trackers.WeightsAndBiases().start(7, [{"step": step, "seconds": 25.0 * step} for step in range(1, 7)])
+    monkeypatch.setattr(
+        trackers.WeightsAndBiases, "draw", lambda self, line: drawn.append(line["step"])
+    )
+    trackers.WeightsAndBiases().start(
+        7, [{"step": step, "seconds": 25.0 * step} for step in range(1, 7)]
+    )
     assert drawn == [4, 5, 6]
     trackers.WeightsAndBiases().start(1, [])
 
@@ -143,9 +171,18 @@ def test_a_later_start_continues_the_run_of_mlflow(tmp_path, capfd, monkeypatch)
     (run,) = client.search_runs(["0"])
     assert run.info.run_id == json.loads((tmp_path / "run" / "trackers.json").read_text())["mlflow"]
     assert (run.info.run_name, run.info.status) == ("run", "KILLED")
-    assert (run.data.tags["mlflow.note.content"], run.data.tags["tags"]) == ("why", "ablation de-en")
-    assert run.data.params["model.d_model"] == "8" and run.data.params["training.tags"] == "('ablation', 'de-en')"
-    losses = [(point.step, point.value) for point in client.get_metric_history(run.info.run_id, "train/loss")]
+    assert (run.data.tags["mlflow.note.content"], run.data.tags["tags"]) == (
+        "why",
+        "ablation de-en",
+    )
+    assert (
+        run.data.params["model.d_model"] == "8"
+        and run.data.params["training.tags"] == "('ablation', 'de-en')"
+    )
+    losses = [
+        (point.step, point.value)
+        for point in client.get_metric_history(run.info.run_id, "train/loss")
+    ]
     assert sorted(losses) == [(step, 1 / step) for step in (1, 2, 3, 3, 4)]
     assert "train/train_tokens/__de__" in run.data.metrics
     last = tiny.tiny_config().training.steps
@@ -156,7 +193,10 @@ def test_a_later_start_continues_the_run_of_mlflow(tmp_path, capfd, monkeypatch)
     client.delete_run(run.info.run_id)
     track(tmp_path / "run", "mlflow", last, ())
     (another,) = client.search_runs(["0"])
-    assert another.info.run_id == json.loads((tmp_path / "run" / "trackers.json").read_text())["mlflow"]
+    assert (
+        another.info.run_id
+        == json.loads((tmp_path / "run" / "trackers.json").read_text())["mlflow"]
+    )
 
 
 class Failing(trackers.Tracker):
@@ -185,10 +225,14 @@ def test_a_tracker_that_fails_is_left_out_with_one_warning(tmp_path, monkeypatch
     for name, kind in {"failing": Failing, "absent": Absent}.items():
         monkeypatch.setitem(trackers.TRACKERS, name, kind)
     track(tmp_path, "failing,tensorboard,absent", 0, (1, 2, 3, 4))
-    assert [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == [1, 2, 3, 4]
+    assert [
+        json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()
+    ] == [1, 2, 3, 4]
     assert Failing.lines == 2 and len(list((tmp_path / "tensorboard").iterdir())) == 1
     absent, failing = caplog.messages
-    assert absent.startswith("The tracker absent fails and is left out (OSError: disk); the next start")
+    assert absent.startswith(
+        "The tracker absent fails and is left out (OSError: disk); the next start"
+    )
     assert failing.startswith(
         "The tracker failing fails and is left out (ConnectionError: no route to host); the next start"
     )
@@ -203,9 +247,18 @@ def test_without_trackers_the_record_is_written(tmp_path):
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        ("wandbb", "wandbb: must be empty, or names out of tensorboard, wandb, mlflow; did you mean wandb?"),
-        ("tensorboard,mlflow", "mlflow: mlflow needs a package; pip install mlflow-skinny, or leave out mlflow"),
-        ("tensorboard, wandb", "wandb: wandb needs a package; pip install wandb, or leave out wandb"),
+        (
+            "wandbb",
+            "wandbb: must be empty, or names out of tensorboard, wandb, mlflow; did you mean wandb?",
+        ),
+        (
+            "tensorboard,mlflow",
+            "mlflow: mlflow needs a package; pip install mlflow-skinny, or leave out mlflow",
+        ),
+        (
+            "tensorboard, wandb",
+            "wandb: wandb needs a package; pip install wandb, or leave out wandb",
+        ),
     ],
 )
 def test_unknown_trackers_and_missing_packages_are_refused_before_anything_is_made(
@@ -213,11 +266,14 @@ def test_unknown_trackers_and_missing_packages_are_refused_before_anything_is_ma
 ):
     find = importlib.util.find_spec
     missing = ("wandb", "mlflow")
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in missing else find(name))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name in missing else find(name)
+    )
     with pytest.raises(UserError, match="config.training.trackers="):
         trackers.check_trackers(tiny.tiny_config(training__trackers=names))
     assert tiny.run(tmp_path / "run", training__trackers=names) == 2
-    assert f"error: config.training.trackers={names.rpartition(message.partition(':')[0])[0]}{message}" in (
-        capsys.readouterr().err
+    assert (
+        f"error: config.training.trackers={names.rpartition(message.partition(':')[0])[0]}{message}"
+        in (capsys.readouterr().err)
     )
     assert not (tmp_path / "run").exists()

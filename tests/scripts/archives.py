@@ -7,7 +7,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 # By the beginning of the name; the first that fits.
-COUNTS = {"newstest2013": 6, "europarl": 40, "commoncrawl": 30, "news": 20, "rapid": 10, "undoc": 15, "giga": 25}
+COUNTS = {
+    "newstest2013": 6,
+    "europarl": 40,
+    "commoncrawl": 30,
+    "news": 20,
+    "rapid": 10,
+    "undoc": 15,
+    "giga": 25,
+}
 TEST_SENTENCES = 5
 
 
@@ -21,7 +29,9 @@ def pair(template: str, source: str) -> dict[str, bytes]:
     corpus = Path(template).name.partition(".")[0].partition("-")[0]
     count = next(count for name, count in COUNTS.items() if corpus.startswith(name))
     return {
-        template.format(language): "".join(f"{line}\n" for line in sentences(corpus, language, count)).encode()
+        template.format(language): "".join(
+            f"{line}\n" for line in sentences(corpus, language, count)
+        ).encode()
         for language in (source, "en")
     }
 
@@ -58,12 +68,19 @@ def write_archives(folder: Path) -> Path:
             for name, content in pair(template.replace("{src}", source), source).items()
         }
 
-    write_tar(folder / "training-parallel-europarl-v7.tgz", pairs("training/europarl-v7.{src}-en.{}"))
-    write_tar(folder / "training-parallel-commoncrawl.tgz", pairs("commoncrawl.{src}-en.{}"))
-    write_tar(folder / "training-parallel-nc-v9.tgz", pairs("training/news-commentary-v9.{src}-en.{}"))
-    write_tar(folder / "training-parallel-nc-v12.tgz", pairs("training/news-commentary-v12.{src}-en.{}"))
     write_tar(
-        folder / "training-parallel-nc-v13.tgz", pairs("training-parallel-nc-v13/news-commentary-v13.{src}-en.{}")
+        folder / "training-parallel-europarl-v7.tgz", pairs("training/europarl-v7.{src}-en.{}")
+    )
+    write_tar(folder / "training-parallel-commoncrawl.tgz", pairs("commoncrawl.{src}-en.{}"))
+    write_tar(
+        folder / "training-parallel-nc-v9.tgz", pairs("training/news-commentary-v9.{src}-en.{}")
+    )
+    write_tar(
+        folder / "training-parallel-nc-v12.tgz", pairs("training/news-commentary-v12.{src}-en.{}")
+    )
+    write_tar(
+        folder / "training-parallel-nc-v13.tgz",
+        pairs("training-parallel-nc-v13/news-commentary-v13.{src}-en.{}"),
     )
     write_tar(folder / "rapid2016.tgz", pairs("rapid2016.de-en.{}", ["de"]))
     write_tar(folder / "training-parallel-un.tgz", pairs("un/undoc.2000.fr-en.{}", ["fr"]))

@@ -7,7 +7,9 @@ import pytest
 
 from tests.scripts.evaluated import SENTENCES, add_evaluation, damage, make_run
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 
 
 @pytest.fixture(scope="module")
@@ -26,12 +28,18 @@ def evaluated(tmp_path):
     """Makes a workdir with one evaluation, or adds one to an existing workdir."""
 
     def make(
-        name: str, amount: float = 0.1, evaluation: str = "valid-step9", saved: dict | None = None, **changes: str
+        name: str,
+        amount: float = 0.1,
+        evaluation: str = "valid-step9",
+        saved: dict | None = None,
+        **changes: str,
     ):
         path = tmp_path / name
         if not path.exists():
             make_run(path, **changes)
-        add_evaluation(path, evaluation, damage(SENTENCES, amount, seed=len(name)), SENTENCES, **(saved or {}))
+        add_evaluation(
+            path, evaluation, damage(SENTENCES, amount, seed=len(name)), SENTENCES, **(saved or {})
+        )
         return path
 
     return make

@@ -1,4 +1,6 @@
-"""Workdirs of evaluated runs, made without training or translating, and runs of `scripts.compare` on them."""
+"""Workdirs of evaluated runs, made without training or translating, and runs of `scripts.compare`
+on them.
+"""
 
 import json
 import random
@@ -14,7 +16,22 @@ from transformer.config import loading
 from transformer.decoding import bleu
 from transformer.workdir import create_workdir
 
-WORDS = ("ein", "Mann", "Frau", "Hund", "läuft", "steht", "über", "die", "Straße", "den", "Strand", "mit", "Ball", ".")
+WORDS = (
+    "ein",
+    "Mann",
+    "Frau",
+    "Hund",
+    "läuft",
+    "steht",
+    "über",
+    "die",
+    "Straße",
+    "den",
+    "Strand",
+    "mit",
+    "Ball",
+    ".",
+)
 
 
 def make_sentences(count: int, seed: int) -> list[str]:
@@ -28,7 +45,9 @@ SENTENCES = make_sentences(20, seed=0)
 def damage(sentences: Sequence[str], amount: float, seed: int) -> list[str]:
     """Returns the sentences without a random share `amount` of their words."""
     generator = random.Random(seed)
-    return [" ".join(word for word in text.split() if generator.random() > amount) for text in sentences]
+    return [
+        " ".join(word for word in text.split() if generator.random() > amount) for text in sentences
+    ]
 
 
 def make_run(path: Path, **changes: str) -> Path:
@@ -38,8 +57,13 @@ def make_run(path: Path, **changes: str) -> Path:
     return path
 
 
-def add_evaluation(path: Path, name: str, hypotheses: Sequence[str], references: Sequence[str], **saved: Any) -> Path:
-    """Writes an evaluation as transformer.evaluate does. `saved`: changes of the JSON object, in `decoding` by key."""
+def add_evaluation(
+    path: Path, name: str, hypotheses: Sequence[str], references: Sequence[str], **saved: Any
+) -> Path:
+    """Writes an evaluation as transformer.evaluate does.
+
+    `saved`: changes of the JSON object, in `decoding` by key.
+    """
     config = loading.load(path)
     result = bleu.score(hypotheses, [references], bleu.bleu_language(config.data), bleu.METRICS) | {
         "split": "valid",
@@ -54,7 +78,9 @@ def add_evaluation(path: Path, name: str, hypotheses: Sequence[str], references:
     file.write_text(json.dumps(result | {"decoding": decoding} | saved))
     texts = {"sources": references[::-1], "hypotheses": hypotheses, "references": references}
     for kind, lines in texts.items():
-        file.with_name(f"{name}.{kind}.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        file.with_name(f"{name}.{kind}.txt").write_text(
+            "".join(f"{line}\n" for line in lines), encoding="utf-8"
+        )
     scores = "".join(f'{{"score": {-number / 4}}}\n' for number in range(len(references)))
     file.with_name(f"{name}.sentences.jsonl").write_text(scores)
     return file
@@ -63,7 +89,10 @@ def add_evaluation(path: Path, name: str, hypotheses: Sequence[str], references:
 def make_sweep(path: Path, trials: int, **task: str) -> Path:
     """Writes the record of a sweep with so many listed trials; `task` is what they share."""
     path.mkdir(exist_ok=True)
-    record = {"schema_version": folder.SCHEMA_VERSION, "trials": [{"seed": seed} for seed in range(trials)]}
+    record = {
+        "schema_version": folder.SCHEMA_VERSION,
+        "trials": [{"seed": seed} for seed in range(trials)],
+    }
     (path / "sweep.json").write_text(json.dumps(record | {"task": task}))
     return path
 

@@ -1,4 +1,6 @@
-"""Behaves as `python -m mtdata` 0.5.1 does: its options, its messages, and the files and links that it leaves."""
+"""Behaves as `python -m mtdata` 0.5.1 does: its options, its messages, and the files and links that
+it leaves.
+"""
 
 import json
 import os
@@ -19,7 +21,9 @@ RECIPE = {
 def print_codes(languages: list[str]) -> None:
     for code in languages:
         if code not in CODES:
-            raise Exception(f"Unable to find ISO 639-3 code for {code!r}. Please run\npython -m mtdata.iso\nto know it")
+            raise Exception(
+                f"Unable to find ISO 639-3 code for {code!r}. Please run\npython -m mtdata.iso\nto know it"
+            )
         print(CODES[code], "Language", sep="\t")
 
 
@@ -30,13 +34,19 @@ def get(arguments: list[str]) -> None:
     if "SLOW" in os.environ:
         time.sleep(60)
     if "DAMAGED" in os.environ:
-        print("20261123 08:00:00 ERROR    Unable to add Tiny-web-1-eng-deu: Compressed file ended", file=sys.stderr)
+        print(
+            "20261123 08:00:00 ERROR    Unable to add Tiny-web-1-eng-deu: Compressed file ended",
+            file=sys.stderr,
+        )
         raise EOFError("Compressed file ended")
     for language, word in (("eng", "sentence"), ("deu", "Satz")):
-        (out / f"train.{language}").write_text("".join(f"{word} {number}\n" for number in range(30)))
+        (out / f"train.{language}").write_text(
+            "".join(f"{word} {number}\n" for number in range(30))
+        )
         (out / "tests" / f"Tiny-news-1-deu-eng.{language}").write_text(f"{word}\n" * 4)
         (out / f"dev.{language}").symlink_to(f"tests/Tiny-news-1-deu-eng.{language}")
-        for number, name in enumerate(reversed(RECIPE["test"]), 1):  # mtdata numbers them in the order of a set
+        # mtdata numbers them in the order of a set
+        for number, name in enumerate(reversed(RECIPE["test"]), 1):
             lines = 2 if language == os.environ.get("SHORT") else 3
             (out / "tests" / f"{name}.{language}").write_text(f"{word} of {name}\n" * lines)
             (out / f"test{number}.{language}").symlink_to(f"tests/{name}.{language}")

@@ -20,7 +20,9 @@ def workdir(tmp_path_factory):
 
 @pytest.fixture
 def aligned(workdir, monkeypatch, capsys):
-    def aligned(*flags: str, text: str = "".join(f"{source} ||| {target}\n" for source, target in PAIRS)):
+    def aligned(
+        *flags: str, text: str = "".join(f"{source} ||| {target}\n" for source, target in PAIRS)
+    ):
         """Returns the exit code, the output and the log of the command."""
         monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(text.encode())))
         code = run(align, f"--workdir={workdir}", *flags)
@@ -39,19 +41,28 @@ def test_each_line_has_the_links_of_the_chosen_head(workdir, aligned):
     model = transformer.load(workdir)
     code, out, _ = aligned("--heads=1.2")
     links = [word_links(model.attention(*pair), [(0, 1)]) for pair in PAIRS]
-    expected = [" ".join(f"{s}-{t}" for t, s in sorted((t, s) for s, t in linked)) for linked in links]
+    expected = [
+        " ".join(f"{s}-{t}" for t, s in sorted((t, s) for s, t in linked)) for linked in links
+    ]
     assert code == 0 and out.splitlines() == expected
     assert [len(linked) for linked in links] == [2, 3, 0]
 
 
 def test_the_guided_heads_are_the_default_and_need_no_file_of_links(tmp_path, monkeypatch, capsys):
     (tmp_path / "links").write_text("0-0\n" * 100)
-    settings = {"data.mixture": f"('alignments={tmp_path / 'links'}',)", "training.guided_heads": "1.2"}
-    guided = make_workdir(tmp_path / "run", **settings | {"model.attention_implementation": "plain"})
+    settings = {
+        "data.mixture": f"('alignments={tmp_path / 'links'}',)",
+        "training.guided_heads": "1.2",
+    }
+    guided = make_workdir(
+        tmp_path / "run", **settings | {"model.attention_implementation": "plain"}
+    )
     (tmp_path / "links").unlink()
     outputs = []
     for flags in ([], ["--heads=1.2"], ["--heads=1.1"]):
-        monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"1 2 3 4 ||| 4 3 2 1\n")))
+        monkeypatch.setattr(
+            "sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"1 2 3 4 ||| 4 3 2 1\n"))
+        )
         assert run(align, f"--workdir={guided}", *flags) == 0
         outputs.append(capsys.readouterr().out)
     assert outputs[0] == outputs[1] != outputs[2]
@@ -74,11 +85,23 @@ def test_unknown_words_in_a_row_are_one_token(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("flags", "text", "message"),
     [
-        (["--heads=2.1"], "1 ||| 2\n", "--heads=2.1: must be average, or LAYER.HEAD from 1.1 to 1."),
+        (
+            ["--heads=2.1"],
+            "1 ||| 2\n",
+            "--heads=2.1: must be average, or LAYER.HEAD from 1.1 to 1.",
+        ),
         (["--heads=first"], "1 ||| 2\n", "--heads=first: must be average"),
         (["--heads=average"], "1 ||| 2\n1 2\n", "line 2: has no ||| between source and target"),
-        (["--heads=average"], f"1 ||| {'2 ' * 30}\n", "line 1: target: has 31 tokens including end-of-sentence"),
-        (["--heads=average"], "1 ||| 2\u00a03\n", "line 1: '2\\xa03' has 1 words between spaces and 2 in its tokens"),
+        (
+            ["--heads=average"],
+            f"1 ||| {'2 ' * 30}\n",
+            "line 1: target: has 31 tokens including end-of-sentence",
+        ),
+        (
+            ["--heads=average"],
+            "1 ||| 2\u00a03\n",
+            "line 1: '2\\xa03' has 1 words between spaces and 2 in its tokens",
+        ),
         (["--gold={}"], "1 ||| 2\n", "line 2: 1/1 is not a link such as 0-1"),
         (["--gold=absent"], "1 ||| 2\n", "absent: No such file"),
     ],

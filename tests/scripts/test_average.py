@@ -1,4 +1,6 @@
-"""The command `scripts.average`: a mean of checkpoints that all commands take, and runs that it leaves as they are."""
+"""The command `scripts.average`: a mean of checkpoints that all commands take, and runs that it
+leaves as they are.
+"""
 
 import json
 from pathlib import Path
@@ -33,7 +35,11 @@ def averaged(workdir, tmp_path_factory) -> Path:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def error(capsys, module, *flags: str) -> str:
@@ -45,9 +51,15 @@ def error(capsys, module, *flags: str) -> str:
 
 def test_the_parameters_are_the_mean(workdir, averaged):
     models = trained.load([str(averaged)], "best", 1, [])
-    parameters = [trained.load([str(workdir)], step, 1, []).parameters[0] for step in ("10", "20", "30")]
-    mean = jax.tree.map(lambda *leaves: np.mean(np.stack(leaves).astype(np.float64), axis=0), *parameters)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), models.parameters[0], mean)
+    parameters = [
+        trained.load([str(workdir)], step, 1, []).parameters[0] for step in ("10", "20", "30")
+    ]
+    mean = jax.tree.map(
+        lambda *leaves: np.mean(np.stack(leaves).astype(np.float64), axis=0), *parameters
+    )
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), models.parameters[0], mean
+    )
     assert models.checkpoints == (trained.Checkpoint(str(averaged), 30, (10, 20, 30)),)
     # Bit for bit those of --average.
     direct = trained.load([str(workdir)], "last", 3, []).parameters[0]
@@ -57,7 +69,10 @@ def test_the_parameters_are_the_mean(workdir, averaged):
 @pytest.mark.slow
 def test_evaluating_it_gives_the_result_of_average(workdir, averaged, capsys):
     results = []
-    for flags in ((f"--workdir={averaged}",), (f"--workdir={workdir}", "--checkpoint=last", "--average=3")):
+    for flags in (
+        (f"--workdir={averaged}",),
+        (f"--workdir={workdir}", "--checkpoint=last", "--average=3"),
+    ):
         assert run(evaluate, *flags) == 0
         results.append(json.loads(capsys.readouterr().out))
     mean, direct = results
@@ -68,12 +83,23 @@ def test_evaluating_it_gives_the_result_of_average(workdir, averaged, capsys):
 
 def test_the_run_is_not_changed(workdir, tmp_path):
     before = contents(workdir)
-    assert run(average, f"--workdir={workdir}", "--average=2", "--checkpoint=20", f"--output={tmp_path / 'mean'}") == 0
+    assert (
+        run(
+            average,
+            f"--workdir={workdir}",
+            "--average=2",
+            "--checkpoint=20",
+            f"--output={tmp_path / 'mean'}",
+        )
+        == 0
+    )
     assert contents(workdir) == before
     (checkpoint,) = trained.load([str(tmp_path / "mean")], "last", 1, []).checkpoints
     assert checkpoint.averaged == (10, 20)
     (tmp_path / "mean" / "averaged.json").write_text("{")
-    assert "averaged.json: damaged" in refusal(trained.load, [str(tmp_path / "mean")], "last", 1, [])
+    assert "averaged.json: damaged" in refusal(
+        trained.load, [str(tmp_path / "mean")], "last", 1, []
+    )
 
 
 def test_the_output_is_beside_the_run_unless_named(tmp_path, capsys):
@@ -100,10 +126,18 @@ def test_mistakes_are_errors_of_one_line(workdir, averaged, tmp_path, capsys):
     output = f"--output={tmp_path / 'mean'}"
     line = error(capsys, average, f"--workdir={workdir}", "--average=4", output)
     assert f"every 10 steps up to 30; {workdir} has 10, 20, 30: average at most 3" in line
-    assert "up to 10;" in error(capsys, average, f"--workdir={workdir}", "--average=2", "--checkpoint=10", output)
-    assert "--average: 0: must be at least 1" in error(capsys, average, f"--workdir={workdir}", "--average=0", output)
-    assert f"--workdir={workdir}s: no such folder" in error(capsys, average, f"--workdir={workdir}s", output)
-    assert "exists; delete it" in error(capsys, average, f"--workdir={workdir}", f"--output={averaged}")
+    assert "up to 10;" in error(
+        capsys, average, f"--workdir={workdir}", "--average=2", "--checkpoint=10", output
+    )
+    assert "--average: 0: must be at least 1" in error(
+        capsys, average, f"--workdir={workdir}", "--average=0", output
+    )
+    assert f"--workdir={workdir}s: no such folder" in error(
+        capsys, average, f"--workdir={workdir}s", output
+    )
+    assert "exists; delete it" in error(
+        capsys, average, f"--workdir={workdir}", f"--output={averaged}"
+    )
     (tmp_path / "file").touch()
     flags = (f"--workdir={workdir}", "--average=1", f"--output={tmp_path}/file/mean")
     assert f"--output={tmp_path}/file: cannot be made" in error(capsys, average, *flags)
@@ -117,5 +151,7 @@ def test_nothing_is_left_of_a_mean_that_fails(tmp_path, capsys, monkeypatch):
         assert "the disk is full" in error(capsys, average, f"--workdir={workdir}", "--average=3")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "run"]
     (workdir / "checkpoints" / "20" / "checkpoint.json").write_text("{")
-    assert "checkpoint cannot be read" in error(capsys, average, f"--workdir={workdir}", "--average=3")
+    assert "checkpoint cannot be read" in error(
+        capsys, average, f"--workdir={workdir}", "--average=3"
+    )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "run"]

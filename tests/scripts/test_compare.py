@@ -10,7 +10,16 @@ from sacrebleu.metrics import CHRF
 from scripts import compare
 from tests.checkpoints import workdirs as untrained
 from tests.checkpoints.workdirs import run
-from tests.scripts.evaluated import SENTENCES, add_evaluation, damage, error, file, make_run, make_sweep, result
+from tests.scripts.evaluated import (
+    SENTENCES,
+    add_evaluation,
+    damage,
+    error,
+    file,
+    make_run,
+    make_sweep,
+    result,
+)
 from transformer import evaluate
 from transformer.support.environment import CONTENTS, TRAINING_CORPUS
 from transformer.workdir import Workdir
@@ -20,13 +29,18 @@ def test_runs_that_differ_only_in_seed_and_place_are_one_system(evaluated, capsy
     argv = [
         evaluated("b", 0.2, model__dropout="0.3"),
         evaluated("a", 0.1, seed="1"),
-        evaluated("aa", 0.3, seed="7", data__path="elsewhere", mesh__fsdp="2", training__log_every="7"),
+        evaluated(
+            "aa", 0.3, seed="7", data__path="elsewhere", mesh__fsdp="2", training__log_every="7"
+        ),
     ]
     comparison = result(capsys, *argv)
     assert comparison["settings"] == {"model.dropout": {"A": 0.3, "B": 0.1}}
     first, second = comparison["systems"]
     assert first["label"] == "A"
-    assert [(scores["workdir"], scores["seed"]) for scores in second["runs"]] == [(str(argv[1]), 1), (str(argv[2]), 7)]
+    assert [(scores["workdir"], scores["seed"]) for scores in second["runs"]] == [
+        (str(argv[1]), 1),
+        (str(argv[2]), 7),
+    ]
     saved = [json.loads(file(path).read_text()) for path in argv]
     about = functools.partial(pytest.approx, rel=5e-6)  # numbers have six digits
     for name in ("bleu", "chrf", "bleu_lowercase_tokenized"):
@@ -37,12 +51,18 @@ def test_runs_that_differ_only_in_seed_and_place_are_one_system(evaluated, capsy
         assert first[name]["mean"] == about(saved[0][name]) and first[name]["spread"] is None
     (difference,) = comparison["differences"]
     assert (difference["baseline"], difference["system"]) == ("A", "B")
-    assert difference["bleu"]["difference"] == pytest.approx(second["bleu"]["mean"] - first["bleu"]["mean"], abs=2e-4)
+    assert difference["bleu"]["difference"] == pytest.approx(
+        second["bleu"]["mean"] - first["bleu"]["mean"], abs=2e-4
+    )
 
 
 def test_one_system_has_no_difference(evaluated, capsys):
     comparison = result(capsys, evaluated("a", seed="1"), evaluated("aa", seed="2"))
-    assert len(comparison["systems"]) == 1 and comparison["settings"] == {} and comparison["differences"] == []
+    assert (
+        len(comparison["systems"]) == 1
+        and comparison["settings"] == {}
+        and comparison["differences"] == []
+    )
 
 
 def test_a_sweep_stands_for_its_complete_trials(evaluated, tmp_path, capsys):
@@ -70,7 +90,10 @@ def test_a_sweep_stands_for_its_complete_trials(evaluated, tmp_path, capsys):
 def test_the_notes_and_tags_of_runs_stand_beside_their_scores(evaluated, capsys):
     noted = evaluated("a", training__note="with tied tables", training__tags="('ablation', 'v2')")
     comparison = result(capsys, noted, evaluated("bb", model__dropout="0.3"))
-    assert [system["runs"][0]["note"] for system in comparison["systems"]] == ["with tied tables #ablation #v2", ""]
+    assert [system["runs"][0]["note"] for system in comparison["systems"]] == [
+        "with tied tables #ablation #v2",
+        "",
+    ]
     assert comparison["settings"].keys() == {"model.dropout"}
     assert run(compare, str(noted)) == 0
     assert "with tied tables" in capsys.readouterr().out
@@ -84,7 +107,9 @@ def run_with(path: Path, commit: str, changes: bool = False) -> None:
 
 
 def test_repeated_seeds_are_separated_by_code_step_or_evaluation(evaluated, tmp_path, capsys):
-    old, *new = [evaluated(name, seed=seed) for name, seed in (("a", "0"), ("bb", "1"), ("ccc", "0"))]
+    old, *new = [
+        evaluated(name, seed=seed) for name, seed in (("a", "0"), ("bb", "1"), ("ccc", "0"))
+    ]
     for path, commit in ((old, "old"), (new[0], "new"), (new[1], "new")):
         run_with(path, commit)
     comparison = result(capsys, old, *new)
@@ -118,7 +143,10 @@ def test_runs_on_other_data_are_another_system(evaluated, capsys):
 
 def test_the_code_of_all_starts_is_named(evaluated, capsys):
     path = evaluated("a")
-    environment = json.loads((path / "environment.json").read_text()) | {"commit": "old", "uncommitted_changes": False}
+    environment = json.loads((path / "environment.json").read_text()) | {
+        "commit": "old",
+        "uncommitted_changes": False,
+    }
     starts = [{"commit": "old"}, {"commit": "new", "uncommitted_changes": True}]
     (path / "environment.json").write_text(json.dumps(environment | {"resumed": starts}))
     assert result(capsys, path)["systems"][0]["runs"][0]["commit"] == "old, then new+"
@@ -161,7 +189,10 @@ def test_text_has_all_parts_and_whole_sentences(evaluated, tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert f"  reference  {references[-1]}" in lines and f"  B seed 0   {references[-1]}" in lines
     assert "  B seed 4   kurz" in lines and sum(line.startswith("line ") for line in lines) == 1
-    assert lines[0] == "valid, 20 sentences; beam 4, alpha 0.6, step 9" and "model.dropout  0.1  0.3" in lines
+    assert (
+        lines[0] == "valid, 20 sentences; beam 4, alpha 0.6, step 9"
+        and "model.dropout  0.1  0.3" in lines
+    )
     assert {line.split()[0] for line in lines[-3:]} == {"bleu", "chrf", "bleu_lowercase_tokenized"}
     assert run(compare, *argv, "--samples=40", "--sentences=0") == 0
     assert "reference  " not in capsys.readouterr().out
@@ -173,7 +204,9 @@ def test_one_run_is_shown_with_its_worst_sentences(evaluated, capsys):
     assert comparison["differences"] == []
     assert len(comparison["worst"]) == 3
     worst = result(capsys, path, "--sentences=20")["worst"]
-    hypotheses = file(path).with_name("valid-step9.hypotheses.txt").read_text(encoding="utf-8").splitlines()
+    hypotheses = (
+        file(path).with_name("valid-step9.hypotheses.txt").read_text(encoding="utf-8").splitlines()
+    )
     pairs = zip(hypotheses, ([text] for text in SENTENCES), strict=True)
     expected = sorted(CHRF().sentence_score(*pair).score for pair in pairs)
     assert [sentence["chrf"] for sentence in worst] == pytest.approx(expected, rel=1e-5)
@@ -245,9 +278,21 @@ def test_evaluations_of_other_text_are_refused(pair, evaluated, tmp_path, capsys
         ("evaluations/valid-step9.json", "{", "valid-step9.json: damaged"),
         ("evaluations/valid-step9.json", "[]", "valid-step9.json: damaged (TypeError"),
         ("evaluations/valid-step9.json", "{}", "valid-step9.json: damaged (KeyError: 'split')"),
-        ("evaluations/valid-step9.json", '{"split": 3}', "valid-step9.json: damaged (TypeError: split=3)"),
-        ("evaluations/valid-step9.references.txt", None, "valid-step9.references.txt: No such file"),
-        ("evaluations/valid-step9.hypotheses.txt", "ein\n", "valid-step9.hypotheses.txt: has 1 lines, must have 20"),
+        (
+            "evaluations/valid-step9.json",
+            '{"split": 3}',
+            "valid-step9.json: damaged (TypeError: split=3)",
+        ),
+        (
+            "evaluations/valid-step9.references.txt",
+            None,
+            "valid-step9.references.txt: No such file",
+        ),
+        (
+            "evaluations/valid-step9.hypotheses.txt",
+            "ein\n",
+            "valid-step9.hypotheses.txt: has 1 lines, must have 20",
+        ),
         ("environment.json", "", "environment.json: damaged"),
         ("environment.json", "[]", "environment.json: damaged"),
         ("config.json", "{", "config.json: damaged ("),

@@ -13,7 +13,11 @@ AVERAGED, GREEDY, WIDE = "valid-step9-average5", "valid-step9-beam_size1", "vali
 
 
 def compared(comparison: dict) -> list[str]:
-    return [evaluated_run["evaluation"] for system in comparison["systems"] for evaluated_run in system["runs"]]
+    return [
+        evaluated_run["evaluation"]
+        for system in comparison["systems"]
+        for evaluated_run in system["runs"]
+    ]
 
 
 def test_flags_choose_among_several_evaluations(evaluated, capsys):
@@ -21,7 +25,11 @@ def test_flags_choose_among_several_evaluations(evaluated, capsys):
         path = evaluated(name, model__dropout="0.3" if name == "b" else "0.1")
         evaluated(name, evaluation=AVERAGED, saved={"averaged": 5})
         evaluated(name, evaluation=GREEDY, saved={"decoding": {"beam_size": 1}})
-        evaluated(name, evaluation=f"{AVERAGED}-beam_size1", saved={"averaged": 5, "decoding": {"beam_size": 1}})
+        evaluated(
+            name,
+            evaluation=f"{AVERAGED}-beam_size1",
+            saved={"averaged": 5, "decoding": {"beam_size": 1}},
+        )
         evaluated(name, evaluation="test-step9", saved={"split": "test"})
     a, b = path.with_name("a"), path
     evaluated("a", evaluation=WIDE, saved={"decoding": {"beam_size": 8}})
@@ -47,35 +55,57 @@ def test_the_direction_and_the_average_are_those_of_the_run(evaluated, capsys):
     for name in ("c", "d"):  # the mean of five checkpoints is the only one of these
         dropout = "0.3" if name == "d" else "0.1"
         path = evaluated(name, evaluation=AVERAGED, model__dropout=dropout, saved={"averaged": 5})
-        evaluated(name, evaluation=f"{AVERAGED}-beam_size1", saved={"averaged": 5, "decoding": {"beam_size": 1}})
+        evaluated(
+            name,
+            evaluation=f"{AVERAGED}-beam_size1",
+            saved={"averaged": 5, "decoding": {"beam_size": 1}},
+        )
         (path / "averaged.json").write_text("{}")
     assert compared(result(capsys, path.with_name("c"), path)) == [AVERAGED] * 2
 
 
 def test_a_language_model_is_refused_with_the_reason(evaluated, tmp_path, capsys):
-    keys = {"training__objective": "causal_lm", "data__source_language": "", "checkpoint__best_metric": "loss"}
+    keys = {
+        "training__objective": "causal_lm",
+        "data__source_language": "",
+        "checkpoint__best_metric": "loss",
+    }
     model = make_run(tmp_path / "lm", **keys, training__eval_bleu="false")
     line = error(capsys, evaluated("a"), model)
-    assert f"{model}: a language model has no scores of translations; transformer.evaluate prints its own" in line
+    assert (
+        f"{model}: a language model has no scores of translations; transformer.evaluate prints its own"
+        in line
+    )
 
 
 def test_the_data_of_another_run_are_another_text(evaluated, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name, data in (("a", "lo"), ("b", tmp_path / "lo")):
         path = evaluated(name, model__dropout="0.3" if name == "b" else "0.1")
-        evaluated(name, evaluation="test-of-lo-step9", saved={"split": None, "data": f"test of {data}"})
+        evaluated(
+            name, evaluation="test-of-lo-step9", saved={"split": None, "data": f"test of {data}"}
+        )
     flags = ["--split=test", "--data=lo"]
     comparison = result(capsys, "a", "b", *flags)
     assert (
-        compared(comparison) == ["test-of-lo-step9"] * 2 and compared(result(capsys, "a", "b")) == ["valid-step9"] * 2
+        compared(comparison) == ["test-of-lo-step9"] * 2
+        and compared(result(capsys, "a", "b")) == ["valid-step9"] * 2
     )
     assert comparison["text"] == "test of lo" and list(comparison["settings"]) == ["model.dropout"]
     line = error(capsys, "a", "b", "--split=test", "--data=other")
-    assert "a: has no evaluation with --split=test --data=other (it has test-of-lo-step9, valid-step9)" in line
+    assert (
+        "a: has no evaluation with --split=test --data=other (it has test-of-lo-step9, valid-step9)"
+        in line
+    )
     # The name of a file is in the first line.
     for name in ("a", "b"):
-        evaluated(name, evaluation="set", saved={"split": None, "data": None, "source": "texts/set.en"})
-    assert run(compare, str(file(path, "set")), str(file(path.with_name("a"), "set")), "--samples=40") == 0
+        evaluated(
+            name, evaluation="set", saved={"split": None, "data": None, "source": "texts/set.en"}
+        )
+    assert (
+        run(compare, str(file(path, "set")), str(file(path.with_name("a"), "set")), "--samples=40")
+        == 0
+    )
     assert capsys.readouterr().out.startswith("texts/set.en, 20 sentences; ")
 
 
@@ -86,7 +116,10 @@ def test_a_file_names_its_evaluation(evaluated, capsys):
     assert compared(comparison) == [GREEDY, "valid-step9"]
     assert comparison["settings"] == {"decoding.beam_size": {"A": 1, "B": 4}}
     # Flags choose among the evaluations of a workdir.
-    assert compared(result(capsys, file(path, GREEDY), path, "--decoding.beam_size=4")) == [GREEDY, "valid-step9"]
+    assert compared(result(capsys, file(path, GREEDY), path, "--decoding.beam_size=4")) == [
+        GREEDY,
+        "valid-step9",
+    ]
 
 
 def test_an_evaluation_outside_the_workdirs_names_its_run(evaluated, tmp_path, capsys):
@@ -105,8 +138,12 @@ def test_an_evaluation_outside_the_workdirs_names_its_run(evaluated, tmp_path, c
     ]
     assert compared(result(capsys, folder / "bb.json")) == ["bb"]
     saved = json.loads((folder / "a.json").read_text())
-    (folder / "a.json").write_text(json.dumps(saved | {"models": [{"workdir": str(tmp_path / "moved")}]}))
-    assert f"{folder / 'a.json'}: its run={tmp_path / 'moved'}: no such folder" in error(capsys, folder / "a.json")
+    (folder / "a.json").write_text(
+        json.dumps(saved | {"models": [{"workdir": str(tmp_path / "moved")}]})
+    )
+    assert f"{folder / 'a.json'}: its run={tmp_path / 'moved'}: no such folder" in error(
+        capsys, folder / "a.json"
+    )
     (folder / "a.json").write_text(json.dumps(saved | {"models": [{}]}))
     assert "a.json: is in no workdir, and names none" in error(capsys, folder / "a.json")
 
@@ -117,7 +154,9 @@ def test_missing_and_ambiguous_evaluations_are_refused(evaluated, capsys):
     line = error(capsys, path, other)
     assert "has 2 evaluations" in line and "valid-step20, valid-step9" in line
     assert "--checkpoint=STEP" in line and ".json" in line
-    assert error(capsys, path, other, "--average=5").endswith(f"--workdir={path} --split=valid --average=5")
+    assert error(capsys, path, other, "--average=5").endswith(
+        f"--workdir={path} --split=valid --average=5"
+    )
     line = error(capsys, path, other, "--average=5", "--decoding.beam_size=2")
     assert line.endswith(
         f"add --evaluate, or run python -m transformer.evaluate --workdir={path} --split=valid --average=5 "
@@ -136,13 +175,18 @@ def test_missing_evaluations_are_made_by_evaluate(tmp_path, capsys):
     made = f"--workdir={first} --split=valid {' '.join(flags)}"
     assert line.endswith(f"add --evaluate, or run python -m transformer.evaluate {made}")
     assert "no such folder" in error(capsys, first, tmp_path / "c", *flags, "--evaluate")
-    assert not (first / "evaluations").exists()  # flags and folders are checked before anything is translated
+    # flags and folders are checked before anything is translated
+    assert not (first / "evaluations").exists()
 
     assert run(evaluate, *made.split()) == 0
     untouched = json.loads(capsys.readouterr().out)
     name = "valid-step30-average2-beam_size3"
     assert compared(result(capsys, first, second, *flags, "--evaluate")) == [name, name]
-    assert json.loads(file(first, name).read_text()) == untouched  # with its seconds: it was not made again
+    # with its seconds: it was not made again
+    assert json.loads(file(first, name).read_text()) == untouched
     assert compared(result(capsys, first, second, "--checkpoint=30")) == [name, name]
     # The best checkpoint has none; that of 30 remains.
-    assert compared(result(capsys, first, second, "--checkpoint=best", "--evaluate")) == ["valid-step20"] * 2
+    assert (
+        compared(result(capsys, first, second, "--checkpoint=best", "--evaluate"))
+        == ["valid-step20"] * 2
+    )

@@ -1,4 +1,6 @@
-"""Models of several languages: the tag of each direction in every way to translate, and the matrix of scores."""
+"""Models of several languages: the tag of each direction in every way to translate, and the matrix
+of scores.
+"""
 
 import json
 
@@ -29,7 +31,9 @@ BACK = [("data.source_language", "out"), ("data.target_language", "in")]
 
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory):
-    """A run from "in" to "out" and back, with random parameters, and a third language without training text."""
+    """A run from "in" to "out" and back, with random parameters, and a third language without
+    training text.
+    """
     folder = tmp_path_factory.mktemp("runs")
     settings = {
         "data.source": "text",
@@ -55,7 +59,10 @@ def test_the_tag_of_the_direction_begins_each_source(workdir):
     model = transformer.load(workdir)
     assert pieces_of_source(model, "1 2") == ["▁", ">>out<<", "▁", "1", "▁", "2", "</s>"]
     back = model.with_languages("out", "in")
-    assert pieces_of_source(back, "1 2")[1] == ">>in<<" and pieces_of_source(model, "1 2")[1] == ">>out<<"
+    assert (
+        pieces_of_source(back, "1 2")[1] == ">>in<<"
+        and pieces_of_source(model, "1 2")[1] == ">>out<<"
+    )
     assert pieces_of_source(model.with_languages(target="third"), "1")[1] == ">>third<<"
     assert model.translate([""])[0][0].tokens == ()
     score = model.score([("1 2", "2 1")])[0].log_probability
@@ -85,7 +92,10 @@ def test_the_tag_is_no_word_of_the_sentence(workdir):
 
 def test_a_model_of_one_direction_refuses_another(tmp_path):
     model = transformer.load(make_workdir(tmp_path / "one"))
-    with pytest.raises(UserError, match="in-third: the model translates in-out, and no tag tells it another language"):
+    with pytest.raises(
+        UserError,
+        match="in-third: the model translates in-out, and no tag tells it another language",
+    ):
         model.with_languages(target="third")
     assert model.with_languages("in", "out").config == model.config
 
@@ -96,7 +106,9 @@ def test_a_direction_whose_corpora_have_tags_of_their_own_is_refused():
     data = with_values(base.get_config(), {"data.source": "text", "data.mixture": mixture}).data
     for code in ("de", "it"):
         check_direction(data, with_changes(data, target_language=code))
-    with pytest.raises(UserError, match="^en-fr: leave the languages out, and write >>fr<< before each source$"):
+    with pytest.raises(
+        UserError, match="^en-fr: leave the languages out, and write >>fr<< before each source$"
+    ):
         check_direction(data, with_changes(data, target_language="fr"))
 
 
@@ -112,7 +124,9 @@ def test_an_unknown_language_is_one_line_with_the_known_tags(workdir):
         transformer.load(workdir).with_languages(target="fr")
 
 
-def test_the_commands_translate_and_evaluate_another_direction(workdir, capsys, monkeypatch, tmp_path):
+def test_the_commands_translate_and_evaluate_another_direction(
+    workdir, capsys, monkeypatch, tmp_path
+):
     assert run(translate, f"--workdir={workdir}", "--target_language=fr") == 2
     assert ">>fr<<: the vocabulary has no such token" in capsys.readouterr().err
     assert run(evaluate, f"--workdir={workdir}", "--target_language=third") == 0
@@ -122,12 +136,20 @@ def test_the_commands_translate_and_evaluate_another_direction(workdir, capsys, 
         assert file.read().splitlines() == SOURCES[::-1]
     assert (result["source_language"], result["target_language"]) == ("in", "third")
     write(tmp_path / "lines.txt", ["1 2"])
-    corpus = f"--source={tmp_path / 'lines.txt'}", f"--output={tmp_path / 'translated'}", "--shard=1/1"
+    corpus = (
+        f"--source={tmp_path / 'lines.txt'}",
+        f"--output={tmp_path / 'translated'}",
+        "--shard=1/1",
+    )
     for command, flags in ((align, ()), (translate_corpus, corpus)):
         assert run(command, f"--workdir={workdir}", "--target_language=fr", *flags) == 2
         assert ">>fr<<: the vocabulary has no such token" in capsys.readouterr().err
-    identities = [translator.identity(trained.load([str(workdir)], "best", 1, given)) for given in ([], BACK)]
-    assert identities[0]["vocabulary"].endswith(" >>out<<") and identities[1]["vocabulary"].endswith(" >>in<<")
+    identities = [
+        translator.identity(trained.load([str(workdir)], "best", 1, given)) for given in ([], BACK)
+    ]
+    assert identities[0]["vocabulary"].endswith(" >>out<<") and identities[1][
+        "vocabulary"
+    ].endswith(" >>in<<")
     # Beside the other direction, and not in its place.
     assert run(evaluate, f"--workdir={workdir}", f"--output={workdir / 'evaluations'}") == 0
     evaluations = read_evaluations(Workdir(workdir))
@@ -140,7 +162,11 @@ def test_the_matrix_has_all_directions_and_marks_those_without_training(workdir,
     captured = capsys.readouterr()
     results = json.loads(captured.out)
     assert len(results) == 6
-    for pair, references in (("in-out", REFERENCES), ("out-in", SOURCES), ("out-third", SOURCES[::-1])):
+    for pair, references in (
+        ("in-out", REFERENCES),
+        ("out-in", SOURCES),
+        ("out-third", SOURCES[::-1]),
+    ):
         with open(results[pair]["references"], encoding="utf-8") as file:
             assert file.read().splitlines() == references
     rows = [line.split("│") for line in captured.err.splitlines() if line.startswith("│")]

@@ -42,22 +42,44 @@ def test_each_format_is_a_valid_file_of_the_same_size(tmp_path):
     assert "may attend" in texts(picture)
     pdf = (tmp_path / "masks.pdf").read_bytes()
     assert pdf.startswith(b"%PDF-") and pdf.rstrip().endswith(b"%%EOF")
-    assert [float(x) for x in re.search(rb"MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", pdf).groups()] == [width, height]
+    assert [float(x) for x in re.search(rb"MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", pdf).groups()] == [
+        width,
+        height,
+    ]
     png = (tmp_path / "masks.PNG").read_bytes()
     assert png.startswith(b"\x89PNG\r\n\x1a\n")
-    assert struct.unpack(">II", png[16:24]) == pytest.approx((width * 300 / 72, height * 300 / 72), abs=2)
+    assert struct.unpack(">II", png[16:24]) == pytest.approx(
+        (width * 300 / 72, height * 300 / 72), abs=2
+    )
 
 
 def test_every_figure_passes_its_flags_on(tmp_path, monkeypatch):
     drawn = {}
-    monkeypatch.setattr("scripts.charts.theme.write", lambda chart, path: drawn.setdefault(path.stem, chart))
+    monkeypatch.setattr(
+        "scripts.charts.theme.write", lambda chart, path: drawn.setdefault(path.stem, chart)
+    )
     output = lambda name: f"--output={tmp_path / name}.svg"  # noqa: E731
-    assert run(figures, "positions", output("positions"), "--length=3", "--d_model=6", "--panels=products") == 0
+    assert (
+        run(
+            figures,
+            "positions",
+            output("positions"),
+            "--length=3",
+            "--d_model=6",
+            "--panels=products",
+        )
+        == 0
+    )
     assert run(figures, "schedule", output("schedule"), "--curves=8:2,4:3", "--steps=5") == 0
     assert run(figures, "smoothing", output("smoothing"), "--smoothing=0.3") == 0
     assert {each["x"] for each in data(drawn["positions"])} == {0, 1, 2}
-    assert {(each["name"]) for each in data(drawn["schedule"])} == {"d_model 8, warm-up 2", "d_model 4, warm-up 3"}
-    assert [each["value"] for each in data(drawn["smoothing"])[:5]] == pytest.approx([0, 0.1, 0.7, 0.1, 0.1], abs=1e-6)
+    assert {(each["name"]) for each in data(drawn["schedule"])} == {
+        "d_model 8, warm-up 2",
+        "d_model 4, warm-up 3",
+    }
+    assert [each["value"] for each in data(drawn["smoothing"])[:5]] == pytest.approx(
+        [0, 0.1, 0.7, 0.1, 0.1], abs=1e-6
+    )
 
 
 @pytest.mark.slow
@@ -65,14 +87,25 @@ def test_attention_is_that_of_the_run_over_its_own_translation(tmp_path, monkeyp
     workdir = make_workdir(tmp_path / "run", steps=(10,))
     model = transformer.load(workdir)
     target = model.translate(["1 2 3"])[0][0].text
-    expected = charts.attention.draw(model.attention("1 2 3", target), part="cross", layers=[1]).to_dict()
+    expected = charts.attention.draw(
+        model.attention("1 2 3", target), part="cross", layers=[1]
+    ).to_dict()
     drawn = []
-    monkeypatch.setattr("scripts.charts.theme.write", lambda chart, path: drawn.append(chart.to_dict()))
-    command = ["attention", f"--workdir={workdir}", "--source=1 2 3", f"--output={tmp_path / 'a.pdf'}"]
+    monkeypatch.setattr(
+        "scripts.charts.theme.write", lambda chart, path: drawn.append(chart.to_dict())
+    )
+    command = [
+        "attention",
+        f"--workdir={workdir}",
+        "--source=1 2 3",
+        f"--output={tmp_path / 'a.pdf'}",
+    ]
     assert run(figures, *command, "--part=cross") == 0
     assert drawn == [expected]
     capsys.readouterr()
-    assert failure(capsys, *command, "--heads=1,9") == "heads=9: the part encoder has the heads 1, 2"
+    assert (
+        failure(capsys, *command, "--heads=1,9") == "heads=9: the part encoder has the heads 1, 2"
+    )
     assert failure(capsys, *command, f"--target={'1 ' * 30}").startswith("target: has 31 tokens")
 
 
@@ -98,16 +131,30 @@ def test_mistakes_are_one_line_and_leave_no_file(tmp_path, capsys):
         "--heads: the figure masks has no such flag; it has"
     )
     assert failure(capsys, "curves", output) == "--workdir: the figure curves needs it"
-    assert failure(capsys, "attention", output, f"--workdir={empty}") == "--source: the figure attention needs it"
+    assert (
+        failure(capsys, "attention", output, f"--workdir={empty}")
+        == "--source: the figure attention needs it"
+    )
     untrained = make_workdir(tmp_path / "untrained", steps=())
     before = files_in(tmp_path)
-    assert "has no checkpoint yet" in failure(capsys, "attention", output, f"--workdir={untrained}", "--source=1")
+    assert "has no checkpoint yet" in failure(
+        capsys, "attention", output, f"--workdir={untrained}", "--source=1"
+    )
     assert "its record has no loss" in failure(capsys, "curves", output, f"--workdir={empty}")
-    assert "no such folder" in failure(capsys, "curves", output, "--workdir", str(tmp_path / "none"), str(empty))
-    assert "one folder" in failure(capsys, "table3", output, "--workdir", str(empty), str(tmp_path / "none"))
+    assert "no such folder" in failure(
+        capsys, "curves", output, "--workdir", str(tmp_path / "none"), str(empty)
+    )
+    assert "one folder" in failure(
+        capsys, "table3", output, "--workdir", str(empty), str(tmp_path / "none")
+    )
     line = failure(capsys, "schedule", output, f"--workdir={empty}")
-    assert line == "--workdir: the figure schedule has no such flag; it has --columns, --curves, --steps"
+    assert (
+        line
+        == "--workdir: the figure schedule has no such flag; it has --columns, --curves, --steps"
+    )
     assert "D_MODEL:WARMUP" in failure(capsys, "schedule", output, "--curves=512")
-    assert "is not UTF-8" in failure(capsys, "attention", output, f"--workdir={empty}", "--source=\udcff")
+    assert "is not UTF-8" in failure(
+        capsys, "attention", output, f"--workdir={empty}", "--source=\udcff"
+    )
     assert "must be whole numbers" in failure(capsys, "attention", output, "--layers=a,b")
     assert files_in(tmp_path) == before

@@ -1,4 +1,6 @@
-"""`scripts.get_data` for mtdata and Parquet: folders that appear whole, and their record in the runs on them."""
+"""`scripts.get_data` for mtdata and Parquet: folders that appear whole, and their record in the
+runs on them.
+"""
 
 import hashlib
 import json
@@ -71,18 +73,27 @@ def test_a_recipe_becomes_a_folder_of_text(mtdata, tmp_path, capsys):
     assert record["recipe"] == "tiny_ende" and record["datasets"]["train"] == ["Tiny-web-1-eng-deu"]
     assert record["signature"] == (output / "mtdata.signature.txt").read_text()
     assert record["files"]["train.de"]["lines"] == 30
-    assert record["files"]["train.de"]["sha256"] == hashlib.sha256((output / "train.de").read_bytes()).hexdigest()
+    assert (
+        record["files"]["train.de"]["sha256"]
+        == hashlib.sha256((output / "train.de").read_bytes()).hexdigest()
+    )
     assert not any(path.is_symlink() or path.is_dir() for path in output.iterdir())
     assert list(output.parent.iterdir()) == [output]
 
 
 def test_languages_may_have_regions_that_mtdata_does_not_know(mtdata, tmp_path, capsys):
-    record = result(capsys, "--pair=en-de-AT", "--recipe=tiny_ende", f"--output={tmp_path / 'data'}", mtdata)
+    record = result(
+        capsys, "--pair=en-de-AT", "--recipe=tiny_ende", f"--output={tmp_path / 'data'}", mtdata
+    )
     assert record["languages"] == ["en", "de-AT"] and record["files"]["train.de-AT"]["lines"] == 30
 
 
 def test_datasets_are_named_one_by_one(mtdata, tmp_path, capsys):
-    flags = ("--train=Tiny-web-1-eng-deu,Tiny-wiki-1-eng-deu", "--validation=Tiny-news-1-deu-eng", mtdata)
+    flags = (
+        "--train=Tiny-web-1-eng-deu,Tiny-wiki-1-eng-deu",
+        "--validation=Tiny-news-1-deu-eng",
+        mtdata,
+    )
     record = result(capsys, "--pair=de-en", *flags, f"--output={tmp_path / 'data'}")
     assert record["datasets"] == {
         "train": ["Tiny-web-1-eng-deu", "Tiny-wiki-1-eng-deu"],
@@ -91,19 +102,30 @@ def test_datasets_are_named_one_by_one(mtdata, tmp_path, capsys):
     assert record["signature"].startswith(
         "mtdata get -l deu-eng --merge --train Tiny-web-1-eng-deu Tiny-wiki-1-eng-deu --dev Tiny-news-1-deu-eng -o"
     )
-    assert sources.read_pairs(text_data(tmp_path / "data", ("de", "en")), "valid")[0] == ["Satz"] * 4
+    assert (
+        sources.read_pairs(text_data(tmp_path / "data", ("de", "en")), "valid")[0] == ["Satz"] * 4
+    )
 
 
-def test_mistakes_and_damage_are_errors_of_one_line_and_leave_nothing(mtdata, tmp_path, capsys, monkeypatch):
+def test_mistakes_and_damage_are_errors_of_one_line_and_leave_nothing(
+    mtdata, tmp_path, capsys, monkeypatch
+):
     output = f"--output={tmp_path / 'data'}"
     recipe = ("--recipe=tiny_ende", output, mtdata)
     line = error(capsys, "--pair=en-de", "--recipe=tiny_end", output, mtdata)
     assert "--recipe=tiny_end: mtdata has no such recipe; did you mean tiny_ende?" in line
-    assert "--pair=en-fr: the recipe tiny_ende is of eng-deu, not of eng-fra" in error(capsys, "--pair=en-fr", *recipe)
+    assert "--pair=en-fr: the recipe tiny_ende is of eng-deu, not of eng-fra" in error(
+        capsys, "--pair=en-fr", *recipe
+    )
     assert "--pair=en-qq must be codes of ISO 639" in error(capsys, "--pair=en-qq", *recipe)
     for pair in ("en", "en-en", "en-de-fr", "-de", "../x-de", "pt-BR", "en-pt-BR/x"):
-        assert f"--pair={pair}: must be the codes of two languages" in error(capsys, f"--pair={pair}", *recipe)
-    for python, reason in (("/nowhere/python", "No such file"), (sys.executable, "if there is no mtdata")):
+        assert f"--pair={pair}: must be the codes of two languages" in error(
+            capsys, f"--pair={pair}", *recipe
+        )
+    for python, reason in (
+        ("/nowhere/python", "No such file"),
+        (sys.executable, "if there is no mtdata"),
+    ):
         line = error(capsys, "--pair=en-de", "--recipe=tiny_ende", output, f"--mtdata={python}")
         assert reason in line and "run make mtdata" in line
     for variable, value, message in (
@@ -120,21 +142,29 @@ def test_mistakes_and_damage_are_errors_of_one_line_and_leave_nothing(mtdata, tm
 
 def test_an_interruption_ends_mtdata_and_leaves_nothing(mtdata, tmp_path, capsys, monkeypatch):
     def interrupt() -> None:
-        wait_until(lambda: any(tmp_path.glob("*/mtdata")), 60)  # the last command, and not the quick ones before
+        # the last command, and not the quick ones before
+        wait_until(lambda: any(tmp_path.glob("*/mtdata")), 60)
         os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setenv("SLOW", "1")
     threading.Thread(target=interrupt).start()
     began = time.monotonic()
-    assert run(get_data, "--pair=en-de", "--recipe=tiny_ende", f"--output={tmp_path / 'data'}", mtdata) == 130
+    assert (
+        run(get_data, "--pair=en-de", "--recipe=tiny_ende", f"--output={tmp_path / 'data'}", mtdata)
+        == 130
+    )
     assert time.monotonic() - began < 30
     assert not list(tmp_path.iterdir())
 
 
 def test_flags_that_exclude_each_other_are_refused(tmp_path, capsys):
     output = f"--output={tmp_path / 'data'}"
-    assert "one of the arguments --recipe --train --hf --tfds is required" in error(capsys, "--pair=en-de", output)
-    assert "--hf: not allowed with argument --recipe" in error(capsys, "--pair=en-de", "--recipe=a", "--hf=b", output)
+    assert "one of the arguments --recipe --train --hf --tfds is required" in error(
+        capsys, "--pair=en-de", output
+    )
+    assert "--hf: not allowed with argument --recipe" in error(
+        capsys, "--pair=en-de", "--recipe=a", "--hf=b", output
+    )
     for flag in ("--validation=c", "--test=c"):
         assert f"{flag}: is for --train" in error(capsys, "--pair=en-de", "--hf=b", flag, output)
     assert "--pair=SOURCE-TARGET: is missing" in error(capsys, "--recipe=a", output)
@@ -151,11 +181,15 @@ def dataset(tmp_path) -> Path:
     """Returns a folder with the files of several pairs, as a dataset of the hub has."""
     folder = tmp_path / "wmt"
     for part, first in enumerate((0, 20)):
-        pairs = [{"de": f"Satz {n}", "en": f"sentence\n {n}\u2028x"} for n in range(first, first + 20)]
+        pairs = [
+            {"de": f"Satz {n}", "en": f"sentence\n {n}\u2028x"} for n in range(first, first + 20)
+        ]
         write_parquet(folder / "de-en" / f"train-0000{part}-of-00002.parquet", translation=pairs)
     rows = [{"de": "Eins", "en": "one"}, {"de": None, "en": "two"}, None]
     write_parquet(folder / "de-en" / "validation" / "0000.parquet", translation=rows)
-    write_parquet(folder / "fr-en" / "train-00000-of-00001.parquet", translation=[{"fr": "un", "en": "one"}])
+    write_parquet(
+        folder / "fr-en" / "train-00000-of-00001.parquet", translation=[{"fr": "un", "en": "one"}]
+    )
     return folder
 
 
@@ -180,22 +214,36 @@ def test_parquet_files_become_a_folder_of_text(dataset, tmp_path, capsys):
 def test_columns_may_be_languages(tmp_path, capsys):
     write_parquet(tmp_path / "set" / "test.parquet", en=["one"], fr=["un"], id=[1])
     result(capsys, "--pair=fr-en", f"--hf={tmp_path / 'set'}", f"--output={tmp_path / 'data'}")
-    assert sources.read_pairs(text_data(tmp_path / "data", ("fr", "en")), "test") == (["un"], ["one"])
+    assert sources.read_pairs(text_data(tmp_path / "data", ("fr", "en")), "test") == (
+        ["un"],
+        ["one"],
+    )
 
 
 @pytest.mark.parametrize("kind", [pyarrow.string_view(), pyarrow.large_string(), "dictionary"])
 def test_text_of_all_layouts_is_read(tmp_path, kind, capsys):
     texts = pyarrow.array(["um", "dois", "um"])
     column = texts.dictionary_encode() if kind == "dictionary" else texts.cast(kind)
-    write_parquet(tmp_path / "set" / "en-pt-BR" / "train.parquet", **{"en": ["one", "two", "one"], "pt-BR": column})
-    record = result(capsys, "--pair=en-pt-BR", f"--hf={tmp_path / 'set'}", f"--output={tmp_path / 'data'}")
+    write_parquet(
+        tmp_path / "set" / "en-pt-BR" / "train.parquet",
+        **{"en": ["one", "two", "one"], "pt-BR": column},
+    )
+    record = result(
+        capsys, "--pair=en-pt-BR", f"--hf={tmp_path / 'set'}", f"--output={tmp_path / 'data'}"
+    )
     assert record["languages"] == ["en", "pt-BR"]
     languages = ("en", "pt-BR")
-    assert sources.read_pairs(text_data(tmp_path / "data", languages), "train")[1] == ["um", "dois", "um"]
+    assert sources.read_pairs(text_data(tmp_path / "data", languages), "train")[1] == [
+        "um",
+        "dois",
+        "um",
+    ]
 
 
 def test_splits_without_pairs_are_left_out(dataset, tmp_path, capsys):
-    write_parquet(dataset / "de-en" / "test.parquet", translation=[{"de": None, "en": "hidden"}] * 2)
+    write_parquet(
+        dataset / "de-en" / "test.parquet", translation=[{"de": None, "en": "hidden"}] * 2
+    )
     (dataset / "de-en" / "validation" / "0000.parquet").unlink()
     write_parquet(
         dataset / "de-en" / "validation.parquet",
@@ -216,36 +264,51 @@ def test_splits_without_pairs_are_left_out(dataset, tmp_path, capsys):
 def test_files_of_other_splits_and_of_several_configurations_are_named(tmp_path, capsys):
     for folder in ("news-de-en", "news-en-de"):
         write_parquet(tmp_path / "set" / folder / "test" / "0000.parquet", en=["one"], de=["eins"])
-    write_parquet(tmp_path / "set" / "news-de-en" / "partial-train" / "0000.parquet", en=["one"], de=["eins"])
+    write_parquet(
+        tmp_path / "set" / "news-de-en" / "partial-train" / "0000.parquet", en=["one"], de=["eins"]
+    )
     output = f"--output={tmp_path / 'data'}"
     line = error(capsys, "--pair=en-de", f"--hf={tmp_path / 'set'}", output)
     assert "test is in several folders (news-de-en, news-en-de); name one of them" in line
     assert run(get_data, "--pair=en-de", f"--hf={tmp_path / 'set' / 'news-de-en'}", output) == 0
-    assert "partial-train/0000.parquet: is of no split that is known, and is left out" in capsys.readouterr().err
+    assert (
+        "partial-train/0000.parquet: is of no split that is known, and is left out"
+        in capsys.readouterr().err
+    )
 
 
 def test_parquet_that_cannot_be_used_leaves_nothing(dataset, tmp_path, capsys):
     output = f"--output={tmp_path / 'data'}"
-    assert "has no text of cs; it has " in error(capsys, "--pair=cs-en", f"--hf={dataset / 'de-en'}", output)
+    assert "has no text of cs; it has " in error(
+        capsys, "--pair=cs-en", f"--hf={dataset / 'de-en'}", output
+    )
     assert "no such folder; download the dataset first: hf download" in error(
         capsys, "--pair=en-de", "--hf=owner/name", output
     )
     (tmp_path / "empty").mkdir()
-    assert "no Parquet file of a split" in error(capsys, "--pair=en-de", f"--hf={tmp_path / 'empty'}", output)
+    assert "no Parquet file of a split" in error(
+        capsys, "--pair=en-de", f"--hf={tmp_path / 'empty'}", output
+    )
     second = dataset / "de-en" / "train-00001-of-00002.parquet"
     second.write_bytes(second.read_bytes()[:-20])
     line = error(capsys, "--pair=en-de", f"--hf={dataset}", output)
     assert f"{second}: cannot be read" in line and "download it again" in line
     second.unlink()
-    assert "has 1 of 2 files of train; download the others" in error(capsys, "--pair=en-de", f"--hf={dataset}", output)
+    assert "has 1 of 2 files of train; download the others" in error(
+        capsys, "--pair=en-de", f"--hf={dataset}", output
+    )
     undecodable = pyarrow.array([b"\xff"], pyarrow.binary()).cast(pyarrow.string(), safe=False)
     path = write_parquet(tmp_path / "empty" / "test.parquet", en=undecodable, de=["x"])
-    assert f"{path}: cannot be read" in error(capsys, "--pair=en-de", f"--hf={tmp_path / 'empty'}", output)
+    assert f"{path}: cannot be read" in error(
+        capsys, "--pair=en-de", f"--hf={tmp_path / 'empty'}", output
+    )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "wmt"]
 
 
 def test_a_run_copies_the_record_of_its_data(mtdata, tmp_path, capsys):
-    record = result(capsys, "--pair=en-de", "--recipe=tiny_ende", f"--output={tmp_path / 'data'}", mtdata)
+    record = result(
+        capsys, "--pair=en-de", "--recipe=tiny_ende", f"--output={tmp_path / 'data'}", mtdata
+    )
     config = tiny_config(data__source="text", data__path=str(tmp_path / "data"))
     config = ml_collections.FrozenConfigDict(config)
     create_or_check(Workdir(tmp_path / "run"), config, None)

@@ -39,7 +39,11 @@ def archives(tmp_path_factory) -> Path:
 def small_checksums(archives, monkeypatch):
     """Registers the checksums of the small archives instead of those of the real ones."""
     real = checksums.get_all_url_infos()
-    small = {url: archives / (info.filename or "") for url, info in real.items() if "statmt.org/wmt" in url}
+    small = {
+        url: archives / (info.filename or "")
+        for url, info in real.items()
+        if "statmt.org/wmt" in url
+    }
     infos = {url: checksums.compute_url_info(path) for url, path in small.items() if path.is_file()}
     monkeypatch.setattr(checksums, "get_all_url_infos", lambda: dict(infos))
     monkeypatch.setattr(dataset_builder.DatasetBuilder, "url_infos", None)
@@ -76,15 +80,24 @@ def test_a_dataset_of_wmt_is_prepared_from_its_archives(dataset, archives, tmp_p
     printed = json.loads(capsys.readouterr().out)
     is_wmt17 = "17" in dataset
     validation, test = (2016, 2017) if is_wmt17 else (2013, 2014)
-    assert printed["examples"] == {"train": TRAIN[dataset], "validation": 5 if is_wmt17 else 6, "test": 5}
+    assert printed["examples"] == {
+        "train": TRAIN[dataset],
+        "validation": 5 if is_wmt17 else 6,
+        "test": 5,
+    }
     data = base.get_config().data
     data.name, data.path = dataset, str(tmp_path / "data")
     data.target_language = dataset[-5:-3]
     texts, references = sources.read_pairs(data, "test")
-    assert sorted(references) == sorted(sentences(f"newstest{test}", data.target_language, TEST_SENTENCES))
+    assert sorted(references) == sorted(
+        sentences(f"newstest{test}", data.target_language, TEST_SENTENCES)
+    )
     # The two sides of a pair stay together.
     assert [text.replace(" en ", f" {data.target_language} ") for text in texts] == references
-    assert all(text.startswith(f"newstest{validation} en ") for text in sources.read_pairs(data, "valid")[0])
+    assert all(
+        text.startswith(f"newstest{validation} en ")
+        for text in sources.read_pairs(data, "valid")[0]
+    )
     assert "tensorflow" not in sys.modules
     assert not [path for path in (tmp_path / "data").iterdir() if path.name.startswith(".")]
 
@@ -137,7 +150,9 @@ class Response:
 
 
 @pytest.mark.usefixtures("small_checksums")
-def test_archives_are_downloaded_and_kept_only_if_they_are_whole(archives, tmp_path, capsys, monkeypatch):
+def test_archives_are_downloaded_and_kept_only_if_they_are_whole(
+    archives, tmp_path, capsys, monkeypatch
+):
     shares = {"training-parallel-nc-v13.tgz": 0.5}
 
     def get(session, url, **_):
@@ -148,21 +163,33 @@ def test_archives_are_downloaded_and_kept_only_if_they_are_whole(archives, tmp_p
     command = ("--tfds=wmt_t2t_translate/de-en", f"--output={tmp_path}")
     line = error(capsys, *command)
     assert "NonMatchingChecksumError" in line and "training-parallel-nc-v13.tgz" in line
-    kept = [path.name for path in (tmp_path / "downloads").rglob("*") if path.is_file() and path.suffix == ".tgz"]
+    kept = [
+        path.name
+        for path in (tmp_path / "downloads").rglob("*")
+        if path.is_file() and path.suffix == ".tgz"
+    ]
     assert kept and not any("nc-v13" in name for name in kept)
     assert [path.name for path in tmp_path.iterdir()] == ["downloads"]
     assert not list(tmp_path.rglob("*.tmp.*"))
     shares.clear()
     assert run(get_data, *command) == 0
-    assert json.loads(capsys.readouterr().out)["examples"]["train"] == TRAIN["wmt_t2t_translate/de-en"]
+    assert (
+        json.loads(capsys.readouterr().out)["examples"]["train"] == TRAIN["wmt_t2t_translate/de-en"]
+    )
 
 
 @pytest.mark.usefixtures("small_checksums")
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (truncate, "NonMatchingChecksumError: Artifact http://www.statmt.org/wmt13/training-parallel-europarl-v7.tgz"),
-        (Path.unlink, "ConnectionError: http://www.statmt.org/wmt13/training-parallel-europarl-v7.tgz: refused"),
+        (
+            truncate,
+            "NonMatchingChecksumError: Artifact http://www.statmt.org/wmt13/training-parallel-europarl-v7.tgz",
+        ),
+        (
+            Path.unlink,
+            "ConnectionError: http://www.statmt.org/wmt13/training-parallel-europarl-v7.tgz: refused",
+        ),
     ],
 )
 def test_a_damaged_or_missing_archive_leaves_nothing(archives, tmp_path, capsys, damage, message):
@@ -173,11 +200,15 @@ def test_a_damaged_or_missing_archive_leaves_nothing(archives, tmp_path, capsys,
     assert not [path for path in (tmp_path / "data").rglob("*") if path.name != "downloads"]
 
 
-def test_an_archive_without_a_known_checksum_may_be_damaged_too(archives, tmp_path, capsys, monkeypatch):
+def test_an_archive_without_a_known_checksum_may_be_damaged_too(
+    archives, tmp_path, capsys, monkeypatch
+):
     copied = shutil.copytree(archives, tmp_path / "archives")
     truncate(copied / "dev.tgz")
     real = checksums.get_all_url_infos()
-    small = {url: copied / (info.filename or "") for url, info in real.items() if "statmt.org/wmt" in url}
+    small = {
+        url: copied / (info.filename or "") for url, info in real.items() if "statmt.org/wmt" in url
+    }
     infos = {url: checksums.compute_url_info(path) for url, path in small.items() if path.is_file()}
     monkeypatch.setattr(checksums, "get_all_url_infos", lambda: dict(infos))
     monkeypatch.setattr(dataset_builder.DatasetBuilder, "url_infos", None)
@@ -187,10 +218,16 @@ def test_an_archive_without_a_known_checksum_may_be_damaged_too(archives, tmp_pa
 
 
 def test_mistakes_are_errors_of_one_line(archives, tmp_path, capsys):
-    assert "--tfds=wmt14_translate/xx-en: " in error(capsys, *flags("wmt14_translate/xx-en", tmp_path, archives))
-    assert "--tfds=wmt99: DatasetNotFoundError" in error(capsys, *flags("wmt99", tmp_path, archives))
+    assert "--tfds=wmt14_translate/xx-en: " in error(
+        capsys, *flags("wmt14_translate/xx-en", tmp_path, archives)
+    )
+    assert "--tfds=wmt99: DatasetNotFoundError" in error(
+        capsys, *flags("wmt99", tmp_path, archives)
+    )
     nowhere = tmp_path / "nowhere"
-    assert f"--archives={nowhere}: no such folder" in error(capsys, *flags("wmt_t2t_translate", tmp_path, nowhere))
+    assert f"--archives={nowhere}: no such folder" in error(
+        capsys, *flags("wmt_t2t_translate", tmp_path, nowhere)
+    )
     with pytest.raises(UserError, match="cannot be made"):
         (tmp_path / "file").touch()
         tfds.prepare("wmt_t2t_translate", tmp_path / "file" / "data", None)

@@ -21,12 +21,21 @@ def workdir(tmp_path_factory):
 def test_the_worst_pairs_are_printed_and_can_be_excluded(workdir, tmp_path, capsys):
     path = tmp_path / "worst.tsv"
     assert (
-        run(inspect_data, f"--workdir={workdir}", "--worst=2", "--min_tokens=0", f"--exclude={path}", "--share=0.4")
+        run(
+            inspect_data,
+            f"--workdir={workdir}",
+            "--worst=2",
+            "--min_tokens=0",
+            f"--exclude={path}",
+            "--share=0.4",
+        )
         == 0
     )
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("train.in and train.out: 5 pairs")
-    numbers = [int(line.split(":")[0].removeprefix("pair ")) for line in lines if line.startswith("pair ")]
+    numbers = [
+        int(line.split(":")[0].removeprefix("pair ")) for line in lines if line.startswith("pair ")
+    ]
     pmi = [float(line.split("PMI ")[1].split(",")[0]) for line in lines if line.startswith("pair ")]
     assert len(numbers) == 2 and pmi == sorted(pmi)
     assert run(inspect_data, f"--workdir={workdir}", "--min_tokens=99") == 0
@@ -35,11 +44,17 @@ def test_the_worst_pairs_are_printed_and_can_be_excluded(workdir, tmp_path, caps
     assert [int(number) for number, _ in listed] == sorted(numbers)
     config = loading.override(loading.load(workdir), [("data.exclude", str(path))])
     # Numbers are those of the whole data, whatever the run leaves out.
-    assert inspect_data.read_corpus(inspect_data.make_parser().parse([f"--workdir={workdir}"]), config.data)[1] == list(
-        zip(SOURCES, REFERENCES, strict=True)
-    )
-    kept = [pair for number, pair in enumerate(zip(SOURCES, REFERENCES, strict=True), start=1) if number not in numbers]
-    assert [tuple(side.decode() for side in pair) for pair in open_source(config.data, "train")] == kept
+    assert inspect_data.read_corpus(
+        inspect_data.make_parser().parse([f"--workdir={workdir}"]), config.data
+    )[1] == list(zip(SOURCES, REFERENCES, strict=True))
+    kept = [
+        pair
+        for number, pair in enumerate(zip(SOURCES, REFERENCES, strict=True), start=1)
+        if number not in numbers
+    ]
+    assert [
+        tuple(side.decode() for side in pair) for pair in open_source(config.data, "train")
+    ] == kept
 
 
 def test_the_numbers_of_a_document_run_are_those_of_the_lines(tmp_path):
@@ -47,14 +62,18 @@ def test_the_numbers_of_a_document_run_are_those_of_the_lines(tmp_path):
         (tmp_path / f"train.{language}").write_text(text)
     data = text_config(tmp_path, tmp_path / "cache").data
     data.context = 1
-    _, pairs = inspect_data.read_corpus(inspect_data.make_parser().parse([f"--workdir={tmp_path}"]), data)
+    _, pairs = inspect_data.read_corpus(
+        inspect_data.make_parser().parse([f"--workdir={tmp_path}"]), data
+    )
     assert pairs == [("a", "A"), ("", ""), ("b", "B")]
 
 
 @pytest.mark.slow
 def test_other_files_directions_and_ensembles_can_be_inspected(workdir, tmp_path, capsys):
     reverse = make_workdir(
-        tmp_path / "reverse", seed=1, **{"data.source_language": "out", "data.target_language": "in"}
+        tmp_path / "reverse",
+        seed=1,
+        **{"data.source_language": "out", "data.target_language": "in"},
     )
     (tmp_path / "a").write_text("1 2\n3\n4 5 6\n")
     (tmp_path / "b").write_text("1 2\n\n7\n")
@@ -87,7 +106,14 @@ def test_other_files_directions_and_ensembles_can_be_inspected(workdir, tmp_path
 def test_bad_input_is_one_line(workdir, tmp_path, capsys, flags, message):
     (tmp_path / "a").write_text("1\n")
     (tmp_path / "b").write_text("1\n2\n")
-    assert run(inspect_data, f"--workdir={workdir}", *(flag.format(tmp=tmp_path, run=workdir) for flag in flags)) == 2
+    assert (
+        run(
+            inspect_data,
+            f"--workdir={workdir}",
+            *(flag.format(tmp=tmp_path, run=workdir) for flag in flags),
+        )
+        == 2
+    )
     assert message.format(tmp=tmp_path) in capsys.readouterr().err
 
 
@@ -101,7 +127,8 @@ def models(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("source", "target", "ratio"), [("a b", "c d e", 1.5), ("a b c", "d", 3.0), ("a", "", math.inf), ("", "", 1.0)]
+    ("source", "target", "ratio"),
+    [("a b", "c d e", 1.5), ("a b c", "d", 3.0), ("a", "", math.inf), ("", "", 1.0)],
 )
 def test_length_ratio(source, target, ratio):
     assert length_ratio(source, target) == length_ratio(target, source) == ratio
@@ -123,7 +150,9 @@ def test_scores_are_those_of_the_models_per_token(models):
     ]
     for pair in (measured[0], measured[1], measured[3]):
         texts = (pair.source, pair.target)
-        for scores, scorer, (source, target) in zip(pair.scores, models, (texts, texts[::-1]), strict=True):
+        for scores, scorer, (source, target) in zip(
+            pair.scores, models, (texts, texts[::-1]), strict=True
+        ):
             one, without = scorer.score([(source, target), ("", target)])
             assert scores.loss == pytest.approx(-one.log_probability / len(one.tokens), rel=1e-5)
             gain = one.log_probability - without.log_probability

@@ -1,4 +1,6 @@
-"""The command `scripts.mix_pairs`: real pairs, then tagged back-translated ones, in the ratio asked for."""
+"""The command `scripts.mix_pairs`: real pairs, then tagged back-translated ones, in the ratio asked
+for.
+"""
 
 import json
 from pathlib import Path
@@ -26,28 +28,47 @@ def flags(tmp_path) -> list[str]:
     (tmp_path / "real").mkdir()
     for stem in ("train", "valid"):
         for language, texts in REAL.items():
-            (tmp_path / "real" / f"{stem}.{language}").write_text("".join(f"{text}\n" for text in texts))
+            (tmp_path / "real" / f"{stem}.{language}").write_text(
+                "".join(f"{text}\n" for text in texts)
+            )
     mono = tmp_path / "mono.de"
     mono.write_text("".join(f"{text}\n" for text, *_ in MONO))
-    request = {"files": [(str(mono), mono.stat().st_size)], "format": "parquet", "column": "text", "shards": 3}
+    request = {
+        "files": [(str(mono), mono.stat().st_size)],
+        "format": "parquet",
+        "column": "text",
+        "shards": 3,
+    }
     request |= {"model": {"languages": ["de", "en"]}}
     plan = open_plan(tmp_path / "translated", request)
     for shard in plan.shards:
         lines = enumerate(MONO[shard.start : shard.start + shard.count], start=shard.start + 1)
-        rows = [("mono.de", line, 1, text, found, 0.0, None, cut) for line, (text, found, cut) in lines]
+        rows = [
+            ("mono.de", line, 1, text, found, 0.0, None, cut) for line, (text, found, cut) in lines
+        ]
         files.write_bytes(plan.path(shard), translator.as_parquet(rows, request))
-    return ["--pair=en-de", f"--real={tmp_path / 'real'}", f"--translated={tmp_path / 'translated'}"]
+    return [
+        "--pair=en-de",
+        f"--real={tmp_path / 'real'}",
+        f"--translated={tmp_path / 'translated'}",
+    ]
 
 
 @pytest.mark.parametrize(
     ("more", "english", "german"),
     [
-        ([], ["<BT> three", "<BT> six", "<BT> seven", "<BT> eight"], ["drei", "sechs", "sieben", "acht"]),
+        (
+            [],
+            ["<BT> three", "<BT> six", "<BT> seven", "<BT> eight"],
+            ["drei", "sechs", "sieben", "acht"],
+        ),
         (["--ratio=1"], ["<BT> three", "<BT> six"], ["drei", "sechs"]),
         (["--ratio=0.5", "--tag="], ["three"], ["drei"]),
     ],
 )
-def test_real_pairs_come_first_and_translated_ones_are_tagged(flags, tmp_path, more, english, german, capsys):
+def test_real_pairs_come_first_and_translated_ones_are_tagged(
+    flags, tmp_path, more, english, german, capsys
+):
     output = tmp_path / "mixed"
     assert run(mix_pairs, *flags, f"--output={output}", *more) == 0
     record = json.loads(capsys.readouterr().out)
@@ -60,11 +81,26 @@ def test_real_pairs_come_first_and_translated_ones_are_tagged(flags, tmp_path, m
 
 
 def test_only_files_that_are_parallel_are_copied(flags, tmp_path, capsys):
-    files_of = {"mono.en": 3, "mono.de": 2, "more.en": 1, "notes.txt": 2, "wmt14.en-de.en": 2, "wmt14.en-de.de.gz": 2}
+    files_of = {
+        "mono.en": 3,
+        "mono.de": 2,
+        "more.en": 1,
+        "notes.txt": 2,
+        "wmt14.en-de.en": 2,
+        "wmt14.en-de.de.gz": 2,
+    }
     for name, lines in files_of.items():
         write(tmp_path / "real" / name, ["a"] * lines)
     assert run(mix_pairs, *flags, f"--output={tmp_path / 'mixed'}") == 0
-    names = ["data.json", "train.de", "train.en", "valid.de", "valid.en", "wmt14.en-de.de.gz", "wmt14.en-de.en"]
+    names = [
+        "data.json",
+        "train.de",
+        "train.en",
+        "valid.de",
+        "valid.en",
+        "wmt14.en-de.de.gz",
+        "wmt14.en-de.en",
+    ]
     assert sorted(path.name for path in (tmp_path / "mixed").iterdir()) == names
     logged = capsys.readouterr().err
     assert "mono is not parallel, and is left out" in logged and "more is not parallel" in logged
@@ -84,7 +120,15 @@ def test_translations_must_be_complete(flags, tmp_path, capsys):
     assert run(mix_pairs, *flags, f"--output={tmp_path / 'mixed'}") == 2
     assert "1 of 3 shards are missing" in capsys.readouterr().err
     assert not (tmp_path / "mixed").exists()
-    assert run(mix_pairs, *flags[:2], f"--translated={tmp_path / 'real'}", f"--output={tmp_path / 'mixed'}") == 2
+    assert (
+        run(
+            mix_pairs,
+            *flags[:2],
+            f"--translated={tmp_path / 'real'}",
+            f"--output={tmp_path / 'mixed'}",
+        )
+        == 2
+    )
     assert "has no plan.json; name an output of scripts.translate_corpus" in capsys.readouterr().err
     for ratio in ("0.0", "inf", "nan"):
         assert run(mix_pairs, *flags, f"--output={tmp_path / 'mixed'}", f"--ratio={ratio}") == 2
@@ -110,10 +154,14 @@ def test_a_damaged_shard_is_named(flags, tmp_path, capsys):
     assert run(mix_pairs, *flags, f"--output={tmp_path / 'mixed'}") == 2
     logged = capsys.readouterr().err
     assert f"{path}: is damaged" in logged and "1 of 3 shards are missing" in logged
-    path.write_bytes(content[:4] + b"\xff" * 300 + content[304:])  # the footer is whole, and its pages are not
+    # the footer is whole, and its pages are not
+    path.write_bytes(content[:4] + b"\xff" * 300 + content[304:])
     assert run(mix_pairs, *flags, f"--output={tmp_path / 'mixed'}") == 2
     logged = capsys.readouterr().err
-    assert f"{path}: cannot be read (" in logged and "delete it, and scripts.translate_corpus makes it again" in logged
+    assert (
+        f"{path}: cannot be read (" in logged
+        and "delete it, and scripts.translate_corpus makes it again" in logged
+    )
     assert not (tmp_path / "mixed").exists()
 
 
@@ -130,7 +178,11 @@ def test_translations_have_the_other_direction(flags, tmp_path, capsys):
     plan = tmp_path / "translated" / "plan.json"
     written = json.loads(plan.read_text())
     for languages, code in ((["de_DE", "en"], 0), (["en", "de"], 2)):
-        plan.write_text(json.dumps(written | {"request": written["request"] | {"model": {"languages": languages}}}))
+        plan.write_text(
+            json.dumps(
+                written | {"request": written["request"] | {"model": {"languages": languages}}}
+            )
+        )
         assert run(mix_pairs, *flags, f"--output={tmp_path / str(code)}") == code
     assert "is from en to de; for en-de, translate text of de into en" in capsys.readouterr().err
 
@@ -139,5 +191,6 @@ def test_empty_translations_are_no_pairs(flags, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(mix_pairs, "translated_pairs", lambda *_: iter(()))
     assert run(mix_pairs, *flags, f"--output={tmp_path / 'mixed'}") == 2
     assert (
-        "all sentences were cut or have no translation" in capsys.readouterr().err and not (tmp_path / "mixed").exists()
+        "all sentences were cut or have no translation" in capsys.readouterr().err
+        and not (tmp_path / "mixed").exists()
     )

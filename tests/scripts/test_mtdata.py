@@ -1,4 +1,7 @@
-"""`scripts.get_data` with the real mtdata, on a local index, recipe and archives. It needs `make mtdata`."""
+"""`scripts.get_data` with the real mtdata, on a local index, recipe and archives.
+
+It needs `make mtdata`.
+"""
 
 import functools
 import gzip
@@ -49,7 +52,9 @@ class Server(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def served(tmp_path, monkeypatch) -> Iterator[Path]:
-    """Yields a folder that a local server serves; the current folder has the index and the recipe of its files."""
+    """Yields a folder that a local server serves; the current folder has the index and the recipe
+    of its files.
+    """
     folder = tmp_path / "served"
     folder.mkdir()
     for name, count in (("web", 50), ("tests", 5)):
@@ -60,9 +65,13 @@ def served(tmp_path, monkeypatch) -> Iterator[Path]:
             member = tarfile.TarInfo(f"dev/news.{language}")
             member.size = len(text)
             archive.addfile(member, io.BytesIO(text.encode()))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Server, directory=folder)) as server:
+    with http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(Server, directory=folder)
+    ) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        (tmp_path / "mtdata_local.py").write_text(INDEX.format(url=f"http://127.0.0.1:{server.server_port}"))
+        (tmp_path / "mtdata_local.py").write_text(
+            INDEX.format(url=f"http://127.0.0.1:{server.server_port}")
+        )
         (tmp_path / "mtdata.recipes.local.yml").write_text(RECIPE)
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("MTDATA", str(tmp_path / "cache"))
@@ -74,13 +83,24 @@ def test_recipes_and_datasets_with_the_real_mtdata(served, tmp_path, capfd):
     assert run(get_data, "--pair=en-de", "--recipe=local_ende", "--output=recipe") == 0
     record = json.loads(capfd.readouterr().out)
     assert {name: facts["lines"] for name, facts in record["files"].items()} == {
-        **{"train.en": 50, "train.de": 50, "validation.en": 7, "validation.de": 7, "test.en": 5, "test.de": 5}
+        **{
+            "train.en": 50,
+            "train.de": 50,
+            "validation.en": 7,
+            "validation.de": 7,
+            "test.en": 5,
+            "test.de": 5,
+        }
     }
     assert Path("recipe/train.de").read_text().startswith("web Nummer 0\n")
     assert Path("recipe/validation.en").read_text() == "sentence\n" * 7
     assert "--train Local-web-1-eng-deu" in record["signature"]
 
-    flags = ("--train=Local-web-1-eng-deu", "--test=Local-tests-1-eng-deu,Local-news-1-deu-eng", "--output=datasets")
+    flags = (
+        "--train=Local-web-1-eng-deu",
+        "--test=Local-tests-1-eng-deu,Local-news-1-deu-eng",
+        "--output=datasets",
+    )
     assert run(get_data, "--pair=de-en", *flags) == 0
     assert Path("datasets/test.en").read_text().startswith("tests 0\n")
     assert Path("datasets/test2.de").read_text() == "Satz\n" * 7
@@ -90,5 +110,7 @@ def test_recipes_and_datasets_with_the_real_mtdata(served, tmp_path, capfd):
     for cached in (tmp_path / "cache").rglob("web.tsv.gz*"):
         cached.unlink()
     assert run(get_data, "--pair=en-de", "--recipe=local_ende", "--output=damaged") == 2
-    assert "Unable to add Local-web-1-eng-deu: Compressed file ended" in " ".join(capfd.readouterr().err.split())
+    assert "Unable to add Local-web-1-eng-deu: Compressed file ended" in " ".join(
+        capfd.readouterr().err.split()
+    )
     assert not [path.name for path in tmp_path.iterdir() if "damaged" in path.name]

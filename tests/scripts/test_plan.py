@@ -1,4 +1,6 @@
-"""The report on a tiny model, whose programs XLA compiles for this machine's CPU in place of the accelerator."""
+"""The report on a tiny model, whose programs XLA compiles for this machine's CPU in place of the
+accelerator.
+"""
 
 import json
 import os
@@ -46,7 +48,11 @@ def estimated() -> Estimate:
     results = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(devices, "find_devices", lambda target: jax.devices()[: target.count])
-        patch.setattr(estimate, "estimate", lambda *arguments: results.append(make_estimate(*arguments)) or results[0])
+        patch.setattr(
+            estimate,
+            "estimate",
+            lambda *arguments: results.append(make_estimate(*arguments)) or results[0],
+        )
         assert run(plan, *TINY) == 0
     return results[0]
 
@@ -66,7 +72,9 @@ def print_plan(estimated, monkeypatch, capsys):
 def test_the_report_in_words(print_plan):
     report = print_plan()
     attention, feed_forward, norm = 4 * 16**2, 2 * 16 * 32 + 32 + 16, 2 * 16
-    total = 256 * 16 + (attention + feed_forward + 2 * norm) + (2 * attention + feed_forward + 3 * norm)
+    total = (
+        256 * 16 + (attention + feed_forward + 2 * norm) + (2 * attention + feed_forward + 3 * norm)
+    )
     assumed = "lengths     assumed: 20,000 pairs, log-normal lengths with means of 10 source and 11 target tokens;"
     for line in (
         f"parameters  {total:,}\n",
@@ -89,7 +97,9 @@ def test_times_in_the_report(print_plan, estimated):
     assert times["hours"] == pytest.approx(100_000 * times["mean_step_seconds"] / 3600, rel=1e-4)
     assert times["hours_at_70_percent"] == pytest.approx(times["hours"] / 0.7, rel=1e-4)
     assert step["seconds"] == max(step[f"{part}_seconds"] for part in ("kernel", "memory", "wire"))
-    assert step["utilization"] == pytest.approx(step["flops"] / step["seconds"] / 989.4e12, rel=1e-4)
+    assert step["utilization"] == pytest.approx(
+        step["flops"] / step["seconds"] / 989.4e12, rel=1e-4
+    )
 
 
 def test_the_products_in_the_report_are_those_of_the_model(print_plan):
@@ -110,19 +120,31 @@ def test_the_cost_is_the_mean_over_all_steps_if_the_number_of_batches_changes(es
     def estimate_of(*flags: str) -> Estimate:
         overrides = [flag.removeprefix("--config.").split("=") for flag in (*TINY[3:], *flags)]
         config = load_file("configs/base.py", list(map(tuple, overrides)))
-        return make_estimate(config, target, jax.devices()[:1], lengths.assume(config, "20000:10:11"))
+        return make_estimate(
+            config, target, jax.devices()[:1], lengths.assume(config, "20000:10:11")
+        )
 
-    single, triple = estimate_of("--config.training.accumulation=1"), estimate_of("--config.training.accumulation=3")
+    single, triple = (
+        estimate_of("--config.training.accumulation=1"),
+        estimate_of("--config.training.accumulation=3"),
+    )
     # 100,000 steps: a quarter from one batch, then from three.
-    mixed = estimate_of("--config.training.accumulation=1", "--config.training.accumulation_changes=25001:3")
+    mixed = estimate_of(
+        "--config.training.accumulation=1", "--config.training.accumulation_changes=25001:3"
+    )
     assert mixed.step_tokens == pytest.approx(2.5 * single.step_tokens)
-    assert mixed.step_seconds == pytest.approx(0.25 * single.step_seconds + 0.75 * triple.step_seconds)
+    assert mixed.step_seconds == pytest.approx(
+        0.25 * single.step_seconds + 0.75 * triple.step_seconds
+    )
     assert (mixed.typical.batches, mixed.typical.cost.flops) == (3, triple.typical.cost.flops)
 
 
 def test_the_memory_in_the_report(print_plan, estimated):
     memory = json.loads(print_plan("--format=json"))["memory"]
-    assert memory["state"] == {"parameters": 4 * estimated.parameters, "optimizer state": 8 * estimated.parameters + 8}
+    assert memory["state"] == {
+        "parameters": 4 * estimated.parameters,
+        "optimizer state": 8 * estimated.parameters + 8,
+    }
     assert memory["used"] == sum(memory["state"].values()) + memory["temporaries"]
     assert memory["temporaries"] > 0
 
@@ -146,14 +168,20 @@ def test_the_verdict_names_the_share_of_a_gpu_that_jax_needs(estimated, share, v
 
 
 def test_a_run_gives_its_own_lengths_and_vocabularies(print_plan, monkeypatch, tmp_path):
-    settings = {"data.source": "text", "data.name": "few", "data.path": str(tmp_path), "data.train_split": "few"}
+    settings = {
+        "data.source": "text",
+        "data.name": "few",
+        "data.path": str(tmp_path),
+        "data.train_split": "few",
+    }
     settings |= {"tokenizer.kind": "char", "data.cache_dir": str(tmp_path / "cache")}
     for language, text in (("en", "ab\nabc\n"), ("de", "b\nabcd\n")):
         (tmp_path / f"few.{language}").write_text(text)
     create_workdir(tmp_path / "run", with_values(load_file("configs/base.py", []), settings))
     flags = [f"--config.{key}={value}" for key, value in settings.items()]
     report = print_plan(*flags, f"--workdir={tmp_path / 'run'}", flags=WITHOUT_LENGTHS)
-    means = "2 sentences with means of 4.5 source and 4.5 target tokens"  # with the marks of beginning and end
+    # with the marks of beginning and end
+    means = "2 sentences with means of 4.5 source and 4.5 target tokens"
     assert f"lengths     of {tmp_path / 'run'}: {means}; vocabulary of 9" in report
 
 
@@ -167,11 +195,17 @@ def test_the_vocabularies_are_those_of_the_run_and_pairs_that_do_not_count_are_t
     create_workdir(tmp_path / "run", made)
     tokenizer.prepare(made, tmp_path / "run")
     before = sorted(tmp_path.glob("run/*"))
-    lengths.read(with_values(made, {"tokenizer.shared": False, "model.share_embeddings": "target"}), tmp_path / "run")
+    lengths.read(
+        with_values(made, {"tokenizer.shared": False, "model.share_embeddings": "target"}),
+        tmp_path / "run",
+    )
     assert sorted(tmp_path.glob("run/*")) == before
     assumed = lengths.assume(config, "1000:200:200")
     share = len(assumed.corpus) / 1000
-    assert 0.5 < share < 0.9 and f"; {share:.0%} of the pairs fit in max_length=256, and only" in assumed.description
+    assert (
+        0.5 < share < 0.9
+        and f"; {share:.0%} of the pairs fit in max_length=256, and only" in assumed.description
+    )
 
 
 def test_what_does_not_fit_says_what_takes_the_memory(print_plan, estimated, monkeypatch, capsys):
@@ -188,13 +222,19 @@ def test_what_does_not_fit_says_what_takes_the_memory(print_plan, estimated, mon
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ([flag.replace("h100", "h1000") for flag in TINY], r"--device=h1000: no such device; .*; did you mean h100\?"),
+        (
+            [flag.replace("h100", "h1000") for flag in TINY],
+            r"--device=h1000: no such device; .*; did you mean h100\?",
+        ),
         (
             [*WITHOUT_LENGTHS, "--lengths=9:400:400"],
             r"--lengths=9:400:400: no pair fits in config.data.max_length=32",
         ),
         ([*WITHOUT_LENGTHS, "--lengths=5"], r"--lengths=5: must be PAIRS:SOURCE:TARGET"),
-        ([*TINY, "--config.mesh.fsdp=3"], r"mesh.data=-1 mesh.fsdp=3 mesh.tensor=1: the product must be 1, the number"),
+        (
+            [*TINY, "--config.mesh.fsdp=3"],
+            r"mesh.data=-1 mesh.fsdp=3 mesh.tensor=1: the product must be 1, the number",
+        ),
         ([*TINY, "--workdir=x"], r"argument --workdir: not allowed with argument --lengths"),
         ([*WITHOUT_LENGTHS, "--workdir=x"], r"--workdir=x: no such folder"),
         (["--config=configs/base.py"], r"the following arguments are required: --device"),
@@ -204,7 +244,11 @@ def test_unusable_flags_are_one_line(monkeypatch, capsys, argv, message):
     monkeypatch.setattr(devices, "find_devices", lambda target: jax.devices()[: target.count])
     assert run(plan, *argv) == 2
     output = capsys.readouterr()
-    assert output.out == "" and re.search(f"^error: {message}", output.err) and output.err.count("\n") == 1
+    assert (
+        output.out == ""
+        and re.search(f"^error: {message}", output.err)
+        and output.err.count("\n") == 1
+    )
 
 
 @pytest.mark.slow
@@ -212,7 +256,14 @@ def test_unusable_flags_are_one_line(monkeypatch, capsys, argv, message):
 @pytest.mark.parametrize("device", ["h100:2", "v5e:2x2"])
 def test_programs_are_compiled_for_absent_devices(device):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
-    command = [sys.executable, "-m", "scripts.plan", *ELSEWHERE, f"--device={device}", "--format=json"]
+    command = [
+        sys.executable,
+        "-m",
+        "scripts.plan",
+        *ELSEWHERE,
+        f"--device={device}",
+        "--format=json",
+    ]
     command.append("--config.mesh.fsdp=2")
     done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     report = json.loads(done.stdout)

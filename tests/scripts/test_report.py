@@ -35,7 +35,9 @@ def finished(tmp_path):
         config = base.get_config()
         config.seed, config.model.dropout = seed, dropout
         workdir = create_workdir(tmp_path / name, ml_collections.FrozenConfigDict(config))
-        workdir.metrics.write_text(json.dumps({"step": 9, "split": "valid", "seconds": 60 * minutes}) + "\n")
+        workdir.metrics.write_text(
+            json.dumps({"step": 9, "split": "valid", "seconds": 60 * minutes}) + "\n"
+        )
         workdir.mark_complete(9)
         workdir.evaluations.mkdir()
         scores = {"bleu": bleu, "bleu_lowercase_tokenized": bleu + 1, "chrf": 60.0}
@@ -51,7 +53,11 @@ def rows(output: str) -> list[list[str]]:
 
 
 def test_seeds_share_a_row_with_mean_and_spread(finished, capsys):
-    names = [str(finished("a", 0, 30.0, 20)), str(finished("b", 2, 33.0, 40)), str(finished("c", 0, 25.0, dropout=0.3))]
+    names = [
+        str(finished("a", 0, 30.0, 20)),
+        str(finished("b", 2, 33.0, 40)),
+        str(finished("c", 0, 25.0, dropout=0.3)),
+    ]
     assert cli.execute(report.make_parser(), report.main, names) == 0
     output = capsys.readouterr().out
     _, _, both, other = rows(output)
@@ -59,7 +65,10 @@ def test_seeds_share_a_row_with_mean_and_spread(finished, capsys):
     assert both[1:4] == ["test", "3", "beam 5, alpha 0.6, step 9"]
     assert both[4:9] == ["0, 2", "32.50 ± 2.12", "31.50 ± 2.12", "60.00 ± 0.00", "30 min"]
     assert other[4:7] == ["0", "26.00", "25.00"]
-    assert [both[0].split(", ")[1:], other[0].split(", ")[1:]] == [["model.dropout=0.1"], ["model.dropout=0.3"]]
+    assert [both[0].split(", ")[1:], other[0].split(", ")[1:]] == [
+        ["model.dropout=0.1"],
+        ["model.dropout=0.3"],
+    ]
     assert output.rstrip().endswith("Signatures: `b`, `c`, `l`.")
 
 
@@ -133,7 +142,10 @@ def test_other_settings_and_steps_make_other_rows(finished, capsys):
     for name, evaluation in others.items():
         (folders[0] / "evaluations" / f"{name}.json").write_text(json.dumps(evaluation))
     assert cli.execute(report.make_parser(), report.main, list(map(str, folders))) == 0
-    found = {(row[3], row[4]) if row[1] == "test" else row[1]: row[6] for row in rows(capsys.readouterr().out)[2:]}
+    found = {
+        (row[3], row[4]) if row[1] == "test" else row[1]: row[6]
+        for row in rows(capsys.readouterr().out)[2:]
+    }
     assert found == {
         "test of runs/lo": "26.00",
         ("beam 5, alpha 0.6, seed=0, step 6", "0"): "20.00",
@@ -151,7 +163,9 @@ def test_the_table_replaces_only_the_text_between_the_marks(finished, tmp_path):
     for _ in range(2):
         assert cli.execute(report.make_parser(), report.main, argv) == 0
         text = readme.read_text()
-        assert text.startswith(f"before\n{MARKS[0]}\n| config |") and text.endswith(f"{MARKS[1]}\nafter\n")
+        assert text.startswith(f"before\n{MARKS[0]}\n| config |") and text.endswith(
+            f"{MARKS[1]}\nafter\n"
+        )
         assert "old" not in text and text.count("30.00") == 1
 
 

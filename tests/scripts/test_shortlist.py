@@ -30,11 +30,15 @@ def workdir(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def learned(workdir) -> Shortlist:
-    """Returns what the command learns with two frequent tokens, which are a small part of even this vocabulary."""
+    """Returns what the command learns with two frequent tokens, which are a small part of even this
+    vocabulary.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(learning, "FREQUENT", 2)
         assert run(shortlist, f"--workdir={workdir}") == 0
-    return Shortlist.load(Workdir(workdir).shortlist, Tokenizer.load(workdir, loading.load(workdir)), 64)
+    return Shortlist.load(
+        Workdir(workdir).shortlist, Tokenizer.load(workdir, loading.load(workdir)), 64
+    )
 
 
 def errors(capsys, module, *flags: str) -> str:
@@ -47,7 +51,8 @@ def errors(capsys, module, *flags: str) -> str:
 def test_the_file_has_the_translations_and_frequent_tokens_of_the_corpus(learned):
     # The target is the source backwards, and number n is token n + 4.
     assert learned.translations[[5, 10, 11], 0].tolist() == [5, 10, 11]
-    assert set(learned.translations[5].tolist()) == {5, 6, 7, 11, -1}  # 1 occurs beside 2 and 3, and beside 7
+    # 1 occurs beside 2 and 3, and beside 7
+    assert set(learned.translations[5].tolist()) == {5, 6, 7, 11, -1}
     assert (learned.translations[:3] == -1).all()
     assert learned.frequent.tolist() == [11, 5]  # 7 occurs three times, 0 never, all others twice
 
@@ -74,7 +79,9 @@ def test_coverage_by_hand(workdir):
 
 
 def test_the_likeliest_and_the_most_frequent_tokens_by_hand():
-    probabilities = csr_array(np.array([[0, 0, 0, 0.5, 0.1, 0.3, 0.1], [0] * 7, [0, 0, 0, 0, 0, 0, 1.0]]))
+    probabilities = csr_array(
+        np.array([[0, 0, 0, 0.5, 0.1, 0.3, 0.1], [0] * 7, [0, 0, 0, 0, 0, 0, 1.0]])
+    )
     assert learning.likeliest(probabilities, 2).tolist() == [[5, 4], [-1, -1], [6, -1]]
     counts = np.array([9, 9, 0, 9, 2, 0, 7, 2])
     assert learning.most_frequent(counts, 2).tolist() == [6, 4]
@@ -84,16 +91,22 @@ def test_the_likeliest_and_the_most_frequent_tokens_by_hand():
 @pytest.mark.slow
 def test_all_commands_and_python_translate_with_it(workdir, learned, monkeypatch, capsysbinary):
     translations = transformer.load(workdir, shortlist=1).translate(SOURCES)
-    limited = Shortlist(learned.translations[:, :1], learned.frequent, learned.vocab_size, learned.is_shared)
+    limited = Shortlist(
+        learned.translations[:, :1], learned.frequent, learned.vocab_size, learned.is_shared
+    )
     for text, (best,) in zip(SOURCES, translations, strict=True):
-        (candidates,) = limited.candidates(np.array([[*(int(number) + 4 for number in text.split()), EOS]]))
+        (candidates,) = limited.candidates(
+            np.array([[*(int(number) + 4 for number in text.split()), EOS]])
+        )
         assert set(best.tokens) <= set(candidates.tolist())
     assert run(evaluate, f"--workdir={workdir}", "--decoding.shortlist=1") == 0
     result = json.loads(capsysbinary.readouterr().out)
     assert result["decoding"]["shortlist"] == 1 and result["shortlist"] == limited.fingerprint
     texts = [best.text for (best,) in translations]
     assert Path(result["hypotheses"]).read_text().splitlines() == texts
-    stdin = SimpleNamespace(buffer=io.BytesIO("".join(f"{text}\n" for text in SOURCES).encode()), isatty=lambda: False)
+    stdin = SimpleNamespace(
+        buffer=io.BytesIO("".join(f"{text}\n" for text in SOURCES).encode()), isatty=lambda: False
+    )
     monkeypatch.setattr("sys.stdin", stdin)
     assert run(translate, f"--workdir={workdir}", "--decoding.shortlist=1") == 0
     assert capsysbinary.readouterr().out.decode().splitlines() == texts
@@ -102,17 +115,34 @@ def test_all_commands_and_python_translate_with_it(workdir, learned, monkeypatch
 
 
 def test_mistakes_are_errors_of_one_line(workdir, learned, tmp_path, capsys):
-    assert "--pairs: 0: must be at least 1" in errors(capsys, shortlist, f"--workdir={workdir}", "--pairs=0")
+    assert "--pairs: 0: must be at least 1" in errors(
+        capsys, shortlist, f"--workdir={workdir}", "--pairs=0"
+    )
     assert "no such folder" in errors(capsys, shortlist, f"--workdir={workdir}s")
     assert "--decoding.shortlist=65: must be at most 64, the" in errors(
         capsys, evaluate, f"--workdir={workdir}", "--decoding.shortlist=65"
     )
     sampling = ("--decoding.shortlist=8", "--decoding.strategy=sample")
-    assert "a shortlist is for beam search" in errors(capsys, evaluate, f"--workdir={workdir}", *sampling)
-    monolingual = {"training.objective": "causal_lm", "data.source_language": "", "training.eval_bleu": "false"}
-    monolingual_run = make_workdir(tmp_path / "other", **monolingual, **{"checkpoint.best_metric": "loss"})
-    assert "training.objective=causal_lm has no shortlist" in errors(capsys, shortlist, f"--workdir={monolingual_run}")
+    assert "a shortlist is for beam search" in errors(
+        capsys, evaluate, f"--workdir={workdir}", *sampling
+    )
+    monolingual = {
+        "training.objective": "causal_lm",
+        "data.source_language": "",
+        "training.eval_bleu": "false",
+    }
+    monolingual_run = make_workdir(
+        tmp_path / "other", **monolingual, **{"checkpoint.best_metric": "loss"}
+    )
+    assert "training.objective=causal_lm has no shortlist" in errors(
+        capsys, shortlist, f"--workdir={monolingual_run}"
+    )
     line = errors(capsys, evaluate, f"--workdir={monolingual_run}", "--decoding.shortlist=8")
-    assert "config.decoding.shortlist=8, config.training.objective=causal_lm: a shortlist is for beam search" in line
-    with pytest.raises(transformer.UserError, match="^decoding.shortlist=8: .* is missing; make it with: python -m"):
+    assert (
+        "config.decoding.shortlist=8, config.training.objective=causal_lm: a shortlist is for beam search"
+        in line
+    )
+    with pytest.raises(
+        transformer.UserError, match="^decoding.shortlist=8: .* is missing; make it with: python -m"
+    ):
         transformer.load(make_workdir(tmp_path / "without"), shortlist=8)

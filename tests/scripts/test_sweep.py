@@ -42,8 +42,13 @@ def test_a_sweep_trains_every_trial_and_prints_the_table(tmp_path, capsys):
         lines = read_record(Path(row["workdir"]) / "metrics.jsonl")
         assert float(row["loss"]) == min(line["loss"] for line in lines if line["split"] == "valid")
         assert (row["state"], lines[-1]["step"]) == ("complete", 8)
-    # Corpus and tokenizer were prepared once, for both trials: all files are older than the end of the first.
-    made = [path for path in (tmp_path / "cache").glob("*/*") if path.is_dir() and "compiled" not in str(path)]
+    # Corpus and tokenizer were prepared once, for both trials: all files are older than the end of
+    # the first.
+    made = [
+        path
+        for path in (tmp_path / "cache").glob("*/*")
+        if path.is_dir() and "compiled" not in str(path)
+    ]
     assert sorted(path.parent.name for path in made) == ["corpora", "corpora", "tokenizers"]
     ended = (Path(rows[0]["workdir"]) / "complete.json").stat().st_mtime
     assert all(file.stat().st_mtime < ended for path in made for file in (path, *path.glob("*")))
@@ -85,11 +90,14 @@ def test_a_trial_of_a_killed_sweep_is_resumed_to_the_same_metrics(tmp_path):
     assert "Resuming from the checkpoint of step" in (workdir / "log.txt").read_text()
     whole = flags(tmp_path / "whole", training__steps=steps, optimizer__learning_rate=0.5)
     assert run(train, *whole) == 0
-    assert read_untimed(workdir / "metrics.jsonl") == read_untimed(tmp_path / "whole" / "metrics.jsonl")
+    assert read_untimed(workdir / "metrics.jsonl") == read_untimed(
+        tmp_path / "whole" / "metrics.jsonl"
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", ["64k", "600k"])  # too little for the study; too little for the trials
+# too little for the study; too little for the trials
+@pytest.mark.parametrize("size", ["64k", "600k"])
 def test_a_full_disk_ends_the_sweep_in_one_line_and_it_is_resumed_with_room(tmp_path, size):
     if reason := may_mount():
         pytest.skip(f"needs a file system of its own: {reason}")
@@ -111,20 +119,37 @@ def test_a_full_disk_ends_the_sweep_in_one_line_and_it_is_resumed_with_room(tmp_
 def process_of(folder: Path) -> str:
     """Returns the process that runs trial 0."""
     name = Folder(folder).read()["study"]
-    return optuna.load_study(study_name=name, storage=Folder(folder).storage).trials[0].user_attrs["process"]
+    return (
+        optuna.load_study(study_name=name, storage=Folder(folder).storage)
+        .trials[0]
+        .user_attrs["process"]
+    )
 
 
 @pytest.mark.slow
 def test_a_decoding_sweep_evaluates_a_run(tmp_path, capsys):
     workdir = make_workdir(tmp_path / "run")
     folder = tmp_path / "sweep"
-    text = 'sweep.listed(sweep.product({"decoding.beam_size": [1, 3]}), objective="chrf", pruner=None)'
-    assert run(sweep, f"--from={workdir}", sweep_file(tmp_path, text), f"--workdir={folder}", "--jobs=2") == 0
+    text = (
+        'sweep.listed(sweep.product({"decoding.beam_size": [1, 3]}), objective="chrf", pruner=None)'
+    )
+    assert (
+        run(
+            sweep,
+            f"--from={workdir}",
+            sweep_file(tmp_path, text),
+            f"--workdir={folder}",
+            "--jobs=2",
+        )
+        == 0
+    )
     line = "chrf: valid, 5 sentences; beam (varied), alpha 0.6, step 20."
     assert line in capsys.readouterr().out.splitlines()
     rows = read_csv(folder)
     for row, beam in zip(rows, (1, 3), strict=True):
-        saved = json.loads((workdir / "evaluations" / f"valid-step20-beam_size{beam}.json").read_text())
+        saved = json.loads(
+            (workdir / "evaluations" / f"valid-step20-beam_size{beam}.json").read_text()
+        )
         assert float(row["chrf"]) == saved["chrf"]
         assert (row["decoding.beam_size"], row["workdir"]) == (str(beam), str(workdir))
 
@@ -138,7 +163,9 @@ def test_a_failed_trial_is_reported_and_run_again_on_request(tmp_path, capsys):
     assert run(sweep, *argv) == 2
     captured = capsys.readouterr().err
     assert "Trial 0 failed: exit code 2" in captured
-    assert "no trial is complete" in captured and "nowhere" in captured and "Traceback" not in captured
+    assert (
+        "no trial is complete" in captured and "nowhere" in captured and "Traceback" not in captured
+    )
     assert run(sweep, *argv) == 2
     captured = capsys.readouterr().err
     assert "--retry_failed runs them again" in captured and "Trial 0 failed" not in captured

@@ -22,7 +22,12 @@ from transformer.support.errors import UserError
 SWEEPS = [
     Path(f"configs/sweeps/{name}.py")
     for name in (
-        *("attention_scores", "beam_length_penalty", "dropout_label_smoothing", "learning_rate_dropout"),
+        *(
+            "attention_scores",
+            "beam_length_penalty",
+            "dropout_label_smoothing",
+            "learning_rate_dropout",
+        ),
         *("kinds", "learning_rate_warmup", "model_size", "pretrained", "seeds"),
     )
 ]
@@ -41,7 +46,10 @@ SWEEPS = [
             "line 4: ValueError: zip() argument 2 is longer than argument 1",
         ),
         (LISTED.format(values=[0.5, -1.0]), "trial 1: config.optimizer.learning_rate=-1.0"),
-        (LISTED.format(values=["fast"]), "trial 0: config.optimizer.learning_rate=fast: must be a number"),
+        (
+            LISTED.format(values=["fast"]),
+            "trial 0: config.optimizer.learning_rate=fast: must be a number",
+        ),
         (
             'sweep.listed(sweep.product({"decoding.shortlist": [0, 8]}), objective="loss", pruner=None)',
             "trial 1: config.decoding.shortlist=8: must be 0 in training",
@@ -55,7 +63,10 @@ SWEEPS = [
             'sweep.listed(sweep.seeds(2), objective="bleu_paper", pruner=None)',
             "objective=bleu_paper: must be one of loss, nll",
         ),
-        ('sweep.listed(sweep.seeds(2), objective="blue", pruner=None)', "objective=blue: must be one of "),
+        (
+            'sweep.listed(sweep.seeds(2), objective="blue", pruner=None)',
+            "objective=blue: must be one of ",
+        ),
         ('sweep.listed(sweep.seeds(2), objective="bleu", pruner=None)', "training.eval_bleu=true"),
         ("sweep.seeds(2)", "get_sweep() returned list"),
         ("1 / 0", "line 4: ZeroDivisionError"),
@@ -96,7 +107,9 @@ def test_a_report_needs_the_storage_of_the_sweep(tmp_path, capsys):
     files.write_json(folder.record, folder.describe(seeds, {}))
     for storage in ([], [f"--storage=sqlite:///{tmp_path}/typo.db"]):
         assert run(sweep, f"--workdir={folder.path}", "--report", *storage) == 2
-        assert f"has no study {folder.read()['study']}; give the storage of this sweep" in error(capsys)
+        assert f"has no study {folder.read()['study']}; give the storage of this sweep" in error(
+            capsys
+        )
 
 
 def test_a_decoding_sweep_varies_only_decoding(tmp_path, capsys):
@@ -107,13 +120,20 @@ def test_a_decoding_sweep_varies_only_decoding(tmp_path, capsys):
 
 
 def test_trainings_do_not_vary_the_beam_that_validation_ignores(tmp_path, capsys):
-    what = sweep_file(tmp_path, 'sweep.listed([{"decoding.beam_size": 2}], objective="bleu", pruner=None)')
-    assert run(sweep, "--config=configs/quickstart.py", what, f"--workdir={tmp_path / 'sweep'}") == 2
+    what = sweep_file(
+        tmp_path, 'sweep.listed([{"decoding.beam_size": 2}], objective="bleu", pruner=None)'
+    )
+    assert (
+        run(sweep, "--config=configs/quickstart.py", what, f"--workdir={tmp_path / 'sweep'}") == 2
+    )
     assert "trial 0: decoding.beam_size: validation reads training.eval_beam_size" in error(capsys)
 
 
 def test_the_list_has_every_sweep():
-    assert set(map(Path, tracked_files("configs/sweeps/*.py"))) == {*SWEEPS, Path("configs/sweeps/__init__.py")}
+    assert set(map(Path, tracked_files("configs/sweeps/*.py"))) == {
+        *SWEEPS,
+        Path("configs/sweeps/__init__.py"),
+    }
 
 
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
@@ -122,7 +142,9 @@ def test_the_command_of_every_shipped_sweep_is_valid(path, tmp_path, monkeypatch
         patch.chdir(tmp_path)  # an installed package brings its sweeps
         loaded = description.load_sweep(str(path))
     docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-    command = re.search(r"Command:\s+python -m scripts\.sweep (.*?)(?:\nHardware|\n\n|\Z)", docstring, re.DOTALL)[1]
+    command = re.search(
+        r"Command:\s+python -m scripts\.sweep (.*?)(?:\nHardware|\n\n|\Z)", docstring, re.DOTALL
+    )[1]
     arguments = sweep.make_parser().parse(shlex.split(command))
     assert Path(arguments.sweep) == path
     if arguments.source is None:
@@ -136,7 +158,10 @@ def test_the_configuration_of_a_trial_differs_only_in_its_values(tmp_path):
     task = tasks.Training(config, Folder(tmp_path))
     trial = description.product({"optimizer.learning_rate": [1, 0.5]})[0]
     module, config_flag, workdir_flag = task.command(7, trial)
-    assert (module, workdir_flag) == ("transformer.train", f"--workdir={tmp_path / 'trials' / '0007'}")
+    assert (module, workdir_flag) == (
+        "transformer.train",
+        f"--workdir={tmp_path / 'trials' / '0007'}",
+    )
     written = loading.load_file(config_flag.removeprefix("--config="), [])
     assert loading.difference(config, written) == {"optimizer.learning_rate": "0.004 -> 1.0"}
 
@@ -152,7 +177,9 @@ def test_the_database_is_in_the_folder_whatever_its_name(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["trials.csv", "study.db", "configs"])
-def test_a_folder_with_a_file_of_the_user_that_a_sweep_would_write_is_refused(tmp_path, capsys, name):
+def test_a_folder_with_a_file_of_the_user_that_a_sweep_would_write_is_refused(
+    tmp_path, capsys, name
+):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / name).write_text('{"mine": 1}')
     flags = [sweep_file(tmp_path, LISTED.format(values=[0.5])), "--config=configs/quickstart.py"]
@@ -170,5 +197,7 @@ def test_a_sweep_that_was_killed_before_its_record_begins(tmp_path):
 
 
 def test_a_trial_that_is_listed_twice_is_refused():
-    with pytest.raises(UserError, match="trial 1: has the values of trial 0, .*; list it once, or vary the seed"):
+    with pytest.raises(
+        UserError, match="trial 1: has the values of trial 0, .*; list it once, or vary the seed"
+    ):
         description.listed([{"model.dropout": 0.1}] * 2, objective="nll", pruner=None)

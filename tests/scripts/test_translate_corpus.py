@@ -1,4 +1,6 @@
-"""The command `scripts.translate_corpus`: the same bytes from any number of processes, and no line lost."""
+"""The command `scripts.translate_corpus`: the same bytes from any number of processes, and no line
+lost.
+"""
 
 import importlib.util
 import json
@@ -18,7 +20,9 @@ from scripts.corpora.plan import open_plan
 from tests.checkpoints.workdirs import SOURCES, make_workdir, run
 from tests.conftest import REPOSITORY
 
-RAY = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: requirements-ray.txt")
+RAY = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="Ray is not installed: requirements-ray.txt"
+)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +61,9 @@ def test_parts_write_the_bytes_of_one_process(flags, tmp_path, kind, capsys):
     totals = json.loads(capsys.readouterr().out)
     assert (totals["shards"], totals["lines"], totals["untranslated"]) == (6, 33, 0)
     for part in ("2/3", "3/3", "1/3"):
-        assert run(translate_corpus, *flags, f"--output={tmp_path / 'parts'}", f"--shard={part}") == 0
+        assert (
+            run(translate_corpus, *flags, f"--output={tmp_path / 'parts'}", f"--shard={part}") == 0
+        )
         assert json.loads(capsys.readouterr().out)["shards"] == 2
     assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
 
@@ -66,12 +72,18 @@ def test_translations_are_those_of_the_command_translate(whole, workdir, source,
     command = [sys.executable, "-m", "transformer.translate", f"--workdir={workdir}"]
     with source.open("rb") as file:
         done = subprocess.run(command, stdin=file, capture_output=True, cwd=REPOSITORY, check=True)
-    tables = [parquet.read_table(tmp_path / "whole" / name) for name in sorted(whole) if name.startswith("shard")]
+    tables = [
+        parquet.read_table(tmp_path / "whole" / name)
+        for name in sorted(whole)
+        if name.startswith("shard")
+    ]
     rows = [row for table in tables for row in table.to_pylist()]
     assert [row["line"] for row in rows] == list(range(1, 34))
     assert [row["source"] for row in rows] == source.read_text().splitlines()
     assert [row["translation"] for row in rows] == done.stdout.decode().splitlines()
-    assert {row["file"] for row in rows} == {str(source)} and {row["error"] for row in rows} == {None}
+    assert {row["file"] for row in rows} == {str(source)} and {row["error"] for row in rows} == {
+        None
+    }
     request = json.loads(tables[0].schema.metadata[b"request"])
     assert request["model"]["steps"] == [[20]] and request["model"]["decoding"]["beam_size"] == 2
 
@@ -97,13 +109,20 @@ def test_only_missing_shards_are_translated_again(whole, flags, tmp_path, capsys
     ],
 )
 def test_shards_of_other_settings_are_not_mixed(whole, flags, tmp_path, change, message, capsys):
-    assert run(translate_corpus, *flags, f"--output={tmp_path / 'whole'}", "--shard=1/1", change) == 2
+    assert (
+        run(translate_corpus, *flags, f"--output={tmp_path / 'whole'}", "--shard=1/1", change) == 2
+    )
     assert message in capsys.readouterr().err
     assert contents(tmp_path / "whole") == whole
 
 
-def test_more_translations_than_the_search_has_are_refused_before_there_is_a_plan(flags, tmp_path, capsys):
-    assert run(translate_corpus, *flags, f"--output={tmp_path / 'new'}", "--shard=1/1", "--n_best=3") == 2
+def test_more_translations_than_the_search_has_are_refused_before_there_is_a_plan(
+    flags, tmp_path, capsys
+):
+    assert (
+        run(translate_corpus, *flags, f"--output={tmp_path / 'new'}", "--shard=1/1", "--n_best=3")
+        == 2
+    )
     assert "n_best=3: must be at most decoding.beam_size=2" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
 
@@ -111,7 +130,16 @@ def test_more_translations_than_the_search_has_are_refused_before_there_is_a_pla
 def test_another_model_of_the_same_step_is_refused(whole, flags, tmp_path, capsys):
     (tmp_path / "runs").mkdir()
     other = make_workdir(tmp_path / "runs" / "other", seed=1)
-    assert run(translate_corpus, f"--workdir={other}", *flags[1:], f"--output={tmp_path / 'whole'}", "--shard=1/1") == 2
+    assert (
+        run(
+            translate_corpus,
+            f"--workdir={other}",
+            *flags[1:],
+            f"--output={tmp_path / 'whole'}",
+            "--shard=1/1",
+        )
+        == 2
+    )
     assert "its shards were made with model.parameters=" in capsys.readouterr().err
 
 
@@ -119,12 +147,21 @@ def test_a_line_that_cannot_be_translated_is_reported(workdir, tmp_path, capsys,
     monkeypatch.setattr(translator, "CHUNK_LINES", 4)
     source, output = tmp_path / "bad", tmp_path / "out"
     source.write_bytes(b"1 2 3\n4 x\n\xff\n6\n\n7 7 7 1\ny\n" + b"1 " * 20 + b"\n")
-    flags = [f"--workdir={workdir}", f"--source={source}", f"--output={output}", "--shard=1/1", "--format=text"]
+    flags = [
+        f"--workdir={workdir}",
+        f"--source={source}",
+        f"--output={output}",
+        "--shard=1/1",
+        "--format=text",
+    ]
     assert run(translate_corpus, *flags) == 0
     captured = capsys.readouterr()
     totals = json.loads(captured.out)
     assert (totals["untranslated"], totals["cut"]) == (3, 1)
-    assert f"{source}, line 2 cannot be encoded" in captured.err and f"{source}, line 3 is not UTF-8" in captured.err
+    assert (
+        f"{source}, line 2 cannot be encoded" in captured.err
+        and f"{source}, line 3 is not UTF-8" in captured.err
+    )
     lines = (output / "shard-000001-of-000001.tsv").read_text().splitlines()
     assert [lines[n] for n in (1, 2, 4, 6)] == ["2\t\t", "3\t\t", "5\t0.0000\t", "7\t\t"]
     assert all(len(lines[n].split("\t")[1]) > 4 for n in (0, 3, 5))
@@ -132,8 +169,15 @@ def test_a_line_that_cannot_be_translated_is_reported(workdir, tmp_path, capsys,
 
 def test_a_line_that_was_cut_is_marked(workdir, tmp_path):
     source, output = tmp_path / "long", tmp_path / "out"
-    source.write_text("1 2 3\n" + "1 " * 15 + "\n" + "1 " * 16 + "\n\nx\n")  # max_source_length=16, with the end
-    flags = [f"--workdir={workdir}", f"--source={source}", f"--output={output}", "--shard=1/1", "--n_best=2"]
+    # max_source_length=16, with the end
+    source.write_text("1 2 3\n" + "1 " * 15 + "\n" + "1 " * 16 + "\n\nx\n")
+    flags = [
+        f"--workdir={workdir}",
+        f"--source={source}",
+        f"--output={output}",
+        "--shard=1/1",
+        "--n_best=2",
+    ]
     assert run(translate_corpus, *flags) == 0
     rows = parquet.read_table(output / "shard-000001-of-000001.parquet").to_pylist()
     assert {row["line"] for row in rows if row["cut"]} == {3}
@@ -159,14 +203,20 @@ def test_a_part_must_exist(flags, tmp_path, part, capsys):
 
 
 def test_a_part_is_translated_without_ray(flags, tmp_path, capsys):
-    assert run(translate_corpus, *flags, f"--output={tmp_path / 'out'}", "--shard=1/2", "--ray=auto") == 2
+    assert (
+        run(translate_corpus, *flags, f"--output={tmp_path / 'out'}", "--shard=1/2", "--ray=auto")
+        == 2
+    )
     assert "argument --ray: not allowed with argument --shard" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(RAY.args[0] is False, reason="Ray is installed")
 def test_without_ray_the_message_names_what_to_do(flags, tmp_path, capsys):
     assert run(translate_corpus, *flags, f"--output={tmp_path / 'out'}") == 2
-    assert "pip install -r requirements-ray.txt, or use --shard=1/1 without it" in capsys.readouterr().err
+    assert (
+        "pip install -r requirements-ray.txt, or use --shard=1/1 without it"
+        in capsys.readouterr().err
+    )
 
 
 @RAY
@@ -198,18 +248,33 @@ def test_a_killed_actor_starts_again_and_a_killed_job_continues(flags, whole, tm
 
 
 def ray_job(flags: list[str], output: Path, workers: int) -> subprocess.Popen:
-    command = [sys.executable, "-m", "scripts.translate_corpus", *flags, f"--output={output}", f"--workers={workers}"]
-    return subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    command = [
+        sys.executable,
+        "-m",
+        "scripts.translate_corpus",
+        *flags,
+        f"--output={output}",
+        f"--workers={workers}",
+    ]
+    return subprocess.Popen(
+        command, cwd=REPOSITORY, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
 
 
 def actors(pid: int) -> list[int]:
     """Returns the processes of Ray's actors that descend from the process."""
-    table = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
+    table = subprocess.run(
+        ["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True
+    ).stdout
     rows = [line.split(maxsplit=2) for line in table.splitlines()[1:]]
     family = {pid}
     for _ in range(4):  # driver, raylet, actor
         family |= {int(child) for child, parent, _ in rows if int(parent) in family}
-    return [int(child) for child, _, name in rows if int(child) in family and name.startswith("ray::MapWorker")]
+    return [
+        int(child)
+        for child, _, name in rows
+        if int(child) in family and name.startswith("ray::MapWorker")
+    ]
 
 
 def wait_for(condition) -> None:

@@ -38,8 +38,14 @@ def test_checks_that_end_with_an_error_or_a_crash_fail_and_the_others_go_on(monk
     output, errors = capfd.readouterr()
     assert "precision highest" in output and "| step of base | 100.0 |" in output
     verdict = errors.splitlines()[-1]
-    assert "3 of 6 checks failed: raises, ended early (RuntimeError: CUDA_ERROR_UNKNOWN): inf" in verdict
-    assert "its process ended with exit code -11" in verdict and "RESOURCE_EXHAUSTED: Out of memory" in verdict
+    assert (
+        "3 of 6 checks failed: raises, ended early (RuntimeError: CUDA_ERROR_UNKNOWN): inf"
+        in verdict
+    )
+    assert (
+        "its process ended with exit code -11" in verdict
+        and "RESOURCE_EXHAUSTED: Out of memory" in verdict
+    )
 
 
 def test_flags_that_cannot_work_are_refused_before_the_checks(tmp_path, capsys):

@@ -1,4 +1,6 @@
-"""Killed runs give the results of uninterrupted ones, and the script that compares them detects differences."""
+"""Killed runs give the results of uninterrupted ones, and the script that compares them detects
+differences.
+"""
 
 import dataclasses
 import json
@@ -19,7 +21,12 @@ from transformer.training.progress import Progress
 from transformer.training.state import TrainState
 
 # Dropout is on, and two epochs end within the run.
-SETTINGS = {"training__steps": 30, "training__ema_decay": 0.9, "training__log_every": 4, "training__eval_every": 8}
+SETTINGS = {
+    "training__steps": 30,
+    "training__ema_decay": 0.9,
+    "training__log_every": 4,
+    "training__eval_every": 8,
+}
 
 
 @pytest.mark.slow  # a minute of runs
@@ -31,7 +38,10 @@ def test_a_killed_run_gives_the_results_of_an_uninterrupted_one(tmp_path, capsys
     lines = capsys.readouterr().out.splitlines()
     digests = [line.split("  ", 1)[1].strip() for line in lines if "parameters" in line]
     assert len(digests) >= 2 and len(set(digests)) == 1
-    assert all(name in digests[0] for name in ("parameters", "optimizer", "ema_parameters", "progress", "record"))
+    assert all(
+        name in digests[0]
+        for name in ("parameters", "optimizer", "ema_parameters", "progress", "record")
+    )
     # A kill aimed at the end of a phase may come when the next has begun.
     hit = {phase: int(count) for phase, count in re.findall(r"(\w+): (\d+)", lines[-2])}
     assert lines[-2].startswith("killed while ") and sum(hit.values()) == 4
@@ -40,8 +50,12 @@ def test_a_killed_run_gives_the_results_of_an_uninterrupted_one(tmp_path, capsys
 
 
 def digests(folder: Path, progress: Progress, line: dict, **values: float) -> dict[str, str]:
-    """Returns the digests of a run with one checkpoint, whose arrays are filled with these values, and one line."""
-    arrays = {name: {"kernel": np.full((2, 3), value, np.float32)} for name, value in values.items()}
+    """Returns the digests of a run with one checkpoint, whose arrays are filled with these values,
+    and one line.
+    """
+    arrays = {
+        name: {"kernel": np.full((2, 3), value, np.float32)} for name, value in values.items()
+    }
     state = jax.device_put(TrainState(step=np.int32(progress.step), skipped=np.int32(0), **arrays))
     training = Training(folder, "configs/base.py", [])
     training.workdir.path.mkdir(parents=True)
@@ -61,7 +75,11 @@ def test_a_difference_anywhere_changes_its_digest(tmp_path):
         after = digests(Path(tempfile.mkdtemp(dir=tmp_path)), progress, line, **values | changes)
         return {name for name in before | after if after[name] != before[name]}
 
-    assert changed() == changed(dataclasses.replace(progress, seconds=4.0), line | {"seconds": 4.0}) == set()
+    assert (
+        changed()
+        == changed(dataclasses.replace(progress, seconds=4.0), line | {"seconds": 4.0})
+        == set()
+    )
     assert changed(parameters=1.1) == {"parameters"}
     assert changed(optimizer_state=2.1) == {"optimizer"}
     assert changed(ema_parameters=3.1) == {"ema_parameters"}

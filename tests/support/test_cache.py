@@ -12,7 +12,9 @@ from transformer.support.errors import UserError
 def configured(monkeypatch) -> dict:
     """Records the updates of an unset configuration."""
     values: dict = {}
-    monkeypatch.setattr(type(jax.config), "jax_compilation_cache_dir", property(lambda _: None), raising=False)
+    monkeypatch.setattr(
+        type(jax.config), "jax_compilation_cache_dir", property(lambda _: None), raising=False
+    )
     monkeypatch.setattr(jax.config, "update", values.__setitem__)
     return values
 
@@ -47,5 +49,8 @@ def test_what_exists_needs_no_lock(tmp_path):
 
 def test_what_another_process_makes_is_awaited_with_a_deadline(tmp_path):
     late = "waited 0 s for another process that prepares data .*lock.; check .*data.wait_seconds=0"
-    with locks.exclusive(tmp_path / ".folder.lock", "nobody", "", 0), pytest.raises(UserError, match=late):
+    with (
+        locks.exclusive(tmp_path / ".folder.lock", "nobody", "", 0),
+        pytest.raises(UserError, match=late),
+    ):
         make_once(tmp_path / "folder", print, 0)

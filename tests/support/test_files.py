@@ -24,7 +24,9 @@ def test_a_folder_on_a_full_disk_is_reported_as_a_full_disk(tmp_path, monkeypatc
 
 def test_a_folder_inside_a_file_is_an_error_that_names_the_flag(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=f"^--workdir={tmp_path}/file/new: cannot be made .Not a directory"):
+    with pytest.raises(
+        UserError, match=f"^--workdir={tmp_path}/file/new: cannot be made .Not a directory"
+    ):
         files.make_folder(tmp_path / "file" / "new", "--workdir")
 
 

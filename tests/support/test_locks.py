@@ -33,7 +33,8 @@ def test_polling_warns_after_ten_seconds_and_then_every_minute(monkeypatch, capl
             pass
     messages = [record.getMessage() for record in caplog.records]
     assert messages == [
-        f"Waiting for a friend: {seconds} s, {seconds} of at most 100 s without progress." for seconds in (15, 80)
+        f"Waiting for a friend: {seconds} s, {seconds} of at most 100 s without progress."
+        for seconds in (15, 80)
     ]
 
 

@@ -10,7 +10,8 @@ def describe_processor(monkeypatch, folder, flags):
     if flags is not None:
         file.write_text(f"processor : 0\nflags : {flags}\n", encoding="utf-8")
     monkeypatch.setattr(processor, "DESCRIPTION", file)
-    monkeypatch.setattr(processor, "processor_features", processor.processor_features.__wrapped__)  # not cached
+    # not cached
+    monkeypatch.setattr(processor, "processor_features", processor.processor_features.__wrapped__)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +34,8 @@ def test_int8_needs_instructions_for_products_of_8_bits(flags, expected, monkeyp
         ("cpu", None, "float32"),
     ],
 )
-def test_auto_is_bfloat16_where_the_processor_computes_it(platform, flags, expected, monkeypatch, tmp_path):
+def test_auto_is_bfloat16_where_the_processor_computes_it(
+    platform, flags, expected, monkeypatch, tmp_path
+):
     describe_processor(monkeypatch, tmp_path, flags)
     assert processor.auto_dtype(platform) == expected

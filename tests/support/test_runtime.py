@@ -10,7 +10,8 @@ import pytest
 
 from tests.conftest import REPOSITORY
 
-# Fills a buffer of 256 MiB, of the kind that XLA allocates, frees it, and prints the size of the process in bytes.
+# Fills a buffer of 256 MiB, of the kind that XLA allocates, frees it, and prints the size of the
+# process in bytes.
 PROGRAM = """
 import ctypes, resource
 from transformer.config import cli
@@ -27,13 +28,17 @@ def main(arguments):
 """
 AS_COMMAND = 'cli.run(cli.Parser("test", "Test."), main)'
 
-pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries are left unchanged")
+pytestmark = pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="other C libraries are left unchanged"
+)
 
 
 def keeps_memory(start: str, environment: dict[str, str]) -> bool:
     argv = [sys.executable, "-c", PROGRAM.format(start=start)]
     others = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
-    done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, check=True, env=others | environment)
+    done = subprocess.run(
+        argv, cwd=REPOSITORY, capture_output=True, check=True, env=others | environment
+    )
     return int(done.stdout) >= 256 << 20
 
 

@@ -51,7 +51,9 @@ def test_errors_of_the_function_and_of_the_arguments_are_raised():
 
 @pytest.mark.parametrize("arguments", [[8], [1, 8, 2, 3]])
 def test_a_dead_worker_is_an_error_of_one_line(arguments):
-    with pytest.raises(UserError, match=r"^data\.workers: one of [12] worker processes died; [^\n]*$"):
+    with pytest.raises(
+        UserError, match=r"^data\.workers: one of [12] worker processes died; [^\n]*$"
+    ):
         list(workers.map_ordered(square, arguments, 2))
 
 
@@ -131,7 +133,9 @@ def test_an_exception_reaches_only_its_caller_and_the_worker_stays_usable(open_p
 def test_a_dead_worker_of_a_pool_is_an_error_of_one_line(open_pool):
     pool = open_pool(square, 1)
     for argument in (8, 2):
-        with pytest.raises(UserError, match=r"^data\.workers: one of [12] worker processes died; [^\n]*$"):
+        with pytest.raises(
+            UserError, match=r"^data\.workers: one of [12] worker processes died; [^\n]*$"
+        ):
             pool(argument)
 
 

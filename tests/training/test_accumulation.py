@@ -8,7 +8,9 @@ from transformer.training.accumulation import accumulates, batches_at, phases
 
 def training(steps: int, accumulation: int, changes: str):
     return tiny_config(
-        training__steps=steps, training__accumulation=accumulation, training__accumulation_changes=changes
+        training__steps=steps,
+        training__accumulation=accumulation,
+        training__accumulation_changes=changes,
     ).training
 
 

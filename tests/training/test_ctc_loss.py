@@ -1,4 +1,7 @@
-"""The loss of CTC in chunks of rows equals that of all rows at once. Alignments: tests/decoding/test_ctc_search.py."""
+"""The loss of CTC in chunks of rows equals that of all rows at once.
+
+Alignments: tests/decoding/test_ctc_search.py.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +23,12 @@ BATCH = {name: jnp.asarray(array) for name, array in make_batch(LENGTHS, ROWS, 9
 
 
 def gradients(share: str):
-    """Returns the functions of the parameters by which the loss trains: in chunks, and of all rows at once."""
-    config = tiny_config(training__objective="ctc", model__share_embeddings=share, model__ctc_frames=3)
+    """Returns the functions of the parameters by which the loss trains: in chunks, and of all rows
+    at once.
+    """
+    config = tiny_config(
+        training__objective="ctc", model__share_embeddings=share, model__ctc_frames=3
+    )
     graph, state = nnx.split(CtcTransformer(config.model, VOCAB, VOCAB, rngs=nnx.Rngs(0)))
 
     def chunked(state):
@@ -29,11 +36,16 @@ def gradients(share: str):
 
     def whole(state):
         model = nnx.merge(graph, state)
-        hidden, frames = model.hidden(BATCH["source"], nnx.Rngs(dropout=1)), model.frames(BATCH["source"])
+        hidden, frames = (
+            model.hidden(BATCH["source"], nnx.Rngs(dropout=1)),
+            model.frames(BATCH["source"]),
+        )
         sums = chunk_sums(model, hidden, frames, BATCH["target_output"])
         return sums.loss, sums
 
-    return [jax.jit(jax.value_and_grad(function, has_aux=True)) for function in (chunked, whole)], state
+    return [
+        jax.jit(jax.value_and_grad(function, has_aux=True)) for function in (chunked, whole)
+    ], state
 
 
 @pytest.mark.first_case
@@ -44,7 +56,9 @@ def test_chunks_of_any_size_give_the_same_sums_and_gradients(monkeypatch, rows, 
     (chunked, whole), state = gradients(share)
     results, expected = chunked(state), whole(state)
     assert expected[0][1].tokens == 6 + 3 + 8 + 4
-    for leaf, expected_leaf in zip(jax.tree.leaves(results), jax.tree.leaves(expected), strict=True):
+    for leaf, expected_leaf in zip(
+        jax.tree.leaves(results), jax.tree.leaves(expected), strict=True
+    ):
         # Gradients are sums of terms of up to 30.
         np.testing.assert_allclose(leaf, expected_leaf, rtol=1e-4, atol=1e-4)
 
@@ -64,5 +78,7 @@ def test_logits_are_those_of_the_hidden_vectors_the_output_table_and_the_bias():
         model = CtcTransformer(config.model, VOCAB, VOCAB, rngs=nnx.Rngs(0))
         model.output_bias[...] = jnp.arange(VOCAB, dtype=jnp.float32)
         source = BATCH["source"]
-        expected = model.hidden(source) @ model.output_table_and_bias[0].T + jnp.arange(VOCAB)[None, None]
+        expected = (
+            model.hidden(source) @ model.output_table_and_bias[0].T + jnp.arange(VOCAB)[None, None]
+        )
         np.testing.assert_allclose(model(source), expected, rtol=1e-5, atol=1e-5)

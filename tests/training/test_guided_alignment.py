@@ -10,7 +10,11 @@ from tests.training.tiny import distance, make_batch, setup, tiny_config
 from transformer.model.transformer import attention_weights
 from transformer.training.guided_alignment import alignment_loss
 
-HEADS = {"training__guided_heads": "1.2,1.1", "model__dropout": 0.0, "model__attention_implementation": "plain"}
+HEADS = {
+    "training__guided_heads": "1.2,1.1",
+    "model__dropout": 0.0,
+    "model__attention_implementation": "plain",
+}
 
 
 def guided_batch():
@@ -25,7 +29,8 @@ def test_the_loss_is_the_mean_of_minus_the_log_of_linked_weights():
     links = jnp.array([[[True, True, False], [False, False, False], [False, False, True]]])
     expected = [-(np.log(0.5) + np.log(0.25)) / 2, 0.0, -np.log(0.5)]
     np.testing.assert_allclose(alignment_loss(attention, links)[0], expected, rtol=1e-6)
-    assert float(alignment_loss(jnp.array([[[0.0, 1.0]]]), jnp.array([[[True, False]]]))[0, 0]) < 14  # finite
+    # finite
+    assert float(alignment_loss(jnp.array([[[0.0, 1.0]]]), jnp.array([[[True, False]]]))[0, 0]) < 14
 
 
 def reported(config, batch):
@@ -40,7 +45,9 @@ def reported(config, batch):
 def test_the_gradient_is_that_of_the_weighted_sum_of_both_losses(weights, r_drop):
     batch = guided_batch()
     if weights is not None:
-        batch["target_weights"] = np.array(weights, np.float32)[:, None] * (batch["target_output"] != 0)
+        batch["target_weights"] = np.array(weights, np.float32)[:, None] * (
+            batch["target_output"] != 0
+        )
     parts, state, gradients, sums = reported(
         tiny_config(**HEADS, training__guided_weight=0.7, training__r_drop=r_drop), batch
     )
@@ -49,7 +56,9 @@ def test_the_gradient_is_that_of_the_weighted_sum_of_both_losses(weights, r_drop
 
     def guided(parameters):
         model = nnx.merge(parts.step.graph, nnx.State(parameters))
-        cross = attention_weights(model, *map(jnp.asarray, (batch["source"], batch["target_input"])))["cross"][0]
+        cross = attention_weights(
+            model, *map(jnp.asarray, (batch["source"], batch["target_input"]))
+        )["cross"][0]
         losses = (alignment_loss(cross[:, head], jnp.asarray(batch["links"])) for head in (0, 1))
         losses = sum(losses) / 2
         return jnp.sum(losses * batch.get("target_weights", 1.0))

@@ -32,7 +32,11 @@ def real_tokens() -> list[tuple[int, np.ndarray]]:
     """(truth, log-probabilities) of each target that is not padding."""
     logits = LOGITS.astype(np.float64)
     log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-    return [(truth, row) for truth, row in zip(TARGETS.ravel(), log_p.reshape(-1, VOCAB), strict=True) if truth != PAD]
+    return [
+        (truth, row)
+        for truth, row in zip(TARGETS.ravel(), log_p.reshape(-1, VOCAB), strict=True)
+        if truth != PAD
+    ]
 
 
 def sums(label_smoothing: float, support: str, logits=LOGITS) -> LossSums:
@@ -46,7 +50,9 @@ def test_loss_is_the_cross_entropy_against_the_smoothed_targets(support):
 
 
 def test_the_annotated_transformers_divergence_differs_by_a_constant():
-    """KL(q || p) = cross-entropy - H(q), and H(q) is the same for every token: minimising either is the same."""
+    """KL(q || p) = cross-entropy - H(q), and H(q) is the same for every token: minimising either is
+    the same.
+    """
     divergence = 0.0
     for truth, log_p in real_tokens():
         target = distribution(truth, "others")
@@ -58,7 +64,9 @@ def test_the_annotated_transformers_divergence_differs_by_a_constant():
 
 def test_counts_and_plain_likelihood():
     total = sums(EPSILON, "uniform")
-    assert float(total.nll) == pytest.approx(-sum(log_p[truth] for truth, log_p in real_tokens()), rel=1e-5)
+    assert float(total.nll) == pytest.approx(
+        -sum(log_p[truth] for truth, log_p in real_tokens()), rel=1e-5
+    )
     assert float(total.correct) == sum(log_p.argmax() == truth for truth, log_p in real_tokens())
     assert float(total.tokens) == 5
     assert float(sums(0.0, "uniform").loss) == pytest.approx(float(total.nll), rel=1e-6)
@@ -76,19 +84,30 @@ def test_padding_is_never_counted(support):
 
 
 def by_hand(logits: jax.Array, targets: np.ndarray, support: str, r_drop: float) -> jax.Array:
-    """Returns the criterion, to be differentiated by JAX. Rows 2i and 2i + 1 are one sentence if there is an R-Drop."""
+    """Returns the criterion, to be differentiated by JAX.
+
+    Rows 2i and 2i + 1 are one sentence if there is an R-Drop.
+    """
     log_p = jax.nn.log_softmax(logits)
-    target = np.stack([distribution(truth, support) if truth != PAD else np.zeros(VOCAB) for truth in targets.ravel()])
+    target = np.stack(
+        [
+            distribution(truth, support) if truth != PAD else np.zeros(VOCAB)
+            for truth in targets.ravel()
+        ]
+    )
     losses = -jnp.sum(target.reshape(logits.shape) * log_p)
     if r_drop == 0.0:
         return losses
-    log_q = log_p.reshape(-1, 2, *log_p.shape[1:])[:, ::-1].reshape(log_p.shape)  # of the row's other pass
+    # of the row's other pass
+    log_q = log_p.reshape(-1, 2, *log_p.shape[1:])[:, ::-1].reshape(log_p.shape)
     divergences = jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1) / 2
     return (losses + r_drop * jnp.sum(jnp.where(targets != PAD, divergences, 0.0))) / 2
 
 
 @pytest.mark.parametrize("is_padded", [False, True])
-@pytest.mark.parametrize(("support", "r_drop"), [("uniform", 0.0), ("others", 0.0), ("uniform", 5.0)])
+@pytest.mark.parametrize(
+    ("support", "r_drop"), [("uniform", 0.0), ("others", 0.0), ("uniform", 5.0)]
+)
 def test_criterion_and_gradient_are_those_of_the_definition(support, r_drop, is_padded):
     """Also with columns that are not in the vocabulary."""
     targets = TARGETS.repeat(2, axis=0)
@@ -96,7 +115,9 @@ def test_criterion_and_gradient_are_those_of_the_definition(support, r_drop, is_
     expected, expected_gradient = jax.value_and_grad(by_hand)(logits, targets, support, r_drop)
 
     training = base.get_config().training
-    training.update({"label_smoothing": EPSILON, "label_smoothing_support": support, "r_drop": r_drop})
+    training.update(
+        {"label_smoothing": EPSILON, "label_smoothing_support": support, "r_drop": r_drop}
+    )
     columns = Columns.whole(VOCAB)
     if is_padded:
         columns = Columns(jnp.arange(VOCAB + 3)[None, None], VOCAB, is_padded=True)
@@ -104,7 +125,9 @@ def test_criterion_and_gradient_are_those_of_the_definition(support, r_drop, is_
     passes = 2 if r_drop else 1
 
     def criterion(logits):
-        losses, _ = token_losses(logits, jnp.asarray(targets), columns, training=training, passes=passes)
+        losses, _ = token_losses(
+            logits, jnp.asarray(targets), columns, training=training, passes=passes
+        )
         return jnp.sum(jnp.where(targets == PAD, 0.0, losses)) / passes
 
     value, gradient = jax.value_and_grad(criterion)(logits)

@@ -1,4 +1,6 @@
-"""The shape of batches that needs most memory comes first, by the lengths that the model's stacks have."""
+"""The shape of batches that needs most memory comes first, by the lengths that the model's stacks
+have.
+"""
 
 import pytest
 
@@ -25,6 +27,8 @@ def test_a_model_of_ctc_has_no_decoder():
 @pytest.mark.parametrize("config", [tiny_config(), CTC])
 def test_the_first_shape_needs_most_memory_as_compiled(config):
     here = setup(config)
-    compilations = here.step.compilations(here.initializer.abstract_state, [LONG_SOURCE, LONG_TARGET])
+    compilations = here.step.compilations(
+        here.initializer.abstract_state, [LONG_SOURCE, LONG_TARGET]
+    )
     first, second = (bytes_used(compiled().memory_analysis()) for compiled in compilations[:2])
     assert first > second

@@ -26,20 +26,27 @@ def step_metrics(loss, nll, correct, tokens, rate):
     }
 
 
-FIRST, SECOND, THIRD = (step_metrics(*values) for values in [(9, 6, 1, 3, 0.25), (3, 2, 4, 5, 0.5), (4, 4, 1, 2, 0.75)])
+FIRST, SECOND, THIRD = (
+    step_metrics(*values) for values in [(9, 6, 1, 3, 0.25), (3, 2, 4, 5, 0.5), (4, 4, 1, 2, 0.75)]
+)
 
 
 def test_means_are_per_token_and_perplexity_is_of_the_unsmoothed_loss():
     values = means({"loss": 12.0, "nll": 8.0, "correct": 6.0, "tokens": 8.0})
     assert values == {"loss": 1.5, "nll": 1.0, "perplexity": math.e, "accuracy": 0.75}
-    small = {"loss": 3 / 1024, "nll": 2 / 1024, "correct": 1.5 / 1024, "tokens": 2 / 1024}  # of small weights
+    # of small weights
+    small = {"loss": 3 / 1024, "nll": 2 / 1024, "correct": 1.5 / 1024, "tokens": 2 / 1024}
     assert means(small) == values
     assert means(dict.fromkeys(small, 0.0))["loss"] == 0.0
 
 
 def test_the_perplexity_of_a_diverged_run_is_bounded():
-    assert means({"loss": 1e6, "nll": 1e6, "correct": 0.0, "tokens": 1.0})["perplexity"] == math.exp(700)
-    assert math.isnan(means({"loss": math.nan, "nll": math.nan, "correct": 0.0, "tokens": 1.0})["perplexity"])
+    assert means({"loss": 1e6, "nll": 1e6, "correct": 0.0, "tokens": 1.0})[
+        "perplexity"
+    ] == math.exp(700)
+    assert math.isnan(
+        means({"loss": math.nan, "nll": math.nan, "correct": 0.0, "tokens": 1.0})["perplexity"]
+    )
 
 
 def test_a_window_weights_its_steps_by_their_tokens():
@@ -52,7 +59,9 @@ def test_a_window_weights_its_steps_by_their_tokens():
     assert (values["learning_rate"], values["gradient_norm"]) == (0.5, (2.5 + 5.0) / 2)
     assert values["padding_fraction"] == 1 - 30 / 80
     # Three batches in two steps: unlike the sums, the speed is not weighted.
-    assert values["tokens_per_second"] == pytest.approx(values["steps_per_second"] * 3 / 2 * STATS.target_tokens)
+    assert values["tokens_per_second"] == pytest.approx(
+        values["steps_per_second"] * 3 / 2 * STATS.target_tokens
+    )
 
 
 def test_an_interruption_changes_only_the_timings_of_a_window():
@@ -66,10 +75,20 @@ def test_an_interruption_changes_only_the_timings_of_a_window():
         window.add(THIRD, [STATS])
     assert after.totals() == straight.totals()
     lines = [window.summary(0.0) for window in (straight, after)]
-    for name in ("loss", "nll", "perplexity", "accuracy", "learning_rate", "gradient_norm", "padding_fraction"):
+    for name in (
+        "loss",
+        "nll",
+        "perplexity",
+        "accuracy",
+        "learning_rate",
+        "gradient_norm",
+        "padding_fraction",
+    ):
         assert lines[0][name] == lines[1][name]
     # Speed counts only the two steps that this process made.
-    assert lines[1]["tokens_per_second"] == pytest.approx(lines[1]["steps_per_second"] * STATS.target_tokens)
+    assert lines[1]["tokens_per_second"] == pytest.approx(
+        lines[1]["steps_per_second"] * STATS.target_tokens
+    )
 
 
 def test_adding_a_step_waits_until_fewer_than_two_are_in_flight():
@@ -96,12 +115,21 @@ def test_pauses_are_excluded_from_the_timings(monkeypatch):
     with window.pause():
         pass
     values = window.summary(data_wait_seconds=5.0)
-    assert (values["steps_per_second"], values["tokens_per_second"], values["waiting_fraction"]) == (0.05, 0.2, 0.25)
+    assert (
+        values["steps_per_second"],
+        values["tokens_per_second"],
+        values["waiting_fraction"],
+    ) == (0.05, 0.2, 0.25)
 
 
 def test_a_window_of_skipped_updates_has_no_summary_and_skipped_updates_no_part_in_the_means():
     window = TrainingWindow({})
-    skipped = {**FIRST, "sums": LossSums.zeros(), "gradient_norm": jnp.float32(math.inf), "skipped": jnp.int32(1)}
+    skipped = {
+        **FIRST,
+        "sums": LossSums.zeros(),
+        "gradient_norm": jnp.float32(math.inf),
+        "skipped": jnp.int32(1),
+    }
     window.add(skipped, [STATS])
     assert window.summary(0.0) is None
     window.add(SECOND, [STATS])

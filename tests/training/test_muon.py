@@ -37,7 +37,9 @@ def by_optax(config) -> optax.GradientTransformation:
         eps=config.epsilon,
         adam_b1=config.beta1,
         adam_b2=config.beta2,
-        muon_weight_dimension_numbers=lambda tree: jax.tree_util.tree_map_with_path(dimensions, tree),
+        muon_weight_dimension_numbers=lambda tree: jax.tree_util.tree_map_with_path(
+            dimensions, tree
+        ),
         consistent_rms=0.2,
     )
 
@@ -46,7 +48,10 @@ def by_optax(config) -> optax.GradientTransformation:
 def test_updates_and_state_are_those_of_optax(epsilon):
     config = tiny_config(optimizer__epsilon=epsilon, optimizer__name="muon").optimizer
     random = np.random.default_rng(0)
-    trees = [jax.tree.map(lambda shape: random.normal(size=shape), SHAPES, is_leaf=is_shape) for _ in range(3)]
+    trees = [
+        jax.tree.map(lambda shape: random.normal(size=shape), SHAPES, is_leaf=is_shape)
+        for _ in range(3)
+    ]
     parameters, *gradients = jax.tree.map(jnp.float32, trees)
     transformations = make_optimizer(config, RATE), by_optax(config)
     # Checkpoints of either restore into the other.
@@ -55,7 +60,8 @@ def test_updates_and_state_are_those_of_optax(epsilon):
     updates = [jax.jit(transformation.update) for transformation in transformations]
     for gradient in gradients:
         (update, ours), (exact, expected) = (
-            apply(gradient, state, parameters) for apply, state in zip(updates, (ours, expected), strict=True)
+            apply(gradient, state, parameters)
+            for apply, state in zip(updates, (ours, expected), strict=True)
         )
         assert max(jax.tree.leaves(jax.tree.map(distance, exact, update))) < 1e-4
         assert distance(expected, ours) < 1e-5

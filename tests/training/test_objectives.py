@@ -1,4 +1,6 @@
-"""Objectives: which tokens are masked, what language models read and predict, and runs from text to perplexity."""
+"""Objectives: which tokens are masked, what language models read and predict, and runs from text to
+perplexity.
+"""
 
 import io
 import json
@@ -40,7 +42,8 @@ def sentences() -> np.ndarray:
 
 def test_shares_of_masked_tokens(sentences):
     inputs, targets = map(
-        np.asarray, mask_tokens(jnp.asarray(sentences), np.ones(VOCAB, bool), 0.15, jax.random.key(0))
+        np.asarray,
+        mask_tokens(jnp.asarray(sentences), np.ones(VOCAB, bool), 0.15, jax.random.key(0)),
     )
     chosen = targets != PAD
     np.testing.assert_array_equal(targets[chosen], sentences[chosen])
@@ -55,7 +58,9 @@ def test_shares_of_masked_tokens(sentences):
 
 
 def test_whole_words_are_masked_or_none_of_their_tokens(sentences):
-    _, targets = map(np.asarray, mask_tokens(jnp.asarray(sentences), STARTS, 0.3, jax.random.key(1)))
+    _, targets = map(
+        np.asarray, mask_tokens(jnp.asarray(sentences), STARTS, 0.3, jax.random.key(1))
+    )
     chosen = (targets != PAD)[:, :30]
     continues = ~STARTS[sentences[:, 1:30]]  # belongs to the word of the token before it
     assert (chosen[:, 1:] == chosen[:, :-1])[continues].all()
@@ -66,7 +71,8 @@ def test_whole_words_are_masked_or_none_of_their_tokens(sentences):
 
 def test_only_the_key_decides_what_is_masked(sentences):
     first, again, reseeded = (
-        mask_tokens(jnp.asarray(sentences), STARTS, 0.15, jax.random.key(seed))[1] for seed in (2, 2, 3)
+        mask_tokens(jnp.asarray(sentences), STARTS, 0.15, jax.random.key(seed))[1]
+        for seed in (2, 2, 3)
     )
     np.testing.assert_array_equal(first, again)
     assert (np.asarray(first) != np.asarray(reseeded)).any()
@@ -93,7 +99,9 @@ def test_the_step_masks_other_tokens_at_each_update_and_the_same_ones_again(sent
 
 
 def test_the_loss_is_that_of_the_masked_tokens(sentences):
-    config = tiny_config(training__objective="masked_lm", model__dropout=0.0, training__label_smoothing=0.0)
+    config = tiny_config(
+        training__objective="masked_lm", model__dropout=0.0, training__label_smoothing=0.0
+    )
     here = setup(config, vocab_size=VOCAB)
     inputs, targets = mask_tokens(jnp.asarray(sentences[:8]), STARTS, 0.15, jax.random.key(5))
     here.step.inputs = lambda batch, key: {"source": inputs, "target_output": targets}
@@ -101,7 +109,9 @@ def test_the_loss_is_that_of_the_masked_tokens(sentences):
     model = nnx.merge(here.step.graph, nnx.State(here.initializer.create().parameters))
     assert isinstance(model, MaskedLanguageModel)
     log_p = np.asarray(jax.nn.log_softmax(model(inputs)), np.float64)
-    expected = -sum(log_p[row, column, targets[row, column]] for row, column in np.argwhere(targets != PAD))
+    expected = -sum(
+        log_p[row, column, targets[row, column]] for row, column in np.argwhere(targets != PAD)
+    )
     assert metrics["sums"].nll == pytest.approx(expected, rel=1e-5)
     assert metrics["sums"].tokens == np.count_nonzero(targets)
 
@@ -133,7 +143,9 @@ def test_greedy_continuations_are_those_of_forward_passes(language_model):
         row[: len(prompt) + 1] = [*prompt, EOS]
     limits = np.array([len(prompt) + 6 for prompt in prompts])
     sentences = Sentences(jnp.asarray(source), jnp.asarray(limits), max_length=16)
-    hypotheses, done = BeamSearch([language_model], sentences, decoding_config(beam_size=1), n_best=1).run()
+    hypotheses, done = BeamSearch(
+        [language_model], sentences, decoding_config(beam_size=1), n_best=1
+    ).run()
     assert done.all()
     forward = jax.jit(lambda inputs: language_model(inputs))
     for tokens, prompt in zip(np.asarray(hypotheses.tokens[:, 0]), prompts, strict=True):
@@ -189,21 +201,29 @@ def test_decoding_flags_are_refused_where_nothing_is_decoded(trained, capsys):
 def test_held_out_text_is_not_longer_than_training_text(trained):
     models = load([str(trained[1])], "last", 1, [])
     config = with_values(models.config, {"data.max_length": 2})
-    with pytest.raises(UserError, match="max_length=2: all sentences of data.valid_split=validation are longer"):
+    with pytest.raises(
+        UserError, match="max_length=2: all sentences of data.valid_split=validation are longer"
+    ):
         held_out_means(config, models.tokenizer, models.graphs[0], models.parameters[0], "valid")
 
 
 def test_only_a_model_that_generates_text_continues_lines(trained, capsys, monkeypatch):
     objective, workdir = trained
     printed = io.BytesIO()
-    with io.TextIOWrapper(io.BytesIO(b"Wir wissen, dass\n\n")) as lines, io.TextIOWrapper(printed) as out:
+    with (
+        io.TextIOWrapper(io.BytesIO(b"Wir wissen, dass\n\n")) as lines,
+        io.TextIOWrapper(printed) as out,
+    ):
         monkeypatch.setattr("sys.stdin", lines)
         with monkeypatch.context() as patch:
             patch.setattr("sys.stdout", out)
             code = cli.execute(translate.make_parser(), translate.main, [f"--workdir={workdir}"])
         text = printed.getvalue().decode()
     if objective == "masked_lm":
-        assert code == 2 and "training.objective=masked_lm generates no text" in capsys.readouterr().err
+        assert (
+            code == 2
+            and "training.objective=masked_lm generates no text" in capsys.readouterr().err
+        )
     else:
         first, second = text.splitlines()
         assert code == 0 and first.startswith("Wir wissen, dass") and second == ""
@@ -214,25 +234,42 @@ def test_batches_have_no_arrays_of_a_side_that_is_not_there(tmp_path, plan, monk
     prepared = []
     monkeypatch.setattr("transformer.run.loop.train", lambda run, profiled: prepared.append(run))
     changes = {"batch__plan": plan, "batch__packed_length": 32}
-    assert run(tmp_path / "run", training__objective="masked_lm", **SIDES["masked_lm"], **changes) == 0
+    assert (
+        run(tmp_path / "run", training__objective="masked_lm", **SIDES["masked_lm"], **changes) == 0
+    )
     (prepared_run,) = prepared
-    with Loader(prepared_run.corpus, prepared_run.config, Position(0, 0), prepared_run.train_step.mesh) as loader:
+    with Loader(
+        prepared_run.corpus, prepared_run.config, Position(0, 0), prepared_run.train_step.mesh
+    ) as loader:
         _, arrays, stats = next(loader)
     packed = {"source_segments", "source_positions"} if plan == "packed" else set()
-    assert set(arrays) == set(prepared_run.train_step.abstract_batch(loader.buckets[0])) == {"source"} | packed
+    assert (
+        set(arrays)
+        == set(prepared_run.train_step.abstract_batch(loader.buckets[0]))
+        == {"source"} | packed
+    )
     assert stats.target_tokens == 0 and stats.source_tokens == np.count_nonzero(arrays["source"])
     assert stats.positions == arrays["source"].size
 
 
 @pytest.mark.slow
 def test_ctc_runs_from_text_to_bleu(tmp_path, capsys):
-    changes = {"training__label_smoothing": 0.0, "decoding__strategy": "ctc", "training__eval_bleu": True}
+    changes = {
+        "training__label_smoothing": 0.0,
+        "decoding__strategy": "ctc",
+        "training__eval_bleu": True,
+    }
     assert run(tmp_path / "run", training__objective="ctc", training__steps=12, **changes) == 0
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    ]
     first, *_, last = (line for line in lines if line["split"] == "valid")
     assert last["nll"] < first["nll"] and "bleu" in last
     flags = [f"--workdir={tmp_path / 'run'}", "--split=valid"]
     assert cli.execute(evaluate.make_parser(), evaluate.main, flags) == 0
     assert json.loads(capsys.readouterr().out)["sentences"] == 200
-    assert cli.execute(evaluate.make_parser(), evaluate.main, [*flags, "--decoding.strategy=beam"]) == 2
+    assert (
+        cli.execute(evaluate.make_parser(), evaluate.main, [*flags, "--decoding.strategy=beam"])
+        == 2
+    )
     assert "an objective and a strategy of the same name need each other" in capsys.readouterr().err

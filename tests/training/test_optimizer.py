@@ -53,7 +53,8 @@ def test_the_papers_schedule_without_warmup_falls_from_the_first_step():
 
 
 @pytest.mark.parametrize(
-    ("name", "middle", "last"), [("constant", 3e-4, 3e-4), ("linear", 1.5e-4, 0.0), ("cosine", 1.5e-4, 0.0)]
+    ("name", "middle", "last"),
+    [("constant", 3e-4, 3e-4), ("linear", 1.5e-4, 0.0), ("cosine", 1.5e-4, 0.0)],
 )
 def test_other_schedules_warm_up_to_the_peak_and_reach_their_end(name, middle, last):
     config = optimizer_config(schedule=name, learning_rate=3e-4, warmup_steps=10)
@@ -61,16 +62,26 @@ def test_other_schedules_warm_up_to_the_peak_and_reach_their_end(name, middle, l
     values = [rate(schedule, step) for step in (1, 5, 10, 11, 61, 111)]
     assert values == pytest.approx([3e-5, 1.5e-4, 3e-4, 3e-4, middle, last], abs=1e-9)
 
-    without = make_schedule(optimizer_config(schedule=name, learning_rate=3e-4, warmup_steps=0), 512, steps=100)
-    assert [rate(without, step) for step in (1, 51, 101)] == pytest.approx([3e-4, middle, last], abs=1e-9)
+    without = make_schedule(
+        optimizer_config(schedule=name, learning_rate=3e-4, warmup_steps=0), 512, steps=100
+    )
+    assert [rate(without, step) for step in (1, 51, 101)] == pytest.approx(
+        [3e-4, middle, last], abs=1e-9
+    )
 
 
 PARAMETERS = {
-    "inner": {"kernel": jnp.asarray([[1.0, -2.0, 0.5], [0.5, 4.0, -1.0]]), "bias": jnp.asarray([1.0, -1.0, 2.0])},
+    "inner": {
+        "kernel": jnp.asarray([[1.0, -2.0, 0.5], [0.5, 4.0, -1.0]]),
+        "bias": jnp.asarray([1.0, -1.0, 2.0]),
+    },
     "embedding": {"table": jnp.asarray([[0.5, -1.0], [2.0, 0.25]])},
 }
 GRADIENTS = {
-    "inner": {"kernel": jnp.asarray([[3.0, -1.0, 0.2], [2.0, 0.5, -0.4]]), "bias": jnp.asarray([-4.0, 0.25, 1.0])},
+    "inner": {
+        "kernel": jnp.asarray([[3.0, -1.0, 0.2], [2.0, 0.5, -0.4]]),
+        "bias": jnp.asarray([-4.0, 0.25, 1.0]),
+    },
     "embedding": {"table": jnp.asarray([[0.3, -2.0], [1.0, 0.5]])},
 }
 AGAIN = jax.tree.map(lambda array: array[..., ::-1] * jnp.asarray(-0.3), GRADIENTS)
@@ -93,7 +104,10 @@ def assert_trees_close(actual: dict, expected: dict, rtol: float) -> None:
 def adam(first_gradient: np.ndarray, second_gradient: np.ndarray) -> np.ndarray:
     """Returns the second update by the formula of Kingma and Ba, with the paper's constants."""
     first = second = 0.0
-    for gradient in (np.asarray(first_gradient, np.float64), np.asarray(second_gradient, np.float64)):
+    for gradient in (
+        np.asarray(first_gradient, np.float64),
+        np.asarray(second_gradient, np.float64),
+    ):
         first, second = 0.9 * first + 0.1 * gradient, 0.98 * second + 0.02 * gradient**2
     return -0.05 * (first / (1 - 0.9**2)) / (np.sqrt(second / (1 - 0.98**2)) + 1e-9)
 
@@ -107,13 +121,22 @@ def test_adam_follows_its_formula():
 def test_only_matrices_decay_at_the_schedules_rate(name):
     plain = updates([GRADIENTS, AGAIN], name="adam" if name == "adamw" else name)
     decayed = updates([GRADIENTS, AGAIN], name=name, weight_decay=0.5)
-    by_hand = jax.tree.map(lambda update, x: update - 0.05 * 0.5 * x if x.ndim > 1 else update, plain, PARAMETERS)
+    by_hand = jax.tree.map(
+        lambda update, x: update - 0.05 * 0.5 * x if x.ndim > 1 else update, plain, PARAMETERS
+    )
     assert_trees_close(decayed, by_hand, rtol=1e-5)
 
 
-def adafactor(first_gradient: np.ndarray, second_gradient: np.ndarray, parameter: np.ndarray) -> np.ndarray:
-    """Returns the second update by Algorithm 4 of Shazeer and Stern 2018, for matrices too small to be factored."""
-    first, second = (np.square(np.asarray(gradient, np.float64)) for gradient in (first_gradient, second_gradient))
+def adafactor(
+    first_gradient: np.ndarray, second_gradient: np.ndarray, parameter: np.ndarray
+) -> np.ndarray:
+    """Returns the second update by Algorithm 4 of Shazeer and Stern 2018, for matrices too small to
+    be factored.
+    """
+    first, second = (
+        np.square(np.asarray(gradient, np.float64))
+        for gradient in (first_gradient, second_gradient)
+    )
     decay = 1 - 2**-0.8
     direction = np.asarray(second_gradient) / np.sqrt(decay * first + (1 - decay) * second)
     direction /= max(1.0, np.sqrt(np.mean(np.square(direction))))
@@ -126,8 +149,12 @@ def test_adafactor_follows_its_formula():
 
 
 def test_muon_equalizes_singular_values_and_matches_the_size_of_adams_updates():
-    """The update keeps the singular vectors of Nesterov's momentum and maps the values through the quintic."""
-    first, second = (np.asarray(gradients["inner"]["kernel"], np.float64) for gradients in (GRADIENTS, AGAIN))
+    """The update keeps the singular vectors of Nesterov's momentum and maps the values through the
+    quintic.
+    """
+    first, second = (
+        np.asarray(gradients["inner"]["kernel"], np.float64) for gradients in (GRADIENTS, AGAIN)
+    )
     momentum = 0.95 * 0.05 * first + 0.05 * second
     ahead = 0.95 * momentum / (1 - 0.95**3) + 0.05 * second / (1 - 0.95**2)
     left, values, right = np.linalg.svd(ahead, full_matrices=False)
@@ -138,7 +165,9 @@ def test_muon_equalizes_singular_values_and_matches_the_size_of_adams_updates():
     by_hand = -0.05 * 0.2 * np.sqrt(3) * (left * values) @ right
     update = updates([GRADIENTS, AGAIN], name="muon")["inner"]["kernel"]
     is_exact = jax.default_backend() == "cpu"  # elsewhere Muon iterates in bfloat16
-    np.testing.assert_allclose(update, by_hand, rtol=1e-4, atol=0 if is_exact else 0.1 * np.abs(by_hand).max())
+    np.testing.assert_allclose(
+        update, by_hand, rtol=1e-4, atol=0 if is_exact else 0.1 * np.abs(by_hand).max()
+    )
 
 
 def test_muons_epsilon_is_the_configured_one():
@@ -150,7 +179,9 @@ def test_muons_epsilon_is_the_configured_one():
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_counts_its_updates(name):
-    optimizer = make_optimizer(optimizer_config(name=name, weight_decay=0.1, clip_norm=1.0), lambda count: RATES[count])
+    optimizer = make_optimizer(
+        optimizer_config(name=name, weight_decay=0.1, clip_norm=1.0), lambda count: RATES[count]
+    )
     state = optimizer.init(PARAMETERS)
     for number in range(3):
         assert count_updates(state) == number
@@ -159,13 +190,17 @@ def test_every_optimizer_counts_its_updates(name):
 
 def test_an_optimizer_or_schedule_is_used_once_it_is_in_its_table(monkeypatch):
     monkeypatch.setitem(OPTIMIZERS, "sgd", lambda config, schedule: optax.sgd(schedule))
-    monkeypatch.setitem(SCHEDULES, "halving", lambda config, d_model, steps: lambda count: 0.5**count)
+    monkeypatch.setitem(
+        SCHEDULES, "halving", lambda config, d_model, steps: lambda count: 0.5**count
+    )
     config = optimizer_config(name="sgd", schedule="halving")
     optimizer = make_optimizer(config, make_schedule(config, d_model=8, steps=10))
     state = optimizer.init(PARAMETERS)
     for rate in (1.0, 0.5):
         update, state = optimizer.update(GRADIENTS, state, PARAMETERS)
-        assert_trees_close(update, jax.tree.map(lambda gradient, rate=rate: -rate * gradient, GRADIENTS), rtol=1e-6)
+        assert_trees_close(
+            update, jax.tree.map(lambda gradient, rate=rate: -rate * gradient, GRADIENTS), rtol=1e-6
+        )
 
 
 def test_an_unknown_name_is_an_error_and_not_another_optimizer_or_schedule():
@@ -177,18 +212,32 @@ def test_an_unknown_name_is_an_error_and_not_another_optimizer_or_schedule():
 
 @pytest.mark.parametrize("share", ["all", "none"])
 def test_muon_updates_the_matrices_between_activations_and_adam_all_others(share):
-    changes = {"model__share_embeddings": share, "model__positions": "learned", "model__attention": "additive"}
+    changes = {
+        "model__share_embeddings": share,
+        "model__positions": "learned",
+        "model__attention": "additive",
+    }
     parameters = jax.eval_shape(
-        lambda: init_model(tiny_config(model__activation="glu", **changes), VOCAB_SIZE, VOCAB_SIZE)[1]
+        lambda: init_model(tiny_config(model__activation="glu", **changes), VOCAB_SIZE, VOCAB_SIZE)[
+            1
+        ]
     )
-    state = jax.eval_shape(make_optimizer(optimizer_config(name="muon"), lambda _: 0.1).init, parameters)
+    state = jax.eval_shape(
+        make_optimizer(optimizer_config(name="muon"), lambda _: 0.1).init, parameters
+    )
     taken = jax.tree_util.tree_leaves_with_path(state.inner_states["muon"].inner_state[0].mu)
     names = {jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in taken}
     attention = ("query", "key", "value", "output")
     modules = [f"encoder/layers/0/self_attention/{name}" for name in attention]
-    modules += [f"decoder/layers/0/{kind}_attention/{name}" for kind in ("self", "cross") for name in attention]
     modules += [
-        f"{s}/layers/0/feed_forward/{name}" for s in ("encoder", "decoder") for name in ("inner", "outer", "gate")
+        f"decoder/layers/0/{kind}_attention/{name}"
+        for kind in ("self", "cross")
+        for name in attention
+    ]
+    modules += [
+        f"{s}/layers/0/feed_forward/{name}"
+        for s in ("encoder", "decoder")
+        for name in ("inner", "outer", "gate")
     ]
     assert names == {f"{module}/kernel" for module in modules}
 
@@ -197,7 +246,10 @@ def test_gradients_above_the_clipping_norm_are_scaled_down():
     """With a huge epsilon, Adam's update is proportional to the gradient, so it shows the clipping."""
     norm = float(optax.tree.norm(GRADIENTS))
     changes = {"name": "adam", "epsilon": 1e6}
-    free, above = updates([GRADIENTS], **changes), updates([GRADIENTS], clip_norm=2 * norm, **changes)
+    free, above = (
+        updates([GRADIENTS], **changes),
+        updates([GRADIENTS], clip_norm=2 * norm, **changes),
+    )
     assert_trees_close(above, free, rtol=1e-6)
     clipped = updates([GRADIENTS], clip_norm=norm / 4, **changes)
     assert_trees_close(clipped, jax.tree.map(lambda x: x / 4, free), rtol=1e-4)
@@ -219,17 +271,24 @@ def test_rate_factors_multiply_updates_and_frozen_parameters_have_none(name):
 
 def test_frozen_parameters_do_not_count_in_the_norm_that_is_clipped():
     """Adafactor's update does not depend on the size of gradients; that of plain descent does."""
-    small = {"inner": jax.tree.map(lambda x: 1e3 * x, GRADIENTS["inner"]), "embedding": GRADIENTS["embedding"]}
+    small = {
+        "inner": jax.tree.map(lambda x: 1e3 * x, GRADIENTS["inner"]),
+        "embedding": GRADIENTS["embedding"],
+    }
     config = optimizer_config(name="adam", clip_norm=1.0, epsilon=1.0)
 
     def update_of(gradients):
         optimizer = make_optimizer(config, lambda count: RATES[count], "inner")
-        return optimizer.update(gradients, optimizer.init(PARAMETERS), PARAMETERS)[0]["embedding"]["table"]
+        return optimizer.update(gradients, optimizer.init(PARAMETERS), PARAMETERS)[0]["embedding"][
+            "table"
+        ]
 
     np.testing.assert_array_equal(update_of(small), update_of(GRADIENTS))
 
 
-@pytest.mark.parametrize("text", ["encoder", "encoder:", ":2", "encoder:-1", "encoder:inf", "a:1,b:x"])
+@pytest.mark.parametrize(
+    "text", ["encoder", "encoder:", ":2", "encoder:-1", "encoder:inf", "a:1,b:x"]
+)
 def test_a_wrong_factor_is_refused(text):
     with pytest.raises(UserError, match=r"rate_factors: .* must be NAME:FACTOR"):
         make_optimizer(optimizer_config(rate_factors=text), optax.constant_schedule(1.0))
@@ -238,7 +297,9 @@ def test_a_wrong_factor_is_refused(text):
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_schedule_that_restarts_keeps_the_moments_and_their_counts(name):
     parameters = {"encoder": {"kernel": jnp.ones((8, 8)), "bias": jnp.ones(8)}}
-    config = optimizer_config(name=name, weight_decay=0.0 if name == "adam" else 0.1, warmup_steps=0)
+    config = optimizer_config(
+        name=name, weight_decay=0.0 if name == "adam" else 0.1, warmup_steps=0
+    )
     optimizer = make_optimizer(config, optax.constant_schedule(0.1))
     _, state = optimizer.update(parameters, optimizer.init(parameters), parameters)
     restarted = jax.device_put(restart_schedule(state))
@@ -247,5 +308,8 @@ def test_a_schedule_that_restarts_keeps_the_moments_and_their_counts(name):
     kept = {path[-1].tuple_name for path, count in counts if count == 1}
     assert not kept & {"ScaleByScheduleState", "WeightDecaySchedule"} and kept
     is_schedule = [path[-1].tuple_name not in kept for path, _ in counts]
-    changed = sum(not np.array_equal(*leaves) for leaves in zip(*map(jax.tree.leaves, (state, restarted)), strict=True))
+    changed = sum(
+        not np.array_equal(*leaves)
+        for leaves in zip(*map(jax.tree.leaves, (state, restarted)), strict=True)
+    )
     assert changed == sum(is_schedule)

@@ -1,4 +1,6 @@
-"""Pretrained embeddings: the pieces that match, their scale, the tables they go to, and refused files."""
+"""Pretrained embeddings: the pieces that match, their scale, the tables they go to, and refused
+files.
+"""
 
 import gzip
 import logging
@@ -14,7 +16,11 @@ from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import PieceVocabulary
 from transformer.support.errors import UserError
 from transformer.support.special_tokens import SPECIAL_PIECES
-from transformer.training.pretrained_embeddings import check_files, load_pretrained_embeddings, read_rows
+from transformer.training.pretrained_embeddings import (
+    check_files,
+    load_pretrained_embeddings,
+    read_rows,
+)
 
 PIECES = ["<pad>", "<unk>", "<s>", "</s>", "\u2581the", "the", "\u2581Haus", "ing"]
 
@@ -35,7 +41,9 @@ def test_pieces_match_without_their_word_mark_and_are_divided_by_sqrt_d_model(wr
         rows, has_vector = read_rows(path, PIECES, 4)
     np.testing.assert_array_equal(has_vector, [False] * 4 + [True, True, True, False])
     # Divided by sqrt(4), by which the model multiplies; the first of two lines for a word is used.
-    np.testing.assert_array_equal(rows[4:7], [[0.5, 1, 1.5, 2], [0.5, 1, 1.5, 2], [-0.5, 0, 0.25, 1]])
+    np.testing.assert_array_equal(
+        rows[4:7], [[0.5, 1, 1.5, 2], [0.5, 1, 1.5, 2], [-0.5, 0, 0.25, 1]]
+    )
     assert f"{path} has vectors for 3 of 8 pieces." in caplog.text
 
 
@@ -43,13 +51,16 @@ def test_the_header_is_optional(write):
     rows, has_vector = read_rows(write("the 1 2 3 4\nHaus 1 1 1 1"), PIECES, 4)
     assert has_vector.sum() == 3 and rows[4, 0] == 0.5
     # Files of web pages have words with spaces.
-    rows, has_vector = read_rows(write("the 1 2 3 4\n. . . 5 6 7 8\nat x@y.com 1 1 1 1\nHaus 1 1 1 1"), PIECES, 4)
+    rows, has_vector = read_rows(
+        write("the 1 2 3 4\n. . . 5 6 7 8\nat x@y.com 1 1 1 1\nHaus 1 1 1 1"), PIECES, 4
+    )
     assert has_vector.sum() == 3 and rows[4, 0] == 0.5
 
 
 def test_the_file_may_be_gzip_as_it_is_downloaded(tmp_path):
     path = tmp_path / "cc.de.300.vec.gz"
-    path.write_bytes(gzip.compress(b"2 4\nthe 1 2 3 4 \na\rb 5 6 7 8 \nHaus 1 1 1 1 \n"))  # a word with a line break
+    # a word with a line break
+    path.write_bytes(gzip.compress(b"2 4\nthe 1 2 3 4 \na\rb 5 6 7 8 \nHaus 1 1 1 1 \n"))
     rows, has_vector = read_rows(path, PIECES, 4)
     assert has_vector.sum() == 3 and rows[4, 0] == 0.5
 
@@ -96,8 +107,12 @@ def test_found_rows_replace_random_ones_in_their_table(shared, tmp_path):
     source, target = tmp_path / "source.txt", tmp_path / "target.txt"
     source.write_text("a 14 14 14 14\nb 14 14 14 14\n")
     target.write_text("y 16 16 16 16\n")
-    model = tiny_config(model__source_vectors=str(source), model__target_vectors=str(target), model__d_model=4).model
-    tokenizer = Tokenizer(*(PieceVocabulary([*SPECIAL_PIECES, *words], [None, None]) for words in ("abc", "xyz")))
+    model = tiny_config(
+        model__source_vectors=str(source), model__target_vectors=str(target), model__d_model=4
+    ).model
+    tokenizer = Tokenizer(
+        *(PieceVocabulary([*SPECIAL_PIECES, *words], [None, None]) for words in ("abc", "xyz"))
+    )
     parameters = {"decoder": stack(1.0), "encoder": {} if shared else stack(2.0)}
     replaced = load_pretrained_embeddings(parameters, model, tokenizer)
     tables = jax.tree.map(lambda table: table[4:, 0].tolist(), replaced)

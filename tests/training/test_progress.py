@@ -18,20 +18,29 @@ NAN, INF = math.nan, math.inf
     [
         ("bleu", [1, 3, 3, 2], [4, 3, 3, 2], [1, 2]),  # of equal scores and losses the first
         ("loss", [3, 1, 2, 1], [3, 1, 2, 1], [1, 2]),
-        ("bleu", [0, 0, 0, 0, 2, 2], [5, 4, 6, 3, 9, 8], [1, 2, 4, 5, 6]),  # of equal scores the one of lower loss
-        ("loss", [NAN, 3, NAN, INF, 2], [NAN, 3, NAN, INF, 2], [1, 2, 5]),  # what is not finite is worse than any other
+        # of equal scores the one of lower loss
+        ("bleu", [0, 0, 0, 0, 2, 2], [5, 4, 6, 3, 9, 8], [1, 2, 4, 5, 6]),
+        # what is not finite is worse than any other
+        ("loss", [NAN, 3, NAN, INF, 2], [NAN, 3, NAN, INF, 2], [1, 2, 5]),
         ("bleu", [0, 0, 0], [NAN, 4, NAN], [1, 2]),
         ("errors/news", [80, 50, 60], [1, 1, 1], [1, 2]),  # a metric of the table that is to be low
     ],
 )
-def test_the_best_validation_has_the_best_score_then_the_lowest_loss(metric, scores, losses, bests, monkeypatch):
+def test_the_best_validation_has_the_best_score_then_the_lowest_loss(
+    metric, scores, losses, bests, monkeypatch
+):
     monkeypatch.setitem(METRICS, "errors", Metric(None, "errors", direction="minimize"))
     progress = Progress()
-    for step, (score, loss) in enumerate(zip(map(float, scores), map(float, losses), strict=True), start=1):
-        progress = dataclasses.replace(progress, step=step).after_validation({"loss": loss, metric: score}, metric)
+    for step, (score, loss) in enumerate(
+        zip(map(float, scores), map(float, losses), strict=True), start=1
+    ):
+        progress = dataclasses.replace(progress, step=step).after_validation(
+            {"loss": loss, metric: score}, metric
+        )
         assert progress.is_best == (step in bests)
         assert progress.validations_since_best == step - max(best for best in bests if best <= step)
-        progress = Progress(**json.loads(json.dumps(dataclasses.asdict(progress))))  # as a run that resumes
+        # as a run that resumes
+        progress = Progress(**json.loads(json.dumps(dataclasses.asdict(progress))))
     assert (progress.best_step, progress.best_score) == (bests[-1], scores[bests[-1] - 1])
 
 

@@ -1,4 +1,7 @@
-"""The loss of hidden vectors and a table equals that of their logits, for any chunks. Meshes: tests/distributed."""
+"""The loss of hidden vectors and a table equals that of their logits, for any chunks.
+
+Meshes: tests/distributed.
+"""
 
 import functools
 
@@ -24,8 +27,12 @@ from transformer.training.columns import Columns
 from transformer.training.loss import sum_losses, token_losses
 from transformer.training.projected_loss import Output, projected_loss
 
-ROWS, LENGTH, VOCAB, D_MODEL = 10, 3, 200, 8  # in multiples of 128 columns, the table gets 56 rows of padding
-HIDDEN, TABLE = (np.random.default_rng(n).normal(size=(*size, D_MODEL)) for n, size in enumerate([(10, 3), (200,)]))
+# in multiples of 128 columns, the table gets 56 rows of padding
+ROWS, LENGTH, VOCAB, D_MODEL = 10, 3, 200, 8
+HIDDEN, TABLE = (
+    np.random.default_rng(n).normal(size=(*size, D_MODEL))
+    for n, size in enumerate([(10, 3), (200,)])
+)
 BIAS = np.random.default_rng(3).normal(size=VOCAB)
 TARGETS = np.random.default_rng(2).integers(0, VOCAB, (ROWS, LENGTH))
 TARGETS[1, 1:] = TARGETS[7] = PAD
@@ -34,7 +41,9 @@ ONE_SENTENCE = 4 * LENGTH * 256  # at least the bytes of float32 logits
 
 
 def summed(smoothing: float = 0.1, r_drop: float = 0.0):
-    """Returns the function from hidden vectors, table, bias, targets and weights to the criterion and the sums."""
+    """Returns the function from hidden vectors, table, bias, targets and weights to the criterion
+    and the sums.
+    """
     training = base.get_config().training
     training.update({"label_smoothing": smoothing, "r_drop": r_drop})
     passes = 2 if r_drop else 1
@@ -42,7 +51,9 @@ def summed(smoothing: float = 0.1, r_drop: float = 0.0):
 
     def loss(hidden, table, bias, targets, weights=None):
         counted = jnp.float32(targets != PAD) / passes * (1.0 if weights is None else weights)
-        return projected_loss(losses, passes, one_device(), Output(hidden, table, bias), targets, counted)
+        return projected_loss(
+            losses, passes, one_device(), Output(hidden, table, bias), targets, counted
+        )
 
     return loss
 
@@ -51,8 +62,12 @@ def summed(smoothing: float = 0.1, r_drop: float = 0.0):
 @pytest.mark.parametrize("column_multiple", [1, 128])
 @pytest.mark.parametrize("sentences", [1, 2, 3, 100])
 @pytest.mark.parametrize(("r_drop", "has_bias"), [(0.0, True), (5.0, False)])
-def test_chunks_of_any_size_give_the_same_sums_and_gradients(monkeypatch, r_drop, has_bias, sentences, column_multiple):
-    """Also if the last chunk is filled up, with padded columns, and with both passes of a sentence in one chunk."""
+def test_chunks_of_any_size_give_the_same_sums_and_gradients(
+    monkeypatch, r_drop, has_bias, sentences, column_multiple
+):
+    """Also if the last chunk is filled up, with padded columns, and with both passes of a sentence
+    in one chunk.
+    """
     monkeypatch.setitem(kernels.COLUMN_MULTIPLE, "cpu", column_multiple)
     passes = 2 if r_drop else 1
     monkeypatch.setitem(kernels.CHUNK_BYTES, "cpu", sentences * passes * ONE_SENTENCE)
@@ -73,14 +88,20 @@ def test_chunks_of_any_size_give_the_same_sums_and_gradients(monkeypatch, r_drop
         return 3 * value, sums
 
     (value, sums), gradients = jax.jit(jax.value_and_grad(scaled, (0, 1, 2), has_aux=True))(*arrays)
-    (expected, expected_sums), expected_gradients = jax.value_and_grad(plain, (0, 1, 2), has_aux=True)(*arrays)
+    (expected, expected_sums), expected_gradients = jax.value_and_grad(
+        plain, (0, 1, 2), has_aux=True
+    )(*arrays)
     assert float(value) == pytest.approx(float(expected), rel=1e-5)
     np.testing.assert_allclose(jax.tree.leaves(sums), jax.tree.leaves(expected_sums), rtol=1e-5)
-    for gradient, exact in zip(jax.tree.leaves(gradients), jax.tree.leaves(expected_gradients), strict=True):
+    for gradient, exact in zip(
+        jax.tree.leaves(gradients), jax.tree.leaves(expected_gradients), strict=True
+    ):
         np.testing.assert_allclose(gradient, exact, rtol=1e-4, atol=1e-4)
     evaluated, evaluated_sums = jax.jit(loss)(*arrays, targets)
     assert 3 * float(evaluated) == pytest.approx(float(expected), rel=1e-5)
-    np.testing.assert_allclose(jax.tree.leaves(evaluated_sums), jax.tree.leaves(expected_sums), rtol=1e-5)
+    np.testing.assert_allclose(
+        jax.tree.leaves(evaluated_sums), jax.tree.leaves(expected_sums), rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize("r_drop", [0.0, 5.0])
@@ -125,7 +146,9 @@ def test_the_tables_gradient_is_summed_in_float32():
     """3,000 equal rows: a sum in bfloat16 would stop growing at 256 of them."""
     loss = summed(smoothing=0.0)
     hidden, targets = jnp.ones((1000, 3, 1), jnp.bfloat16), jnp.ones((1000, 3), int)
-    gradient = jax.jit(jax.grad(lambda table: loss(hidden, table, None, targets)[0]))(jnp.zeros((4, 1)))
+    gradient = jax.jit(jax.grad(lambda table: loss(hidden, table, None, targets)[0]))(
+        jnp.zeros((4, 1))
+    )
     np.testing.assert_allclose(gradient[:, 0], [750.0, -2250.0, 750.0, 750.0], rtol=1e-6)
     assert gradient.dtype == jnp.float32
 
@@ -141,6 +164,12 @@ def test_no_array_has_the_logits_of_all_rows(monkeypatch):
             ((ROWS, LENGTH), jnp.int32),
         )
     ]
-    gradient = jax.jit(jax.grad(lambda hidden, table, targets: loss(hidden, table, None, targets)[0], (0, 1)))
+    gradient = jax.jit(
+        jax.grad(lambda hidden, table, targets: loss(hidden, table, None, targets)[0], (0, 1))
+    )
     text = gradient.lower(*shapes).compile().as_text()
-    assert "f32[3,200]" in text and f"[{ROWS * LENGTH},200]" not in text and f"[{ROWS},{LENGTH},200]" not in text
+    assert (
+        "f32[3,200]" in text
+        and f"[{ROWS * LENGTH},200]" not in text
+        and f"[{ROWS},{LENGTH},200]" not in text
+    )

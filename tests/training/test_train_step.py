@@ -38,7 +38,9 @@ def descend() -> optax.GradientTransformationExtraArgs:
 def totals_of(x: list[float], y: list[float]) -> Totals:
     graph, state = nnx.split(Line())
     batch = {"x": jnp.array(x), "y": jnp.array(y)}
-    return compute_gradients(squared_error, graph, nnx.to_pure_dict(state), batch, jax.random.key(0))
+    return compute_gradients(
+        squared_error, graph, nnx.to_pure_dict(state), batch, jax.random.key(0)
+    )
 
 
 def updated(totals: Totals, skipped: int = 0) -> tuple[TrainState, dict]:

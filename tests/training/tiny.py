@@ -29,8 +29,12 @@ RATE_OF_ONE = optax.constant_schedule(1.0)
 def tiny_config(**changes) -> ml_collections.ConfigDict:
     """The base config with a model of one layer; `changes` are keys with "__" for the dot."""
     config = base.get_config()
-    config.model.update({"num_layers": 1, "d_model": 8, "d_ff": 16, "num_heads": 2, "dtype": "float32"})
-    config.update_from_flattened_dict({key.replace("__", "."): value for key, value in changes.items()})
+    config.model.update(
+        {"num_layers": 1, "d_model": 8, "d_ff": 16, "num_heads": 2, "dtype": "float32"}
+    )
+    config.update_from_flattened_dict(
+        {key.replace("__", "."): value for key, value in changes.items()}
+    )
     return config
 
 
@@ -42,7 +46,9 @@ class Setup:
     step: CompiledStep
 
     def after(self, *updates: Sequence[dict]) -> tuple[TrainState, dict]:
-        """The state after these updates, each from a list of batches, and the last one's metrics, as NumPy arrays."""
+        """The state after these updates, each from a list of batches, and the last one's metrics,
+        as NumPy arrays.
+        """
         state = self.initializer.create()
         for batches in updates:
             state, metrics = self.step(state, batches)
@@ -62,14 +68,22 @@ def setup(
     vocab_size: int = VOCAB_SIZE,
     pieces: Sequence[str] = (),
 ) -> Setup:
-    """Returns a setup with this optimizer, whose schedule is given too; by default an update subtracts the gradient."""
+    """Returns a setup with this optimizer, whose schedule is given too; by default an update
+    subtracts the gradient.
+    """
     optimizer, mesh = optimizer or optax.sgd(schedule), mesh or make_mesh(config, jax.devices())
     initializer = Initializer(config, optimizer, mesh, (vocab_size, vocab_size))
-    return Setup(initializer, CompiledStep(config, initializer.graph, optimizer, schedule, mesh, pieces))
+    return Setup(
+        initializer, CompiledStep(config, initializer.graph, optimizer, schedule, mesh, pieces)
+    )
 
 
-def make_batch(lengths: Sequence[tuple[int, int]], rows: int, width: int, seed: int) -> dict[str, np.ndarray]:
-    """Returns a batch of random sentences of these lengths, EOS not counted; the other rows are filler."""
+def make_batch(
+    lengths: Sequence[tuple[int, int]], rows: int, width: int, seed: int
+) -> dict[str, np.ndarray]:
+    """Returns a batch of random sentences of these lengths, EOS not counted; the other rows are
+    filler.
+    """
     random = np.random.default_rng(seed)
     names = ("source", "target_input", "target_output")
     batch = {name: np.full((rows, width), PAD, np.int32) for name in names}
@@ -83,7 +97,9 @@ def make_batch(lengths: Sequence[tuple[int, int]], rows: int, width: int, seed: 
 
 def distance(tree, reference) -> float:
     """Returns the largest difference between two trees of arrays, relative to the largest value."""
-    values, expected = (np.concatenate([np.ravel(x) for x in jax.tree.leaves(y)]) for y in (tree, reference))
+    values, expected = (
+        np.concatenate([np.ravel(x) for x in jax.tree.leaves(y)]) for y in (tree, reference)
+    )
     return float(np.max(np.abs(values - expected)) / np.max(np.abs(values)))
 
 
@@ -124,7 +140,10 @@ def at_step(monkeypatch: pytest.MonkeyPatch, step: int, action: Callable[[], Non
 
 
 def remove_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes models predict each token only from the one before it. Their runs trace and compile little."""
+    """Makes models predict each token only from the one before it.
+
+    Their runs trace and compile little.
+    """
 
     def hidden(self, source, target_input, rngs=None, **_):
         return dropout(self.decoder.embedding(target_input), 0.1, rngs)

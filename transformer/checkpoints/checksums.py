@@ -14,9 +14,15 @@ NAME = "checkpoint.json"
 OPTIMIZER = "optimizer"  # the item that only training reads
 
 
-def write(folder: Path, contents: Mapping[str, Any], checksums: Mapping[str, Any] | None = None) -> None:
-    """Writes a checkpoint's record, atomically, with the checksums of its files. They are computed if not given."""
-    if checksums is None:  # of the items, each in a folder; files beside these folders are Orbax's own notes
+def write(
+    folder: Path, contents: Mapping[str, Any], checksums: Mapping[str, Any] | None = None
+) -> None:
+    """Writes a checkpoint's record, atomically, with the checksums of its files.
+
+    They are computed if not given.
+    """
+    # of the items, each in a folder; files beside these folders are Orbax's own notes
+    if checksums is None:
         paths = (path for path in folder.glob("*/**/*") if path.is_file())
         checksums = {str(path.relative_to(folder)): _checksum(path) for path in sorted(paths)}
     record = {**contents, "files": checksums}
@@ -24,7 +30,10 @@ def write(folder: Path, contents: Mapping[str, Any], checksums: Mapping[str, Any
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """Returns a checkpoint's record. Raises ValueError if it is damaged, OSError if it cannot be read."""
+    """Returns a checkpoint's record.
+
+    Raises ValueError if it is damaged, OSError if it cannot be read.
+    """
     record = json.loads((folder / NAME).read_bytes())
     if not isinstance(record, dict) or record.pop("checksum", None) != _digest(record):
         raise ValueError(f"{NAME} does not match its checksum")
@@ -32,7 +41,10 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def digest(folder: Path) -> str:
-    """Returns a digest of the files that a checkpoint is decoded with, without reading them. Raises as `read` does."""
+    """Returns a digest of the files that a checkpoint is decoded with, without reading them.
+
+    Raises as `read` does.
+    """
     return _digest(_without_optimizer(read(folder)))
 
 
@@ -50,10 +62,15 @@ def remove_optimizer(folder: Path) -> None:
 
 
 def damage(folder: Path, for_training: bool = False) -> str | None:
-    """Describes the first damaged file of a checkpoint, of its optimizer only `for_training`. None if none is."""
+    """Describes the first damaged file of a checkpoint, of its optimizer only `for_training`.
+
+    None if none is.
+    """
     try:
         record = read(folder)
-        for name, checksum in (record["files"] if for_training else _without_optimizer(record)).items():
+        for name, checksum in (
+            record["files"] if for_training else _without_optimizer(record)
+        ).items():
             if _checksum(folder / name) != checksum:
                 return f"damaged: {name} does not match its checksum"
     except UNREADABLE as error:
@@ -62,7 +79,11 @@ def damage(folder: Path, for_training: bool = False) -> str | None:
 
 
 def _without_optimizer(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: checksum for name, checksum in record["files"].items() if not name.startswith(f"{OPTIMIZER}/")}
+    return {
+        name: checksum
+        for name, checksum in record["files"].items()
+        if not name.startswith(f"{OPTIMIZER}/")
+    }
 
 
 def _checksum(path: Path) -> list[int | str]:

@@ -21,7 +21,10 @@ from transformer.workdir import Workdir
 
 
 class Checkpoints(AbstractContextManager):
-    """The checkpoints of a run, which Orbax saves in the background. Leaving the context waits for the last save."""
+    """The checkpoints of a run, which Orbax saves in the background.
+
+    Leaving the context waits for the last save.
+    """
 
     def __init__(self, workdir: Workdir, config: Config):
         self.workdir = workdir
@@ -41,14 +44,18 @@ class Checkpoints(AbstractContextManager):
             return  # Orbax would wait for the process that died
         self.manager.close()  # waits for the last save
         if error is None:  # otherwise the best may not be known yet
-            coordination.on_process_zero(retention.remove_optimizer_states, self.folder, self.retention.best)
+            coordination.on_process_zero(
+                retention.remove_optimizer_states, self.folder, self.retention.best
+            )
 
     def save(self, state: TrainState, progress: Progress) -> None:
         """Starts to save a checkpoint of `progress.step`."""
         self.manager.wait_until_finished()
         coordination.on_process_zero(self.workdir.check_in_place)
         self.retention.best = progress.best_step
-        coordination.on_process_zero(retention.remove_optimizer_states, self.folder, self.retention.best)
+        coordination.on_process_zero(
+            retention.remove_optimizer_states, self.folder, self.retention.best
+        )
         if progress.step in self.manager.all_steps():
             self._replace_progress(progress)
             return
@@ -59,9 +66,11 @@ class Checkpoints(AbstractContextManager):
         self.manager.save(progress.step, args=ocp.args.Composite(**items))
 
     def restore(self, abstract: TrainState) -> tuple[TrainState, Progress] | None:
-        """Returns the newest undamaged checkpoint with an optimizer's state, sharded as `abstract`; None without any.
+        """Returns the newest undamaged checkpoint with an optimizer's state, sharded as `abstract`;
+        None without any.
 
-        Renames damaged ones. Raises UserError if all are damaged, or it has other arrays or another schema version.
+        Renames damaged ones. Raises UserError if all are damaged, or it has other arrays or another
+        schema version.
         """
         step = self._newest_resumable()
         if step is None:
@@ -73,11 +82,17 @@ class Checkpoints(AbstractContextManager):
             restore.check_same_arrays(folder, expected, self.config)
             items = {name: ocp.args.StandardRestore(tree) for name, tree in expected.items()}
             restored = self.manager.restore(step, args=ocp.args.Composite(**items))
-        self._delete_after(step)  # they lack the optimizer's state, and Orbax saves no step before them
+        # they lack the optimizer's state, and Orbax saves no step before them
+        self._delete_after(step)
         self.retention.best = progress.best_step
-        self.retention.rollback = step if progress.skipped == 0 else self._newest_resumable(without_skips=True)
+        self.retention.rollback = (
+            step if progress.skipped == 0 else self._newest_resumable(without_skips=True)
+        )
         counts = np.array([step, progress.skipped], np.int32)
-        scalars = (jax.make_array_from_callback((), abstract.step.sharding, count.__getitem__) for count in counts)
+        scalars = (
+            jax.make_array_from_callback((), abstract.step.sharding, count.__getitem__)
+            for count in counts
+        )
         trees = restored["parameters"], restored[OPTIMIZER], restored.get("ema_parameters")
         return TrainState(*scalars, *trees), progress
 
@@ -95,11 +110,18 @@ class Checkpoints(AbstractContextManager):
     def _delete_after(self, newest: int) -> None:
         for step in reversed(self.manager.all_steps()):
             if step > newest:
-                logging.info("Training continues from step %d and deletes the checkpoint of step %d.", newest, step)
+                logging.info(
+                    "Training continues from step %d and deletes the checkpoint of step %d.",
+                    newest,
+                    step,
+                )
                 self.manager.delete(step)
 
     def _write_record(self) -> None:
-        """Completes a checkpoint. Orbax calls this in process 0 after the last array and before the renaming."""
+        """Completes a checkpoint.
+
+        Orbax calls this in process 0 after the last array and before the renaming.
+        """
         (temporary,) = self.folder.glob(f"{self.saving.step}.orbax-checkpoint-tmp*")
         checksums.write(temporary, self._contents(self.saving))
 
@@ -121,6 +143,13 @@ class Checkpoints(AbstractContextManager):
 
 
 def _items(state: TrainState) -> dict[str, Any]:
-    """Returns the trees of a state by the names of their items. The other two fields are in the progress."""
-    items = {"parameters": state.parameters, OPTIMIZER: state.optimizer_state, "ema_parameters": state.ema_parameters}
+    """Returns the trees of a state by the names of their items.
+
+    The other two fields are in the progress.
+    """
+    items = {
+        "parameters": state.parameters,
+        OPTIMIZER: state.optimizer_state,
+        "ema_parameters": state.ema_parameters,
+    }
     return {name: tree for name, tree in items.items() if tree is not None}

@@ -24,11 +24,15 @@ from transformer.workdir import Workdir
 SCHEMA_VERSION = 3
 
 
-def load_parameters(workdir: Path, steps: Sequence[int], expected: Any, config: Config, item: str = "") -> dict:
-    """Returns the mean of the checkpoints' parameters, or of their averaged parameters with `training.ema_decay`.
+def load_parameters(
+    workdir: Path, steps: Sequence[int], expected: Any, config: Config, item: str = ""
+) -> dict:
+    """Returns the mean of the checkpoints' parameters, or of their averaged parameters with
+    `training.ema_decay`.
 
-    `item` names another item of the checkpoints to read. Raises UserError if a checkpoint cannot be read, or before
-    reading an array if the shapes differ from `expected`, the abstract parameters of the model.
+    `item` names another item of the checkpoints to read. Raises UserError if a checkpoint cannot be
+    read, or before reading an array if the shapes differ from `expected`, the abstract parameters
+    of the model.
     """
     folders = [Workdir(workdir).checkpoints / str(step) for step in steps]
     for folder in folders:
@@ -48,8 +52,8 @@ def steps_in(folder: Path) -> list[int]:
 def choose_steps(workdir: Path, which: str, average: int, every: int) -> list[int]:
     """Returns the steps of `average` consecutive checkpoints up to `which`, in ascending order.
 
-    Before it, only multiples of `every` (`checkpoint.every`) count: the best checkpoint and those of interruptions may
-    lie between them. Raises UserError if one is missing.
+    Before it, only multiples of `every` (`checkpoint.every`) count: the best checkpoint and those
+    of interruptions may lie between them. Raises UserError if one is missing.
     """
     if average < 1:
         raise UserError(f"--average={average}: must be at least 1")
@@ -67,7 +71,10 @@ def choose_steps(workdir: Path, which: str, average: int, every: int) -> list[in
 
 
 def choose_step(workdir: Path, which: str) -> int:
-    """Returns the step that "best", "last" (undamaged) or a number names. Raises UserError if it does not exist."""
+    """Returns the step that "best", "last" (undamaged) or a number names.
+
+    Raises UserError if it does not exist.
+    """
     folder = Workdir(workdir).checkpoints
     steps = steps_in(folder)
     if not steps:
@@ -75,7 +82,9 @@ def choose_step(workdir: Path, which: str) -> int:
     listed = ", ".join(map(str, steps))
     if which not in ("best", "last"):
         if which not in map(str, steps):
-            raise UserError(f"--checkpoint={which}: must be best, last or one of the steps {listed}")
+            raise UserError(
+                f"--checkpoint={which}: must be best, last or one of the steps {listed}"
+            )
         return int(which)
     for last in reversed(steps):
         if (damage := checksums.damage(folder / str(last))) is None:
@@ -87,12 +96,17 @@ def choose_step(workdir: Path, which: str) -> int:
     if which == "last" or best is None:
         return last
     if best not in steps:
-        raise UserError(f"--checkpoint=best: {folder / str(best)} is missing; name last or one of the steps {listed}")
+        raise UserError(
+            f"--checkpoint=best: {folder / str(best)} is missing; name last or one of the steps {listed}"
+        )
     return best
 
 
 def read_parameters(folder: Path, item: str = "") -> dict:
-    """Returns `item`, by default the parameters to decode with, as NumPy arrays. Raises UserError if damaged."""
+    """Returns `item`, by default the parameters to decode with, as NumPy arrays.
+
+    Raises UserError if damaged.
+    """
     with readable(folder, "try another"):
         if damage := checksums.damage(folder):
             raise ValueError(damage)
@@ -106,14 +120,21 @@ def eval_item(folder: Path) -> str:
 
 
 def read_arrays(folder: Path, item: str) -> Any:
-    """Returns an item of a checkpoint, "parameters", "optimizer" or "ema_parameters", as a tree of NumPy arrays."""
+    """Returns an item of a checkpoint, "parameters", "optimizer" or "ema_parameters", as a tree of
+    NumPy arrays.
+    """
     handler = ocp.PyTreeCheckpointHandler()
-    as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), handler.metadata(folder / item).tree)
+    as_numpy = jax.tree.map(
+        lambda _: ocp.RestoreArgs(restore_type=np.ndarray), handler.metadata(folder / item).tree
+    )
     return handler.restore(folder / item, args=ocp.args.PyTreeRestore(restore_args=as_numpy))
 
 
 def read_progress(folder: Path) -> Progress:
-    """Returns the recorded progress. Raises UserError if it cannot be read or has another schema version."""
+    """Returns the recorded progress.
+
+    Raises UserError if it cannot be read or has another schema version.
+    """
     with readable(folder, "try another"):
         record = checksums.read(folder)
         if (version := record["schema_version"]) != SCHEMA_VERSION:
@@ -124,10 +145,15 @@ def read_progress(folder: Path) -> Progress:
 
 
 def check_same_arrays(folder: Path, expected: Mapping[str, Any], config: Config) -> None:
-    """Raises UserError, naming keys that differ, if a checkpoint has other shapes than the trees in `expected`."""
+    """Raises UserError, naming keys that differ, if a checkpoint has other shapes than the trees in
+    `expected`.
+    """
     differing = []
     for item, tree in expected.items():
-        differing += [f"{item}.{name}: {shapes}" for name, shapes in differing_shapes(folder, item, tree).items()]
+        differing += [
+            f"{item}.{name}: {shapes}"
+            for name, shapes in differing_shapes(folder, item, tree).items()
+        ]
     if differing:
         saved_config = checked(checksums.read(folder)["config"])
         causes = [f"{key}: {values}" for key, values in difference(saved_config, config).items()]
@@ -138,9 +164,13 @@ def check_same_arrays(folder: Path, expected: Mapping[str, Any], config: Config)
 
 
 def differing_shapes(folder: Path, item: str, expected: Any) -> dict[str, str]:
-    """Returns the names of an item's arrays whose shapes differ from the tree `expected`, with both shapes as text."""
+    """Returns the names of an item's arrays whose shapes differ from the tree `expected`, with both
+    shapes as text.
+    """
     trees = ocp.PyTreeCheckpointHandler().metadata(folder / item).tree, expected
-    saved, wanted = ({name: tuple(leaf.shape) for name, leaf in named_leaves(tree).items()} for tree in trees)
+    saved, wanted = (
+        {name: tuple(leaf.shape) for name, leaf in named_leaves(tree).items()} for tree in trees
+    )
     return {
         name: f"found {saved.get(name, 'none')}, expected {wanted.get(name, 'none')}"
         for name in sorted(saved | wanted)
@@ -162,4 +192,6 @@ def readable(folder: Path, advice: str) -> Iterator[None]:
         raise
     except UNREADABLE as error:
         message = str(error) or type(error).__name__
-        raise UserError(f"{folder}: this checkpoint cannot be read ({message.splitlines()[0]}); {advice}") from error
+        raise UserError(
+            f"{folder}: this checkpoint cannot be read ({message.splitlines()[0]}); {advice}"
+        ) from error

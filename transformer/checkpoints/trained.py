@@ -31,7 +31,9 @@ from transformer.workdir import Workdir, open_existing
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The source of a model's parameters: the mean over the steps `averaged`, of which `step` is the last."""
+    """The source of a model's parameters: the mean over the steps `averaged`, of which `step` is
+    the last.
+    """
 
     workdir: str
     step: int
@@ -40,7 +42,9 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Trained:
-    """Models with the workdir, configuration, tokenizer and shortlist of the first one, and parameters in NumPy."""
+    """Models with the workdir, configuration, tokenizer and shortlist of the first one, and
+    parameters in NumPy.
+    """
 
     workdir: Workdir
     config: Config
@@ -52,9 +56,19 @@ class Trained:
     scorers: tuple[Scorer, ...]
 
     def decoder(self, takes_controls: bool = False) -> tuple[TextDecoder, Replicas]:
-        """Returns a decoder on all local devices, and the parameters as its methods take them: see `make_decoder`."""
-        fields = self.graphs, self.tokenizer, self.config.decoding, jax.local_devices(), self.shortlist
-        decoder = make_decoder(self.config, *fields, scorers=self.scorers, takes_controls=takes_controls)
+        """Returns a decoder on all local devices, and the parameters as its methods take them: see
+        `make_decoder`.
+        """
+        fields = (
+            self.graphs,
+            self.tokenizer,
+            self.config.decoding,
+            jax.local_devices(),
+            self.shortlist,
+        )
+        decoder = make_decoder(
+            self.config, *fields, scorers=self.scorers, takes_controls=takes_controls
+        )
         return decoder, decoder.place(self.parameters)
 
 
@@ -62,22 +76,30 @@ def check_translates(config: Config, workdir: str) -> None:
     """Raises UserError, which names --workdir, if the models of a configuration generate no text."""
     objective = config.training.objective
     if "translate" not in OBJECTIVES[objective].methods:
-        raise UserError(f"--workdir={workdir}: a model of training.objective={objective} generates no text")
+        raise UserError(
+            f"--workdir={workdir}: a model of training.objective={objective} generates no text"
+        )
 
 
 def check_translates_sentences(config: Config, workdir: str) -> None:
-    """Raises UserError, which names --workdir, if the models do not translate each sentence by itself."""
+    """Raises UserError, which names --workdir, if the models do not translate each sentence by
+    itself.
+    """
     check_translates(config, workdir)
     if config.data.context:
-        raise UserError(f"--workdir={workdir}: its data.context needs whole documents; use transformer.translate")
+        raise UserError(
+            f"--workdir={workdir}: its data.context needs whole documents; use transformer.translate"
+        )
 
 
-def load(workdirs: Sequence[str], which: str, average: int, overrides: Sequence[tuple[str, str]]) -> Trained:
+def load(
+    workdirs: Sequence[str], which: str, average: int, overrides: Sequence[tuple[str, str]]
+) -> Trained:
     """Loads the model of one workdir, or those of several with the same tokenizer as an ensemble.
 
-    `which` and `average` choose the checkpoints of each workdir: see `choose_steps`. `overrides` are decoding keys and
-    languages with their values, as typed, for the first workdir's configuration. Raises UserError if the models cannot
-    be loaded, or do not know the languages.
+    `which` and `average` choose the checkpoints of each workdir: see `choose_steps`. `overrides`
+    are decoding keys and languages with their values, as typed, for the first workdir's
+    configuration. Raises UserError if the models cannot be loaded, or do not know the languages.
     """
     opened = [open_existing(Path(name)) for name in workdirs]
     first, first_config = opened[0]
@@ -105,7 +127,9 @@ def load(workdirs: Sequence[str], which: str, average: int, overrides: Sequence[
         try:
             with_values(run_config, decoding)
         except UserError as error:
-            raise UserError(f"{workdir.path}: cannot be decoded with the settings of {first.path}: {error}") from None
+            raise UserError(
+                f"{workdir.path}: cannot be decoded with the settings of {first.path}: {error}"
+            ) from None
     size = config.decoding.shortlist
     shortlist = Shortlist.load(first.shortlist, tokenizers[0], size) if size else None
     scorers = load_scorers(config)
@@ -113,40 +137,66 @@ def load(workdirs: Sequence[str], which: str, average: int, overrides: Sequence[
     for workdir, run_config in opened:
         steps = choose_steps(workdir.path, which, average, run_config.checkpoint.every)
         graph, expected = abstract_init(run_config, *tokenizers[0].vocab_sizes)
-        checkpoint = Checkpoint(str(workdir.path), steps[-1], tuple(workdir.averaged_steps() or steps))
-        loaded.append((graph, load_parameters(workdir.path, steps, expected, run_config), checkpoint))
+        checkpoint = Checkpoint(
+            str(workdir.path), steps[-1], tuple(workdir.averaged_steps() or steps)
+        )
+        loaded.append(
+            (graph, load_parameters(workdir.path, steps, expected, run_config), checkpoint)
+        )
         noun = "step" if len(steps) == 1 else "the mean of steps"
         logging.info("%s: loaded %s %s.", workdir.path, noun, ", ".join(map(str, steps)))
     models = zip(*loaded, strict=True)  # graphs, parameters and checkpoints
-    return Trained(first, config, tokenizers[0].tagged(source_tag(config.data)), *models, shortlist, scorers)
+    return Trained(
+        first, config, tokenizers[0].tagged(source_tag(config.data)), *models, shortlist, scorers
+    )
 
 
 def _warn_about_unread_keys(config: Config, overrides: Sequence[tuple[str, str]]) -> None:
     """Logs a warning for keys of sampling that are set for a strategy without samples."""
     chosen = config.decoding.strategy
-    unread = [f"--{key}={value}" for key, value in overrides if key.removeprefix("decoding.") in SAMPLING]
+    unread = [
+        f"--{key}={value}" for key, value in overrides if key.removeprefix("decoding.") in SAMPLING
+    ]
     if unread and not STRATEGIES[chosen].samples:
-        logging.warning("%s: decoding.strategy=%s draws no samples; try decoding.strategy=sample.", unread[0], chosen)
+        logging.warning(
+            "%s: decoding.strategy=%s draws no samples; try decoding.strategy=sample.",
+            unread[0],
+            chosen,
+        )
 
 
 def load_scorers(config: Config) -> tuple[Scorer, ...]:
-    """Loads the models of `decoding.rerank` at their best checkpoints. Raises UserError if one cannot rerank."""
+    """Loads the models of `decoding.rerank` at their best checkpoints.
+
+    Raises UserError if one cannot rerank.
+    """
     scorers = []
     for item in filter(None, config.decoding.rerank.split(",")):
         path, _, text = item.rpartition(":")
         name = path and str(files.expanded(path))
         weight = parse_number(text)
         if not name or not math.isfinite(weight):
-            raise UserError(f"--decoding.rerank={item}: must be WORKDIR:WEIGHT with a number, such as runs/de-en:0.5")
-        arrange = choose_arrangement(open_existing(Path(name), "--decoding.rerank")[1], config, name)
+            raise UserError(
+                f"--decoding.rerank={item}: must be WORKDIR:WEIGHT with a number, such as runs/de-en:0.5"
+            )
+        arrange = choose_arrangement(
+            open_existing(Path(name), "--decoding.rerank")[1], config, name
+        )
         outer = {"rerank": "", "shortlist": "0", "dtype": config.decoding.dtype}
-        models = load([name], "best", 1, [(f"decoding.{key}", value) for key, value in outer.items()])
+        models = load(
+            [name], "best", 1, [(f"decoding.{key}", value) for key, value in outer.items()]
+        )
         scorers.append(Scorer(name, weight, arrange, *models.decoder()))
     return tuple(scorers)
 
 
-def choose_arrangement(config: Config, searched: Config, name: str) -> Callable[[str, str], tuple[str, str]]:
-    """Returns `Scorer.arrange` of the model in the workdir `name`. Raises UserError unless it can score the texts."""
+def choose_arrangement(
+    config: Config, searched: Config, name: str
+) -> Callable[[str, str], tuple[str, str]]:
+    """Returns `Scorer.arrange` of the model in the workdir `name`.
+
+    Raises UserError unless it can score the texts.
+    """
     source = searched.data.source_language
     target = searched.data.target_language
     arrangements = {

@@ -1,7 +1,8 @@
 """Flags, errors and exit codes of all commands.
 
-Standard output carries only results. An error that the user can correct is one line on standard error and exit code 2;
-an interruption is one line and exit code 130. Only a bug shows a traceback, with exit code 1.
+Standard output carries only results. An error that the user can correct is one line on standard
+error and exit code 2; an interruption is one line and exit code 130. Only a bug shows a traceback,
+with exit code 1.
 """
 
 import argparse
@@ -25,7 +26,8 @@ from transformer.support.errors import UserError, is_out_of_memory
 LANGUAGES = ("source_language", "target_language")
 FOLDERS = ("--workdir", "--output")
 DISK_IS_FULL = "the disk is full"
-OUT_OF_MEMORY = {  # the advice, by the parser's `overrides`, which are the keys that the command can change
+# the advice, by the parser's `overrides`, which are the keys that the command can change
+OUT_OF_MEMORY = {
     "config": "lower config.batch.tokens and raise config.training.accumulation in return, or lower "
     "config.data.max_length; a run that continues can set config.model.remat=layers; if validation does not fit, lower "
     "config.decoding.batch_tokens",
@@ -48,8 +50,9 @@ UNUSABLE_PATH = (
 class Parser(argparse.ArgumentParser):
     """The flags of one command, those of `add_argument` and overrides of configuration keys.
 
-    Overrides are `--config.GROUP.KEY=VALUE` if `overrides` is "config", and `--GROUP.KEY=VALUE` if it is the name of a
-    group. `arguments.overrides` lists them as (GROUP.KEY, VALUE), the argument of `load_file` and `override`.
+    Overrides are `--config.GROUP.KEY=VALUE` if `overrides` is "config", and `--GROUP.KEY=VALUE` if
+    it is the name of a group. `arguments.overrides` lists them as (GROUP.KEY, VALUE), the argument
+    of `load_file` and `override`.
     """
 
     def __init__(self, module: str, description: str, overrides: str | None = None):
@@ -65,7 +68,10 @@ class Parser(argparse.ArgumentParser):
         self._prefix = "--config." if overrides == "config" else "--"  # of the keys
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Parses the arguments. Raises UserError for an unknown or repeated flag or key, or a value of another type."""
+        """Parses the arguments.
+
+        Raises UserError for an unknown or repeated flag or key, or a value of another type.
+        """
         flags = self._option_string_actions
         plain: list[str] = []
         overrides: list[tuple[str, str]] = []
@@ -87,7 +93,8 @@ class Parser(argparse.ArgumentParser):
                 keys = filter(self._is_override, (self._prefix + key for key in declared_keys()))
                 advice = nearest(name, [*flags, *keys])
                 raise UserError(f"{word}: no such flag{advice} (--help lists the flags)")
-            elif name.startswith("--") and text.startswith("~/"):  # the shell expands ~ only where it begins a word
+            # the shell expands ~ only where it begins a word
+            elif name.startswith("--") and text.startswith("~/"):
                 plain.append(f"{name}={','.join(map(os.path.expanduser, text.split(',')))}")
             else:
                 plain.append(word)
@@ -95,33 +102,54 @@ class Parser(argparse.ArgumentParser):
             name, equals, text = word.partition("=")
             folder = text if equals else following
             if name in FOLDERS and not folder:
-                raise UserError(f"{word}: is empty, as an unset variable of a shell is; name a folder")
+                raise UserError(
+                    f"{word}: is empty, as an unset variable of a shell is; name a folder"
+                )
             if name in FOLDERS and "://" in folder:
-                raise UserError(f"{name}={folder}: must be a folder of this machine; mount the bucket")
+                raise UserError(
+                    f"{name}={folder}: must be a folder of this machine; mount the bucket"
+                )
         arguments = self.parse_args(plain)
         languages = {name: getattr(arguments, name, None) for name in LANGUAGES}
-        overrides += [(f"data.{name}", code) for name, code in languages.items() if code is not None]
+        overrides += [
+            (f"data.{name}", code) for name, code in languages.items() if code is not None
+        ]
         parse_overrides(overrides, self._prefix)
         arguments.overrides = overrides
         return arguments
 
-    def add_model_flags(self, ensemble: bool = True, several: bool = False, languages: bool = False) -> None:
-        """Adds the flags that select the models to decode with, or the one model unless it may be an `ensemble`.
+    def add_model_flags(
+        self, ensemble: bool = True, several: bool = False, languages: bool = False
+    ) -> None:
+        """Adds the flags that select the models to decode with, or the one model unless it may be
+        an `ensemble`.
 
-        `several` makes a list of --workdir. `languages` adds the flags --source_language and --target_language, which
-        replace the keys of `data`.
+        `several` makes a list of --workdir. `languages` adds the flags --source_language and
+        --target_language, which replace the keys of `data`.
         """
         workdir = "the folder of a run" + ("; DIR,DIR,... for an ensemble" if ensemble else "")
         options = {"action": "append", "default": []} if several else {}
         self.add_argument("--workdir", metavar="DIR", required=True, help=workdir, **options)
-        self.add_argument("--checkpoint", metavar="best|last|STEP", default="best", help="checkpoint to load (best)")
-        self.add_argument("--average", metavar="N", type=int, default=1, help="mean of N checkpoints up to it (1)")
+        self.add_argument(
+            "--checkpoint",
+            metavar="best|last|STEP",
+            default="best",
+            help="checkpoint to load (best)",
+        )
+        self.add_argument(
+            "--average", metavar="N", type=int, default=1, help="mean of N checkpoints up to it (1)"
+        )
         for name in LANGUAGES if languages else ():
-            advice = f"the {name.partition('_')[0]} language, of a model that knows several (the run's)"
+            advice = (
+                f"the {name.partition('_')[0]} language, of a model that knows several (the run's)"
+            )
             self.add_argument(f"--{name}", metavar="CODE", help=advice)
 
     def add_number(self, flag: str, default: int | None, text: str, least: int = 1) -> None:
-        """Adds a flag whose value is an integer from `least` on. Its help has the text and the default, if any."""
+        """Adds a flag whose value is an integer from `least` on.
+
+        Its help has the text and the default, if any.
+        """
 
         def integer(value: str) -> int:
             if int(value) < least:
@@ -156,7 +184,9 @@ def execute(parser: Parser, main: Callable[[argparse.Namespace], None], argv: Se
     """Runs `main` on the arguments in `argv` and returns the exit code."""
     with logs.to_standard_error():
         try:
-            return exit_code(lambda: (main(parser.parse(argv)), sys.stdout.flush()), parser.overrides)
+            return exit_code(
+                lambda: (main(parser.parse(argv)), sys.stdout.flush()), parser.overrides
+            )
         finally:
             try:
                 sys.stdout.flush()
@@ -165,7 +195,10 @@ def execute(parser: Parser, main: Callable[[argparse.Namespace], None], argv: Se
 
 
 def exit_code(function: Callable[[], object], overrides: str | None) -> int:
-    """Calls the function, logs its error, if any, and returns the exit code. `overrides` is that of `Parser`."""
+    """Calls the function, logs its error, if any, and returns the exit code.
+
+    `overrides` is that of `Parser`.
+    """
     try:
         function()
         return 0
@@ -186,7 +219,9 @@ def exit_code(function: Callable[[], object], overrides: str | None) -> int:
 
 
 def _advice(error: BaseException | None, overrides: str | None) -> str | None:
-    """Returns a one-line message if the error, or one that caused it, comes from the machine and not from the code."""
+    """Returns a one-line message if the error, or one that caused it, comes from the machine and
+    not from the code.
+    """
     while error is not None:
         number = error.errno if isinstance(error, OSError) else None
         if number in files.FULL_DISK or "No space left on device" in str(error):

@@ -17,14 +17,22 @@ def _lacks(c: Config, option: str) -> bool:
 
 
 def _is_wrong_strategy(c: Config) -> bool:
-    reserved = {objective.strategy for objective in tables()["training.objective"].values()} - {None}
+    reserved = {objective.strategy for objective in tables()["training.objective"].values()} - {
+        None
+    }
     needed = _objective(c).strategy
     return c.decoding.strategy in reserved if needed is None else c.decoding.strategy != needed
 
 
 def _longest_sequence(c: Config) -> int:
-    source, longest = c.decoding.max_source_length, max(c.data.max_length, c.decoding.max_source_length)
-    return max(output_limit(source - 1, c.decoding) + 1, *_objective(c).stack_lengths(c.model, longest, longest))
+    source, longest = (
+        c.decoding.max_source_length,
+        max(c.data.max_length, c.decoding.max_source_length),
+    )
+    return max(
+        output_limit(source - 1, c.decoding) + 1,
+        *_objective(c).stack_lengths(c.model, longest, longest),
+    )
 
 
 def _has_alignments(c: Config) -> bool:
@@ -54,7 +62,9 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
         lambda c: c.model.positions in ("rotary", "shaw") and c.model.attention != "dot_product"
     ),
     "shaw and t5 positions are parameters of self-attention; set decoder_self_attention=attention or other positions": (
-        lambda c: c.model.positions in ("shaw", "t5") and c.model.decoder_self_attention != "attention"
+        lambda c: (
+            c.model.positions in ("shaw", "t5") and c.model.decoder_self_attention != "attention"
+        )
     ),
     "rotary positions need an even head width; make d_k, or d_model / num_heads, even": (
         lambda c: c.model.positions == "rotary" and head_widths(c.model)[0] % 2 != 0
@@ -63,7 +73,9 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
         lambda c: c.model.share_embeddings == "all" and not c.tokenizer.shared
     ),
     "an objective has source_language and target_language for the sides that it reads; leave the others empty": (
-        lambda c: (bool(c.data.source_language), bool(c.data.target_language)) != _objective(c).sides
+        lambda c: (
+            (bool(c.data.source_language), bool(c.data.target_language)) != _objective(c).sides
+        )
     ),
     "monolingual text has one vocabulary; set shared=true": (
         lambda c: not _objective(c).translates and not c.tokenizer.shared
@@ -77,7 +89,9 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
         lambda c: c.model.positions == "learned" and _longest_sequence(c) > c.model.max_positions
     ),
     "only translation models read word vectors; leave source_vectors and target_vectors empty": (
-        lambda c: _lacks(c, "word_vectors") and bool(c.model.source_vectors or c.model.target_vectors)
+        lambda c: (
+            _lacks(c, "word_vectors") and bool(c.model.source_vectors or c.model.target_vectors)
+        )
     ),
     "this objective reads one sentence a row; set plan=buckets": (
         lambda c: _lacks(c, "packed") and c.batch.plan == "packed"
@@ -86,7 +100,9 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
         lambda c: _lacks(c, "label_smoothing") and c.training.label_smoothing > 0
     ),
     "this objective has no weights of pairs; use a mixture without pair_weights": (
-        lambda c: _lacks(c, "pair_weights") and any("pair_weights=" in text for text in c.data.mixture)
+        lambda c: (
+            _lacks(c, "pair_weights") and any("pair_weights=" in text for text in c.data.mixture)
+        )
     ),
     "only models that translate step by step have cross-attention to guide; use a mixture without alignments": (
         lambda c: _lacks(c, "alignments") and _has_alignments(c)
@@ -112,11 +128,16 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
     "only a vocabulary that the run makes has user_symbols; leave user_symbols or model_file empty": (
         lambda c: (
             c.tokenizer.user_symbols != ()
-            and (c.tokenizer.model_file != "" or c.tokenizer.kind not in ("bpe", "unigram", "word", "char"))
+            and (
+                c.tokenizer.model_file != ""
+                or c.tokenizer.kind not in ("bpe", "unigram", "word", "char")
+            )
         )
     ),
     "BLEU as a utility is of words between spaces; set mbr_utility=chrf": (
-        lambda c: c.decoding.mbr_utility == "bleu" and language_tokenizer(c.data.target_language) != "13a"
+        lambda c: (
+            c.decoding.mbr_utility == "bleu" and language_tokenizer(c.data.target_language) != "13a"
+        )
     ),
     "outputs of a language model begin with the prompt; set max_length_factor=1 and max_extra_length=NEW_TOKENS": (
         lambda c: c.training.objective == "causal_lm" and c.decoding.max_length_factor < 1
@@ -131,7 +152,11 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
     "init_skip and init_vocabulary=parent": (
         lambda c: (
             c.training.init_optimizer
-            and (not c.training.init_from or c.training.init_skip != "" or c.training.init_vocabulary == "own")
+            and (
+                not c.training.init_from
+                or c.training.init_skip != ""
+                or c.training.init_vocabulary == "own"
+            )
         )
     ),
     "R-Drop compares the distributions of two passes at the same target token; set r_drop=0": (
@@ -139,7 +164,8 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
     ),
     "this objective's model has no decoder; leave decoder_start=bos and decoder_self_attention=attention": (
         lambda c: (
-            _lacks(c, "decoder") and (c.model.decoder_start, c.model.decoder_self_attention) != ("bos", "attention")
+            _lacks(c, "decoder")
+            and (c.model.decoder_start, c.model.decoder_self_attention) != ("bos", "attention")
         )
     ),
     "source=ids needs kind=ids, and kind=ids needs source=ids; set both or neither": (
@@ -158,7 +184,10 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
         lambda c: bool(c.training.init_from and (c.model.source_vectors or c.model.target_vectors))
     ),
     "a shared tokenizer has one model file, others have SOURCE,TARGET": (
-        lambda c: c.tokenizer.model_file != "" and c.tokenizer.model_file.count(",") != (0 if c.tokenizer.shared else 1)
+        lambda c: (
+            c.tokenizer.model_file != ""
+            and c.tokenizer.model_file.count(",") != (0 if c.tokenizer.shared else 1)
+        )
     ),
     "a packed row must hold the longest pair; raise packed_length or lower max_length": (
         lambda c: c.batch.plan == "packed" and c.batch.packed_length < c.data.max_length
@@ -168,12 +197,18 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
         lambda c: (
             c.batch.plan == "buckets"
             # The longest sentences of which a batch holds row_multiple.
-            and c.batch.tokens // c.batch.row_multiple // c.batch.length_multiple * c.batch.length_multiple
+            and c.batch.tokens
+            // c.batch.row_multiple
+            // c.batch.length_multiple
+            * c.batch.length_multiple
             < c.data.max_length
         )
     ),
     "a batch must hold row_multiple rows of packed_length; raise tokens or lower the other two": (
-        lambda c: c.batch.plan == "packed" and c.batch.tokens < c.batch.row_multiple * c.batch.packed_length
+        lambda c: (
+            c.batch.plan == "packed"
+            and c.batch.tokens < c.batch.row_multiple * c.batch.packed_length
+        )
     ),
     "adam has no weight decay; use adamw or set weight_decay=0": (
         lambda c: c.optimizer.name == "adam" and c.optimizer.weight_decay > 0
@@ -188,27 +223,44 @@ COMBINATIONS: dict[str, Callable[[Config], bool]] = {
         lambda c: c.checkpoint.best_metric.partition("/")[0] == "bleu" and not c.training.eval_bleu
     ),
     "a shortlist is for beam search with translation models; set shortlist=0": (
-        lambda c: c.decoding.shortlist > 0 and (_lacks(c, "shortlist") or c.decoding.strategy != "beam")
+        lambda c: (
+            c.decoding.shortlist > 0 and (_lacks(c, "shortlist") or c.decoding.strategy != "beam")
+        )
     ),
     "a coverage penalty is for beam search with translation models in the whole vocabulary; set coverage_penalty=0": (
         lambda c: (
             c.decoding.coverage_penalty > 0
-            and (_lacks(c, "shortlist") or c.decoding.strategy != "beam" or c.decoding.shortlist > 0)
+            and (
+                _lacks(c, "shortlist") or c.decoding.strategy != "beam" or c.decoding.shortlist > 0
+            )
         )
     ),
     "models rerank the hypotheses of a beam; set strategy=beam or ctc and beam_size=2 or more, or an empty rerank": (
-        lambda c: c.decoding.rerank != "" and (c.decoding.strategy not in ("beam", "ctc") or c.decoding.beam_size < 2)
+        lambda c: (
+            c.decoding.rerank != ""
+            and (c.decoding.strategy not in ("beam", "ctc") or c.decoding.beam_size < 2)
+        )
     ),
     "documents are translated by steps in the whole vocabulary; set context=0, or shortlist=0, an empty rerank and "
     "another strategy": (
         lambda c: (
-            c.data.context > 0 and (c.decoding.shortlist > 0 or c.decoding.rerank != "" or c.decoding.strategy == "ctc")
+            c.data.context > 0
+            and (
+                c.decoding.shortlist > 0 or c.decoding.rerank != "" or c.decoding.strategy == "ctc"
+            )
         )
     ),
     "constraints need a search by steps in the whole vocabulary; set shortlist=0 and another strategy, or "
     "min_length=0, no_repeat_ngram=0 and empty banned and banned_pieces": (
         lambda c: (
-            any((c.decoding.min_length, c.decoding.no_repeat_ngram, c.decoding.banned, c.decoding.banned_pieces))
+            any(
+                (
+                    c.decoding.min_length,
+                    c.decoding.no_repeat_ngram,
+                    c.decoding.banned,
+                    c.decoding.banned_pieces,
+                )
+            )
             and (c.decoding.strategy == "ctc" or c.decoding.shortlist > 0)
         )
     ),

@@ -1,6 +1,7 @@
 """Names, declarations and checks of configuration keys.
 
-A key is written with its group, `model.d_model`; a flat configuration is a dictionary from such keys to values.
+A key is written with its group, `model.d_model`; a flat configuration is a dictionary from such
+keys to values.
 """
 
 import dataclasses
@@ -19,15 +20,26 @@ from transformer.config.types import Config
 from transformer.support.errors import UserError
 
 LARGEST = 1 << 1000  # larger integers may overflow as floats
-TYPE_NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "text", tuple: "a tuple like ('A',)"}
+TYPE_NAMES = {
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    tuple: "a tuple like ('A',)",
+}
 
 
 def declared_keys() -> dict[str, Key]:
-    """Returns the declaration of every key, from `configs/base.py`. `LISTED` becomes the rule of the key's table."""
+    """Returns the declaration of every key, from `configs/base.py`.
+
+    `LISTED` becomes the rule of the key's table.
+    """
     keys = flatten(base.get_keys())
     for name, key in keys.items():
         if key.rule is LISTED:
-            keys[name] = dataclasses.replace(key, rule=NameRule(lambda name=name: tuple(tables()[name])))
+            keys[name] = dataclasses.replace(
+                key, rule=NameRule(lambda name=name: tuple(tables()[name]))
+            )
     return keys
 
 
@@ -68,7 +80,10 @@ def show(value: Any) -> str:
 
 
 def checked(flat: dict[str, Any]) -> ml_collections.FrozenConfigDict:
-    """Returns the configuration with these values and the defaults of others. Raises UserError if it is not allowed."""
+    """Returns the configuration with these values and the defaults of others.
+
+    Raises UserError if it is not allowed.
+    """
     flat, keys = coerce_types(flat), declared_keys()
     for name, value in flat.items():
         rule = keys[name].rule
@@ -79,7 +94,9 @@ def checked(flat: dict[str, Any]) -> ml_collections.FrozenConfigDict:
     for advice, is_impossible in COMBINATIONS.items():
         values: dict[str, Any] = {}
         if is_impossible(_Recorder(config, values)):
-            raise UserError(f"{', '.join(f'config.{name}={show(value)}' for name, value in values.items())}: {advice}")
+            raise UserError(
+                f"{', '.join(f'config.{name}={show(value)}' for name, value in values.items())}: {advice}"
+            )
     return config
 
 
@@ -108,14 +125,18 @@ def check_for_training(config: Config) -> None:
 
 
 def coerce_types(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values of all keys, with the defaults of others, in their types. Raises UserError as `coerce`."""
+    """Returns the values of all keys, with the defaults of others, in their types.
+
+    Raises UserError as `coerce`.
+    """
     return {name: key.default for name, key in declared_keys().items()} | coerce(flat, "config.")
 
 
 def coerce(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """Returns the values in the types of their keys: 1 is a float too, 1e4 an integer.
 
-    Raises UserError, which begins with `prefix` and the key, for an unknown key or a value of another type.
+    Raises UserError, which begins with `prefix` and the key, for an unknown key or a value of
+    another type.
     """
     keys, coerced = declared_keys(), {}
     for name, value in values.items():

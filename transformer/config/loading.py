@@ -1,4 +1,6 @@
-"""Reading, overriding, saving and comparing configurations: `FrozenConfigDict`s with all keys of `configs/base.py`."""
+"""Reading, overriding, saving and comparing configurations: `FrozenConfigDict`s with all keys of
+`configs/base.py`.
+"""
 
 import ast
 import importlib.util
@@ -25,10 +27,12 @@ Overrides = Iterable[tuple[str, str]]  # keys and values as typed, such as ("mod
 
 
 def load_file(path_and_argument: str, overrides: Overrides) -> ml_collections.FrozenConfigDict:
-    """Returns the configuration of `configs/X.py`, `configs/X.py:ARGUMENT` or a workdir, to train with.
+    """Returns the configuration of `configs/X.py`, `configs/X.py:ARGUMENT` or a workdir, to train
+    with.
 
-    `get_config` receives the argument. Warm-up and validation interval are reduced to the length of the run. Raises
-    UserError if the file cannot be used, or its configuration, with the overrides, is not allowed.
+    `get_config` receives the argument. Warm-up and validation interval are reduced to the length of
+    the run. Raises UserError if the file cannot be used, or its configuration, with the overrides,
+    is not allowed.
     """
     name, argument = path_and_argument, ""
     if not os.path.exists(name):  # else a name has a colon
@@ -39,14 +43,21 @@ def load_file(path_and_argument: str, overrides: Overrides) -> ml_collections.Fr
     elif path.suffix == ".py":
         config = call_function(path, "get_config", *([argument] if argument else []))
     else:
-        raise UserError(f"--config={path}: must be a .py file that defines get_config(), or the config.json of a run")
+        raise UserError(
+            f"--config={path}: must be a .py file that defines get_config(), or the config.json of a run"
+        )
     if not isinstance(config, ml_collections.ConfigDict):
-        raise UserError(f"--config={path}: get_config() returned {type(config).__name__}, must be a ConfigDict")
+        raise UserError(
+            f"--config={path}: get_config() returned {type(config).__name__}, must be a ConfigDict"
+        )
     given = parse_overrides(overrides, "--config.")
     if not isinstance(config, ml_collections.FrozenConfigDict):
         present = keys.flatten(config)
-        with config.unlocked(), config.ignore_type():  # so that values which refer to these keys follow
-            config.update_from_flattened_dict({name: value for name, value in given.items() if name in present})
+        # so that values which refer to these keys follow
+        with config.unlocked(), config.ignore_type():
+            config.update_from_flattened_dict(
+                {name: value for name, value in given.items() if name in present}
+            )
     values = keys.coerce_types(keys.flatten(config) | given)
     steps = values["training.steps"]
     for name in ("optimizer.warmup_steps", "training.eval_every"):
@@ -59,7 +70,8 @@ def load_file(path_and_argument: str, overrides: Overrides) -> ml_collections.Fr
 
 
 def find_file(flag: str, name: str) -> Path:
-    """Returns the path of a file that the user names; without one, configs/... means the installed package's.
+    """Returns the path of a file that the user names; without one, configs/... means the installed
+    package's.
 
     Raises UserError, which begins with `flag`, if there is none.
     """
@@ -67,13 +79,18 @@ def find_file(flag: str, name: str) -> Path:
     if name.startswith("configs/") and not os.path.isfile(name):
         path = Path(base.__file__).parent.parent / name
     if not os.path.isfile(path):  # unlike Path.is_file, false for a name that is too long
-        present = [str(file) for file in Path(name).parent.glob("*.py") if file.name != "__init__.py"]
+        present = [
+            str(file) for file in Path(name).parent.glob("*.py") if file.name != "__init__.py"
+        ]
         raise UserError(f"{flag}={name}: no such file{keys.nearest(name, present)}")
     return path
 
 
 def call_function(path: Path, function: str, *arguments: Any) -> Any:
-    """Calls a config's `get_config` or a sweep's `get_sweep`. Raises UserError if there is none, or the file fails."""
+    """Calls a config's `get_config` or a sweep's `get_sweep`.
+
+    Raises UserError if there is none, or the file fails.
+    """
     spec = importlib.util.spec_from_file_location("python_file", path.resolve())
     module = importlib.util.module_from_spec(spec)
     try:
@@ -84,24 +101,39 @@ def call_function(path: Path, function: str, *arguments: Any) -> Any:
     except (UserError, UnknownName) as error:
         raise UserError(f"{path}: {error}") from None
     except Exception as error:
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path.resolve())]
+        frames = [
+            frame
+            for frame in traceback.extract_tb(error.__traceback__)
+            if frame.filename == str(path.resolve())
+        ]
         line = f"line {frames[-1].lineno}: " if frames else ""
         raise UserError(f"{path}: {line}{type(error).__name__}: {error}") from error
 
 
 def parse_overrides(overrides: Overrides, flag: str) -> dict[str, Any]:
-    """Returns the values that overrides set, by key. Raises UserError, which begins with `flag`, if one cannot be."""
+    """Returns the values that overrides set, by key.
+
+    Raises UserError, which begins with `flag`, if one cannot be.
+    """
     literals = {name for name, key in keys.declared_keys().items() if key.type is not str}
-    return keys.coerce({name: _literal(text) if name in literals else text for name, text in overrides}, flag)
+    return keys.coerce(
+        {name: _literal(text) if name in literals else text for name, text in overrides}, flag
+    )
 
 
 def override(config: Config, overrides: Overrides) -> ml_collections.FrozenConfigDict:
-    """Returns the configuration with the values of flags `--GROUP.KEY=VALUE`. Raises UserError if it is not allowed."""
+    """Returns the configuration with the values of flags `--GROUP.KEY=VALUE`.
+
+    Raises UserError if it is not allowed.
+    """
     return with_values(config, parse_overrides(overrides, "--"))
 
 
 def with_values(config: Config, values: Mapping[str, Any]) -> ml_collections.FrozenConfigDict:
-    """Returns the configuration with other values for some keys. Raises UserError if it is not allowed."""
+    """Returns the configuration with other values for some keys.
+
+    Raises UserError if it is not allowed.
+    """
     return keys.checked(keys.flatten(config) | dict(values))
 
 
@@ -111,7 +143,10 @@ def save(config: Config, workdir: Path) -> None:
 
 
 def load(path: Path) -> ml_collections.FrozenConfigDict:
-    """Returns the configuration of a workdir or of its `config.json`. Raises UserError if it is not allowed."""
+    """Returns the configuration of a workdir or of its `config.json`.
+
+    Raises UserError if it is not allowed.
+    """
     path = path / FILE_NAME if path.is_dir() else path
     return files.read_json(path, _parse, "name the workdir of a run, or correct the file")
 
@@ -119,18 +154,26 @@ def load(path: Path) -> ml_collections.FrozenConfigDict:
 def _parse(nested: dict[str, Any]) -> ml_collections.FrozenConfigDict:
     version = nested.pop("schema_version")
     if version != SCHEMA_VERSION:
-        raise UserError(f"schema_version={version}, must be {SCHEMA_VERSION}; use the commit that made the run")
+        raise UserError(
+            f"schema_version={version}, must be {SCHEMA_VERSION}; use the commit that made the run"
+        )
     return keys.checked(keys.flatten(ml_collections.ConfigDict(nested)))
 
 
 def difference(old: Config, new: Config) -> dict[str, str]:
     """Returns the keys whose values differ, each with "OLD -> NEW"."""
     before, after = keys.flatten(old), keys.flatten(new)
-    return {key: f"{keys.show(before[key])} -> {keys.show(after[key])}" for key in before if before[key] != after[key]}
+    return {
+        key: f"{keys.show(before[key])} -> {keys.show(after[key])}"
+        for key in before
+        if before[key] != after[key]
+    }
 
 
 def _literal(text: str) -> Any:
-    """Returns the value of a literal of Python, also true, false and none, and all other text unchanged."""
+    """Returns the value of a literal of Python, also true, false and none, and all other text
+    unchanged.
+    """
     try:
         return ast.literal_eval(text.title() if text.lower() in ("true", "false", "none") else text)
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):

@@ -1,7 +1,9 @@
-"""Tables that the checks of a configuration read: the names in a table are the allowed values of its key.
+"""Tables that the checks of a configuration read: the names in a table are the allowed values of
+its key.
 
-A table stands next to its implementations, in a part of the package that imports transformer/config. Only this module
-imports such parts, inside functions, so that commands parse their flags without JAX.
+A table stands next to its implementations, in a part of the package that imports
+transformer/config. Only this module imports such parts, inside functions, so that commands parse
+their flags without JAX.
 """
 
 from collections.abc import Mapping

@@ -4,7 +4,8 @@ import re
 
 from transformer.config.types import Config
 
-# ISO 639-3 codes of the languages for which tokenizers and metrics have rules, and those of two letters.
+# ISO 639-3 codes of the languages for which tokenizers and metrics have rules, and those of two
+# letters.
 _THREE_LETTERS = {
     "bod": "bo",
     "cat": "ca",
@@ -47,17 +48,23 @@ _THREE_LETTERS = {
 
 
 def base_code(language: str) -> str:
-    """Returns the language of a code such as "pt-BR", "zh_cn" or "deu_Latn", in two letters if it is known by three."""
+    """Returns the language of a code such as "pt-BR", "zh_cn" or "deu_Latn", in two letters if it
+    is known by three.
+    """
     code = re.split("[-_]", language.lower())[0]
     return _THREE_LETTERS.get(code, code)
 
 
 def script(language: str) -> str:
     """Returns the script of a code such as "zho_Hans", in lower case; "" if it names none."""
-    return next((subtag for subtag in re.split("[-_]", language.lower())[1:] if len(subtag) == 4), "")
+    return next(
+        (subtag for subtag in re.split("[-_]", language.lower())[1:] if len(subtag) == 4), ""
+    )
 
 
 def source_tag(data: Config) -> str:
-    """Returns the word that begins each source, by `data.source_tag` and the languages of the group `data`."""
+    """Returns the word that begins each source, by `data.source_tag` and the languages of the group
+    `data`.
+    """
     tag = data.source_tag.replace("{source_language}", data.source_language)
     return tag.replace("{target_language}", data.target_language)

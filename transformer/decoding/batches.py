@@ -1,4 +1,6 @@
-"""Batches of sequences of similar length, padded to one of a few shapes, and the devices that share them."""
+"""Batches of sequences of similar length, padded to one of a few shapes, and the devices that share
+them.
+"""
 
 import functools
 import itertools
@@ -54,23 +56,30 @@ def make_batches(
     shortest: int = SHORTEST,
     positions: Callable[[int], int] = lambda length: length,
 ) -> list[DecodingBatch]:
-    """Returns batches of sequences of similar length, the longest first, so that devices finish at about the same time.
+    """Returns batches of sequences of similar length, the longest first, so that devices finish at
+    about the same time.
 
-    A sequence's padded length and number of rows depend only on its own length, so it always meets the same program.
-    `lengths`, by the sequences' indices, are at most `longest`. A row of a padded length has `positions(length)`
-    positions, and a batch of several rows at most `max_positions`.
+    A sequence's padded length and number of rows depend only on its own length, so it always meets
+    the same program. `lengths`, by the sequences' indices, are at most `longest`. A row of a padded
+    length has `positions(length)` positions, and a batch of several rows at most `max_positions`.
     """
     shapes, batches = padded_lengths(longest, shortest), []
     order = sorted(lengths, key=lambda i: (lengths[i], i))
-    for length, group in itertools.groupby(order, lambda i: next(shape for shape in shapes if lengths[i] <= shape)):
+    for length, group in itertools.groupby(
+        order, lambda i: next(shape for shape in shapes if lengths[i] <= shape)
+    ):
         rows = max(max_positions // positions(length), 1)
         rows = rows if rows < ROW_MULTIPLE else rows // ROW_MULTIPLE * ROW_MULTIPLE
         indices = list(group)
-        batches += [DecodingBatch(rows, length, indices[i : i + rows]) for i in range(0, len(indices), rows)]
+        batches += [
+            DecodingBatch(rows, length, indices[i : i + rows]) for i in range(0, len(indices), rows)
+        ]
     return batches[::-1]
 
 
-def pad(sequences: Sequence[Sequence[int]], rows: int, length: int) -> Int[np.ndarray, "rows length"]:
+def pad(
+    sequences: Sequence[Sequence[int]], rows: int, length: int
+) -> Int[np.ndarray, "rows length"]:
     """Returns the sequences as rows, padded with PAD; the remaining rows are all PAD."""
     padded = np.full((rows, length), PAD, np.int32)
     for row, sequence in zip(padded, sequences, strict=False):
@@ -80,10 +89,12 @@ def pad(sequences: Sequence[Sequence[int]], rows: int, length: int) -> Int[np.nd
 
 @dataclass(eq=False)
 class DeviceModels:
-    """One or more models that share a tokenizer, and the local devices that share the batches to decode.
+    """One or more models that share a tokenizer, and the local devices that share the batches to
+    decode.
 
-    Parameters are arguments of the methods, so that validation compiles once and decodes with new ones each time.
-    `config` is the group `config.decoding`. Without a shortlist, the whole vocabulary is searched.
+    Parameters are arguments of the methods, so that validation compiles once and decodes with new
+    ones each time. `config` is the group `config.decoding`. Without a shortlist, the whole
+    vocabulary is searched.
     """
 
     graphs: Sequence[nnx.GraphDef]
@@ -96,28 +107,52 @@ class DeviceModels:
         self.programs, self._jitted = Programs(), {}
         self.is_int8 = self.config.dtype == "int8"
         if self.is_int8 and not (target_platform() == "cpu" and computes_int8()):
-            raise UserError("decoding.dtype=int8: this machine has no fast products of 8 bits; set decoding.dtype=auto")
+            raise UserError(
+                "decoding.dtype=int8: this machine has no fast products of 8 bits; set decoding.dtype=auto"
+            )
 
     def place(self, parameters: Sequence[dict], mesh: Mesh | None = None) -> Replicas:
-        """Returns the parameters of each model on all devices, as the methods take them: see `convert_kernels`.
+        """Returns the parameters of each model on all devices, as the methods take them: see
+        `convert_kernels`.
 
-        `parameters` are pure dicts, in NumPy or sharded over `mesh`. With several processes this is a collective.
+        `parameters` are pure dicts, in NumPy or sharded over `mesh`. With several processes this is
+        a collective.
         """
         # NumPy converts its own arrays, which compiles nothing.
-        convert = _convert_on_devices if isinstance(jax.tree.leaves(parameters)[0], jax.Array) else convert_kernels
-        replicated = NamedSharding(mesh or Mesh(np.array(self.devices), ("device",)), PartitionSpec())
+        convert = (
+            _convert_on_devices
+            if isinstance(jax.tree.leaves(parameters)[0], jax.Array)
+            else convert_kernels
+        )
+        replicated = NamedSharding(
+            mesh or Mesh(np.array(self.devices), ("device",)), PartitionSpec()
+        )
         converted = tuple(map(functools.partial(convert, self.is_int8), self.graphs, parameters))
         arrays, structure = jax.tree.flatten(jax.device_put(converted, replicated))
-        shards = [{shard.device: shard.data for shard in array.addressable_shards} for array in arrays]
-        return {device: structure.unflatten(copies[device] for copies in shards) for device in self.devices}
+        shards = [
+            {shard.device: shard.data for shard in array.addressable_shards} for array in arrays
+        ]
+        return {
+            device: structure.unflatten(copies[device] for copies in shards)
+            for device in self.devices
+        }
 
     def abstract(self, parameters: Sequence[dict]) -> tuple[dict, ...]:
         """Returns the shapes and dtypes of the parameters on a device; arrays may be abstract."""
-        return tuple(map(functools.partial(_convert_on_devices.eval_shape, self.is_int8), self.graphs, parameters))
+        return tuple(
+            map(
+                functools.partial(_convert_on_devices.eval_shape, self.is_int8),
+                self.graphs,
+                parameters,
+            )
+        )
 
     def jit(self, function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-        """Returns the jitted function of (parameters, *arrays) that calls function(models, *arrays, **options)."""
-        key = getattr(function, "__func__", function), *options.items()  # the same in copies: see `with_tag`
+        """Returns the jitted function of (parameters, *arrays) that calls function(models, *arrays,
+        **options).
+        """
+        # the same in copies: see `with_tag`
+        key = getattr(function, "__func__", function), *options.items()
         if key not in self._jitted:
 
             def apply(parameters, *arrays):
@@ -134,10 +169,12 @@ class DeviceModels:
         batches: Sequence[Any],
         arrays_of: Callable[[Any], Sequence[np.ndarray]],
     ) -> Iterator[tuple[Any, Any]]:
-        """Yields each batch with the result of a function from `jit`, in NumPy, in the order in which devices finish.
+        """Yields each batch with the result of a function from `jit`, in NumPy, in the order in
+        which devices finish.
 
-        A device takes the next batch as soon as it has room, and compiles the function at the first batch of a shape. A
-        single batch goes to the first device. `arrays_of` returns the arrays of a batch, just before they are needed.
+        A device takes the next batch as soon as it has room, and compiles the function at the first
+        batch of a shape. A single batch goes to the first device. `arrays_of` returns the arrays of
+        a batch, just before they are needed.
         """
         waiting = iter(batches)  # shared by the threads of the devices
 
@@ -157,7 +194,9 @@ class DeviceModels:
 
 
 def convert_kernels(is_int8: bool, graph: nnx.GraphDef, parameters: dict) -> dict:
-    """Returns a model's parameters with kernels, and in int8 also a tied embedding table, as decoding keeps them."""
+    """Returns a model's parameters with kernels, and in int8 also a tied embedding table, as
+    decoding keeps them.
+    """
     model = nnx.merge(graph, nnx.State(parameters))
     with np.errstate(invalid="ignore"):  # a diverged model may have NaN
         for _, module in nnx.iter_modules(model):

@@ -1,8 +1,9 @@
 """Beam search (section 6.1): B sentences with K hypotheses each, in one compiled loop.
 
-Each step extends the live hypotheses of a sentence by one token and keeps the K best extensions.
-A hypothesis ends when EOS is among the K best continuations of its sentence, so a beam of 1 is greedy search.
-`STOPPING_RULES` decide when a sentence is done. It is done earlier if no live hypothesis can become one of the n_best.
+Each step extends the live hypotheses of a sentence by one token and keeps the K best extensions. A
+hypothesis ends when EOS is among the K best continuations of its sentence, so a beam of 1 is greedy
+search. `STOPPING_RULES` decide when a sentence is done. It is done earlier if no live hypothesis
+can become one of the n_best.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,12 +24,13 @@ class Sentences(NamedTuple):
     """The sentences of a batch, and the limits of their outputs.
 
     source: rows of tokens and EOS, padded with PAD.
-    limits: the most tokens an output may have before EOS, which is then forced. Negative for a filler row, which gets
-      no hypotheses.
-    max_length: L, the static length of the outputs, EOS included. A row with a limit of L or more may be returned
-      before it is done.
+    limits: the most tokens an output may have before EOS, which is then forced. Negative for a
+      filler row, which gets no hypotheses.
+    max_length: L, the static length of the outputs, EOS included. A row with a limit of L or more
+      may be returned before it is done.
     lines: the number of each row's line, which only samples depend on.
-    adjust: a function of the prediction, the tokens (B, K, L) and their number that returns the prediction to search.
+    adjust: a function of the prediction, the tokens (B, K, L) and their number that returns the
+        prediction to search.
     """
 
     source: Int[Array, "B S"]
@@ -39,7 +41,10 @@ class Sentences(NamedTuple):
 
 
 class Hypotheses(NamedTuple):
-    """The N best hypotheses of each sentence, best first. Tokens end with EOS and PAD; an empty slot has score -inf."""
+    """The N best hypotheses of each sentence, best first.
+
+    Tokens end with EOS and PAD; an empty slot has score -inf.
+    """
 
     tokens: Int[Array, "B N L"]
     scores: Float[Array, "B N"]  # log-probability / length penalty
@@ -48,12 +53,16 @@ class Hypotheses(NamedTuple):
 
 Models = Sequence[ensemble.AutoregressiveModel]
 SearchResult = tuple[Hypotheses, Bool[Array, "B"]]  # and which rows are done
-# Of each extension of a hypothesis: its log-probability, the parent, the last token and that token's log-probability.
+# Of each extension of a hypothesis: its log-probability, the parent, the last token and that
+# token's log-probability.
 Extensions = tuple[Float[Array, "B N"], Int[Array, "B N"], Int[Array, "B N"], Float[Array, "B N"]]
 
 
 class State(NamedTuple):
-    """The state of the loop. `position` is both the step and the length of every live hypothesis."""
+    """The state of the loop.
+
+    `position` is both the step and the length of every live hypothesis.
+    """
 
     position: Int[Array, ""]
     live_tokens: Int[Array, "B K L"]
@@ -68,7 +77,8 @@ class State(NamedTuple):
 class BeamSearch:
     """A search of several sentences by an ensemble, step by step.
 
-    config: the group `config.decoding`; its beam_size is the number of live and of ended hypotheses.
+    config: the group `config.decoding`; its beam_size is the number of live and of ended
+        hypotheses.
     n_best: how many are returned, at most beam_size.
     """
 
@@ -83,7 +93,9 @@ class BeamSearch:
         return self.config.beam_size
 
     def start(self) -> State:
-        """Returns the state before the first step: a sentence has one live hypothesis, without tokens."""
+        """Returns the state before the first step: a sentence has one live hypothesis, without
+        tokens.
+        """
         source, length = self.sentences.source, self.sentences.max_length
         rows = source.shape[0]
         live = empty_hypotheses(rows, self.num_live, length)
@@ -98,8 +110,12 @@ class BeamSearch:
             caches=tuple(model.start_cache(source, self.num_live, length) for model in self.models),
         )
 
-    def step(self, state: State) -> tuple[State, ensemble.Prediction, Bool[Array, "B K"], Float[Array, "B K"]]:
-        """Returns the next state, the prediction, which hypotheses end, and their log-probabilities with EOS."""
+    def step(
+        self, state: State
+    ) -> tuple[State, ensemble.Prediction, Bool[Array, "B K"], Float[Array, "B K"]]:
+        """Returns the next state, the prediction, which hypotheses end, and their log-probabilities
+        with EOS.
+        """
         limits, config, position = self.sentences.limits, self.config, state.position
         tokens = jnp.where(position == 0, BOS, state.live_tokens[:, :, position - 1])
         prediction, caches = ensemble.decode_step(self.models, tokens, position, state.caches)
@@ -124,41 +140,59 @@ class BeamSearch:
             jnp.where(ends, end_log_p, -jnp.inf) / length_penalty(position + 1, config),
             state.live_token_log_p.at[:, :, position].set(end_token_log_p),
         )
-        candidates = Hypotheses(*(jnp.concatenate(pair, axis=1) for pair in zip(state.ended, ending, strict=True)))
+        candidates = Hypotheses(
+            *(jnp.concatenate(pair, axis=1) for pair in zip(state.ended, ending, strict=True))
+        )
         _, best = jax.lax.top_k(candidates.scores, config.beam_size)
         ended = Hypotheses(*(gather(x, best) for x in candidates))
 
-        # The best score a live hypothesis can reach: all further tokens certain, and the largest length penalty.
+        # The best score a live hypothesis can reach: all further tokens certain, and the largest
+        # length penalty.
         bound = live_log_p[:, 0] / length_penalty(limits + 1, config)
-        prospect = STOPPING_RULES[config.stopping](live_log_p[:, 0] / length_penalty(position + 1, config), bound)
+        prospect = STOPPING_RULES[config.stopping](
+            live_log_p[:, 0] / length_penalty(position + 1, config), bound
+        )
         worst = ended.scores[:, -1]
         is_complete = jnp.isfinite(worst) & (prospect <= worst)
         after = State(
             position=position + 1,
             live_tokens=gather(state.live_tokens, parents).at[:, :, position].set(tokens),
-            live_token_log_p=gather(state.live_token_log_p, parents).at[:, :, position].set(token_log_p),
+            live_token_log_p=gather(state.live_token_log_p, parents)
+            .at[:, :, position]
+            .set(token_log_p),
             live_log_p=live_log_p,
             ended=ended,
             done=state.done | is_complete | (bound <= ended.scores[:, self.n_best - 1]),
-            caches=caches if self.num_live == 1 else tuple(cache.reorder(parents) for cache in caches),
+            caches=caches
+            if self.num_live == 1
+            else tuple(cache.reorder(parents) for cache in caches),
         )
         return after, prediction, ends, end_log_p
 
-    def extend(self, state: State, prediction: ensemble.Prediction) -> tuple[Extensions, Float[Array, "B _"]]:
-        """Returns the next live hypotheses, and the log-probabilities of the extensions with which EOS competes."""
+    def extend(
+        self, state: State, prediction: ensemble.Prediction
+    ) -> tuple[Extensions, Float[Array, "B _"]]:
+        """Returns the next live hypotheses, and the log-probabilities of the extensions with which
+        EOS competes.
+        """
         extensions = self.best_extensions(state, prediction, self.num_live)
         return extensions, extensions[0]
 
-    def best_extensions(self, state: State, prediction: ensemble.Prediction, count: int) -> Extensions:
+    def best_extensions(
+        self, state: State, prediction: ensemble.Prediction, count: int
+    ) -> Extensions:
         """Returns the best `count` of the K x V extensions without EOS; the first wins a tie."""
-        excluded = (EOS, *ensemble.forbidden_tokens(self.config.forbid_unk))  # which may all be among the likeliest
+        # which may all be among the likeliest
+        excluded = (EOS, *ensemble.forbidden_tokens(self.config.forbid_unk))
         per_parent = min(count + len(excluded), prediction.logits.shape[-1])
         logits, tokens = top_k(prediction.logits, per_parent)
         logits = jnp.where(jnp.isin(tokens, jnp.array(excluded)), -jnp.inf, logits)
         token_log_p = logits - prediction.log_normalizer[:, :, None]
         values = token_log_p + state.live_log_p[:, :, None]
         best, index = jax.lax.top_k(values.reshape(values.shape[0], -1), count)
-        tokens, token_log_p = (gather(x.reshape(x.shape[0], -1), index) for x in (tokens, token_log_p))
+        tokens, token_log_p = (
+            gather(x.reshape(x.shape[0], -1), index) for x in (tokens, token_log_p)
+        )
         if prediction.candidates is not None:
             tokens = jnp.take_along_axis(prediction.candidates, tokens, axis=1)
         return best, index // per_parent, tokens, token_log_p
@@ -185,16 +219,17 @@ def empty_hypotheses(rows: Any, count: int, length: int) -> Hypotheses:
     return Hypotheses(jnp.full(shape, PAD), jnp.full(shape[:2], -jnp.inf), jnp.zeros(shape))
 
 
-# Functions of a length, EOS included, and alpha that divide log-probabilities: Wu et al. 2016, equation 14, and a plain
-# power. None decreases with the length, as the bound of the search supposes.
+# Functions of a length, EOS included, and alpha that divide log-probabilities: Wu et al. 2016,
+# equation 14, and a plain power. None decreases with the length, as the bound of the search
+# supposes.
 LENGTH_PENALTIES = {
     "gnmt": lambda length, alpha: ((5.0 + length) / 6.0) ** alpha,
     "power": lambda length, alpha: length**alpha,
 }
 
 
-# A sentence with K ended hypotheses is done when the worst of them is at least as good as this score of the best live
-# one, a function of its present score and of the best that it can reach.
+# A sentence with K ended hypotheses is done when the worst of them is at least as good as this
+# score of the best live one, a function of its present score and of the best that it can reach.
 STOPPING_RULES = {
     "ended": lambda present, bound: -jnp.inf,
     "current": lambda present, bound: present,

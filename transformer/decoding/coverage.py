@@ -1,6 +1,7 @@
 """The coverage penalty of Wu et al. (2016, equation 14), by which a finished beam is ranked.
 
-cp(X; Y) = beta * sum_i log(min(sum_j p_ij, 1)), where p_ij is the attention to source token i at output token j.
+cp(X; Y) = beta * sum_i log(min(sum_j p_ij, 1)), where p_ij is the attention to source token i at
+output token j.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +11,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer.config.types import Config
-from transformer.decoding.beam_search import Hypotheses, Models, SearchResult, Sentences, beam_search
+from transformer.decoding.beam_search import (
+    Hypotheses,
+    Models,
+    SearchResult,
+    Sentences,
+    beam_search,
+)
 from transformer.decoding.forced_decoding import shift_right
 from transformer.decoding.top_k import gather
 from transformer.model.transformer import Transformer, attention_weights
@@ -18,12 +25,20 @@ from transformer.support.special_tokens import EOS, PAD
 
 
 def search_with_coverage(
-    models: Models, sentences: Sentences, config: Config, n_best: int, search: Callable[..., SearchResult] = beam_search
+    models: Models,
+    sentences: Sentences,
+    config: Config,
+    n_best: int,
+    search: Callable[..., SearchResult] = beam_search,
 ) -> SearchResult:
-    """Returns the best hypotheses of the beam by score plus coverage penalty, and which rows are done."""
+    """Returns the best hypotheses of the beam by score plus coverage penalty, and which rows are
+    done.
+    """
     hypotheses, done = search(models, sentences, config, config.beam_size)
     rows, beams, length = hypotheses.tokens.shape
-    log_coverages = log_coverage(models, sentences.source, hypotheses.tokens.reshape(-1, length), beams)
+    log_coverages = log_coverage(
+        models, sentences.source, hypotheses.tokens.reshape(-1, length), beams
+    )
     scores = hypotheses.scores + (config.coverage_penalty * log_coverages).reshape(rows, beams)
     scores, best = jax.lax.top_k(scores, n_best)
     return Hypotheses(*(gather(x, best) for x in hypotheses))._replace(scores=scores), done
@@ -32,18 +47,22 @@ def search_with_coverage(
 def log_coverage(
     models: Sequence[Transformer], source: Int[Array, "B S"], target: Int[Array, "N T"], beams: int
 ) -> Float[Array, "N"]:
-    """Returns the sum over the source tokens, EOS excluded, of the log of their attention in the target, at most 1.
+    """Returns the sum over the source tokens, EOS excluded, of the log of their attention in the
+    target, at most 1.
 
-    The attention is the mean over the heads of the last decoder layer, and over the models. The `beams` targets of a
-    source follow each other.
+    The attention is the mean over the heads of the last decoder layer, and over the models. The
+    `beams` targets of a source follow each other.
     """
     weights = []
     for model in models:
         encoded = model.encoder(source), model.encoder.visible_segments(source)
         memory = (jnp.repeat(x, beams, axis=0) for x in encoded)
-        weights.append(attention_weights(model.decoder, shift_right(target), *memory)["cross"][-1].mean(axis=1))
+        weights.append(
+            attention_weights(model.decoder, shift_right(target), *memory)["cross"][-1].mean(axis=1)
+        )
     is_output = (target != PAD)[:, :, None]
     attention = jnp.where(is_output, sum(weights) / len(models), 0.0).sum(axis=1)
-    attention = jnp.clip(attention, jnp.finfo(jnp.float32).tiny, 1.0)  # no attention at all: a large penalty
+    # no attention at all: a large penalty
+    attention = jnp.clip(attention, jnp.finfo(jnp.float32).tiny, 1.0)
     is_counted = jnp.repeat((source != PAD) & (source != EOS), beams, axis=0)
     return jnp.where(is_counted, jnp.log(attention), 0.0).sum(axis=1)

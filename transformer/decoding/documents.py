@@ -1,4 +1,6 @@
-"""Translation of documents: each sentence after the sentences before it, given their translations (`data.context`)."""
+"""Translation of documents: each sentence after the sentences before it, given their translations
+(`data.context`).
+"""
 
 import dataclasses
 import itertools
@@ -17,8 +19,9 @@ from transformer.support.errors import UserError
 class DocumentDecoder(ControlledDecoder):
     """Translates texts that are the sentences of documents, in order; blank texts end documents.
 
-    A sentence is searched after the best translations of at most `context` sentences before it, as in training. Its
-    translation has no part of theirs. As many searches follow each other as the longest document has sentences.
+    A sentence is searched after the best translations of at most `context` sentences before it, as
+    in training. Its translation has no part of theirs. As many searches follow each other as the
+    longest document has sentences.
     """
 
     context: int = 0
@@ -27,7 +30,9 @@ class DocumentDecoder(ControlledDecoder):
         super().__post_init__()
         for key in ("min_length", "no_repeat_ngram"):
             if self.config[key]:
-                raise UserError(f"decoding.{key}={self.config[key]}: would count the sentences before too; set it to 0")
+                raise UserError(
+                    f"decoding.{key}={self.config[key]}: would count the sentences before too; set it to 0"
+                )
 
     def translate(
         self,
@@ -38,9 +43,14 @@ class DocumentDecoder(ControlledDecoder):
         report: Callable[[int], None] = lambda count: None,
         controls: Sequence[Control] = (),
     ) -> list[list[Translation]]:
-        """Returns the translations of each text, as `TextDecoder.translate` does. Raises UserError for controls."""
+        """Returns the translations of each text, as `TextDecoder.translate` does.
+
+        Raises UserError for controls.
+        """
         if any(map(any, controls)):
-            raise UserError("prefixes, phrases and glossaries are for single sentences; this model has data.context")
+            raise UserError(
+                "prefixes, phrases and glossaries are for single sentences; this model has data.context"
+            )
         translations = [[EMPTY] * n_best for _ in texts]
         parts = itertools.groupby(range(len(texts)), lambda line: texts[line].strip() != "")
         documents = [list(lines) for has_text, lines in parts if has_text]
@@ -49,29 +59,43 @@ class DocumentDecoder(ControlledDecoder):
             begin = max(number - self.context, 0)
             windows = [lines[begin : number + 1] for lines in documents if number < len(lines)]
             first, last = windows[0][-1], windows[-1][-1]
-            # The lines between are blank here, so that each sentence keeps its number, and with it its random numbers.
+            # The lines between are blank here, so that each sentence keeps its number, and with it
+            # its random numbers.
             sources, controls = [""] * (last - first + 1), [Control()] * (last - first + 1)
             for lines in windows:
                 row = lines[-1] - first
                 sources[row], prefix = self._in_context(texts, translations, lines)
                 controls[row] = Control(prefix)
-            results = super().translate(parameters, sources, n_best, first_line + first, controls=controls)
+            results = super().translate(
+                parameters, sources, n_best, first_line + first, controls=controls
+            )
             for *_, line in windows:
                 given = len(controls[line - first].prefix)
-                translations[line] = [self._without(translation, given) for translation in results[line - first]]
+                translations[line] = [
+                    self._without(translation, given) for translation in results[line - first]
+                ]
             report(len(windows))
         return translations
 
     def _in_context(
         self, texts: Sequence[str], translations: Sequence[list[Translation]], lines: Sequence[int]
     ) -> tuple[str, list[int]]:
-        """Returns the source of the last line, and its output's first tokens, with as much context as fits."""
-        vocabulary, (separator,) = self.tokenizer.encoders[0], self.tokenizer.target.encode([SEPARATOR])
+        """Returns the source of the last line, and its output's first tokens, with as much context
+        as fits.
+        """
+        vocabulary, (separator,) = (
+            self.tokenizer.encoders[0],
+            self.tokenizer.target.encode([SEPARATOR]),
+        )
         size = len(vocabulary.encode([texts[lines[-1]]])[0])
         for first in range(len(lines)):
             source = f" {SEPARATOR} ".join(texts[line].strip() for line in lines[first:])
             length = len(vocabulary.encode([source])[0]) + 1  # of end-of-sentence
-            prefix = [x for line in lines[first:-1] for x in (*translations[line][0].tokens[:-1], *separator)]
+            prefix = [
+                x
+                for line in lines[first:-1]
+                for x in (*translations[line][0].tokens[:-1], *separator)
+            ]
             limit = output_limit(length - 1, self.config)
             # The output has room for as many tokens as the sentence has.
             if length <= self.config.max_source_length and len(prefix) + size <= limit:

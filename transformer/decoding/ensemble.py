@@ -17,7 +17,10 @@ Caches = tuple[Any, ...]  # of each model
 
 @runtime_checkable
 class AutoregressiveModel(Protocol):
-    """A model that predicts one token after another. Its cache is a pytree with the method `DecodingCache.reorder`."""
+    """A model that predicts one token after another.
+
+    Its cache is a pytree with the method `DecodingCache.reorder`.
+    """
 
     def start_cache(self, source: Int[Array, "B S"], beams: int, length: int) -> Any:
         """Starts `beams` hypotheses per source of at most `length` tokens, BOS included."""
@@ -25,24 +28,36 @@ class AutoregressiveModel(Protocol):
     def decode_step(
         self, tokens: Int[Array, "B K"], position: Int[Array, ""], cache: Any
     ) -> tuple[Float[Array, "B K V"], Any]:
-        """Returns the logits of the token after `tokens`, which are at `position` (BOS: 0) of each hypothesis."""
+        """Returns the logits of the token after `tokens`, which are at `position` (BOS: 0) of each
+        hypothesis.
+        """
 
 
 def build_models(graphs: Sequence[nnx.GraphDef], parameters: Sequence[dict]) -> list[nnx.Module]:
-    """Returns the models with these structures and these parameters, which are nested dictionaries of arrays."""
-    return [nnx.merge(graph, nnx.State(tree)) for graph, tree in zip(graphs, parameters, strict=True)]
+    """Returns the models with these structures and these parameters, which are nested dictionaries
+    of arrays.
+    """
+    return [
+        nnx.merge(graph, nnx.State(tree)) for graph, tree in zip(graphs, parameters, strict=True)
+    ]
 
 
 def log_probabilities(logits: Sequence[Float[Array, "*B V"]]) -> Float[Array, "*B V"]:
     """Returns the log of the mean of the models' probabilities, given the logits of each model."""
     log_p = [jax.nn.log_softmax(x, axis=-1) for x in logits]
-    return log_p[0] if len(log_p) == 1 else jax.nn.logsumexp(jnp.stack(log_p), axis=0) - math.log(len(log_p))
+    return (
+        log_p[0]
+        if len(log_p) == 1
+        else jax.nn.logsumexp(jnp.stack(log_p), axis=0) - math.log(len(log_p))
+    )
 
 
 class Prediction(NamedTuple):
-    """Log-probabilities of the next token, logits - log_normalizer: a search normalizes only the tokens that it keeps.
+    """Log-probabilities of the next token, logits - log_normalizer: a search normalizes only the
+    tokens that it keeps.
 
-    The last axis has the vocabulary, or the `candidates` of each row. The index of a special token is its id in either.
+    The last axis has the vocabulary, or the `candidates` of each row. The index of a special token
+    is its id in either.
     """
 
     logits: Float[Array, "B K V"]
@@ -51,10 +66,18 @@ class Prediction(NamedTuple):
 
 
 def decode_step(
-    models: Sequence[AutoregressiveModel], tokens: Int[Array, "B K"], position: Int[Array, ""], caches: Caches
+    models: Sequence[AutoregressiveModel],
+    tokens: Int[Array, "B K"],
+    position: Int[Array, ""],
+    caches: Caches,
 ) -> tuple[Prediction, Caches]:
-    """Returns the models' prediction of the token after `tokens`, which are at `position` of each hypothesis."""
-    steps = [model.decode_step(tokens, position, cache) for model, cache in zip(models, caches, strict=True)]
+    """Returns the models' prediction of the token after `tokens`, which are at `position` of each
+    hypothesis.
+    """
+    steps = [
+        model.decode_step(tokens, position, cache)
+        for model, cache in zip(models, caches, strict=True)
+    ]
     logits, caches = zip(*steps, strict=True)
     candidates = models[0].candidates if isinstance(models[0], CandidateModel) else None
     if len(models) == 1:
@@ -63,5 +86,8 @@ def decode_step(
 
 
 def forbidden_tokens(forbid_unk: bool) -> tuple[int, ...]:
-    """Returns the tokens that are never generated. The other probabilities stay as in forced decoding."""
+    """Returns the tokens that are never generated.
+
+    The other probabilities stay as in forced decoding.
+    """
     return (PAD, BOS, UNK) if forbid_unk else (PAD, BOS)

@@ -1,4 +1,6 @@
-"""Translation of texts and scoring of the translations, as validation and `transformer.evaluate` do it."""
+"""Translation of texts and scoring of the translations, as validation and `transformer.evaluate` do
+it.
+"""
 
 import bisect
 import dataclasses
@@ -36,13 +38,20 @@ def translate_and_score(
     metrics: Iterable[str],
     report: Callable[[int], None],
 ) -> ScoredTranslations:
-    """Translates and scores the texts, which all processes share. `report` gets the number of texts just finished."""
+    """Translates and scores the texts, which all processes share.
+
+    `report` gets the number of texts just finished.
+    """
     began, compiled = time.perf_counter(), decoder.compile_seconds
     translations = _translate_together(decoder, parameters, texts, data, report)
     compile_seconds = decoder.compile_seconds - compiled
     seconds = time.perf_counter() - began - compile_seconds
     tokens = sum(len(translation.tokens) for translation in translations)
-    speed = {"seconds": seconds, "compile_seconds": compile_seconds, "output_tokens_per_second": tokens / seconds}
+    speed = {
+        "seconds": seconds,
+        "compile_seconds": compile_seconds,
+        "output_tokens_per_second": tokens / seconds,
+    }
     # Lines that are blank on all sides are no sentences: they may end documents.
     sides = zip(texts, *references, strict=True)
     scored = [i for i, lines in enumerate(sides) if any(map(str.strip, lines))] or range(len(texts))
@@ -53,12 +62,18 @@ def translate_and_score(
 
 
 def _translate_together(
-    decoder: TextDecoder, parameters: Replicas, texts: Sequence[str], data: Config, report: Callable[[int], None]
+    decoder: TextDecoder,
+    parameters: Replicas,
+    texts: Sequence[str],
+    data: Config,
+    report: Callable[[int], None],
 ) -> list[Translation]:
-    """Returns the best translation of each text to all processes. Each translates a part on its own devices.
+    """Returns the best translation of each text to all processes. Each translates a part on its own
+    devices.
 
-    `report` is called equally often in each process, so it may be a collective. `data.wait_seconds` limits the time
-    that a process may make no progress while another waits for it. No document is divided.
+    `report` is called equally often in each process, so it may be a collective. `data.wait_seconds`
+    limits the time that a process may make no progress while another waits for it. No document is
+    divided.
     """
     processes, index = jax.process_count(), jax.process_index()
     if processes == 1:
@@ -66,14 +81,23 @@ def _translate_together(
     translations = []
     size = TEXTS_PER_DEVICE * jax.device_count()
     # The indices at which a part may begin or end.
-    cuts = [i for i in range(len(texts)) if i == 0 or not (data.context and texts[i - 1].strip())] + [len(texts)]
+    cuts = [
+        i for i in range(len(texts)) if i == 0 or not (data.context and texts[i - 1].strip())
+    ] + [len(texts)]
     for begin in range(0, len(texts), size):
         count = min(size, len(texts) - begin)
-        low, high = (cuts[bisect.bisect_left(cuts, begin + count * i // processes)] for i in (index, index + 1))
-        own = decoder.translate(parameters, texts[low:high], 1, 1 + low, lambda _: coordination.publish_progress())
+        low, high = (
+            cuts[bisect.bisect_left(cuts, begin + count * i // processes)]
+            for i in (index, index + 1)
+        )
+        own = decoder.translate(
+            parameters, texts[low:high], 1, 1 + low, lambda _: coordination.publish_progress()
+        )
         values = [dataclasses.astuple(best) for (best,) in own]
         for part in coordination.gather("translate its part", values, data.wait_seconds):
             for fields in part:  # JSON makes lists of tuples
-                translations.append(Translation(*(tuple(x) if isinstance(x, list) else x for x in fields)))
+                translations.append(
+                    Translation(*(tuple(x) if isinstance(x, list) else x for x in fields))
+                )
         report(count)
     return translations

@@ -1,8 +1,9 @@
 """Minimum Bayes risk decoding: the candidate with the highest expected utility.
 
-All candidates are also the pseudo-references: the expected utility of one is the mean of its sentence scores by each.
-Samples have equal weights, so a text that is drawn twice counts twice (Eikema and Aziz 2022). The hypotheses of a beam
-search are weighted by their probabilities (Kumar and Byrne 2004).
+All candidates are also the pseudo-references: the expected utility of one is the mean of its
+sentence scores by each. Samples have equal weights, so a text that is drawn twice counts twice
+(Eikema and Aziz 2022). The hypotheses of a beam search are weighted by their probabilities (Kumar
+and Byrne 2004).
 """
 
 import dataclasses
@@ -19,37 +20,52 @@ from transformer.decoding.sampling import sample
 from transformer.decoding.translation import Translation, different_texts
 
 
-def draw_candidates(models: Models, sentences: Sentences, config: Config, n_best: int) -> SearchResult:
+def draw_candidates(
+    models: Models, sentences: Sentences, config: Config, n_best: int
+) -> SearchResult:
     """Returns samples with the same random numbers on all lines, so that only the source matters."""
     return sample(models, sentences._replace(lines=jnp.zeros_like(sentences.lines)), config, n_best)
 
 
 def rank_samples(translations: list[Translation], config: Config) -> list[Translation]:
-    """Returns the different texts of samples by expected utility. `config` is the group `config.decoding`."""
+    """Returns the different texts of samples by expected utility.
+
+    `config` is the group `config.decoding`.
+    """
     counts = Counter(translation.text for translation in translations)
     return _rank(different_texts(translations), np.array([*counts.values()]), config)
 
 
 def rank_hypotheses(translations: list[Translation], config: Config) -> list[Translation]:
-    """Returns the different texts of a beam by expected utility. `config` is the group `config.decoding`."""
+    """Returns the different texts of a beam by expected utility.
+
+    `config` is the group `config.decoding`.
+    """
     candidates = different_texts(translations)
     log_p = np.array([candidate.log_probability for candidate in candidates])
     return _rank(candidates, np.exp(log_p - log_p.max()), config)
 
 
-def _rank(candidates: list[Translation], weights: Num[np.ndarray, "N"], config: Config) -> list[Translation]:
+def _rank(
+    candidates: list[Translation], weights: Num[np.ndarray, "N"], config: Config
+) -> list[Translation]:
     """Returns the candidates by expected utility, which is their score; the first wins a tie."""
-    expected = UTILITIES[config.mbr_utility]([candidate.text for candidate in candidates]) @ (weights / weights.sum())
+    expected = UTILITIES[config.mbr_utility]([candidate.text for candidate in candidates]) @ (
+        weights / weights.sum()
+    )
     kind = f"expected_{config.mbr_utility}"
     scored = [
         dataclasses.replace(candidate, score=score, score_kind=kind)
         for candidate, score in zip(candidates, expected.tolist(), strict=True)
     ]
-    return sorted(scored, key=lambda candidate: -round(candidate.score, 9))  # equal up to the order of sums: a tie
+    # equal up to the order of sums: a tie
+    return sorted(scored, key=lambda candidate: -round(candidate.score, 9))
 
 
 def chrf(texts: Sequence[str]) -> Float[np.ndarray, "N N"]:
-    """Returns chrF of each text (row) by each reference (column), as `sentence_score` of sacreBLEU's CHRF() does."""
+    """Returns chrF of each text (row) by each reference (column), as `sentence_score` of
+    sacreBLEU's CHRF() does.
+    """
     from sacrebleu.metrics import CHRF  # here and below, since all decoding imports this module
 
     precision, orders = np.zeros((2, len(texts), len(texts)))
@@ -58,11 +74,19 @@ def chrf(texts: Sequence[str]) -> Float[np.ndarray, "N N"]:
         orders += (counts > 0)[:, None] & (counts > 0)
     precision /= np.maximum(orders, 1)
     recall, factor = precision.T, CHRF.BETA**2
-    return 100 * (1 + factor) * precision * recall / np.maximum(factor * precision + recall, np.finfo(float).tiny)
+    return (
+        100
+        * (1 + factor)
+        * precision
+        * recall
+        / np.maximum(factor * precision + recall, np.finfo(float).tiny)
+    )
 
 
 def bleu(texts: Sequence[str]) -> Float[np.ndarray, "N N"]:
-    """Returns BLEU of each text (row) by each reference (column), as BLEU(effective_order=True).sentence_score does."""
+    """Returns BLEU of each text (row) by each reference (column), as
+    BLEU(effective_order=True).sentence_score does.
+    """
     from sacrebleu.metrics import BLEU
 
     metric = BLEU(effective_order=True)
@@ -82,12 +106,22 @@ def bleu(texts: Sequence[str]) -> Float[np.ndarray, "N N"]:
 def count_ngrams(
     rows: Sequence[str | tuple[str, ...]], order: int
 ) -> Iterator[tuple[Int[np.ndarray, "N"], Int[np.ndarray, "N N"]]]:
-    """Yields for n from 1 to `order` the number of n-grams of each row, and of those that each two rows share."""
+    """Yields for n from 1 to `order` the number of n-grams of each row, and of those that each two
+    rows share.
+    """
     for n in range(1, order + 1):
         ids = {}
-        ngrams = [[ids.setdefault(row[i : i + n], len(ids)) for i in range(len(row) - n + 1)] for row in rows]
-        occurrences = np.array([np.bincount(np.array(row, int), minlength=len(ids)) for row in ngrams])
-        yield occurrences.sum(axis=1), np.array([np.minimum(row, occurrences).sum(axis=1) for row in occurrences])
+        ngrams = [
+            [ids.setdefault(row[i : i + n], len(ids)) for i in range(len(row) - n + 1)]
+            for row in rows
+        ]
+        occurrences = np.array(
+            [np.bincount(np.array(row, int), minlength=len(ids)) for row in ngrams]
+        )
+        yield (
+            occurrences.sum(axis=1),
+            np.array([np.minimum(row, occurrences).sum(axis=1) for row in occurrences]),
+        )
 
 
 # The utilities that `decoding.mbr_utility` can name: from N texts to the scores of each by each.

@@ -12,18 +12,22 @@ from transformer.decoding.sampling import sample
 from transformer.decoding.translation import Translation, different_texts
 from transformer.support.errors import UserError
 
-SAMPLING = ("temperature", "top_k", "top_p", "epsilon", "seed", "mbr_samples")  # keys that only samples depend on
+# keys that only samples depend on
+SAMPLING = ("temperature", "top_k", "top_p", "epsilon", "seed", "mbr_samples")
 
 
 class Strategy(NamedTuple):
     """A way to find hypotheses of sentences.
 
-    search(models, sentences, config.decoding, n_best): `n_best` hypotheses of each of the `Sentences`, and which rows
+    search(models, sentences, config.decoding, n_best): `n_best` hypotheses of each of the
+    `Sentences`, and which rows
       are done.
-    samples: whether hypotheses are drawn. They are no measure of a model, so validation takes the beam search instead.
-    takes_steps: whether it extends its outputs step by step, up to `max_length`. Otherwise all rows are done.
-    size: the key with the number of hypotheses of a sentence; None: `n_best`.
-    select(translations, config.decoding): those of a sentence's hypotheses that are returned, best first.
+    samples: whether hypotheses are drawn. They are no measure of a model, so validation takes the
+        beam search instead.
+    takes_steps: whether it extends its outputs step by step, up to `max_length`. Otherwise all rows
+        are done.
+    size: the key with the number of hypotheses of a sentence; None: `n_best`. select(translations,
+    config.decoding): those of a sentence's hypotheses that are returned, best first.
     ranks_all: whether `select` needs all hypotheses, also to return one.
     """
 
@@ -38,7 +42,13 @@ class Strategy(NamedTuple):
 STRATEGIES = {
     "beam": Strategy(beam_search),
     "sample": Strategy(sample, samples=True, size=None, select=lambda drawn, _: drawn),
-    "mbr": Strategy(mbr.draw_candidates, samples=True, size="mbr_samples", select=mbr.rank_samples, ranks_all=True),
+    "mbr": Strategy(
+        mbr.draw_candidates,
+        samples=True,
+        size="mbr_samples",
+        select=mbr.rank_samples,
+        ranks_all=True,
+    ),
     "mbr_beam": Strategy(beam_search, select=mbr.rank_hypotheses, ranks_all=True),
     "ctc": Strategy(ctc_search, takes_steps=False),
 }
@@ -46,10 +56,14 @@ STRATEGIES = {
 
 def strategy_of(config: Config) -> Strategy:
     """Returns the strategy of `config.decoding`. A coverage penalty replaces the search."""
-    return Strategy(search_with_coverage) if config.coverage_penalty else STRATEGIES[config.strategy]
+    return (
+        Strategy(search_with_coverage) if config.coverage_penalty else STRATEGIES[config.strategy]
+    )
 
 
 def check_n_best(config: Config, n_best: int) -> None:
     """Raises UserError if the search of `config.decoding` keeps fewer than `n_best` hypotheses."""
     if (size := STRATEGIES[config.strategy].size) and n_best > config[size]:
-        raise UserError(f"n_best={n_best}: must be at most decoding.{size}={config[size]}; raise that")
+        raise UserError(
+            f"n_best={n_best}: must be at most decoding.{size}={config[size]}; raise that"
+        )

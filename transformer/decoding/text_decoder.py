@@ -13,7 +13,14 @@ from flax import nnx
 from jaxtyping import Array, Int
 
 from transformer.config.types import output_limit
-from transformer.decoding.batches import SHORTEST, DecodingBatch, DeviceModels, Replicas, make_batches, pad
+from transformer.decoding.batches import (
+    SHORTEST,
+    DecodingBatch,
+    DeviceModels,
+    Replicas,
+    make_batches,
+    pad,
+)
 from transformer.decoding.beam_search import Hypotheses, Sentences, output_limits
 from transformer.decoding.shortlist import CandidateModel
 from transformer.decoding.strategies import check_n_best, strategy_of
@@ -21,16 +28,19 @@ from transformer.decoding.translation import EMPTY, Translation, encode, read_hy
 from transformer.support.special_tokens import EOS, UNK
 from transformer.support.workers import call_all
 
-FIRST_EXTRA_LENGTH = 8  # tokens by which an output of the first pass may exceed its batch's source length
-SHORTEST_OF_SECOND = 64  # the smallest padded length of the second pass, so that its few sentences share a program
+# tokens by which an output of the first pass may exceed its batch's source length
+FIRST_EXTRA_LENGTH = 8
+# the smallest padded length of the second pass, so that its few sentences share a program
+SHORTEST_OF_SECOND = 64
 
 
 class TextDecoder(DeviceModels):
     """Translates texts with one model, or with an ensemble of models that share a tokenizer.
 
-    The cost of a step grows with the longest output allowed, and a batch takes as many steps as its slowest sentence.
-    So a search by steps has two passes: the second searches the few sentences again whose outputs are much longer than
-    the sources. Neither a sentence's pass nor its translation depends on its neighbours.
+    The cost of a step grows with the longest output allowed, and a batch takes as many steps as its
+    slowest sentence. So a search by steps has two passes: the second searches the few sentences
+    again whose outputs are much longer than the sources. Neither a sentence's pass nor its
+    translation depends on its neighbours.
     """
 
     def __post_init__(self) -> None:
@@ -48,15 +58,19 @@ class TextDecoder(DeviceModels):
         first_line: int = 1,
         report: Callable[[int], None] = lambda count: None,
     ) -> list[list[Translation]]:
-        """Returns the translations of each text, at most `n_best`, best first (samples: in the order drawn).
+        """Returns the translations of each text, at most `n_best`, best first (samples: in the
+        order drawn).
 
-        A text without tokens has `n_best` empty translations. `first_line` is the line number of the first text, for
-        warnings and for the samples' random numbers. `report` is called with the number of texts just finished.
-        Raises UserError if `check_n_best` does, or the vocabulary cannot encode a text.
+        A text without tokens has `n_best` empty translations. `first_line` is the line number of
+        the first text, for warnings and for the samples' random numbers. `report` is called with
+        the number of texts just finished. Raises UserError if `check_n_best` does, or the
+        vocabulary cannot encode a text.
         """
         check_n_best(self.config, n_best)
         sources = self.source_tokens(texts, first_line)
-        return self.search_sources(parameters, sources, n_best, self.arrays_of(sources, first_line), report)
+        return self.search_sources(
+            parameters, sources, n_best, self.arrays_of(sources, first_line), report
+        )
 
     def search_sources(
         self,
@@ -71,7 +85,9 @@ class TextDecoder(DeviceModels):
         pending = [i for i, source in enumerate(sources) if source]
         report(len(sources) - len(pending))
         for extra_length in self.extra_lengths:
-            search, batches = self._pass({i: len(sources[i]) for i in pending}, n_best, extra_length)
+            search, batches = self._pass(
+                {i: len(sources[i]) for i in pending}, n_best, extra_length
+            )
             began, pending = time.perf_counter(), []
             call_all(self._jobs(search, parameters[self.devices[0]], batches, arrays_of))
             self.compile_seconds += time.perf_counter() - began
@@ -86,17 +102,25 @@ class TextDecoder(DeviceModels):
         return translations
 
     def with_tag(self, tag: str) -> "TextDecoder":
-        """Returns a copy, with the same programs, for sources with this tag. Raises UserError as `Tokenizer.tagged`."""
+        """Returns a copy, with the same programs, for sources with this tag.
+
+        Raises UserError as `Tokenizer.tagged`.
+        """
         decoder = copy.copy(self)
         decoder.tokenizer = self.tokenizer.tagged(tag)
         return decoder
 
     @functools.cached_property
     def extra_lengths(self) -> tuple[int | None, ...]:
-        """Tokens by which an output may exceed its batch's source length, in each pass; None: up to its limit."""
+        """Tokens by which an output may exceed its batch's source length, in each pass; None: up to
+        its limit.
+        """
         if not self.strategy.takes_steps:
             return (0,)
-        is_short = self.config.max_length_factor <= 1.0 and self.config.max_extra_length <= FIRST_EXTRA_LENGTH
+        is_short = (
+            self.config.max_length_factor <= 1.0
+            and self.config.max_extra_length <= FIRST_EXTRA_LENGTH
+        )
         return (None,) if is_short else (FIRST_EXTRA_LENGTH, None)
 
     def compilations(
@@ -106,14 +130,19 @@ class TextDecoder(DeviceModels):
         n_best: int = 1,
         arrays_of: Callable | None = None,
     ) -> list[Callable]:
-        """Returns functions that each compile a program of `translate`. The parameters may be abstract.
+        """Returns functions that each compile a program of `translate`. The parameters may be
+        abstract.
 
         `arrays_of` is a result of that method; None: for plain sources.
         """
         lengths = dict(enumerate(lengths))
         passes = [self._pass(lengths, n_best, extra_length) for extra_length in self.extra_lengths]
         arrays_of = arrays_of or self.arrays_of([], first_line=0)
-        return [job for search, batches in passes for job in self._jobs(search, parameters, batches, arrays_of)]
+        return [
+            job
+            for search, batches in passes
+            for job in self._jobs(search, parameters, batches, arrays_of)
+        ]
 
     def _pass(
         self, lengths: dict[int, int], n_best: int, extra_length: int | None
@@ -122,47 +151,78 @@ class TextDecoder(DeviceModels):
         num_hypotheses = getattr(self.config, self.strategy.size) if self.strategy.size else n_best
         # Spare hypotheses replace those of equal text.
         n_best = 1 if n_best == 1 and not self.strategy.ranks_all else num_hypotheses
-        search = self.jit(self.search, method=self.strategy.search, n_best=n_best, extra_length=extra_length)
+        search = self.jit(
+            self.search, method=self.strategy.search, n_best=n_best, extra_length=extra_length
+        )
         shortest = SHORTEST if extra_length == self.extra_lengths[0] else SHORTEST_OF_SECOND
         max_positions = self.config.batch_tokens // num_hypotheses
 
         def positions(length):
             return max(length, self._max_length(length, extra_length))
 
-        return search, make_batches(lengths, self.config.max_source_length, max_positions, shortest, positions)
+        return search, make_batches(
+            lengths, self.config.max_source_length, max_positions, shortest, positions
+        )
 
     def _jobs(
-        self, search: Callable, parameters: tuple[dict, ...], batches: Sequence[DecodingBatch], arrays_of: Callable
+        self,
+        search: Callable,
+        parameters: tuple[dict, ...],
+        batches: Sequence[DecodingBatch],
+        arrays_of: Callable,
     ) -> list[Callable]:
         """Returns functions that each compile a program of one pass, the longest sources first."""
-        shapes, devices = dict.fromkeys((batch.rows, batch.length) for batch in batches), self.devices[: len(batches)]
-        calls = [(search, parameters, *arrays_of(DecodingBatch(*shape, indices=[]))) for shape in shapes]
-        return [functools.partial(self.programs.compile, *call, device=device) for call in calls for device in devices]
+        shapes, devices = (
+            dict.fromkeys((batch.rows, batch.length) for batch in batches),
+            self.devices[: len(batches)],
+        )
+        calls = [
+            (search, parameters, *arrays_of(DecodingBatch(*shape, indices=[]))) for shape in shapes
+        ]
+        return [
+            functools.partial(self.programs.compile, *call, device=device)
+            for call in calls
+            for device in devices
+        ]
 
     def source_tokens(self, texts: Sequence[str], first_line: int) -> list[list[int]]:
-        """Returns the tokens of each text and EOS, cut to `max_source_length`; [] for a text without tokens."""
+        """Returns the tokens of each text and EOS, cut to `max_source_length`; [] for a text
+        without tokens.
+        """
         longest, (vocabulary, _) = self.config.max_source_length, self.tokenizer.encoders
-        sources = [encode(vocabulary, f"line {line}", text) for line, text in enumerate(texts, start=first_line)]
+        sources = [
+            encode(vocabulary, f"line {line}", text)
+            for line, text in enumerate(texts, start=first_line)
+        ]
         if cut := [i for i, tokens in enumerate(sources) if len(tokens) > longest]:
             warning = (
                 f"Line {first_line + cut[0]} has {len(sources[cut[0]])} tokens including end-of-sentence; only the "
                 f"first {longest - 1} are translated (decoding.max_source_length={longest})."
             )
-            self._warn_once(warning + (f" {len(cut)} of {len(texts)} lines are cut." if len(cut) > 1 else ""))
+            self._warn_once(
+                warning + (f" {len(cut)} of {len(texts)} lines are cut." if len(cut) > 1 else "")
+            )
         if warning := self.tokenizer.find_typed_tag(texts, first_line):
             self._warn_once(warning)
         # Unknown words are half of the tokens: each follows one for its space.
-        if unknown := [i for i, tokens in enumerate(sources) if 0 < len(tokens) - 1 <= 2 * tokens.count(UNK)]:
+        if unknown := [
+            i for i, tokens in enumerate(sources) if 0 < len(tokens) - 1 <= 2 * tokens.count(UNK)
+        ]:
             line = first_line + unknown[0]
-            self._warn_once(f"Line {line}: its words are unknown to the vocabulary; check its language.")
+            self._warn_once(
+                f"Line {line}: its words are unknown to the vocabulary; check its language."
+            )
         return [[*tokens[:-1][: longest - 1], EOS] if len(tokens) > 1 else [] for tokens in sources]
 
-    def arrays_of(self, sources: list[list[int]], first_line: int) -> Callable[[DecodingBatch], tuple]:
+    def arrays_of(
+        self, sources: list[list[int]], first_line: int
+    ) -> Callable[[DecodingBatch], tuple]:
         """Returns the function from a batch to the arrays of `search`."""
 
         def arrays(batch):
             source = pad([sources[i] for i in batch.indices], batch.rows, batch.length)
-            rows = [*batch.indices, *[-1] * (batch.rows - len(batch.indices))]  # the last one for filler rows
+            # the last one for filler rows
+            rows = [*batch.indices, *[-1] * (batch.rows - len(batch.indices))]
             lines = np.array(rows, np.int32) + first_line
             candidates = None if self.shortlist is None else self.shortlist.candidates(source)
             return source, lines, candidates
@@ -181,12 +241,21 @@ class TextDecoder(DeviceModels):
         extra_length: int | None,
     ) -> Any:
         """Returns the result of `method`, which has the arguments of `Strategy.search`."""
-        models = models if candidates is None else [CandidateModel(model, candidates) for model in models]
-        limits, max_length = output_limits(source, self.config), self._max_length(source.shape[1], extra_length)
+        models = (
+            models
+            if candidates is None
+            else [CandidateModel(model, candidates) for model in models]
+        )
+        limits, max_length = (
+            output_limits(source, self.config),
+            self._max_length(source.shape[1], extra_length),
+        )
         return method(models, Sentences(source, limits, max_length, lines), self.config, n_best)
 
     def _max_length(self, length: int, extra_length: int | None) -> int:
-        """Returns the length of the outputs of a pass, EOS included, for sources that are padded to `length`."""
+        """Returns the length of the outputs of a pass, EOS included, for sources that are padded to
+        `length`.
+        """
         longest = output_limit(length - 1, self.config) + 1
         return longest if extra_length is None else min(length + extra_length, longest)
 

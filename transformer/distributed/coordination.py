@@ -1,7 +1,9 @@
-"""Coordination of the processes of a run: work of process 0, values that it broadcasts, checks that all agree.
+"""Coordination of the processes of a run: work of process 0, values that it broadcasts, checks that
+all agree.
 
-The values pass through JAX's coordination service. Collectives on devices, as in `jax.experimental.multihost_utils`,
-have no deadline, and block signals while they wait. With one process none of these functions communicates.
+The values pass through JAX's coordination service. Collectives on devices, as in
+`jax.experimental.multihost_utils`, have no deadline, and block signals while they wait. With one
+process none of these functions communicates.
 """
 
 import contextlib
@@ -31,7 +33,10 @@ def on_process_zero(function: Callable[..., Any], *arguments: Any) -> Any:
 
 @contextlib.contextmanager
 def process_zero_first(what: str, seconds: int) -> Iterator[None]:
-    """Runs the block in process 0 first. Raises UserError in others if it makes no progress for `seconds`."""
+    """Runs the block in process 0 first.
+
+    Raises UserError in others if it makes no progress for `seconds`.
+    """
     if jax.process_index() > 0:
         broadcast(None, seconds, f"process 0 to prepare {what}")
     yield
@@ -50,7 +55,9 @@ def broadcast(value: Any, seconds: int, awaited: str = "process 0") -> Any:
 
 
 def require_same(what: str, facts: Callable[[], Mapping[str, Any]], seconds: int) -> None:
-    """Raises UserError, naming the first process that deviates, if `facts()` differs between the processes."""
+    """Raises UserError, naming the first process that deviates, if `facts()` differs between the
+    processes.
+    """
     if jax.process_count() == 1:
         return
     expected, *rest = gather(f"reach the check of {what}", facts(), seconds)
@@ -65,13 +72,19 @@ def require_same(what: str, facts: Callable[[], Mapping[str, Any]], seconds: int
 
 
 def gather(purpose: str, value: Any, seconds: int) -> list[Any]:
-    """Returns the JSON values of all processes in their order. Messages say that one is awaited "to `purpose`"."""
+    """Returns the JSON values of all processes in their order.
+
+    Messages say that one is awaited "to `purpose`".
+    """
     if jax.process_count() == 1:
         return [value]
     call = next(_calls)
     keys = [f"{call}/{i}" for i in range(jax.process_count())]
     client().key_value_set(keys[jax.process_index()], json.dumps(value))
-    values = [json.loads(await_value(key, i, f"process {i} to {purpose}", seconds)) for i, key in enumerate(keys)]
+    values = [
+        json.loads(await_value(key, i, f"process {i} to {purpose}", seconds))
+        for i, key in enumerate(keys)
+    ]
     # Since all have published a new value, all have received the one before.
     while _gathered:
         client().key_value_delete(_gathered.pop())
@@ -82,7 +95,8 @@ def gather(purpose: str, value: Any, seconds: int) -> list[Any]:
 class AnyProcess:
     """Logical OR of a flag over all processes, called once a step in each.
 
-    With several processes the result is that of the previous call, so that no step waits for a collective.
+    With several processes the result is that of the previous call, so that no step waits for a
+    collective.
     """
 
     def __init__(self) -> None:
@@ -94,7 +108,9 @@ class AnyProcess:
     def __call__(self, flag: bool) -> bool:
         if jax.process_count() == 1:
             return flag
-        flags = jax.make_array_from_callback((jax.device_count(),), self._one_per_device, lambda _: np.array([flag]))
+        flags = jax.make_array_from_callback(
+            (jax.device_count(),), self._one_per_device, lambda _: np.array([flag])
+        )
         previous = self._previous
         self._previous = self._any(flags)
         return bool(previous)
@@ -112,11 +128,17 @@ def publish_progress() -> None:
 
 
 def await_value(key: str, process: int, what: str, seconds: int) -> str:
-    """Returns the value of a key. Raises UserError if its process makes no progress for `seconds`, or another fails."""
+    """Returns the value of a key.
+
+    Raises UserError if its process makes no progress for `seconds`, or another fails.
+    """
     advice = f"see its log, or raise config.data.wait_seconds={seconds}"
-    for _ in poll_until(what, advice, seconds, lambda: client().key_value_increment(f"progress/{process}", 0)):
+    for _ in poll_until(
+        what, advice, seconds, lambda: client().key_value_increment(f"progress/{process}", 0)
+    ):
         try:
-            return client().blocking_key_value_get(key, 1000)  # milliseconds; signals are handled in between
+            # milliseconds; signals are handled in between
+            return client().blocking_key_value_get(key, 1000)
         except jax.errors.JaxRuntimeError as error:
             if "DEADLINE_EXCEEDED" not in str(error):
                 raise
@@ -125,5 +147,9 @@ def await_value(key: str, process: int, what: str, seconds: int) -> str:
 
 
 def is_collective_failure(error: BaseException | None) -> bool:
-    """Tells whether a collective failed because a process died. Only CPUs report this; elsewhere JAX aborts."""
-    return "Gloo" in str(error)  # JAX raises it as JaxRuntimeError or ValueError, depending on where it surfaces
+    """Tells whether a collective failed because a process died.
+
+    Only CPUs report this; elsewhere JAX aborts.
+    """
+    # JAX raises it as JaxRuntimeError or ValueError, depending on where it surfaces
+    return "Gloo" in str(error)

@@ -20,18 +20,25 @@ from transformer.support.errors import UserError
 START_SECONDS = 300  # for all processes to connect
 POLL_SECONDS = 1.0  # between two looks for failures of other processes
 STOP_SECONDS = 10  # for a process to stop by itself after another one's failure
-HEARTBEAT_SECONDS = 60  # JAX aborts all processes if one is silent for so long, or ends so much later than the first
+# JAX aborts all processes if one is silent for so long, or ends so much later than the first
+HEARTBEAT_SECONDS = 60
 INTERRUPTED = 130  # the exit code after a signal
 
 
 @contextlib.contextmanager
 def distributed_run(arguments: argparse.Namespace) -> Iterator[None]:
-    """Connects the processes that the flags describe; a failure of one ends all. Raises UserError for wrong flags."""
+    """Connects the processes that the flags describe; a failure of one ends all.
+
+    Raises UserError for wrong flags.
+    """
     given = arguments.coordinator, arguments.num_processes, arguments.process_id
     if not arguments.distributed and given == (None, None, None):
         yield
         return
-    _connect("--distributed" if arguments.distributed else f"--coordinator={arguments.coordinator}", given)
+    _connect(
+        "--distributed" if arguments.distributed else f"--coordinator={arguments.coordinator}",
+        given,
+    )
     done = threading.Event()
     threading.Thread(target=_watch_failures, args=(done,), daemon=True).start()
     try:
@@ -52,7 +59,9 @@ def distributed_run(arguments: argparse.Namespace) -> Iterator[None]:
 def _connect(flag: str, given: tuple[str | None, int | None, int | None]) -> None:
     # The preemption service would take SIGTERM for itself; `AnyProcess` does its work.
     jax.config.update("jax_enable_preemption_service", False)
-    handlers = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {
+        number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)
+    }
 
     def abort() -> None:
         logging.error(
@@ -87,19 +96,32 @@ def _connect(flag: str, given: tuple[str | None, int | None, int | None]) -> Non
             signal.signal(number, handler)
     if jax.process_index() > 0:
         logging.set_verbosity(logging.WARNING)  # process 0 logs for all
-    logging.info("%d processes with %d devices are connected.", jax.process_count(), jax.device_count())
+    logging.info(
+        "%d processes with %d devices are connected.", jax.process_count(), jax.device_count()
+    )
 
 
 def _publish_failure(error: BaseException) -> None:
     """Publishes this process's failure, unless another process failed first."""
     if coordination.failures:
         return
-    code = 2 if isinstance(error, UserError) else INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
-    reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__} {error}".strip()
+    code = (
+        2
+        if isinstance(error, UserError)
+        else INTERRUPTED
+        if isinstance(error, KeyboardInterrupt)
+        else 1
+    )
+    reason = (
+        str(error) if isinstance(error, UserError) else f"{type(error).__name__} {error}".strip()
+    )
     message = f"process {jax.process_index()} on {socket.gethostname()} has stopped: {' '.join(reason.splitlines())}"
-    # The key is set already if another process failed at the same time; the service is gone if process 0 is.
+    # The key is set already if another process failed at the same time; the service is gone if
+    # process 0 is.
     with contextlib.suppress(jax.errors.JaxRuntimeError):
-        coordination.client().key_value_set("failure", json.dumps([jax.process_index(), code, message]))
+        coordination.client().key_value_set(
+            "failure", json.dumps([jax.process_index(), code, message])
+        )
 
 
 def _watch_failures(done: threading.Event) -> None:
@@ -113,7 +135,8 @@ def _watch_failures(done: threading.Event) -> None:
         if process == jax.process_index():
             return
         coordination.failures.append(message)
-        # After a signal all processes stop at the same step, and one may still be saving a checkpoint.
+        # After a signal all processes stop at the same step, and one may still be saving a
+        # checkpoint.
         if code != INTERRUPTED and not done.wait(STOP_SECONDS):
             logging.error("%s", message)
             with contextlib.suppress(jax.errors.JaxRuntimeError):

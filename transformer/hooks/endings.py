@@ -17,7 +17,10 @@ class Interrupted(Exception):
 
 
 class Interruption(Hook):
-    """Records the first interruption: the run ends its step, saves and stops. A second Ctrl-C stops at once."""
+    """Records the first interruption: the run ends its step, saves and stops.
+
+    A second Ctrl-C stops at once.
+    """
 
     def __init__(self) -> None:
         self.signal: int | None = None  # the first that this process received
@@ -37,7 +40,10 @@ class Interruption(Hook):
         return self._any_process(self.signal is not None)
 
     def poll(self) -> None:
-        """Raises Interrupted if any process received a signal. All processes must call it equally often."""
+        """Raises Interrupted if any process received a signal.
+
+        All processes must call it equally often.
+        """
         if self.stop_requested():
             raise Interrupted
 
@@ -45,16 +51,19 @@ class Interruption(Hook):
         if self.signal is None:
             self.signal = number
             if number == signal.SIGINT:
-                logging.info("Interrupted: stopping after this step or compilation; press Ctrl-C again to stop at once")
-        elif number == signal.SIGINT:  # a second one changes nothing: a machine that shuts down may send several
+                logging.info(
+                    "Interrupted: stopping after this step or compilation; press Ctrl-C again to stop at once"
+                )
+        # a second one changes nothing: a machine that shuts down may send several
+        elif number == signal.SIGINT:
             raise KeyboardInterrupt("interrupted twice: stopped without saving")
 
 
 class Watchdog(Hook):
     """Ends the process if no step and no poll follows the last one within `seconds`; 0 disables it.
 
-    It first writes the stacks of all threads to standard error; the exit code is 1. A thread of the C library measures
-    the time, so that code which never returns to Python is detected too.
+    It first writes the stacks of all threads to standard error; the exit code is 1. A thread of the
+    C library measures the time, so that code which never returns to Python is detected too.
     """
 
     def __init__(self, seconds: float) -> None:

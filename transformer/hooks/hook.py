@@ -1,4 +1,7 @@
-"""The interface of hooks, which act beside the steps of the training loop. `transformer/run/loop.py` lists them."""
+"""The interface of hooks, which act beside the steps of the training loop.
+
+`transformer/run/loop.py` lists them.
+"""
 
 import contextlib
 import functools
@@ -10,7 +13,10 @@ from transformer.training.validation import Sample
 
 
 class Hook(AbstractContextManager):
-    """A participant of the training loop, which calls these methods in the main thread. Here they do nothing."""
+    """A participant of the training loop, which calls these methods in the main thread.
+
+    Here they do nothing.
+    """
 
     def __exit__(self, *_: object) -> None:
         return None
@@ -35,7 +41,10 @@ class Hook(AbstractContextManager):
         return contextlib.nullcontext()
 
     def poll(self) -> None:
-        """Is called often during validation and compilation. It may raise an exception that ends them."""
+        """Is called often during validation and compilation.
+
+        It may raise an exception that ends them.
+        """
 
     def stop_requested(self) -> bool:
         """Tells, once a step, whether the run is to save a checkpoint and stop."""

@@ -1,4 +1,6 @@
-"""A trace of some steps of a run, `transformer.train --profile=FROM:TO`, for TensorBoard or Perfetto."""
+"""A trace of some steps of a run, `transformer.train --profile=FROM:TO`, for TensorBoard or
+Perfetto.
+"""
 
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -11,7 +13,9 @@ from transformer.training.progress import Progress
 
 
 class Profile(Hook):
-    """Traces this process and its devices in the steps from `first` to `last`, as far as this start takes them."""
+    """Traces this process and its devices in the steps from `first` to `last`, as far as this start
+    takes them.
+    """
 
     def __init__(self, folder: Path, first: int, last: int):
         self.folder = folder
@@ -24,16 +28,22 @@ class Profile(Hook):
 
     def on_start(self, progress: Progress) -> None:
         if self.steps and self.steps[-1] <= progress.step:
-            logging.warning("--profile: no trace, since the run has done these steps; it is at step %d.", progress.step)
+            logging.warning(
+                "--profile: no trace, since the run has done these steps; it is at step %d.",
+                progress.step,
+            )
 
     def before_step(self, step: int) -> None:
-        """Begins the trace before the first of the steps, and names what happens until `after_step` as this step."""
+        """Begins the trace before the first of the steps, and names what happens until `after_step`
+        as this step.
+        """
         if not self.is_tracing and step in self.steps:
             options = jax.profiler.ProfileOptions()
             options.python_tracer_level = 0  # would slow the steps down by an event for each call
             jax.profiler.start_trace(self.folder, profiler_options=options)
             self.is_tracing = True
-        self._annotation = jax.profiler.StepTraceAnnotation("train", step_num=step)  # for TensorBoard's page of steps
+        # for TensorBoard's page of steps
+        self._annotation = jax.profiler.StepTraceAnnotation("train", step_num=step)
         self._annotation.__enter__()
 
     def after_step(self, progress: Progress, metrics: dict) -> None:

@@ -25,7 +25,10 @@ CURVE_WIDTH = 48  # characters
 
 
 class Status(Hook):
-    """Logs losses and scores. A terminal also shows a progress bar, curves since this start, and a translation."""
+    """Logs losses and scores.
+
+    A terminal also shows a progress bar, curves since this start, and a translation.
+    """
 
     def __init__(self, config: Config) -> None:
         self.steps = config.training.steps
@@ -83,8 +86,14 @@ class Status(Hook):
             self._show_line("source", samples[-1].source)
             self._show_line("translation", samples[-1].translation)
         scores = "".join(f"  {text}" for text in describe_scores(values, metrics_in("log")))
-        others = [key.partition("/") for key in values if key.partition("/")[0] in metrics_in("log") and "/" in key]
-        scores += "".join(f"  {name} {values[f'{metric}/{name}']:.2f}" for metric, _, name in others)
+        others = [
+            key.partition("/")
+            for key in values
+            if key.partition("/")[0] in metrics_in("log") and "/" in key
+        ]
+        scores += "".join(
+            f"  {name} {values[f'{metric}/{name}']:.2f}" for metric, _, name in others
+        )
         logging.info(
             "step %d  validation  loss %.3f  ppl %.4g%s%s",
             progress.step,
@@ -96,17 +105,23 @@ class Status(Hook):
 
     @contextlib.contextmanager
     def during(self, activity: str) -> Iterator[None]:
-        self.bar.update(self.task, description="training" if activity == "wait for data" else activity)
+        self.bar.update(
+            self.task, description="training" if activity == "wait for data" else activity
+        )
         yield
         self.bar.update(self.task, description="training")
 
     @property
     def time_left(self) -> str:
-        """The estimated time to the last step: 3h07m or 5m20s, at the mean speed so far, with validations."""
+        """The estimated time to the last step: 3h07m or 5m20s, at the mean speed so far, with
+        validations.
+        """
         elapsed = time.perf_counter() - self.started
         left = round(elapsed / (self.step - self.first_step) * (self.steps - self.step))
         minutes, seconds = divmod(left, 60)
-        return f"{minutes // 60}h{minutes % 60:02}m" if minutes >= 60 else f"{minutes}m{seconds:02}s"
+        return (
+            f"{minutes // 60}h{minutes % 60:02}m" if minutes >= 60 else f"{minutes}m{seconds:02}s"
+        )
 
     def _extend(self, name: str, value: float) -> None:
         if math.isfinite(value):
@@ -115,7 +130,9 @@ class Status(Hook):
 
     def _show_line(self, name: str, text: str) -> None:
         # A new dictionary, since the thread that draws the panel may be reading the old one.
-        self.bar.lines = self.bar.lines | {name: "".join(c if c.isprintable() else " " for c in text)}
+        self.bar.lines = self.bar.lines | {
+            name: "".join(c if c.isprintable() else " " for c in text)
+        }
 
 
 class Panel(ProgressBar):
@@ -130,7 +147,9 @@ class Panel(ProgressBar):
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Returns a curve of at most `width` block characters, each for the mean of about equally many values."""
+    """Returns a curve of at most `width` block characters, each for the mean of about equally many
+    values.
+    """
     groups = np.array_split(np.asarray(values, float), min(width, len(values)))
     means = np.array([group.mean() for group in groups])
     heights = (means - means.min()) / (np.ptp(means) or 1.0)

@@ -16,10 +16,12 @@ from transformer.model.relative_positions import UNRELATED, Relation
 
 
 class MultiHeadAttention(nnx.Module):
-    """MultiHead(Q, K, V) = Concat(head_1 ... head_H) W^O with head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V) (3.2.2).
+    """MultiHead(Q, K, V) = Concat(head_1 ... head_H) W^O with head_i = Attention(Q W_i^Q, K W_i^K,
+    V W_i^V) (3.2.2).
 
     The H matrices W_i are columns of one (D, H d) matrix, so Xavier's bound has that matrix's fans.
-    `attention_weights` of `transformer.py` collects the weights, which fused attention does not compute.
+    `attention_weights` of `transformer.py` collects the weights, which fused attention does not
+    compute.
     """
 
     def __init__(self, config: Config, *, rngs: nnx.Rngs):
@@ -43,7 +45,10 @@ class MultiHeadAttention(nnx.Module):
         relation: Relation = UNRELATED,
         positions: Int[Array, "#B T"] | None = None,
     ) -> Float[Array, "B T D"]:
-        """Attends from `queries` to `keys_values`. In self-attention `relation` depends on the `positions` of both."""
+        """Attends from `queries` to `keys_values`.
+
+        In self-attention `relation` depends on the `positions` of both.
+        """
         keys, values = self.project_keys_values(keys_values, relation, positions)
         queries = self.project_queries(queries, relation, positions)
         bias = relation.bias(queries, positions, positions)
@@ -54,12 +59,18 @@ class MultiHeadAttention(nnx.Module):
         return self.attend(queries, keys, values, mask.dense, bias, rngs)
 
     def project_queries(
-        self, x: Float[Array, "B T D"], relation: Relation = UNRELATED, positions: Int[Array, "#B T"] | None = None
+        self,
+        x: Float[Array, "B T D"],
+        relation: Relation = UNRELATED,
+        positions: Int[Array, "#B T"] | None = None,
     ) -> Float[Array, "B T H dk"]:
         return relation.rotate(_split_heads(self.query(x), self.d_k), positions)
 
     def project_keys_values(
-        self, x: Float[Array, "B S D"], relation: Relation = UNRELATED, positions: Int[Array, "#B S"] | None = None
+        self,
+        x: Float[Array, "B S D"],
+        relation: Relation = UNRELATED,
+        positions: Int[Array, "#B S"] | None = None,
     ) -> tuple[Float[Array, "B S G dk"], Float[Array, "B S G dv"]]:
         keys, values = _split_heads(self.key(x), self.d_k), _split_heads(self.value(x), self.d_v)
         return relation.rotate(keys, positions), values
@@ -73,7 +84,9 @@ class MultiHeadAttention(nnx.Module):
         bias: Float[Array, "#B H T S"] | None = None,
         rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "B T D"]:
-        """Attends in the plain form, with projected queries, keys and values, which cached decoding has already."""
+        """Attends in the plain form, with projected queries, keys and values, which cached decoding
+        has already.
+        """
         keys, values = self._for_each_head(keys, values)
         scores = self.score(queries, keys)
         weights = masked_softmax(scores if bias is None else scores + bias, mask)
@@ -95,7 +108,9 @@ def _split_heads(x: Float[Array, "B L width"], head_width: int) -> Float[Array, 
     return x.reshape(*x.shape[:2], -1, head_width)
 
 
-def dot_product_score(queries: Float[Array, "B T H dk"], keys: Float[Array, "B S H dk"]) -> Float[Array, "B H T S"]:
+def dot_product_score(
+    queries: Float[Array, "B T H dk"], keys: Float[Array, "B S H dk"]
+) -> Float[Array, "B H T S"]:
     """Returns q . k / sqrt(d_k) in float32 (equation 1)."""
     queries = (queries / jnp.float32(math.sqrt(queries.shape[-1]))).astype(queries.dtype)
     return unscaled_dot_product_score(queries, keys)
@@ -109,13 +124,19 @@ def unscaled_dot_product_score(
 
 
 class AdditiveScore(nnx.Module):
-    """v . tanh(q + k) for projected q and k (Bahdanau et al. 2015); each head's v is drawn as a (d_k, 1) matrix."""
+    """v . tanh(q + k) for projected q and k (Bahdanau et al. 2015); each head's v is drawn as a
+    (d_k, 1) matrix.
+    """
 
     def __init__(self, num_heads: int, d_k: int, rngs: nnx.Rngs):
         bound = math.sqrt(6.0 / (d_k + 1))
-        self.v = nnx.Param(jax.random.uniform(rngs.params(), (num_heads, d_k), jnp.float32, -bound, bound))
+        self.v = nnx.Param(
+            jax.random.uniform(rngs.params(), (num_heads, d_k), jnp.float32, -bound, bound)
+        )
 
-    def __call__(self, queries: Float[Array, "B T H dk"], keys: Float[Array, "B S H dk"]) -> Float[Array, "B H T S"]:
+    def __call__(
+        self, queries: Float[Array, "B T H dk"], keys: Float[Array, "B S H dk"]
+    ) -> Float[Array, "B H T S"]:
         # In float32, since the gradients of queries and keys are sums over S and T.
         queries, keys = queries.astype(jnp.float32), keys.astype(jnp.float32)
         hidden = jnp.tanh(queries[:, :, None] + keys[:, None])
@@ -129,7 +150,12 @@ ATTENTION_SCORES = {
 }
 
 
-def masked_softmax(scores: Float[Array, "B H T S"], mask: Bool[Array, "#B 1 #T S"]) -> Float[Array, "B H T S"]:
-    """Returns the softmax over the unmasked keys. A row without any gets zeros instead of uniform weights."""
+def masked_softmax(
+    scores: Float[Array, "B H T S"], mask: Bool[Array, "#B 1 #T S"]
+) -> Float[Array, "B H T S"]:
+    """Returns the softmax over the unmasked keys.
+
+    A row without any gets zeros instead of uniform weights.
+    """
     weights = jax.nn.softmax(jnp.where(mask, scores, jnp.finfo(jnp.float32).min), axis=-1)
     return jnp.where(mask, weights, 0.0)

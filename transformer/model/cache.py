@@ -1,4 +1,7 @@
-"""The keys, values and states that decoding keeps, and its steps over them. K hypotheses ("beams") per sentence."""
+"""The keys, values and states that decoding keeps, and its steps over them.
+
+K hypotheses ("beams") per sentence.
+"""
 
 from typing import Any
 
@@ -21,8 +24,12 @@ class KeyValueCache:
     values: Float[Array, "B G N dv"]
 
     @classmethod
-    def start(cls, attention: MultiHeadAttention, rows: int, beams: int, length: int) -> "KeyValueCache":
-        """Returns an empty cache of self-attention: an entry of each of K slots for each of L positions."""
+    def start(
+        cls, attention: MultiHeadAttention, rows: int, beams: int, length: int
+    ) -> "KeyValueCache":
+        """Returns an empty cache of self-attention: an entry of each of K slots for each of L
+        positions.
+        """
         entries = jax.ShapeDtypeStruct((rows, beams * length, attention.key.in_features), FLOAT32)
         return cls(*map(jnp.zeros_like, jax.eval_shape(lambda x: project(attention, x), entries)))
 
@@ -34,16 +41,23 @@ class KeyValueCache:
         relation: Relation,
         mask: Bool[Array, "B 1 K N"],
     ) -> tuple[Float[Array, "B K D"], "KeyValueCache"]:
-        """Adds the new token of each hypothesis to the cache and attends to the entries that `mask` gives it."""
+        """Adds the new token of each hypothesis to the cache and attends to the entries that `mask`
+        gives it.
+        """
         beams = x.shape[1]
-        positions, key_positions = jnp.full((1, beams), position), jnp.arange(mask.shape[-1])[None] // beams
+        positions, key_positions = (
+            jnp.full((1, beams), position),
+            jnp.arange(mask.shape[-1])[None] // beams,
+        )
         (keys, values), begin = project(attention, x, relation, positions), position * beams
         cache = KeyValueCache(
             jax.lax.dynamic_update_slice_in_dim(self.keys, keys, begin, axis=3),
             jax.lax.dynamic_update_slice_in_dim(self.values, values, begin, axis=2),
         )
         queries = attention.project_queries(x, relation, positions)
-        return cache.attend(attention, queries, mask, relation.bias(queries, positions, key_positions)), cache
+        return cache.attend(
+            attention, queries, mask, relation.bias(queries, positions, key_positions)
+        ), cache
 
     def attend(
         self,
@@ -63,7 +77,9 @@ class KeyValueCache:
 
 @struct.dataclass
 class RecurrentCache:
-    """The states of a recurrent unit, or the sums of averages, in place of self-attention: one for each hypothesis."""
+    """The states of a recurrent unit, or the sums of averages, in place of self-attention: one for
+    each hypothesis.
+    """
 
     states: Float[Array, "B K _"]
 
@@ -75,7 +91,10 @@ class RecurrentCache:
     def step(
         self, unit: RecurrentUnit, x: Float[Array, "B K D"], *_: Any
     ) -> tuple[Float[Array, "B K D"], "RecurrentCache"]:
-        """Updates the states with the new token of each hypothesis. Only attention uses the other arguments."""
+        """Updates the states with the new token of each hypothesis.
+
+        Only attention uses the other arguments.
+        """
         decays, increments = unit.terms(x)
         states = decays * self.states + increments
         return unit.output(x, states, None), RecurrentCache(states)
@@ -95,14 +114,17 @@ DECODER_SELF_ATTENTIONS = {
 
 @struct.dataclass
 class DecodingCache:
-    """The caches of all layers, which slots hold the hypotheses' tokens, and the padding mask of the source.
+    """The caches of all layers, which slots hold the hypotheses' tokens, and the padding mask of
+    the source.
 
-    The search reorders hypotheses at each step, but keys and values never move. Instead `slots` has, for each
-    hypothesis and position, the slot in which the entry of its token is; -1 where it has no token yet. A hypothesis
-    attends to all slots of its sentence, with a mask. That costs K times the scores, which are few beside the products
-    with the weights, and saves two copies of the cache at each step.
+    The search reorders hypotheses at each step, but keys and values never move. Instead `slots`
+    has, for each hypothesis and position, the slot in which the entry of its token is; -1 where it
+    has no token yet. A hypothesis attends to all slots of its sentence, with a mask. That costs K
+    times the scores, which are few beside the products with the weights, and saves two copies of
+    the cache at each step.
 
-    A decoder without encoder has no memories. A language model keeps the prompts that its hypotheses begin with.
+    A decoder without encoder has no memories. A language model keeps the prompts that its
+    hypotheses begin with.
     """
 
     slots: Int[Array, "B K L"]

@@ -10,15 +10,19 @@ Rate = float | Float[Array, ""]
 
 
 def is_zero(rate: Rate) -> bool:
-    """Tells whether a rate is the number 0. The value of an array is unknown while a program is traced."""
+    """Tells whether a rate is the number 0.
+
+    The value of an array is unknown while a program is traced.
+    """
     return isinstance(rate, float) and rate == 0.0
 
 
 def dropout(x: Float[Array, "*shape"], rate: Rate, rngs: nnx.Rngs | None) -> Float[Array, "*shape"]:
     """Zeroes each element with probability `rate` and scales the others by 1 / (1 - rate).
 
-    The count of the stream "dropout" numbers the calls of a forward pass, which share its key: on a GPU, a key for each
-    call would take two kernels. Without `rngs`, as in evaluation, x is returned unchanged.
+    The count of the stream "dropout" numbers the calls of a forward pass, which share its key: on a
+    GPU, a key for each call would take two kernels. Without `rngs`, as in evaluation, x is returned
+    unchanged.
     """
     if rngs is None or is_zero(rate):
         return x
@@ -36,14 +40,19 @@ def is_kept(shape: tuple[int, ...], rate: Rate, rngs: nnx.Rngs) -> Bool[Array, "
     return random_bits(stream.key[...], call, shape) >= jnp.uint32(np.round(rate * 2.0**32))
 
 
-def random_bits(key: Key[Array, ""], call: UInt32[Array, ""], shape: tuple[int, ...]) -> UInt32[Array, "..."]:
-    """Returns 32 random bits per element: a hash of the element's index, the key and the number of the call.
+def random_bits(
+    key: Key[Array, ""], call: UInt32[Array, ""], shape: tuple[int, ...]
+) -> UInt32[Array, "..."]:
+    """Returns 32 random bits per element: a hash of the element's index, the key and the number of
+    the call.
 
-    JAX's own generators take longer than the matrix product that they mask (docs/paper.md has the times). Compilers
-    fuse the hash into its use and recompute it in the backward pass instead of storing a mask, and the bits do not
-    depend on the sharding. Two rounds of a 32-bit multiply and xor-shift mixer suffice for masks, the only use.
+    JAX's own generators take longer than the matrix product that they mask (docs/paper.md has the
+    times). Compilers fuse the hash into its use and recompute it in the backward pass instead of
+    storing a mask, and the bits do not depend on the sharding. Two rounds of a 32-bit multiply and
+    xor-shift mixer suffice for masks, the only use.
     """
-    # The call's number enters by constants that are added to arrays: an operation on the key would be another kernel.
+    # The call's number enters by constants that are added to arrays: an operation on the key would
+    # be another kernel.
     offset = _mix(call + jnp.uint32(1))
     bits = jnp.full(shape, offset)
     stride = 1
@@ -57,7 +66,9 @@ def random_bits(key: Key[Array, ""], call: UInt32[Array, ""], shape: tuple[int, 
 
 
 def _mix(bits: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
-    """Applies a bijection in which each input bit flips about half of the output bits (lowbias32, Wellons 2018)."""
+    """Applies a bijection in which each input bit flips about half of the output bits (lowbias32,
+    Wellons 2018).
+    """
     bits = (bits ^ (bits >> jnp.uint32(16))) * jnp.uint32(0x7FEB352D)
     bits = (bits ^ (bits >> jnp.uint32(15))) * jnp.uint32(0x846CA68B)
     return bits ^ (bits >> jnp.uint32(16))

@@ -1,4 +1,6 @@
-"""Layers of the encoder and the decoder (section 3.1): sub-layers, each with a residual connection and a norm."""
+"""Layers of the encoder and the decoder (section 3.1): sub-layers, each with a residual connection
+and a norm.
+"""
 
 import functools
 from collections.abc import Callable
@@ -36,11 +38,15 @@ class FeedForward(nnx.Module):
         options = {"dtype": config.dtype, "rngs": rngs}
         self.inner = Linear(config.d_model, config.d_ff, **options)
         self.outer = Linear(config.d_ff, config.d_model, **options)
-        self.gate = Linear(config.d_model, config.d_ff, **options) if config.activation in GATED else None
+        self.gate = (
+            Linear(config.d_model, config.d_ff, **options) if config.activation in GATED else None
+        )
         self.activation = ACTIVATIONS[config.activation]
         self.activation_dropout = config.activation_dropout
 
-    def __call__(self, x: Float[Array, "B T D"], rngs: nnx.Rngs | None = None) -> Float[Array, "B T D"]:
+    def __call__(
+        self, x: Float[Array, "B T D"], rngs: nnx.Rngs | None = None
+    ) -> Float[Array, "B T D"]:
         hidden = self.activation(self.inner(x))
         if self.gate is not None:
             hidden = hidden * self.gate(x)
@@ -56,7 +62,9 @@ class SublayerConnection(nnx.Module):
         self.output_norm = make_norm(config, rngs) if num_norms == 2 else None
         self.dropout = config.dropout
 
-    def __call__(self, x: Float[Array, "B T D"], sublayer: Sublayer, rngs: nnx.Rngs | None) -> Float[Array, "B T D"]:
+    def __call__(
+        self, x: Float[Array, "B T D"], sublayer: Sublayer, rngs: nnx.Rngs | None
+    ) -> Float[Array, "B T D"]:
         norms = [norm for norm in (self.norm, self.output_norm) if norm is not None]
         return self.connect(x, lambda x: dropout(sublayer(x), self.dropout, rngs), *norms)
 
@@ -65,12 +73,17 @@ class SublayerConnection(nnx.Module):
 NORM_POSITIONS = {
     "post": (1, lambda x, sublayer, norm: norm(materialize(x + sublayer(x)))),
     "pre": (1, lambda x, sublayer, norm: materialize(x + sublayer(norm(x)))),
-    "sandwich": (2, lambda x, sublayer, norm, output_norm: materialize(x + output_norm(sublayer(norm(x))))),
+    "sandwich": (
+        2,
+        lambda x, sublayer, norm, output_norm: materialize(x + output_norm(sublayer(norm(x)))),
+    ),
 }
 
 
 class Layer(nnx.Module):
-    """Self-attention, attention to an encoder's output if there is one, and a feed-forward network (Figure 1)."""
+    """Self-attention, attention to an encoder's output if there is one, and a feed-forward network
+    (Figure 1).
+    """
 
     def __init__(
         self,
@@ -83,14 +96,23 @@ class Layer(nnx.Module):
         self.self_attention = self_attention(config, rngs=rngs)
         self.self_attention_connection = SublayerConnection(config, rngs=rngs)
         self.cross_attention = MultiHeadAttention(config, rngs=rngs) if cross_attention else None
-        self.cross_attention_connection = SublayerConnection(config, rngs=rngs) if cross_attention else None
+        self.cross_attention_connection = (
+            SublayerConnection(config, rngs=rngs) if cross_attention else None
+        )
         self.feed_forward = FeedForward(config, rngs=rngs)
         self.feed_forward_connection = SublayerConnection(config, rngs=rngs)
 
     def __call__(
-        self, x: Float[Array, "B T D"], attend_self: Sublayer, attend_memory: Sublayer | None, rngs: nnx.Rngs | None
+        self,
+        x: Float[Array, "B T D"],
+        attend_self: Sublayer,
+        attend_memory: Sublayer | None,
+        rngs: nnx.Rngs | None,
     ) -> Float[Array, "B T D"]:
-        """Applies the sub-layers. The two functions attend with keys and values of x and the memory, or of a cache."""
+        """Applies the sub-layers.
+
+        The two functions attend with keys and values of x and the memory, or of a cache.
+        """
         x = self.self_attention_connection(x, attend_self, rngs)
         if attend_memory is not None:
             x = self.cross_attention_connection(x, attend_memory, rngs)

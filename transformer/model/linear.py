@@ -1,4 +1,6 @@
-"""Linear maps: Xavier initialization, products in the model's dtype, gradients of the parameters in float32."""
+"""Linear maps: Xavier initialization, products in the model's dtype, gradients of the parameters in
+float32.
+"""
 
 from typing import Any
 
@@ -7,15 +9,33 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from transformer.model.kernels import QuantizedRows, TransposedMatrix, dequantize, linear_map, product_dtype
+from transformer.model.kernels import (
+    QuantizedRows,
+    TransposedMatrix,
+    dequantize,
+    linear_map,
+    product_dtype,
+)
 
 
 class Linear(nnx.Linear):
-    """x W + b over the last dimension of x: product in `dtype`, sum in float32, result in `output_dtype` or `dtype`."""
+    """x W + b over the last dimension of x: product in `dtype`, sum in float32, result in
+    `output_dtype` or `dtype`.
+    """
 
-    def __init__(self, fan_in: int, fan_out: int, *, dtype: str, output_dtype: jnp.dtype | None = None, **options: Any):
+    def __init__(
+        self,
+        fan_in: int,
+        fan_out: int,
+        *,
+        dtype: str,
+        output_dtype: jnp.dtype | None = None,
+        **options: Any,
+    ):
         """`options` are those of `nnx.Linear`: `rngs` and perhaps `use_bias`."""
-        super().__init__(fan_in, fan_out, dtype=dtype, kernel_init=nnx.initializers.xavier_uniform(), **options)
+        super().__init__(
+            fan_in, fan_out, dtype=dtype, kernel_init=nnx.initializers.xavier_uniform(), **options
+        )
         self.output_dtype = output_dtype
 
     def __call__(self, x: Float[Array, "*rows K"]) -> Float[Array, "*rows N"]:
@@ -24,7 +44,8 @@ class Linear(nnx.Linear):
         y = linear_map(x, self.kernel.get_value(), dtype, output_dtype)
         if self.bias is None:
             return y
-        # In float32: the gradient of the bias is a sum over all rows, which in bfloat16 would be a third too small.
+        # In float32: the gradient of the bias is a sum over all rows, which in bfloat16 would be a
+        # third too small.
         return (y + as_row(self.bias[...], y)).astype(output_dtype)
 
     @property
@@ -35,6 +56,8 @@ class Linear(nnx.Linear):
         return dequantize(kernel) if isinstance(kernel, QuantizedRows) else kernel.T
 
 
-def as_row(vector: Float[Array | np.ndarray, " D"], x: Float[Array, "*rows D"]) -> Float[Array | np.ndarray, "*ones D"]:
+def as_row(
+    vector: Float[Array | np.ndarray, " D"], x: Float[Array, "*rows D"]
+) -> Float[Array | np.ndarray, "*ones D"]:
     """Returns the vector with as many axes as x."""
     return vector.reshape((1,) * (x.ndim - 1) + (-1,))

@@ -1,6 +1,8 @@
-"""Attention masks (section 3.2.3): booleans, True where a query may attend to a key. All masks are created here.
+"""Attention masks (section 3.2.3): booleans, True where a query may attend to a key. All masks are
+created here.
 
-A segment is the number of a sentence in its row, from 1; 0 is padding. Positions attend only within their segment.
+A segment is the number of a sentence in its row, from 1; 0 is padding. Positions attend only within
+their segment.
 """
 
 import jax.numpy as jnp
@@ -12,16 +14,23 @@ from transformer.support.special_tokens import PAD
 
 @struct.dataclass
 class Mask:
-    """The segments that a mask follows from. Fused attention takes these, plain attention `dense`."""
+    """The segments that a mask follows from.
+
+    Fused attention takes these, plain attention `dense`.
+    """
 
     query_segments: Int[Array, "B T"]
     key_segments: Int[Array, "B S"]
-    is_causal: bool = struct.field(pytree_node=False)  # whether keys later in the row are masked too
-    is_packed: bool = struct.field(pytree_node=False)  # False: each row is one sentence, padded at its end
+    # whether keys later in the row are masked too
+    is_causal: bool = struct.field(pytree_node=False)
+    # False: each row is one sentence, padded at its end
+    is_packed: bool = struct.field(pytree_node=False)
 
     @property
     def dense(self) -> Bool[Array, "B 1 T S"]:
-        """True for keys of the query's segment that are not padding and, if causal, not later in the row."""
+        """True for keys of the query's segment that are not padding and, if causal, not later in
+        the row.
+        """
         queries, keys = self.query_segments[:, None, :, None], self.key_segments[:, None, None, :]
         mask = (queries == keys) & (keys != 0)
         return mask & jnp.tri(queries.shape[2], dtype=bool)[None, None] if self.is_causal else mask

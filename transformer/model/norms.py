@@ -13,15 +13,23 @@ from transformer.model.linear import as_row
 
 
 class LayerNorm(nnx.LayerNorm):
-    """(x - mean) / sqrt(variance + epsilon) * scale + bias in float32, like the gradients, which Flax would round."""
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias in float32, like the gradients, which
+    Flax would round.
+    """
 
     def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows D"]:
-        return normalize(x, self.scale[...], self.bias[...], self.epsilon, product_dtype(self.dtype))
+        return normalize(
+            x, self.scale[...], self.bias[...], self.epsilon, product_dtype(self.dtype)
+        )
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
 def normalize(
-    x: Float[Array, "*rows D"], scale: Float[Array, " D"], bias: Float[Array, " D"], epsilon: float, dtype: jnp.dtype
+    x: Float[Array, "*rows D"],
+    scale: Float[Array, " D"],
+    bias: Float[Array, " D"],
+    epsilon: float,
+    dtype: jnp.dtype,
 ) -> Float[Array, "*rows D"]:
     return _forward(x, scale, bias, epsilon, dtype)[0]
 
@@ -44,8 +52,9 @@ def _backward(epsilon: float, dtype: jnp.dtype, saved: tuple[jax.Array, ...], d_
     along_mean = jnp.mean(d_normalized, axis=-1, keepdims=True)
     along_x = jnp.mean(d_normalized * normalized, axis=-1, keepdims=True)
     d_x = inverse * (d_normalized - along_mean - normalized * along_x)
-    # Sums of d_y * normalized and of d_y over all rows. From the product, XLA for GPUs would make one kernel with the
-    # normalization, which stores a float32 array; multiplied out, both sums take one pass over x and d_y.
+    # Sums of d_y * normalized and of d_y over all rows. From the product, XLA for GPUs would make
+    # one kernel with the normalization, which stores a float32 array; multiplied out, both sums
+    # take one pass over x and d_y.
     rows = tuple(range(x.ndim - 1))
     weighted = d_y * inverse
     return d_x.astype(x.dtype), jnp.sum(weighted * wide - weighted * mean, rows), jnp.sum(d_y, rows)
@@ -68,4 +77,6 @@ NORMS = {"layer_norm": LayerNorm, "rms_norm": RMSNorm}
 
 def make_norm(config: Config, rngs: nnx.Rngs) -> nnx.Module:
     """Returns a normalization over D, computed in float32 for every dtype of the products."""
-    return NORMS[config.norm](config.d_model, epsilon=config.layer_norm_epsilon, dtype=config.dtype, rngs=rngs)
+    return NORMS[config.norm](
+        config.d_model, epsilon=config.layer_norm_epsilon, dtype=config.dtype, rngs=rngs
+    )

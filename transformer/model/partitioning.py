@@ -1,4 +1,6 @@
-"""The mesh that the caller activates with `jax.sharding.use_abstract_mesh`: its platform, and shardings over it."""
+"""The mesh that the caller activates with `jax.sharding.use_abstract_mesh`: its platform, and
+shardings over it.
+"""
 
 import math
 
@@ -17,17 +19,18 @@ def row_shards(mesh: Mesh | AbstractMesh) -> int:
 def shard_rows(x: Float[Array, "B *rest"]) -> Float[Array, "B *rest"]:
     """Constrains the rows of `x`, and of its gradient, to the mesh axes that share the batch.
 
-    Without it the compiler follows the weights, which "fsdp" shards too, and keeps the whole batch on every device.
-    Without a mesh, x is returned unchanged.
+    Without it the compiler follows the weights, which "fsdp" shards too, and keeps the whole batch
+    on every device. Without a mesh, x is returned unchanged.
     """
     return _constrain(x, PartitionSpec(ROW_AXES))
 
 
 def shard_lookup(x: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
-    """Constrains the rows of a table's vectors, whose columns "fsdp" splits as those of the table, like `shard_rows`.
+    """Constrains the rows of a table's vectors, whose columns "fsdp" splits as those of the table,
+    like `shard_rows`.
 
-    An all-to-all exchanges columns for rows. Without the first constraint, a mesh with "data" and "fsdp" above 1 would
-    look up all rows on every device, and replicate them to reshard them.
+    An all-to-all exchanges columns for rows. Without the first constraint, a mesh with "data" and
+    "fsdp" above 1 would look up all rows on every device, and replicate them to reshard them.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if not mesh.empty and x.shape[-1] % mesh.shape["fsdp"] == 0:
@@ -36,11 +39,16 @@ def shard_lookup(x: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
 
 
 def _constrain(x: Float[Array, "*shape"], spec: PartitionSpec) -> Float[Array, "*shape"]:
-    return x if jax.sharding.get_abstract_mesh().empty else jax.lax.with_sharding_constraint(x, spec)
+    return (
+        x if jax.sharding.get_abstract_mesh().empty else jax.lax.with_sharding_constraint(x, spec)
+    )
 
 
 def target_platform() -> str:
-    """Returns the platform of the active mesh, "cpu", "gpu" or "tpu"; its devices may be absent. Default: JAX's."""
+    """Returns the platform of the active mesh, "cpu", "gpu" or "tpu"; its devices may be absent.
+
+    Default: JAX's.
+    """
     device = jax.sharding.get_abstract_mesh().abstract_device
     return jax.default_backend() if device is None else device.platform
 

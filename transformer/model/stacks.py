@@ -21,7 +21,8 @@ from transformer.support.special_tokens import BOS, EOS
 # Functions that wrap the application of a layer, a function of (layer, relation, x, rngs).
 REMATS = {
     "none": lambda apply_layer: apply_layer,
-    # The backward pass computes the layer again, with the same dropout, from its input. Nothing else of it is stored.
+    # The backward pass computes the layer again, with the same dropout, from its input. Nothing
+    # else of it is stored.
     "layers": nnx.remat,
 }
 
@@ -30,21 +31,37 @@ DECODER_STARTS = {"bos": None, "zero": BOS}
 
 
 class Stack(nnx.Module):
-    """Base class of the encoder and the decoder: embeddings and positions, N layers, and a norm after them."""
+    """Base class of the encoder and the decoder: embeddings and positions, N layers, and a norm
+    after them.
+    """
 
     is_causal, hides_eos = False, False
     zero_token: int | None = None  # see `DECODER_STARTS`
 
-    def __init__(self, config: Config, embedding: Embedding, num_layers: int, *, rngs: nnx.Rngs, **layer_options: Any):
+    def __init__(
+        self,
+        config: Config,
+        embedding: Embedding,
+        num_layers: int,
+        *,
+        rngs: nnx.Rngs,
+        **layer_options: Any,
+    ):
         """`layer_options` are the arguments of `Layer`."""
         self.embedding = embedding
-        self.positions, relations = make_positions(config, num_layers, is_causal=self.is_causal, rngs=rngs)
+        self.positions, relations = make_positions(
+            config, num_layers, is_causal=self.is_causal, rngs=rngs
+        )
         self.relations = nnx.List(relations)
-        has_final_norm = config.norm_position != "post" if config.final_norm is None else config.final_norm
+        has_final_norm = (
+            config.norm_position != "post" if config.final_norm is None else config.final_norm
+        )
         self.final_norm = make_norm(config, rngs) if has_final_norm else None
         self.dropout, self.layer_drop = config.dropout, config.layer_drop
         self.remat = REMATS[config.remat]
-        self.layers = nnx.List([Layer(config, rngs=rngs, **layer_options) for _ in range(num_layers)])
+        self.layers = nnx.List(
+            [Layer(config, rngs=rngs, **layer_options) for _ in range(num_layers)]
+        )
 
     def __call__(
         self,
@@ -55,14 +72,19 @@ class Stack(nnx.Module):
         positions: Int[Array, "#B T"] | None = None,
         rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "B T D"]:
-        """Applies all layers. Without `segments`, each row is one sentence, and so is each row of the memory."""
+        """Applies all layers.
+
+        Without `segments`, each row is one sentence, and so is each row of the memory.
+        """
         is_packed = segments is not None
         segments = self.visible_segments(tokens, segments)
         positions = jnp.arange(tokens.shape[1])[None] if positions is None else positions
         mask = Mask(segments, segments, self.is_causal, is_packed)
         memory_mask = None if memory is None else Mask(segments, memory_segments, False, is_packed)
 
-        def apply_layer(layer: Layer, relation: Relation, x: jax.Array, rngs: nnx.Rngs | None) -> jax.Array:
+        def apply_layer(
+            layer: Layer, relation: Relation, x: jax.Array, rngs: nnx.Rngs | None
+        ) -> jax.Array:
             def attend_self(x):
                 return layer.self_attention(x, x, mask, rngs, relation, positions)
 
@@ -81,7 +103,9 @@ class Stack(nnx.Module):
     def visible_segments(
         self, tokens: Int[Array, "B L"], segments: Int[Array, "B L"] | None = None
     ) -> Int[Array, "B L"]:
-        """Returns the segments of the tokens; an encoder without `config.source_eos` has 0 for EOS, as for padding."""
+        """Returns the segments of the tokens; an encoder without `config.source_eos` has 0 for EOS,
+        as for padding.
+        """
         segments = segments_of(tokens) if segments is None else segments
         return jnp.where(tokens == EOS, 0, segments) if self.hides_eos else segments
 
@@ -110,11 +134,15 @@ class Encoder(Stack):
 
 
 class Decoder(Stack):
-    """Maps token ids, and an encoder's output if there is one, to vectors, which depend on no later token."""
+    """Maps token ids, and an encoder's output if there is one, to vectors, which depend on no later
+    token.
+    """
 
     is_causal = True
 
-    def __init__(self, config: Config, embedding: Embedding, *, cross_attention: bool, rngs: nnx.Rngs):
+    def __init__(
+        self, config: Config, embedding: Embedding, *, cross_attention: bool, rngs: nnx.Rngs
+    ):
         num_layers = config.num_decoder_layers or config.num_layers
         self_attention, self.self_cache = DECODER_SELF_ATTENTIONS[config.decoder_self_attention]
         options = {"self_attention": self_attention, "cross_attention": cross_attention}
@@ -129,31 +157,43 @@ class Decoder(Stack):
         beams: int,
         length: int,
     ) -> DecodingCache:
-        """Returns an empty cache for `beams` hypotheses in each of `rows`, of at most `length` tokens."""
+        """Returns an empty cache for `beams` hypotheses in each of `rows`, of at most `length`
+        tokens.
+        """
         slots = jnp.full((rows, beams, length), -1)
-        self_attentions = [self.self_cache.start(layer.self_attention, rows, beams, length) for layer in self.layers]
+        self_attentions = [
+            self.self_cache.start(layer.self_attention, rows, beams, length)
+            for layer in self.layers
+        ]
         if memory is None:
             return DecodingCache(slots, tuple(self_attentions), (None,) * len(self.layers), None)
         memories = [project(layer.cross_attention, memory) for layer in self.layers]
         # Without barriers XLA changes the layout at each step, and not once.
         memories = tuple(KeyValueCache(*jax.lax.optimization_barrier(pair)) for pair in memories)
-        return DecodingCache(slots, tuple(self_attentions), memories, (memory_segments != 0)[:, None, None, :])
+        return DecodingCache(
+            slots, tuple(self_attentions), memories, (memory_segments != 0)[:, None, None, :]
+        )
 
     def step(
         self, tokens: Int[Array, "B K"], position: Int[Array, ""], cache: DecodingCache
     ) -> tuple[Float[Array, "B K D"], DecodingCache]:
         """Processes one more token of every hypothesis, all at the same `position` (from 0).
 
-        `tokens` is (B, K): the K beams take the length axis, so all of them attend to the same memory.
+        `tokens` is (B, K): the K beams take the length axis, so all of them attend to the same
+        memory.
         """
         x = self.embed(tokens, jnp.full((1, tokens.shape[1]), position), None)
         slot_numbers = jnp.arange(tokens.shape[1])[None]  # hypothesis k has its new token in slot k
         cache = cache.replace(slots=cache.slots.at[:, :, position].set(slot_numbers))
         self_mask, self_attentions = cache.self_mask, list(cache.self_attentions)
-        for i, (layer, relation, memory) in enumerate(zip(self.layers, self.relations, cache.memories, strict=True)):
+        for i, (layer, relation, memory) in enumerate(
+            zip(self.layers, self.relations, cache.memories, strict=True)
+        ):
 
             def attend_self(x, i=i, module=layer.self_attention, relation=relation):
-                out, self_attentions[i] = self_attentions[i].step(module, x, position, relation, self_mask)
+                out, self_attentions[i] = self_attentions[i].step(
+                    module, x, position, relation, self_mask
+                )
                 return out
 
             def attend_memory(x, memory=memory, attention=layer.cross_attention):

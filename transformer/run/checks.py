@@ -1,4 +1,6 @@
-"""Checks before a run starts: its processes, devices and data, and whether a run that has begun can continue."""
+"""Checks before a run starts: its processes, devices and data, and whether a run that has begun can
+continue.
+"""
 
 import hashlib
 from collections.abc import Collection, Iterable, Sequence
@@ -35,18 +37,31 @@ def process_facts(config: Config) -> dict[str, Any]:
     """Returns the facts that the processes of a run must agree on."""
     environment = describe_environment()
     ignored = keys_of(HOST)
-    settings = {f"config.{key}": value for key, value in flatten(config).items() if key not in ignored}
+    settings = {
+        f"config.{key}": value for key, value in flatten(config).items() if key not in ignored
+    }
     # The commit does not tell uncommitted changes apart, and is unknown outside a repository.
     sources = sorted(Path(__file__).parents[1].rglob("*.py"))
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
-    code = {"the commit": environment["commit"], "the code": digest, "Python": environment["python"]}
+    code = {
+        "the commit": environment["commit"],
+        "the code": digest,
+        "Python": environment["python"],
+    }
     if config.model.dtype == "auto":
         code["the dtype of model.dtype=auto"] = environment["auto_dtype"]
-    return settings | code | {f"the version of {name}": value for name, value in environment["packages"].items()}
+    return (
+        settings
+        | code
+        | {f"the version of {name}": value for name, value in environment["packages"].items()}
+    )
 
 
-def warn_about_data(config: Config, vocabulary: Tokenizer, train: Corpus, sets: Sequence[Corpus]) -> None:
-    """Logs apparent mistakes in the data. Raises UserError if most characters of the training split are unknown.
+def warn_about_data(
+    config: Config, vocabulary: Tokenizer, train: Corpus, sets: Sequence[Corpus]
+) -> None:
+    """Logs apparent mistakes in the data. Raises UserError if most characters of the training split
+    are unknown.
 
     Compares only hashes of the test split, and counts its unknown characters.
     """
@@ -62,15 +77,26 @@ def warn_about_data(config: Config, vocabulary: Tokenizer, train: Corpus, sets: 
     for split_config, corpus in zip([config, *held_out], [train, *sets], strict=True):
         split = "train" if corpus is train else "valid"
         name = open_source(split_config.data, split).name
-        warn(sanity_checks.find_losses(split_config, vocabulary, name, corpus.report["losses"], split == "train"))
+        warn(
+            sanity_checks.find_losses(
+                split_config, vocabulary, name, corpus.report["losses"], split == "train"
+            )
+        )
     if config.data.source == "synthetic":  # its splits have no sentence in common
         return
-    for data, split in (*((set_config.data, "valid") for set_config in held_out), (config.data, "test")):
+    for data, split in (
+        *((set_config.data, "valid") for set_config in held_out),
+        (config.data, "test"),
+    ):
         try:
             source = open_source(data, split)
             texts = list(decoded(source))
         except UserError as error:
-            logging.warning("%s; training does not need it, but transformer.evaluate --split=%s does", error, split)
+            logging.warning(
+                "%s; training does not need it, but transformer.evaluate --split=%s does",
+                error,
+                split,
+            )
             continue
         if texts:
             warn(sanity_checks.find_shared(train, source, texts))
@@ -80,27 +106,45 @@ def warn_about_data(config: Config, vocabulary: Tokenizer, train: Corpus, sets: 
 
 
 def check_listed_corpora(config: Config) -> None:
-    """Raises UserError if a corpus or a set does not fit the run, or names in the configuration have no such form."""
+    """Raises UserError if a corpus or a set does not fit the run, or names in the configuration
+    have no such form.
+    """
     sides = OBJECTIVES[config.training.objective].sides
     ids = config.tokenizer.kind == "ids"
-    corpora = {f"the corpus {corpus.label} of data.mixture": corpus.data for corpus in listed_corpora(config.data)}
-    corpora |= {f"the set {label} of data.valid_sets": each.data for label, each in held_out_sets(config).items()}
-    directions = {(source_tag(data), data.source_language): data.target_language for data in corpora.values()}
+    corpora = {
+        f"the corpus {corpus.label} of data.mixture": corpus.data
+        for corpus in listed_corpora(config.data)
+    }
+    corpora |= {
+        f"the set {label} of data.valid_sets": each.data
+        for label, each in held_out_sets(config).items()
+    }
+    directions = {
+        (source_tag(data), data.source_language): data.target_language for data in corpora.values()
+    }
     for name, data in corpora.items():
         if (bool(data.source_language), bool(data.target_language)) != sides:
-            raise UserError(f"{name}: has other sides than training.objective={config.training.objective} reads")
+            raise UserError(
+                f"{name}: has other sides than training.objective={config.training.objective} reads"
+            )
         if (data.source == "ids") != ids:
-            raise UserError(f"{name}: source={data.source} does not go with tokenizer.kind={config.tokenizer.kind}")
+            raise UserError(
+                f"{name}: source={data.source} does not go with tokenizer.kind={config.tokenizer.kind}"
+            )
         target = data.target_language
         if data.source_language and directions[source_tag(data), data.source_language] != target:
-            raise UserError(f"{name}: nothing tells the model to translate into {target}; set data.source_tag")
+            raise UserError(
+                f"{name}: nothing tells the model to translate into {target}; set data.source_tag"
+            )
     if (best := config.checkpoint.best_metric) not in (names := metric_names(config)):
         raise UserError(f"config.checkpoint.best_metric={best}: must be one of {', '.join(names)}")
     read_factors(config.optimizer.rate_factors)
 
 
 def check_prefixes(flag: str, prefixes: Iterable[str], names: Collection[str]) -> None:
-    """Raises UserError, which begins with `flag`, for a prefix that is no name or beginning, up to a dot, of a name."""
+    """Raises UserError, which begins with `flag`, for a prefix that is no name or beginning, up to
+    a dot, of a name.
+    """
     for prefix in prefixes:
         if not any(begins_with(name, [prefix]) for name in names):
             modules = sorted({".".join(name.split(".")[:2]) for name in names})
@@ -125,7 +169,9 @@ def check_trained_names(config: Config, parameters: dict) -> None:
 
 
 def check_continuation(workdir: Workdir, config: Config, extend: int | None = None) -> None:
-    """Raises UserError if the run cannot continue with this configuration; `extend` is the value of --extend."""
+    """Raises UserError if the run cannot continue with this configuration; `extend` is the value of
+    --extend.
+    """
     if workdir.averaged.exists():
         raise UserError(
             f"--workdir={workdir.path}: holds a mean of checkpoints, without an optimizer; train from it in another "
@@ -134,12 +180,18 @@ def check_continuation(workdir: Workdir, config: Config, extend: int | None = No
     recorded = loading.load(workdir.path)
     if extend is not None:
         _check_extension(workdir, config, extend, recorded.training.steps)
-    refused = {key: values for key, values in loading.difference(recorded, config).items() if key in keys_of(RESULT)}
+    refused = {
+        key: values
+        for key, values in loading.difference(recorded, config).items()
+        if key in keys_of(RESULT)
+    }
     for key in ("mixture", "valid_sets"):
         if _without_paths(recorded.data[key]) == _without_paths(config.data[key]):
             refused.pop(f"data.{key}", None)
     changes = [start["changes"] for start in _read_environment(workdir)["resumed"]]
-    if extend is not None or config.training.steps in [change[STEPS][0] for change in changes if STEPS in change]:
+    if extend is not None or config.training.steps in [
+        change[STEPS][0] for change in changes if STEPS in change
+    ]:
         refused.pop(STEPS, None)
     if refused:
         listed = [f"{key}: {values}" for key, values in refused.items()]
@@ -153,7 +205,9 @@ def check_continuation(workdir: Workdir, config: Config, extend: int | None = No
 
 
 def _without_paths(texts: Sequence[str]) -> list[list[str]]:
-    """Returns the words of listed corpora, without files and folders: these may move, and fingerprints know them."""
+    """Returns the words of listed corpora, without files and folders: these may move, and
+    fingerprints know them.
+    """
     return [[word for word in text.split() if not word.startswith(PATHS)] for text in texts]
 
 
@@ -173,7 +227,10 @@ def _check_extension(workdir: Workdir, config: Config, extend: int, length: int)
 
 
 def record_start(workdir: Workdir, config: Config) -> None:
-    """Records a new start and the settings that it changes. A run with more to do is no longer complete."""
+    """Records a new start and the settings that it changes.
+
+    A run with more to do is no longer complete.
+    """
     if not workdir.has_begun():
         return
     recorded = loading.load(workdir.path)
@@ -187,7 +244,9 @@ def record_start(workdir: Workdir, config: Config) -> None:
     last = [record, *record["resumed"]][-1]
     for fact in ("commit", *(["auto_dtype"] if config.model.dtype == "auto" else [])):
         if start[fact] != last.get(fact, start[fact]):
-            logging.warning("Since the last start, %s has changed from %s to %s.", fact, last[fact], start[fact])
+            logging.warning(
+                "Since the last start, %s has changed from %s to %s.", fact, last[fact], start[fact]
+            )
     files.write_json(workdir.environment, record | {"resumed": [*record["resumed"], start]})
     if changes:
         listed = "; ".join(f"{key}: {values}" for key, values in difference.items())

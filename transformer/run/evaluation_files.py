@@ -37,7 +37,10 @@ class EvaluationFiles:
 
 
 def make_path(arguments: argparse.Namespace, models: Trained) -> Path:
-    """Returns the path of the files in a folder, which it makes. Raises UserError if it cannot be written to."""
+    """Returns the path of the files in a folder, which it makes.
+
+    Raises UserError if it cannot be written to.
+    """
     folder = files.expanded(arguments.output) if arguments.output else models.workdir.evaluations
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -58,10 +61,14 @@ def of_translations(
     references: References,
     translated: ScoredTranslations,
 ) -> EvaluationFiles:
-    """Returns the evaluation of translations, with all texts. Repeating an evaluation overwrites its files."""
+    """Returns the evaluation of translations, with all texts.
+
+    Repeating an evaluation overwrites its files.
+    """
     described = describe_models(models)
     evaluated = {
-        "split": None if arguments.data else arguments.split,  # of the run's own data, as reports need
+        # of the run's own data, as reports need
+        "split": None if arguments.data else arguments.split,
         "data": f"{arguments.split} of {arguments.data}" if arguments.data else None,
         "source": arguments.source,
         "reference": _one_or_list(arguments.reference),
@@ -71,9 +78,17 @@ def of_translations(
         "decoding": models.config.decoding.to_dict(),
     }
     path = numbered(path, evaluated)
-    sources, *references = ([" ".join(text.splitlines()) for text in texts] for texts in (sources, *references))
-    endings = ["references.txt", *(f"references.{number}.txt" for number in range(2, len(references) + 1))]
-    lines = {"sources.txt": sources, "hypotheses.txt": [best.text for best in translated.translations]}
+    sources, *references = (
+        [" ".join(text.splitlines()) for text in texts] for texts in (sources, *references)
+    )
+    endings = [
+        "references.txt",
+        *(f"references.{number}.txt" for number in range(2, len(references) + 1)),
+    ]
+    lines = {
+        "sources.txt": sources,
+        "hypotheses.txt": [best.text for best in translated.translations],
+    }
     lines |= zip(endings, references, strict=True)
     lines["sentences.jsonl"] = sentence_lines(sources, references, translated.translations)
     result = {
@@ -90,8 +105,13 @@ def of_translations(
     return EvaluationFiles(path, result, lines)
 
 
-def sentence_lines(sources: list[str], references: References, translations: list[Translation]) -> list[str]:
-    """Returns a line of JSON for each sentence. Lengths are in characters, `reference_length` that of the first one."""
+def sentence_lines(
+    sources: list[str], references: References, translations: list[Translation]
+) -> list[str]:
+    """Returns a line of JSON for each sentence.
+
+    Lengths are in characters, `reference_length` that of the first one.
+    """
     chrf = CHRF()
     lines = []
     for source, translation, *known in zip(sources, translations, *references, strict=True):
@@ -116,13 +136,21 @@ def _one_or_list(names: Sequence[str]) -> str | list[str] | None:
 
 
 def describe_models(models: Trained) -> dict[str, Any]:
-    """Returns the checkpoints of all models, and the first one's step and number of averaged checkpoints."""
+    """Returns the checkpoints of all models, and the first one's step and number of averaged
+    checkpoints.
+    """
     described = [dataclasses.asdict(checkpoint) for checkpoint in models.checkpoints]
-    return {"models": described, "step": described[0]["step"], "averaged": len(described[0]["averaged"])}
+    return {
+        "models": described,
+        "step": described[0]["step"],
+        "averaged": len(described[0]["averaged"]),
+    }
 
 
 def evaluation_name(arguments: argparse.Namespace, models: Trained) -> str:
-    """Returns the name of an evaluation's files: split or file, checkpoint, other models and overridden keys."""
+    """Returns the name of an evaluation's files: split or file, checkpoint, other models and
+    overridden keys.
+    """
     first, *others = models.checkpoints
     parts = [arguments.split or Path(arguments.source).name[:32]]
     if arguments.data:
@@ -131,9 +159,13 @@ def evaluation_name(arguments: argparse.Namespace, models: Trained) -> str:
     if len(first.averaged) > 1:
         parts.append(f"average{len(first.averaged)}")
     if others:
-        parts.append("with-" + "+".join(Path(checkpoint.workdir).name for checkpoint in others)[:20])
+        parts.append(
+            "with-" + "+".join(Path(checkpoint.workdir).name for checkpoint in others)[:20]
+        )
     for key, value in sorted(arguments.overrides):  # of paths, the last part
-        parts.append(key.rpartition(".")[-1] + "+".join(Path(part).name for part in value.split(","))[:60])
+        parts.append(
+            key.rpartition(".")[-1] + "+".join(Path(part).name for part in value.split(","))[:60]
+        )
     # File names have at most 255 bytes, and an ending and a number follow.
     return os.fsencode("-".join(parts))[:200].decode(errors="ignore")
 
@@ -146,7 +178,8 @@ def numbered(path: Path, evaluated: Mapping[str, Any]) -> Path:
         try:
             result = json.loads(Path(f"{candidate}.json").read_text(encoding="utf-8"))
             known = {key: result[key] for key in evaluated}
-            known["decoding"] = evaluated["decoding"] | known["decoding"]  # which lacks keys that are newer
+            # which lacks keys that are newer
+            known["decoding"] = evaluated["decoding"] | known["decoding"]
             if known == evaluated:
                 return candidate
         except UNREADABLE:  # missing or damaged: it may be overwritten

@@ -1,4 +1,6 @@
-"""Fine-tuning: opening the parent of a run (`training.init_from`), the checks that it fits, and its record."""
+"""Fine-tuning: opening the parent of a run (`training.init_from`), the checks that it fits, and its
+record.
+"""
 
 import re
 
@@ -23,9 +25,11 @@ from transformer.workdir import Workdir, open_existing
 
 
 def prepare(config: Config, workdir: Workdir) -> Parent | None:
-    """Returns the parent of a run that has no checkpoint yet. Raises UserError if it does not fit the run.
+    """Returns the parent of a run that has no checkpoint yet. Raises UserError if it does not fit
+    the run.
 
-    Gives the workdir a copy of the vocabularies that belong to the taken parameters, unless it has one.
+    Gives the workdir a copy of the vocabularies that belong to the taken parameters, unless it has
+    one.
     """
     names = tokenizer.model_names(config.tokenizer.shared)
     missing = {side for side, name in enumerate(names) if not (workdir.path / name).exists()}
@@ -44,10 +48,15 @@ def prepare(config: Config, workdir: Workdir) -> Parent | None:
 
 
 def open_parent(config: Config, workdir: Workdir) -> Parent:
-    """Opens a run's parent. Raises UserError if it is missing, damaged, or has changed since the run began."""
+    """Opens a run's parent.
+
+    Raises UserError if it is missing, damaged, or has changed since the run began.
+    """
     name = config.training.init_from
     which = "best"
-    if not files.expanded(name).is_dir() and (suffix := re.fullmatch(r"(.*):(best|last|\d+)", name)):
+    if not files.expanded(name).is_dir() and (
+        suffix := re.fullmatch(r"(.*):(best|last|\d+)", name)
+    ):
         name, which = suffix.groups()
     path = files.expanded(name)
     recorded = _read_record(workdir)
@@ -62,11 +71,15 @@ def open_parent(config: Config, workdir: Workdir) -> Parent:
                 raise ValueError(damage)
             checksum = checksums.digest(checkpoint)
         if recorded and recorded[1] != checksum:
-            raise UserError(f"{checkpoint} has changed since this run began; start again in another --workdir")
+            raise UserError(
+                f"{checkpoint} has changed since this run began; start again in another --workdir"
+            )
     except UserError as error:
         # Names the key instead of the flag of another command.
         message = re.sub(r"^--(workdir|checkpoint)=.*?: ", "", str(error))
-        raise UserError(f"config.training.init_from={config.training.init_from}: {message}") from error
+        raise UserError(
+            f"config.training.init_from={config.training.init_from}: {message}"
+        ) from error
     item = "parameters" if config.training.init_optimizer else restore.eval_item(checkpoint)
     return Parent(opened, parent_config, vocabularies, step, checksum, item, config)
 
@@ -77,13 +90,20 @@ def _check_vocabularies(parent: Parent) -> None:
     theirs = parent.config.tokenizer
     taken = parent.token_sides
     # The vocabulary of a monolingual parent is that of either side.
-    keys = ("kind", "shared") if OBJECTIVES[parent.config.training.objective].translates else ("kind",)
+    keys = (
+        ("kind", "shared") if OBJECTIVES[parent.config.training.objective].translates else ("kind",)
+    )
     differing = [key for key in keys if settings[key] != theirs[key]]
     if parent.has_own_vocabulary:
-        differing = [key for key in differing if key == "shared" or "ids" in (settings.kind, theirs.kind)]
+        differing = [
+            key for key in differing if key == "shared" or "ids" in (settings.kind, theirs.kind)
+        ]
     elif settings.model_file:
         own = tokenizer.read_model_files(parent.run_config).sides
-        if any(own[side].serialized != parent.tokenizer.sides[side].serialized for side in taken.values()):
+        if any(
+            own[side].serialized != parent.tokenizer.sides[side].serialized
+            for side in taken.values()
+        ):
             differing.append("model_file")
     if taken and differing:
         raise UserError(
@@ -96,12 +116,15 @@ def _check_vocabularies(parent: Parent) -> None:
 def _check_parameters(parent: Parent) -> None:
     """Raises UserError if the parent's parameters do not fit the run, or `init_skip` names none."""
     training = parent.run_config.training
-    source, target = parent.tokenizer.vocab_sizes  # the run's, or those that its own vocabulary replaces
+    # the run's, or those that its own vocabulary replaces
+    source, target = parent.tokenizer.vocab_sizes
     target = source if parent.run_config.tokenizer.shared else target
     own = restore.named_leaves(abstract_init(parent.run_config, source, target)[1])
     wanted = {origin: own[name] for name, origin in parent.origins.items()}
     differing = restore.differing_shapes(parent.folder, parent.item, wanted)
-    check_prefixes(f"config.training.init_skip={training.init_skip}", parent.skipped, own | differing)
+    check_prefixes(
+        f"config.training.init_skip={training.init_skip}", parent.skipped, own | differing
+    )
     # A parent of another objective may have more parameters than the run.
     is_alike = parent.config.training.objective == training.objective
     required = {name for name in differing if name in wanted or (is_alike and parent.takes(name))}
@@ -114,13 +137,21 @@ def _check_parameters(parent: Parent) -> None:
 
 
 def _check_optimizer(parent: Parent) -> None:
-    """Raises UserError unless the checkpoint has the state of the run's optimizer, for the same model."""
+    """Raises UserError unless the checkpoint has the state of the run's optimizer, for the same
+    model.
+    """
     config = parent.run_config
     checkpoint = parent.folder
-    reasons = ["it has no optimizer's state, which only the best and the newest two checkpoints keep"]
+    reasons = [
+        "it has no optimizer's state, which only the best and the newest two checkpoints keep"
+    ]
     if checksums.has_optimizer(checkpoint):
-        optimizer = make_optimizer(config.optimizer, optax.constant_schedule(0.0), config.training.freeze)
-        state = jax.eval_shape(optimizer.init, abstract_init(config, *parent.tokenizer.vocab_sizes)[1])
+        optimizer = make_optimizer(
+            config.optimizer, optax.constant_schedule(0.0), config.training.freeze
+        )
+        state = jax.eval_shape(
+            optimizer.init, abstract_init(config, *parent.tokenizer.vocab_sizes)[1]
+        )
         changes = difference(parent.config, config) | {"model": parent.model_difference()}
         facts = {key: changes.get(key) for key in ("model", "training.objective", "optimizer.name")}
         facts |= restore.differing_shapes(checkpoint, checksums.OPTIMIZER, state)
@@ -133,7 +164,10 @@ def _check_optimizer(parent: Parent) -> None:
 
 
 def record(workdir: Workdir, parent: Parent) -> None:
-    """Writes `parent.json`, unless the run has begun with it. Warns if the model computes something else."""
+    """Writes `parent.json`, unless the run has begun with it.
+
+    Warns if the model computes something else.
+    """
     if _read_record(workdir) is None:
         environment = read_environment(parent.workdir.environment)
         facts = {
@@ -161,5 +195,7 @@ def _read_record(workdir: Workdir) -> tuple[int, str] | None:
     if not (workdir.has_begun() and workdir.parent.exists()):
         return None
     return files.read_json(
-        workdir.parent, lambda facts: (facts["step"], facts["checksum"]), "start again in another --workdir"
+        workdir.parent,
+        lambda facts: (facts["step"], facts["checksum"]),
+        "start again in another --workdir",
     )

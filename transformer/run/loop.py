@@ -1,4 +1,7 @@
-"""The training loop: data, steps, validation and checkpoints. Hooks, listed in `train`, do everything else."""
+"""The training loop: data, steps, validation and checkpoints.
+
+Hooks, listed in `train`, do everything else.
+"""
 
 import contextlib
 import dataclasses
@@ -30,12 +33,15 @@ from transformer.training.state import TrainState
 MIN_LOGGED_SECONDS = 1.0  # of a compilation
 
 
-def train(run: Run, profiled: tuple[int, int] | None, interruption: Interruption | None = None) -> None:
-    """Trains to the last step, or until `training.patience` validations in a row have not improved the score.
+def train(
+    run: Run, profiled: tuple[int, int] | None, interruption: Interruption | None = None
+) -> None:
+    """Trains to the last step, or until `training.patience` validations in a row have not improved
+    the score.
 
-    The steps from `profiled[0]` to `profiled[1]` are traced. `interruption` ends it early: it is saved, and not
-    complete. Without one, signals do, and then it raises KeyboardInterrupt. Raises UserError if training diverges too
-    often.
+    The steps from `profiled[0]` to `profiled[1]` are traced. `interruption` ends it early: it is
+    saved, and not complete. Without one, signals do, and then it raises KeyboardInterrupt. Raises
+    UserError if training diverges too often.
     """
     for line in pair_lines(run.config.data, run.tokenizer, run.corpus, columns=65):
         logging.info("pair  %s", line)
@@ -72,8 +78,13 @@ def train(run: Run, profiled: tuple[int, int] | None, interruption: Interruption
     logging.info("%s", message.capitalize())
 
 
-def train_from(state: TrainState, progress: Progress, run: Run, checkpoints: Checkpoints, hooks: Hooks) -> Progress:
-    """Trains until the run is finished or interrupted, or raises Diverged. Returns the last checkpoint's progress."""
+def train_from(
+    state: TrainState, progress: Progress, run: Run, checkpoints: Checkpoints, hooks: Hooks
+) -> Progress:
+    """Trains until the run is finished or interrupted, or raises Diverged.
+
+    Returns the last checkpoint's progress.
+    """
     if progress.is_finished(run.config.training):
         return progress
     with Loader(run.corpus, run.config, progress.position, run.train_step.mesh) as loader:
@@ -93,11 +104,15 @@ def train_from(state: TrainState, progress: Progress, run: Run, checkpoints: Che
 
 
 def compile_programs(run: Run, state: TrainState, buckets: Sequence[Bucket], hooks: Hooks) -> None:
-    """Compiles the missing programs in threads, and runs the validation's largest batch: what does not fit fails early.
+    """Compiles the missing programs in threads, and runs the validation's largest batch: what does
+    not fit fails early.
 
-    Raises the first error in the order of the programs, or one of `hooks.poll`, which is called after each program.
+    Raises the first error in the order of the programs, or one of `hooks.poll`, which is called
+    after each program.
     """
-    jobs = run.train_step.compilations(state, buckets) + run.validation.compilations(state.eval_parameters)
+    jobs = run.train_step.compilations(state, buckets) + run.validation.compilations(
+        state.eval_parameters
+    )
     started = time.perf_counter()
     with progress_bar.bar("Compiling programs", len(jobs)) as advance:
         call_all(jobs, lambda: (advance(1), hooks.poll()))
@@ -108,7 +123,12 @@ def compile_programs(run: Run, state: TrainState, buckets: Sequence[Bucket], hoo
 
 
 def loop(
-    state: TrainState, progress: Progress, run: Run, loader: Loader, checkpoints: Checkpoints, hooks: Hooks
+    state: TrainState,
+    progress: Progress,
+    run: Run,
+    loader: Loader,
+    checkpoints: Checkpoints,
+    hooks: Hooks,
 ) -> Progress:
     """Takes the steps of `train_from` with the batches of the loader."""
     training = run.config.training
@@ -117,7 +137,8 @@ def loop(
     started = time.perf_counter() - progress.seconds
     stop = False
     while not stop:
-        if not progress.validation_due(training):  # else this start repeats the validation that was interrupted
+        # else this start repeats the validation that was interrupted
+        if not progress.validation_due(training):
             hooks.before_step(progress.step + 1)
             with hooks.during("wait for data"):
                 num_batches = batches_at(progress.step + 1, training)
@@ -126,7 +147,8 @@ def loop(
             progress = progress.after_update(positions[-1], stats, time.perf_counter() - started)
             hooks.after_step(progress, metrics)
             is_logged = due(progress.step, training.log_every, training.steps)
-            if is_logged and int(state.skipped) >= training.max_skipped:  # only here the loop waits for the device
+            # only here the loop waits for the device
+            if is_logged and int(state.skipped) >= training.max_skipped:
                 raise Diverged(state, progress, batches)
             window.add(metrics, stats)
             if is_logged and (values := window.summary(loader.data_wait_seconds)):
@@ -141,6 +163,8 @@ def loop(
         stop = hooks.stop_requested() or progress.is_finished(training)
         if stop or progress.is_best or due(progress.step, save_every, training.steps):
             with window.pause(), hooks.during("saving"):
-                progress = dataclasses.replace(progress, window=window.totals(), skipped=int(state.skipped))
+                progress = dataclasses.replace(
+                    progress, window=window.totals(), skipped=int(state.skipped)
+                )
                 checkpoints.save(state, progress)
     return progress

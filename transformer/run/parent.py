@@ -1,4 +1,6 @@
-"""The parent of a run: a checkpoint of another run, and the initial values that it gives (`training.init_from`)."""
+"""The parent of a run: a checkpoint of another run, and the initial values that it gives
+(`training.init_from`).
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -37,7 +39,8 @@ INDEPENDENT_KEYS = (  # keys of `config.model` that do not change what its param
     "source_vectors",
     "target_vectors",
 )
-VOCABULARY_KEYS = ("vocab_size", "normalization", "character_coverage", "byte_fallback")  # of `config.tokenizer`
+# of `config.tokenizer`
+VOCABULARY_KEYS = ("vocab_size", "normalization", "character_coverage", "byte_fallback")
 # The embedding tables, with the side of their tokens: 0 is the source, 1 the target.
 EMBEDDINGS = {"decoder.embedding.table": 1, "encoder.embedding.table": 0}
 WORD_START = "\u2581"
@@ -45,14 +48,17 @@ WORD_START = "\u2581"
 
 @dataclass(frozen=True)
 class Parent:
-    """The checkpoint from which a run takes its initial parameters, with its workdir, configuration and tokenizer."""
+    """The checkpoint from which a run takes its initial parameters, with its workdir, configuration
+    and tokenizer.
+    """
 
     workdir: Workdir
     config: Config
     tokenizer: Tokenizer
     step: int
     checksum: str
-    item: str  # of the checkpoint: its moving average if it has one, unless the optimizer's state is taken too
+    # of the checkpoint: its moving average if it has one, unless the optimizer's state is taken too
+    item: str
     run_config: Config  # of the run that starts from it
 
     @property
@@ -71,35 +77,46 @@ class Parent:
     def origins(self) -> dict[str, str]:
         """The names of the run's parameters that are taken, with their names in the parent.
 
-        A parent of another objective gives what models of both objectives have. The only embedding of a model belongs
-        to the decoder if there is one, else to the encoder.
+        A parent of another objective gives what models of both objectives have. The only embedding
+        of a model belongs to the decoder if there is one, else to the encoder.
         """
         own = _parameter_names(self.run_config, self.run_config.training.objective)
         parents = _parameter_names(self.run_config, self.config.training.objective)
         origins = {name: name for name in own if name in parents and self.takes(name)}
-        own_tables, parent_tables = ([name for name in EMBEDDINGS if name in names] for names in (own, parents))
+        own_tables, parent_tables = (
+            [name for name in EMBEDDINGS if name in names] for names in (own, parents)
+        )
         if len(own_tables) == len(parent_tables) == 1 and self.takes(own_tables[0]):
             origins[own_tables[0]] = parent_tables[0]
         return origins
 
     @property
     def token_sides(self) -> dict[str, int]:
-        """The taken parameters with a vector for each token, each with the side of the tokens; 0 for shared ones."""
+        """The taken parameters with a vector for each token, each with the side of the tokens; 0
+        for shared ones.
+        """
         sides = EMBEDDINGS | {"projection.kernel": 1, "output_bias": 1}
         is_shared = self.run_config.tokenizer.shared
-        return {name: 0 if is_shared else side for name, side in sides.items() if name in self.origins}
+        return {
+            name: 0 if is_shared else side for name, side in sides.items() if name in self.origins
+        }
 
     @property
     def has_own_vocabulary(self) -> bool:
         return self.run_config.training.init_vocabulary == "own"
 
     def initial_parameters(self, parameters: dict, own: Tokenizer) -> dict:
-        """Returns the random parameters of the run with those that are taken in their places, sharded alike.
+        """Returns the random parameters of the run with those that are taken in their places,
+        sharded alike.
 
         `own` is the tokenizer of the run.
         """
         expected = abstract_init(self.config, *self.tokenizer.vocab_sizes)[1]
-        loaded = named_leaves(restore.load_parameters(self.workdir.path, [self.step], expected, self.config, self.item))
+        loaded = named_leaves(
+            restore.load_parameters(
+                self.workdir.path, [self.step], expected, self.config, self.item
+            )
+        )
         leaves = named_leaves(parameters)
         logging.info("Initial parameters %s.", self.describe(parameters))
         taken = {name: loaded[origin] for name, origin in self.origins.items()}
@@ -109,16 +126,27 @@ class Parent:
                 side: find_origins(own.sides[side], self.tokenizer.sides[side], labels[side])
                 for side in sorted(set(self.token_sides.values()))
             }
-            taken |= {name: mean_vectors(name, taken[name], origins[side]) for name, side in self.token_sides.items()}
+            taken |= {
+                name: mean_vectors(name, taken[name], origins[side])
+                for name, side in self.token_sides.items()
+            }
         for name, array in taken.items():
-            leaves[name] = jax.make_array_from_callback(leaves[name].shape, leaves[name].sharding, array.__getitem__)
+            leaves[name] = jax.make_array_from_callback(
+                leaves[name].shape, leaves[name].sharding, array.__getitem__
+            )
         return jax.tree.unflatten(jax.tree.structure(parameters), leaves.values())
 
     def initial_optimizer_state(self, fresh: optax.OptState) -> optax.OptState:
-        """Returns the parent's optimizer state with its schedule at the beginning, sharded as the `fresh` state."""
+        """Returns the parent's optimizer state with its schedule at the beginning, sharded as the
+        `fresh` state.
+        """
         loaded = named_leaves(restore.read_arrays(self.folder, OPTIMIZER))
-        state = jax.tree.unflatten(jax.tree.structure(fresh), [loaded[name] for name in named_leaves(fresh)])
-        return jax.device_put(restart_schedule(state), jax.tree.map(lambda leaf: leaf.sharding, fresh))
+        state = jax.tree.unflatten(
+            jax.tree.structure(fresh), [loaded[name] for name in named_leaves(fresh)]
+        )
+        return jax.device_put(
+            restart_schedule(state), jax.tree.map(lambda leaf: leaf.sharding, fresh)
+        )
 
     def describe(self, parameters: dict) -> str:
         """Describes which of the run's parameters are taken; `parameters` may be abstract."""
@@ -138,11 +166,17 @@ class Parent:
         )
 
     def model_difference(self) -> str:
-        """Returns the keys whose difference may change what the parameters mean, each with "PARENT'S -> RUN'S"."""
-        return self._difference(f"model.{key}" for key in self.config.model if key not in INDEPENDENT_KEYS)
+        """Returns the keys whose difference may change what the parameters mean, each with
+        "PARENT'S -> RUN'S".
+        """
+        return self._difference(
+            f"model.{key}" for key in self.config.model if key not in INDEPENDENT_KEYS
+        )
 
     def ignored_settings(self) -> str:
-        """Returns the same for keys with which the vocabulary would have been trained, were it not the parent's."""
+        """Returns the same for keys with which the vocabulary would have been trained, were it not
+        the parent's.
+        """
         if self.has_own_vocabulary or self.run_config.tokenizer.model_file or not self.token_sides:
             return ""
         return self._difference(f"tokenizer.{key}" for key in VOCABULARY_KEYS)
@@ -159,10 +193,11 @@ def _parameter_names(config: Config, objective: str) -> tuple[str, ...]:
 
 
 def find_origins(own: Vocabulary, parent: Vocabulary, side: str) -> list[list[int]]:
-    """Returns for each token those of the parent's vocabulary whose mean vector it gets; none: the mean of all.
+    """Returns for each token those of the parent's vocabulary whose mean vector it gets; none: the
+    mean of all.
 
-    They are the same piece, or else the parts into which the parent's vocabulary segments it. Logs how many tokens of
-    this side have which origin.
+    They are the same piece, or else the parts into which the parent's vocabulary segments it. Logs
+    how many tokens of this side have which origin.
     """
     known = {piece: token for token, piece in enumerate(parent.pieces)}
     new = [piece for piece in own.pieces if piece not in known]

@@ -22,7 +22,10 @@ MEASURED_STEPS = 3
 
 
 def describe(run: Run) -> Iterator[str]:
-    """Yields the report's lines. Compiles the largest update and measures a few, on a state that is discarded."""
+    """Yields the report's lines.
+
+    Compiles the largest update and measures a few, on a state that is discarded.
+    """
     for line in pair_lines(run.config.data, run.tokenizer, run.corpus, columns=68):
         yield f"pair        {line}"
     parameters = run.initializer.abstract_state.parameters
@@ -44,7 +47,9 @@ def batch_lines(run: Run, loader: Loader) -> Iterator[str]:
     num_batches = len(loader.plan)
     (_, count), *later = by_phase
     changes = [f"{num_batches / count:,.1f} from step {steps.start} on" for steps, count in later]
-    per_epoch = f"{num_batches / count:,.1f} steps" + (f" ({', '.join(changes)})" if changes else "")
+    per_epoch = f"{num_batches / count:,.1f} steps" + (
+        f" ({', '.join(changes)})" if changes else ""
+    )
     epochs = sum(len(steps) * count for steps, count in by_phase) / num_batches
     read = loader.pairs.lengths
     source_tokens, target_tokens = read.sum(axis=0, dtype=np.int64).tolist()
@@ -69,8 +74,15 @@ def cost_lines(run: Run, loader: Loader) -> Iterator[str]:
     )
     first = max(steps_in(run.workdir.checkpoints), default=0) + 1
     per_batch = sum(use.positions for use in loader.plan.stats) / len(loader.plan)
-    remaining = [(range(max(first, steps.start), steps.stop), count) for steps, count in phases(config.training)]
-    times = [len(steps) * count * seconds_per_position(run, loader, count) for steps, count in remaining if steps]
+    remaining = [
+        (range(max(first, steps.start), steps.stop), count)
+        for steps, count in phases(config.training)
+    ]
+    times = [
+        len(steps) * count * seconds_per_position(run, loader, count)
+        for steps, count in remaining
+        if steps
+    ]
     left = timedelta(seconds=round(per_batch * sum(times)))
     yield f"time        {left} of training left, by {MEASURED_STEPS} steps; validation is extra"
 
@@ -84,16 +96,24 @@ def mebibytes(count: int) -> str:
 
 
 def costs(program: jax.stages.Compiled) -> str:
-    """Describes the memory and operations of a program on one device, as far as the backend reports them."""
+    """Describes the memory and operations of a program on one device, as far as the backend reports
+    them.
+    """
     memory = program.memory_analysis()
     operations = program.cost_analysis() or {}
     parts = [f"{mebibytes(bytes_used(memory))} per device"] if memory is not None else []
-    parts += [f"{operations['flops'] / 1e9:,.1f} GFLOP per batch and device"] if "flops" in operations else []
+    parts += (
+        [f"{operations['flops'] / 1e9:,.1f} GFLOP per batch and device"]
+        if "flops" in operations
+        else []
+    )
     return ", ".join(parts) or "compiled; this backend reports neither memory nor operations"
 
 
 def seconds_per_position(run: Run, loader: Loader, num_batches: int) -> float:
-    """Measures updates from so many of the largest batch and returns the seconds for each position, of both sides."""
+    """Measures updates from so many of the largest batch and returns the seconds for each position,
+    of both sides.
+    """
     batch = max(loader.plan, key=lambda batch: batch.bucket.positions)
     batches = [place(assemble(loader.pairs, batch), run.train_step.mesh)] * num_batches
     state, _ = run.train_step(run.initializer.create(), batches)

@@ -22,7 +22,12 @@ from transformer.run import checks, fine_tuning
 from transformer.run.trackers import check_trackers
 from transformer.support import files
 from transformer.support.cache import enable_compilation_cache
-from transformer.support.environment import TRAINING_CORPUS, VALIDATION_CORPUS, VOCABULARY, check_fingerprints
+from transformer.support.environment import (
+    TRAINING_CORPUS,
+    VALIDATION_CORPUS,
+    VOCABULARY,
+    check_fingerprints,
+)
 from transformer.support.errors import UserError
 from transformer.training.compiled_step import CompiledStep
 from transformer.training.optimizer import make_optimizer, make_schedule
@@ -44,7 +49,8 @@ class Run:
     initializer: Initializer
     train_step: CompiledStep
     validation: Validation
-    parent: fine_tuning.Parent | None  # None if the run needs none: it starts from random parameters, or resumes
+    # None if the run needs none: it starts from random parameters, or resumes
+    parent: fine_tuning.Parent | None
 
     @property
     def padding_note(self) -> str:
@@ -53,36 +59,51 @@ class Run:
 
     def restore_or_initialize(self, checkpoints: Checkpoints) -> tuple[TrainState, Progress]:
         """Returns the newest undamaged checkpoint, or the initial state if there is none."""
-        return checkpoints.restore(self.initializer.abstract_state) or (self.initial_state(), Progress())
+        return checkpoints.restore(self.initializer.abstract_state) or (
+            self.initial_state(),
+            Progress(),
+        )
 
     def initial_state(self) -> TrainState:
-        """Returns a state of random parameters, pretrained word vectors, or the run `training.init_from`."""
+        """Returns a state of random parameters, pretrained word vectors, or the run
+        `training.init_from`.
+        """
         if self.config.training.init_from:
             parent = self.parent or fine_tuning.open_parent(self.config, self.workdir)
             # Of the random state only the parameters stay in memory.
-            parameters = parent.initial_parameters(self.initializer.create().parameters, self.tokenizer)
+            parameters = parent.initial_parameters(
+                self.initializer.create().parameters, self.tokenizer
+            )
             state = self.initializer.start_from(parameters)
             if self.config.training.init_optimizer:
-                state = state.replace(optimizer_state=parent.initial_optimizer_state(state.optimizer_state))
+                state = state.replace(
+                    optimizer_state=parent.initial_optimizer_state(state.optimizer_state)
+                )
             return state
         state = self.initializer.create()
         model = self.config.model
         if not (model.source_vectors or model.target_vectors):
             return state
-        return self.initializer.start_from(load_pretrained_embeddings(state.parameters, model, self.tokenizer))
+        return self.initializer.start_from(
+            load_pretrained_embeddings(state.parameters, model, self.tokenizer)
+        )
 
 
 @contextlib.contextmanager
 def open_workdir(
     path: Path, config: Config, extend: int | None = None, is_plan: bool = False
 ) -> Iterator[tuple[Workdir, Config]]:
-    """Locks the workdir of a run during the block. Process 0 creates it, or checks that its run can continue.
+    """Locks the workdir of a run during the block. Process 0 creates it, or checks that its run can
+    continue.
 
-    Yields it, or with `is_plan` a temporary folder that looks like it, and the configuration with the length of an
-    earlier extension. Raises UserError if another run uses the workdir, the processes differ in config or code or do
-    not share the file system, or the run there cannot continue with this configuration.
+    Yields it, or with `is_plan` a temporary folder that looks like it, and the configuration with
+    the length of an earlier extension. Raises UserError if another run uses the workdir, the
+    processes differ in config or code or do not share the file system, or the run there cannot
+    continue with this configuration.
     """
-    coordination.require_same("config and code", lambda: checks.process_facts(config), config.data.wait_seconds)
+    coordination.require_same(
+        "config and code", lambda: checks.process_facts(config), config.data.wait_seconds
+    )
     with contextlib.ExitStack() as stack:
         if is_plan:
             path = stack.enter_context(shadow(path))
@@ -98,7 +119,9 @@ def open_workdir(
                 )
         length = loading.load(path).training.steps
         if extend is None and config.training.steps != length:
-            logging.info("This run has been extended from %d to %d steps.", config.training.steps, length)
+            logging.info(
+                "This run has been extended from %d to %d steps.", config.training.steps, length
+            )
             config = loading.with_values(config, {"training.steps": length})
         yield Workdir(path), config
 
@@ -114,9 +137,11 @@ def create_or_check(workdir: Workdir, config: Config, extend: int | None) -> Non
 
 
 def prepare(config: Config, workdir: Workdir) -> Run:
-    """Prepares the tokenizer and the corpora, unless they are cached, and constructs the model and its step.
+    """Prepares the tokenizer and the corpora, unless they are cached, and constructs the model and
+    its step.
 
-    Raises UserError if an input cannot be used, or differs between processes or from that at the start of the run.
+    Raises UserError if an input cannot be used, or differs between processes or from that at the
+    start of the run.
     """
     if not steps_in(workdir.checkpoints):  # no vectors are read afterwards
         check_files(config.model)
@@ -159,7 +184,9 @@ def prepare(config: Config, workdir: Workdir) -> Run:
         tokenizer=vocabulary,
         corpus=train,
         initializer=initializer,
-        train_step=CompiledStep(config, initializer.graph, optimizer, schedule, mesh, vocabulary.source.pieces),
+        train_step=CompiledStep(
+            config, initializer.graph, optimizer, schedule, mesh, vocabulary.source.pieces
+        ),
         validation=Validation(config, initializer.graph, mesh, vocabulary, sets, train),
         parent=parent,
     )

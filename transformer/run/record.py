@@ -22,7 +22,8 @@ TIMINGS = ("seconds", "steps_per_second", "tokens_per_second", "waiting_fraction
 class Recorder(Hook):
     """The writer of the record."""
 
-    def __init__(self, workdir: Workdir, config: Config, corpora: Sequence[str] = ()):  # the labels of a mixture's
+    # the labels of a mixture's
+    def __init__(self, workdir: Workdir, config: Config, corpora: Sequence[str] = ()):
         self.path = workdir.metrics
         self.workdir = workdir
         self.config = config
@@ -32,12 +33,16 @@ class Recorder(Hook):
         self.module_norms = {}  # of the last step, if `training.module_norms` is set
 
     def __exit__(self, kind: object, *_: object) -> None:
-        self.trackers = {name: tracker for name, tracker in self.trackers.items() if tracker is not None}
+        self.trackers = {
+            name: tracker for name, tracker in self.trackers.items() if tracker is not None
+        }
         is_finished = self.progress.is_finished(self.config.training)
         self._track("close", "FAILED" if kind else "FINISHED" if is_finished else "KILLED")
 
     def on_start(self, progress: Progress) -> None:
-        """Removes the lines after the checkpoint, also a validation of its step that is repeated, and their points."""
+        """Removes the lines after the checkpoint, also a validation of its step that is repeated,
+        and their points.
+        """
         self.module_norms = {}
         self.progress = progress
         reached = {"train": progress.step, "valid": progress.validated_step}
@@ -61,9 +66,14 @@ class Recorder(Hook):
     def on_validation(self, progress: Progress, values: Record, samples: Sequence[Sample]) -> None:
         """Writes a line, and shows the samples."""
         self.progress = progress
-        counts = zip(self.corpora, progress.corpus_tokens, strict=False)  # before the first step there are none
+        # before the first step there are none
+        counts = zip(self.corpora, progress.corpus_tokens, strict=False)
         norms = {name: float(norm) for name, norm in self.module_norms.items()}
-        self.write("valid", progress, values | {f"train_tokens/{name}": count for name, count in counts} | norms)
+        self.write(
+            "valid",
+            progress,
+            values | {f"train_tokens/{name}": count for name, count in counts} | norms,
+        )
         self._track("show", progress.step, samples)
 
     def write(self, split: str, progress: Progress, values: Record) -> None:
@@ -78,12 +88,16 @@ class Recorder(Hook):
             "seconds": progress.seconds,
         }
         line |= files.six_digits({name: line[name] for name in TIMINGS if name in line})
-        with self.path.open("a", encoding="utf-8") as file:  # `on_start` removes a line that a full disk has cut
+        # `on_start` removes a line that a full disk has cut
+        with self.path.open("a", encoding="utf-8") as file:
             file.write(f"{json.dumps(line)}\n")
         self._track("draw", line)
 
     def _track(self, method: str, *arguments: object) -> None:
-        """Calls a method of each tracker. One that fails is left out until the next start of the run."""
+        """Calls a method of each tracker.
+
+        One that fails is left out until the next start of the run.
+        """
         for name, tracker in list(self.trackers.items()):
             try:
                 self.trackers[name] = tracker = tracker or TRACKERS[name](self.workdir, self.config)

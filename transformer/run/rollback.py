@@ -1,4 +1,6 @@
-"""Rollbacks: a run whose losses or gradients stop being finite goes back to its last good checkpoint."""
+"""Rollbacks: a run whose losses or gradients stop being finite goes back to its last good
+checkpoint.
+"""
 
 import dataclasses
 import json
@@ -27,8 +29,13 @@ class Diverged(Exception):
         self.batches = batches
 
 
-def roll_back(run: Run, checkpoints: Checkpoints, diverged: Diverged) -> tuple[TrainState, Progress]:
-    """Returns the last good checkpoint, with its epoch reordered. Raises UserError after `training.max_rollbacks`."""
+def roll_back(
+    run: Run, checkpoints: Checkpoints, diverged: Diverged
+) -> tuple[TrainState, Progress]:
+    """Returns the last good checkpoint, with its epoch reordered.
+
+    Raises UserError after `training.max_rollbacks`.
+    """
     step = diverged.progress.step
     rollbacks = diverged.progress.rollbacks
     limit = run.config.training.max_rollbacks
@@ -67,7 +74,9 @@ def give_up(run: Run, diverged: Diverged) -> NoReturn:
     gradients, _ = train_step.gradients(diverged.state, batch, 0, train_step.seed)
     gradient_norms = norms_by_module(gradients)
     for name, norm in norms_by_module(diverged.state.parameters).items():
-        logging.info("%s: norm of parameters %.4g, of gradients %.4g", name, norm, gradient_norms[name])
+        logging.info(
+            "%s: norm of parameters %.4g, of gradients %.4g", name, norm, gradient_norms[name]
+        )
     raise UserError(
         f"step {step}, up to batch {position.batch} of epoch {position.epoch}: training diverged: "
         f"{int(diverged.state.skipped)} updates in a row were not finite; rollbacks: {position.num_rollbacks}; "

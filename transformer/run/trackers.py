@@ -28,7 +28,8 @@ from transformer.workdir import Workdir
 
 NOT_DRAWN = ("step", "split", "examples", "tokens", "seconds")
 UPLOAD_SECONDS = 60  # the age of lines that W&B has surely uploaded, which it does every 15 seconds
-CELL, GAP, FRAME = 6, 6, 160  # attention: pixels of a weight, pixels between two maps, and their grey
+# attention: pixels of a weight, pixels between two maps, and their grey
+CELL, GAP, FRAME = 6, 6, 160
 
 
 class Tracker:
@@ -39,7 +40,8 @@ class Tracker:
         self.config = config
 
     def start(self, first_step: int, lines: Sequence[Record]) -> None:
-        """Begins before the first step, and again after a rollback: of the record, only these `lines` stay.
+        """Begins before the first step, and again after a rollback: of the record, only these
+        `lines` stay.
 
         Points from `first_step` on may be outdated.
         """
@@ -51,7 +53,9 @@ class Tracker:
         """Shows the samples of a validation."""
 
     def close(self, status: str = "FINISHED") -> None:
-        """Ends the tracking of this start of the run, which is FINISHED, KILLED before its last step, or FAILED."""
+        """Ends the tracking of this start of the run, which is FINISHED, KILLED before its last
+        step, or FAILED.
+        """
 
 
 class TensorBoard(Tracker):
@@ -62,22 +66,30 @@ class TensorBoard(Tracker):
     def start(self, first_step: int, lines: Sequence[Record]) -> None:
         """Hides the points from `first_step` on, and draws again the lines of these steps."""
         self.close()  # after a rollback, which starts another file
-        # tensorboardX's `SummaryWriter` writes in a thread. When a full disk ends that thread, the training loop hangs.
-        # EventsWriter names files by the second; two may be created in the same one.
+        # tensorboardX's `SummaryWriter` writes in a thread. When a full disk ends that thread, the
+        # training loop hangs. EventsWriter names files by the second; two may be created in the
+        # same one.
         self._events = EventsWriter(str(self.workdir.tensorboard / "events"), f".{time.time_ns()}")
-        self._add(first_step, session_log=SessionLog(status=SessionLog.START))  # hides earlier points from this step on
+        # hides earlier points from this step on
+        self._add(first_step, session_log=SessionLog(status=SessionLog.START))
         for line in lines:
             if line["step"] >= first_step:
                 self.draw(line)
 
     def draw(self, line: Record) -> None:
-        values = [Summary.Value(tag=name, simple_value=value) for name, value in points(line).items()]
+        values = [
+            Summary.Value(tag=name, simple_value=value) for name, value in points(line).items()
+        ]
         self._add(line["step"], summary=Summary(value=values))
 
     def show(self, step: int, samples: Sequence[Sample]) -> None:
         """Writes the texts of the samples, and pictures of their cross-attention if they have one."""
         for number, sample in enumerate(samples, start=1):
-            lines = {"source": sample.source, "reference": sample.reference, "translation": sample.translation}
+            lines = {
+                "source": sample.source,
+                "reference": sample.reference,
+                "translation": sample.translation,
+            }
             # TensorBoard shows Markdown, where lines that begin with four spaces stay unchanged.
             text = "".join(f"    {name:12}{line}\n" for name, line in lines.items())
             self._add(step, summary=summary.text(f"sample {number}", text))
@@ -97,7 +109,10 @@ class TensorBoard(Tracker):
 
 
 class WeightsAndBiases(Tracker):
-    """A run of Weights & Biases, which each start of the run continues. Environment variables are those of W&B."""
+    """A run of Weights & Biases, which each start of the run continues.
+
+    Environment variables are those of W&B.
+    """
 
     def __init__(self, workdir: Workdir, config: Config) -> None:
         import wandb
@@ -113,12 +128,15 @@ class WeightsAndBiases(Tracker):
             dir=workdir.path,
             settings=wandb.Settings(console="off", silent=True),
         )
-        # Without an axis of ours, W&B drops values of a lower step than its last, as after a restart or a rollback.
+        # Without an axis of ours, W&B drops values of a lower step than its last, as after a
+        # restart or a rollback.
         self.run.define_metric("step")
         self.run.define_metric("*", step_metric="step")
 
     def start(self, first_step: int, lines: Sequence[Record]) -> None:
-        """Draws again the lines of the last minute, which W&B may have lost if the last start was killed."""
+        """Draws again the lines of the last minute, which W&B may have lost if the last start was
+        killed.
+        """
         for line in lines:
             if line["seconds"] >= lines[-1]["seconds"] - UPLOAD_SECONDS:
                 self.draw(line)
@@ -131,14 +149,17 @@ class WeightsAndBiases(Tracker):
 
 
 class MLflow(Tracker):
-    """A run of MLflow, which each start continues: on $MLFLOW_TRACKING_URI, or in a database in the workdir."""
+    """A run of MLflow, which each start continues: on $MLFLOW_TRACKING_URI, or in a database in the
+    workdir.
+    """
 
     def __init__(self, workdir: Workdir, config: Config) -> None:
         from mlflow import MlflowClient, entities
         from mlflow.exceptions import MlflowException
 
         super().__init__(workdir, config)
-        database = f"sqlite:///{workdir.path.resolve() / 'mlflow.db'}"  # MLflow refuses new stores of plain files
+        # MLflow refuses new stores of plain files
+        database = f"sqlite:///{workdir.path.resolve() / 'mlflow.db'}"
         self.client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or database)
         self.entities = entities
         self.identity = recorded_id(workdir, "mlflow", self._create_run)
@@ -147,7 +168,8 @@ class MLflow(Tracker):
         except MlflowException as error:
             if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
                 raise
-            self.identity = recorded_id(workdir, "mlflow", self._create_run, is_new=True)  # the other has been deleted
+            # the other has been deleted
+            self.identity = recorded_id(workdir, "mlflow", self._create_run, is_new=True)
         self.client.set_tag(self.identity, "mlflow.note.content", config.training.note)
         self.client.set_tag(self.identity, "tags", " ".join(config.training.tags))
 
@@ -158,37 +180,56 @@ class MLflow(Tracker):
         with contextlib.suppress(MlflowException):  # it exists
             self.client.create_experiment(name)
         experiment = self.client.get_experiment_by_name(name)
-        run = self.client.create_run(experiment.experiment_id, run_name=_run_name(self.workdir.path))
-        params = [self.entities.Param(key, str(value)) for key, value in flatten(self.config).items()]
+        run = self.client.create_run(
+            experiment.experiment_id, run_name=_run_name(self.workdir.path)
+        )
+        params = [
+            self.entities.Param(key, str(value)) for key, value in flatten(self.config).items()
+        ]
         self.client.log_batch(run.info.run_id, params=params)
         return run.info.run_id
 
     def draw(self, line: Record) -> None:
         values = {re.sub(r"[^\w. :/-]", "_", name): value for name, value in points(line).items()}
         now = time.time()
-        metrics = [self.entities.Metric(name, value, int(1e3 * now), line["step"]) for name, value in values.items()]
+        metrics = [
+            self.entities.Metric(name, value, int(1e3 * now), line["step"])
+            for name, value in values.items()
+        ]
         self.client.log_batch(self.identity, metrics=metrics)
 
     def close(self, status: str) -> None:
         self.client.set_terminated(self.identity, status)
 
 
-TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases, "mlflow": MLflow}
-PACKAGES = {"wandb": "wandb", "mlflow": "mlflow-skinny"}  # not in requirements.txt, by the names of their modules
+TRACKERS: dict[str, type[Tracker]] = {
+    "tensorboard": TensorBoard,
+    "wandb": WeightsAndBiases,
+    "mlflow": MLflow,
+}
+# not in requirements.txt, by the names of their modules
+PACKAGES = {"wandb": "wandb", "mlflow": "mlflow-skinny"}
 
 
 def check_trackers(config: Config) -> None:
-    """Raises UserError if `training.trackers` names no tracker, or one whose package is not installed."""
+    """Raises UserError if `training.trackers` names no tracker, or one whose package is not
+    installed.
+    """
     given = f"config.training.trackers={config.training.trackers}"
     for name in names_in(config.training.trackers):
         if name not in TRACKERS:
-            raise UserError(f"{given}: must be empty, or names out of {', '.join(TRACKERS)}{nearest(name, TRACKERS)}")
+            raise UserError(
+                f"{given}: must be empty, or names out of {', '.join(TRACKERS)}{nearest(name, TRACKERS)}"
+            )
         if name in PACKAGES and importlib.util.find_spec(name) is None:
-            raise UserError(f"{given}: {name} needs a package; pip install {PACKAGES[name]}, or leave out {name}")
+            raise UserError(
+                f"{given}: {name} needs a package; pip install {PACKAGES[name]}, or leave out {name}"
+            )
 
 
 def recorded_id(workdir: Workdir, name: str, make: Callable[[], str], is_new: bool = False) -> str:
-    """Returns the id of the run in a tracker, by `make` at the first start, which `trackers.json` keeps for others.
+    """Returns the id of the run in a tracker, by `make` at the first start, which `trackers.json`
+    keeps for others.
 
     `is_new` replaces an id that the tracker no longer has.
     """
@@ -207,11 +248,17 @@ def _run_name(workdir: Path) -> str:
 
 def points(line: Record) -> dict[str, float]:
     """Returns the values of a line that trackers draw, each under "SPLIT/NAME"."""
-    return {f"{line['split']}/{name}": float(value) for name, value in line.items() if name not in NOT_DRAWN}
+    return {
+        f"{line['split']}/{name}": float(value)
+        for name, value in line.items()
+        if name not in NOT_DRAWN
+    }
 
 
 def attention_image(weights: Float[np.ndarray, "N H Q K"]) -> UInt8[np.ndarray, "height width"]:
-    """Returns a map of grey values for each head, in a row for each layer: white for a weight of 0, black for 1."""
+    """Returns a map of grey values for each head, in a row for each layer: white for a weight of 0,
+    black for 1.
+    """
     layers, heads = weights.shape[:2]
     grey = np.rint(255 * (1 - weights)).astype(np.uint8).repeat(CELL, axis=2).repeat(CELL, axis=3)
     margin = GAP // 2, GAP // 2

@@ -15,8 +15,13 @@ MIN_COMPILE_SECONDS = 0.5  # programs that compile faster are not cached
 
 
 def folder(cache_dir: str) -> Path:
-    """Returns the cache folder, created if missing, for `config.data.cache_dir`. Raises UserError if it cannot be."""
-    path = files.expanded(cache_dir or f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/transformer")
+    """Returns the cache folder, created if missing, for `config.data.cache_dir`.
+
+    Raises UserError if it cannot be.
+    """
+    path = files.expanded(
+        cache_dir or f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/transformer"
+    )
     files.make_folder(path, "data.cache_dir")
     return path.resolve()
 
@@ -27,7 +32,10 @@ def key(content: object) -> str:
 
 
 def make_once(folder: Path, fill: Callable[[Path], None], seconds: int) -> None:
-    """Creates `folder` unless it exists, atomically: `fill` gets a temporary folder. Other processes wait."""
+    """Creates `folder` unless it exists, atomically: `fill` gets a temporary folder.
+
+    Other processes wait.
+    """
     if folder.exists():  # perhaps in a cache that this user may only read
         return
     folder.parent.mkdir(exist_ok=True)
@@ -40,16 +48,19 @@ def make_once(folder: Path, fill: Callable[[Path], None], seconds: int) -> None:
 
 
 def enable_compilation_cache(cache_dir: str = "") -> None:
-    """Enables JAX's compilation cache in the cache: a resumed run or a second evaluation does not compile again.
+    """Enables JAX's compilation cache in the cache: a resumed run or a second evaluation does not
+    compile again.
 
-    JAX executes what it finds there, so the folder must come from the user's own settings and never from a workdir that
-    is only read. $JAX_COMPILATION_CACHE_DIR takes precedence. If the folder cannot be created, nothing is cached.
+    JAX executes what it finds there, so the folder must come from the user's own settings and never
+    from a workdir that is only read. $JAX_COMPILATION_CACHE_DIR takes precedence. If the folder
+    cannot be created, nothing is cached.
     """
     import jax  # commands that compute nothing need only the functions above
 
     if jax.config.jax_compilation_cache_dir is not None:
         return
-    # The GPUs of several processes tune a program together. One that finds it in its own cache would block the others.
+    # The GPUs of several processes tune a program together. One that finds it in its own cache
+    # would block the others.
     if jax.distributed.is_initialized() and jax.default_backend() == "gpu":
         return
     # Code compiled for another processor may use instructions that this one lacks.

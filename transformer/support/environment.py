@@ -1,4 +1,6 @@
-"""The environment of a run (commit, package versions, devices, command line), and the fingerprints of its data."""
+"""The environment of a run (commit, package versions, devices, command line), and the fingerprints
+of its data.
+"""
 
 import datetime
 import importlib.metadata
@@ -18,7 +20,9 @@ from transformer.support.processor import auto_dtype
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MAX_DIFF = 100_000  # characters
-PACKAGES = (  # those that results depend on; tests compare them with requirements.txt, which an installation lacks
+# those that results depend on; tests compare them with requirements.txt, which an installation
+# lacks
+PACKAGES = (
     "flax",
     "jax",
     "jaxlib",
@@ -31,13 +35,19 @@ PACKAGES = (  # those that results depend on; tests compare them with requiremen
     "sentencepiece",
     "tensorflow-datasets",
 )
-CONTENTS = "contents.json"  # fingerprints of vocabulary and corpora, so that a run resumes with the same ones
-VOCABULARY, TRAINING_CORPUS, VALIDATION_CORPUS = "the vocabulary", "the training corpus", "the validation corpus"
+# fingerprints of vocabulary and corpora, so that a run resumes with the same ones
+CONTENTS = "contents.json"
+VOCABULARY, TRAINING_CORPUS, VALIDATION_CORPUS = (
+    "the vocabulary",
+    "the training corpus",
+    "the validation corpus",
+)
 FINGERPRINTS = (VOCABULARY, TRAINING_CORPUS, VALIDATION_CORPUS)
 
 
 def describe_environment() -> dict[str, Any]:
-    """Returns commit (None unless git tracks the code), uncommitted changes, packages, devices and command line.
+    """Returns commit (None unless git tracks the code), uncommitted changes, packages, devices and
+    command line.
 
     Uncommitted changes include new modules of `transformer`, of which only the names are recorded.
     """
@@ -67,22 +77,33 @@ def describe_environment() -> dict[str, Any]:
     if untracked:
         environment["untracked"] = untracked.splitlines()
     if diff:
-        cut = f"\n[cut: the first {MAX_DIFF:,} of {len(diff):,} characters]\n" if len(diff) > MAX_DIFF else ""
+        cut = (
+            f"\n[cut: the first {MAX_DIFF:,} of {len(diff):,} characters]\n"
+            if len(diff) > MAX_DIFF
+            else ""
+        )
         environment["diff"] = diff[:MAX_DIFF] + cut
     return environment
 
 
 def read_environment(path: Path) -> dict[str, Any] | None:
-    """Returns the `environment.json` of a run; None if it was deleted. Raises UserError if it is damaged."""
+    """Returns the `environment.json` of a run; None if it was deleted.
+
+    Raises UserError if it is damaged.
+    """
 
     def check(record: dict[str, Any]) -> dict[str, Any]:
-        if any(len(values) != 2 for start in record["resumed"] for values in start["changes"].values()):
+        if any(
+            len(values) != 2 for start in record["resumed"] for values in start["changes"].values()
+        ):
             raise ValueError("a change must have two values")
         if not all("commit" in start for start in (record, *record["resumed"])):
             raise ValueError("a start must have a commit")
         return record
 
-    return files.read_json(path, check, "delete it to continue without it") if path.exists() else None
+    return (
+        files.read_json(path, check, "delete it to continue without it") if path.exists() else None
+    )
 
 
 def check_fingerprints(workdir: Path, fingerprints: Mapping[str, str]) -> None:
@@ -105,13 +126,20 @@ def now() -> str:
 
 
 def git(*arguments: str) -> str | None:
-    """Returns what git prints in this repository; None if it fails. Warns if git does not trust the folder's owner."""
+    """Returns what git prints in this repository; None if it fails.
+
+    Warns if git does not trust the folder's owner.
+    """
     try:
-        result = subprocess.run(["git", *arguments], cwd=REPOSITORY, capture_output=True, check=True)
+        result = subprocess.run(
+            ["git", *arguments], cwd=REPOSITORY, capture_output=True, check=True
+        )
     except OSError:
         return None
     except subprocess.CalledProcessError as error:
         if b"dubious ownership" in error.stderr:  # as for a folder that a container mounts
-            logging.warning("The commit is unknown: git config --global --add safe.directory %s", REPOSITORY)
+            logging.warning(
+                "The commit is unknown: git config --global --add safe.directory %s", REPOSITORY
+            )
         return None
     return result.stdout.decode(errors="replace")

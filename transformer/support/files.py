@@ -27,7 +27,9 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Writes a file atomically: a kill leaves the old or the new file, and several machines may write it at once."""
+    """Writes a file atomically: a kill leaves the old or the new file, and several machines may
+    write it at once.
+    """
     unfinished = path.with_name(f".{uuid.uuid4().hex}.unfinished")
     try:
         with unfinished.open("wb") as file:
@@ -42,12 +44,16 @@ def write_bytes(path: Path, content: bytes) -> None:
 def write_json(path: Path, value: object) -> None:
     """Writes indented JSON atomically."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    # Python represents invalid UTF-8 in file names by surrogates, which can only be encoded as escapes.
+    # Python represents invalid UTF-8 in file names by surrogates, which can only be encoded as
+    # escapes.
     write_bytes(path, text.encode(errors="backslashreplace"))
 
 
 def read_json(path: Path, parse: Callable[[Any], Parsed], advice: str) -> Parsed:
-    """Returns what `parse` makes of a JSON file. Raises UserError, with the path, if it or `parse` fails."""
+    """Returns what `parse` makes of a JSON file.
+
+    Raises UserError, with the path, if it or `parse` fails.
+    """
     try:
         return parse(json.loads(path.read_bytes()))
     except UserError as error:
@@ -59,7 +65,10 @@ def read_json(path: Path, parse: Callable[[Any], Parsed], advice: str) -> Parsed
 
 
 def make_folder(path: Path, flag: str) -> None:
-    """Creates the folder, with its parents, unless it exists. Raises UserError, naming the flag, if it cannot."""
+    """Creates the folder, with its parents, unless it exists.
+
+    Raises UserError, naming the flag, if it cannot.
+    """
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -78,7 +87,10 @@ def check_new(output: Path) -> None:
 
 @contextlib.contextmanager
 def new_folder(output: Path) -> Iterator[Path]:
-    """Yields a temporary folder that becomes `output` if the block succeeds. Raises UserError if `output` exists."""
+    """Yields a temporary folder that becomes `output` if the block succeeds.
+
+    Raises UserError if `output` exists.
+    """
     check_new(output)
     make_folder(output.parent, "--output")
     unfinished = output.with_name(f".{output.name}.unfinished")

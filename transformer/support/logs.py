@@ -1,4 +1,6 @@
-"""Logging of the commands: the project's own lines and the warnings of libraries, on standard error and in a file."""
+"""Logging of the commands: the project's own lines and the warnings of libraries, on standard error
+and in a file.
+"""
 
 import contextlib
 import logging as standard_logging
@@ -10,19 +12,25 @@ from pathlib import Path
 
 from absl import logging
 
-OWN_CODE = tuple(str(Path(__file__).resolve().parents[2] / folder) + os.sep for folder in ("transformer", "scripts"))
+OWN_CODE = tuple(
+    str(Path(__file__).resolve().parents[2] / folder) + os.sep
+    for folder in ("transformer", "scripts")
+)
 
 
 @contextlib.contextmanager
 def to_standard_error() -> Iterator[None]:
-    """Sends log lines and Python's warnings to standard error during the block, and closes log files after it."""
+    """Sends log lines and Python's warnings to standard error during the block, and closes log
+    files after it.
+    """
     root = standard_logging.getLogger()
     earlier = root.handlers[:]
     root.handlers[:] = [_StandardErrorHandler()]
     root.handlers[0].addFilter(_is_relevant)
     logging.set_verbosity(logging.INFO)
     standard_logging.captureWarnings(True)
-    # When Orbax fails to write, asyncio logs a traceback for every array, even after the command has ended.
+    # When Orbax fails to write, asyncio logs a traceback for every array, even after the command
+    # has ended.
     standard_logging.getLogger("asyncio").setLevel(standard_logging.CRITICAL)
     try:
         yield
@@ -49,7 +57,9 @@ def file_handler(path: Path) -> standard_logging.Handler:
 
 
 class _StandardErrorHandler(standard_logging.StreamHandler):
-    """Writes to the current `sys.stderr`, which a progress bar replaces to keep log lines apart from the bar."""
+    """Writes to the current `sys.stderr`, which a progress bar replaces to keep log lines apart
+    from the bar.
+    """
 
     def emit(self, record: standard_logging.LogRecord) -> None:
         self.stream = sys.stderr
@@ -63,7 +73,12 @@ class _StandardErrorHandler(standard_logging.StreamHandler):
 
 
 def _is_relevant(record: standard_logging.LogRecord) -> bool:
-    """Selects the project's own lines and the warnings of libraries except Orbax, which raises what it logs."""
+    """Selects the project's own lines and the warnings of libraries except Orbax, which raises what
+    it logs.
+    """
     if record.pathname.startswith(OWN_CODE):
         return True
-    return record.levelno >= standard_logging.WARNING and f"{os.sep}orbax{os.sep}" not in record.pathname
+    return (
+        record.levelno >= standard_logging.WARNING
+        and f"{os.sep}orbax{os.sep}" not in record.pathname
+    )

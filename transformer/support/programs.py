@@ -1,4 +1,6 @@
-"""Programs compiled ahead of time, for training and decoding, without those that XLA miscompiles on CPUs."""
+"""Programs compiled ahead of time, for training and decoding, without those that XLA miscompiles on
+CPUs.
+"""
 
 import contextlib
 import re
@@ -20,10 +22,12 @@ _OPERATION = re.compile(r'op_name="([^"]*)"')
 
 
 class Programs:
-    """The compiled programs of jitted functions, one for each function, shapes of its arguments, and device.
+    """The compiled programs of jitted functions, one for each function, shapes of its arguments,
+    and device.
 
-    The first argument, state or parameters, has the same shapes in all calls of a function and is no part of the key.
-    The cache of `jax.jit` may miss for an equivalent sharding, and compile in the middle of a run; this one does not.
+    The first argument, state or parameters, has the same shapes in all calls of a function and is
+    no part of the key. The cache of `jax.jit` may miss for an equivalent sharding, and compile in
+    the middle of a run; this one does not.
     """
 
     def __init__(self) -> None:
@@ -36,8 +40,11 @@ class Programs:
         """Calls the compiled function on arguments that are placed already."""
         return self.compile(function, *arguments)(*arguments)
 
-    def compile(self, function: Any, *arguments: Any, device: jax.Device | None = None) -> jax.stages.Compiled:
-        """Returns the function compiled for these shapes, and for `device` or the shardings of the arguments.
+    def compile(
+        self, function: Any, *arguments: Any, device: jax.Device | None = None
+    ) -> jax.stages.Compiled:
+        """Returns the function compiled for these shapes, and for `device` or the shardings of the
+        arguments.
 
         With JAX_DISABLE_JIT=1, for debugging, it is the function itself.
         """
@@ -54,7 +61,8 @@ class Programs:
             with lock:  # one lowering serves all devices
                 if key not in self._lowered:
                     shapes = jax.tree.map(
-                        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=ANY_DEVICE), arguments
+                        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=ANY_DEVICE),
+                        arguments,
                     )
                     platforms = (jax.export.default_export_platform(),)
                     self._lowered[key] = function.trace(*shapes).lower(lowering_platforms=platforms)
@@ -67,9 +75,14 @@ class Programs:
 
 
 def compile_program(lowered: jax.stages.Lowered, **options: object) -> jax.stages.Compiled:
-    """Compiles the program. Raises UserError if XLA computes one of its products wrongly on CPUs."""
+    """Compiles the program.
+
+    Raises UserError if XLA computes one of its products wrongly on CPUs.
+    """
     compiled = lowered.compile(**options)
-    if jax.default_backend() == "cpu" and (operation := miscompiled_operation(compiled.as_text() or "")):
+    if jax.default_backend() == "cpu" and (
+        operation := miscompiled_operation(compiled.as_text() or "")
+    ):
         raise UserError(
             f"{operation}: XLA computes this product wrongly on CPUs, since its right operand is broadcast and its "
             f"result reduced; multiply by the operand before its broadcast, or set XLA_FLAGS={FLAG}, which is slower"
@@ -78,33 +91,44 @@ def compile_program(lowered: jax.stages.Lowered, **options: object) -> jax.stage
 
 
 def miscompiled_operation(text: str) -> str | None:
-    """Returns the name of a product that this program, as `as_text` prints it, computes wrongly, or None.
+    """Returns the name of a product that this program, as `as_text` prints it, computes wrongly, or
+    None.
 
-    For YNNPACK, XLA fuses the product with the reduction of its result and the broadcast of its right operand, which is
-    then read with wrong strides. Random products gave garbage for the broadcasts below, with JAX 0.10.2 and 0.12.0.1.
+    For YNNPACK, XLA fuses the product with the reduction of its result and the broadcast of its
+    right operand, which is then read with wrong strides. Random products gave garbage for the
+    broadcasts below, with JAX 0.10.2 and 0.12.0.1.
     """
     fused = set(_FUSION.findall(text))
     for computation in text.split("\n\n") if fused else ():
         if computation.partition(" ")[0] not in fused:
             continue
         for operand, attributes in _DOT.findall(computation):
-            dimensions = {kind: set(numbers.split(",")) for kind, numbers in _DIMENSIONS.findall(attributes)}
-            if _is_misread(operand, dimensions.get("batch", set()), dimensions["contracting"], computation):
+            dimensions = {
+                kind: set(numbers.split(",")) for kind, numbers in _DIMENSIONS.findall(attributes)
+            }
+            if _is_misread(
+                operand, dimensions.get("batch", set()), dimensions["contracting"], computation
+            ):
                 operation = _OPERATION.search(attributes)
                 return operation[1] if operation else "a product"
     return None
 
 
 def _is_misread(operand: str, batch: set[str], contracting: set[str], computation: str) -> bool:
-    """Tells whether the operand is a broadcast that XLA misreads, from the dimensions along which it varies."""
+    """Tells whether the operand is a broadcast that XLA misreads, from the dimensions along which
+    it varies.
+    """
     name = re.escape(operand)
-    broadcast = re.search(rf"{name} = \w+\[([\d,]+)\]\S* broadcast\(.*?\), dimensions=\{{([\d,]*)\}}", computation)
+    broadcast = re.search(
+        rf"{name} = \w+\[([\d,]+)\]\S* broadcast\(.*?\), dimensions=\{{([\d,]*)\}}", computation
+    )
     if broadcast is None:
         return False
     last = str(broadcast[1].count(","))
     varying = set(filter(None, broadcast[2].split(",")))
     varies_in_rows = not varying <= batch | contracting
     varies_in_columns = bool(varying & contracting)
-    if last in contracting:  # a transposed matrix: right if all its rows, or all its columns, are equal
+    # a transposed matrix: right if all its rows, or all its columns, are equal
+    if last in contracting:
         return varies_in_rows == varies_in_columns
     return not varies_in_rows

@@ -1,4 +1,6 @@
-"""Progress bars, shown only if standard error is a terminal, and reports of progress to waiting processes."""
+"""Progress bars, shown only if standard error is a terminal, and reports of progress to waiting
+processes.
+"""
 
 import contextlib
 import sys
@@ -18,7 +20,9 @@ REPORT_SECONDS = 1.0  # between two reports of progress, at least
 
 @contextlib.contextmanager
 def bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Yields a function that advances a bar, or logs a line every `LOG_SECONDS` if standard error is no terminal."""
+    """Yields a function that advances a bar, or logs a line every `LOG_SECONDS` if standard error
+    is no terminal.
+    """
     next_report = 0.0
     next_line = time.monotonic() + LOG_SECONDS
     is_logged = threading.current_thread() is threading.main_thread() and not sys.stderr.isatty()
@@ -31,7 +35,9 @@ def bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
             shown.advance(task, count)
             if is_logged and time.monotonic() > next_line:
                 next_line = time.monotonic() + LOG_SECONDS
-                logging.info("%s: %s of %s.", description, f"{shown.tasks[0].completed:,}", f"{total:,}")
+                logging.info(
+                    "%s: %s of %s.", description, f"{shown.tasks[0].completed:,}", f"{total:,}"
+                )
             if time.monotonic() > next_report:
                 next_report = time.monotonic() + REPORT_SECONDS
                 locks.report_progress()
@@ -39,8 +45,15 @@ def bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
         yield advance
 
 
-def make_bar(*columns: progress.ProgressColumn, kind: type = progress.Progress) -> progress.Progress:
+def make_bar(
+    *columns: progress.ProgressColumn, kind: type = progress.Progress
+) -> progress.Progress:
     """Returns a bar with these columns that disappears at its end."""
-    # A bar of a background thread would overwrite training's. Processes other than 0 log only warnings and show none.
-    is_shown = sys.stderr.isatty() and threading.current_thread() is threading.main_thread() and logging.level_info()
+    # A bar of a background thread would overwrite training's. Processes other than 0 log only
+    # warnings and show none.
+    is_shown = (
+        sys.stderr.isatty()
+        and threading.current_thread() is threading.main_thread()
+        and logging.level_info()
+    )
     return kind(*columns, console=Console(stderr=True), transient=True, disable=not is_shown)

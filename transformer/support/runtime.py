@@ -8,9 +8,11 @@ import signal
 import sys
 from typing import Any
 
-# They announce that the machine will be taken away: SIGTERM, and what `--signal` of Slurm jobs often names.
+# They announce that the machine will be taken away: SIGTERM, and what `--signal` of Slurm jobs
+# often names.
 TERMINATIONS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-GC_THRESHOLD = 50_000  # new objects between two searches for garbage; Python's 700 cost a tenth of a start
+# new objects between two searches for garbage; Python's 700 cost a tenth of a start
+GC_THRESHOLD = 50_000
 # From glibc's malloc.h.
 M_TRIM_THRESHOLD = -1
 M_MMAP_MAX = -4
@@ -33,7 +35,10 @@ def set_up() -> None:
 
 
 def open_closed_streams() -> None:
-    """Replaces closed standard streams by the null device. Opened files would take their descriptors."""
+    """Replaces closed standard streams by the null device.
+
+    Opened files would take their descriptors.
+    """
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         try:
             os.fstat(number)
@@ -45,12 +50,13 @@ def open_closed_streams() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Makes glibc's malloc keep freed memory, if JAX computes on CPUs. Other C libraries are left unchanged.
+    """Makes glibc's malloc keep freed memory, if JAX computes on CPUs. Other C libraries are left
+    unchanged.
 
-    XLA's CPU backend allocates its buffers at every step. malloc takes those above 32 MiB from the kernel, which clears
-    them page by page: a fifth of a step's CPU time for `configs/multi30k.py` with 3072 tokens. A single arena lets
-    threads reuse each other's memory; running threads keep theirs. In return the process keeps its largest size: 2.8 GB
-    there instead of 1.3.
+    XLA's CPU backend allocates its buffers at every step. malloc takes those above 32 MiB from the
+    kernel, which clears them page by page: a fifth of a step's CPU time for `configs/multi30k.py`
+    with 3072 tokens. A single arena lets threads reuse each other's memory; running threads keep
+    theirs. In return the process keeps its largest size: 2.8 GB there instead of 1.3.
     """
     import ctypes  # it opens a file, which would take the descriptor of a closed stream
 
@@ -58,7 +64,9 @@ def keep_freed_memory() -> None:
     if platforms := os.environ.get("JAX_PLATFORMS"):
         is_cpu = platforms.split(",")[0] == "cpu"
     else:
-        is_cpu = not importlib.metadata.entry_points(group="jax_plugins") and not importlib.util.find_spec("libtpu")
+        is_cpu = not importlib.metadata.entry_points(
+            group="jax_plugins"
+        ) and not importlib.util.find_spec("libtpu")
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if is_cpu and mallopt is not None:
         for option, value in ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, -1), (M_ARENA_MAX, 1)):

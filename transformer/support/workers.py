@@ -1,7 +1,8 @@
-"""Worker processes for Python code, which would otherwise take turns with the train step, and worker threads.
+"""Worker processes for Python code, which would otherwise take turns with the train step, and
+worker threads.
 
-Processes are spawned, since forking is unsafe after JAX has started threads. A spawned process imports the main module,
-so a command imports JAX only inside its `main`.
+Processes are spawned, since forking is unsafe after JAX has started threads. A spawned process
+imports the main module, so a command imports JAX only inside its `main`.
 """
 
 import collections
@@ -25,11 +26,16 @@ SECONDS_AFTER_TERMINATION = 10  # in which a run can take what it waits for
 
 def num_workers(wanted: int) -> int:
     """Returns `wanted`, or the number of cores available to this process if it is 0."""
-    return wanted or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    return wanted or (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
 
 
 def map_ordered(function: Callable, arguments: Iterable, workers: int) -> Iterator:
-    """Yields `function(argument)` in order, from processes or, with 1, from this one. Raises UserError if one dies."""
+    """Yields `function(argument)` in order, from processes or, with 1, from this one.
+
+    Raises UserError if one dies.
+    """
     if workers == 1:
         yield from map(function, arguments)
         return
@@ -47,21 +53,25 @@ def map_ordered(function: Callable, arguments: Iterable, workers: int) -> Iterat
 class Pool:
     """At most `workers` processes that compute `function(*arguments)` for the threads of this one.
 
-    A process starts when a call finds none idle. A call raises the exceptions of the function, UserError if a process
-    has died, after which the pool cannot be used any more, and RuntimeError if the pool has been closed.
+    A process starts when a call finds none idle. A call raises the exceptions of the function,
+    UserError if a process has died, after which the pool cannot be used any more, and RuntimeError
+    if the pool has been closed.
     """
 
     def __init__(self, function: Callable, workers: int) -> None:
         context = multiprocessing.get_context("spawn")
         self.workers = workers
-        self._executor = ProcessPoolExecutor(workers, context, initializer=_start, initargs=(pickle.dumps(function),))
+        self._executor = ProcessPoolExecutor(
+            workers, context, initializer=_start, initargs=(pickle.dumps(function),)
+        )
 
     def __call__(self, *arguments: Any) -> Any:
         with self.death_reported():
             return self.submit(*arguments).result()
 
     def submit(self, *arguments: Any) -> Future:
-        # A process that starts here inherits the mask: Ctrl-C reaches only the main process, which ends its workers.
+        # A process that starts here inherits the mask: Ctrl-C reaches only the main process, which
+        # ends its workers.
         previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             return self._executor.submit(_call, *arguments)
@@ -69,7 +79,10 @@ class Pool:
             signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
     def close(self) -> None:
-        """Ends the processes after the calls that they compute. Calls that wait for a process are cancelled."""
+        """Ends the processes after the calls that they compute.
+
+        Calls that wait for a process are cancelled.
+        """
         self._executor.shutdown(cancel_futures=True)
 
     @contextlib.contextmanager
@@ -83,17 +96,22 @@ class Pool:
 
 
 def _start(pickled_function: bytes) -> None:
-    """Prepares a worker process: a session first, then the function, whose modules take most of the start."""
+    """Prepares a worker process: a session first, then the function, whose modules take most of the
+    start.
+    """
     global _function
-    # Linux divides busy cores equally among sessions (autogroup): in the command's, all workers share one part.
+    # Linux divides busy cores equally among sessions (autogroup): in the command's, all workers
+    # share one part.
     os.setsid()
     os.dup2(2, 1)  # standard output has the command's results only
 
-    def exit_with_parent() -> None:  # if the parent is killed; otherwise the executor ends this process
+    # if the parent is killed; otherwise the executor ends this process
+    def exit_with_parent() -> None:
         multiprocessing.parent_process().join()
         os._exit(1)
 
-    def exit_later(*_: object) -> None:  # Slurm signals all processes; the run needs batches to end its step and save
+    # Slurm signals all processes; the run needs batches to end its step and save
+    def exit_later(*_: object) -> None:
         timer = threading.Timer(SECONDS_AFTER_TERMINATION, os._exit, (1,))
         timer.daemon = True
         timer.start()
@@ -109,7 +127,10 @@ def _call(*arguments: Any) -> Any:
 
 
 def merge(streams: Sequence[Iterator]) -> Iterator:
-    """Yields the items of all streams as they come, each from a thread. The error of one ends all of them."""
+    """Yields the items of all streams as they come, each from a thread.
+
+    The error of one ends all of them.
+    """
     if len(streams) <= 1:
         for stream in streams:
             yield from stream
@@ -139,8 +160,13 @@ def merge(streams: Sequence[Iterator]) -> Iterator:
             stopped.set()
 
 
-def call_all(jobs: Sequence[Callable[[], object]], after_job: Callable[[], None] = lambda: None) -> None:
-    """Calls the jobs in threads, and `after_job` after each in this one. After the first error no job starts."""
+def call_all(
+    jobs: Sequence[Callable[[], object]], after_job: Callable[[], None] = lambda: None
+) -> None:
+    """Calls the jobs in threads, and `after_job` after each in this one.
+
+    After the first error no job starts.
+    """
     with ThreadPoolExecutor(num_workers(0)) as pool:
         for _ in pool.map(lambda job: job(), jobs):
             after_job()

@@ -12,16 +12,18 @@ from transformer.model import kernels
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of the logits on a device: those of the whole vocabulary, or of a part if the mesh splits them.
+    """The columns of the logits on a device: those of the whole vocabulary, or of a part if the
+    mesh splits them.
 
-    The methods reduce (B, T, C) to (B, T) over the whole vocabulary, so that a loss does not depend on the mesh. Their
-    results and gradients are right on every device.
+    The methods reduce (B, T, C) to (B, T) over the whole vocabulary, so that a loss does not depend
+    on the mesh. Their results and gradients are right on every device.
     """
 
     tokens: Int[Array, "1 1 C"]  # the token of each column
     vocab_size: int
     axis: str | None = None  # the mesh axis that splits the vocabulary
-    is_padded: bool = False  # whether there are columns of `vocab_size` or more, which have the `LOWEST` logits
+    # whether there are columns of `vocab_size` or more, which have the `LOWEST` logits
+    is_padded: bool = False
 
     @classmethod
     def whole(cls, vocab_size: int) -> "Columns":
@@ -48,14 +50,17 @@ class Columns:
         return _logsumexp(x, self.axis)
 
 
-# A hand-written gradient, because JAX has none of a reduction that finds the maximum and the sum at once.
+# A hand-written gradient, because JAX has none of a reduction that finds the maximum and the sum at
+# once.
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def _logsumexp(x: Float[Array, "B T C"], axis: str | None) -> Float[Array, "B T"]:
     result, _ = _logsumexp_forward(x, axis)
     return result
 
 
-def _logsumexp_forward(x: Float[Array, "B T C"], axis: str | None) -> tuple[Float[Array, "B T"], tuple]:
+def _logsumexp_forward(
+    x: Float[Array, "B T C"], axis: str | None
+) -> tuple[Float[Array, "B T"], tuple]:
     maximum, exponentials = kernels.max_and_exponentials(x)
     if axis is not None:
         largest = jax.lax.pmax(maximum, axis)
@@ -65,7 +70,9 @@ def _logsumexp_forward(x: Float[Array, "B T C"], axis: str | None) -> tuple[Floa
     return result, (x, result)
 
 
-def _logsumexp_backward(axis: str | None, saved: tuple, gradient: Float[Array, "B T"]) -> tuple[Float[Array, "B T C"]]:
+def _logsumexp_backward(
+    axis: str | None, saved: tuple, gradient: Float[Array, "B T"]
+) -> tuple[Float[Array, "B T C"]]:
     x, result = saved
     return (gradient[..., None] * jnp.exp(x - result[..., None]),)
 

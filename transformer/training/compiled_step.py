@@ -1,4 +1,6 @@
-"""The training step for the shapes and the mesh of a run: compilation ahead, and accumulation over several batches."""
+"""The training step for the shapes and the mesh of a run: compilation ahead, and accumulation over
+several batches.
+"""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -27,11 +29,13 @@ from transformer.training.train_step import Totals, apply_gradients, compute_gra
 
 
 class CompiledStep:
-    """Maps (state, batches) to (state, metrics) over the devices of a mesh. Each batch shape is compiled once.
+    """Maps (state, batches) to (state, metrics) over the devices of a mesh. Each batch shape is
+    compiled once.
 
-    The gradients and token counts of several batches are summed and divided once, so that the update is that of their
-    union. Random numbers are a function of (config.seed, step, number of the batch), whatever the mesh. The seed and
-    the learning rate are arguments of the programs, so that runs which differ only in these share JAX's cache.
+    The gradients and token counts of several batches are summed and divided once, so that the
+    update is that of their union. Random numbers are a function of (config.seed, step, number of
+    the batch), whatever the mesh. The seed and the learning rate are arguments of the programs, so
+    that runs which differ only in these share JAX's cache.
     """
 
     def __init__(
@@ -57,12 +61,15 @@ class CompiledStep:
         self.update = jax.jit(self._update, donate_argnums=0)
         self.gradients = jax.jit(self._gradients)
         self.zeros = jax.jit(self._zeros)
-        # Keeps the optimizer state among the arguments, so that the memory analysis of the program counts it.
+        # Keeps the optimizer state among the arguments, so that the memory analysis of the program
+        # counts it.
         self.accumulate = jax.jit(self._accumulate, donate_argnames="totals", keep_unused=True)
         self.apply_gradients = jax.jit(self._apply_gradients, donate_argnums=0)
         self.programs = Programs()
 
-    def __call__(self, state: TrainState, batches: Sequence[Batch]) -> tuple[TrainState, dict[str, Any]]:
+    def __call__(
+        self, state: TrainState, batches: Sequence[Batch]
+    ) -> tuple[TrainState, dict[str, Any]]:
         batches = [self.place(batch) for batch in batches]
         rate = self.programs.run(self.learning_rate, count_updates(state.optimizer_state))
         if len(batches) == 1:
@@ -72,10 +79,18 @@ class CompiledStep:
             totals = self.programs.run(self.accumulate, state, batch, number, totals, self.seed)
         return self.programs.run(self.apply_gradients, state, totals, rate)
 
-    def compilations(self, state: TrainState, buckets: Sequence[Bucket]) -> list[Callable[[], jax.stages.Compiled]]:
-        """Returns functions that each compile a program for these buckets, the one that needs most memory first."""
+    def compilations(
+        self, state: TrainState, buckets: Sequence[Bucket]
+    ) -> list[Callable[[], jax.stages.Compiled]]:
+        """Returns functions that each compile a program for these buckets, the one that needs most
+        memory first.
+        """
         kinds = accumulates(self.config.training)
-        calls = [self.batch_call(state, bucket, kind) for bucket in by_memory(self.config, buckets) for kind in kinds]
+        calls = [
+            self.batch_call(state, bucket, kind)
+            for bucket in by_memory(self.config, buckets)
+            for kind in kinds
+        ]
         calls += self.shared_calls(state) if True in kinds else []
         calls.append((self.learning_rate, count_updates(state.optimizer_state)))
         return [functools.partial(self.programs.compile, *call) for call in calls]
@@ -88,7 +103,9 @@ class CompiledStep:
         return self.update, state, batch, self.seed, self._abstract_rate(state)
 
     def shared_calls(self, state: TrainState) -> list[tuple]:
-        """Returns the calls for each update that accumulates gradients, whatever its buckets, like `batch_call`."""
+        """Returns the calls for each update that accumulates gradients, whatever its buckets, like
+        `batch_call`.
+        """
         totals, rate = self._abstract_totals(state), self._abstract_rate(state)
         return [(self.zeros, state.parameters), (self.apply_gradients, state, totals, rate)]
 
@@ -105,7 +122,9 @@ class CompiledStep:
         return abstract_arrays(totals, tree_shardings(self.mesh, totals))
 
     def _abstract_rate(self, state: TrainState) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((), jnp.float32, sharding=count_updates(state.optimizer_state).sharding)
+        return jax.ShapeDtypeStruct(
+            (), jnp.float32, sharding=count_updates(state.optimizer_state).sharding
+        )
 
     def _update(self, state: TrainState, batch: Batch, seed: jax.Array, learning_rate: jax.Array):
         return self._apply_gradients(state, self._gradients(state, batch, 0, seed), learning_rate)
@@ -113,23 +132,33 @@ class CompiledStep:
     def _zeros(self, parameters: dict) -> Totals:
         return self._constrain(Totals(jax.tree.map(jnp.zeros_like, parameters), LossSums.zeros()))
 
-    def _accumulate(self, state: TrainState, batch: Batch, number: jax.Array, totals: Totals, seed: jax.Array):
+    def _accumulate(
+        self, state: TrainState, batch: Batch, number: jax.Array, totals: Totals, seed: jax.Array
+    ):
         return jax.tree.map(jnp.add, totals, self._gradients(state, batch, number, seed))
 
-    def _gradients(self, state: TrainState, batch: Batch, number: int | jax.Array, seed: jax.Array) -> Totals:
+    def _gradients(
+        self, state: TrainState, batch: Batch, number: int | jax.Array, seed: jax.Array
+    ) -> Totals:
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), state.step), number)
         batch = self.inputs(batch, jax.random.fold_in(key, 0))  # dropout hashes `key` itself
         with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
-            return self._constrain(compute_gradients(self.loss, self.graph, state.parameters, batch, key))
+            return self._constrain(
+                compute_gradients(self.loss, self.graph, state.parameters, batch, key)
+            )
 
     def _apply_gradients(
         self, state: TrainState, totals: Totals, learning_rate: jax.Array
     ) -> tuple[TrainState, dict[str, Any]]:
         norm = functools.partial(global_norm, self.mesh)
         with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
-            state, metrics = apply_gradients(self.optimizer, self.config.training, state, totals, learning_rate, norm)
+            state, metrics = apply_gradients(
+                self.optimizer, self.config.training, state, totals, learning_rate, norm
+            )
         return self._constrain(state), metrics
 
     def _constrain(self, tree):
-        """Constrains each leaf to the sharding that the next program expects; the compiler might choose another."""
+        """Constrains each leaf to the sharding that the next program expects; the compiler might
+        choose another.
+        """
         return jax.lax.with_sharding_constraint(tree, tree_shardings(self.mesh, tree))

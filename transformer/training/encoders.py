@@ -1,4 +1,6 @@
-"""Parts of the objectives of encoders: the masked inputs of masked_lm (Devlin et al. 2019), and the loss of CTC."""
+"""Parts of the objectives of encoders: the masked inputs of masked_lm (Devlin et al. 2019), and the
+loss of CTC.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -21,12 +23,15 @@ from transformer.support.special_tokens import BOS, EOS, PAD, SPECIAL
 from transformer.training.loss import LossSums
 
 MASK = BOS  # the input in place of a masked token; no source has BOS
-# The fractions of the chosen tokens that become MASK and a random token; the rest stays (Devlin et al. 2019, 3.1).
+# The fractions of the chosen tokens that become MASK and a random token; the rest stays (Devlin et
+# al. 2019, 3.1).
 MASKED_FRACTION, RANDOM_FRACTION = 0.8, 0.1
 
 
 def make_masking(training: Config, pieces: Sequence[str]) -> Callable[[Batch, jax.Array], Batch]:
-    """Returns a function of (batch, key) that masks tokens of the source and makes them the targets."""
+    """Returns a function of (batch, key) that masks tokens of the source and makes them the
+    targets.
+    """
     starts = word_starts(pieces) if training.whole_word_masking else np.ones(len(pieces), bool)
 
     def inputs(batch: Batch, key: jax.Array) -> Batch:
@@ -39,9 +44,11 @@ def make_masking(training: Config, pieces: Sequence[str]) -> Callable[[Batch, ja
 def mask_tokens(
     tokens: Int[Array, "B S"], starts: Bool[np.ndarray, "V"], fraction: float, key: Key[Array, ""]
 ) -> tuple[Int[Array, "B S"], Int[Array, "B S"]]:
-    """Returns (inputs, targets): the tokens with some masked, and the masked ones at their positions, PAD elsewhere.
+    """Returns (inputs, targets): the tokens with some masked, and the masked ones at their
+    positions, PAD elsewhere.
 
-    A word, whose first token `starts` marks in the vocabulary, is masked as a whole with the probability `fraction`.
+    A word, whose first token `starts` marks in the vocabulary, is masked as a whole with the
+    probability `fraction`.
     """
     word_key, kind_key, token_key = jax.random.split(key, 3)
     words = jnp.maximum(jnp.cumsum(jnp.asarray(starts)[tokens], axis=1) - 1, 0)
@@ -57,10 +64,11 @@ def mask_tokens(
 def ctc_loss(
     mesh: Mesh, model: CtcTransformer, batch: Batch, rngs: nnx.Rngs | None
 ) -> tuple[Float[Array, ""], LossSums]:
-    """Returns the sum of -log p(target), over all alignments with the frames, and the sums that a step reports.
+    """Returns the sum of -log p(target), over all alignments with the frames, and the sums that a
+    step reports.
 
-    The logits of all frames never exist at once: the backward pass computes each chunk's again. Targets that need more
-    frames than there are have no loss, and their tokens do not count.
+    The logits of all frames never exist at once: the backward pass computes each chunk's again.
+    Targets that need more frames than there are have no loss, and their tokens do not count.
     """
     hidden, (table, _) = model.hidden(batch["source"], rngs), model.output_table_and_bias
     arrays = hidden, model.frames(batch["source"]), batch["target_output"]
@@ -72,7 +80,10 @@ def ctc_loss(
 
 
 def chunk_sums(
-    model: CtcTransformer, hidden: Float[Array, "B F D"], frames: Int[Array, "B F"], targets: Int[Array, "B T"]
+    model: CtcTransformer,
+    hidden: Float[Array, "B F D"],
+    frames: Int[Array, "B F"],
+    targets: Int[Array, "B T"],
 ) -> LossSums:
     """Returns the sums over some rows, from the logits of all their frames."""
     labels = jnp.where(targets == EOS, PAD, targets)
@@ -90,13 +101,17 @@ def chunk_sums(
 
 
 def needed_frames(labels: Int[Array, "B T"]) -> Int[Array, "B"]:
-    """Returns the fewest frames that can have these labels: equal neighbours have a BLANK between them."""
+    """Returns the fewest frames that can have these labels: equal neighbours have a BLANK between
+    them.
+    """
     is_repeated = (labels[:, 1:] == labels[:, :-1]) & (labels[:, 1:] != PAD)
     return jnp.sum(labels != PAD, axis=1) + jnp.sum(is_repeated, axis=1)
 
 
 def _split(x: Array, most_rows: int, devices: int) -> Array:
-    """Splits rows into equal chunks of at most `most_rows` on each device: every N-th row, filled up with padding."""
+    """Splits rows into equal chunks of at most `most_rows` on each device: every N-th row, filled
+    up with padding.
+    """
     rows_per_device = len(x) // devices
     count = math.ceil(rows_per_device / most_rows)
     rows = devices * math.ceil(rows_per_device / count)

@@ -18,7 +18,10 @@ from transformer.training.columns import Columns
 
 @struct.dataclass
 class LossSums:
-    """Sums over target tokens, float32 scalars. Typed Any, since JAX builds trees of shapes and shardings too."""
+    """Sums over target tokens, float32 scalars.
+
+    Typed Any, since JAX builds trees of shapes and shardings too.
+    """
 
     loss: Any  # label-smoothed cross-entropy, nats
     nll: Any  # -log p(truth), nats
@@ -48,15 +51,19 @@ def token_losses(
     training: Config,
     passes: int,
 ) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
-    """Returns the criterion that is trained on, and the loss that is reported. `training` is `config.training`.
+    """Returns the criterion that is trained on, and the loss that is reported. `training` is
+    `config.training`.
 
-    With two passes (R-Drop), rows 2i and 2i + 1 are passes of the same sentence. The logits of teachers are there for
-    losses of experiments; see docs/extending.md.
+    With two passes (R-Drop), rows 2i and 2i + 1 are passes of the same sentence. The logits of
+    teachers are there for losses of experiments; see docs/extending.md.
     """
-    loss = smoothed_cross_entropy(logits, targets, columns, training.label_smoothing, training.label_smoothing_support)
+    loss = smoothed_cross_entropy(
+        logits, targets, columns, training.label_smoothing, training.label_smoothing_support
+    )
     if passes == 1:
         return loss, loss
-    # The paper adds the losses of both passes (equation 3). This is their mean, so all terms are halved.
+    # The paper adds the losses of both passes (equation 3). This is their mean, so all terms are
+    # halved.
     return loss + training.r_drop / 2 * symmetric_kl(logits, columns), loss
 
 
@@ -67,7 +74,9 @@ def sum_losses(
     columns: Columns,
     weights: Float[Array, "B T"],
 ) -> tuple[Float[Array, ""], LossSums]:
-    """Returns the sums of a result of `token_losses`, and of all else that a step reports, weighted by token."""
+    """Returns the sums of a result of `token_losses`, and of all else that a step reports, weighted
+    by token.
+    """
     criterion, loss = losses
     nll = cross_entropy(logits, targets, columns)
     is_correct = columns.take(logits, targets) >= columns.max(logits)
@@ -75,7 +84,9 @@ def sum_losses(
     return jnp.sum(weights * criterion), jax.tree.map(lambda x: jnp.sum(weights * x), reported)
 
 
-def cross_entropy(logits: Float[Array, "B T C"], targets: Int[Array, "B T"], columns: Columns) -> Float[Array, "B T"]:
+def cross_entropy(
+    logits: Float[Array, "B T C"], targets: Int[Array, "B T"], columns: Columns
+) -> Float[Array, "B T"]:
     """Returns -log p(target)."""
     return columns.logsumexp(logits) - columns.take(logits, targets)
 
@@ -87,7 +98,8 @@ def smoothed_cross_entropy(
     smoothing: float | Float[Array, ""],
     support: str,
 ) -> Float[Array, "B T"]:
-    """Returns -sum_v q(v) log p(v), where q has 1 - smoothing on the target and spreads the rest (section 5.4).
+    """Returns -sum_v q(v) log p(v), where q has 1 - smoothing on the target and spreads the rest
+    (section 5.4).
 
     `support` is a key of `LABEL_SMOOTHING_SUPPORTS`.
     """
@@ -98,7 +110,9 @@ def smoothed_cross_entropy(
 
 
 def symmetric_kl(logits: Float[Array, "B T C"], columns: Columns) -> Float[Array, "B T"]:
-    """Returns (KL(p || q) + KL(q || p)) / 2 for p and q in rows 2i and 2i + 1, in both (R-Drop, Liang et al. 2021)."""
+    """Returns (KL(p || q) + KL(q || p)) / 2 for p and q in rows 2i and 2i + 1, in both (R-Drop,
+    Liang et al. 2021).
+    """
     log_p = logits - columns.logsumexp(logits)[..., None]
     first, second = log_p[::2], log_p[1::2]
     divergence = columns.sum((jnp.exp(first) - jnp.exp(second)) * (first - second)) / 2

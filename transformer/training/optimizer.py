@@ -20,45 +20,67 @@ from transformer.model.partitioning import is_for_one_cpu, target_platform
 from transformer.support.errors import UserError
 
 MUON_BETA = 0.95  # decay of the momentum
-MUON_RMS = 0.2  # of an update at a rate of 1: the usual size of Adam's, so that learning rates are comparable
+# of an update at a rate of 1: the usual size of Adam's, so that learning rates are comparable
+MUON_RMS = 0.2
 STACKED = optax.contrib.MuonDimensionNumbers(reduction_axis=1, output_axis=2)
 
 
 def make_schedule(config: Config, d_model: int, steps: int) -> optax.Schedule:
-    """Returns the learning rate as a function of the number of earlier updates. `config` is `config.optimizer`."""
+    """Returns the learning rate as a function of the number of earlier updates.
+
+    `config` is `config.optimizer`.
+    """
     return SCHEDULES[config.schedule](config, d_model, steps)
 
 
-def make_optimizer(config: Config, schedule: optax.Schedule, frozen: str = "") -> optax.GradientTransformationExtraArgs:
-    """Returns the optimizer with its weight decay, after gradient clipping if any. `config` is `config.optimizer`.
+def make_optimizer(
+    config: Config, schedule: optax.Schedule, frozen: str = ""
+) -> optax.GradientTransformationExtraArgs:
+    """Returns the optimizer with its weight decay, after gradient clipping if any. `config` is
+    `config.optimizer`.
 
-    `frozen` are the names of parameters that stay as they are. `update` takes an optional `learning_rate`, which
-    replaces the schedule's, and an optional `weight_decay`, which replaces one above 0: a program that has them as
-    arguments does not depend on their values. Raises UserError unless `rate_factors` is NAME:FACTOR,...
+    `frozen` are the names of parameters that stay as they are. `update` takes an optional
+    `learning_rate`, which replaces the schedule's, and an optional `weight_decay`, which replaces
+    one above 0: a program that has them as arguments does not depend on their values. Raises
+    UserError unless `rate_factors` is NAME:FACTOR,...
     """
     factors = read_factors(config.rate_factors) + [(name, 0.0) for name in names_in(frozen)]
 
-    def with_rates(schedule: optax.Schedule, weight_decay: float | jax.Array) -> optax.GradientTransformation:
+    def with_rates(
+        schedule: optax.Schedule, weight_decay: float | jax.Array
+    ) -> optax.GradientTransformation:
         optimizer = OPTIMIZERS[config.name](config, schedule)
         if config.weight_decay > 0:
-            # Of matrices, and the same for all optimizers: Optax's adafactor would ignore the learning rate.
+            # Of matrices, and the same for all optimizers: Optax's adafactor would ignore the
+            # learning rate.
             matrices = functools.partial(jax.tree.map, lambda x: x.ndim > 1)
-            decay = optax.add_decayed_weights(lambda count: -weight_decay * schedule(count), matrices)
+            decay = optax.add_decayed_weights(
+                lambda count: -weight_decay * schedule(count), matrices
+            )
             optimizer = optax.chain(optimizer, decay)
         if config.clip_norm > 0:
             optimizer = optax.chain(optax.clip_by_global_norm(config.clip_norm), optimizer)
         if not factors:
             return optimizer
         # Frozen parameters do not count in the norm that is clipped.
-        return optax.chain(_scale_by_name(factors, only_zeros=True), optimizer, _scale_by_name(factors))
+        return optax.chain(
+            _scale_by_name(factors, only_zeros=True), optimizer, _scale_by_name(factors)
+        )
 
     def update(
-        updates, state, params=None, *, learning_rate: jax.Array | None = None, weight_decay=config.weight_decay
+        updates,
+        state,
+        params=None,
+        *,
+        learning_rate: jax.Array | None = None,
+        weight_decay=config.weight_decay,
     ):
         used = schedule if learning_rate is None else lambda _: learning_rate
         return with_rates(used, weight_decay).update(updates, state, params)
 
-    return optax.GradientTransformationExtraArgs(with_rates(schedule, config.weight_decay).init, update)
+    return optax.GradientTransformationExtraArgs(
+        with_rates(schedule, config.weight_decay).init, update
+    )
 
 
 def begins_with(name: str, prefixes: Iterable[str]) -> bool:
@@ -67,7 +89,10 @@ def begins_with(name: str, prefixes: Iterable[str]) -> bool:
 
 
 def read_factors(text: str) -> list[tuple[str, float]]:
-    """Returns the names and factors of `optimizer.rate_factors`. Raises UserError if it has another form."""
+    """Returns the names and factors of `optimizer.rate_factors`.
+
+    Raises UserError if it has another form.
+    """
     factors = []
     for item in names_in(text):
         name, _, text = item.rpartition(":")
@@ -80,12 +105,18 @@ def read_factors(text: str) -> list[tuple[str, float]]:
     return factors
 
 
-def _scale_by_name(factors: list[tuple[str, float]], only_zeros: bool = False) -> optax.GradientTransformation:
-    """Multiplies each update by the last factor whose name fits; with `only_zeros`, only by factors of 0."""
+def _scale_by_name(
+    factors: list[tuple[str, float]], only_zeros: bool = False
+) -> optax.GradientTransformation:
+    """Multiplies each update by the last factor whose name fits; with `only_zeros`, only by factors
+    of 0.
+    """
 
     def scale(path, update):
         name = jax.tree_util.keystr(path, simple=True, separator=".")
-        factor = next((factor for prefix, factor in reversed(factors) if begins_with(name, [prefix])), 1.0)
+        factor = next(
+            (factor for prefix, factor in reversed(factors) if begins_with(name, [prefix])), 1.0
+        )
         if factor == 0.0:
             return jnp.zeros_like(update)
         return update if only_zeros else update * factor
@@ -94,22 +125,34 @@ def _scale_by_name(factors: list[tuple[str, float]], only_zeros: bool = False) -
 
 
 def count_updates(optimizer_state: optax.OptState) -> jax.Array | jax.ShapeDtypeStruct:
-    """Returns how many updates the optimizer has made, the argument of its schedule. Skipped updates do not count."""
+    """Returns how many updates the optimizer has made, the argument of its schedule.
+
+    Skipped updates do not count.
+    """
     counts = optax.tree.get_all_with_path(
-        optimizer_state, "count", filtering=lambda path, _: path[-1].tuple_name == "ScaleByScheduleState"
+        optimizer_state,
+        "count",
+        filtering=lambda path, _: path[-1].tuple_name == "ScaleByScheduleState",
     )
     return counts[0][1]
 
 
 def restart_schedule(optimizer_state: optax.OptState) -> optax.OptState:
-    """Returns the state with the counts of schedules at 0. Moments, and the counts of their updates, stay."""
+    """Returns the state with the counts of schedules at 0.
+
+    Moments, and the counts of their updates, stay.
+    """
     schedules = ("ScaleByScheduleState", "WeightDecaySchedule")
     zero = np.zeros((), np.int32)
-    return optax.tree.set(optimizer_state, lambda path, _: path[-1].tuple_name in schedules, count=zero)
+    return optax.tree.set(
+        optimizer_state, lambda path, _: path[-1].tuple_name in schedules, count=zero
+    )
 
 
 def _inverse_sqrt(config: Config, d_model: int, steps: int) -> optax.Schedule:
-    """Returns learning_rate * d_model^-0.5 * min(t^-0.5, t * warmup_steps^-1.5) (equation 3), where t = count + 1."""
+    """Returns learning_rate * d_model^-0.5 * min(t^-0.5, t * warmup_steps^-1.5) (equation 3), where
+    t = count + 1.
+    """
     warmup_steps = max(config.warmup_steps, 1)
     peak = config.learning_rate * (d_model * warmup_steps) ** -0.5
 
@@ -120,12 +163,17 @@ def _inverse_sqrt(config: Config, d_model: int, steps: int) -> optax.Schedule:
     return schedule
 
 
-def _after_warm_up(decay: Callable[[float, int], optax.Schedule]) -> Callable[[Config, int, int], optax.Schedule]:
-    """Returns the constructor of a schedule: a linear warm-up to the peak rate, then `decay` of (peak, steps left)."""
+def _after_warm_up(
+    decay: Callable[[float, int], optax.Schedule],
+) -> Callable[[Config, int, int], optax.Schedule]:
+    """Returns the constructor of a schedule: a linear warm-up to the peak rate, then `decay` of
+    (peak, steps left).
+    """
 
     def make(config: Config, d_model: int, steps: int) -> optax.Schedule:
         def warm_up(count):
-            # t / warmup_steps at the t-th update, as in the paper's schedule: the first update has a rate above 0.
+            # t / warmup_steps at the t-th update, as in the paper's schedule: the first update has
+            # a rate above 0.
             return config.learning_rate * (count + 1) / max(config.warmup_steps, 1)
 
         schedule = decay(config.learning_rate, max(steps - config.warmup_steps, 1))
@@ -139,12 +187,25 @@ def _adam(config: Config, schedule: optax.Schedule) -> optax.GradientTransformat
 
 
 def _muon(config: Config, schedule: optax.Schedule) -> optax.GradientTransformation:
-    """Returns Muon for the matrices between activations, and Adam with Nesterov's momentum for all other parameters."""
-    # The identities keep the structure of the state of `optax.contrib.muon`, which checkpoints have.
+    """Returns Muon for the matrices between activations, and Adam with Nesterov's momentum for all
+    other parameters.
+    """
+    # The identities keep the structure of the state of `optax.contrib.muon`, which checkpoints
+    # have.
     matrices = optax.chain(
-        scale_by_muon(config.epsilon), optax.identity(), optax.identity(), optax.scale_by_learning_rate(schedule)
+        scale_by_muon(config.epsilon),
+        optax.identity(),
+        optax.identity(),
+        optax.scale_by_learning_rate(schedule),
     )
-    adam = optax.adamw(schedule, b1=config.beta1, b2=config.beta2, eps=config.epsilon, weight_decay=0.0, nesterov=True)
+    adam = optax.adamw(
+        schedule,
+        b1=config.beta1,
+        b2=config.beta2,
+        eps=config.epsilon,
+        weight_decay=0.0,
+        nesterov=True,
+    )
 
     def label(path, leaf) -> str:  # "muon" for kernels, except that of the projection to logits
         names = [key.key for key in path]
@@ -187,8 +248,8 @@ TO_WHOLE_MATRICES = (
 def scale_by_muon(epsilon: float) -> optax.GradientTransformation:
     """Returns Muon (Jordan et al. 2024) for trees of matrices: Nesterov's momentum, orthogonalized.
 
-    `epsilon` is added to a matrix's norm. Updates have the root mean square MUON_RMS. The state is that of Optax's
-    transformation of the same name.
+    `epsilon` is added to a matrix's norm. Updates have the root mean square MUON_RMS. The state is
+    that of Optax's transformation of the same name.
     """
 
     def update(updates, state: optax.contrib.MuonState, params=None):
@@ -205,7 +266,9 @@ def scale_by_muon(epsilon: float) -> optax.GradientTransformation:
 
 
 def _orthogonalize_tree(tree, epsilon: float):
-    """Orthogonalizes matrices of equal shape as one stack, in bfloat16 on accelerators; on a CPU, each by itself."""
+    """Orthogonalizes matrices of equal shape as one stack, in bfloat16 on accelerators; on a CPU,
+    each by itself.
+    """
     dtype = jnp.dtype("float32" if target_platform() == "cpu" else "bfloat16")
     paths_leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
     leaves = [_transpose_by_rule(path, leaf) for path, leaf in paths_leaves]
@@ -217,14 +280,18 @@ def _orthogonalize_tree(tree, epsilon: float):
         stack = jnp.stack([leaves[number].astype(dtype) for number in group])
         for number, matrix in zip(group, _orthogonalize(stack, epsilon), strict=True):
             leaves[number] = matrix.astype(jnp.float32) * (MUON_RMS * math.sqrt(max(matrix.shape)))
-    results = [_transpose_by_rule(path, leaf) for (path, _), leaf in zip(paths_leaves, leaves, strict=True)]
+    results = [
+        _transpose_by_rule(path, leaf) for (path, _), leaf in zip(paths_leaves, leaves, strict=True)
+    ]
     return structure.unflatten(results)
 
 
 def _orthogonalize(stack: Float[Array, "N K M"], epsilon: float) -> Float[Array, "N K M"]:
-    """Applies Optax's Newton-Schulz iterations to each matrix of the stack, of which each device takes some.
+    """Applies Optax's Newton-Schulz iterations to each matrix of the stack, of which each device
+    takes some.
 
-    All-to-alls exchange sharded matrices for whole ones, so that no device gathers a matrix in every iteration.
+    All-to-alls exchange sharded matrices for whole ones, so that no device gathers a matrix in
+    every iteration.
     """
     newton_schulz = optax.contrib.scale_by_muon(
         beta=0.0, nesterov=False, eps=epsilon, weight_dimension_numbers=lambda _: STACKED
@@ -243,5 +310,8 @@ def _orthogonalize(stack: Float[Array, "N K M"], epsilon: float) -> Float[Array,
 
 
 def _transpose_by_rule(path: tuple, matrix: jax.Array) -> jax.Array:
-    """Transposes a matrix whose columns "fsdp" shards, to shard a stack alike. A second call undoes the first."""
+    """Transposes a matrix whose columns "fsdp" shards, to shard a stack alike.
+
+    A second call undoes the first.
+    """
     return matrix.T if sharding_rule(path) == P("tensor", "fsdp") else matrix

@@ -1,4 +1,6 @@
-"""The progress of a run: counts, scores and data position, and the means of its training lines and validations."""
+"""The progress of a run: counts, scores and data position, and the means of its training lines and
+validations.
+"""
 
 import contextlib
 import dataclasses
@@ -23,7 +25,8 @@ class Progress:
     """The values of a checkpoint that are not arrays, of types that JSON preserves."""
 
     step: int = 0  # updates done or skipped
-    rollbacks: list[list[int]] = field(default_factory=list)  # [from step, to step]; each changes the order of the data
+    # [from step, to step]; each changes the order of the data
+    rollbacks: list[list[int]] = field(default_factory=list)
     epoch: int = 0  # of the next batch
     batch: int = 0  # number of the next batch in that epoch
     examples: int = 0  # sentence pairs trained on
@@ -37,7 +40,8 @@ class Progress:
     validations_since_best: int = 0
     # Sums of `TrainingWindow` since the last training line.
     window: dict[str, float | int] = field(default_factory=dict)
-    corpus_tokens: list[int] = field(default_factory=list)  # of `tokens`, those of each corpus of a mixture
+    # of `tokens`, those of each corpus of a mixture
+    corpus_tokens: list[int] = field(default_factory=list)
 
     @property
     def position(self) -> Position:
@@ -49,17 +53,29 @@ class Progress:
         return self.best_step == self.step
 
     def validation_due(self, training: Config) -> bool:
-        """Tells whether a validation is due at this step and has not been done. `training` is `config.training`."""
-        return self.validated_step < self.step and due(self.step, training.eval_every, training.steps)
+        """Tells whether a validation is due at this step and has not been done.
+
+        `training` is `config.training`.
+        """
+        return self.validated_step < self.step and due(
+            self.step, training.eval_every, training.steps
+        )
 
     def is_finished(self, training: Config) -> bool:
-        """Tells whether all steps are done, or the patience is exhausted. `training` is `config.training`."""
+        """Tells whether all steps are done, or the patience is exhausted.
+
+        `training` is `config.training`.
+        """
         if 0 < training.patience <= self.validations_since_best:
             return True
         return self.step >= training.steps and not self.validation_due(training)
 
-    def after_update(self, position: Position, stats: Sequence[BatchStats], seconds: float) -> "Progress":
-        """Returns the progress after an update from these batches, where `position` is that of the next batch."""
+    def after_update(
+        self, position: Position, stats: Sequence[BatchStats], seconds: float
+    ) -> "Progress":
+        """Returns the progress after an update from these batches, where `position` is that of the
+        next batch.
+        """
         examples = self.examples + sum(batch.sentences for batch in stats)
         tokens = self.tokens + sum(batch.target_tokens for batch in stats)
         corpora = filter(None, (self.corpus_tokens, *(batch.corpus_tokens for batch in stats)))
@@ -68,25 +84,38 @@ class Progress:
         return dataclasses.replace(self, epoch=position.epoch, batch=position.batch, **counts)
 
     def after_validation(self, values: Mapping[str, float], metric: str) -> "Progress":
-        """Returns the progress after a validation. At equal scores the lower loss is better, then the earlier step."""
-        from transformer.decoding.bleu import rank  # sacreBLEU takes time that loading a checkpoint does not need
+        """Returns the progress after a validation.
+
+        At equal scores the lower loss is better, then the earlier step.
+        """
+        # sacreBLEU takes time that loading a checkpoint does not need
+        from transformer.decoding.bleu import rank
 
         after = dataclasses.replace(self, validated_step=self.step)
         score, loss = values[metric], values["loss"]
-        if self.best_score is None or rank(score, loss, metric) > rank(self.best_score, self.best_loss, metric):
+        if self.best_score is None or rank(score, loss, metric) > rank(
+            self.best_score, self.best_loss, metric
+        ):
             best = {"best_score": score, "best_loss": loss, "best_step": self.step}
             return dataclasses.replace(after, **best, validations_since_best=0)
         return dataclasses.replace(after, validations_since_best=self.validations_since_best + 1)
 
 
 def due(step: int, every: int, last: int) -> bool:
-    """Tells whether something that is done every so many steps, and at the last, is due at this step."""
+    """Tells whether something that is done every so many steps, and at the last, is due at this
+    step.
+    """
     return step % every == 0 or step == last
 
 
 def means(sums: Mapping[str, SupportsFloat]) -> Record:
-    """Returns per-token means of sums named as in `LossSums`. Perplexity is that of `nll`, which is not smoothed."""
-    loss, nll, correct, tokens = (float(sums[name]) for name in ("loss", "nll", "correct", "tokens"))
+    """Returns per-token means of sums named as in `LossSums`.
+
+    Perplexity is that of `nll`, which is not smoothed.
+    """
+    loss, nll, correct, tokens = (
+        float(sums[name]) for name in ("loss", "nll", "correct", "tokens")
+    )
     tokens = tokens or 1.0  # a batch may have no masked token, or no target that fits its frames
     return {
         "loss": loss / tokens,
@@ -99,8 +128,8 @@ def means(sums: Mapping[str, SupportsFloat]) -> Record:
 class TrainingWindow:
     """The updates since the last training line: sums of their metrics, and the time that they took.
 
-    Checkpoints contain the sums, from `totals`, so that an interruption changes nothing in the next line but its
-    timings. `data_wait_seconds` are the loader's at the start of the window.
+    Checkpoints contain the sums, from `totals`, so that an interruption changes nothing in the next
+    line but its timings. `data_wait_seconds` are the loader's at the start of the window.
     """
 
     def __init__(self, sums: Mapping[str, float | int], data_wait_seconds: float = 0.0) -> None:
@@ -116,10 +145,13 @@ class TrainingWindow:
         """Adds an update. Waits for an earlier one if too many are in flight."""
         self.num_steps += 1
         for batch in stats:
-            self.sums.update(pieces=batch.source_tokens + batch.target_tokens, positions=batch.positions)
+            self.sums.update(
+                pieces=batch.source_tokens + batch.target_tokens, positions=batch.positions
+            )
             self.target_tokens += batch.target_tokens
         self.pending.append(metrics)
-        # JAX itself would dispatch dozens of steps, and an interrupted run would have to wait for all of them.
+        # JAX itself would dispatch dozens of steps, and an interrupted run would have to wait for
+        # all of them.
         if len(self.pending) >= MAX_STEPS_IN_FLIGHT:
             jax.block_until_ready(self.pending[-MAX_STEPS_IN_FLIGHT])
 
@@ -136,8 +168,12 @@ class TrainingWindow:
         for metrics in jax.device_get(self.pending):
             is_skipped = bool(metrics["skipped"])  # then the sums are zero
             norm = 0.0 if is_skipped else float(metrics["gradient_norm"])
-            self.sums.update({name: float(value) for name, value in dataclasses.asdict(metrics["sums"]).items()})
-            self.sums.update(gradient_norm=norm, updates=int(not is_skipped), skipped=int(is_skipped))
+            self.sums.update(
+                {name: float(value) for name, value in dataclasses.asdict(metrics["sums"]).items()}
+            )
+            self.sums.update(
+                gradient_norm=norm, updates=int(not is_skipped), skipped=int(is_skipped)
+            )
             self.learning_rate = float(metrics["learning_rate"])
         self.pending = []
         return dict(self.sums)
@@ -148,7 +184,8 @@ class TrainingWindow:
         if totals["updates"] == 0:
             return None
         seconds = time.perf_counter() - self.started - self.paused_seconds
-        # The sums are weighted by `pair_weights`; without a target side, they count the predicted tokens of the source.
+        # The sums are weighted by `pair_weights`; without a target side, they count the predicted
+        # tokens of the source.
         tokens = self.target_tokens or totals["tokens"] - self.resumed_tokens
         return means(totals) | {
             "learning_rate": self.learning_rate,

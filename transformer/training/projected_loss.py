@@ -1,7 +1,7 @@
 """A loss as a function of the model's output and the output table, a chunk of rows at a time.
 
-The logits of all rows never exist at once. A chunk's logits give its gradients in the forward pass, so that the
-backward pass recomputes nothing.
+The logits of all rows never exist at once. A chunk's logits give its gradients in the forward pass,
+so that the backward pass recomputes nothing.
 """
 
 import functools
@@ -25,7 +25,8 @@ from transformer.support.special_tokens import PAD
 from transformer.training.columns import Columns
 from transformer.training.loss import LossSums, sum_losses, token_losses
 
-# (logits, targets, columns, *logits of teachers) to the criterion of each token, and the loss that is reported
+# (logits, targets, columns, *logits of teachers) to the criterion of each token, and the loss that
+# is reported
 TokenLosses = Callable[..., tuple[Float[Array, "B T"], Float[Array, "B T"]]]
 
 
@@ -43,17 +44,26 @@ class ProjectedLoss:
 
     training: Config  # `config.training`
     mesh: Mesh
-    teachers: tuple[nnx.Module, ...] = ()  # constant models, whose logits the training loss receives too
+    # constant models, whose logits the training loss receives too
+    teachers: tuple[nnx.Module, ...] = ()
 
-    def __call__(self, model: nnx.Module, batch: Batch, rngs: nnx.Rngs | None) -> tuple[Float[Array, ""], LossSums]:
-        """Computes R-Drop's second pass of each row only with dropout: in evaluation `rngs` is None."""
+    def __call__(
+        self, model: nnx.Module, batch: Batch, rngs: nnx.Rngs | None
+    ) -> tuple[Float[Array, ""], LossSums]:
+        """Computes R-Drop's second pass of each row only with dropout: in evaluation `rngs` is
+        None.
+        """
         passes = 2 if self.training.r_drop and rngs is not None else 1
         batch = {name: jnp.repeat(array, passes, axis=0) for name, array in batch.items()}
         targets = batch.pop("target_output")
         weights = (targets != PAD) / jnp.float32(passes)  # each sentence counts once
         weights *= batch.pop("target_weights", 1.0)
         output = _output(model, batch, rngs)
-        teachers = () if rngs is None else tuple(_output(teacher, batch, None) for teacher in self.teachers)
+        teachers = (
+            ()
+            if rngs is None
+            else tuple(_output(teacher, batch, None) for teacher in self.teachers)
+        )
         losses = functools.partial(token_losses, training=self.training, passes=passes)
         return projected_loss(losses, passes, self.mesh, output, targets, weights, teachers)
 
@@ -74,14 +84,17 @@ def projected_loss(
 ) -> tuple[Float[Array, ""], LossSums]:
     """Returns the weighted sum of the criterion over all tokens, and the sums that a step reports.
 
-    `losses` receives the logits of some rows, with all passes of a sentence, and those of each teacher, which are
-    constants. Matmuls take operands in the dtype of `hidden`; logits and the table's gradient are float32.
+    `losses` receives the logits of some rows, with all passes of a sentence, and those of each
+    teacher, which are constants. Matmuls take operands in the dtype of `hidden`; logits and the
+    table's gradient are float32.
     """
     # The compiler removes the gradients.
     return _with_gradients(losses, passes, mesh, output, targets, weights, teachers)[0]
 
 
-def _backward(losses: TokenLosses, passes: int, mesh: Mesh, gradient: Output, cotangents: tuple) -> tuple:
+def _backward(
+    losses: TokenLosses, passes: int, mesh: Mesh, gradient: Output, cotangents: tuple
+) -> tuple:
     scale, _ = cotangents  # the sums are reported, not trained on
     scaled = jax.tree.map(lambda d: (scale * d).astype(d.dtype), gradient)
     return scaled, None, None, None
@@ -98,8 +111,9 @@ def _with_gradients(
 ) -> tuple:
     """Returns ((criterion, sums), gradient of the output), computed by all devices of the mesh.
 
-    The devices split the rows over "data" and "fsdp", with the passes of a sentence on one device, and the columns over
-    "tensor"; collectives reduce statistics and gradients. The sentences must divide evenly over the devices.
+    The devices split the rows over "data" and "fsdp", with the passes of a sentence on one device,
+    and the columns over "tensor"; collectives reduce statistics and gradients. The sentences must
+    divide evenly over the devices.
     """
     hidden, (vocab_size, d_model) = output.hidden, output.table.shape
     split = {axis for axis, size in mesh.shape.items() if size > 1}
@@ -109,7 +123,8 @@ def _with_gradients(
     # Between processes on CPUs, a reduce-scatter may return wrong sums (jax-ml/jax#40830).
     is_exact = target_platform() != "cpu" or jax.process_count() == 1
     scatters = "fsdp" in split and d_model % mesh.shape["fsdp"] == 0 and is_exact
-    # The devices of "tensor" compute an equal number of columns each, which suits their matrix units.
+    # The devices of "tensor" compute an equal number of columns each, which suits their matrix
+    # units.
     padding = -vocab_size % (kernels.COLUMN_MULTIPLE[target_platform()] * mesh.shape["tensor"])
 
     def pad(output: Output) -> Output:
@@ -159,7 +174,9 @@ def _sum_chunks(
     targets: Int[Array, "B T"],
     weights: Float[Array, "B T"],
 ) -> tuple[tuple, Float[Array, "B T D"]]:
-    """Returns ((criterion, sums), d_table, d_bias) and d_hidden of the rows and the columns of logits of one device."""
+    """Returns ((criterion, sums), d_table, d_bias) and d_hidden of the rows and the columns of
+    logits of one device.
+    """
     whole, table, bias = outputs[0]
     rows, length = targets.shape
     count = math.ceil(rows // passes / kernels.rows_per_chunk(4 * passes * length * len(table)))
@@ -172,11 +189,14 @@ def _sum_chunks(
     def add_chunk(totals: tuple, chunk: tuple) -> tuple:
         hiddens, targets, weights = chunk
         logits, *teachers = (
-            _logits(output._replace(hidden=x), columns) for output, x in zip(outputs, hiddens, strict=True)
+            _logits(output._replace(hidden=x), columns)
+            for output, x in zip(outputs, hiddens, strict=True)
         )
 
         def sums(logits: jax.Array) -> tuple[jax.Array, LossSums]:
-            return sum_losses(losses(logits, targets, columns, *teachers), logits, targets, columns, weights)
+            return sum_losses(
+                losses(logits, targets, columns, *teachers), logits, targets, columns, weights
+            )
 
         criterion, gradient, reported = jax.vjp(sums, logits, has_aux=True)
         (d_logits,) = gradient(jnp.ones_like(criterion))
@@ -184,7 +204,9 @@ def _sum_chunks(
         flat = hiddens[0].reshape(-1, whole.shape[-1])
         d_logits = d_logits.reshape(len(flat), -1).astype(flat.dtype)
         # A sum over devices is rounded once, at its end.
-        d_hidden = kernels.product(d_logits, table, flat.dtype if columns.axis is None else kernels.FLOAT32)
+        d_hidden = kernels.product(
+            d_logits, table, flat.dtype if columns.axis is None else kernels.FLOAT32
+        )
         d_table = kernels.transposed_product(d_logits, flat)
         totals = jax.tree.map(jnp.add, totals, ((criterion, reported), d_table, d_bias))
         return totals, d_hidden.reshape(hiddens[0].shape)
@@ -204,6 +226,12 @@ def _sum_chunks(
 def _logits(output: Output, columns: Columns) -> Float[Array, "B T C"]:
     hidden, table, bias = output
     flat = hidden.reshape(-1, hidden.shape[-1])
-    logits = kernels.product_with_transpose(flat, table, kernels.FLOAT32).reshape(*hidden.shape[:2], -1)
+    logits = kernels.product_with_transpose(flat, table, kernels.FLOAT32).reshape(
+        *hidden.shape[:2], -1
+    )
     logits = logits if bias is None else logits + bias[None, None]
-    return jnp.where(columns.tokens < columns.vocab_size, logits, kernels.LOWEST) if columns.is_padded else logits
+    return (
+        jnp.where(columns.tokens < columns.vocab_size, logits, kernels.LOWEST)
+        if columns.is_padded
+        else logits
+    )

@@ -1,4 +1,6 @@
-"""The state of training: parameters, optimizer state, step and, optionally, an average of the parameters."""
+"""The state of training: parameters, optimizer state, step and, optionally, an average of the
+parameters.
+"""
 
 from typing import Any
 
@@ -15,13 +17,17 @@ from transformer.training.objectives import OBJECTIVES
 
 @struct.dataclass
 class TrainState:
-    """All that an update changes. A field has type Any, since JAX also builds trees of shapes and shardings."""
+    """All that an update changes.
+
+    A field has type Any, since JAX also builds trees of shapes and shardings.
+    """
 
     step: Any  # number of updates, int32; skipped ones count
     skipped: Any  # number of updates skipped in a row, int32; latches at training.max_skipped
     parameters: Any  # nested dicts of float32 arrays
     optimizer_state: Any
-    ema_parameters: Any  # exponential moving average of the parameters; None without training.ema_decay
+    # exponential moving average of the parameters; None without training.ema_decay
+    ema_parameters: Any
 
     @property
     def eval_parameters(self) -> dict:
@@ -37,25 +43,42 @@ class TrainState:
         return optax.incremental_update(parameters, self.ema_parameters, 1.0 - decay)
 
 
-def init_model(config: Config, source_vocab_size: int, target_vocab_size: int) -> tuple[nnx.GraphDef, dict]:
-    """Returns the structure of the model and its initial parameters for `config.seed`, which `nnx.merge` joins."""
+def init_model(
+    config: Config, source_vocab_size: int, target_vocab_size: int
+) -> tuple[nnx.GraphDef, dict]:
+    """Returns the structure of the model and its initial parameters for `config.seed`, which
+    `nnx.merge` joins.
+    """
     make_model = OBJECTIVES[config.training.objective].make_model
-    model = make_model(config.model, source_vocab_size, target_vocab_size, rngs=nnx.Rngs(config.seed))
+    model = make_model(
+        config.model, source_vocab_size, target_vocab_size, rngs=nnx.Rngs(config.seed)
+    )
     return nnx.graphdef(model), nnx.to_pure_dict(nnx.state(model, nnx.Param))
 
 
-def abstract_init(config: Config, source_vocab_size: int, target_vocab_size: int) -> tuple[nnx.GraphDef, dict]:
-    """Returns the structure of the model and the shapes of its parameters, by tracing its construction once."""
+def abstract_init(
+    config: Config, source_vocab_size: int, target_vocab_size: int
+) -> tuple[nnx.GraphDef, dict]:
+    """Returns the structure of the model and the shapes of its parameters, by tracing its
+    construction once.
+    """
     return jax.eval_shape(lambda: init_model(config, source_vocab_size, target_vocab_size))
 
 
 class Initializer:
-    """Makes the sharded initial state: of random parameters by `create`, or of donated ones by `start_from`."""
+    """Makes the sharded initial state: of random parameters by `create`, or of donated ones by
+    `start_from`.
+    """
 
     def __init__(
-        self, config: Config, optimizer: optax.GradientTransformation, mesh: Mesh, vocab_sizes: tuple[int, int]
+        self,
+        config: Config,
+        optimizer: optax.GradientTransformation,
+        mesh: Mesh,
+        vocab_sizes: tuple[int, int],
     ):
-        init = jax.jit(lambda: init_model(config, *vocab_sizes))  # traced once, for the shapes and for the values
+        # traced once, for the shapes and for the values
+        init = jax.jit(lambda: init_model(config, *vocab_sizes))
         self.graph, parameters = jax.eval_shape(init)
 
         def start_from(parameters: dict) -> TrainState:

@@ -1,6 +1,8 @@
-"""An update of a model (sections 5.3 and 5.4): the gradients of a batch's loss, and the optimizer's step.
+"""An update of a model (sections 5.3 and 5.4): the gradients of a batch's loss, and the optimizer's
+step.
 
-Both are pure functions. `compiled_step` compiles them for the shapes of a run and the devices of a mesh.
+Both are pure functions. `compiled_step` compiles them for the shapes of a run and the devices of a
+mesh.
 """
 
 from collections.abc import Callable
@@ -27,8 +29,13 @@ class Totals(NamedTuple):
     sums: LossSums
 
 
-def compute_gradients(loss: Loss, graph: nnx.GraphDef, parameters: dict, batch: Batch, key: Key[Array, ""]) -> Totals:
-    """Returns the gradients of the summed loss of a batch, and the sums that a step reports. Dropout uses `key`."""
+def compute_gradients(
+    loss: Loss, graph: nnx.GraphDef, parameters: dict, batch: Batch, key: Key[Array, ""]
+) -> Totals:
+    """Returns the gradients of the summed loss of a batch, and the sums that a step reports.
+
+    Dropout uses `key`.
+    """
 
     def loss_of(parameters: dict) -> tuple[Float[Array, ""], LossSums]:
         model = nnx.merge(graph, nnx.State(parameters))
@@ -47,7 +54,8 @@ def apply_gradients(
 ) -> tuple[TrainState, dict[str, Any]]:
     """Returns the state after an update by the mean gradient of all tokens, and the metrics.
 
-    Where the loss or a gradient is not finite, only the counts change. `training` is `config.training`.
+    Where the loss or a gradient is not finite, only the counts change. `training` is
+    `config.training`.
     """
     tokens = jnp.where(totals.sums.tokens == 0.0, 1.0, totals.sums.tokens)
     # Before the division, which is then part of the update's kernels.

@@ -1,4 +1,6 @@
-"""Beam search with Hugging Face's model of Marian, the Transformer of the paper: by `generate`, and by CTranslate2."""
+"""Beam search with Hugging Face's model of Marian, the Transformer of the paper: by `generate`, and
+by CTranslate2.
+"""
 
 import tempfile
 from pathlib import Path
@@ -37,7 +39,9 @@ def prepare_generate(task: Task) -> Prepared:
 
     @torch.inference_mode()
     def generate() -> torch.Tensor:
-        return model.generate(source, attention_mask=torch.ones_like(source), generation_config=settings)
+        return model.generate(
+            source, attention_mask=torch.ones_like(source), generation_config=settings
+        )
 
     outputs = generate()[:, 1:]  # without the token that starts the decoder
     version = f"Transformers {transformers.__version__} with PyTorch {torch.__version__}"
@@ -45,7 +49,10 @@ def prepare_generate(task: Task) -> Prepared:
 
 
 def make_model(task: Task) -> MarianMTModel:
-    """Returns a random model. Its padding is the vocabulary's last token, as converters of Marian's models expect."""
+    """Returns a random model.
+
+    Its padding is the vocabulary's last token, as converters of Marian's models expect.
+    """
     layers = task["num_layers"]
     heads = task["num_heads"]
     width = task["d_ff"]
@@ -85,7 +92,10 @@ def prepare_ctranslate2(task: Task) -> Prepared:
 
     def translate() -> list[ctranslate2.TranslationResult]:
         return translator.translate_batch(
-            source, beam_size=task["beam_size"], min_decoding_length=length, max_decoding_length=length
+            source,
+            beam_size=task["beam_size"],
+            min_decoding_length=length,
+            max_decoding_length=length,
         )
 
     tokens = sum(len(result.hypotheses[0]) for result in translate())
@@ -93,7 +103,10 @@ def prepare_ctranslate2(task: Task) -> Prepared:
 
 
 class RandomModel(Converter):
-    """A conversion of a model in memory. It has no tokenizer: the name of each token is its number."""
+    """A conversion of a model in memory.
+
+    It has no tokenizer: the name of each token is its number.
+    """
 
     def __init__(self, model: MarianMTModel, pieces: list[str]):
         self.model = model

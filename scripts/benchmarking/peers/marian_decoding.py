@@ -1,4 +1,6 @@
-"""Beam search by Marian in float32, by threads with a part of the batch each; random weights never prefer EOS."""
+"""Beam search by Marian in float32, by threads with a part of the batch each; random weights never
+prefer EOS.
+"""
 
 import tempfile
 from pathlib import Path
@@ -42,10 +44,16 @@ def prepare(task: Task) -> Prepared:
 
 
 def make_model(folder: Path, task: Task, text: str) -> tuple[str, list[str]]:
-    """Returns the files of a model after one update, which leaves it random, and of its vocabularies."""
+    """Returns the files of a model after one update, which leaves it random, and of its
+    vocabularies.
+    """
     words = ["</s>", "<unk>", *(f"t{number}" for number in range(2, task["vocab_size"]))]
-    vocabulary, corpus, trained = (str(folder / name) for name in ("vocabulary.yml", "text", "trained.npz"))
-    Path(vocabulary).write_text("".join(f'"{word}": {number}\n' for number, word in enumerate(words)))
+    vocabulary, corpus, trained = (
+        str(folder / name) for name in ("vocabulary.yml", "text", "trained.npz")
+    )
+    Path(vocabulary).write_text(
+        "".join(f'"{word}": {number}\n' for number, word in enumerate(words))
+    )
     Path(corpus).write_text(f"{text}\n")
     pymarian.Trainer(
         type="transformer",

@@ -1,7 +1,9 @@
-"""A training step of PyTorch's nn.Transformer, eager or compiled, in float32 or under bfloat16 autocast.
+"""A training step of PyTorch's nn.Transformer, eager or compiled, in float32 or under bfloat16
+autocast.
 
-Dropout has the places of the paper: embeddings and outputs of sub-layers. None on attention weights lets PyTorch use
-its fused attention. The loss skips padding, and the target needs no padding mask, since its padding comes last.
+Dropout has the places of the paper: embeddings and outputs of sub-layers. None on attention weights
+lets PyTorch use its fused attention. The loss skips padding, and the target needs no padding mask,
+since its padding comes last.
 """
 
 import math
@@ -21,7 +23,9 @@ def prepare(task: Task) -> Prepared:
     target = padded(task["target"], task["pad"])
     target_input = padded([[task["bos"], *row[:-1]] for row in task["target"]], task["pad"])
     model = Translation(task).train()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
+    optimizer = torch.optim.Adam(
+        model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True
+    )
     autocast = torch.autocast("cpu", torch.bfloat16, enabled=task["dtype"] == "bfloat16")
     loss_of = torch.compile(model) if task["compile"] else model
 
@@ -36,7 +40,9 @@ def prepare(task: Task) -> Prepared:
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int) -> Tensor:
-    return nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=pad)
+    return nn.utils.rnn.pad_sequence(
+        [torch.tensor(row) for row in rows], batch_first=True, padding_value=pad
+    )
 
 
 class Translation(nn.Module):
@@ -58,7 +64,9 @@ class Translation(nn.Module):
         self.transformer = nn.Transformer(
             width,
             task["num_heads"],
-            custom_encoder=nn.TransformerEncoder(encoder_layer, task["num_layers"], enable_nested_tensor=False),
+            custom_encoder=nn.TransformerEncoder(
+                encoder_layer, task["num_layers"], enable_nested_tensor=False
+            ),
             custom_decoder=nn.TransformerDecoder(decoder_layer, task["num_layers"]),
             batch_first=True,
         )
@@ -66,7 +74,9 @@ class Translation(nn.Module):
         nn.init.normal_(self.embedding.weight, std=width**-0.5)
         longest = max(len(row) for row in (*task["source"], *task["target"]))
         angles = torch.arange(longest)[:, None] / 10_000 ** (torch.arange(0, width, 2) / width)
-        self.register_buffer("positions", torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1))
+        self.register_buffer(
+            "positions", torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
+        )
         self.register_buffer("causal", nn.Transformer.generate_square_subsequent_mask(longest))
 
     def forward(self, source: Tensor, target_input: Tensor, target: Tensor) -> Tensor:
@@ -82,9 +92,14 @@ class Translation(nn.Module):
         )
         logits = functional.linear(outputs, self.embedding.weight)
         return functional.cross_entropy(
-            logits.flatten(0, 1), target.flatten(), ignore_index=self.pad, label_smoothing=self.label_smoothing
+            logits.flatten(0, 1),
+            target.flatten(),
+            ignore_index=self.pad,
+            label_smoothing=self.label_smoothing,
         )
 
     def embed(self, tokens: Tensor) -> Tensor:
         vectors = self.embedding(tokens) * math.sqrt(self.embedding.embedding_dim)
-        return functional.dropout(vectors + self.positions[: tokens.shape[1]], self.rate, self.training)
+        return functional.dropout(
+            vectors + self.positions[: tokens.shape[1]], self.rate, self.training
+        )

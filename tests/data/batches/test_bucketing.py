@@ -1,4 +1,6 @@
-"""The bucket plan: every sentence once, within the token budget and the shapes, with little padding."""
+"""The bucket plan: every sentence once, within the token budget and the shapes, with little
+padding.
+"""
 
 import itertools
 
@@ -31,7 +33,9 @@ def as_lengths(pairs):
     max_buckets=st.integers(1, 12),
     row_multiple=st.integers(1, 8),
 )
-def test_every_sentence_once_within_budget_and_shapes(seed, longest, count, max_buckets, row_multiple):
+def test_every_sentence_once_within_budget_and_shapes(
+    seed, longest, count, max_buckets, row_multiple
+):
     lengths = 1 + np.random.default_rng(seed).integers(0, longest, (count, 2), np.int32)
     config = batch_config(tokens=320, max_buckets=max_buckets, row_multiple=row_multiple)
     buckets = choose_shapes(lengths, config)
@@ -43,7 +47,9 @@ def test_every_sentence_once_within_budget_and_shapes(seed, longest, count, max_
     for random in (np.random.default_rng(seed), None):
         plan = bucketing.plan_epoch(lengths, buckets, random)
         batches = [plan[number] for number in range(len(plan))]
-        assert sorted(np.concatenate([batch.sentences for batch in batches])) == list(range(len(lengths)))
+        assert sorted(np.concatenate([batch.sentences for batch in batches])) == list(
+            range(len(lengths))
+        )
         for batch in batches:
             held = (batch.bucket.source_length, batch.bucket.target_length)
             assert batch.bucket in buckets and 0 < len(batch.sentences) <= batch.bucket.rows
@@ -57,9 +63,13 @@ def test_a_remainder_goes_where_it_is_padded_less():
 
     def batches_of(short, long, buckets=buckets):
         plan = bucketing.plan_epoch(as_lengths([(4, 4)] * short + [(6, 6)] * long), buckets, None)
-        return [(plan[number].bucket.source_length, len(plan[number].sentences)) for number in range(len(plan))]
+        return [
+            (plan[number].bucket.source_length, len(plan[number].sentences))
+            for number in range(len(plan))
+        ]
 
-    # With 6 pairs the batch of 8 positions a row has 4 filler rows, 32 positions; moved up they are padded by 6 x 4.
+    # With 6 pairs the batch of 8 positions a row has 4 filler rows, 32 positions; moved up they are
+    # padded by 6 x 4.
     assert batches_of(16, 8) == [(4, 10), (6, 8), (6, 6)]
     # With 8 pairs it is 2 filler rows, 16 positions, against 8 x 4.
     assert batches_of(18, 8) == [(4, 10), (4, 8), (6, 8)]
@@ -79,7 +89,9 @@ def cheapest_chain(sizes, counts, most, bucket_cost):
 
 
 @given(
-    sides=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 5), st.integers(0, 9)), min_size=1, max_size=7),
+    sides=st.lists(
+        st.tuples(st.integers(0, 5), st.integers(1, 5), st.integers(0, 9)), min_size=1, max_size=7
+    ),
     most=st.integers(1, 4),
     bucket_cost=st.sampled_from([0.5, 40.0]),
 )
@@ -110,17 +122,21 @@ def test_batches_are_random_sentences_of_their_bucket_in_random_order():
     buckets = choose_shapes(lengths, batch_config(tokens=320, row_multiple=1))
     plan = bucketing.plan_epoch(lengths, buckets, np.random.default_rng(0))
     batches = [plan[number] for number in range(len(plan))]
-    assert {(bucket.source_length, bucket.rows) for bucket in buckets} == {(5, 62), (20, 16)}  # 800 in 13 batches: 62
+    # 800 in 13 batches: 62
+    assert {(bucket.source_length, bucket.rows) for bucket in buckets} == {(5, 62), (20, 16)}
     long_ones = [number for number, batch in enumerate(batches) if batch.bucket.source_length == 20]
     assert min(long_ones) < 13 and np.std(np.diff(long_ones)) > 0
     for batch in batches:
-        if len(batch.sentences) > 12:  # the spread of a uniform draw from 800 neighbours is 800 / sqrt(12) = 231
+        # the spread of a uniform draw from 800 neighbours is 800 / sqrt(12) = 231
+        if len(batch.sentences) > 12:
             assert 100 < np.std(batch.sentences) < 350
 
 
 def test_lengths_are_multiples():
     lengths = np.random.default_rng(0).integers(1, 61, (2000, 2)).astype(np.int32)
-    buckets = choose_shapes(np.append(lengths, as_lengths([(3, 70)]), axis=0), batch_config(length_multiple=8))
+    buckets = choose_shapes(
+        np.append(lengths, as_lengths([(3, 70)]), axis=0), batch_config(length_multiple=8)
+    )
     sizes = np.array([(bucket.source_length, bucket.target_length) for bucket in buckets])
     assert (sizes % 8 == 0).all() and sizes[-1].tolist() == [64, 72] and len(buckets) > 4
     assert (assign(lengths, sizes) < len(sizes)).all()

@@ -50,4 +50,6 @@ def test_segments_of_a_planned_batch_are_whole_sentences():
                 target = arrays["target_output"][row][arrays["target_segments"][row] == segment]
                 assert source[-1] == target[-1] == 3
                 pairs.append((source[:-1].tolist(), target[:-1].tolist()))
-    assert sorted(pairs) == sorted((source.tolist(), target.tolist()) for source, target in sentences.pairs)
+    assert sorted(pairs) == sorted(
+        (source.tolist(), target.tolist()) for source, target in sentences.pairs
+    )

@@ -19,7 +19,13 @@ from transformer.support.errors import UserError
 def small_config(**batch):
     config = base.get_config()
     config.data.max_length = 16
-    sizes = {"tokens": 128, "max_buckets": 4, "row_multiple": 2, "length_multiple": 1, "packed_length": 32}
+    sizes = {
+        "tokens": 128,
+        "max_buckets": 4,
+        "row_multiple": 2,
+        "length_multiple": 1,
+        "packed_length": 32,
+    }
     config.batch.update(sizes | batch)
     return config
 
@@ -66,7 +72,9 @@ def test_an_order_is_a_function_of_seed_epoch_and_rollbacks(plan):
     def order(seed, epoch, num_rollbacks):
         config.seed = seed
         with open_loader(sentences, config, Position(epoch, 0, num_rollbacks)) as batches:
-            return str([batches.plan[number].sentences.tolist() for number in range(len(batches.plan))])
+            return str(
+                [batches.plan[number].sentences.tolist() for number in range(len(batches.plan))]
+            )
 
     assert order(0, 0, 0) == order(0, 0, 0)
     assert len({order(0, 0, 0), order(1, 0, 0), order(0, 1, 0), order(0, 0, 1)}) == 4
@@ -95,7 +103,10 @@ def test_a_late_start_reads_as_little_as_an_early_one(plan):
             _, _, stats = next(batches)
         # Both sides of that batch, and of the one ahead.
         assert sentences.made.count(stats.sentences) >= 2 and len(sentences.made) <= 4
-        assert start.epoch in sentences.epochs and sentences.epochs <= {start.epoch, start.epoch + 1}
+        assert start.epoch in sentences.epochs and sentences.epochs <= {
+            start.epoch,
+            start.epoch + 1,
+        }
 
 
 @pytest.mark.parametrize("plan", ["buckets", "packed"])
@@ -104,10 +115,14 @@ def test_an_epoch_holds_every_sentence_once(plan):
     for epoch in (0, 7):
         with open_loader(sentences, config, Position(epoch, 0)) as batches:
             parts = list(itertools.islice(batches, len(batches.plan)))
-            shapes = {(arrays["source"].shape, arrays["target_input"].shape) for _, arrays, _ in parts}
+            shapes = {
+                (arrays["source"].shape, arrays["target_input"].shape) for _, arrays, _ in parts
+            }
             assert len(shapes) <= len(batches.buckets) <= (4 if plan == "buckets" else 1)
         tokens = np.concatenate([np.ravel(arrays["source"]) for _, arrays, _ in parts])
-        assert sorted(tokens[tokens > 3]) == sorted(np.concatenate([source for source, _ in sentences.pairs]))
+        assert sorted(tokens[tokens > 3]) == sorted(
+            np.concatenate([source for source, _ in sentences.pairs])
+        )
         assert sum(stats.sentences for _, _, stats in parts) == np.count_nonzero(tokens == 3) == 150
         assert sum(stats.source_tokens for _, _, stats in parts) == sentences.lengths[:, 0].sum()
         assert sum(stats.target_tokens for _, _, stats in parts) == sentences.lengths[:, 1].sum()
@@ -129,7 +144,8 @@ def test_batches_are_prepared_ahead_and_waiting_is_measured():
         time.sleep(1.2)
         before = batches.data_wait_seconds
         taken(batches, 3)
-        assert batches.data_wait_seconds - before < 0.1  # of at least 0.3 seconds that preparing them took
+        # of at least 0.3 seconds that preparing them took
+        assert batches.data_wait_seconds - before < 0.1
 
 
 def test_background_errors_reach_the_caller():
@@ -165,7 +181,9 @@ def test_closing_waits_for_the_batches_that_have_begun():
             ended.append(side)
             return super().tokens(side, pairs)
 
-    with open_loader(Slow(random_sentences(120, longest=12).pairs), small_config(), Position(0, 0)) as batches:
+    with open_loader(
+        Slow(random_sentences(120, longest=12).pairs), small_config(), Position(0, 0)
+    ) as batches:
         taken(batches, 2)
         time.sleep(0.05)  # the batch ahead begins
     assert len(begun) == len(ended) > 2
@@ -216,8 +234,11 @@ def test_held_out_batches_have_at_most_four_shapes_with_little_padding():
     assert len({batch.bucket for batch in batches}) <= 4
     for batch in batches:
         assert len(batch.sentences) <= batch.bucket.rows
-        assert sizes[batch.sentences].max() < min(batch.bucket.source_length, batch.bucket.target_length)
-    # Four equal intervals pad lengths uniform up to L to 5 L / 8, whose mean is L / 2. Filler rows come on top.
+        assert sizes[batch.sentences].max() < min(
+            batch.bucket.source_length, batch.bucket.target_length
+        )
+    # Four equal intervals pad lengths uniform up to L to 5 L / 8, whose mean is L / 2. Filler rows
+    # come on top.
     assert sum(batch.bucket.positions for batch in batches) < 1.3 * 2 * (sizes + 1).sum()
 
 

@@ -13,7 +13,9 @@ from transformer.data.batches.epoch_plan import Bucket
 
 def row_shape(tokens, packed_length, row_multiple):
     batch = {"tokens": tokens, "packed_length": packed_length, "row_multiple": row_multiple}
-    (bucket,) = packing.choose_shapes(random_sentences(1, longest=2).lengths, ml_collections.FrozenConfigDict(batch))
+    (bucket,) = packing.choose_shapes(
+        random_sentences(1, longest=2).lengths, ml_collections.FrozenConfigDict(batch)
+    )
     return bucket
 
 
@@ -32,19 +34,28 @@ def test_every_sentence_once_in_rows_that_hold_it(seed, longest, count, chunk):
         patch.setattr(packing, "CHUNK", chunk)
         plan = packing.plan_epoch(lengths, (bucket,), np.random.default_rng(seed))
     batches = [plan[number] for number in range(len(plan))]
-    assert sorted(np.concatenate([batch.sentences for batch in batches])) == list(range(len(lengths)))
+    assert sorted(np.concatenate([batch.sentences for batch in batches])) == list(
+        range(len(lengths))
+    )
     for batch in batches:
-        assert len(batch.sentences) and (np.diff(batch.rows) >= 0).all() and batch.rows.max() < bucket.rows
+        assert (
+            len(batch.sentences)
+            and (np.diff(batch.rows) >= 0).all()
+            and batch.rows.max() < bucket.rows
+        )
         filled = np.zeros((bucket.rows, 2), int)
         np.add.at(filled, batch.rows, lengths[batch.sentences])
         assert filled.max() <= 32
     assert plan.padding_fraction == pytest.approx(1 - lengths.sum() / (len(batches) * 4 * 64))
 
 
-# Multi30k once is too small for the base config's batches of 96 rows of 256. Its 476,047 target tokens need at least
-# 1,860 rows, which are 19.4 batches, so there are 20. They hold 455,364 source tokens too: the padding is at least
-# 1 - 931,411 / (20 x 96 x 512) = 5.25 %, which the plan reaches.
-@pytest.mark.parametrize("tokens, packed_length, times", [(4096, 256, 1), (8192, 512, 1), (25_000, 256, 4)])
+# Multi30k once is too small for the base config's batches of 96 rows of 256. Its 476,047 target
+# tokens need at least 1,860 rows, which are 19.4 batches, so there are 20. They hold 455,364 source
+# tokens too: the padding is at least 1 - 931,411 / (20 x 96 x 512) = 5.25 %, which the plan
+# reaches.
+@pytest.mark.parametrize(
+    "tokens, packed_length, times", [(4096, 256, 1), (8192, 512, 1), (25_000, 256, 4)]
+)
 def test_padding_on_captions(multi30k, tokens, packed_length, times):
     lengths = np.tile(caption_lengths(multi30k), (times, 1))
     bucket = row_shape(tokens, packed_length, row_multiple=8)
@@ -55,13 +66,21 @@ def test_padding_on_captions(multi30k, tokens, packed_length, times):
 def test_batches_are_random_sentences_in_random_order():
     lengths = random_sentences(6000, longest=12).lengths
     bucket = row_shape(tokens=320, packed_length=32, row_multiple=2)
-    plans = [packing.plan_epoch(lengths, (bucket,), np.random.default_rng(seed)) for seed in (0, 0, 1)]
-    first, same, different = ([plan[number].sentences.tolist() for number in range(len(plan))] for plan in plans)
+    plans = [
+        packing.plan_epoch(lengths, (bucket,), np.random.default_rng(seed)) for seed in (0, 0, 1)
+    ]
+    first, same, different = (
+        [plan[number].sentences.tolist() for number in range(len(plan))] for plan in plans
+    )
     assert first == same and first != different
-    # Indices of a uniform draw spread by 6000 / sqrt(12) = 1,732; their mean over 20 or more by at most 390.
+    # Indices of a uniform draw spread by 6000 / sqrt(12) = 1,732; their mean over 20 or more by at
+    # most 390.
     for sentences in first:
-        assert len(sentences) < 20 or (1000 < np.std(sentences) < 2500 and 1400 < np.mean(sentences) < 4600)
-    # Batches of few, long sentences, and of those that fit in no row before, are anywhere in the epoch.
+        assert len(sentences) < 20 or (
+            1000 < np.std(sentences) < 2500 and 1400 < np.mean(sentences) < 4600
+        )
+    # Batches of few, long sentences, and of those that fit in no row before, are anywhere in the
+    # epoch.
     sizes = np.array([len(sentences) for sentences in first])
     assert abs(np.corrcoef(np.arange(len(sizes)), sizes)[0, 1]) < 0.25
     # Sentences of one length meet others in another epoch.

@@ -13,7 +13,9 @@ from transformer.data.tokenizers import tokenizer
 from transformer.support import workers
 from transformer.support.errors import UserError
 
-PAIRS = [(f"number {number} of a few", f"Zahl {number} von einigen wenigen") for number in range(300)]
+PAIRS = [
+    (f"number {number} of a few", f"Zahl {number} von einigen wenigen") for number in range(300)
+]
 
 
 @pytest.fixture
@@ -65,10 +67,16 @@ def test_sentences_are_restored_in_order(config, prepared, tmp_path):
     assert len(train) == 300
     assert decoded(train, made) == PAIRS
     assert train.lengths.dtype == np.int32 and isinstance(train.lengths, np.memmap)
-    assert train.lengths.tolist() == [[len(source) + 1, len(target) + 1] for source, target in content(train)]
+    assert train.lengths.tolist() == [
+        [len(source) + 1, len(target) + 1] for source, target in content(train)
+    ]
     assert train.report["kept"] == 300 and not any(train.report["dropped"].values())
     epoch = train.epoch(3, 0)
-    assert epoch.numbers is None and epoch.draw is None and np.array_equal(epoch.lengths, train.lengths)
+    assert (
+        epoch.numbers is None
+        and epoch.draw is None
+        and np.array_equal(epoch.lengths, train.lengths)
+    )
 
 
 @pytest.mark.usefixtures("short_chunks")
@@ -85,7 +93,16 @@ def test_workers_and_compression_do_not_change_the_corpus(config, prepared, tmp_
 def test_cleaning_drops_and_counts_pairs_by_reason(config, prepared, tmp_path):
     good = PAIRS[:30]
     long, lopsided = ("number " * 100, "Zahl " * 100), ("number", "Zahl von einigen wenigen")
-    lines = [*good, ("", "Zahl"), ("number", " \t"), long, lopsided, good[3], good[3], *PAIRS[30:60]]
+    lines = [
+        *good,
+        ("", "Zahl"),
+        ("number", " \t"),
+        long,
+        lopsided,
+        good[3],
+        good[3],
+        *PAIRS[30:60],
+    ]
     write_pairs(tmp_path, "dirty", lines)
     with (tmp_path / "dirty.en").open("ab") as file:
         file.write(b"number \xff\n")
@@ -102,7 +119,11 @@ def test_cleaning_drops_and_counts_pairs_by_reason(config, prepared, tmp_path):
 
 
 def test_held_out_pairs_are_kept_at_any_length(config, prepared, tmp_path):
-    write_pairs(tmp_path, "valid", [("number " * 100, "Zahl"), ("", "Zahl"), ("number", "Zahl"), ("number", "Zahl")])
+    write_pairs(
+        tmp_path,
+        "valid",
+        [("number " * 100, "Zahl"), ("", "Zahl"), ("number", "Zahl"), ("number", "Zahl")],
+    )
     config.data.max_length, config.data.deduplicate = 20, True
     valid = prepared("valid")
     assert len(valid) == 3 and valid.lengths[0, 0] > 100
@@ -116,7 +137,9 @@ def test_held_out_pairs_must_be_utf8(prepared, tmp_path):
         prepared("valid")
 
 
-def test_a_corpus_is_encoded_again_only_if_its_inputs_change(config, prepared, tmp_path, monkeypatch):
+def test_a_corpus_is_encoded_again_only_if_its_inputs_change(
+    config, prepared, tmp_path, monkeypatch
+):
     first = content(prepared())
     with monkeypatch.context() as patch:
         patch.setattr(encoding, "encode", lambda *_: pytest.fail("encoded again"))
@@ -133,7 +156,9 @@ def test_a_corpus_is_encoded_again_only_if_its_inputs_change(config, prepared, t
 
 def test_a_corpus_without_pairs_is_refused_with_the_counts(config, prepared, tmp_path):
     config.data.max_length = 3
-    with pytest.raises(UserError, match=r"no pair is left of 300; .*300 longer than data\.max_length"):
+    with pytest.raises(
+        UserError, match=r"no pair is left of 300; .*300 longer than data\.max_length"
+    ):
         prepared()
     assert not folders(tmp_path)
 
@@ -171,7 +196,9 @@ print(len(made), int(made.lengths.sum()), flush=True)
 
 def start(tmp_path, pause):
     return subprocess.Popen(
-        [sys.executable, "-c", PREPARE, str(tmp_path), str(pause)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", PREPARE, str(tmp_path), str(pause)],
+        stdout=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -195,11 +222,16 @@ def test_a_killed_preparation_is_repeated(config, prepared, tmp_path):
 def test_held_out_pairs_are_never_sampled(config, prepared):
     config.tokenizer.subword_sampling = 0.2
     valid = prepared("valid")
-    assert valid.epoch(1, 5).draw is None and prepared().epoch(1, 5).lengths.sum() > prepared().lengths.sum()
+    assert (
+        valid.epoch(1, 5).draw is None
+        and prepared().epoch(1, 5).lengths.sum() > prepared().lengths.sum()
+    )
 
 
 @pytest.mark.parametrize(("vocab_size", "dtype"), [(65_536, np.uint16), (65_537, np.int32)])
-def test_tokens_are_stored_in_the_smallest_type_that_holds_the_vocabulary(config, tmp_path, vocab_size, dtype):
+def test_tokens_are_stored_in_the_smallest_type_that_holds_the_vocabulary(
+    config, tmp_path, vocab_size, dtype
+):
     largest = vocab_size - 5
     config.data.source, config.data.train_split = "ids", "large"
     config.tokenizer.kind, config.tokenizer.vocab_size = "ids", vocab_size
@@ -232,7 +264,10 @@ def test_a_truncated_file_of_a_corpus_is_refused(prepared, tmp_path):
     prepared()
     (folder,) = folders(tmp_path)
     (folder / "tokens").write_bytes((folder / "tokens").read_bytes()[:-1])
-    with pytest.raises(UserError, match=r"damaged \(ValueError: tokens has \d+ bytes of \d+\); delete .*/test-train-"):
+    with pytest.raises(
+        UserError,
+        match=r"damaged \(ValueError: tokens has \d+ bytes of \d+\); delete .*/test-train-",
+    ):
         prepared()
     (folder / "corpus.json").write_text("{")
     with pytest.raises(UserError, match=r"corpus\.json: damaged .*; delete .*/test-train-"):
@@ -241,9 +276,15 @@ def test_a_truncated_file_of_a_corpus_is_refused(prepared, tmp_path):
 
 def test_text_that_the_vocabulary_loses_is_counted_with_an_example(config, prepared, tmp_path):
     config.data.train_split = "lossy"
-    write_pairs(tmp_path, "lossy", [("number 犬犬", "Zahl  1"), ("number", "Zahl ①"), ("number 1", "Zahl")])
+    write_pairs(
+        tmp_path, "lossy", [("number 犬犬", "Zahl  1"), ("number", "Zahl ①"), ("number 1", "Zahl")]
+    )
     (source, unknown), (target, changed) = prepared().report["losses"]
-    assert source["unknown"] == 2 and source["characters"] == 8 + 6 + 7 and unknown == {"unknown": "number 犬犬"}
+    assert (
+        source["unknown"] == 2
+        and source["characters"] == 8 + 6 + 7
+        and unknown == {"unknown": "number 犬犬"}
+    )
     assert target["changed"] == 1 and target["lines"] == 3 and changed == {"changed": "Zahl ①"}
 
 

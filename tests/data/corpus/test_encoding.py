@@ -28,7 +28,9 @@ def test_a_tag_is_no_part_of_the_text_but_takes_room():
     assert encoding.drop_reason([5, 2], RULES, tag_length=2) is None
     assert encoding.drop_reason([8, 2], RULES, tag_length=2) == "length_ratio"
     assert encoding.drop_reason([10, 8], RULES, tag_length=2) == "too_long"
-    assert {encoding.drop_reason([length, 3], RULES, tag_length=2) for length in (0, 2)} == {"empty"}
+    assert {encoding.drop_reason([length, 3], RULES, tag_length=2) for length in (0, 2)} == {
+        "empty"
+    }
 
 
 def test_a_ratio_of_zero_means_no_limit():

@@ -1,4 +1,6 @@
-"""Epochs of mixtures: which pairs they read, the tags of sources, and batches that are functions of their number."""
+"""Epochs of mixtures: which pairs they read, the tags of sources, and batches that are functions of
+their number.
+"""
 
 import itertools
 from collections import Counter
@@ -25,7 +27,10 @@ NEWS = [(f"news {number} today", f"Nachricht {number} heute") for number in rang
 TALKS = [(f"talk {number}", f"Rede {number}") for number in range(20)]
 
 
-@given(st.lists(st.tuples(st.integers(1, 40), st.floats(0.05, 3.0)), min_size=1, max_size=4), st.integers(0, 2**32 - 1))
+@given(
+    st.lists(st.tuples(st.integers(1, 40), st.floats(0.05, 3.0)), min_size=1, max_size=4),
+    st.integers(0, 2**32 - 1),
+)
 def test_all_pairs_of_a_part_are_read_equally_often(parts, seed):
     counts, weights = zip(*parts, strict=True)
     epochs = 30
@@ -48,7 +53,11 @@ def test_all_pairs_of_a_part_are_read_equally_often(parts, seed):
 def test_epochs_draw_different_pairs_and_the_same_ones_again():
     half = [pairs_of_epoch([100], [0.5], 7, epoch).tolist() for epoch in (0, 1, 2)]
     assert not set(half[0]) & set(half[1]) and half[0] != half[2]
-    assert pairs_of_epoch([100], [0.5], 7, 1).tolist() == half[1] != pairs_of_epoch([100], [0.5], 8, 1).tolist()
+    assert (
+        pairs_of_epoch([100], [0.5], 7, 1).tolist()
+        == half[1]
+        != pairs_of_epoch([100], [0.5], 8, 1).tolist()
+    )
 
 
 def test_a_temperature_draws_by_the_root_of_the_size():
@@ -56,7 +65,8 @@ def test_a_temperature_draws_by_the_root_of_the_size():
         corpora = tuple(ListedCorpus("", None, weight, {}) for weight in weights)
         return MixedSource(corpora, (), temperature).weigh([900, 100])
 
-    assert weigh([1.0, 1.0], 2.0) == [1.0, pytest.approx(3.0)]  # 900 and 300 pairs, as sqrt(900) to sqrt(100)
+    # 900 and 300 pairs, as sqrt(900) to sqrt(100)
+    assert weigh([1.0, 1.0], 2.0) == [1.0, pytest.approx(3.0)]
     assert weigh([1.0, 2.0], 1.0) == [1.0, 2.0]
     assert weigh([1.0, 1.0], 2.0**30)[1] * 100 == pytest.approx(900)
 
@@ -68,7 +78,9 @@ def test_a_vocabulary_is_trained_on_what_an_epoch_reads(config, limit, expected)
     counts = Counter(source.split()[0] for source, _ in pairs)
     assert (counts["news"], counts["talk"]) == expected
     if limit == 1000:
-        assert sorted(Counter(pair for pair in pairs if pair in TALKS).values()) == [2] * 10 + [3] * 10
+        assert (
+            sorted(Counter(pair for pair in pairs if pair in TALKS).values()) == [2] * 10 + [3] * 10
+        )
 
 
 @pytest.fixture
@@ -92,9 +104,13 @@ def prepare(config, tmp_path):
 def test_the_settings_of_a_validation_set_leave_the_others_as_they_are():
     config = multi30k_both.get_config()
     languages = {
-        name: (each.data.source_language, each.data.target_language) for name, each in held_out_sets(config).items()
+        name: (each.data.source_language, each.data.target_language)
+        for name, each in held_out_sets(config).items()
     }
-    assert languages == {"": ("en", "de"), "de-en": ("de", "en")} and config.data.source_language == "en"
+    assert (
+        languages == {"": ("en", "de"), "de-en": ("de", "en")}
+        and config.data.source_language == "en"
+    )
 
 
 def test_pairs_to_translate_are_not_those_of_a_mixture(config):
@@ -103,12 +119,16 @@ def test_pairs_to_translate_are_not_those_of_a_mixture(config):
     assert len(read_pairs(config.data, "valid")[0]) == 5
 
 
-def test_the_parts_follow_each_other_and_a_tag_is_one_token_of_each_source(config, tmp_path, monkeypatch):
+def test_the_parts_follow_each_other_and_a_tag_is_one_token_of_each_source(
+    config, tmp_path, monkeypatch
+):
     monkeypatch.setattr(encoding, "_CHUNK", 7)
     made, train = prepare(config, tmp_path)
     assert train.report["parts"] == [60, 20] and train.weights == [1.0, 2.5]
     pieces = made.source.pieces
-    sources = [[pieces[token] for token in train.sentences(0, np.array([pair]))[0]] for pair in (0, 59, 60)]
+    sources = [
+        [pieces[token] for token in train.sentences(0, np.array([pair]))[0]] for pair in (0, 59, 60)
+    ]
     assert [source.count("<news>") for source in sources] == [1, 1, 0]
     texts = made.source.decode(train.sentences(0, np.array([3, 62])))
     assert texts == ["<news> news 3 today", "talk 2"]
@@ -134,7 +154,10 @@ def test_dropped_pairs_are_not_counted(config, tmp_path):
 def test_a_tag_that_the_vocabulary_lacks_is_refused(config, tmp_path):
     prepare(config, tmp_path)
     config.data.mixture = ("train_split=news source_tag=<talk>",)
-    with pytest.raises(UserError, match="<talk>: the vocabulary has no such token .*; set .*init_vocabulary=own, or"):
+    with pytest.raises(
+        UserError,
+        match="<talk>: the vocabulary has no such token .*; set .*init_vocabulary=own, or",
+    ):
         prepare(config, tmp_path)
 
 
@@ -150,7 +173,10 @@ def test_a_corpus_whose_pairs_all_repeat_others_is_refused(config, tmp_path):
 def test_weights_of_documents_may_have_a_line_for_each_blank_line(config, tmp_path):
     write_pairs(tmp_path, "talks", [TALKS[0], ("", ""), *TALKS[1:3]])
     config.data.context = 1
-    config.data.mixture = ("train_split=news", f"train_split=talks pair_weights={tmp_path / 'weights.txt'}")
+    config.data.mixture = (
+        "train_split=news",
+        f"train_split=talks pair_weights={tmp_path / 'weights.txt'}",
+    )
     for lines in (["0.5", "9", "2", "3"], ["0.5", "", "2", "3"], ["0.5", "2", "3"]):
         write(tmp_path / "weights.txt", lines)
         _, train = prepare(config, tmp_path)
@@ -163,7 +189,10 @@ def test_weights_of_documents_may_have_a_line_for_each_blank_line(config, tmp_pa
 def test_languages_are_in_the_tag_of_each_direction(config, tmp_path):
     write_pairs(tmp_path, "news", [pair[::-1] for pair in NEWS], languages=("de", "fr"))
     config.data.source_tag = ">>{target_language}<<"
-    config.data.mixture = ("train_split=news", "label=back train_split=news source_language=de target_language=fr")
+    config.data.mixture = (
+        "train_split=news",
+        "label=back train_split=news source_language=de target_language=fr",
+    )
     made, train = prepare(config, tmp_path)
     assert made.source_tag == ">>de<<"
     texts = made.source.decode(train.sentences(0, np.array([7, 67])))
@@ -176,17 +205,30 @@ def test_languages_are_in_the_tag_of_each_direction(config, tmp_path):
 @pytest.mark.parametrize("plan", ["buckets", "packed"])
 def test_each_target_token_has_the_weight_of_its_pair(config, tmp_path, plan):
     config.batch.plan, config.batch.packed_length, config.tokenizer.subword_sampling = plan, 48, 0.1
-    write_pairs(tmp_path, "talks", [TALKS[0], ("", "leer"), TALKS[0], *TALKS[1:]])  # of which two are dropped
+    # of which two are dropped
+    write_pairs(tmp_path, "talks", [TALKS[0], ("", "leer"), TALKS[0], *TALKS[1:]])
     write(tmp_path / "weights.txt", [0.5, 9, 9, *(number / 4 for number in range(1, 20))])
     config.data.deduplicate = True
-    config.data.mixture = ("train_split=news", f"train_split=talks weight=2 pair_weights={tmp_path / 'weights.txt'}")
+    config.data.mixture = (
+        "train_split=news",
+        f"train_split=talks weight=2 pair_weights={tmp_path / 'weights.txt'}",
+    )
     made, train = prepare(config, tmp_path)
-    assert train.annotations(np.array([0, 59, 60, 61, 79])).weights.tolist() == [1, 1, 0.5, 0.25, 19 / 4]
+    assert train.annotations(np.array([0, 59, 60, 61, 79])).weights.tolist() == [
+        1,
+        1,
+        0.5,
+        0.25,
+        19 / 4,
+    ]
     with Loader(train, config, Position(0, 0), one_device()) as batches:
         _, arrays, _ = next(batches)
     weights, targets = np.asarray(arrays["target_weights"]), np.asarray(arrays["target_output"])
     assert weights.dtype == np.float32 and ((weights > 0) == (targets != 0)).all()
-    texts = {text: weight for (_, text), weight in zip(TALKS, [0.5, *(n / 4 for n in range(1, 20))], strict=True)}
+    texts = {
+        text: weight
+        for (_, text), weight in zip(TALKS, [0.5, *(n / 4 for n in range(1, 20))], strict=True)
+    }
     found = Counter()
     for row, row_weights in zip(targets, weights, strict=True):
         ends = np.flatnonzero(row == EOS)
@@ -202,7 +244,11 @@ def test_each_target_token_has_the_weight_of_its_pair(config, tmp_path, plan):
 @pytest.mark.parametrize("plan", ["buckets", "packed"])
 @pytest.mark.parametrize("sampling", [0.0, 0.2])
 def test_batches_are_pure_functions_of_their_number(config, tmp_path, plan, sampling):
-    config.batch.plan, config.batch.packed_length, config.tokenizer.subword_sampling = plan, 48, sampling
+    config.batch.plan, config.batch.packed_length, config.tokenizer.subword_sampling = (
+        plan,
+        48,
+        sampling,
+    )
     made, train = prepare(config, tmp_path)
 
     def taken(start, count):
@@ -216,7 +262,11 @@ def test_batches_are_pure_functions_of_their_number(config, tmp_path, plan, samp
     assert straight[-1][0].epoch >= 3
     for done in (1, 10, 20):
         assert taken(straight[done - 1][0], 30 - done) == straight[done:]
-    first = [entry for entry in straight if entry[0].epoch == 0 or (entry[0].epoch, entry[0].batch) == (1, 0)]
+    first = [
+        entry
+        for entry in straight
+        if entry[0].epoch == 0 or (entry[0].epoch, entry[0].batch) == (1, 0)
+    ]
     assert sum(stats.sentences for _, _, stats in first) == 110
     if not sampling:
         counted = [int(np.count_nonzero(arrays["target_output"])) for _, arrays, _ in straight]
@@ -228,12 +278,18 @@ def test_batches_are_pure_functions_of_their_number(config, tmp_path, plan, samp
     [
         (("train_split=news", "train_split=absent"), "absent.en"),
         (("train_split=news weight=0",), "corpus 1: weight must be a number above 0"),
-        (("train_split=news", "train_split=talks weight=-1"), "corpus 2: weight must be a number above 0"),
+        (
+            ("train_split=news", "train_split=talks weight=-1"),
+            "corpus 2: weight must be a number above 0",
+        ),
         (("train_split=news weight=much",), "corpus 1: weight must be a number"),
         (("train_split=news", "train_split=news"), "called news"),
         (("train_split=news wait=2",), "'wait' must be KEY=VALUE"),
         (("news",), "'news' must be KEY=VALUE"),
-        (("train_split=news source_tag='two words'",), "source_tag=two words must be one word, or empty"),
+        (
+            ("train_split=news source_tag='two words'",),
+            "source_tag=two words must be one word, or empty",
+        ),
         (("train_split='news",), "open quotation mark"),
         (("train_split=news", "train_split=talks weight=0.01"), "less than one pair of talks"),
         (("train_split=news source=txt",), "source=txt must be one of tfds, text"),
@@ -242,12 +298,24 @@ def test_batches_are_pure_functions_of_their_number(config, tmp_path, plan, samp
         (("train_split=news weight=2 weight=3",), "weight is given twice"),
         (("train_split=news source_tag={tongue}",), "source_tag={tongue} must be one word"),
         (("train_split=news pair_weights=absent.txt",), "absent.txt"),
-        (("train_split=news", "train_split=talks pair_weights={folder}/few.txt"), "has 2 lines for 20 pairs"),
-        (("train_split=news", "train_split=talks pair_weights={folder}/bad.txt"), "bad.txt, line 3: 'x' must be a num"),
-        (("train_split=news alignments=absent.txt",), "alignments=absent.txt of news is no file"),
-        (("train_split=news alignments={folder}/bad.txt source_tag=<a>",), "the words of alignments have no tag"),
         (
-            ("train_split=news pair_weights={folder}/zeros.txt", "train_split=talks pair_weights={folder}/zero.txt"),
+            ("train_split=news", "train_split=talks pair_weights={folder}/few.txt"),
+            "has 2 lines for 20 pairs",
+        ),
+        (
+            ("train_split=news", "train_split=talks pair_weights={folder}/bad.txt"),
+            "bad.txt, line 3: 'x' must be a num",
+        ),
+        (("train_split=news alignments=absent.txt",), "alignments=absent.txt of news is no file"),
+        (
+            ("train_split=news alignments={folder}/bad.txt source_tag=<a>",),
+            "the words of alignments have no tag",
+        ),
+        (
+            (
+                "train_split=news pair_weights={folder}/zeros.txt",
+                "train_split=talks pair_weights={folder}/zero.txt",
+            ),
             "all pair_weights are 0; correct the files",
         ),
         (("train_split=news", "train_split=empty"), "no pair of empty is left"),
@@ -269,7 +337,10 @@ def test_a_wrong_mixture_is_one_line(config, tmp_path, mixture, part):
 
 def test_a_corpus_whose_weights_are_all_zero_is_a_warning(config, tmp_path, caplog):
     write(tmp_path / "zero.txt", [0] * 20)
-    config.data.mixture = ("train_split=news", f"train_split=talks pair_weights={tmp_path / 'zero.txt'}")
+    config.data.mixture = (
+        "train_split=news",
+        f"train_split=talks pair_weights={tmp_path / 'zero.txt'}",
+    )
     prepare(config, tmp_path)
     assert "All pair_weights of talks are 0: nothing is learned from it." in caplog.text
 

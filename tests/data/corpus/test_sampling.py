@@ -1,4 +1,6 @@
-"""Subword sampling in batches: functions of seed, epoch and sentence, within the lengths that plans reserve."""
+"""Subword sampling in batches: functions of seed, epoch and sentence, within the lengths that plans
+reserve.
+"""
 
 import itertools
 import threading
@@ -15,7 +17,9 @@ from transformer.data.corpus.epoch import mix
 from transformer.data.tokenizers import tokenizer
 from transformer.support.special_tokens import EOS
 
-PAIRS = [(f"number {number} of a few", f"Zahl {number} von einigen wenigen") for number in range(300)]
+PAIRS = [
+    (f"number {number} of a few", f"Zahl {number} von einigen wenigen") for number in range(300)
+]
 
 
 @pytest.fixture
@@ -25,7 +29,9 @@ def config(tmp_path):
     config = text_config(tmp_path, tmp_path / "cache")
     config.tokenizer.update({"vocab_size": 60, "subword_sampling": 0.1})
     config.data.max_length = 64
-    config.batch.update({"tokens": 256, "row_multiple": 2, "length_multiple": 1, "packed_length": 64})
+    config.batch.update(
+        {"tokens": 256, "row_multiple": 2, "length_multiple": 1, "packed_length": 64}
+    )
     return config
 
 
@@ -44,12 +50,18 @@ def test_samples_are_functions_of_seed_epoch_side_and_sentence(config, made):
     first = drawn(train.epoch(1, 5), 0, pairs)
     assert made.source.decode([tokens[:-1] for tokens in first]) == [source for source, _ in PAIRS]
     assert all(tokens[-1] == EOS for tokens in first)
-    again, shuffled = corpus.prepare(config, made, "train").epoch(1, 5), np.random.default_rng(0).permutation(300)
+    again, shuffled = (
+        corpus.prepare(config, made, "train").epoch(1, 5),
+        np.random.default_rng(0).permutation(300),
+    )
     assert drawn(again, 0, shuffled) == [first[index] for index in shuffled]
     for epoch in (train.epoch(2, 5), train.epoch(1, 6)):
         assert sum(a != b for a, b in zip(first, drawn(epoch, 0, pairs), strict=True)) > 200
     samples = [None] * 3
-    threads = [threading.Thread(target=lambda i=i: samples.__setitem__(i, drawn(again, 0, pairs))) for i in range(3)]
+    threads = [
+        threading.Thread(target=lambda i=i: samples.__setitem__(i, drawn(again, 0, pairs)))
+        for i in range(3)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -84,9 +96,14 @@ def test_a_sample_that_does_not_fit_is_drawn_again(config, made):
     epoch = train.epoch(1, 5)
     lengths = epoch.sequences(0, pairs)[1]
     fit = free <= epoch.lengths[:, 0]
-    assert 0.7 < fit.mean() < 0.99  # one standard deviation above the mean: 0.84 in a normal distribution
+    # one standard deviation above the mean: 0.84 in a normal distribution
+    assert 0.7 < fit.mean() < 0.99
     assert (lengths[fit] == free[fit]).all()
-    assert 0.9 < np.mean(lengths[~fit] / train.lengths[~fit, 0]) < np.mean(free[~fit] / train.lengths[~fit, 0])
+    assert (
+        0.9
+        < np.mean(lengths[~fit] / train.lengths[~fit, 0])
+        < np.mean(free[~fit] / train.lengths[~fit, 0])
+    )
 
 
 @pytest.mark.slow
@@ -122,7 +139,11 @@ def test_no_array_of_a_corpus_or_epoch_is_in_private_memory(config, made):
 def test_a_side_that_pairs_do_not_have_stays_empty(config, tmp_path):
     config.data.target_language = ""
     train = corpus.prepare(config, tokenizer.prepare(config, tmp_path / "workdir"), "train")
-    assert train.epoch(0, 0).lengths.min(axis=0).tolist()[1] == train.epoch(0, 0).lengths[:, 1].max() == 0
+    assert (
+        train.epoch(0, 0).lengths.min(axis=0).tolist()[1]
+        == train.epoch(0, 0).lengths[:, 1].max()
+        == 0
+    )
 
 
 def test_one_value_is_hashed_as_in_the_reference_implementation():

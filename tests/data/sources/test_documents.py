@@ -8,7 +8,15 @@ from transformer.data.corpus import corpus
 from transformer.data.sources.source import open_source, read_pairs
 from transformer.data.tokenizers import tokenizer
 
-PAIRS = [("a 1", "A 1"), ("b 2", "B 2"), ("c 3", "C 3"), ("", ""), ("d 4", "D 4"), ("\u3000", "\xa0"), ("", "")]
+PAIRS = [
+    ("a 1", "A 1"),
+    ("b 2", "B 2"),
+    ("c 3", "C 3"),
+    ("", ""),
+    ("d 4", "D 4"),
+    ("\u3000", "\xa0"),
+    ("", ""),
+]
 PAIRS += [("e 5", "E 5"), ("f 6", "F 6")]
 
 
@@ -45,7 +53,9 @@ def test_the_separator_is_one_token_and_the_cache_knows_the_context(config, tmp_
     assert "<sep>" in made.source.pieces
     train = corpus.prepare(config, made, "train")
     assert len(train) == 6 and not any(train.report["dropped"].values())
-    assert [made.source.pieces[token] for token in train.sentences(0, np.array([1]))[0]].count("<sep>") == 1
+    assert [made.source.pieces[token] for token in train.sentences(0, np.array([1]))[0]].count(
+        "<sep>"
+    ) == 1
     config.data.context = 2
     assert corpus.prepare(config, made, "train").report["digest"] != train.report["digest"]
 
@@ -60,7 +70,11 @@ def test_documents_are_counted_and_a_single_one_is_a_warning(config, tmp_path, c
         corpus.prepare(config, made, "train")
         messages = {record.message.replace(str(tmp_path), ""): record for record in caplog.records}
         ((message, logged),) = [item for item in messages.items() if "document" in item[0]]
-        said = "train.de: 3 documents" if blank else "train.de: no blank line divides it, so it is one document"
+        said = (
+            "train.de: 3 documents"
+            if blank
+            else "train.de: no blank line divides it, so it is one document"
+        )
         assert said in message and logged.levelname == ("INFO" if blank else "WARNING")
     caplog.clear()
     config.data.context = 0

@@ -23,7 +23,9 @@ def data(tmp_path):
     triples = []
     for name, text in {"train.en": "a dog\n", "train.de": "ein Hund\n"}.items():
         (served / f"x-{name}").write_text(text)
-        triples.append((name, (served / f"x-{name}").as_uri(), hashlib.sha256(text.encode()).hexdigest()))
+        triples.append(
+            (name, (served / f"x-{name}").as_uri(), hashlib.sha256(text.encode()).hexdigest())
+        )
     data = base.get_config().data
     data.source = "text"
     data.name = "dogs"
@@ -54,7 +56,10 @@ def test_without_a_network_the_error_names_the_files_to_provide(data, monkeypatc
 
     monkeypatch.setattr(socket, "getaddrinfo", unreachable)
     name, _, sha256 = data.downloads[0]
-    data.downloads = ((f"{name}.gz", "http://example.invalid/train.en.gz", sha256), data.downloads[1])
+    data.downloads = (
+        (f"{name}.gz", "http://example.invalid/train.en.gz", sha256),
+        data.downloads[1],
+    )
     with pytest.raises(UserError) as raised:
         download(data)
     message = str(raised.value)
@@ -74,7 +79,10 @@ def test_an_invalid_url_or_server_is_an_error_of_one_line(data):
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=answer_nonsense, args=(server,), daemon=True).start()
         address = f"http://127.0.0.1:{server.getsockname()[1]}"
-        for url, reason in ((f"{address}/train.en", "no HTTP"), (f"{address}/train en", "control characters")):
+        for url, reason in (
+            (f"{address}/train.en", "no HTTP"),
+            (f"{address}/train en", "control characters"),
+        ):
             data.downloads = (("train.en", url, data.downloads[0][2]),)
             with pytest.raises(UserError, match=f"{url}: download failed .*{reason}") as raised:
                 download(data)
@@ -85,7 +93,11 @@ def test_a_full_disk_is_not_reported_as_a_failed_download(data, tmp_path, monkey
     copy = shutil.copyfileobj
 
     def copy_to_full_disk(source, file):
-        with open("/dev/full", "wb") if file.name.endswith("train.de") else contextlib.nullcontext(file) as target:
+        with (
+            open("/dev/full", "wb")
+            if file.name.endswith("train.de")
+            else contextlib.nullcontext(file) as target
+        ):
             copy(source, target)
 
     monkeypatch.setattr(shutil, "copyfileobj", copy_to_full_disk)
@@ -104,5 +116,7 @@ def test_neither_a_path_nor_downloads_is_refused(data):
 def test_a_cache_folder_that_cannot_be_created_is_named(data, tmp_path):
     (tmp_path / "file").write_text("")
     data.cache_dir = str(tmp_path / "file" / "cache")
-    with pytest.raises(UserError, match=r"data\.cache_dir=.*cannot be made .*; name another folder"):
+    with pytest.raises(
+        UserError, match=r"data\.cache_dir=.*cannot be made .*; name another folder"
+    ):
         download(data)

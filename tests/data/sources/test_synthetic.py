@@ -6,7 +6,15 @@ import pytest
 
 from configs import base
 from transformer.data.sources import synthetic
-from transformer.data.sources.synthetic import NOUNS, Phrase, SyntheticSource, cardinal, clock, date, draw
+from transformer.data.sources.synthetic import (
+    NOUNS,
+    Phrase,
+    SyntheticSource,
+    cardinal,
+    clock,
+    date,
+    draw,
+)
 from transformer.support.errors import UserError
 
 SPLITS = ("train", "valid", "test")
@@ -72,9 +80,13 @@ def test_the_indefinite_article_depends_on_the_next_word():
 
 
 def test_the_parts_are_in_the_order_of_each_language():
-    language = {english.decode(): german.decode() for english, german in SyntheticSource("train", 500, ("en", "de"))}
+    language = {
+        english.decode(): german.decode()
+        for english, german in SyntheticSource("train", 500, ("en", "de"))
+    }
     by_hand = {
-        # A statement: time before place; the indefinite object after the place, the definite one before it.
+        # A statement: time before place; the indefinite object after the place, the definite one
+        # before it.
         "I must find a clock on Thursday at five past eight.": (
             "Ich muss am Donnerstag um fünf nach acht eine Uhr finden."
         ),
@@ -111,11 +123,15 @@ def test_no_sentence_is_in_two_splits():
 def test_pairs_have_the_languages_of_the_configuration():
     data = base.get_config().data
     data.source_language, data.target_language, data.synthetic_examples = "de", "en", 5
-    assert [pair[::-1] for pair in SyntheticSource.open(data, "train")] == [*SyntheticSource("train", 5, ("en", "de"))]
+    assert [pair[::-1] for pair in SyntheticSource.open(data, "train")] == [
+        *SyntheticSource("train", 5, ("en", "de"))
+    ]
     data.source_language = ""
     assert all(german == b"" and english for german, english in SyntheticSource.open(data, "train"))
     data.source_language = "fr"
-    with pytest.raises(UserError, match="^data.source_language=fr: must be en or de with data.source=synthetic"):
+    with pytest.raises(
+        UserError, match="^data.source_language=fr: must be en or de with data.source=synthetic"
+    ):
         SyntheticSource.open(data, "train")
 
 

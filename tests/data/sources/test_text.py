@@ -19,7 +19,11 @@ def data(tmp_path):
     return text_config(tmp_path, tmp_path / "cache").data
 
 
-@given(content=st.lists(st.sampled_from([b"a", b"\n", b"\r\n", b"\r", b"\xe2\x80\xa8", b"\x85"])).map(b"".join))
+@given(
+    content=st.lists(st.sampled_from([b"a", b"\n", b"\r\n", b"\r", b"\xe2\x80\xa8", b"\x85"])).map(
+        b"".join
+    )
+)
 @pytest.mark.parametrize("name", ["file", "file.gz"])
 def test_lines_equal_the_content_split_at_newlines(tmp_path_factory, name, content):
     path = tmp_path_factory.mktemp("lines") / name
@@ -56,7 +60,9 @@ def test_excluded_training_pairs_are_left_out(tmp_path_factory, excluded, limit)
     remaining = sources.open_source(data, "train")
     kept = [i for i in range(20) if i + 1 not in excluded][: limit or None]
     assert list(remaining) == [RAW[i] for i in kept] and len(remaining) == len(kept)
-    assert [remaining.where(number, 1) for number in range(len(kept))] == [whole.where(i, 1) for i in kept]
+    assert [remaining.where(number, 1) for number in range(len(kept))] == [
+        whole.where(i, 1) for i in kept
+    ]
     assert remaining.identity != whole.identity
     assert len(sources.open_source(data, "valid")) == 20
 
@@ -108,7 +114,10 @@ def test_files_are_joined(tmp_path, data, ending):
 def test_unicode_line_breaks_do_not_shift_lines(tmp_path, data):
     write(tmp_path / "train.en", "one\u2028still one\x85\x0b\nsecond\r\n".encode())
     write(tmp_path / "train.de", b"eins\nzwei\n")
-    assert sources.read_pairs(data, "train") == (["one\u2028still one\x85\x0b", "second"], ["eins", "zwei"])
+    assert sources.read_pairs(data, "train") == (
+        ["one\u2028still one\x85\x0b", "second"],
+        ["eins", "zwei"],
+    )
 
 
 def test_files_of_different_lengths_are_named_with_their_counts(tmp_path, data):
@@ -139,7 +148,8 @@ def test_files_of_other_kinds_are_named_with_what_converts_them(tmp_path, data, 
 def test_a_missing_file_is_reported_with_the_existing_stems(tmp_path, data):
     write_pairs(tmp_path, "training", PAIRS)
     with pytest.raises(
-        UserError, match=r"data\.train_split=train: no train\.en or train\.en\.gz in .*; found: training"
+        UserError,
+        match=r"data\.train_split=train: no train\.en or train\.en\.gz in .*; found: training",
     ):
         sources.open_source(data, "train")
     data.path = str(tmp_path / "nowhere")
@@ -219,7 +229,9 @@ def test_an_unknown_source_has_no_default(data):
 
 
 @pytest.mark.parametrize("name", ["file", "file.gz"])
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"])
+@pytest.mark.parametrize(
+    "encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"]
+)
 @pytest.mark.parametrize("text", ["上海的一个男人\n二\n" * 3000, "a man\n"])
 def test_other_encodings_are_named(tmp_path, name, encoding, text):
     write(tmp_path / name, text.encode(encoding))

@@ -53,8 +53,11 @@ def test_pairs_are_read_without_tensorflow(data, monkeypatch):
     source = sources.open_source(data, "train")
     assert len(source) == 10
     pairs = list(source)
-    assert sorted(pairs) == [(f"number {n}".encode(), f"Zahl {n} für \u2028 dich".encode()) for n in range(10)]
-    assert source.where(0, 1) == "tiny_translate/1.0.0, train, record 1, de"  # counted from 1, as lines are
+    assert sorted(pairs) == [
+        (f"number {n}".encode(), f"Zahl {n} für \u2028 dich".encode()) for n in range(10)
+    ]
+    # counted from 1, as lines are
+    assert source.where(0, 1) == "tiny_translate/1.0.0, train, record 1, de"
     assert "tensorflow" not in sys.modules
     monkeypatch.setattr(tfds, "BLOCK", 4)
     assert list(source) == pairs
@@ -72,7 +75,9 @@ def test_splits_may_be_tfds_expressions(data):
     data.train_split = "train[20%:50%]"
     assert list(sources.open_source(data, "train")) == everything[2:5]
     data.valid_split = "train[:2]+train[8:]"
-    assert sources.read_pairs(data, "valid")[0] == [pair[0].decode() for pair in everything[:2] + everything[8:]]
+    assert sources.read_pairs(data, "valid")[0] == [
+        pair[0].decode() for pair in everything[:2] + everything[8:]
+    ]
 
 
 def test_the_identity_includes_version_and_slice(data):
@@ -85,9 +90,17 @@ def test_the_identity_includes_version_and_slice(data):
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("train_split", "training", r"data\.train_split=training: Unknown split 'training'. Should be one of"),
+        (
+            "train_split",
+            "training",
+            r"data\.train_split=training: Unknown split 'training'. Should be one of",
+        ),
         ("train_split", "train[:5", r"data\.train_split=train\[:5: .*split format"),
-        ("train_split", "train[:500]", r"data\.train_split=train\[:500\]: .*incompatible with 10 examples"),
+        (
+            "train_split",
+            "train[:500]",
+            r"data\.train_split=train\[:500\]: .*incompatible with 10 examples",
+        ),
         ("source_language", "fr", r"data\.source_language.*has no fr; it has de, en"),
         ("name", "tiny_translat", r"data\.name=tiny_translat: .*not found"),
         ("name", "wmt14_translate/xx-en", r"data\.name=wmt14_translate/xx-en: "),

@@ -15,8 +15,18 @@ from transformer.data.tokenizers.vocabulary import PieceVocabulary
 from transformer.support.errors import UserError
 from transformer.support.special_tokens import BOS, EOS, PAD, SPECIAL_PIECES, UNK
 
-ENGLISH = ["the small dog runs", "a dog sees the small house", "the house is old", "an old dog sleeps in the house"]
-GERMAN = ["der kleine Hund", "ein Hund sieht das kleine Haus", "das Haus ist alt", "ein alter Hund schläft im Haus"]
+ENGLISH = [
+    "the small dog runs",
+    "a dog sees the small house",
+    "the house is old",
+    "an old dog sleeps in the house",
+]
+GERMAN = [
+    "der kleine Hund",
+    "ein Hund sieht das kleine Haus",
+    "das Haus ist alt",
+    "ein alter Hund schläft im Haus",
+]
 
 
 def train_model(texts: list[str]) -> bytes:
@@ -63,7 +73,9 @@ def test_each_side_is_segmented_by_its_model(made, models):
     for side, texts in enumerate((ENGLISH, GERMAN)):
         view = made.sides[side]
         tokens = view.encode(texts)
-        assert [[view.pieces[token] for token in row] for row in tokens] == [segment(models[side], t) for t in texts]
+        assert [[view.pieces[token] for token in row] for row in tokens] == [
+            segment(models[side], t) for t in texts
+        ]
         assert view.decode(tokens) == texts
     assert made.source.encode(GERMAN) != made.target.encode(GERMAN)
 
@@ -76,7 +88,8 @@ def test_special_tokens_are_not_shown_and_never_read_from_text(made):
 
 def test_a_piece_that_only_the_other_side_segments_into_is_known(made):
     assert "ä" in made.source.pieces and UNK not in made.target.encode(["ä"])[0]
-    assert made.source.encode(["ä"])[0][-1] == made.source.pieces.index("ä")  # its model has no such character
+    # its model has no such character
+    assert made.source.encode(["ä"])[0][-1] == made.source.pieces.index("ä")
     assert made.source.encode(["犬"])[0][-1] == UNK
 
 
@@ -112,7 +125,10 @@ def test_the_views_share_one_file_and_one_fingerprint(tmp_path, made):
 def test_two_vocabularies_have_two_files(tmp_path, pieces, models):
     config = text_config(tmp_path, tmp_path / "cache")
     config.tokenizer.update({"kind": "pieces", "shared": False})
-    source, target = PieceVocabulary(pieces, (models[0], None)), PieceVocabulary(pieces[:-2], (None, models[1]))
+    source, target = (
+        PieceVocabulary(pieces, (models[0], None)),
+        PieceVocabulary(pieces[:-2], (None, models[1])),
+    )
     separate = Tokenizer(source, target.target_view)
     separate.save(tmp_path)
     again = Tokenizer.load(tmp_path, config)
@@ -142,8 +158,14 @@ def test_it_cannot_be_trained_but_read_from_a_file(tmp_path, made):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"pieces": None}, "its pieces must be different strings, of which the first are <pad>, <unk>, <s>, </s>"),
-        ({"pieces": "<pad>"}, "its pieces must be different strings, of which the first are <pad>, <unk>, <s>, </s>"),
+        (
+            {"pieces": None},
+            "its pieces must be different strings, of which the first are <pad>, <unk>, <s>, </s>",
+        ),
+        (
+            {"pieces": "<pad>"},
+            "its pieces must be different strings, of which the first are <pad>, <unk>, <s>, </s>",
+        ),
         (
             {"pieces": [*SPECIAL_PIECES, 4]},
             "its pieces must be different strings, of which the first are <pad>, <unk>, <s>, </s>",
@@ -156,9 +178,15 @@ def test_it_cannot_be_trained_but_read_from_a_file(tmp_path, made):
             {"pieces": [*SPECIAL_PIECES, "a", "b", "a"]},
             "its pieces must be different strings, of which the first are <pad>, <unk>, <s>, </s>",
         ),
-        ({"models": [base64.b64encode(b"model").decode(), None]}, "its SentencePiece model is damaged"),
+        (
+            {"models": [base64.b64encode(b"model").decode(), None]},
+            "its SentencePiece model is damaged",
+        ),
         ({"models": ["", None]}, "its SentencePiece model is damaged"),
-        ({"models": [None, base64.b64encode(b"model").decode()]}, "its SentencePiece model is damaged"),
+        (
+            {"models": [None, base64.b64encode(b"model").decode()]},
+            "its SentencePiece model is damaged",
+        ),
         ({"models": ["?", None]}, ""),
         ({"models": [None]}, ""),
         ({"models": [1, None]}, ""),
@@ -172,7 +200,11 @@ def test_a_damaged_file_is_refused_with_the_reason(changes, reason):
     assert vocabulary.load(json.dumps(content).encode(), "file").size == 5
     with pytest.raises(UserError) as raised:
         vocabulary.load(json.dumps(content | changes).encode(), "file")
-    assert str(raised.value).startswith("file: ") and reason in str(raised.value) and "\n" not in str(raised.value)
+    assert (
+        str(raised.value).startswith("file: ")
+        and reason in str(raised.value)
+        and "\n" not in str(raised.value)
+    )
 
 
 def test_a_truncated_file_is_refused(made):

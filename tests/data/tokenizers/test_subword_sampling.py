@@ -1,4 +1,6 @@
-"""Segmentations compared with probabilities computed by hand, and with SentencePiece where they are deterministic."""
+"""Segmentations compared with probabilities computed by hand, and with SentencePiece where they are
+deterministic.
+"""
 
 import io
 import math
@@ -25,7 +27,9 @@ def frequencies(sampler, word):
 
 
 def test_bpe_dropout_of_a_chain_of_merges():
-    drawn = frequencies(BpeDropout({"ab": 0.0, "abc": -1.0, "a": -2.0, "b": -3.0, "c": -4.0}, 0.3), "abc")
+    drawn = frequencies(
+        BpeDropout({"ab": 0.0, "abc": -1.0, "a": -2.0, "b": -3.0, "c": -4.0}, 0.3), "abc"
+    )
     assert drawn == pytest.approx({"a b c": 0.3, "ab c": 0.7 * 0.3, "abc": 0.7 * 0.7}, abs=0.01)
 
 
@@ -80,12 +84,17 @@ def test_unigram_draws_in_proportion_to_probability_to_the_power_alpha():
     scores = {piece: math.log(probability) for piece, probability in probabilities.items()}
     weights = {"a b c": 0.1 * 0.2 * 0.3, "ab c": 0.25 * 0.3, "a bc": 0.1 * 0.15}
     powers = {segmentation: weight**0.5 for segmentation, weight in weights.items()}
-    expected = {segmentation: power / sum(powers.values()) for segmentation, power in powers.items()}
+    expected = {
+        segmentation: power / sum(powers.values()) for segmentation, power in powers.items()
+    }
     assert frequencies(UnigramSampler(scores, 0.5), "abc") == pytest.approx(expected, abs=0.01)
 
 
 def test_unigram_splits_off_unknown_characters():
-    assert UnigramSampler({"a": -1.0, "aa": -1.5}, 1.0).segment("a犬", random.Random(0)) == ["a", "犬"]
+    assert UnigramSampler({"a": -1.0, "aa": -1.5}, 1.0).segment("a犬", random.Random(0)) == [
+        "a",
+        "犬",
+    ]
 
 
 def train(texts, kind, **options):
@@ -112,7 +121,9 @@ def train(texts, kind, **options):
 def test_deterministic_sampling_equals_sentencepiece(multi30k, kind, rate, byte_fallback):
     config = text_config(multi30k, multi30k)
     texts = [text for side in sources.read_pairs(config.data, "valid") for text in side][:1500]
-    vocabulary = train(texts, kind, vocab_size=500 if byte_fallback else 150, byte_fallback=byte_fallback)
+    vocabulary = train(
+        texts, kind, vocab_size=500 if byte_fallback else 150, byte_fallback=byte_fallback
+    )
     texts = [*texts, " ﬁ  犬犬 x犬", "", "Ⅷ"]
     best = vocabulary.encode(texts)
     assert vocabulary.sample(best, range(len(best)), rate) == best

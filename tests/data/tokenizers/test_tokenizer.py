@@ -16,7 +16,12 @@ from transformer.support import workers
 from transformer.support.errors import UserError
 from transformer.support.special_tokens import BOS, EOS, PAD, UNK
 
-ENGLISH = ["the small dog runs", "a dog sees the small house", "the house is old", "an old dog sleeps in the house"]
+ENGLISH = [
+    "the small dog runs",
+    "a dog sees the small house",
+    "the house is old",
+    "an old dog sleeps in the house",
+]
 GERMAN = [
     "der kleine Hund läuft",
     "ein Hund sieht das kleine Haus",
@@ -49,7 +54,9 @@ def test_text_is_restored_and_special_tokens_are_not_shown(config, tmp_path, kin
     assert made.target.decode([[BOS, *tokens[0], EOS, PAD, PAD], []]) == [GERMAN[0], ""]
     assert min(min(sequence) for sequence in tokens) > EOS
     assert made.target.pieces[:4] == ["<pad>", "<unk>", "<s>", "</s>"]
-    assert "".join(made.target.pieces[token] for token in tokens[0]) == "▁" + GERMAN[0].replace(" ", "▁")
+    assert "".join(made.target.pieces[token] for token in tokens[0]) == "▁" + GERMAN[0].replace(
+        " ", "▁"
+    )
     assert made.source.size == made.target.size == len(made.source.pieces) <= 40
 
 
@@ -91,7 +98,9 @@ def test_one_deleted_vocabulary_of_two_is_trained_again(config, tmp_path, name):
 
 
 def test_a_vocabulary_too_large_is_refused_with_the_largest_possible_size(config, tmp_path):
-    with pytest.raises(UserError, match=r"tokenizer\.vocab_size=5000: .*allows at most (\d+) bpe pieces") as raised:
+    with pytest.raises(
+        UserError, match=r"tokenizer\.vocab_size=5000: .*allows at most (\d+) bpe pieces"
+    ) as raised:
         make(config, tmp_path, vocab_size=5000)
     assert not list((tmp_path / "workdir").iterdir())
     largest = int(str(raised.value).split("at most ")[1].split()[0])
@@ -99,7 +108,9 @@ def test_a_vocabulary_too_large_is_refused_with_the_largest_possible_size(config
 
 
 def test_a_vocabulary_too_small_is_refused_with_the_smallest_possible_size(config, tmp_path):
-    with pytest.raises(UserError, match=r"tokenizer\.vocab_size=10: .*need at least (\d+)") as raised:
+    with pytest.raises(
+        UserError, match=r"tokenizer\.vocab_size=10: .*need at least (\d+)"
+    ) as raised:
         make(config, tmp_path, vocab_size=10)
     smallest = int(str(raised.value).split("at least ")[1].split(";")[0])
     assert make(config, tmp_path, vocab_size=smallest).source.size == smallest
@@ -136,7 +147,9 @@ def test_a_given_model_keeps_its_pieces_under_our_numbers(config, tmp_path):
     tokens = made.source.encode(["the old dog 犬"])[0]
     assert min(tokens) == UNK
     expected = theirs.encode("the old dog 犬", out_type=str)
-    assert [made.source.pieces[token] for token in tokens if token != UNK] == [p for p in expected if p != "犬"]
+    assert [made.source.pieces[token] for token in tokens if token != UNK] == [
+        p for p in expected if p != "犬"
+    ]
     assert made.target.decode(made.target.encode(GERMAN)) == GERMAN
 
 
@@ -181,10 +194,14 @@ def test_the_sample_of_training_text_is_bounded_and_spread_evenly(tmp_path):
 def test_the_vocabulary_must_have_the_separator_of_documents_and_symbols(config, tmp_path, kind):
     make(config, tmp_path, kind=kind)
     config.data.context = 1
-    with pytest.raises(UserError, match="^config.data.context=1: the vocabulary has no token <sep>; set "):
+    with pytest.raises(
+        UserError, match="^config.data.context=1: the vocabulary has no token <sep>; set "
+    ):
         make(config, tmp_path)
     config.data.context, config.tokenizer.user_symbols = 0, ("<name>",)
-    with pytest.raises(UserError, match="^config.tokenizer.user_symbols: the vocabulary has no token <name>; set "):
+    with pytest.raises(
+        UserError, match="^config.tokenizer.user_symbols: the vocabulary has no token <name>; set "
+    ):
         make(config, tmp_path)
     config.data.context = 1
     (tmp_path / "workdir" / "tokenizer.model").unlink()
@@ -216,7 +233,9 @@ def test_missing_models_are_named(config, tmp_path):
 def test_training_without_text_is_refused(config, tmp_path):
     for pairs in ([], [("", " ")] * 3):
         write_pairs(tmp_path, "train", pairs)
-        with pytest.raises(UserError, match=r"train\.en and train\.de: no line can train") as raised:
+        with pytest.raises(
+            UserError, match=r"train\.en and train\.de: no line can train"
+        ) as raised:
             make(config, tmp_path)
         assert "\n" not in str(raised.value)
 
@@ -228,7 +247,9 @@ def test_integers_are_numbered_after_the_special_tokens(config, tmp_path):
     assert made.source.size == made.target.size == 11 + 1 + 4
     assert made.source.encode(["0 7  11", "", "12"]) == [[4, 11, 15], [], [UNK]]
     assert made.target.decode([[BOS, 4, 11, EOS, PAD], [UNK]]) == ["0 7", "<unk>"]
-    with pytest.raises(UserError, match="'x': tokenizer.kind=ids reads space-separated non-negative integers"):
+    with pytest.raises(
+        UserError, match="'x': tokenizer.kind=ids reads space-separated non-negative integers"
+    ):
         made.source.encode(["1 x"])
 
 
@@ -239,13 +260,17 @@ def test_integers_with_separate_vocabularies_and_a_maximum(config, tmp_path):
     assert made.vocab_sizes == (12, 6)
     assert isinstance(made.source, IdsVocabulary) and made.source.pieces[-1] == "7"
     (tmp_path / "workdir" / "tokenizer.model").unlink()
-    with pytest.raises(UserError, match=r"vocab_size=11: the largest integer in .* is 7, which needs at least 12"):
+    with pytest.raises(
+        UserError, match=r"vocab_size=11: the largest integer in .* is 7, which needs at least 12"
+    ):
         make(config, tmp_path, vocab_size=11)
 
 
 def test_models_trained_here_keep_their_ids(config, tmp_path):
     made = make(config, tmp_path)
-    plain = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "workdir" / "tokenizer.model"))
+    plain = sentencepiece.SentencePieceProcessor(
+        model_file=str(tmp_path / "workdir" / "tokenizer.model")
+    )
     assert made.source.encode(ENGLISH) == plain.encode(ENGLISH)
     assert isinstance(made.source, SentencePieceVocabulary)
     assert made.source.pieces == [plain.id_to_piece(id_) for id_ in range(60)]
@@ -266,7 +291,11 @@ def test_an_unknown_kind_has_no_default(config, tmp_path):
 
 def test_lines_of_any_length_train_the_vocabulary(config, tmp_path):
     greek = "καλημέρα κόσμε " * 400  # 11,600 bytes; SentencePiece leaves out lines above 4,192
-    write_pairs(tmp_path, "train", [(greek, "犬" * 70_000)] * 2 + list(zip(ENGLISH, GERMAN, strict=True)) * 5)
+    write_pairs(
+        tmp_path,
+        "train",
+        [(greek, "犬" * 70_000)] * 2 + list(zip(ENGLISH, GERMAN, strict=True)) * 5,
+    )
     made = make(config, tmp_path)
     assert UNK not in made.source.encode(["καλημέρα κόσμε the dog 犬"])[0]
 
@@ -289,4 +318,6 @@ def test_a_typed_tag_is_told_from_other_brackets(config, tmp_path, tag, typed):
     others = ["[1] a dog", "<b>a dog", "the dog [fr]", f"{typed[:2]}{'x' * 1000}{typed[-1]} a dog"]
     assert made.find_typed_tag(others, 1) == ""
     warning = made.find_typed_tag([*others, f" {typed} a dog"], 1)
-    assert warning.startswith(f"Line 5 begins with {typed}, and ") and warning.endswith(f" The run has {tag}.")
+    assert warning.startswith(f"Line 5 begins with {typed}, and ") and warning.endswith(
+        f" The run has {tag}."
+    )

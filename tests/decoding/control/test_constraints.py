@@ -25,7 +25,11 @@ from transformer.support.special_tokens import EOS, PAD, SPECIAL, UNK
 VOCAB_SIZE, LIMIT = 6, 4
 MODEL = tiny_model(VOCAB_SIZE, seed=3)
 SOURCE = random_sources(1, 5, VOCAB_SIZE, seed=4)
-SPACE = [list(body) for length in range(LIMIT + 1) for body in itertools.product((UNK, 4, 5), repeat=length)]
+SPACE = [
+    list(body)
+    for length in range(LIMIT + 1)
+    for body in itertools.product((UNK, 4, 5), repeat=length)
+]
 LOG_P = log_probabilities([MODEL], SOURCE[0], [[*body, EOS] for body in SPACE])
 SCORES = LOG_P / np.array([((5 + len(body) + 1) / 6) ** 0.6 for body in SPACE])
 
@@ -36,7 +40,9 @@ def search(beam_size, numbers, parameters, source, arrays):
     adjust = functools.partial(constrain, dict(numbers) | arrays, limits)
     sentences = Sentences(source, limits, LIMIT + 1, adjust=adjust)
     config = decoding_config(forbid_unk=False, beam_size=beam_size)
-    return BeamSearch(ensemble.build_models([MODEL.graph], parameters), sentences, config, beam_size).run()[0]
+    return BeamSearch(
+        ensemble.build_models([MODEL.graph], parameters), sentences, config, beam_size
+    ).run()[0]
 
 
 def begins(prefix):
@@ -67,14 +73,18 @@ def test_the_search_finds_the_best_of_all_outputs_that_obey(values, obeys):
     best = sorted((i for i, body in enumerate(SPACE) if obeys(body)), key=lambda i: -SCORES[i])
     assert 0 < len(best) < len(SPACE) - 1, "the constraint is too weak"
     numbers = tuple(item for item in values.items() if isinstance(item[1], int))
-    arrays = {name: jnp.array(value) for name, value in values.items() if not isinstance(value, int)}
+    arrays = {
+        name: jnp.array(value) for name, value in values.items() if not isinstance(value, int)
+    }
     hypotheses = search(len(SPACE), numbers, [MODEL.parameters], SOURCE, arrays)
     count = np.isfinite(hypotheses.scores[0]).sum()
     assert [row[row != PAD].tolist() for row in np.array(hypotheses.tokens[0, :count])] == [
         [*SPACE[i], EOS] for i in best
     ]
     np.testing.assert_allclose(hypotheses.scores[0, :count], SCORES[best], rtol=1e-5)
-    np.testing.assert_allclose(hypotheses.token_log_probabilities[0, :count].sum(axis=1), LOG_P[best], rtol=1e-5)
+    np.testing.assert_allclose(
+        hypotheses.token_log_probabilities[0, :count].sum(axis=1), LOG_P[best], rtol=1e-5
+    )
 
 
 BATCH = DecodingBatch(rows=8, length=16, indices=[0])
@@ -87,14 +97,24 @@ PREFIXES = ["", "1", "2 3 4", "7 7 7 7"] * 3
 @pytest.mark.parametrize("strategy", ["beam", "sample"])
 def test_a_prefix_holds_whatever_its_neighbours_and_without_one_nothing_changes(strategy):
     decoder = make_decoder(strategy=strategy, max_extra_length=20)
-    together = translate(decoder, TEXTS, n_best=2, controls=[Control(prefix) for prefix in PREFIXES])
+    together = translate(
+        decoder, TEXTS, n_best=2, controls=[Control(prefix) for prefix in PREFIXES]
+    )
     plain = translate(decoder, TEXTS, n_best=2)
-    for line, (text, prefix, translations) in enumerate(zip(TEXTS, PREFIXES, together, strict=True), start=1):
-        assert all(f"{best.text} ".startswith(f"{prefix} ") for best in translations if text and prefix)
+    for line, (text, prefix, translations) in enumerate(
+        zip(TEXTS, PREFIXES, together, strict=True), start=1
+    ):
+        assert all(
+            f"{best.text} ".startswith(f"{prefix} ") for best in translations if text and prefix
+        )
         if not prefix:
-            assert [best.tokens for best in translations] == [best.tokens for best in plain[line - 1]]
+            assert [best.tokens for best in translations] == [
+                best.tokens for best in plain[line - 1]
+            ]
         if line % 4 == 3:
-            alone = translate(decoder, [text], n_best=2, first_line=line, controls=[Control(prefix)])
+            alone = translate(
+                decoder, [text], n_best=2, first_line=line, controls=[Control(prefix)]
+            )
             assert [best.tokens for best in alone[0]] == [best.tokens for best in translations]
     assert together != plain
 
@@ -109,14 +129,24 @@ def test_the_first_pass_may_be_shorter_than_the_prefix():
     ("prefixes", "changes", "message"),
     [
         (["1", "2 99"], {}, "^prefix of line 2: '2 99' has characters that the vocabulary lacks"),
-        (["1", "1 1 1 1 1 1"], {}, "^line 2: prefix and required phrases have 6 tokens, an output may have 5; shorten"),
+        (
+            ["1", "1 1 1 1 1 1"],
+            {},
+            "^line 2: prefix and required phrases have 6 tokens, an output may have 5; shorten",
+        ),
         (["1", "x"], {}, "^prefix of line 2: 'x'"),
-        (["1", "2"], {"strategy": "ctc"}, "^prefixes, phrases and glossaries need a search by steps"),
+        (
+            ["1", "2"],
+            {"strategy": "ctc"},
+            "^prefixes, phrases and glossaries need a search by steps",
+        ),
     ],
 )
 def test_a_prefix_that_no_output_can_have_is_refused(prefixes, changes, message):
     with pytest.raises(UserError, match=message):
-        translate(make_decoder(**changes), ["1 2", "3"], controls=[Control(prefix) for prefix in prefixes])
+        translate(
+            make_decoder(**changes), ["1 2", "3"], controls=[Control(prefix) for prefix in prefixes]
+        )
 
 
 @pytest.mark.first_case
@@ -130,7 +160,9 @@ def test_the_keys_hold_in_every_search(strategy, tmp_path):
         (banned, lambda body: not any(has(body, phrase) for phrase in BANNED)),
     ):
         texts = [text for text in random_texts(40, longest=15, seed=0) if text]
-        plain, constrained = (translate(make_decoder(strategy=strategy, **c), texts) for c in ({}, changes))
+        plain, constrained = (
+            translate(make_decoder(strategy=strategy, **c), texts) for c in ({}, changes)
+        )
         assert all(obeys(best.text.split()) for (best,) in constrained)
         assert not all(obeys(best.text.split()) for (best,) in plain), f"{changes} are too weak"
 
@@ -140,10 +172,14 @@ def test_banned_pieces_are_forbidden_after_any_text_and_keep_the_other_probabili
     tokens = jnp.full((1, 2, 6), PAD).at[0, :, :2].set(jnp.array([[5, 6], [9, 9]]))
     logits = jnp.arange(24.0).reshape(1, 2, 12)
     prediction = ensemble.Prediction(logits, jnp.zeros((1, 2)))
-    constrained = constrain(control.values_with({}), jnp.array([5]), prediction, tokens, jnp.array(2)).logits
+    constrained = constrain(
+        control.values_with({}), jnp.array([5]), prediction, tokens, jnp.array(2)
+    ).logits
     expected = logits.at[:, :, jnp.array([SPECIAL, SPECIAL + 5])].set(-jnp.inf)
     np.testing.assert_array_equal(constrained, expected)
-    with pytest.raises(UserError, match="^decoding.banned_pieces: the vocabulary lacks 99; leave it out"):
+    with pytest.raises(
+        UserError, match="^decoding.banned_pieces: the vocabulary lacks 99; leave it out"
+    ):
         OutputControl(decoding_config(banned_pieces=("5", "99")), IdsVocabulary(12))
 
 
@@ -153,7 +189,11 @@ def test_without_constraints_the_program_is_that_of_the_plain_search():
         search = decoder.jit(decoder.search, method=beam_search, n_best=1, extra_length=None)
         return search.lower(decoder.abstract([MODEL_OF_TEXTS.parameters]), *arrays).as_text()
 
-    assert program(make_decoder()) == program(make_plain_decoder()) != program(make_decoder(min_length=1))
+    assert (
+        program(make_decoder())
+        == program(make_plain_decoder())
+        != program(make_decoder(min_length=1))
+    )
 
 
 def test_the_prompt_of_a_language_model_is_not_forbidden():
@@ -165,10 +205,14 @@ def test_the_prompt_of_a_language_model_is_not_forbidden():
     constrained = constrain({"no_repeat_ngram": 1, "min_length": 3}, *arguments).logits[:, 0]
     assert jnp.flatnonzero(jnp.isfinite(constrained[0])).tolist() == [5]
     assert jnp.flatnonzero(jnp.isneginf(constrained[1])).tolist() == [EOS, 5]
-    other = constrain({"no_repeat_ngram": 1, "prefix": jnp.array([[0, 6], [0, 6]])}, *arguments).logits[:, 0]
+    other = constrain(
+        {"no_repeat_ngram": 1, "prefix": jnp.array([[0, 6], [0, 6]])}, *arguments
+    ).logits[:, 0]
     assert jnp.isneginf(other[0]).all()  # a prefix that contradicts the prompt leaves no output
 
 
 def test_a_file_that_is_missing_is_refused():
-    with pytest.raises(UserError, match="^decoding.banned=absent: absent: No such file or directory; name a file"):
+    with pytest.raises(
+        UserError, match="^decoding.banned=absent: absent: No such file or directory; name a file"
+    ):
         make_decoder(banned="absent")

@@ -11,7 +11,12 @@ from transformer.decoding.control import control
 from transformer.decoding.control.control import Control, OutputControl
 
 TEXTS = ["1 2 3", "4 5", "6 7 1 1", "2 2"]
-CONTROLS = [Control("7"), Control("", [["3 2"], ["6", "5 5"]]), Control("1 1", [["4"]], ["2"]), Control(banned=["5 6"])]
+CONTROLS = [
+    Control("7"),
+    Control("", [["3 2"], ["6", "5 5"]]),
+    Control("1 1", [["4"]], ["2"]),
+    Control(banned=["5 6"]),
+]
 
 
 def test_padding_changes_no_translation(monkeypatch):
@@ -25,7 +30,9 @@ def test_padding_changes_no_translation(monkeypatch):
 def test_controls_have_few_shapes():
     encoder = OutputControl(decoding_config(max_extra_length=50), VOCABULARY)
     shapes = set()
-    for prefix, phrases, alternatives, length in itertools.product(range(0, 17, 4), *[range(1, 5)] * 3):
+    for prefix, phrases, alternatives, length in itertools.product(
+        range(0, 17, 4), *[range(1, 5)] * 3
+    ):
         phrase = [" ".join("1" * length)] * alternatives
         text = " ".join("2" * prefix)
         arrays = encoder.encode([Control(text, [phrase] * phrases)], [[5] * 9], first_line=1)([0])

@@ -7,7 +7,9 @@ from transformer.support.errors import UserError
 
 
 def make(**entries) -> Glossary:
-    return Glossary((term, term.replace("_", " "), [translations]) for term, translations in entries.items())
+    return Glossary(
+        (term, term.replace("_", " "), [translations]) for term, translations in entries.items()
+    )
 
 
 @pytest.mark.parametrize(
@@ -26,7 +28,13 @@ def make(**entries) -> Glossary:
     ],
 )
 def test_terms_are_found_at_the_boundaries_of_words_the_longest_first(source, found):
-    entries = {"horse": "Pferd", "horse_race": "Rennen", "race": "Lauf", "Café": "Kaffee", "東京": "Tokio"}
+    entries = {
+        "horse": "Pferd",
+        "horse_race": "Rennen",
+        "race": "Lauf",
+        "Café": "Kaffee",
+        "東京": "Tokio",
+    }
     glossary = make(**entries, **{"C++": "C plus"})
     assert glossary.required(source, []) == [[translation] for translation in found]
     assert glossary.required(source, [["x"], ["Pferd"]])[:2] == [["x"], ["Pferd"]]
@@ -39,13 +47,19 @@ def test_a_longer_term_later_in_the_text_comes_first():
 def test_a_file_has_alternatives_in_further_columns(tmp_path):
     path = tmp_path / "terms.tsv"
     path.write_text("horse\tPferd\tPferde\n\nhorse  race\tRennen\nhorse\tPferd\tPferde\n")
-    assert Glossary.read(str(path)).required("horse, horse race", []) == [["Rennen"], ["Pferd", "Pferde"]]
+    assert Glossary.read(str(path)).required("horse, horse race", []) == [
+        ["Rennen"],
+        ["Pferd", "Pferde"],
+    ]
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("horse\tPferd\n horse \tRoss\n", "FILE: line 2: 'horse' has other translations already, 'Pferd'; list all"),
+        (
+            "horse\tPferd\n horse \tRoss\n",
+            "FILE: line 2: 'horse' has other translations already, 'Pferd'; list all",
+        ),
         ("horse", "FILE: line 1: must be a term with its translation"),
         ("\tPferd", "FILE: line 1: must be a term with its translation"),
         ("horse\tPferd\t ", "FILE: line 1: must be a term with its translation"),

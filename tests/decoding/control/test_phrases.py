@@ -1,4 +1,6 @@
-"""Banned phrases against exhaustive search, with a vocabulary that spells the same text in several ways."""
+"""Banned phrases against exhaustive search, with a vocabulary that spells the same text in several
+ways.
+"""
 
 import functools
 import io
@@ -31,7 +33,10 @@ LIMIT = 3
 def make_vocabulary(
     text: str = "ab ab a ba. ab.ab aba b", kind: str = "bpe", size: int = 12
 ) -> SentencePieceVocabulary:
-    """Returns a vocabulary. That of the defaults has the tokens ab, ▁ab, ▁b, ▁a, a, b, ▁ and the full stop."""
+    """Returns a vocabulary.
+
+    That of the defaults has the tokens ab, ▁ab, ▁b, ▁a, a, b, ▁ and the full stop.
+    """
     model, special = io.BytesIO(), {"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3}
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter([text] * 50),
@@ -49,7 +54,11 @@ VOCABULARY = make_vocabulary()
 SPELLING = Spelling(VOCABULARY)
 MODEL = tiny_model(VOCABULARY.size, seed=3)
 SOURCE = random_sources(1, 5, VOCABULARY.size, seed=4)
-SPACE = [list(body) for n in range(LIMIT + 1) for body in itertools.product(range(SPECIAL, VOCABULARY.size), repeat=n)]
+SPACE = [
+    list(body)
+    for n in range(LIMIT + 1)
+    for body in itertools.product(range(SPECIAL, VOCABULARY.size), repeat=n)
+]
 SCORES = log_probabilities([MODEL], SOURCE[0], [[*body, EOS] for body in SPACE])
 
 
@@ -57,9 +66,13 @@ SCORES = log_probabilities([MODEL], SOURCE[0], [[*body, EOS] for body in SPACE])
 def search(numbers, parameters, source, arrays):
     values = {"spelling": {"table": jnp.array(SPELLING.table)}} | dict(numbers) | arrays
     limits = jnp.array([LIMIT])
-    sentences = Sentences(source, limits, LIMIT + 1, adjust=functools.partial(constrain, values, limits))
+    sentences = Sentences(
+        source, limits, LIMIT + 1, adjust=functools.partial(constrain, values, limits)
+    )
     config = decoding_config(length_penalty=0.0, beam_size=len(SPACE))
-    return BeamSearch(ensemble.build_models([MODEL.graph], parameters), sentences, config, len(SPACE)).run()[0]
+    return BeamSearch(
+        ensemble.build_models([MODEL.graph], parameters), sentences, config, len(SPACE)
+    ).run()[0]
 
 
 def text_of(tokens: list[int]) -> str:
@@ -81,12 +94,20 @@ PREFIX = VOCABULARY.encode(["ab"])[0]
     ("phrases", "prefix", "least"),
     [(["ab"], [], 0), (["b"], [], 0), (["a b", "."], [], 0), (["ab", "b"], PREFIX, 3)],
 )
-def test_the_search_finds_the_best_of_all_outputs_without_the_phrases_in_any_segmentation(phrases, prefix, least):
+def test_the_search_finds_the_best_of_all_outputs_without_the_phrases_in_any_segmentation(
+    phrases, prefix, least
+):
     arrays = {"banned": jnp.array([SPELLING.rules(phrases)])}
-    arrays |= {"prefix": jnp.array([[*prefix, *[PAD] * (LIMIT + 1 - len(prefix))]])} if prefix else {}
-    hypotheses = search((("min_length", least),) if least else (), [MODEL.parameters], SOURCE, arrays)
+    arrays |= (
+        {"prefix": jnp.array([[*prefix, *[PAD] * (LIMIT + 1 - len(prefix))]])} if prefix else {}
+    )
+    hypotheses = search(
+        (("min_length", least),) if least else (), [MODEL.parameters], SOURCE, arrays
+    )
     count = np.isfinite(hypotheses.scores[0]).sum()
-    found = [row[(row != PAD) & (row != EOS)].tolist() for row in np.array(hypotheses.tokens[0, :count])]
+    found = [
+        row[(row != PAD) & (row != EOS)].tolist() for row in np.array(hypotheses.tokens[0, :count])
+    ]
 
     def obeys(body: list[int]) -> bool:
         is_free = not any(is_ended(phrase, body, len(prefix)) for phrase in phrases)
@@ -104,22 +125,32 @@ def test_the_search_finds_the_best_of_all_outputs_without_the_phrases_in_any_seg
 
 
 def test_a_longer_word_stays_possible_in_a_token_that_goes_past_the_phrase():
-    hypotheses = search((), [MODEL.parameters], SOURCE, {"banned": jnp.array([SPELLING.rules(["a"])])})
-    words = {word for row in np.array(hypotheses.tokens[0]) for word in re.findall(r"\w+", text_of(row.tolist()))}
+    hypotheses = search(
+        (), [MODEL.parameters], SOURCE, {"banned": jnp.array([SPELLING.rules(["a"])])}
+    )
+    words = {
+        word
+        for row in np.array(hypotheses.tokens[0])
+        for word in re.findall(r"\w+", text_of(row.tolist()))
+    }
     assert "a" not in words and {"ab", "bab", "aba"} <= words
 
 
 def test_a_token_that_has_the_phrase_between_boundaries_needs_no_text_before_it():
     tokens = ["<pad>", "<unk>", "<s>", "</s>", "(art,", "artist", "art", "日本"]
     spelling = Spelling(PieceVocabulary(tokens, [None, None]))
-    assert [{tokens[rule[0]] for rule in spelling.rules([phrase])} for phrase in ("art", "本", "t")] == [
+    assert [
+        {tokens[rule[0]] for rule in spelling.rules([phrase])} for phrase in ("art", "本", "t")
+    ] == [
         {"(art,", "art"},
         {"日本"},
         set(),
     ]
     arrays = {"table": jnp.array(spelling.table)}
     history = History(jnp.full((1, 1, 3), PAD), jnp.array(0), jnp.array([2]), arrays)
-    forbidden = forbid_banned_phrases(jnp.array([spelling.rules(["本"])]), history, jnp.zeros((1, 1, 8), bool))
+    forbidden = forbid_banned_phrases(
+        jnp.array([spelling.rules(["本"])]), history, jnp.zeros((1, 1, 8), bool)
+    )
     assert forbidden[0, 0].tolist() == [token == "日本" for token in tokens]
 
 
@@ -139,14 +170,18 @@ def test_bans_of_a_file_and_of_a_text_hold_whatever_the_neighbours(strategy, tmp
     here = [["b"], [], ["ab", "a"], [" "], ["a"]]
     decoder = make_decoder(strategy=strategy, banned=str(tmp_path / "banned"))
     parameters = decoder.place([MODEL.parameters])
-    together = decoder.translate(parameters, TEXTS, controls=[Control(banned=phrases) for phrases in here])
+    together = decoder.translate(
+        parameters, TEXTS, controls=[Control(banned=phrases) for phrases in here]
+    )
     free = make_decoder(strategy=strategy).translate(parameters, TEXTS)
     ended = 0
     for i, phrases in enumerate(here):
         banned = [phrase for phrase in ("a b", ".", *phrases) if phrase.strip()]
         assert not any(is_ended(phrase, list(together[i][0].tokens[:-1])) for phrase in banned)
         ended += any(is_ended(phrase, list(free[i][0].tokens[:-1])) for phrase in banned)
-        one = decoder.translate(parameters, [TEXTS[i]], 1, 1 + i, controls=[Control(banned=phrases)])
+        one = decoder.translate(
+            parameters, [TEXTS[i]], 1, 1 + i, controls=[Control(banned=phrases)]
+        )
         assert one[0][0].tokens == together[i][0].tokens
     assert ended > 1, "the phrases are too weak"
 
@@ -154,7 +189,11 @@ def test_bans_of_a_file_and_of_a_text_hold_whatever_the_neighbours(strategy, tmp
 @pytest.mark.parametrize(
     ("banned", "required", "message"),
     [
-        ([], "ab b", "line 1: 'ab b' is required, but 'b' is in decoding.banned; remove one of them"),
+        (
+            [],
+            "ab b",
+            "line 1: 'ab b' is required, but 'b' is in decoding.banned; remove one of them",
+        ),
         (["ab"], "ab a", "line 1: 'ab a' is required, but 'ab' is banned; remove one of them"),
         (["ab a"], "aba", None),
     ],
@@ -195,11 +234,19 @@ def test_phrases_that_no_token_ends_and_too_many_required_ones(tmp_path):
     (tmp_path / "banned").write_text("日\n")
     decoder = make_decoder(banned=str(tmp_path / "banned"), max_extra_length=500)
     assert "banned" not in decoder.control.values
-    with pytest.raises(UserError, match="line 1: 128 required phrases of 2 alternatives of 2 tokens are more than 256"):
+    with pytest.raises(
+        UserError,
+        match="line 1: 128 required phrases of 2 alternatives of 2 tokens are more than 256",
+    ):
         controls = [Control(required=[["ab a", "b"], ["a"]] * 60)]
         decoder.translate(decoder.place([MODEL.parameters]), ["a"], controls=controls)
 
 
 def test_scripts_without_spaces_begin_words_everywhere():
-    for phrase, text, begins in (("本", "日本", True), ("x", "日x", True), ("x", "ax", False), (".", "a.", True)):
+    for phrase, text, begins in (
+        ("本", "日本", True),
+        ("x", "日x", True),
+        ("x", "ax", False),
+        (".", "a.", True),
+    ):
         assert is_boundary(text, text.index(phrase)) == begins

@@ -52,17 +52,29 @@ def test_a_beginning_that_the_other_tokens_cannot_finish_is_left_out():
 
 @pytest.mark.parametrize("prefix", ["a", "ab a", "b.a", "ba"])
 def test_the_search_finds_the_best_of_all_outputs_that_begin_with_the_characters(prefix):
-    decoder = make_decoder(beam_size=32, max_extra_length=0, max_length_factor=1.0, length_penalty=0.0)
+    decoder = make_decoder(
+        beam_size=32, max_extra_length=0, max_length_factor=1.0, length_penalty=0.0
+    )
     limit = 4
     source_text = "b a b."
     tokens = encode(VOCABULARY, "source", source_text)
     assert len(tokens) - 1 == limit
     source = pad([tokens], 1, 16)[0]
-    bodies = [body for n in range(limit + 1) for body in itertools.product(range(SPECIAL, VOCABULARY.size), repeat=n)]
+    bodies = [
+        body
+        for n in range(limit + 1)
+        for body in itertools.product(range(SPECIAL, VOCABULARY.size), repeat=n)
+    ]
     spelled = ["".join(SPELLING.texts[x] for x in body) for body in bodies]
-    obedient = [list(body) for body, text in zip(bodies, spelled, strict=True) if text.startswith(f" {prefix}")]
+    obedient = [
+        list(body)
+        for body, text in zip(bodies, spelled, strict=True)
+        if text.startswith(f" {prefix}")
+    ]
     best = max(log_probabilities([MODEL], source, [[*body, EOS] for body in obedient]))
-    ((found,),) = decoder.translate(decoder.place([MODEL.parameters]), [source_text], controls=[Control(prefix)])
+    ((found,),) = decoder.translate(
+        decoder.place([MODEL.parameters]), [source_text], controls=[Control(prefix)]
+    )
     assert found.text.startswith(prefix)
     assert math.isclose(found.log_probability, best, rel_tol=1e-4)
 

@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 
 from tests.decoding.control.decoders import make_decoder
-from tests.decoding.control.test_constraints import LIMIT, LOG_P, MODEL, SCORES, SOURCE, SPACE, VOCAB_SIZE, has
+from tests.decoding.control.test_constraints import (
+    LIMIT,
+    LOG_P,
+    MODEL,
+    SCORES,
+    SOURCE,
+    SPACE,
+    VOCAB_SIZE,
+    has,
+)
 from tests.decoding.control.test_phrases import MODEL as SPELLED_MODEL
 from tests.decoding.control.test_phrases import TEXTS as SPELLED_TEXTS
 from tests.decoding.control.test_phrases import make_decoder as phrases_decoder
@@ -34,7 +43,9 @@ def search(allocates, beam_size, limit, parameters, source, phrases):
     models = ensemble.build_models([MODEL.graph], parameters)
     limits = jnp.full(len(source), limit)
     constraints = {"required": phrases, "spelling": {"edges": WHOLE_WORDS}}
-    sentences = Sentences(source, limits, limit + 1, adjust=functools.partial(constrain, constraints, limits))
+    sentences = Sentences(
+        source, limits, limit + 1, adjust=functools.partial(constrain, constraints, limits)
+    )
     config = decoding_config(forbid_unk=False, beam_size=beam_size)
     if allocates:
         return search_with_phrases(phrases, WHOLE_WORDS, models, sentences, config, beam_size)[0]
@@ -60,7 +71,9 @@ def test_the_search_finds_the_best_of_all_outputs_that_have_the_phrases(phrases,
     tokens = [row[row != PAD].tolist() for row in np.array(hypotheses.tokens[0, :count])]
     assert tokens == [[*SPACE[i], EOS] for i in best]
     np.testing.assert_allclose(hypotheses.scores[0, :count], SCORES[best], rtol=1e-5)
-    np.testing.assert_allclose(hypotheses.token_log_probabilities[0, :count].sum(axis=1), LOG_P[best], rtol=1e-5)
+    np.testing.assert_allclose(
+        hypotheses.token_log_probabilities[0, :count].sum(axis=1), LOG_P[best], rtol=1e-5
+    )
 
 
 def test_allocation_finds_better_outputs_than_phrases_forced_at_the_limit():
@@ -68,12 +81,17 @@ def test_allocation_finds_better_outputs_than_phrases_forced_at_the_limit():
     phrases = jnp.array([[[[5, 4, 5]], [[4, 4, PAD]]]] * 16)
     banks, forced = (search(a, 4, 10, [MODEL.parameters], sources, phrases) for a in (True, False))
     for hypotheses in (banks, forced):
-        assert all(has(body, [5, 4, 5]) and has(body, [4, 4]) for body in np.array(hypotheses.tokens[:, 0]).tolist())
+        assert all(
+            has(body, [5, 4, 5]) and has(body, [4, 4])
+            for body in np.array(hypotheses.tokens[:, 0]).tolist()
+        )
     assert banks.scores[:, 0].mean() > forced.scores[:, 0].mean() + 0.1
 
 
 def spans(text: str, seed: int) -> list[list[str]]:
-    """Returns required phrases that the text has: overlapping ones, one twice, and one beside other alternatives."""
+    """Returns required phrases that the text has: overlapping ones, one twice, and one beside other
+    alternatives.
+    """
     words = text.split()
     random = np.random.default_rng(seed)
     begin = int(random.integers(len(words)))
@@ -91,7 +109,9 @@ def test_an_output_of_the_plain_search_that_has_the_phrases_is_never_lost(beam_s
     n_best = min(beam_size, 2)
     plain = translate(decoder, texts, n_best)
     required = [spans(outputs[0].text or "1", seed) for seed, outputs in enumerate(plain)]
-    forced = translate(decoder, texts, n_best, controls=[Control(required=phrases) for phrases in required])
+    forced = translate(
+        decoder, texts, n_best, controls=[Control(required=phrases) for phrases in required]
+    )
     for outputs, before, phrases in zip(forced, plain, required, strict=True):
         if before[0].text:  # else it cannot have a phrase
             assert outputs[0].score >= before[0].score
@@ -101,9 +121,14 @@ def test_an_output_of_the_plain_search_that_has_the_phrases_is_never_lost(beam_s
             assert not decoder.control.lacks(output, phrases)
 
 
-@pytest.mark.parametrize(("beam_size", "optimal", "gap"), [(1, 0.6, 0.6), (4, 0.92, 0.05), (8, 0.99, 0.001)])
+@pytest.mark.parametrize(
+    ("beam_size", "optimal", "gap"), [(1, 0.6, 0.6), (4, 0.92, 0.05), (8, 0.99, 0.001)]
+)
 def test_the_gap_to_exhaustive_search(beam_size, optimal, gap):
-    """Of 40 sources, a share `optimal` has the best output. The mean score is at most `gap` below the best one."""
+    """Of 40 sources, a share `optimal` has the best output.
+
+    The mean score is at most `gap` below the best one.
+    """
     sources = random_sources(40, 5, VOCAB_SIZE, seed=7)
     random = np.random.default_rng(0)
     phrases = random.choice([UNK, 4, 5], size=(40, 1, 1, 2)).astype(np.int32)
@@ -112,7 +137,10 @@ def test_the_gap_to_exhaustive_search(beam_size, optimal, gap):
     gaps = []
     for source, phrase, score in zip(sources, phrases, hypotheses.scores[:, 0], strict=True):
         obedient = [i for i, body in enumerate(SPACE) if has(body, phrase[0, 0].tolist())]
-        scores = log_probabilities([MODEL], source, [[*SPACE[i], EOS] for i in obedient]) / divisors[obedient]
+        scores = (
+            log_probabilities([MODEL], source, [[*SPACE[i], EOS] for i in obedient])
+            / divisors[obedient]
+        )
         gaps.append(scores.max() - score)
     assert min(gaps) > -1e-4
     assert np.mean(np.array(gaps) < 1e-4) >= optimal
@@ -156,7 +184,9 @@ def test_outputs_have_their_phrases_whatever_their_neighbours(strategy):
     for phrases, (best,) in zip(required, together, strict=True):
         body = best.text.split()
         assert body[0] == "7"
-        assert all(any(has(body, phrase.split()) for phrase in alternatives) for alternatives in phrases)
+        assert all(
+            any(has(body, phrase.split()) for phrase in alternatives) for alternatives in phrases
+        )
     (alone,) = translate(decoder, texts[2:3], first_line=3, controls=controls[2:3])
     assert alone[0].tokens == together[2][0].tokens
 
@@ -171,7 +201,9 @@ def test_a_phrase_ends_at_the_end_of_a_word():
     decoder = phrases_decoder(beam_size=4)
     required = [["a"]] * len(SPELLED_TEXTS)
     controls = [Control(required=[phrase]) for phrase in required]
-    outputs = decoder.translate(decoder.place([SPELLED_MODEL.parameters]), SPELLED_TEXTS, controls=controls)
+    outputs = decoder.translate(
+        decoder.place([SPELLED_MODEL.parameters]), SPELLED_TEXTS, controls=controls
+    )
     for (best,) in outputs:
         assert re.search(r"\ba\b", best.text)
 
@@ -189,7 +221,8 @@ def test_an_output_does_not_babble_for_a_phrase_that_the_model_does_not_expect()
 def test_no_output_with_the_phrases_is_dropped_when_the_search_for_them_finds_fewer(monkeypatch):
     some = dataclasses.replace(EMPTY, tokens=(EOS,))
     outputs = {x: dataclasses.replace(some, text=x, score=-float(i)) for i, x in enumerate("abcd")}
-    found = [[outputs["a"], outputs["b"], outputs["c"]], [outputs["d"]]]  # without the phrases, and with them
+    # without the phrases, and with them
+    found = [[outputs["a"], outputs["b"], outputs["c"]], [outputs["d"]]]
     decoder = make_decoder()
     monkeypatch.setattr(decoder.control, "lacks", lambda output, required: output.text == "b")
     monkeypatch.setattr(decoder.control, "with_limit", lambda control, output: control)
@@ -211,15 +244,24 @@ def test_a_phrase_of_a_script_without_spaces_may_follow_a_character():
     vocabulary = make_vocabulary("私は東京に 東京 ab ab", size=17)
     control = OutputControl(decoding_config(), vocabulary)
     arrays = control.encode([Control(required=[["東京"], ["ab"]])], [[5] * 9], 1)([0])
-    spelled = [["".join(vocabulary.pieces[x] for x in row if x) for row in phrase] for phrase in arrays["required"][0]]
+    spelled = [
+        ["".join(vocabulary.pieces[x] for x in row if x) for row in phrase]
+        for phrase in arrays["required"][0]
+    ]
     assert spelled == [["\u2581東京", "東京"], ["\u2581ab", ""]]
 
 
 @pytest.mark.parametrize(
     ("required", "message"),
     [
-        ([["1 1 1 1 1 1"]], "^line 1: prefix and required phrases have 6 tokens, an output may have 5; shorten"),
-        ([["1 1 1", "2 2 2 2"], ["3 3 3"]], "^line 1: prefix and required phrases have 6 tokens, an output may have 5"),
+        (
+            [["1 1 1 1 1 1"]],
+            "^line 1: prefix and required phrases have 6 tokens, an output may have 5; shorten",
+        ),
+        (
+            [["1 1 1", "2 2 2 2"], ["3 3 3"]],
+            "^line 1: prefix and required phrases have 6 tokens, an output may have 5",
+        ),
         ([[" "]], "^required phrase of line 1: ' ' has no tokens"),
         ([["99"]], "^required phrase of line 1: '99' has characters that the vocabulary lacks"),
     ],
@@ -233,10 +275,14 @@ def test_phrases_of_one_sentence_are_banned_there_and_a_contradiction_is_refused
     texts = [text for text in random_texts(12, longest=15, seed=0) if text]
     plain = translate(make_decoder(), texts)
     banned = [["1 1", " ", "7"] if i % 2 else [] for i in range(len(texts))]
-    constrained = translate(make_decoder(), texts, controls=[Control(banned=phrases) for phrases in banned])
+    constrained = translate(
+        make_decoder(), texts, controls=[Control(banned=phrases) for phrases in banned]
+    )
     assert constrained[::2] == plain[::2]
     for (before,), (after,) in zip(plain[1::2], constrained[1::2], strict=True):
         assert "1 1" in before.text and "1 1" not in after.text and "7" not in after.text
-    with pytest.raises(UserError, match="^line 2: '3 1 1' is required, but '1 1' is banned; remove one of them"):
+    with pytest.raises(
+        UserError, match="^line 2: '3 1 1' is required, but '1 1' is banned; remove one of them"
+    ):
         controls = [Control(required=[["3 1 1"]], banned=phrases) for phrases in banned]
         translate(make_decoder(), texts, controls=controls)

@@ -10,16 +10,22 @@ from transformer import load, train
 from transformer.api import Model
 from transformer.config import cli
 
-WORDS = [consonant + vowel + last for consonant in "bdfgklmnprst" for vowel in "aeiou" for last in "nrs"]
+WORDS = [
+    consonant + vowel + last for consonant in "bdfgklmnprst" for vowel in "aeiou" for last in "nrs"
+]
 PARTICLE = "zu"  # in front of the translations of some words, to which it is linked too
 
 
 def generate(count: int, seed: int) -> list[tuple[str, str, set[tuple[int, int]]]]:
-    """Returns sentences, their translations and links: neighbours change places, and some words become two."""
+    """Returns sentences, their translations and links: neighbours change places, and some words
+    become two.
+    """
     chooser, sentences = random.Random(seed), []
     for _ in range(count):
         source = chooser.choices(WORDS, k=chooser.randint(4, 10))
-        order = [number ^ 1 if number ^ 1 < len(source) else number for number in range(len(source))]
+        order = [
+            number ^ 1 if number ^ 1 < len(source) else number for number in range(len(source))
+        ]
         target, links = [], set()
         for number in order:
             word = source[number][::-1].upper()
@@ -64,7 +70,12 @@ def test_guided_heads_align(tmp_path):
     sentences = generate(4000, seed=1)
     write_pairs(tmp_path, "train", sentences)
     write_pairs(tmp_path, "valid", generate(100, seed=2))
-    write(tmp_path / "links", [" ".join(f"{s}-{t}" for s, t in sorted(links)) for _, _, links in sentences])
+    write(
+        tmp_path / "links",
+        [" ".join(f"{s}-{t}" for s, t in sorted(links)) for _, _, links in sentences],
+    )
     plain = trained(tmp_path)
-    guided = trained(tmp_path, data__mixture=f"('alignments={tmp_path}/links',)", training__guided_heads="2.1")
+    guided = trained(
+        tmp_path, data__mixture=f"('alignments={tmp_path}/links',)", training__guided_heads="2.1"
+    )
     assert rate(guided, "2.1") < min(9, rate(plain, "average") / 2)  # 6.0 and 16.3

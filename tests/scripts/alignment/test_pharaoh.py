@@ -44,5 +44,9 @@ def test_error_rate(read):
     gold = read("0-0 1?1 3-3", "0-0 0-1")
     # 4 links, of which 2 are sure and 3 possible; 4 sure links in the gold.
     rate = error_rate(aligned, gold)
-    assert rate == (pytest.approx(1 - (2 + 3) / (4 + 4)), pytest.approx(3 / 4), pytest.approx(2 / 4))
+    assert rate == (
+        pytest.approx(1 - (2 + 3) / (4 + 4)),
+        pytest.approx(3 / 4),
+        pytest.approx(2 / 4),
+    )
     assert error_rate([gold[0][0]], gold[:1])[0] == 0

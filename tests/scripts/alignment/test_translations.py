@@ -22,16 +22,20 @@ def learned(chunks, sizes, iterations):
     return [(probabilities.toarray(), log_likelihood) for probabilities, log_likelihood in results]
 
 
-def random_pairs(count: int, seed: int, vocab_size: int = 30) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Returns pairs whose target is the source, each token t become vocab_size - 1 - t, in random order."""
+def random_pairs(
+    count: int, seed: int, vocab_size: int = 30
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Returns pairs whose target is the source, each token t become vocab_size - 1 - t, in random
+    order.
+    """
     random = np.random.default_rng(seed)
     sources = [random.integers(0, vocab_size, random.integers(1, 9)) for _ in range(count)]
     return [(source, vocab_size - 1 - random.permutation(source)) for source in sources]
 
 
 def test_the_probabilities_are_those_of_the_textbook():
-    # Koehn, Statistical Machine Translation (2010), figure 4.4. Source: das 0, Buch 1, Haus 2, ein 3.
-    # Target: the 0, book 1, house 2, a 3.
+    # Koehn, Statistical Machine Translation (2010), figure 4.4. Source: das 0, Buch 1, Haus 2, ein
+    # 3. Target: the 0, book 1, house 2, a 3.
     pairs = [([0, 2], [0, 2]), ([0, 1], [0, 1]), ([3, 1], [3, 1])]
     expected = {
         (0, 0): (0.5, 0.6364, 0.7479),

@@ -18,7 +18,9 @@ def measured(monkeypatch) -> list:
     """Replaces every measurement; the list gets the options that each was called with."""
     calls: list = []
     for module in (tasks, data, layers):
-        monkeypatch.setattr(module, "measure", lambda options: calls.append(vars(options)) or MEASUREMENT)
+        monkeypatch.setattr(
+            module, "measure", lambda options: calls.append(vars(options)) or MEASUREMENT
+        )
     return calls
 
 
@@ -32,7 +34,11 @@ def test_flags_reach_the_benchmark(measured):
     assert run(benchmark, "train", "--peers", "--threads=1") == 0
     assert run(benchmark, "data", "--pairs=3") == 0
     train, generated = measured
-    assert (train["size"], train["peers"], train["threads"]) == ("base", ".venv-bench/bin/python", 1)
+    assert (train["size"], train["peers"], train["threads"]) == (
+        "base",
+        ".venv-bench/bin/python",
+        1,
+    )
     assert generated["pairs"] == 3
 
 
@@ -51,16 +57,22 @@ def test_a_flag_that_does_not_apply_is_refused(flags, message):
     assert message in refusal(lambda: benchmark.main(benchmark.make_parser().parse(flags)))
 
 
-def test_results_are_a_table_and_go_between_the_marks_of_size_and_processor(measured, capsys, tmp_path, monkeypatch):
+def test_results_are_a_table_and_go_between_the_marks_of_size_and_processor(
+    measured, capsys, tmp_path, monkeypatch
+):
     monkeypatch.setattr(measurement, "processor_kind", lambda: "amx")
     assert run(benchmark, "layers") == 0
     assert capsys.readouterr().out == "| name | value |\n| --- | --- |\n| a | 1 |\n\nA note.\n"
-    page, (begin, end) = tmp_path / "page.md", (f"<!-- decode-small-amx: {mark} -->" for mark in ("begin", "end"))
+    page, (begin, end) = (
+        tmp_path / "page.md",
+        (f"<!-- decode-small-amx: {mark} -->" for mark in ("begin", "end")),
+    )
     page.write_text(f"before\n{begin}\n{end}\nafter\n")
     assert run(benchmark, "decode", "--size=small", f"--readme={page}") == 0
     assert f"| a | 1 |\n\nA note.\n{end}\nafter" in page.read_text()
     assert len(measured) == 2
-    assert run(benchmark, "train", f"--readme={page}") == 2 and len(measured) == 2  # without marks, nothing is measured
+    # without marks, nothing is measured
+    assert run(benchmark, "train", f"--readme={page}") == 2 and len(measured) == 2
 
 
 def test_the_flag_names_every_size():
@@ -71,4 +83,7 @@ def test_the_flag_names_every_size():
 def test_peers_import_nothing_of_the_project_but_the_worker(path):
     project = ("transformer", "scripts", "configs", "jax", "flax")
     modules = {name for name in imported_modules(path) if name.split(".")[0] in project}
-    assert all(name.startswith(("scripts.benchmarking.worker.", "scripts.benchmarking.peers.")) for name in modules)
+    assert all(
+        name.startswith(("scripts.benchmarking.worker.", "scripts.benchmarking.peers."))
+        for name in modules
+    )

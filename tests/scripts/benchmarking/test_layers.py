@@ -41,5 +41,7 @@ def test_exponents_are_those_of_a_power_law():
 
 
 def test_the_memory_of_self_attention_grows_with_the_square_of_the_length():
-    (_, short), (_, long) = (layers.cost_of(layers.KINDS["self-attention"], n, 4, 1) for n in (512, 1024))
+    (_, short), (_, long) = (
+        layers.cost_of(layers.KINDS["self-attention"], n, 4, 1) for n in (512, 1024)
+    )
     assert long / short == pytest.approx(4, rel=0.05)

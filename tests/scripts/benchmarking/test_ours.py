@@ -14,7 +14,9 @@ TINY = Size(num_layers=1, d_model=8, d_ff=16, num_heads=2, vocab_size=40, pairs=
 def test_a_training_step_counts_the_targets_that_the_loss_counts():
     task = tasks.training_task(TINY) | {"dtype": "float32"}
     prepared = ours.prepare_training(task)
-    assert prepared.tokens == sum(map(len, task["target"])) == float(prepared.repeat()["sums"].tokens)
+    assert (
+        prepared.tokens == sum(map(len, task["target"])) == float(prepared.repeat()["sums"].tokens)
+    )
 
 
 def test_a_batch_is_shifted_and_padded():
@@ -43,7 +45,10 @@ def test_sentences_have_ordinary_tokens_and_one_end():
 @pytest.mark.first_case
 @pytest.mark.parametrize(("sentences", "shortlist"), [(3, 0), (1, 0), (3, 2)])
 def test_every_output_has_the_forced_number_of_tokens(sentences, shortlist):
-    task = tasks.decoding_task(TINY, sentences, tokens=6) | {"dtype": "float32", "shortlist": shortlist}
+    task = tasks.decoding_task(TINY, sentences, tokens=6) | {
+        "dtype": "float32",
+        "shortlist": shortlist,
+    }
     prepared = ours.prepare_decoding(task)
     assert prepared.repeat() == [6] * sentences
     assert prepared.tokens == 6 * sentences

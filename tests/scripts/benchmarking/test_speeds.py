@@ -37,14 +37,19 @@ def test_the_machine_is_described_without_git(monkeypatch, tmp_path):
 
 def test_systems_take_turns_after_their_warm_up(tmp_path):
     comparison = compare(tmp_path / "trace", [fake("a"), fake("b"), fake("c", True)])
-    assert (tmp_path / "trace").read_text() == "".join(letter * WARM_UPS for letter in "abc") + "aabbcc" * 3
+    assert (tmp_path / "trace").read_text() == "".join(
+        letter * WARM_UPS for letter in "abc"
+    ) + "aabbcc" * 3
     assert [(worker.contender.name, worker.tokens) for worker in comparison.workers] == [
         ("a", 10),
         ("b", 10),
         ("c", 10),
     ]
-    assert all(len(worker.seconds) == 3 and min(worker.seconds) >= 0.001 for worker in comparison.workers)
-    assert {worker.version for worker in comparison.workers} == {"Fake 1"}  # cores that the process may use
+    assert all(
+        len(worker.seconds) == 3 and min(worker.seconds) >= 0.001 for worker in comparison.workers
+    )
+    # cores that the process may use
+    assert {worker.version for worker in comparison.workers} == {"Fake 1"}
 
 
 def test_a_peer_that_fails_is_left_out_with_its_reason_in_one_line(tmp_path):
@@ -55,12 +60,17 @@ def test_a_peer_that_fails_is_left_out_with_its_reason_in_one_line(tmp_path):
     assert [worker.contender.name for worker in comparison.workers] == ["a"]
     assert comparison.left_out["b"] == "ValueError: cannot be"
     assert comparison.left_out["c"] == "counts 11 tokens, not 10"
-    assert comparison.left_out["d"].startswith("exit code 1: ") and "No module named" in comparison.left_out["d"]
+    assert (
+        comparison.left_out["d"].startswith("exit code 1: ")
+        and "No module named" in comparison.left_out["d"]
+    )
     assert comparison.left_out["e"] == "exit code 3: libraries print to standard output"
     lines = speeds.tabulate([comparison], 1).splitlines()
     assert "Left out of 2 x 5: b (ValueError: cannot be)." in lines
     assert len([line for line in lines if line.startswith("Left out of")]) == 4
-    assert all(not line or line.startswith(("| ", "Medians", "Versions", "Left out of")) for line in lines)
+    assert all(
+        not line or line.startswith(("| ", "Medians", "Versions", "Left out of")) for line in lines
+    )
 
 
 def test_a_system_of_ours_that_fails_ends_the_comparison(tmp_path):
@@ -70,7 +80,11 @@ def test_a_system_of_ours_that_fails_ends_the_comparison(tmp_path):
 
 def test_a_dtype_that_the_processor_emulates_is_left_out_with_the_reason(tmp_path, monkeypatch):
     contenders = [fake("a", dtype="float32"), fake("b", dtype="bfloat16")]
-    contenders += [fake("c", True, dtype="bfloat16"), fake("d", True, dtype="int8"), fake("e", dtype="int8")]
+    contenders += [
+        fake("c", True, dtype="bfloat16"),
+        fake("d", True, dtype="int8"),
+        fake("e", dtype="int8"),
+    ]
     for is_computed, names in ((False, "ad"), (True, "abcde")):
         for name in ("computes_bfloat16", "computes_int8"):
             monkeypatch.setattr(speeds, name, lambda is_computed=is_computed: is_computed)
@@ -84,7 +98,12 @@ def test_a_dtype_that_the_processor_emulates_is_left_out_with_the_reason(tmp_pat
 def measured_worker(contender: Contender, version: str, *seconds: float) -> Worker:
     """Returns the worker of a process that has ended, with 100 tokens a repetition."""
     worker = object.__new__(Worker)
-    worker.contender, worker.version, worker.seconds, worker.tokens = contender, version, list(seconds), 100
+    worker.contender, worker.version, worker.seconds, worker.tokens = (
+        contender,
+        version,
+        list(seconds),
+        100,
+    )
     return worker
 
 
@@ -96,10 +115,15 @@ def test_speeds_are_medians_and_relative_to_the_fastest_peer_of_the_batch():
         measured_worker(Contender("fast", FAKE, is_peer=True), "P 2", 4.0, 4.0, 4.0),
     ]
     report = speeds.tabulate(
-        [Comparison("2 x 50", measured, {"e": "why", "f": speeds.EMULATED}), Comparison("1 x 50", measured[:1], {})],
+        [
+            Comparison("2 x 50", measured, {"e": "why", "f": speeds.EMULATED}),
+            Comparison("1 x 50", measured[:1], {}),
+        ],
         2,
     )
-    rows = [tuple(line.strip("|").split("|")) for line in report.splitlines() if line.startswith("| ")]
+    rows = [
+        tuple(line.strip("|").split("|")) for line in report.splitlines() if line.startswith("| ")
+    ]
     assert [tuple(map(str.strip, row)) for row in rows[2:]] == [
         ("2 x 50", "ours", "50", "25", "100", "2.00", ""),
         ("2 x 50", "inexact", "100", "100", "100", "4.00", ""),

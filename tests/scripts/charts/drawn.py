@@ -14,7 +14,9 @@ def data(chart: Any) -> list[dict]:
 
 
 def matrices(chart: Any, shape: tuple[int, int], *names: str) -> dict[Any, np.ndarray]:
-    """Returns the matrices of a chart with heat maps by the values of these fields, or of the only one."""
+    """Returns the matrices of a chart with heat maps by the values of these fields, or of the only
+    one.
+    """
     found: dict[Any, np.ndarray] = {}
     for record in data(chart):
         key = tuple(record[name] for name in names)
@@ -31,7 +33,9 @@ def svg(chart: Any) -> ElementTree.Element:
 
 
 def texts(picture: ElementTree.Element) -> list[str]:
-    return ["".join(element.itertext()) for element in picture.iter() if element.tag.endswith("}text")]
+    return [
+        "".join(element.itertext()) for element in picture.iter() if element.tag.endswith("}text")
+    ]
 
 
 def marks(chart: Any) -> list[dict]:

@@ -15,7 +15,11 @@ SOURCE, READ, PREDICTED = ("▁a", "▁b", "</s>"), ("<s>", "▁x"), ("▁x", "<
 def weights_over(source: tuple[str, ...]) -> Attention:
     """Returns random weights of 6 encoder layers, 3 decoder layers and 5 heads."""
     length = len(source)
-    shapes = {"encoder": (6, 5, length, length), "decoder": (3, 5, 2, 2), "cross": (3, 5, 2, length)}
+    shapes = {
+        "encoder": (6, 5, length, length),
+        "decoder": (3, 5, 2, 2),
+        "cross": (3, 5, 2, length),
+    }
     weights = {part: RANDOM.random(shape, np.float32) for part, shape in shapes.items()}
     return Attention(source, READ, PREDICTED, **weights)
 
@@ -24,7 +28,9 @@ WEIGHTS = weights_over(SOURCE)
 HOSTILE = ("<script>alert(1)</script>", '"];alert(1)//', "\x07\x00\n\u202e", "]]>&amp;", "</s>")
 
 
-@pytest.mark.parametrize(("part", "layers"), [("encoder", (2, 4, 6)), ("decoder", (2,)), ("cross", (2,))])
+@pytest.mark.parametrize(
+    ("part", "layers"), [("encoder", (2, 4, 6)), ("decoder", (2,)), ("cross", (2,))]
+)
 def test_even_layers_and_the_first_four_heads_are_drawn_by_default(part, layers):
     weights = getattr(WEIGHTS, part)
     drawn = matrices(attention.draw(WEIGHTS, part), weights.shape[2:], "layer", "head")
@@ -34,10 +40,16 @@ def test_even_layers_and_the_first_four_heads_are_drawn_by_default(part, layers)
 
 
 def test_chosen_layers_and_heads_are_drawn_and_others_refused():
-    drawn = matrices(attention.draw(WEIGHTS, "cross", layers=(3, 1), heads=(5,)), (2, 3), "layer", "head")
+    drawn = matrices(
+        attention.draw(WEIGHTS, "cross", layers=(3, 1), heads=(5,)), (2, 3), "layer", "head"
+    )
     assert set(drawn) == {(1, 5), (3, 5)}
-    shallow = Attention(SOURCE, READ, PREDICTED, WEIGHTS.encoder[:1], WEIGHTS.decoder[:1], WEIGHTS.cross[:1])
-    assert set(matrices(attention.draw(shallow), (3, 3), "layer", "head")) == {(1, head) for head in (1, 2, 3, 4)}
+    shallow = Attention(
+        SOURCE, READ, PREDICTED, WEIGHTS.encoder[:1], WEIGHTS.decoder[:1], WEIGHTS.cross[:1]
+    )
+    assert set(matrices(attention.draw(shallow), (3, 3), "layer", "head")) == {
+        (1, head) for head in (1, 2, 3, 4)
+    }
     with pytest.raises(UserError, match="layers=0,4: the part cross has the layers 1, 2, 3$"):
         attention.draw(WEIGHTS, "cross", layers=(4, 2, 0))
     with pytest.raises(UserError, match="heads=6: the part encoder has the heads 1, 2, 3, 4, 5$"):
@@ -70,4 +82,5 @@ def test_hostile_tokens_are_drawn_as_text():
     assert not [element for element in picture.iter() if "script" in element.tag]
     shown = [text for text in texts(picture) if not text.startswith(("Layer", "Head", "0", "1"))]
     labels = ["<script>alert(1)</script>", '"];alert(1)//', r"\x07\x00\n\u202e", "]]>&amp;", "</s>"]
-    assert [text for text in shown if text not in ("key", "query", "weight")] == labels * 2  # both axes, in order
+    # both axes, in order
+    assert [text for text in shown if text not in ("key", "query", "weight")] == labels * 2

@@ -26,7 +26,9 @@ def runs(tmp_path) -> list[Path]:
     return [
         add_run(tmp_path / "base-0", {10: 5.0, 20: 4.0, 30: 3.5}, seed="0"),
         add_run(tmp_path / "base-1", {10: 6.0, 20: 4.5}, seed="1"),
-        add_run(tmp_path / "other", {10: 5.5, 20: float("nan"), 30: 3.0}, seed="0", model__dropout="0.3"),
+        add_run(
+            tmp_path / "other", {10: 5.5, 20: float("nan"), 30: 3.0}, seed="0", model__dropout="0.3"
+        ),
     ]
 
 
@@ -58,11 +60,16 @@ def test_the_chart_has_every_seed_and_the_band_at_common_steps(runs):
     height = {round(item["x"]): item["y2"] - item["y"] for item in band["items"]}
     # Twice the sample standard deviations, which are those of (5, 6) and (4, 4.5).
     first, second = (height[x] for x in sorted(height))
-    assert first / second == pytest.approx(statistics.stdev((5.0, 6.0)) / statistics.stdev((4.0, 4.5)))
+    assert first / second == pytest.approx(
+        statistics.stdev((5.0, 6.0)) / statistics.stdev((4.0, 4.5))
+    )
 
 
 def test_seeds_in_folders_of_the_same_name_are_two_lines(tmp_path):
-    runs = [add_run(tmp_path / f"seed{seed}" / "run", {10: 5.0 + seed, 20: 4.0}, seed=str(seed)) for seed in (0, 1)]
+    runs = [
+        add_run(tmp_path / f"seed{seed}" / "run", {10: 5.0 + seed, 20: 4.0}, seed=str(seed))
+        for seed in (0, 1)
+    ]
     assert list(curves.group(read_runs(runs))) == ["seed (2 seeds)"]
     names = {record["run"] for record in data(curves.draw(runs, metrics=("loss",)))}
     assert names == {"seed0/run", "seed1/run"}
@@ -88,7 +95,9 @@ def test_a_folder_without_a_record_and_one_given_twice_are_refused(tmp_path):
 
 @pytest.mark.parametrize("numbers", [[0], [0, 1], [0, 1, 2]])
 def test_every_layer_has_data(runs, numbers):  # for one without, browsers log a warning
-    assert all(curves.draw([runs[i] for i in numbers], metrics=("loss",)).to_dict()["datasets"].values())
+    assert all(
+        curves.draw([runs[i] for i in numbers], metrics=("loss",)).to_dict()["datasets"].values()
+    )
 
 
 def test_a_single_value_is_on_the_axis_as_it_is(tmp_path):
@@ -102,7 +111,9 @@ def test_a_single_value_is_on_the_axis_as_it_is(tmp_path):
 @pytest.mark.parametrize(("last", "scale"), [(45.0, "linear"), (18.0, "log")])
 def test_a_small_range_has_a_linear_axis(tmp_path, last, scale):
     run = make_run(tmp_path / "run")
-    lines = [{"step": i, "split": "valid", "perplexity": value} for i, value in enumerate((90.0, last))]
+    lines = [
+        {"step": i, "split": "valid", "perplexity": value} for i, value in enumerate((90.0, last))
+    ]
     (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     (panel,) = curves.draw([run], metrics=("perplexity",)).to_dict()["concat"]
     assert panel["layer"][0]["encoding"]["y"]["scale"].get("type", "linear") == scale
@@ -113,6 +124,10 @@ def test_a_line_of_one_point_has_a_mark_beside_longer_lines(tmp_path):
     single = add_run(tmp_path / "single", {1: 1.0}, seed="1")
 
     def symbols(*runs: Path) -> list[dict]:
-        return [mark for mark in marks(curves.draw(runs, metrics=("loss",))) if mark["marktype"] == "symbol"]
+        return [
+            mark
+            for mark in marks(curves.draw(runs, metrics=("loss",)))
+            if mark["marktype"] == "symbol"
+        ]
 
     assert symbols(longer, single) and not symbols(longer)

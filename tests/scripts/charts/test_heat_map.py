@@ -25,11 +25,19 @@ def draw(matrix: np.ndarray, **options) -> alt.LayerChart:
 
 def test_each_cell_has_the_colour_of_its_value_at_its_row_and_column():
     scene = vl_convert.vegalite_to_scenegraph(draw(MATRIX, has_grid=True).to_dict())
-    drawn = {(round(item["x"] / 10), round(item["y"] / 20)): item["fill"] for item in rectangles(scene["scenegraph"])}
-    expected = {
-        (column, row): theme.SEQUENTIAL[int(8 * MATRIX[row, column])] for row in range(2) for column in range(3)
+    drawn = {
+        (round(item["x"] / 10), round(item["y"] / 20)): item["fill"]
+        for item in rectangles(scene["scenegraph"])
     }
-    rgb = {place: f"rgb({', '.join(str(int(c[i : i + 2], 16)) for i in (1, 3, 5))})" for place, c in expected.items()}
+    expected = {
+        (column, row): theme.SEQUENTIAL[int(8 * MATRIX[row, column])]
+        for row in range(2)
+        for column in range(3)
+    }
+    rgb = {
+        place: f"rgb({', '.join(str(int(c[i : i + 2], 16)) for i in (1, 3, 5))})"
+        for place, c in expected.items()
+    }
     assert drawn == rgb
 
 
@@ -39,7 +47,13 @@ def test_numbers_that_are_not_finite_are_refused():
 
 
 def test_axes_have_round_numbers_or_every_label():
-    assert [Axis("x").make(count, 5).to_dict()["values"] for count in (3, 20)] == [[0, 1, 2], [0, 5, 10, 15]]
+    assert [Axis("x").make(count, 5).to_dict()["values"] for count in (3, 20)] == [
+        [0, 1, 2],
+        [0, 5, 10, 15],
+    ]
     named = Axis("x", ["a", "b"]).make(2, 3).to_dict()
     assert "values" not in named and not named["labelOverlap"]
-    assert named["labelFontSize"] == 5.5 and Axis("x", ["a"]).make(1, 30).to_dict()["labelFontSize"] == theme.SMALL
+    assert (
+        named["labelFontSize"] == 5.5
+        and Axis("x", ["a"]).make(1, 30).to_dict()["labelFontSize"] == theme.SMALL
+    )

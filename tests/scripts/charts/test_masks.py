@@ -17,4 +17,6 @@ def test_the_panels_show_who_may_attend_to_whom():
     drawn = matrices(masks.draw(sentences=(2, 1), length=4), (4, 4), "panel")
     assert list(drawn) == list(EXPECTED)
     for name, rows in EXPECTED.items():
-        np.testing.assert_array_equal(drawn[name], [[int(cell) for cell in row] for row in rows], err_msg=name)
+        np.testing.assert_array_equal(
+            drawn[name], [[int(cell) for cell in row] for row in rows], err_msg=name
+        )

@@ -10,9 +10,13 @@ from transformer.support.errors import UserError
 
 
 def formula(length: int, width: int) -> np.ndarray:
-    """PE(pos, 2i) = sin(pos / 10000^(2i / width)), PE(pos, 2i + 1) = cos of the same, element by element."""
+    """PE(pos, 2i) = sin(pos / 10000^(2i / width)), PE(pos, 2i + 1) = cos of the same, element by
+    element.
+    """
     angle = lambda pos, i: pos / 10_000 ** (2 * (i // 2) / width)  # noqa: E731
-    return np.array([[(np.cos if i % 2 else np.sin)(angle(p, i)) for i in range(width)] for p in range(length)])
+    return np.array(
+        [[(np.cos if i % 2 else np.sin)(angle(p, i)) for i in range(width)] for p in range(length)]
+    )
 
 
 def test_the_heat_map_has_the_paper_s_formula_and_the_curves_its_dot_products():
@@ -42,7 +46,10 @@ def test_other_kinds_have_the_same_planes():
         ({"length": 1}, "length=1: must be at least 2"),
         ({"d_model": 7}, "d_model=7: must be even"),
         ({"d_model": 0}, "d_model=0: must be even, at least 2"),
-        ({"kind": "learned"}, "kind=learned: must be one of sinusoidal, .*, sinusoidal_marian, rotary$"),
+        (
+            {"kind": "learned"},
+            "kind=learned: must be one of sinusoidal, .*, sinusoidal_marian, rotary$",
+        ),
     ],
 )
 def test_impossible_arguments_are_refused(options, message):

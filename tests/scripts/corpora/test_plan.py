@@ -18,12 +18,18 @@ REQUEST = {"format": "text", "column": "text"}
 
 
 def request_for(paths: list[Path], shards: int | None = 2) -> dict:
-    return {**REQUEST, "files": [(str(path), path.stat().st_size) for path in paths], "shards": shards}
+    return {
+        **REQUEST,
+        "files": [(str(path), path.stat().st_size) for path in paths],
+        "shards": shards,
+    }
 
 
 @pytest.fixture
 def corpus(tmp_path) -> list[Path]:
-    """Returns two files of the same lines: with a byte order mark and \\r\\n, and packed without the last line end."""
+    """Returns two files of the same lines: with a byte order mark and \\r\\n, and packed without
+    the last line end.
+    """
     folder = tmp_path / "corpus"
     folder.mkdir()
     (folder / "a.txt").write_bytes(b"\xef\xbb\xbf" + b"".join(line + b"\r\n" for line in LINES))
@@ -39,7 +45,9 @@ def test_every_line_is_in_one_shard_and_in_order(corpus, tmp_path, shards):
     assert len(made) == {None: 2, 1: 2, 2: 2, 3: 4, 5: 4, 16: 16, 100: 16}[shards]
     opened = Plan(tmp_path, request, made)
     assert list(itertools.chain.from_iterable(map(opened.read, made))) == LINES + LINES
-    assert [(shard.file, shard.start) for shard in made] == sorted((shard.file, shard.start) for shard in made)
+    assert [(shard.file, shard.start) for shard in made] == sorted(
+        (shard.file, shard.start) for shard in made
+    )
 
 
 @pytest.mark.parametrize("shards", [1, 3, 4])
@@ -52,7 +60,8 @@ def test_rows_of_parquet_are_read_over_the_bounds_of_row_groups(tmp_path, shards
     read = list(itertools.chain.from_iterable(map(Plan(tmp_path, request, made).read, made)))
     assert [None if row is None else row.decode() for row in read] == rows
     with pytest.raises(
-        UserError, match=r"--column=id: .* no such column of text; it has id \(int64\), text \(string\)"
+        UserError,
+        match=r"--column=id: .* no such column of text; it has id \(int64\), text \(string\)",
     ):
         make_shards([path], {**request, "column": "id"})
 
@@ -87,7 +96,9 @@ def test_a_folder_of_parquet_has_no_other_text(tmp_path):
         (tmp_path / name).write_bytes(b"")
     assert find_files(str(tmp_path)) == [tmp_path / "a.parquet", tmp_path / "b.parquet"]
     (tmp_path / "mono.de").write_bytes(b"")
-    with pytest.raises(UserError, match="has Parquet files beside mono.de; move these, or name all files"):
+    with pytest.raises(
+        UserError, match="has Parquet files beside mono.de; move these, or name all files"
+    ):
         find_files(str(tmp_path))
 
 
@@ -111,14 +122,20 @@ def test_unusable_files_are_named(tmp_path):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(UserError, match=message):
             make_shards([tmp_path / name], {"column": "text", "shards": 2})
-    for names, message in ((f"{tmp_path}/wide.txt,{tmp_path}/none", "none is no file"), ("", "no file")):
+    for names, message in (
+        (f"{tmp_path}/wide.txt,{tmp_path}/none", "none is no file"),
+        ("", "no file"),
+    ):
         with pytest.raises(UserError, match=message):
             find_files(names)
     (tmp_path / "linked.parquet").symlink_to(tmp_path / "damaged.parquet")
-    assert find_files(f"{tmp_path}/linked.parquet") == [tmp_path / "linked.parquet"]  # whose name tells the format
+    # whose name tells the format
+    assert find_files(f"{tmp_path}/linked.parquet") == [tmp_path / "linked.parquet"]
     (tmp_path / "empty").mkdir()
     (tmp_path / "packed.xz").write_bytes(b"")
-    with pytest.raises(UserError, match="packed.xz is compressed in a format other than .gz; unpack it"):
+    with pytest.raises(
+        UserError, match="packed.xz is compressed in a format other than .gz; unpack it"
+    ):
         plan.find_files(str(tmp_path / "packed.xz"))
     with pytest.raises(UserError, match="the folder has no files"):
         find_files(str(tmp_path / "empty"))

@@ -37,7 +37,9 @@ MEASURED = 'return [plan.measure(forward, decoding={"beam_size": 1}), plan.measu
 def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     make_workdir(folder / "forward", seed=8)
-    make_workdir(folder / "backward", seed=1, **{"data.source_language": "out", "data.target_language": "in"})
+    make_workdir(
+        folder / "backward", seed=1, **{"data.source_language": "out", "data.target_language": "in"}
+    )
     return folder
 
 
@@ -54,32 +56,45 @@ def lines(path: Path) -> list[str]:
 def test_pairs_are_chosen_and_mixed(folder, tmp_path):
     measured = 'return [plan.measure(plan.train("s", config, data=pairs))]'
     flags = plan_file(folder, tmp_path / "plan.py", "9", measured)
-    planned = [stage for stage in plan.load(flags[0].partition("=")[2]) if stage.name not in ("s", "s-valid")]
+    planned = [
+        stage
+        for stage in plan.load(flags[0].partition("=")[2])
+        if stage.name not in ("s", "s-valid")
+    ]
     output = Folder(tmp_path / "distilled")
     with output.locked():
         stages.run(planned, output)
     found = transformer.load(folder / "forward", beam_size=3).translate(SOURCES, n_best=3)
     by_chrf = [
-        max(row, key=lambda x, reference=reference: CHRF().sentence_score(x.text, [reference]).score).text
+        max(
+            row, key=lambda x, reference=reference: CHRF().sentence_score(x.text, [reference]).score
+        ).text
         for row, reference in zip(found, REFERENCES, strict=True)
     ]
     assert by_chrf != [row[0].text for row in found]
     assert lines(tmp_path / "distilled/chosen/chosen.out") == [text for text in by_chrf if text]
-    reverse, forward = transformer.load(folder / "backward", beam_size=3), transformer.load(folder / "forward")
+    reverse, forward = (
+        transformer.load(folder / "backward", beam_size=3),
+        transformer.load(folder / "forward"),
+    )
     by_loss = []
     for text, row in zip(REFERENCES, reverse.translate(REFERENCES, n_best=3), strict=True):
         losses = [-forward.score([(x.text, text)])[0].log_probability for x in row]
         by_loss.append(row[losses.index(min(losses))].text)
     assert lines(tmp_path / "distilled/other/chosen.in") == [text for text in by_loss if text]
     real = list(zip(SOURCES, REFERENCES, strict=True))
-    added = dict.fromkeys([*zip(SOURCES, by_chrf, strict=True), *zip(by_loss, REFERENCES, strict=True)])
+    added = dict.fromkeys(
+        [*zip(SOURCES, by_chrf, strict=True), *zip(by_loss, REFERENCES, strict=True)]
+    )
     expected = real * 2 + [(f"9 {pair[0]}", pair[1]) for pair in added if all(pair)]
     mixed = [lines(tmp_path / f"distilled/pairs/train.{language}") for language in ("in", "out")]
     assert list(zip(*mixed, strict=True)) == expected
     assert lines(tmp_path / "distilled/pairs/validation.in") == SOURCES
 
 
-def test_a_mixture_has_no_repeated_pairs_if_its_config_has_none_and_needs_no_test_split(tmp_path, caplog):
+def test_a_mixture_has_no_repeated_pairs_if_its_config_has_none_and_needs_no_test_split(
+    tmp_path, caplog
+):
     config = tmp_path / "config.py"
     values = {"source": "text", "path": str(tmp_path), "valid_split": "valid", "deduplicate": True}
     config.write_text(
@@ -91,7 +106,10 @@ def test_a_mixture_has_no_repeated_pairs_if_its_config_has_none_and_needs_no_tes
         (tmp_path / f"valid.{language}").write_text("d\n")
     texts.mix(plan.mix("pairs", str(config), copies=2), Folder(tmp_path))
     assert lines(tmp_path / "pairs" / "train.en") == ["a b", "c"] * 2
-    assert lines(tmp_path / "pairs" / "validation.de") == ["d"] and not (tmp_path / "pairs" / "test.de").exists()
+    assert (
+        lines(tmp_path / "pairs" / "validation.de") == ["d"]
+        and not (tmp_path / "pairs" / "test.de").exists()
+    )
     assert "pairs: has no test split" in caplog.text
 
 
@@ -108,7 +126,11 @@ def test_a_plan_is_measured_and_nothing_is_done_twice(folder, tmp_path, capsys):
     assert run(distill, *flags, "--report") == 0 and capsys.readouterr().out == table
     (tmp_path / "distilled/both.json").unlink()
     assert run(distill, *flags) == 0 and "| both |" in capsys.readouterr().out
-    again = {path: path.stat().st_mtime_ns for path in made if path.name not in ("both.json", "distill.json")}
+    again = {
+        path: path.stat().st_mtime_ns
+        for path in made
+        if path.name not in ("both.json", "distill.json")
+    }
     assert again.items() <= made.items()
     assert run(distill, flags[0], f"--workdir={tmp_path / 'typo'}", "--report") == 2
     assert "typo: no stage has begun" in error(capsys)
@@ -141,7 +163,9 @@ def test_another_plan_or_process_and_foreign_files_are_refused(folder, tmp_path,
     (tmp_path / "plan.py").write_text(text)
     capsys.readouterr()
     assert run(distill, *flags) == 2
-    assert "forward-valid was made with decoding={'beam_size': 1}, not {'beam_size': 2}" in error(capsys)
+    assert "forward-valid was made with decoding={'beam_size': 1}, not {'beam_size': 2}" in error(
+        capsys
+    )
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "both.json").write_text("mine")
     assert run(distill, flags[0], f"--workdir={tmp_path / 'new'}") == 2
@@ -174,7 +198,9 @@ def test_a_plan_waits_for_the_command_of_a_process_that_was_killed(tmp_path, cap
 @pytest.mark.slow
 def test_a_killed_plan_continues(tmp_path):
     config = tmp_path / "config.py"
-    settings = dict(flag.removeprefix("--config.").split("=") for flag in training_flags(tmp_path / "run")[2:])
+    settings = dict(
+        flag.removeprefix("--config.").split("=") for flag in training_flags(tmp_path / "run")[2:]
+    )
     values = ", ".join(f"{key!r}: {value!r}" for key, value in settings.items())
     config.write_text(
         "from configs import base\nfrom transformer.config import loading\n"
@@ -198,7 +224,9 @@ def get_plan(plan):
             f"--workdir={tmp_path / name}",
         ]
         for stage in kills:
-            process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            process = subprocess.Popen(
+                command, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
             while not (tmp_path / name / "logs" / f"{stage}.txt").exists():
                 time.sleep(0.05)
             time.sleep(2)
@@ -207,7 +235,8 @@ def get_plan(plan):
         done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         measured = [
-            json.loads((tmp_path / name / f"{model}-valid.json").read_text()) for model in ("teacher", "student")
+            json.loads((tmp_path / name / f"{model}-valid.json").read_text())
+            for model in ("teacher", "student")
         ]
         results.append([(result["bleu"], result["chrf"], result["step"]) for result in measured])
     assert results[0] == results[1]

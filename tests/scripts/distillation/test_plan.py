@@ -17,10 +17,21 @@ def test_stages_come_after_all_that_they_read_and_once():
     outputs = plan.translate("outputs", [forward, forward], CONFIG, choose=backward)
     student = plan.train("student", CONFIG, data=plan.mix("pairs", CONFIG, outputs))
     plan.train("unused", CONFIG)
-    stages = plan.in_order([plan.measure(student), plan.export(student, "ctranslate2"), plan.measure(forward)])
+    stages = plan.in_order(
+        [plan.measure(student), plan.export(student, "ctranslate2"), plan.measure(forward)]
+    )
     names = [stage.name for stage in stages]
     assert sorted(names) == sorted(
-        ["forward", "backward", "outputs", "pairs", "student", "student-valid", "student-ctranslate2", "forward-valid"]
+        [
+            "forward",
+            "backward",
+            "outputs",
+            "pairs",
+            "student",
+            "student-valid",
+            "student-ctranslate2",
+            "forward-valid",
+        ]
     )
     for number, stage in enumerate(stages):
         assert {needed.name for needed in plan.inputs(stage)} <= set(names[:number])
@@ -70,10 +81,19 @@ def test_a_choice_that_cannot_be_made_is_refused(choose, text, message):
     [
         (None, "no such file"),
         ("def get_plan(plan): return []", "must return a list with plan.measure"),
-        ("def get_plan(plan): return plan.train('a', 'configs/base.py')", "must return a list with plan.measure"),
-        ("def get_plan(plan): return [plan.train('a', 'configs/base.py')]", "must return a list with plan.measure"),
+        (
+            "def get_plan(plan): return plan.train('a', 'configs/base.py')",
+            "must return a list with plan.measure",
+        ),
+        (
+            "def get_plan(plan): return [plan.train('a', 'configs/base.py')]",
+            "must return a list with plan.measure",
+        ),
         ("def get_plan(plan):\n    return plan.trian('a')", "line 2: AttributeError"),
-        ("def get_plan(plan): return [plan.measure(plan.existing('a', 'b'), avrage=2)]", "argument 'avrage'"),
+        (
+            "def get_plan(plan): return [plan.measure(plan.existing('a', 'b'), avrage=2)]",
+            "argument 'avrage'",
+        ),
         ("plan = 1", "does not define get_plan"),
     ],
 )
@@ -104,13 +124,34 @@ def test_a_student_learns_from_the_whole_mixture(tmp_path, multi30k):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda here, back: plan.translate("x", [here, back], CONFIG), "all models must translate en to de"),
-        (lambda here, back: plan.translate("x", here, CONFIG, choose=here), "one that chooses the reverse"),
-        (lambda here, back: plan.translate("x", here, CONFIG, decoding={"beam": 2}), "there is no key decoding.beam"),
-        (lambda here, back: plan.export(here, "ctranslate2", decoding={"beam": 2}), "there is no key decoding.beam"),
-        (lambda here, back: plan.measure(here, split="dev"), "split=dev must be one of train, valid, test"),
-        (lambda here, back: plan.translate("x", "here", CONFIG), "needs a model, or a list of them"),
-        (lambda here, back: plan.mix("x", CONFIG, [plan.translate("y", here, CONFIG)]), "one by one"),
+        (
+            lambda here, back: plan.translate("x", [here, back], CONFIG),
+            "all models must translate en to de",
+        ),
+        (
+            lambda here, back: plan.translate("x", here, CONFIG, choose=here),
+            "one that chooses the reverse",
+        ),
+        (
+            lambda here, back: plan.translate("x", here, CONFIG, decoding={"beam": 2}),
+            "there is no key decoding.beam",
+        ),
+        (
+            lambda here, back: plan.export(here, "ctranslate2", decoding={"beam": 2}),
+            "there is no key decoding.beam",
+        ),
+        (
+            lambda here, back: plan.measure(here, split="dev"),
+            "split=dev must be one of train, valid, test",
+        ),
+        (
+            lambda here, back: plan.translate("x", "here", CONFIG),
+            "needs a model, or a list of them",
+        ),
+        (
+            lambda here, back: plan.mix("x", CONFIG, [plan.translate("y", here, CONFIG)]),
+            "one by one",
+        ),
     ],
 )
 def test_mistakes_are_found_before_anything_runs(tmp_path, multi30k, make, message):

@@ -10,7 +10,12 @@ from scripts.distillation.folder import Folder
 from transformer.support import files
 
 SCORES = {"bleu": 40.0, "bleu_lowercase_tokenized": 41.0, "chrf": 60.0}
-CERTIFICATE = {"sentences": 50, "precision": "int8", "search": {"beam_size": 1}, "seconds": {"theirs": 9, "search": 2}}
+CERTIFICATE = {
+    "sentences": 50,
+    "precision": "int8",
+    "search": {"beam_size": 1},
+    "seconds": {"theirs": 9, "search": 2},
+}
 
 
 def evaluation(bleu: float, seconds: float, **decoding) -> dict:
@@ -48,10 +53,17 @@ def test_points_have_the_models_the_search_and_the_form_of_the_numbers(models, t
         {
             plan.measure(models, name="a"): evaluation(40, 10),
             plan.measure(student, name="b"): evaluation(39, 1, beam_size=1, shortlist=32),
-            plan.measure(student, name="c", split="test"): evaluation(38, 2, beam_size=1, dtype="int8", shortlist=32),
-            plan.export(student, "ctranslate2"): CERTIFICATE | {"bleu": {"ours": {}, "theirs": SCORES}},
-            plan.export(teacher, "marian"): CERTIFICATE | {"bleu": {"theirs": SCORES}, "seconds": {"search": None}},
-            plan.export(teacher, "safetensors"): {"verdict": "uncertified", "reasons": ["no toolkit"]},
+            plan.measure(student, name="c", split="test"): evaluation(
+                38, 2, beam_size=1, dtype="int8", shortlist=32
+            ),
+            plan.export(student, "ctranslate2"): CERTIFICATE
+            | {"bleu": {"ours": {}, "theirs": SCORES}},
+            plan.export(teacher, "marian"): CERTIFICATE
+            | {"bleu": {"theirs": SCORES}, "seconds": {"search": None}},
+            plan.export(teacher, "safetensors"): {
+                "verdict": "uncertified",
+                "reasons": ["no toolkit"],
+            },
         },
     )
     assert [row[:4] + row[5:] for row in found] == [
@@ -81,12 +93,18 @@ def test_the_chart_joins_the_points_of_a_model_on_one_split(models, tmp_path):
     assert lines["encoding"]["color"] == marks["encoding"]["color"]
     assert lines["encoding"]["color"]["scale"]["domain"] == ["teacher, beam 5", "student, greedy"]
     assert marks["encoding"]["shape"]["scale"]["domain"] == ["floating point", "int8"]
-    assert (lines["encoding"]["x"]["scale"]["type"], lines["encoding"]["y"]["title"]) == ("log", "BLEU (valid)")
+    assert (lines["encoding"]["x"]["scale"]["type"], lines["encoding"]["y"]["title"]) == (
+        "log",
+        "BLEU (valid)",
+    )
 
 
 def test_without_a_speed_there_is_a_table_and_no_chart(models, tmp_path, capsys):
     stage = plan.export(models[0], "marian")
     rows(tmp_path, {stage: CERTIFICATE | {"bleu": {"theirs": SCORES}, "seconds": {"search": None}}})
     report.publish([stage], Folder(tmp_path), None)
-    assert capsys.readouterr().out.splitlines()[-1] == "| teacher-marian | 40.0 | 41.0 | 60.0 |  | 1.0 |"
+    assert (
+        capsys.readouterr().out.splitlines()[-1]
+        == "| teacher-marian | 40.0 | 41.0 | 60.0 |  | 1.0 |"
+    )
     assert not (tmp_path / report.CHART).exists()

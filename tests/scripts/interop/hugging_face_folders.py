@@ -10,14 +10,27 @@ import numpy as np
 import sentencepiece
 
 D_MODEL, D_FF, HEADS, LAYERS, POSITIONS = 8, 16, 2, 1, 40
-ENGLISH = ["the small dog runs", "a dog sees the small house", "the house is old", "an old dog sleeps in the house"]
-GERMAN = ["der kleine Hund", "ein Hund sieht das kleine Haus", "das Haus ist alt", "ein alter Hund schläft im Haus"]
+ENGLISH = [
+    "the small dog runs",
+    "a dog sees the small house",
+    "the house is old",
+    "an old dog sleeps in the house",
+]
+GERMAN = [
+    "der kleine Hund",
+    "ein Hund sieht das kleine Haus",
+    "das Haus ist alt",
+    "ein alter Hund schläft im Haus",
+]
 
 
 def write_folder(
     folder: Path, *, is_shared: bool = True, is_tied: bool = True, **changes: Any
 ) -> dict[str, np.ndarray]:
-    """Writes a model with random weights, and returns these. `changes` replace keys of config.json."""
+    """Writes a model with random weights, and returns these.
+
+    `changes` replace keys of config.json.
+    """
     folder.mkdir(parents=True)
     vocabularies = write_vocabularies(folder, is_shared)
     sizes = [len(vocabulary) for vocabulary in vocabularies]
@@ -46,7 +59,10 @@ def write_folder(
         "decoder_start_token_id": pad,
     }
     write_json(folder / "config.json", settings | changes)
-    write_json(folder / "generation_config.json", {"num_beams": 3, "length_penalty": 1.5, "bad_words_ids": [[pad]]})
+    write_json(
+        folder / "generation_config.json",
+        {"num_beams": 3, "length_penalty": 1.5, "bad_words_ids": [[pad]]},
+    )
     texts = {"source_lang": "eng", "target_lang": "deu", "separate_vocabs": not is_shared}
     write_json(folder / "tokenizer_config.json", texts)
     weights = random_weights(sizes, pad, is_shared, is_tied)
@@ -54,19 +70,26 @@ def write_folder(
     return weights
 
 
-def random_weights(sizes: list[int], pad: int, is_shared: bool, is_tied: bool) -> dict[str, np.ndarray]:
+def random_weights(
+    sizes: list[int], pad: int, is_shared: bool, is_tied: bool
+) -> dict[str, np.ndarray]:
     random = np.random.default_rng(0)
     weights = {}
 
     def draw(name: str, *shape: int) -> None:
         weights[name] = random.normal(size=shape, scale=0.5).astype(np.float32)
 
-    for stack, attentions in (("encoder", ["self_attn"]), ("decoder", ["self_attn", "encoder_attn"])):
+    for stack, attentions in (
+        ("encoder", ["self_attn"]),
+        ("decoder", ["self_attn", "encoder_attn"]),
+    ):
         for layer in (f"model.{stack}.layers.{i}" for i in range(LAYERS)):
             norms = ["final_layer_norm", *(f"{attention}_layer_norm" for attention in attentions)]
             shapes = {"fc1": (D_FF, D_MODEL), "fc2": (D_MODEL, D_FF)}
             shapes |= {
-                f"{attention}.{x}_proj": (D_MODEL, D_MODEL) for attention in attentions for x in ("q", "k", "v", "out")
+                f"{attention}.{x}_proj": (D_MODEL, D_MODEL)
+                for attention in attentions
+                for x in ("q", "k", "v", "out")
             }
             shapes |= dict.fromkeys(norms, (D_MODEL,))
             for name, shape in shapes.items():
@@ -83,7 +106,9 @@ def random_weights(sizes: list[int], pad: int, is_shared: bool, is_tied: bool) -
 
 
 def write_vocabularies(folder: Path, is_shared: bool) -> list[dict[str, int]]:
-    """Writes the SentencePiece models, and the vocabularies in another order than theirs, with language tokens."""
+    """Writes the SentencePiece models, and the vocabularies in another order than theirs, with
+    language tokens.
+    """
     pieces = []
     for name, texts in (("source.spm", ENGLISH), ("target.spm", GERMAN)):
         content = io.BytesIO()
@@ -110,22 +135,35 @@ def write_json(path: Path, content: Any) -> None:
 def write_safetensors(path: Path, arrays: dict[str, np.ndarray]) -> None:
     header, offset = {}, 0
     for name, array in arrays.items():
-        header[name] = {"dtype": "F32", "shape": array.shape, "data_offsets": [offset, offset + array.nbytes]}
+        header[name] = {
+            "dtype": "F32",
+            "shape": array.shape,
+            "data_offsets": [offset, offset + array.nbytes],
+        }
         offset += array.nbytes
     text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(array.tobytes() for array in arrays.values()))
+    path.write_bytes(
+        struct.pack("<Q", len(text)) + text + b"".join(array.tobytes() for array in arrays.values())
+    )
 
 
 def logits(weights: dict[str, np.ndarray], source: list[int], previous: list[int]) -> np.ndarray:
-    """Returns the logits (T, V) of MarianMTModel for one sentence, computed from the weights' own names."""
+    """Returns the logits (T, V) of MarianMTModel for one sentence, computed from the weights' own
+    names.
+    """
     shared = weights.get("model.shared.weight")
-    tables = [weights.get(f"model.{stack}.embed_tokens.weight", shared) for stack in ("encoder", "decoder")]
+    tables = [
+        weights.get(f"model.{stack}.embed_tokens.weight", shared)
+        for stack in ("encoder", "decoder")
+    ]
     memory = run_stack(weights, "encoder", tables[0][source], None)
     hidden = run_stack(weights, "decoder", tables[1][previous], memory)
     return hidden @ weights.get("lm_head.weight", tables[1]).T + weights["final_logits_bias"]
 
 
-def run_stack(weights: dict[str, np.ndarray], stack: str, x: np.ndarray, memory: np.ndarray | None) -> np.ndarray:
+def run_stack(
+    weights: dict[str, np.ndarray], stack: str, x: np.ndarray, memory: np.ndarray | None
+) -> np.ndarray:
     def linear(name: str, x: np.ndarray) -> np.ndarray:
         return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
 
@@ -151,9 +189,18 @@ def run_stack(weights: dict[str, np.ndarray], stack: str, x: np.ndarray, memory:
     angles = np.arange(len(x))[:, None] / 10_000 ** (np.arange(0, D_MODEL, 2) / D_MODEL)
     x = x * np.sqrt(D_MODEL) + np.concatenate([np.sin(angles), np.cos(angles)], axis=-1)
     for layer in (f"model.{stack}.layers.{i}" for i in range(LAYERS)):
-        x = norm(f"{layer}.self_attn_layer_norm", x + attend(f"{layer}.self_attn", x, x, stack == "decoder"))
+        x = norm(
+            f"{layer}.self_attn_layer_norm",
+            x + attend(f"{layer}.self_attn", x, x, stack == "decoder"),
+        )
         if memory is not None:
-            x = norm(f"{layer}.encoder_attn_layer_norm", x + attend(f"{layer}.encoder_attn", x, memory, False))
+            x = norm(
+                f"{layer}.encoder_attn_layer_norm",
+                x + attend(f"{layer}.encoder_attn", x, memory, False),
+            )
         inner = linear(f"{layer}.fc1", x)
-        x = norm(f"{layer}.final_layer_norm", x + linear(f"{layer}.fc2", inner / (1 + np.exp(-inner))))  # swish
+        # swish
+        x = norm(
+            f"{layer}.final_layer_norm", x + linear(f"{layer}.fc2", inner / (1 + np.exp(-inner)))
+        )
     return x

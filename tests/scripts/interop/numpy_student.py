@@ -1,7 +1,8 @@
-"""A student of Firefox Translations in NumPy: reads the files and decodes greedily in float32, without our code.
+"""A student of Firefox Translations in NumPy: reads the files and decodes greedily in float32,
+without our code.
 
-The architecture is that of Kim et al. 2019: an encoder of post-norm layers, and a decoder whose self-attention is a
-Simpler Simple Recurrent Unit.
+The architecture is that of Kim et al. 2019: an encoder of post-norm layers, and a decoder whose
+self-attention is a Simpler Simple Recurrent Unit.
 """
 
 import math
@@ -47,7 +48,9 @@ def read_arrays(path: Path) -> dict[str, Stored]:
             arrays[name] = Stored(np.frombuffer(content, "i1", elements, position), shape)
         elif kind == 0x4101 and not name.endswith("_QuantMultA"):
             (factor,) = struct.unpack_from("<f", content, position + elements)
-            values = np.frombuffer(content, "i1", elements, position).astype(np.float32) / np.float32(factor)
+            values = np.frombuffer(content, "i1", elements, position).astype(
+                np.float32
+            ) / np.float32(factor)
             arrays[name] = Stored(values, shape, factor)
         position += size
     return arrays
@@ -66,25 +69,34 @@ def as_factor(stored: Stored) -> np.ndarray:
 
 
 def read_shortlist(path: Path) -> tuple[int, np.ndarray, np.ndarray]:
-    """Returns the number of frequent tokens, and the offsets of each source token in the list of all translations."""
+    """Returns the number of frequent tokens, and the offsets of each source token in the list of
+    all translations.
+    """
     content = path.read_bytes()
     magic, _, frequent, _, words, size = struct.unpack_from("<6Q", content)
     assert magic == 0xF11A48D5013417F5
-    return frequent, np.frombuffer(content, "<u8", words, 48), np.frombuffer(content, "<u4", size, 48 + 8 * words)
+    return (
+        frequent,
+        np.frombuffer(content, "<u8", words, 48),
+        np.frombuffer(content, "<u4", size, 48 + 8 * words),
+    )
 
 
 class Student:
-    """The model in a folder. With `shortlist`, it considers the tokens of the folder's shortlist only.
+    """The model in a folder. With `shortlist`, it considers the tokens of the folder's shortlist
+    only.
 
-    The use of a matrix decides its layout, not its name: rows of tables are looked up, so int8 tables are stored row by
-    row. All other int8 matrices are stored transposed, for the kernels of the matmul.
+    The use of a matrix decides its layout, not its name: rows of tables are looked up, so int8
+    tables are stored row by row. All other int8 matrices are stored transposed, for the kernels of
+    the matmul.
     """
 
     def __init__(self, folder: Path, shortlist: bool) -> None:
         (model,), vocabularies = folder.glob("model.*.bin"), sorted(folder.glob("*vocab.*.spm"))
         self.arrays = read_arrays(model)
         self.source, self.target = (
-            sentencepiece.SentencePieceProcessor(model_file=str(path)) for path in (vocabularies[0], vocabularies[-1])
+            sentencepiece.SentencePieceProcessor(model_file=str(path))
+            for path in (vocabularies[0], vocabularies[-1])
         )
         self.is_shared = len(vocabularies) == 1
         self.shortlist = read_shortlist(next(folder.glob("lex.*.bin"))) if shortlist else None
@@ -110,7 +122,9 @@ class Student:
             for number in range(1, self.decoder_depth + 1):
                 layer = f"decoder_l{number}"
                 forget = 1 / (1 + np.exp(-self.affine(x, f"{layer}_rnn_Wf", f"{layer}_rnn_bf")))
-                states[number - 1] = forget * states[number - 1] + (1 - forget) * (x @ self.matrix(f"{layer}_rnn_W"))
+                states[number - 1] = forget * states[number - 1] + (1 - forget) * (
+                    x @ self.matrix(f"{layer}_rnn_W")
+                )
                 x = self.norm(x + np.maximum(states[number - 1], 0), f"{layer}_rnn_ffn")
                 x = self.attend(f"{layer}_context", x, memory)
                 x = self.feed_forward(layer, x)
@@ -137,7 +151,9 @@ class Student:
 
     def embed(self, stack: str, tokens: list[int], start: int) -> np.ndarray:
         table = self.table(stack)
-        return table[tokens] * np.float32(math.sqrt(table.shape[1])) + self.positions(len(tokens), start)
+        return table[tokens] * np.float32(math.sqrt(table.shape[1])) + self.positions(
+            len(tokens), start
+        )
 
     def positions(self, length: int, start: int) -> np.ndarray:
         half = self.table("decoder").shape[1] // 2
@@ -151,7 +167,9 @@ class Student:
     def attend(self, name: str, x: np.ndarray, memory: np.ndarray) -> np.ndarray:
         """Returns LayerNorm(x + attention), of HEADS heads."""
         parts = ((x, "q"), (memory, "k"), (memory, "v"))
-        q, k, v = (self.affine(inputs, f"{name}_W{part}", f"{name}_b{part}") for inputs, part in parts)
+        q, k, v = (
+            self.affine(inputs, f"{name}_W{part}", f"{name}_b{part}") for inputs, part in parts
+        )
         q, k, v = (part.reshape(len(part), HEADS, -1).swapaxes(0, 1) for part in (q, k, v))
         scores = q @ k.swapaxes(1, 2) / np.float32(math.sqrt(q.shape[2]))
         weights = np.exp(scores - scores.max(axis=2, keepdims=True))
@@ -161,7 +179,9 @@ class Student:
 
     def feed_forward(self, layer: str, x: np.ndarray) -> np.ndarray:
         hidden = np.maximum(self.affine(x, f"{layer}_ffn_W1", f"{layer}_ffn_b1"), 0)
-        return self.norm(x + self.affine(hidden, f"{layer}_ffn_W2", f"{layer}_ffn_b2"), f"{layer}_ffn_ffn")
+        return self.norm(
+            x + self.affine(hidden, f"{layer}_ffn_W2", f"{layer}_ffn_b2"), f"{layer}_ffn_ffn"
+        )
 
     def norm(self, x: np.ndarray, name: str) -> np.ndarray:
         centered = x - x.mean(axis=1, keepdims=True)

@@ -44,9 +44,13 @@ def test_two_vocabularies_have_a_table_each_and_firefox_searches_greedily(tmp_pa
     for side, stack in zip(model.tokenizer.sides, ("encoder", "decoder"), strict=True):
         ids = vocabularies.marian_side(side).ids[SPECIAL:]
         rows = np.clip(np.rint(arrays[f"{stack}_Wemb"][ids] * 37.5), -127, 127) / 37.5
-        np.testing.assert_allclose(model.parameters[f"{stack}.embedding.table"][SPECIAL:], rows, rtol=1e-6)
+        np.testing.assert_allclose(
+            model.parameters[f"{stack}.embedding.table"][SPECIAL:], rows, rtol=1e-6
+        )
     kernel = np.clip(np.rint(arrays["encoder_l1_ffn_W1"] * 37.5), -127, 127) / 37.5
-    np.testing.assert_allclose(model.parameters["encoder.layers.0.feed_forward.inner.kernel"], kernel, rtol=1e-6)
+    np.testing.assert_allclose(
+        model.parameters["encoder.layers.0.feed_forward.inner.kernel"], kernel, rtol=1e-6
+    )
     config = model.config  # there is no .yml
     assert (config["decoding.beam_size"], config["decoding.length_penalty"]) == (1, 1.0)
     assert config["decoding.max_length_factor"] == 2.0
@@ -56,7 +60,10 @@ def test_two_vocabularies_have_a_table_each_and_firefox_searches_greedily(tmp_pa
 def test_the_search_is_that_of_the_engine(model):
     config = bergamot.read(model.parent).config
     assert config["decoding.beam_size"] == 1
-    assert (config["decoding.length_penalty_form"], config["decoding.length_penalty"]) == ("power", 1.0)
+    assert (config["decoding.length_penalty_form"], config["decoding.length_penalty"]) == (
+        "power",
+        1.0,
+    )
     assert config["decoding.max_length_factor"] == 2.5
     assert config["decoding.shortlist"] == 2  # the most translations of a token
     assert config["model.decoder_self_attention"] == "ssru"
@@ -79,7 +86,8 @@ def test_a_model_without_a_shortlist(model):
 
 def test_recognises_the_version_in_the_file(model):
     assert formats.recognise(model) == formats.recognise(model.parent) == "bergamot"
-    model.write_bytes(struct.pack("<I", 6) + b"\x10\x00TransformerSpec" + bytes(40))  # a model of CTranslate2
+    # a model of CTranslate2
+    model.write_bytes(struct.pack("<I", 6) + b"\x10\x00TransformerSpec" + bytes(40))
     assert bergamot.models_in(model) == bergamot.models_in(model.parent) == []
     with pytest.raises(UserError, match="has 0 models"):
         bergamot.read(model.parent)
@@ -89,7 +97,9 @@ def test_truncated_models_and_shortlists(model):
     lexicon = next(model.parent.glob("lex*"))
     for path in (model, lexicon):
         content = path.read_bytes()
-        for size in sorted({8, 12, 16, 30, 47, 48, len(content) - 1, *range(16, len(content), len(content) // 40)}):
+        for size in sorted(
+            {8, 12, 16, 30, 47, 48, len(content) - 1, *range(16, len(content), len(content) // 40)}
+        ):
             path.write_bytes(content[:size])
             with pytest.raises(UserError, match=str(path)) as error:
                 bergamot.read(model)
@@ -107,11 +117,26 @@ LARGE = 2**63 + 7
         (struct.pack("<QQQQQQ", 1, 1, LARGE, 0x404, 2, 4), "damaged"),
         (struct.pack("<QQQQQQ2s", 1, 1, 2, 0x404, LARGE, 4, b"a\0"), "damaged"),
         (struct.pack("<QQQQQQ2siiQ", 1, 1, 2, 0x404, 2, LARGE, b"a\0", 1, 1, 0), "damaged"),
-        (struct.pack("<QQQQQQ2siiQ4s", 1, 1, 2, 0x404, 2, 4, b"a\0", 2**30, 2**30, 0, b"1234"), "damaged"),
-        (struct.pack("<QQQQQQ2siiQ4s", 1, 1, 2, 0x404, 2, 4, b"a\0", -1, -1, 0, b"1234"), "damaged"),
-        (struct.pack("<QQQQQQ2siiQ4s", 1, 1, 2, 0x4102, 2, 4, b"a\0", 1, 1, 0, b"1234"), "damaged (no 16642)"),
-        (binary({"a": np.full((1, 1), np.inf, np.float32)}), "a has values that are NaN or infinite"),
-        (binary({"Wa": np.ones((1, 1), np.float32)}, {"Wa": 0.0}), "Wa has values that are NaN or infinite"),
+        (
+            struct.pack("<QQQQQQ2siiQ4s", 1, 1, 2, 0x404, 2, 4, b"a\0", 2**30, 2**30, 0, b"1234"),
+            "damaged",
+        ),
+        (
+            struct.pack("<QQQQQQ2siiQ4s", 1, 1, 2, 0x404, 2, 4, b"a\0", -1, -1, 0, b"1234"),
+            "damaged",
+        ),
+        (
+            struct.pack("<QQQQQQ2siiQ4s", 1, 1, 2, 0x4102, 2, 4, b"a\0", 1, 1, 0, b"1234"),
+            "damaged (no 16642)",
+        ),
+        (
+            binary({"a": np.full((1, 1), np.inf, np.float32)}),
+            "a has values that are NaN or infinite",
+        ),
+        (
+            binary({"Wa": np.ones((1, 1), np.float32)}, {"Wa": 0.0}),
+            "Wa has values that are NaN or infinite",
+        ),
         (binary({"a": np.ones((1, 1), np.float32)}), "no 'special:model.yml'"),
     ],
 )
@@ -130,7 +155,12 @@ def test_damaged_models_are_refused_in_one_line(model, content, message):
         (marian_files.shortlist([[31], *[[]] * 29], 2), "is for other vocabularies"),
         (marian_files.shortlist([[]] * 30, 31), "is for other vocabularies"),
         (struct.pack("<6Q", bergamot.SHORTLIST_MAGIC, 0, 2, 2, 2**61, 2**62), "damaged"),
-        (struct.pack("<6Q31QI", bergamot.SHORTLIST_MAGIC, 0, 2, 2, 31, 1, 0, *[2**64 - 1] * 30, 0), "offsets"),
+        (
+            struct.pack(
+                "<6Q31QI", bergamot.SHORTLIST_MAGIC, 0, 2, 2, 31, 1, 0, *[2**64 - 1] * 30, 0
+            ),
+            "offsets",
+        ),
     ],
 )
 def test_damaged_shortlists_are_refused_in_one_line(model, content, message):

@@ -1,4 +1,6 @@
-"""Models of CTranslate2: tiny files by an independent writer, damage to them, and round trips by its own converter."""
+"""Models of CTranslate2: tiny files by an independent writer, damage to them, and round trips by
+its own converter.
+"""
 
 import json
 import struct
@@ -27,22 +29,41 @@ def name_bytes(name: str) -> bytes:
     return struct.pack("<H", len(name) + 1) + name.encode() + b"\0"
 
 
-def model_bin(variables: dict[str, np.ndarray], version=6, specification="TransformerSpec", revision=7, aliases=()):
-    """Returns the content of a model.bin. Types are those of TYPES, or before version 4 the size of an item."""
-    content = struct.pack("<I", version) + name_bytes(specification) + struct.pack("<II", revision, len(variables))
+def model_bin(
+    variables: dict[str, np.ndarray],
+    version=6,
+    specification="TransformerSpec",
+    revision=7,
+    aliases=(),
+):
+    """Returns the content of a model.bin.
+
+    Types are those of TYPES, or before version 4 the size of an item.
+    """
+    content = (
+        struct.pack("<I", version)
+        + name_bytes(specification)
+        + struct.pack("<II", revision, len(variables))
+    )
     for name, value in variables.items():
         size, kind = value.nbytes, TYPES.index(value.dtype.name)
         if version < 4:
             size, kind = value.size, value.itemsize
-        content += name_bytes(name) + struct.pack(f"<B{value.ndim}IBI", value.ndim, *value.shape, kind, size)
+        content += name_bytes(name) + struct.pack(
+            f"<B{value.ndim}IBI", value.ndim, *value.shape, kind, size
+        )
         content += value.tobytes()
     if version >= 3:
-        content += struct.pack("<I", len(aliases)) + b"".join(name_bytes(name) for pair in aliases for name in pair)
+        content += struct.pack("<I", len(aliases)) + b"".join(
+            name_bytes(name) for pair in aliases for name in pair
+        )
     return content
 
 
 def random_variables(seed: int = 0) -> dict[str, np.ndarray]:
-    """Returns the variables of a pre-norm model with one layer in each stack, as OpenNMT-py's have them."""
+    """Returns the variables of a pre-norm model with one layer in each stack, as OpenNMT-py's have
+    them.
+    """
     random = np.random.default_rng(seed)
     shapes: dict[str, tuple[int, ...]] = {
         "encoder/embeddings/weight": (len(SOURCES) + 1, D),
@@ -52,13 +73,22 @@ def random_variables(seed: int = 0) -> dict[str, np.ndarray]:
     }
     linears = {"self_attention/linear_0": (3 * D, D), "self_attention/linear_1": (D, D)}
     linears |= {"ffn/linear_0": (INNER, D), "ffn/linear_1": (D, INNER)}
-    crossed = {"attention/linear_0": (D, D), "attention/linear_1": (2 * D, D), "attention/linear_2": (D, D)}
+    crossed = {
+        "attention/linear_0": (D, D),
+        "attention/linear_1": (2 * D, D),
+        "attention/linear_2": (D, D),
+    }
     for stack, parts in (("encoder", linears), ("decoder", linears | crossed)):
         for part, shape in parts.items():
-            shapes |= {f"{stack}/layer_0/{part}/weight": shape, f"{stack}/layer_0/{part}/bias": shape[:1]}
+            shapes |= {
+                f"{stack}/layer_0/{part}/weight": shape,
+                f"{stack}/layer_0/{part}/bias": shape[:1],
+            }
         for scope in {f"layer_0/{part.split('/')[0]}/" for part in parts} | {""}:
             shapes |= {f"{stack}/{scope}layer_norm/{kind}": (D,) for kind in ("gamma", "beta")}
-    variables = {name: random.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    variables = {
+        name: random.normal(size=shape).astype(np.float32) for name, shape in shapes.items()
+    }
     return variables | {"num_heads": np.int8(HEADS)}
 
 
@@ -74,27 +104,39 @@ def write_folder(folder: Path, content: bytes, config: dict | None = None) -> Pa
 
 def test_an_old_model_has_our_layout(tmp_path):
     variables = random_variables()
-    folder = write_folder(tmp_path, model_bin(variables, version=2, specification="TransformerBase", revision=3))
+    folder = write_folder(
+        tmp_path, model_bin(variables, version=2, specification="TransformerBase", revision=3)
+    )
     assert formats.recognise(folder) == "ctranslate2"
     model = formats.FORMATS["ctranslate2"].read(folder)
     assert model.tokenizer.source.pieces == ["<pad>", "<unk>", "<s>", "</s>", "a", "b"]
     assert model.tokenizer.target.encode(["y x"]) == [[5, 4]]
-    expected = {"model.num_heads": HEADS, "model.d_ff": INNER, "model.norm_position": "pre", "model.source_eos": False}
+    expected = {
+        "model.num_heads": HEADS,
+        "model.d_ff": INNER,
+        "model.norm_position": "pre",
+        "model.source_eos": False,
+    }
     assert expected.items() <= model.config.items()
     # Rows of <blank>, of <unk>, which CTranslate2 appends, of <s> and </s>, and of ordinary tokens.
     rows = [0, 6, 1, 2, 3, 4, 5]
     np.testing.assert_array_equal(
         model.parameters["decoder.embedding.table"], variables["decoder/embeddings/weight"][rows]
     )
-    np.testing.assert_array_equal(model.parameters["output_bias"], variables["decoder/projection/bias"][rows])
+    np.testing.assert_array_equal(
+        model.parameters["output_bias"], variables["decoder/projection/bias"][rows]
+    )
     fused = variables["decoder/layer_0/attention/linear_1/weight"]
-    np.testing.assert_array_equal(model.parameters["decoder.layers.0.cross_attention.value.kernel"], fused[D:].T)
+    np.testing.assert_array_equal(
+        model.parameters["decoder.layers.0.cross_attention.value.kernel"], fused[D:].T
+    )
     # Without a table, the encodings begin with that of position 1.
     assert model.parameters["encoder.positions.table"][0, 0] == pytest.approx(np.sin(1))
 
 
 @pytest.mark.parametrize(
-    ("kind", "tolerance"), [("int8", 0.02), ("int16", 0.005), ("float16", 0.001), ("bfloat16", 0.01)]
+    ("kind", "tolerance"),
+    [("int8", 0.02), ("int16", 0.005), ("float16", 0.001), ("bfloat16", 0.01)],
 )
 def test_weights_of_fewer_bits(tmp_path, kind, tolerance):
     import ml_dtypes
@@ -102,7 +144,11 @@ def test_weights_of_fewer_bits(tmp_path, kind, tolerance):
     variables, quantized = random_variables(), {}
     for name, value in variables.items():
         if not kind.startswith("int"):
-            quantized[name] = value.astype(ml_dtypes.bfloat16 if kind == "bfloat16" else kind) if value.ndim else value
+            quantized[name] = (
+                value.astype(ml_dtypes.bfloat16 if kind == "bfloat16" else kind)
+                if value.ndim
+                else value
+            )
         elif value.ndim == 2:
             limits = np.abs(value).max(axis=1) if kind == "int8" else np.abs(value).max()
             scale = np.float32({"int8": 127, "int16": 1024}[kind]) / limits
@@ -114,20 +160,28 @@ def test_weights_of_fewer_bits(tmp_path, kind, tolerance):
     model = ctranslate2_reader.read(write_folder(tmp_path / "quantized", model_bin(quantized)))
     assert model.config == exact.config
     for name, value in exact.parameters.items():
-        assert np.abs(model.parameters[name] - value).max() < tolerance * max(1, np.abs(value).max()), name
+        assert np.abs(model.parameters[name] - value).max() < tolerance * max(
+            1, np.abs(value).max()
+        ), name
 
 
 @pytest.mark.parametrize("has_source_eos", [True, False])
 def test_absent_and_doubled_tokens(tmp_path, has_source_eos):
-    """A shared table, padded, whose decoder starts with EOS: neither BOS nor padding has a probability.
+    """A shared table, padded, whose decoder starts with EOS: neither BOS nor padding has a
+    probability.
 
-    Converters of models that start so leave it to the caller to add EOS to sources, or have it added.
+    Converters of models that start so leave it to the caller to add EOS to sources, or have it
+    added.
     """
     variables = random_variables()
     table = variables["encoder/embeddings/weight"] = variables["decoder/embeddings/weight"]
     del variables["decoder/projection/weight"], variables["decoder/projection/bias"]
     aliases = [("decoder/projection/weight", "decoder/embeddings/weight")]
-    config = {"decoder_start_token": "</s>", "add_source_eos": has_source_eos, "layer_norm_epsilon": 1e-3}
+    config = {
+        "decoder_start_token": "</s>",
+        "add_source_eos": has_source_eos,
+        "layer_norm_epsilon": 1e-3,
+    }
     folder = write_folder(tmp_path, model_bin(variables, aliases=aliases), config)
     (folder / "shared_vocabulary.json").write_text(json.dumps(["</s>", "<unk>", "a", "b", "c"]))
     for name in ("source_vocabulary.txt", "target_vocabulary.json"):
@@ -149,7 +203,9 @@ def test_a_shortlist_is_a_vocabulary_map(is_shared):
     source, target = (side.pieces for side in tokenizer.sides)
     translations = np.full((28, 2), -1, np.int32)
     translations[5], translations[7, 0] = (9, 8), 6
-    shortlist = Shortlist(translations, np.array([4, EOS], np.int32), tokenizer.target.size, is_shared)
+    shortlist = Shortlist(
+        translations, np.array([4, EOS], np.int32), tokenizer.target.size, is_shared
+    )
     share = "all" if is_shared else "target"
     model = random_model(tokenizer, model__share_embeddings=share)._replace(shortlist=shortlist)
     lines = dict(line.split("\t") for line in ctranslate2.vocabulary_map(model).splitlines())
@@ -182,7 +238,12 @@ def test_the_converter_runs_in_the_python_of_the_flag(tmp_path, capsys):
     python.write_text("#!/bin/sh\ngrep -q vocabularies && echo told to convert >&2; exit 1\n")
     python.chmod(0o755)
     workdir, output = make_workdir(tmp_path / "workdir", steps=(10,)), tmp_path / "exported"
-    flags = [f"--workdir={workdir}", "--format=ctranslate2", f"--output={output}", "--checkpoint=last"]
+    flags = [
+        f"--workdir={workdir}",
+        "--format=ctranslate2",
+        f"--output={output}",
+        "--checkpoint=last",
+    ]
     assert cli.execute(export.make_parser(), export.main, [*flags, f"--runtime={python}"]) == 2
     assert "told to convert" in capsys.readouterr().err
     assert not output.exists()
@@ -196,7 +257,10 @@ def test_argos_package(tmp_path):
     assert formats.recognise(folder.parent) == "ctranslate2"
     model = ctranslate2_reader.read(folder.parent)
     assert model.tokenizer.source.models == (tokenizer.source.serialized,) * 2
-    assert (model.config["data.source_language"], model.config["data.target_language"]) == ("de", "en")
+    assert (model.config["data.source_language"], model.config["data.target_language"]) == (
+        "de",
+        "en",
+    )
     prefixed = json.dumps({"from_code": "de", "to_code": "en", "target_prefix": ">>en<<"})
     (folder.parent / "metadata.json").write_text(prefixed)
     with pytest.raises(UserError, match="has target_prefix='>>en<<', with which"):
@@ -231,22 +295,38 @@ DAMAGED = {
         "damaged",
     ),
     "NaN": (with_variable("decoder/projection/bias", np.full(7, np.nan, np.float32)), "NaN"),
-    "a scale of zero": (with_variable("decoder/projection/weight_scale", np.zeros(7, np.float32)), "NaN"),
-    "a language model": (model_bin({}, specification="TransformerDecoderSpec"), "encoder-decoder TransformerSpec"),
+    "a scale of zero": (
+        with_variable("decoder/projection/weight_scale", np.zeros(7, np.float32)),
+        "NaN",
+    ),
+    "a language model": (
+        model_bin({}, specification="TransformerDecoderSpec"),
+        "encoder-decoder TransformerSpec",
+    ),
     "relative positions": (
-        with_variable("encoder/layer_0/self_attention/relative_position_keys", np.zeros((3, 4), np.float32)),
+        with_variable(
+            "encoder/layer_0/self_attention/relative_position_keys", np.zeros((3, 4), np.float32)
+        ),
         "relative_position_keys",
     ),
     "ALiBi": (with_variable("decoder/alibi", np.int8(1)), "decoder/alibi"),
     "two activations": (with_variable("encoder/activation", np.int8(4)), "activation"),
-    "source features": (with_variable("encoder/embeddings_1/weight", np.zeros((3, 8), np.float32)), "embeddings_1"),
-    "interleaved rotations": (with_variable("encoder/layer_0/self_attention/rotary_dim", np.int32(0)), "rotary_dim"),
+    "source features": (
+        with_variable("encoder/embeddings_1/weight", np.zeros((3, 8), np.float32)),
+        "embeddings_1",
+    ),
+    "interleaved rotations": (
+        with_variable("encoder/layer_0/self_attention/rotary_dim", np.int32(0)),
+        "rotary_dim",
+    ),
     "a short table": (
         with_variable("decoder/embeddings/weight", np.zeros((3, 8), np.float32)),
         "must have at most the 3",
     ),
     "no projection": (
-        model_bin({key: value for key, value in random_variables().items() if "projection" not in key}),
+        model_bin(
+            {key: value for key, value in random_variables().items() if "projection" not in key}
+        ),
         "projection",
     ),
 }
@@ -272,7 +352,10 @@ def test_damaged_or_unknown_models_are_refused_in_one_line(tmp_path, case):
         ({"decoder_start_token": "<start>"}, "damaged .no '<start>'"),
         ({"eos_token": "<end>"}, "damaged .no '<end>'"),
         ({"add_source_eos": "no"}, "has the setting add_source_eos=no, must be a bool"),
-        ({"layer_norm_epsilon": "1e-5"}, "has the setting layer_norm_epsilon=1e-5, must be a float"),
+        (
+            {"layer_norm_epsilon": "1e-5"},
+            "has the setting layer_norm_epsilon=1e-5, must be a float",
+        ),
         ({"layer_norm_epsilon": {}}, "has the setting layer_norm_epsilon={}, must be a float"),
     ],
 )
@@ -282,7 +365,9 @@ def test_settings_without_an_equivalent_are_refused_in_one_line(tmp_path, config
     assert str(error.value).startswith(str(tmp_path)) and "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("tokens", [[*TARGETS[:-1], ["a"]], [*TARGETS[:-1], 1], [*TARGETS[:-1], "x"]])
+@pytest.mark.parametrize(
+    "tokens", [[*TARGETS[:-1], ["a"]], [*TARGETS[:-1], 1], [*TARGETS[:-1], "x"]]
+)
 def test_a_vocabulary_has_only_different_strings(tmp_path, tokens):
     folder = write_folder(tmp_path, model_bin(random_variables()))
     (folder / "target_vocabulary.json").write_text(json.dumps(tokens))
@@ -294,7 +379,9 @@ def test_a_vocabulary_has_only_different_strings(tmp_path, tokens):
 def test_random_damage_raises_only_user_errors(tmp_path):
     content, random = model_bin(random_variables()), np.random.default_rng(0)
     for _ in range(60):
-        damaged = bytearray(content[: random.integers(1, len(content))] if random.random() < 0.3 else content)
+        damaged = bytearray(
+            content[: random.integers(1, len(content))] if random.random() < 0.3 else content
+        )
         for position in random.integers(0, min(len(damaged), 400), 3):
             damaged[position] = random.integers(256)
         try:
@@ -308,21 +395,59 @@ def test_random_damage_raises_only_user_errors(tmp_path):
     ("sizes", "changes"),
     [
         ((28,), {"decoding__beam_size": 3}),
-        ((28,), {"norm_position": "pre", "positions": "rotary", "activation": "swiglu", "share_embeddings": "target"}),
-        ((28, 29), {"share_embeddings": "none", "attention_bias": True, "output_bias": True, "num_decoder_layers": 2}),
         (
             (28,),
-            {"positions": "sinusoidal_marian", "decoder_start": "zero", "source_eos": False, "activation": "swish"},
+            {
+                "norm_position": "pre",
+                "positions": "rotary",
+                "activation": "swiglu",
+                "share_embeddings": "target",
+            },
         ),
-        ((28,), {"positions": "learned", "max_positions": 300, "activation": "geglu", "final_norm": True}),
-        ((28,), {"positions": "sinusoidal_concatenated", "layer_norm_epsilon": 1e-3, "activation": "glu"}),
+        (
+            (28, 29),
+            {
+                "share_embeddings": "none",
+                "attention_bias": True,
+                "output_bias": True,
+                "num_decoder_layers": 2,
+            },
+        ),
+        (
+            (28,),
+            {
+                "positions": "sinusoidal_marian",
+                "decoder_start": "zero",
+                "source_eos": False,
+                "activation": "swish",
+            },
+        ),
+        (
+            (28,),
+            {
+                "positions": "learned",
+                "max_positions": 300,
+                "activation": "geglu",
+                "final_norm": True,
+            },
+        ),
+        (
+            (28,),
+            {
+                "positions": "sinusoidal_concatenated",
+                "layer_norm_epsilon": 1e-3,
+                "activation": "glu",
+            },
+        ),
         ((28,), {"d_k": 6, "d_v": 6, "norm_position": "pre"}),
     ],
     ids=str,
 )
 def test_exported_models_return_and_compute_the_same(tmp_path, interop_python, sizes, changes):
     changes = {key if "__" in key else f"model__{key}": value for key, value in changes.items()}
-    model = random_model(make_tokenizer(*sizes), data__max_length=32, decoding__max_source_length=32, **changes)
+    model = random_model(
+        make_tokenizer(*sizes), data__max_length=32, decoding__max_source_length=32, **changes
+    )
     ctranslate2.write(model, tmp_path, None)
     again = ctranslate2_reader.read(tmp_path)
     assert again.parameters.keys() == model.parameters.keys()
@@ -331,7 +456,9 @@ def test_exported_models_return_and_compute_the_same(tmp_path, interop_python, s
     unspecified = {"model.dtype", "model.final_norm", "model.num_decoder_layers"}
     for key in model.config.keys() - unspecified:
         assert not key.startswith("model.") or again.settings[key] == model.settings[key]
-    assert [side.pieces for side in again.tokenizer.sides] == [side.pieces for side in model.tokenizer.sides]
+    assert [side.pieces for side in again.tokenizer.sides] == [
+        side.pieces for side in model.tokenizer.sides
+    ]
 
     texts = ["a dog runs", "two men sit in the park", "the girl"]
     ours, theirs = answers(model, tmp_path, formats.FORMATS["ctranslate2"], interop_python, texts)
@@ -345,15 +472,20 @@ def test_the_export_of_a_plan_is_timed_and_scored(interop_python, tmp_path, caps
         (tmp_path / f"valid.{language}").write_text("".join(f"{text}\n" for text in TEXTS))
     values = {"data__source": "text", "data__path": str(tmp_path), "data__valid_split": "valid"}
     model = random_model(make_tokenizer(28), seed=3, model__output_bias=True, **values)
-    model.parameters["output_bias"][EOS] += 2.2  # else all translations would reach the length limit
+    # else all translations would reach the length limit
+    model.parameters["output_bias"][EOS] += 2.2
     with files.new_folder(tmp_path / "model") as workdir:
         workdirs.write(model, workdir)
     export = 'plan.export(model, "ctranslate2", quantization="int8", decoding={"beam_size": 1})'
     (tmp_path / "plan.py").write_text(
         f'def get_plan(plan):\n    model = plan.existing("model", "{tmp_path}/model")\n    return [{export}]\n'
     )
-    assert run(distill, f"--plan={tmp_path / 'plan.py'}", f"--workdir={tmp_path / 'distilled'}") == 0
-    certificate = json.loads((tmp_path / "distilled/model-ctranslate2-int8/certificate.json").read_text())
+    assert (
+        run(distill, f"--plan={tmp_path / 'plan.py'}", f"--workdir={tmp_path / 'distilled'}") == 0
+    )
+    certificate = json.loads(
+        (tmp_path / "distilled/model-ctranslate2-int8/certificate.json").read_text()
+    )
     assert (certificate["search"]["beam_size"], certificate["sentences"]) == (1, len(TEXTS))
     assert 0 < certificate["seconds"]["search"] < certificate["seconds"]["theirs"]
     speed = len(TEXTS) / certificate["seconds"]["search"]

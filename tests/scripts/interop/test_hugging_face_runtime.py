@@ -44,20 +44,31 @@ model.save_pretrained(folder)
             {"early_stopping": False, "no_repeat_ngram_size": 2, "min_length": 4},
             5,
         ),
-        (False, {"activation_function": "swish"}, {"early_stopping": "never", "suppress_tokens": [5, 7, 9]}, 9),
+        (
+            False,
+            {"activation_function": "swish"},
+            {"early_stopping": "never", "suppress_tokens": [5, 7, 9]},
+            9,
+        ),
     ],
     ids=str,
 )
-def test_a_model_of_transformers_comes_in_and_goes_back(interop_python, tmp_path, is_shared, changes, search, end):
+def test_a_model_of_transformers_comes_in_and_goes_back(
+    interop_python, tmp_path, is_shared, changes, search, end
+):
     folder, exported = tmp_path / "opus", tmp_path / "exported"
     folders.write_folder(folder, is_shared=is_shared)
     own = json.loads((folder / "generation_config.json").read_text())
     settings = (
-        json.loads((folder / "config.json").read_text()) | {"d_model": 16, "max_position_embeddings": 64} | changes
+        json.loads((folder / "config.json").read_text())
+        | {"d_model": 16, "max_position_embeddings": 64}
+        | changes
     )
     (folder / "model.safetensors").unlink()
     request = json.dumps([str(folder), settings, end])
-    subprocess.run([interop_python, "-c", SAVE], input=request, text=True, check=True, capture_output=True)
+    subprocess.run(
+        [interop_python, "-c", SAVE], input=request, text=True, check=True, capture_output=True
+    )
     folders.write_json(folder / "generation_config.json", own | search | {"num_beams": 5})
     model = hugging_face.read(folder)
     (tmp_path / "workdir").mkdir()
@@ -83,17 +94,31 @@ def test_a_conversion_of_transformers_to_ctranslate2_comes_in(interop_python, tm
     folder, converted = tmp_path / "opus", tmp_path / "converted"
     folders.write_folder(folder)
     (folder / "model.safetensors").unlink()
-    settings = json.loads((folder / "config.json").read_text()) | {"d_model": 16, "max_position_embeddings": 512}
+    settings = json.loads((folder / "config.json").read_text()) | {
+        "d_model": 16,
+        "max_position_embeddings": 512,
+    }
     request = json.dumps([str(folder), settings, 5])
-    subprocess.run([interop_python, "-c", SAVE], input=request, text=True, check=True, capture_output=True)
+    subprocess.run(
+        [interop_python, "-c", SAVE], input=request, text=True, check=True, capture_output=True
+    )
     converter = Path(interop_python).with_name("ct2-transformers-converter")
-    flags = ["--model", folder, "--output_dir", converted, "--copy_files", "source.spm", "target.spm"]
+    flags = [
+        "--model",
+        folder,
+        "--output_dir",
+        converted,
+        "--copy_files",
+        "source.spm",
+        "target.spm",
+    ]
     subprocess.run([converter, *flags], check=True, capture_output=True)
     (tmp_path / "workdir").mkdir()
     workdirs.write(FORMATS["ctranslate2"].read(converted), tmp_path / "workdir")
     model = workdirs.from_workdir(tmp_path / "workdir", "best", 1)
     ours, theirs = answers(model, folder, FORMATS["huggingface"], interop_python, TEXTS)
-    assert ours["greedy"] == theirs["greedy"]  # in its scores, padding has a probability, which the converter removes
+    # in its scores, padding has a probability, which the converter removes
+    assert ours["greedy"] == theirs["greedy"]
     ours, theirs = answers(model, converted, FORMATS["ctranslate2"], interop_python, TEXTS)
     assert ours["greedy"] == theirs["greedy"]
     np.testing.assert_allclose(ours["scores"], theirs["scores"], atol=1e-4)
@@ -105,16 +130,33 @@ def test_a_conversion_of_transformers_to_ctranslate2_comes_in(interop_python, tm
     [
         ((28,), {}),
         ((28, 29), {"share_embeddings": "none", "attention_bias": True, "output_bias": True}),
-        ((28,), {"share_embeddings": "target", "positions": "sinusoidal_marian", "activation": "gelu_exact"}),
+        (
+            (28,),
+            {
+                "share_embeddings": "target",
+                "positions": "sinusoidal_marian",
+                "activation": "gelu_exact",
+            },
+        ),
         ((28,), {"decoder_start": "zero", "output_bias": True}),
         ((28,), {"norm_position": "pre", "activation": "swish"}),
-        ((28,), {"norm_position": "pre", "share_embeddings": "none", "decoder_start": "zero", "output_bias": True}),
+        (
+            (28,),
+            {
+                "norm_position": "pre",
+                "share_embeddings": "none",
+                "decoder_start": "zero",
+                "output_bias": True,
+            },
+        ),
     ],
     ids=str,
 )
 def test_transformers_computes_what_is_exported(interop_python, tmp_path, sizes, changes):
     changes = {f"model__{key}": value for key, value in changes.items()}
-    model = random_model(make_tokenizer(*sizes), model__layer_norm_epsilon=1e-5, model__d_model=16, **changes)
+    model = random_model(
+        make_tokenizer(*sizes), model__layer_norm_epsilon=1e-5, model__d_model=16, **changes
+    )
     if "output_bias" in model.parameters:
         bias = model.parameters["output_bias"].copy()
         bias[BOS] = NEVER  # as in training, which has no BOS to predict

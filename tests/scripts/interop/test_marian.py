@@ -55,7 +55,11 @@ def test_every_array_becomes_a_parameter(tmp_path):
         ({}, {"Wemb": 30}, "all"),
         (SSRU, {"Wemb": 30}, "all"),
         (PRE_NORM | SSRU, {"Wemb": 30}, "all"),
-        ({"tied-embeddings-all": False, "tied-embeddings": True}, {"encoder_Wemb": 30, "decoder_Wemb": 30}, "target"),
+        (
+            {"tied-embeddings-all": False, "tied-embeddings": True},
+            {"encoder_Wemb": 30, "decoder_Wemb": 30},
+            "target",
+        ),
         (
             PRE_NORM | SSRU | {"tied-embeddings-all": False},
             {"encoder_Wemb": 30, "decoder_Wemb": 30, "decoder_ff_logit_out_Wt": 30},
@@ -63,8 +67,12 @@ def test_every_array_becomes_a_parameter(tmp_path):
         ),
     ],
 )
-def test_a_model_of_any_kind_fits_its_configuration_and_survives_export(tmp_path, settings, tables, share):
-    write_npz(tmp_path, tables, **{name.replace("-", "_"): value for name, value in settings.items()})
+def test_a_model_of_any_kind_fits_its_configuration_and_survives_export(
+    tmp_path, settings, tables, share
+):
+    write_npz(
+        tmp_path, tables, **{name.replace("-", "_"): value for name, value in settings.items()}
+    )
     model = marian.read(tmp_path)
     assert model.config["model.share_embeddings"] == share
     languages = {"data.source_language": "en", "data.target_language": "de"}
@@ -82,7 +90,9 @@ def test_a_model_of_any_kind_fits_its_configuration_and_survives_export(tmp_path
 
 
 def test_a_decoder_that_marian_decodes_otherwise_than_it_trains_is_not_exported(tmp_path):
-    model = marian.read(write_npz(tmp_path, **{name.replace("-", "_"): value for name, value in PRE_NORM.items()}))
+    model = marian.read(
+        write_npz(tmp_path, **{name.replace("-", "_"): value for name, value in PRE_NORM.items()})
+    )
     with pytest.raises(UserError, match="cannot express model.norm_position=pre, only post"):
         marian.write(model, tmp_path, None)
 
@@ -109,7 +119,12 @@ def test_the_settings_of_the_search_are_those_of_decoder_yml_or_marians_defaults
 
 
 def test_lists_of_pieces(tmp_path):
-    write_npz(tmp_path, {"encoder_Wemb": 5, "decoder_Wemb": 4}, tied_embeddings_all=False, tied_embeddings=True)
+    write_npz(
+        tmp_path,
+        {"encoder_Wemb": 5, "decoder_Wemb": 4},
+        tied_embeddings_all=False,
+        tied_embeddings=True,
+    )
     (tmp_path / "vocab.spm").unlink()
     (tmp_path / "srcvocab.yml").write_text('"</s>": 0\n"<unk>": 1\nno: 4\n"b": 2\n1: 3\n')
     (tmp_path / "trgvocab.yml").write_text('"x": 0\n"<unk>": 1\n"y": 2\n"</s>": 3\n')
@@ -120,14 +135,18 @@ def test_lists_of_pieces(tmp_path):
         model.parameters["encoder.embedding.table"][tokens], arrays["encoder_Wemb"][[4, 3, 2]]
     )
     table = model.parameters["decoder.embedding.table"]
-    np.testing.assert_array_equal(table[model.tokenizer.target.encode(["y x"])[0]], arrays["decoder_Wemb"][[2, 0]])
+    np.testing.assert_array_equal(
+        table[model.tokenizer.target.encode(["y x"])[0]], arrays["decoder_Wemb"][[2, 0]]
+    )
     np.testing.assert_array_equal(table[[EOS, UNK]], arrays["decoder_Wemb"][[3, 1]])
 
     (tmp_path / "a.src.vocab").write_text("</s>\n<unk>\nb\n1\nno\n")
     (tmp_path / "a.trg.vocab").write_text("x\n<unk>\ny\n</s>\n")
     (tmp_path / "model.npz.decoder.yml").write_text("vocabs: [a.src.vocab, a.trg.vocab]\n")
     again = marian.read(tmp_path)
-    assert [side.pieces for side in again.tokenizer.sides] == [side.pieces for side in model.tokenizer.sides]
+    assert [side.pieces for side in again.tokenizer.sides] == [
+        side.pieces for side in model.tokenizer.sides
+    ]
 
 
 @pytest.mark.parametrize(
@@ -135,16 +154,28 @@ def test_lists_of_pieces(tmp_path):
     [
         ({"type": "s2s"}, "type='s2s' cannot be expressed here"),
         ({"type": "multi-transformer"}, "type='multi-transformer'"),
-        ({"transformer_decoder_autoreg": "average-attention"}, "transformer-decoder-autoreg='average-attention'"),
-        ({"transformer_decoder_autoreg": "rnn"}, "dec-cell='gru' cannot be expressed here, only 'ssru'"),
+        (
+            {"transformer_decoder_autoreg": "average-attention"},
+            "transformer-decoder-autoreg='average-attention'",
+        ),
+        (
+            {"transformer_decoder_autoreg": "rnn"},
+            "dec-cell='gru' cannot be expressed here, only 'ssru'",
+        ),
         ({"transformer_ffn_activation": "gelu"}, "transformer-ffn-activation='gelu'"),
         ({"transformer_postprocess": "dhn"}, "'dhn'"),
-        ({"transformer_disable_position_embeddings": True}, "transformer-disable-position-embeddings=True"),
+        (
+            {"transformer_disable_position_embeddings": True},
+            "transformer-disable-position-embeddings=True",
+        ),
         ({"enc_depth": 10**12}, "enc-depth=1000000000000 must be an integer from 1 to"),
         ({"dim_emb": "wide"}, "dim-emb='wide'"),
         ({"enc_depth": 2}, "lacks encoder_l2_ffn_W1"),
         ({"extra_array": np.zeros((1, 1), np.float32)}, "has extra_array"),
-        ({"encoder_l1_ffn_W1": np.full((4, 6), np.nan, np.float32)}, "encoder_l1_ffn_W1 has values that are NaN"),
+        (
+            {"encoder_l1_ffn_W1": np.full((4, 6), np.nan, np.float32)},
+            "encoder_l1_ffn_W1 has values that are NaN",
+        ),
         ({"encoder_l1_ffn_b1": np.zeros((2, 6), np.float32)}, "encoder_l1_ffn_b1 has the shape"),
         ({"special:model.yml": np.frombuffer(b"type: [", np.int8)}, "damaged"),
         ({"special:model.yml": np.frombuffer(b"\xff\xfe", np.int8)}, "damaged"),
@@ -176,7 +207,11 @@ def test_truncated_files(tmp_path):
         ("decoder.yml", b"vocabs: 3", "damaged"),
         ("decoder.yml", b"beam-size: [1]", "damaged"),
         ("decoder.yml", b"a: &a [1]\nb: *a", "decoder.yml: damaged"),
-        ("model.iter100.npz", b"", "has 2 models (model.iter100.npz, model.npz); name the file of one"),
+        (
+            "model.iter100.npz",
+            b"",
+            "has 2 models (model.iter100.npz, model.npz); name the file of one",
+        ),
     ],
 )
 def test_damaged_folders(tmp_path, file, content, message):
@@ -201,7 +236,8 @@ def test_damaged_lists_of_pieces(tmp_path, text):
 def test_recognises_models_by_their_files(tmp_path):
     path = write_npz(tmp_path)
     assert formats.recognise(tmp_path) == formats.recognise(path) == "marian"
-    (tmp_path / "model.npz.optimizer.npz").write_bytes(path.read_bytes())  # the state of Marian's optimizer
+    # the state of Marian's optimizer
+    (tmp_path / "model.npz.optimizer.npz").write_bytes(path.read_bytes())
     assert formats.recognise(tmp_path) == "marian"
     (tmp_path / "vocab.spm").unlink()
     with pytest.raises(UserError, match="has the vocabularies none; it must have one"):
@@ -230,13 +266,18 @@ def test_export_names_the_setting_that_marian_lacks(tmp_path, key_value):
 @pytest.mark.parametrize("sides", [1, 2])
 def test_export_of_a_model_of_this_project(tmp_path, sides):
     share = "all" if sides == 1 else "none"
-    model = random_model(make_tokenizer(*(26, 27)[:sides]), **MARIAN_OPTIONS, model__share_embeddings=share)
+    model = random_model(
+        make_tokenizer(*(26, 27)[:sides]), **MARIAN_OPTIONS, model__share_embeddings=share
+    )
     marian.write(model, tmp_path, None)
     again = marian.read(tmp_path)
     assert again.tokenizer.fingerprint == model.tokenizer.fingerprint
-    for name, value in model.parameters.items():  # also the rows of PAD and BOS, which these vocabularies have
+    # also the rows of PAD and BOS, which these vocabularies have
+    for name, value in model.parameters.items():
         np.testing.assert_array_equal(again.parameters[name], value, err_msg=name)
     for name in again.parameters.keys() - model.parameters.keys():
         assert name.endswith("bias") and not again.parameters[name].any()
-    search = dict(line.split(": ", 1) for line in (tmp_path / "decoder.yml").read_text().splitlines())
+    search = dict(
+        line.split(": ", 1) for line in (tmp_path / "decoder.yml").read_text().splitlines()
+    )
     assert len(set(json.loads(search["vocabs"]))) == sides

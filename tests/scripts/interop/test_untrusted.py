@@ -21,7 +21,10 @@ from tests.hostile import inputs
 from tests.hostile.outcomes import Refusal, outcome
 from transformer.support.errors import UserError
 
-ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "special:model.yml": np.frombuffer(b"x: 1\0", np.int8)}
+ARRAYS = {
+    "a": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "special:model.yml": np.frombuffer(b"x: 1\0", np.int8),
+}
 
 
 def npz(path: Path, **arrays: np.ndarray) -> Path:
@@ -36,7 +39,11 @@ def refusal(function: Callable, path: Path, content: bytes | str) -> str:
     with pytest.raises(UserError) as error:
         function(path)
     message = str(error.value)
-    assert message.startswith(f"{path}: ") and len(message.splitlines()) == 1 and len(message) < len(str(path)) + 200
+    assert (
+        message.startswith(f"{path}: ")
+        and len(message.splitlines()) == 1
+        and len(message) < len(str(path)) + 200
+    )
     return message
 
 
@@ -62,7 +69,9 @@ def test_a_cursor_never_reads_beyond_the_end(tmp_path, size):
         lambda cursor: cursor.array(np.float64, (size, size)),
         lambda cursor: cursor.array(np.int8, (-1, size)),
     ):
-        assert "damaged (" in refusal(lambda path, read=read: within(read, path), tmp_path / "x.bin", b"")
+        assert "damaged (" in refusal(
+            lambda path, read=read: within(read, path), tmp_path / "x.bin", b""
+        )
 
 
 READERS = (
@@ -87,12 +96,17 @@ def test_pipes_devices_folders_and_links_out_of_the_folder_are_not_opened(tmp_pa
     (folder / "link").symlink_to("../secret")
     reasons = {"pipe": "is not a regular file", "folder": "is not a regular file"}
     for name in ("pipe", "zero", "folder", "link"):
-        with pytest.raises(UserError, match=f"^{folder / name}: {reasons.get(name, 'is a link out of its folder')}"):
+        with pytest.raises(
+            UserError, match=f"^{folder / name}: {reasons.get(name, 'is a link out of its folder')}"
+        ):
             read(folder / name)
 
 
 def test_links_in_the_folder_and_in_the_cache_of_the_hub_are_read(tmp_path):
-    snapshot, blobs = tmp_path / "models--a--b" / "snapshots" / "1f", tmp_path / "models--a--b" / "blobs"
+    snapshot, blobs = (
+        tmp_path / "models--a--b" / "snapshots" / "1f",
+        tmp_path / "models--a--b" / "blobs",
+    )
     for folder in (snapshot, blobs):
         folder.mkdir(parents=True)
     (blobs / "2e").write_text("text")
@@ -104,13 +118,19 @@ def test_links_in_the_folder_and_in_the_cache_of_the_hub_are_read(tmp_path):
 def test_files_have_a_limit_of_size_and_are_not_pointers(tmp_path):
     with (tmp_path / "model.bin").open("wb") as file:
         file.truncate(untrusted.MAX_MODEL + 1)  # takes no space on the disk
-    with pytest.raises(UserError, match="model.bin: has 8,589,934,593 bytes, must have at most 8,589,934,592"):
+    with pytest.raises(
+        UserError, match="model.bin: has 8,589,934,593 bytes, must have at most 8,589,934,592"
+    ):
         Cursor(tmp_path / "model.bin")
-    with pytest.raises(UserError, match="model.bin: has 8,589,934,593 bytes, must have at most 67,108,864"):
+    with pytest.raises(
+        UserError, match="model.bin: has 8,589,934,593 bytes, must have at most 67,108,864"
+    ):
         untrusted.read_bytes(tmp_path / "model.bin")  # as SentencePiece models are read
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
     for read in READERS:
-        assert "is a pointer of Git LFS; run git lfs pull" in refusal(read, tmp_path / "x.bin", pointer)
+        assert "is a pointer of Git LFS; run git lfs pull" in refusal(
+            read, tmp_path / "x.bin", pointer
+        )
 
 
 def test_pickles_are_refused_before_they_are_read(tmp_path):
@@ -131,7 +151,11 @@ def test_pickles_are_refused_before_they_are_read(tmp_path):
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_npz_archives_are_read(tmp_path, save):
-    arrays = ARRAYS | {"fortran": np.asfortranarray(ARRAYS["a"]), "scalar": np.float64(2), "empty": np.zeros((0, 3))}
+    arrays = ARRAYS | {
+        "fortran": np.asfortranarray(ARRAYS["a"]),
+        "scalar": np.float64(2),
+        "empty": np.zeros((0, 3)),
+    }
     save(tmp_path / "x.npz", **arrays)
     read = untrusted.read_npz(tmp_path / "x.npz")
     assert list(read) == list(arrays)
@@ -149,17 +173,31 @@ def npz_with_header(shape: str, data: bytes = b"") -> bytes:
 
 
 @pytest.mark.parametrize(
-    "shape", ["(2,)", "(1099511627776,)", "(1099511627776, 1099511627776)", "(-1,)", "(-1, -1)", "(1e3,)", "'x'", "()("]
+    "shape",
+    [
+        "(2,)",
+        "(1099511627776,)",
+        "(1099511627776, 1099511627776)",
+        "(-1,)",
+        "(-1, -1)",
+        "(1e3,)",
+        "'x'",
+        "()(",
+    ],
 )
 def test_an_array_larger_than_its_file_takes_no_memory(tmp_path, shape):
-    assert "damaged (" in refusal(untrusted.read_npz, tmp_path / "x.npz", npz_with_header(shape, bytes(4)))
+    assert "damaged (" in refusal(
+        untrusted.read_npz, tmp_path / "x.npz", npz_with_header(shape, bytes(4))
+    )
 
 
 def test_an_archive_that_would_inflate_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(untrusted, "MAX_TEXT", 1 << 16)
     content = io.BytesIO()
     np.savez_compressed(content, a=np.zeros(1 << 20))
-    assert "an archive of 8,3" in refusal(untrusted.read_npz, tmp_path / "x.npz", content.getvalue())
+    assert "an archive of 8,3" in refusal(
+        untrusted.read_npz, tmp_path / "x.npz", content.getvalue()
+    )
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -173,10 +211,18 @@ def test_values_that_are_not_finite_are_refused_by_name(tmp_path, value):
 
 
 def test_safetensors_are_read(tmp_path):
-    arrays = {"a": np.ones((2, 2), ml_dtypes.bfloat16), "b": np.ones(3, np.float16), "c": np.ones(1, np.float32)}
+    arrays = {
+        "a": np.ones((2, 2), ml_dtypes.bfloat16),
+        "b": np.ones(3, np.float16),
+        "c": np.ones(1, np.float32),
+    }
     safetensors.numpy.save_file(arrays, tmp_path / "x.safetensors")
     read = untrusted.read_safetensors(tmp_path / "x.safetensors")
-    assert {name: array.dtype for name, array in read.items()} == {"a": np.float32, "b": np.float16, "c": np.float32}
+    assert {name: array.dtype for name, array in read.items()} == {
+        "a": np.float32,
+        "b": np.float16,
+        "c": np.float32,
+    }
     np.testing.assert_array_equal(read["a"], np.ones((2, 2)))
 
 
@@ -187,7 +233,9 @@ def test_damaged_safetensors_are_refused(tmp_path, header):
     text = json.dumps(header).encode()
     for length in (len(text), 0, 2**40, 2**64 - 1):
         content = struct.pack("<Q", length) + text
-        assert "damaged (" in refusal(untrusted.read_safetensors, tmp_path / "x.safetensors", content)
+        assert "damaged (" in refusal(
+            untrusted.read_safetensors, tmp_path / "x.safetensors", content
+        )
 
 
 def test_yaml_makes_plain_values_only(tmp_path):

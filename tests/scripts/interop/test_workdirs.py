@@ -27,7 +27,9 @@ ORIGIN = {"format": "marian", "files": {"model.npz": "0" * 64}, "licence": "CC-B
 @pytest.fixture(scope="module")
 def model() -> PortableModel:
     tokenizer = make_tokenizer(28)
-    shortlist = Shortlist(np.arange(56, dtype=np.int32).reshape(28, 2) % 28, np.arange(4, 9), 28, is_shared=True)
+    shortlist = Shortlist(
+        np.arange(56, dtype=np.int32).reshape(28, 2) % 28, np.arange(4, 9), 28, is_shared=True
+    )
     return random_model(tokenizer)._replace(shortlist=shortlist)
 
 
@@ -73,7 +75,9 @@ def test_two_vocabularies_have_a_file_each(tmp_path):
 
 def test_the_workdir_records_where_the_model_came_from(workdir):
     assert json.loads((workdir / "parent.json").read_text()) == ORIGIN
-    assert {"commit", "packages", "resumed"} <= json.loads((workdir / "environment.json").read_text()).keys()
+    assert {"commit", "packages", "resumed"} <= json.loads(
+        (workdir / "environment.json").read_text()
+    ).keys()
     assert Workdir(workdir).is_complete()
 
 
@@ -96,7 +100,10 @@ def test_it_is_evaluated_compared_and_reported(model, workdir, pair, tmp_path, c
     other = write(random_model(model.tokenizer, seed=1), tmp_path / "other")
     evaluations = []
     for path in (workdir, other, f"{workdir},{other}"):  # the last is an ensemble
-        assert run(evaluate, f"--workdir={path}", f"--source={source}", f"--reference={reference}") == 0
+        assert (
+            run(evaluate, f"--workdir={path}", f"--source={source}", f"--reference={reference}")
+            == 0
+        )
         result = json.loads(capsys.readouterr().out)
         assert (result["step"], result["sentences"]) == (workdirs.STEP, 2 * len(TEXTS))
         evaluations.append(result["hypotheses"].replace(".hypotheses.txt", ".json"))
@@ -121,16 +128,27 @@ def test_what_needs_text_asks_for_it(workdir, tmp_path, capsys):
     errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert len(errors) == 2
     for line in errors:
-        assert "data.path is empty: data.source=text needs the folder with the STEM.LANG[.gz] files" in line
+        assert (
+            "data.path is empty: data.source=text needs the folder with the STEM.LANG[.gz] files"
+            in line
+        )
 
 
 @pytest.mark.slow
 def test_a_run_starts_from_it_and_decodings_are_swept(model, pair, tmp_path):
     texts = {"data.path": str(pair[0].parent), "data.test_split": "test"}
     workdir = write(model._replace(config=model.config | texts), tmp_path / "with-text")
-    settings = {"training.steps": 2, "batch.tokens": 2048, "training.init_from": workdir, "training.samples": 0}
+    settings = {
+        "training.steps": 2,
+        "batch.tokens": 2048,
+        "training.init_from": workdir,
+        "training.samples": 0,
+    }
     flags = (f"--config.{key}={value}" for key, value in settings.items())
-    assert run(train, f"--config={workdir}/config.json", f"--workdir={tmp_path / 'tuned'}", *flags) == 0
+    assert (
+        run(train, f"--config={workdir}/config.json", f"--workdir={tmp_path / 'tuned'}", *flags)
+        == 0
+    )
     parent = json.loads((tmp_path / "tuned" / "parent.json").read_text())
     assert (parent["step"], parent["not_taken"]) == (workdirs.STEP, [])
     file = tmp_path / "beams.py"
@@ -138,7 +156,9 @@ def test_a_run_starts_from_it_and_decodings_are_swept(model, pair, tmp_path):
         "def get_sweep(sweep):\n"
         '    return sweep.listed(sweep.product({"decoding.beam_size": [1, 2]}), objective="bleu", pruner=None)\n'
     )
-    assert run(sweep, f"--from={workdir}", f"--sweep={file}", f"--workdir={tmp_path / 'sweep'}") == 0
+    assert (
+        run(sweep, f"--from={workdir}", f"--sweep={file}", f"--workdir={tmp_path / 'sweep'}") == 0
+    )
 
 
 def test_transformers_leaves_the_start_token_out_of_decoded_texts(model, tmp_path):
@@ -148,17 +168,41 @@ def test_transformers_leaves_the_start_token_out_of_decoded_texts(model, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_shared", [True, False])
-def test_a_model_of_hugging_face_is_fine_tuned_and_goes_back(interop_python, tmp_path, capsys, is_shared):
+def test_a_model_of_hugging_face_is_fine_tuned_and_goes_back(
+    interop_python, tmp_path, capsys, is_shared
+):
     hugging_face_folders.write_folder(tmp_path / "opus", is_shared=is_shared)
-    for language, texts in (("en", hugging_face_folders.ENGLISH), ("de", hugging_face_folders.GERMAN)):
+    for language, texts in (
+        ("en", hugging_face_folders.ENGLISH),
+        ("de", hugging_face_folders.GERMAN),
+    ):
         for stem in ("train", "valid", "test"):
-            (tmp_path / f"{stem}.{language}").write_text("".join(f"{text}\n" for text in texts * 10))
-    data = [f"--data.path={tmp_path}", *(f"--data.{stem}_split={stem}" for stem in ("train", "valid", "test"))]
-    flags = "--data.source_language=en", "--data.target_language=de", f"--runtime={interop_python}", *data
+            (tmp_path / f"{stem}.{language}").write_text(
+                "".join(f"{text}\n" for text in texts * 10)
+            )
+    data = [
+        f"--data.path={tmp_path}",
+        *(f"--data.{stem}_split={stem}" for stem in ("train", "valid", "test")),
+    ]
+    flags = (
+        "--data.source_language=en",
+        "--data.target_language=de",
+        f"--runtime={interop_python}",
+        *data,
+    )
     imported, tuned, exported = (tmp_path / name for name in ("imported", "tuned", "exported"))
     assert run(import_model, f"--from={tmp_path / 'opus'}", f"--output={imported}", *flags) == 0
-    settings = {"training.steps": 100, "training.init_from": imported, "batch.tokens": 2048, "training.samples": 0}
-    settings |= {"optimizer.schedule": "constant", "optimizer.learning_rate": 1e-2, "optimizer.warmup_steps": 1}
+    settings = {
+        "training.steps": 100,
+        "training.init_from": imported,
+        "batch.tokens": 2048,
+        "training.samples": 0,
+    }
+    settings |= {
+        "optimizer.schedule": "constant",
+        "optimizer.learning_rate": 1e-2,
+        "optimizer.warmup_steps": 1,
+    }
     overrides = (f"--config.{key}={value}" for key, value in settings.items())
     assert run(train, f"--config={imported}/config.json", f"--workdir={tuned}", *overrides) == 0
     capsys.readouterr()
@@ -168,17 +212,26 @@ def test_a_model_of_hugging_face_is_fine_tuned_and_goes_back(interop_python, tmp
         results.append(json.loads(capsys.readouterr().out))
     assert results[1]["chrf"] > results[0]["chrf"]
     runtime = f"--runtime={interop_python}"
-    assert run(export, f"--workdir={tuned}", "--format=huggingface", f"--output={exported}", runtime) == 0
+    assert (
+        run(export, f"--workdir={tuned}", "--format=huggingface", f"--output={exported}", runtime)
+        == 0
+    )
     assert json.loads((exported / "certificate.json").read_text())["verdict"] == "certified"
 
 
 def test_parameters_that_do_not_fit_are_refused(model, tmp_path):
     def error(**parameters) -> str:
-        arrays = {name: array for name, array in (model.parameters | parameters).items() if array is not None}
+        arrays = {
+            name: array
+            for name, array in (model.parameters | parameters).items()
+            if array is not None
+        }
         return refusal(write, model._replace(parameters=arrays), tmp_path / "refused")
 
     table = "decoder.embedding.table"
-    assert f"{table}: has (3, 8), must have (28, 8)" in error(**{table: np.zeros((3, 8), np.float32)})
+    assert f"{table}: has (3, 8), must have (28, 8)" in error(
+        **{table: np.zeros((3, 8), np.float32)}
+    )
     assert f"{table}: has none, must have (28, 8)" in error(**{table: None})
     assert "extra: has (2,), must have none" in error(extra=np.zeros(2, np.float32))
     wrong = model._replace(config=model.config | {"model.num_heads": 3})
@@ -190,7 +243,10 @@ def test_a_setting_that_a_format_cannot_express_is_named(model):
     model.check_expressible("toy", {"model.positions": ("sinusoidal",), "model.num_heads": (2, 4)})
     rotary = model._replace(config=model.config | {"model.positions": "rotary"})
     expected = "--format=toy: cannot express model.positions=rotary, only sinusoidal, learned"
-    assert refusal(rotary.check_expressible, "toy", {"model.positions": ("sinusoidal", "learned")}) == expected
+    assert (
+        refusal(rotary.check_expressible, "toy", {"model.positions": ("sinusoidal", "learned")})
+        == expected
+    )
 
 
 def test_the_settings_are_those_of_the_configuration(model):

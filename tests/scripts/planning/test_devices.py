@@ -16,7 +16,8 @@ from transformer.support.errors import UserError
 
 
 @pytest.mark.parametrize(
-    ("text", "count"), [("h100", 1), ("h200:8", 8), ("a100:16", 16), ("v5e:4x4", 16), ("v5p:2x2x1", 4)]
+    ("text", "count"),
+    [("h100", 1), ("h200:8", 8), ("a100:16", 16), ("v5e:4x4", 16), ("v5p:2x2x1", 4)],
 )
 def test_targets(text, count):
     target = parse_target(text)
@@ -26,7 +27,10 @@ def test_targets(text, count):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("h1000", "no such device; the known ones are a100, h100, h200, v5e, v5p, v6e; did you mean h100?"),
+        (
+            "h1000",
+            "no such device; the known ones are a100, h100, h200, v5e, v5p, v6e; did you mean h100?",
+        ),
         ("", "no such device; the known ones are"),
         ("h100:0", "must be h100:SIZE, such as h100:8"),
         ("h100:2x2", "must be h100:SIZE, such as h100:8"),
@@ -43,7 +47,10 @@ def test_unusable_targets(text, message):
 
 
 def test_gpus_of_several_hosts_send_through_the_network():
-    assert parse_target("h100:8").interconnect == 450e9 and parse_target("h100:16").interconnect == 400e9
+    assert (
+        parse_target("h100:8").interconnect == 450e9
+        and parse_target("h100:16").interconnect == 400e9
+    )
     assert parse_target("v5e:16x16").interconnect == 200e9
 
 
@@ -55,7 +62,9 @@ def test_programs_can_use_the_memory_of_a_gpu_only_in_part():
 @pytest.mark.parametrize(("text", "name"), [("h100:8", "GPUs"), ("v5e:2x2", "TPUs")])
 def test_a_missing_compiler_is_one_line_that_says_how_to_get_it(monkeypatch, text, name):
     monkeypatch.setattr(devices, "is_installed", lambda _: False)
-    with pytest.raises(UserError, match=f"compiler for {name} is not installed.* -r {devices.REQUIREMENTS}$"):
+    with pytest.raises(
+        UserError, match=f"compiler for {name} is not installed.* -r {devices.REQUIREMENTS}$"
+    ):
         devices.find_devices(parse_target(text))
 
 
@@ -63,7 +72,9 @@ def test_the_compilers_have_the_version_of_jax():
     def pins(name: str, package: str) -> list[str]:
         """The versions and their environment markers."""
         lines = Path(name).read_text(encoding="utf-8").splitlines()
-        return [line.removeprefix(f"{package}==") for line in lines if line.startswith(f"{package}==")]
+        return [
+            line.removeprefix(f"{package}==") for line in lines if line.startswith(f"{package}==")
+        ]
 
     pinned = pins("requirements.txt", "jax")
     assert len(pinned) == 2
@@ -74,7 +85,9 @@ def test_the_compilers_have_the_version_of_jax():
 def test_cublas_compiles_what_triton_cannot(monkeypatch):
     def compile_(lowered, compiler_options=None):
         if compiler_options is None:
-            raise jax.errors.JaxRuntimeError("INTERNAL: Couldn't find output tile sizes that satisfy hlo")
+            raise jax.errors.JaxRuntimeError(
+                "INTERNAL: Couldn't find output tile sizes that satisfy hlo"
+            )
         return compiler_options
 
     lowered = jax.jit(lambda x: x + 1).lower(1.0)
@@ -95,7 +108,9 @@ def test_the_assumed_lengths_have_the_stated_means():
     np.testing.assert_array_equal(monolingual, shorter * [1, 0])
 
 
-@pytest.mark.parametrize("text", ["", "20:25", "0:20:25", "x:1:1", "5:0:1", "5:1:nan", "5:1:inf", "1e99:1:1"])
+@pytest.mark.parametrize(
+    "text", ["", "20:25", "0:20:25", "x:1:1", "5:0:1", "5:1:nan", "5:1:inf", "1e99:1:1"]
+)
 def test_unusable_lengths(text):
     with pytest.raises(UserError, match=r"--lengths=.*: must be PAIRS:SOURCE:TARGET"):
         lengths.parse_statistics(text)
@@ -105,18 +120,24 @@ def test_a_step_that_the_compiler_of_tpus_rejects_is_one_line(monkeypatch):
     first = "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 35.20G of 15.75G hbm."
 
     def reject(lowered):
-        raise jax.errors.JaxRuntimeError(f"{first}\n\nTotal hbm usage >= 35.70G:\n  Largest program allocations:")
+        raise jax.errors.JaxRuntimeError(
+            f"{first}\n\nTotal hbm usage >= 35.70G:\n  Largest program allocations:"
+        )
 
     lowered = jax.jit(lambda x: x + 1).lower(1.0)
     monkeypatch.setattr(jax.stages.Lowered, "compile", reject)
     function = SimpleNamespace(lower=lambda: lowered)
     step = SimpleNamespace(
-        config=tiny.tiny_config(), batch_call=lambda state, bucket, kind: (function,), shared_calls=lambda state: []
+        config=tiny.tiny_config(),
+        batch_call=lambda state, bucket, kind: (function,),
+        shared_calls=lambda state: [],
     )
     bucket = Bucket(8, 16, 16)
     with pytest.raises(UserError) as error:
         compile_shape(step, None, bucket, parse_target("v5e:2x2"))
     reason = "Ran out of memory in memory space hbm. Used 35.20G of 15.75G hbm"
     advice = "lower config.batch.tokens=25000 and raise config.training.accumulation in return"
-    assert str(error.value).startswith(f"--device=v5e:2x2: a step of {bucket} does not fit ({reason}); {advice}")
+    assert str(error.value).startswith(
+        f"--device=v5e:2x2: a step of {bucket} does not fit ({reason}); {advice}"
+    )
     assert "\n" not in str(error.value)

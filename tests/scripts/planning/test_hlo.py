@@ -1,4 +1,6 @@
-"""Programs are parsed from their text: shapes with tiles, instructions, and the functions that made them."""
+"""Programs are parsed from their text: shapes with tiles, instructions, and the functions that made
+them.
+"""
 
 import pytest
 
@@ -57,7 +59,10 @@ def test_instructions_have_operands_types_and_called_computations(program):
     assert main["loop"].opcode == "fusion" and main["loop"].operands == [main["pallas"]]
     assert main["loop"].called == [program.computations["fused"]]
     assert main["x"].number == 0 and main["x"].op_name == "state.parameters['kernel']"
-    assert main["result"].is_root and [str(shape) for shape in main["result"].shapes] == ["f32[8,4]", "s32[]"]
+    assert main["result"].is_root and [str(shape) for shape in main["result"].shapes] == [
+        "f32[8,4]",
+        "s32[]",
+    ]
 
 
 def test_attributes_with_line_breaks_belong_to_their_instruction(program):
@@ -79,7 +84,8 @@ def test_functions_are_found_by_stack_frames(program):
         ("bf16[3,5]{1,0}", 30, 0),
         ("pred[7]{0}", 7, 0),
         ("f32[24,32]{1,0:T(8,128)}", 24 * 128 * 4, 0),  # the minor dimension fills a tile of 128
-        ("bf16[24,4,32,30]{2,3,1,0:T(8,128)(2,1)S(1)}", 24 * 4 * 32 * 128 * 2, 1),  # 32 is minor, then 30
+        # 32 is minor, then 30
+        ("bf16[24,4,32,30]{2,3,1,0:T(8,128)(2,1)S(1)}", 24 * 4 * 32 * 128 * 2, 1),
         ("f32[4000]{0:T(1024)}", 4096 * 4, 0),
         ("token[]", 0, 0),
     ],

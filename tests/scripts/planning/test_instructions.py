@@ -71,7 +71,9 @@ def flops(left: str, right: str, line: str) -> instructions.Flops:
             "bf16[24,32,64]{2,1,0} convolution(%x, %y), window={size=1}, dim_labels=0bf_io0->0bf",
             (2 * 24 * 32 * 256 * 64, 0),
         ),
-        (  # batched by a spatial axis: 24 products of (32, 64) x (64, 16), on the diagonal of the window
+        # batched by a spatial axis: 24 products of (32, 64) x (64, 16), on the diagonal of the
+        # window
+        (
             "bf16[24,32,64]{2,1,0}",
             "bf16[24,64,16]{2,1,0}",
             "bf16[24,32,16]{2,1,0} convolution(%x, %y), window={size=24 stride=23 lhs_dilate=24}, "

@@ -66,7 +66,8 @@ ENTRY %main (x: bf16[4096,1024], w: bf16[1024,4096], rows: f32[6,1000,1000], g: 
 """  # noqa: E501
 
 PRODUCT = 2 * 4096 * 1024 * 4096
-MOVED = 2 * (2 * 4096 * 1024 + 4096 * 4096)  # bytes of a product: two operands and the result in bfloat16
+# bytes of a product: two operands and the result in bfloat16
+MOVED = 2 * (2 * 4096 * 1024 + 4096 * 4096)
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +104,9 @@ def test_slices_count_instead_of_the_arrays_they_are_of(program):
 
 
 def test_what_a_ring_sends(program):
-    (collective,) = (kernel.collective for kernel in roofline.kernels(program.entry) if kernel.collective)
+    (collective,) = (
+        kernel.collective for kernel in roofline.kernels(program.entry) if kernel.collective
+    )
     assert collective == Collective("all-gather", 8, 4000) and collective.wire_bytes == 7 * 4000
 
 
@@ -119,7 +122,9 @@ def test_what_a_ring_sends(program):
     ],
 )
 def test_sizes_of_groups(text, size):
-    program = hlo.parse(f"ENTRY %main () -> f32[] {{\n  ROOT %sum = f32[] all-reduce(), {text}\n}}\n")
+    program = hlo.parse(
+        f"ENTRY %main () -> f32[] {{\n  ROOT %sum = f32[] all-reduce(), {text}\n}}\n"
+    )
     assert program.entry.instructions[0].group_size == size
 
 
@@ -127,12 +132,17 @@ def test_sizes_of_groups(text, size):
     ("line", "kind", "sent"),
     [
         ("all-reduce(%x), replica_groups=[1,4]<=[4], to_apply=%region", "all-reduce", 2 * 3 / 4),
-        ("reduce-scatter(%x), replica_groups=[1,4]<=[4], to_apply=%region", "reduce-scatter", 3 / 4),
+        (
+            "reduce-scatter(%x), replica_groups=[1,4]<=[4], to_apply=%region",
+            "reduce-scatter",
+            3 / 4,
+        ),
         ("all-to-all(%x), replica_groups=[1,4]<=[4]", "all-to-all", 3 / 4),
         ("collective-permute(%x), source_target_pairs={{0,1},{1,0}}", "collective-permute", 1),
         ("fusion(%x), kind=kCustom, calls=%all-reduce-scatter.1", "reduce-scatter", 3 / 4),
         ("all-reduce(%x), replica_groups=[4,1]<=[4], to_apply=%region", None, 0),  # over one device
-        ("fusion(%x), kind=kOutput, calls=%async_collective_fusion.1", None, 0),  # carries on what another starts
+        # carries on what another starts
+        ("fusion(%x), kind=kOutput, calls=%async_collective_fusion.1", None, 0),
     ],
 )
 def test_bytes_over_the_wire(line, kind, sent):
@@ -153,15 +163,19 @@ def test_the_roofline_of_a_gpu(program):
     launch, bandwidth, peak = 2.5e-6, 3.352e12, 989.4e12
     product = max(MOVED / bandwidth, PRODUCT / peak) + launch
     loop = 6 * 2 * ((2 * 4e6 + 4) / bandwidth + launch)
-    rest = (3 * 2 * 4096 * 4096 + 2 * 4 * 8000) / bandwidth + 2 * launch  # the sum and the copy; the gather is async
+    # the sum and the copy; the gather is async
+    rest = (3 * 2 * 4096 * 4096 + 2 * 4 * 8000) / bandwidth + 2 * launch
     assert cost.kernel_seconds == pytest.approx(2 * product + loop + rest)
-    assert PRODUCT / peak > MOVED / bandwidth  # so the product is bound by FLOPs, and the loop by bytes
+    # so the product is bound by FLOPs, and the loop by bytes
+    assert PRODUCT / peak > MOVED / bandwidth
     assert cost.wire_seconds == 7 * 4000 / 450e9
     assert cost.seconds == cost.kernel_seconds
     assert (cost.kernels, cost.flops, cost.float32_flops) == (17, 2 * PRODUCT, 0)
     costliest = cost.costliest_kernels
-    assert (costliest[0].launches, costliest[0].flops) == (2, 2 * PRODUCT)  # those of one name together
-    assert sum(kernels.seconds for kernels in costliest) > cost.kernel_seconds  # it has the gather too
+    # those of one name together
+    assert (costliest[0].launches, costliest[0].flops) == (2, 2 * PRODUCT)
+    # it has the gather too
+    assert sum(kernels.seconds for kernels in costliest) > cost.kernel_seconds
 
 
 def test_float32_products_have_their_own_peak():
@@ -195,8 +209,12 @@ ENTRY %main (x: f32[1024,128]) -> f32[1024,128] {
     target = parse_target("v5e:2x2")
     cost = roofline.cost([(hlo.parse(text), 1)], target)
     size = 4 * 1024 * 128
-    assert cost.kernels == 3 and cost.bytes == 2 * size  # in by a copy beside the kernels, out by another
-    assert cost.kernel_seconds == size / 819e9 and cost.seconds == cost.memory_seconds == 2 * size / 819e9
+    # in by a copy beside the kernels, out by another
+    assert cost.kernels == 3 and cost.bytes == 2 * size
+    assert (
+        cost.kernel_seconds == size / 819e9
+        and cost.seconds == cost.memory_seconds == 2 * size / 819e9
+    )
 
 
 def test_slices_that_a_tpu_fetches_count_instead_of_the_array():
@@ -215,8 +233,14 @@ ENTRY %main (x: f32[1024,128]) -> f32[256,128] {
 def test_names_are_those_of_modules():
     numbers = range(1, len(FUNCTIONS) + 1)
     lines = ["FunctionNames", *(f'{i} "{name}"' for i, name in enumerate(FUNCTIONS, 1))]
-    lines += ["FileLocations", *(f"{i} {{file_name_id=1 function_name_id={i} line=1}}" for i in numbers)]
-    lines += ["StackFrames", *(f"{i} {{file_location_id={i} parent_frame_id={i}}}" for i in numbers)]
+    lines += [
+        "FileLocations",
+        *(f"{i} {{file_name_id=1 function_name_id={i} line=1}}" for i in numbers),
+    ]
+    lines += [
+        "StackFrames",
+        *(f"{i} {{file_location_id={i} parent_frame_id={i}}}" for i in numbers),
+    ]
 
     def name(frame: int, op_name: str) -> str:
         metadata = f', metadata={{op_name="{op_name}" stack_frame_id={frame}}}'
@@ -235,4 +259,10 @@ FUNCTIONS = [
     "ProjectedLoss.__call__",
     "Encoder.__call__",
 ]
-FUNCTIONS += ["<lambda>", "Layer.__call__", "SublayerConnection.__call__", "FeedForward.__call__", "Linear.__call__"]
+FUNCTIONS += [
+    "<lambda>",
+    "Layer.__call__",
+    "SublayerConnection.__call__",
+    "FeedForward.__call__",
+    "Linear.__call__",
+]

@@ -29,5 +29,10 @@ def page_of_one(runs) -> Path:
 @pytest.fixture(scope="session")
 def page(runs) -> Path:
     path = runs[0].parent / "report.html"
-    assert run(report, *map(str, runs), f"--output={path}", f"--sentence=1 {SCRIPT} 2", "--sentences=1") == 0
+    assert (
+        run(
+            report, *map(str, runs), f"--output={path}", f"--sentence=1 {SCRIPT} 2", "--sentences=1"
+        )
+        == 0
+    )
     return path

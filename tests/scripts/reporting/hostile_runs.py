@@ -34,6 +34,18 @@ def make_runs(folder: Path, patch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def record_line(step: int) -> str:
-    train = {"step": step, "split": "train", "loss": 9 / step, "learning_rate": step / 100, "seconds": float(step)}
-    valid = {"step": step, "split": "valid", "loss": 10 / step, "perplexity": 2.0 ** (10 / step), "bleu": float(step)}
+    train = {
+        "step": step,
+        "split": "train",
+        "loss": 9 / step,
+        "learning_rate": step / 100,
+        "seconds": float(step),
+    }
+    valid = {
+        "step": step,
+        "split": "valid",
+        "loss": 10 / step,
+        "perplexity": 2.0 ** (10 / step),
+        "bleu": float(step),
+    }
     return json.dumps(train) + "\n" + json.dumps(valid) + "\n"

@@ -1,4 +1,6 @@
-"""The report in a browser: without errors, at small and large sizes, in light and dark, by mouse and by keyboard."""
+"""The report in a browser: without errors, at small and large sizes, in light and dark, by mouse
+and by keyboard.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +17,10 @@ THEME_AFTER_A_FRAME = """() => new Promise(done => requestAnimationFrame(() => r
 
 @pytest.fixture
 def opened(browser, page) -> Iterator:
-    """Returns a function that opens the report. At the end there must be no error, warning or request."""
+    """Returns a function that opens the report.
+
+    At the end there must be no error, warning or request.
+    """
     problems, contexts = [], []
 
     def open_page(width: int = 1600, scheme: str = "light", path: Path = page):
@@ -25,7 +30,10 @@ def opened(browser, page) -> Iterator:
         tab.on("console", lambda message: problems.append(message.text))
         tab.on("pageerror", lambda error: problems.append(str(error)))
         tab.on(
-            "request", lambda request: None if request.url.startswith(("file:", "data:")) else problems.append(request)
+            "request",
+            lambda request: (
+                None if request.url.startswith(("file:", "data:")) else problems.append(request)
+            ),
         )
         tab.goto(path.as_uri())
         return tab
@@ -37,7 +45,9 @@ def opened(browser, page) -> Iterator:
 
 
 def charts(tab) -> int:
-    """Scrolls through the page, which draws the charts that come into view, and returns their number."""
+    """Scrolls through the page, which draws the charts that come into view, and returns their
+    number.
+    """
     tab.eval_on_selector_all("details", "all => all.forEach(each => { each.open = true })")
     elements = tab.locator("[data-chart]")
     for number in range(elements.count()):
@@ -69,7 +79,9 @@ def test_the_translations_of_one_run_can_be_sorted(opened, page_of_one):
     tab = opened(path=page_of_one)
 
     def column(term: str) -> list[float]:
-        return [float(text) for text in tab.locator(f"dt:text-is('{term}') + dd").all_text_contents()]
+        return [
+            float(text) for text in tab.locator(f"dt:text-is('{term}') + dd").all_text_contents()
+        ]
 
     assert len(column("chrF")) == 5 and column("chrF") == sorted(column("chrF"))  # at first
     tab.select_option("#order", label="model score, worst first")
@@ -122,7 +134,9 @@ def test_the_theme_follows_the_system_until_the_reader_chooses(opened):
 
 def test_a_zoom_moves_all_curves(opened):
     tab = opened()
-    first, second = (tab.locator(f"[data-chart=curve-{name}]") for name in ("train-loss", "valid-bleu"))
+    first, second = (
+        tab.locator(f"[data-chart=curve-{name}]") for name in ("train-loss", "valid-bleu")
+    )
     for curve in (second, first):
         curve.scroll_into_view_if_needed()
         curve.locator("canvas").wait_for()

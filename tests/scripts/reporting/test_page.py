@@ -1,4 +1,6 @@
-"""The report's page: what it contains, what it leaves out, and that no text of a run becomes markup."""
+"""The report's page: what it contains, what it leaves out, and that no text of a run becomes
+markup.
+"""
 
 import base64
 import hashlib
@@ -50,7 +52,11 @@ def html(page) -> str:
 
 @pytest.fixture(scope="module")
 def data(html) -> dict:
-    ((_, text),) = [element for element in Elements(html).of("script") if element[0].get("type") == "application/json"]
+    ((_, text),) = [
+        element
+        for element in Elements(html).of("script")
+        if element[0].get("type") == "application/json"
+    ]
     return json.loads(text)
 
 
@@ -60,7 +66,9 @@ def test_the_policy_allows_only_the_page_s_own_scripts(html):
     ((policy, _),) = [element for element in elements.of("meta") if element[0].get("http-equiv")]
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
     allowed = dict(part.split(" ", 1) for part in policy["content"].split("; "))
-    assert len(scripts) == 2 and allowed["script-src"] == " ".join(f"'sha256-{element}'" for element in hashes)
+    assert len(scripts) == 2 and allowed["script-src"] == " ".join(
+        f"'sha256-{element}'" for element in hashes
+    )
     assert allowed["default-src"] == "'none'"
 
 
@@ -88,7 +96,9 @@ def test_the_page_has_the_models_weights(runs, data):
     assert shown["source"] == f"1 {SCRIPT} 2"
     expected = model.attention(shown["source"], shown["translation"])
     for name, part in shown["parts"].items():
-        weights = np.frombuffer(base64.b64decode(part["weights"]), np.uint8).reshape(part["shape"]) / 255
+        weights = (
+            np.frombuffer(base64.b64decode(part["weights"]), np.uint8).reshape(part["shape"]) / 255
+        )
         np.testing.assert_allclose(weights, getattr(expected, name), atol=0.5 / 255 + 1e-6)
         assert (len(part["queries"]), len(part["keys"])) == weights.shape[2:]
     assert len(data["attention"]) == 4  # two runs, two sentences
@@ -120,7 +130,10 @@ def test_tokens_are_written_as_in_all_charts():
     shown = Inspected("run", 1, "", "", Attention(*pieces, weights, weights, weights), None)
     parts = attention_section([shown], []).data["attention"][0]["parts"]
     assert parts["cross"]["keys"] == parts["encoder"]["queries"] == ["·a", r"\u2028"]
-    assert (parts["cross"]["queries"], parts["decoder"]["queries"]) == (["·b", "</s>"], ["<s>", "·b"])
+    assert (parts["cross"]["queries"], parts["decoder"]["queries"]) == (
+        ["·b", "</s>"],
+        ["<s>", "·b"],
+    )
 
 
 def test_runs_have_the_names_of_their_systems(html):
@@ -137,13 +150,26 @@ def test_the_page_compares_evaluations_on_the_data_of_another_run(runs, tmp_path
     path = next((runs[1] / "evaluations").glob("*.json"))
     saved = path.read_text()
     try:
-        path.write_text(json.dumps(json.loads(saved) | {"split": None, "data": f"test of {tmp_path}/lo"}))
+        path.write_text(
+            json.dumps(json.loads(saved) | {"split": None, "data": f"test of {tmp_path}/lo"})
+        )
         read = read_runs(runs[:2])
         for flags in ((None, f"{tmp_path}/lo"), ("test", f"{tmp_path}/lo")):
             compared = scores.compare(read, *flags)
-            assert list(compared.chosen) == ["plain"] and compared.result["text"] == f"test of {tmp_path}/lo"
-            command = ["python", "-m", "transformer.evaluate", f"--workdir={runs[0]}", "--split=test"]
-            assert compared.notes[0].endswith(f"; run {shlex.join([*command, f'--data={tmp_path}/lo'])}")
+            assert (
+                list(compared.chosen) == ["plain"]
+                and compared.result["text"] == f"test of {tmp_path}/lo"
+            )
+            command = [
+                "python",
+                "-m",
+                "transformer.evaluate",
+                f"--workdir={runs[0]}",
+                "--split=test",
+            ]
+            assert compared.notes[0].endswith(
+                f"; run {shlex.join([*command, f'--data={tmp_path}/lo'])}"
+            )
     finally:
         path.write_text(saved)
     assert list(scores.compare(read_runs(runs[:2]), None, None).chosen) == ["<b>bold", "plain"]
@@ -165,11 +191,20 @@ def test_a_damaged_evaluation_is_a_note(runs, tmp_path):
     ("flags", "message"),
     [
         (["{run}", "--output=r.txt"], "--output=r.txt: must end in .html"),
-        (["{run}", "--output={tmp}/absent/r.html"], "--output={tmp}/absent/r.html: there is no folder {tmp}/absent"),
+        (
+            ["{run}", "--output={tmp}/absent/r.html"],
+            "--output={tmp}/absent/r.html: there is no folder {tmp}/absent",
+        ),
         (["{run}", "--sentences=2"], "--sentences: is for a page; give --output=FILE.html as well"),
-        (["{run}", "--output={tmp}/r.html", "--readme=README.md"], "--readme=README.md: is for a table"),
+        (
+            ["{run}", "--output={tmp}/r.html", "--readme=README.md"],
+            "--readme=README.md: is for a table",
+        ),
         (["{run}", "--output={tmp}/r.html", "--sentence=\udcff"], "--sentence: is not UTF-8"),
-        (["{run}", "--output={tmp}/r.html", "--sentences=21"], "argument --sentences: invalid choice: "),
+        (
+            ["{run}", "--output={tmp}/r.html", "--sentences=21"],
+            "argument --sentences: invalid choice: ",
+        ),
         (["{tmp}/absent", "--output={tmp}/r.html"], "{tmp}/absent: no such folder"),
         (["{run}", "{run}", "--output={tmp}/r.html"], "{run}: is given twice; give it once"),
     ],

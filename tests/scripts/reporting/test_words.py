@@ -21,6 +21,14 @@ def test_f1_counts_words_in_the_group_of_their_frequency():
     once, twice, four = f1_by_frequency(hypotheses, references)
     # b is found once of two, c is not found: 1 of 2 wanted, 2 given.
     assert once == {"group": "1", "count": 2, "score": pytest.approx(100 * 2 * 1 / (2 + 2))}
-    assert twice == {"group": "2\N{EN DASH}3", "count": 2, "score": pytest.approx(100 * 2 * 1 / (2 + 1))}
+    assert twice == {
+        "group": "2\N{EN DASH}3",
+        "count": 2,
+        "score": pytest.approx(100 * 2 * 1 / (2 + 1)),
+    }
     # a is found 1 + 1 + 1 times, wanted 4 and given 4 times.
-    assert four == {"group": "4\N{EN DASH}7", "count": 4, "score": pytest.approx(100 * 2 * 3 / (4 + 4))}
+    assert four == {
+        "group": "4\N{EN DASH}7",
+        "count": 4,
+        "score": pytest.approx(100 * 2 * 3 / (4 + 4)),
+    }

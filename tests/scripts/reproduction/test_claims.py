@@ -8,7 +8,9 @@ from configs.table3 import ROWS
 from scripts.reproduction.claims import CLAIMS, Claim, judge
 
 PAPER = {name: [row.bleu - 0.05, row.bleu, row.bleu + 0.05] for name, row in ROWS.items()}
-PERPLEXITY = {name: [row.perplexity * factor for factor in (0.999, 1, 1.001)] for name, row in ROWS.items()}
+PERPLEXITY = {
+    name: [row.perplexity * factor for factor in (0.999, 1, 1.001)] for name, row in ROWS.items()
+}
 
 
 def find_claim(words: str) -> Claim:
@@ -20,7 +22,9 @@ def find_claim(words: str) -> Claim:
 def test_the_paper_s_own_figures_support_every_claim(claim):
     bleu, perplexity = judge(claim, "bleu", PAPER), judge(claim, "perplexity", PERPLEXITY)
     assert (bleu.holds, perplexity.holds) == ("yes", "yes")
-    assert (bleu.contrast.value, perplexity.contrast.value) == pytest.approx((bleu.paper, perplexity.paper), abs=1e-6)
+    assert (bleu.contrast.value, perplexity.contrast.value) == pytest.approx(
+        (bleu.paper, perplexity.paper), abs=1e-6
+    )
 
 
 def test_a_contrary_difference_refutes_and_noise_decides_nothing():
@@ -50,4 +54,6 @@ def test_learned_positions_are_as_good_within_half_a_bleu():
     learned = find_claim("learned positions")
     assert judge(learned, "bleu", {"base": [25.0, 25.1], "E_learned": [26.0, 26.1]}).holds == "no"
     assert judge(learned, "bleu", {"base": [25.0, 25.1], "E_learned": [25.2, 25.3]}).holds == "yes"
-    assert judge(learned, "bleu", {"base": [25.0, 28.0], "E_learned": [25.2, 28.3]}).holds == "unclear"
+    assert (
+        judge(learned, "bleu", {"base": [25.0, 28.0], "E_learned": [25.2, 28.3]}).holds == "unclear"
+    )

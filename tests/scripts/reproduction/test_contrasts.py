@@ -1,4 +1,6 @@
-"""Contrasts of rows: values, errors and p-values worked out by hand, and the rate of false positives."""
+"""Contrasts of rows: values, errors and p-values worked out by hand, and the rate of false
+positives.
+"""
 
 import math
 
@@ -11,7 +13,14 @@ from scripts.reproduction.claims import Contrast, estimate, per_doubling, versus
 @pytest.mark.parametrize(
     ("t", "freedom", "tail"),
     # From a table of Student's t. With one degree of freedom it is Cauchy: 1/2 - arctan(t) / pi.
-    [(1.0, 1, 0.25), (2.920, 2, 0.05), (1.812, 10, 0.05), (2.145, 14, 0.025), (-1.812, 10, 0.95), (0.0, 5, 0.5)],
+    [
+        (1.0, 1, 0.25),
+        (2.920, 2, 0.05),
+        (1.812, 10, 0.05),
+        (2.145, 14, 0.025),
+        (-1.812, 10, 0.95),
+        (0.0, 5, 0.5),
+    ],
 )
 def test_p_values_are_those_of_student(t, freedom, tail):
     assert Contrast(t, 1.0, freedom).p_above(0.0) == pytest.approx(tail, abs=2e-4)
@@ -20,7 +29,8 @@ def test_p_values_are_those_of_student(t, freedom, tail):
 
 def test_two_rows_give_the_two_sample_t_test():
     contrast = estimate(per_doubling(versus("a", "b")), {"a": [1.0, 2.0, 3.0], "b": [4.0, 6.0]})
-    # Sums of squares 2 and 2, three degrees of freedom: s^2 = 4/3, and the error is sqrt(4/3 (1/3 + 1/2)).
+    # Sums of squares 2 and 2, three degrees of freedom: s^2 = 4/3, and the error is sqrt(4/3 (1/3 +
+    # 1/2)).
     assert (contrast.value, contrast.freedom) == (-3.0, 3)
     assert contrast.error == pytest.approx(math.sqrt(10 / 9))
 
@@ -34,7 +44,12 @@ def test_a_row_with_one_seed_borrows_the_spread_of_the_others():
 
 def test_without_any_second_seed_nothing_is_significant():
     contrast = estimate(per_doubling(versus("a", "b")), {"a": [1.0], "b": [9.0]})
-    assert (contrast.value, contrast.p_above(0.0), contrast.p_below(0.0), contrast.p_within(100.0)) == (
+    assert (
+        contrast.value,
+        contrast.p_above(0.0),
+        contrast.p_below(0.0),
+        contrast.p_within(100.0),
+    ) == (
         -8.0,
         1.0,
         1.0,
@@ -50,7 +65,9 @@ def test_a_slope_is_the_change_for_each_doubling():
 
 
 def test_equivalence_needs_both_sides():
-    assert Contrast(0.0, 0.1, 10).p_within(0.5) == pytest.approx(Contrast(0.5, 0.1, 10).p_above(0.0))
+    assert Contrast(0.0, 0.1, 10).p_within(0.5) == pytest.approx(
+        Contrast(0.5, 0.1, 10).p_above(0.0)
+    )
     assert Contrast(0.45, 0.1, 10).p_within(0.5) > 0.05
     assert Contrast(0.0, 0.5, 10).p_within(0.5) > 0.05  # too noisy to say
 

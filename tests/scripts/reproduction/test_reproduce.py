@@ -1,4 +1,6 @@
-"""The command `scripts.reproduce`, with runs that train nothing, and with real ones in the slow suite."""
+"""The command `scripts.reproduce`, with runs that train nothing, and with real ones in the slow
+suite.
+"""
 
 import json
 import re
@@ -26,7 +28,13 @@ def pretend(study, task, jobs, start=None, until=None) -> None:
         workdir = task.folder.workdir(number)
         workdir.mkdir(parents=True, exist_ok=True)
         bleu = 20 + (trial["seed"] + trial.get("model.num_heads", 8)) / 10
-        valid = {"step": 1, "split": "valid", "perplexity": 10.0 + trial["seed"], "bleu": bleu, "loss": 1.0}
+        valid = {
+            "step": 1,
+            "split": "valid",
+            "perplexity": 10.0 + trial["seed"],
+            "bleu": bleu,
+            "loss": 1.0,
+        }
         worse = valid | {"step": 2, "bleu": bleu - 5, "perplexity": 1.0}
         lines = [{"step": 1, "split": "train", "seconds": 60.0}, valid, worse]
         (workdir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -36,12 +44,22 @@ def pretend(study, task, jobs, start=None, until=None) -> None:
 
 
 def command(folder: Path, *flags: str) -> list[str]:
-    return ["table3", "--scale=mini", f"--config.data.path={folder}", f"--output={folder / 'out'}", *flags]
+    return [
+        "table3",
+        "--scale=mini",
+        f"--config.data.path={folder}",
+        f"--output={folder / 'out'}",
+        *flags,
+    ]
 
 
 def cells(text: str) -> dict[str, list[str]]:
     """Returns the cells of each row of the tables by its first cell."""
-    return {line.split(" | ")[0].removeprefix("| "): line.split(" | ")[1:] for line in text.splitlines() if "|" in line}
+    return {
+        line.split(" | ")[0].removeprefix("| "): line.split(" | ")[1:]
+        for line in text.splitlines()
+        if "|" in line
+    }
 
 
 @pytest.mark.slow
@@ -57,7 +75,12 @@ def test_an_interrupted_table_continues_and_more_seeds_are_added(tmp_path, capsy
         ["10.00", "20.10", "3.54", "1"],
         ["10.00", "20.40", "3.54", "1"],
     ]
-    assert cells(table)["(A) several heads are better than one"][:4] == ["BLEU", "+0.90", "+0.70", ""]
+    assert cells(table)["(A) several heads are better than one"][:4] == [
+        "BLEU",
+        "+0.90",
+        "+0.70",
+        "",
+    ]
 
     monkeypatch.setattr(running, "run_trials", pretend)
     page = tmp_path / "page.md"
@@ -65,8 +88,13 @@ def test_an_interrupted_table_continues_and_more_seeds_are_added(tmp_path, capsy
     assert run(reproduce, *command(tmp_path, chosen, f"--readme={page}")) == 0
     assert capsys.readouterr().out == ""
     assert cells(page.read_text())["A_h1"][10:12] == ["10.50 ± 0.71", "20.15 ± 0.07"]
-    # The spread 0.1 / sqrt(2) of all rows with two seeds is the error too, with three degrees of freedom.
-    assert cells(page.read_text())["(A) several heads are better than one"][2:] == ["+0.70 ± 0.07", "0.001", "yes |"]
+    # The spread 0.1 / sqrt(2) of all rows with two seeds is the error too, with three degrees of
+    # freedom.
+    assert cells(page.read_text())["(A) several heads are better than one"][2:] == [
+        "+0.70 ± 0.07",
+        "0.001",
+        "yes |",
+    ]
     assert page.read_text().startswith("before\n<!--") and "obsolete" not in page.read_text()
 
     assert run(reproduce, *command(tmp_path, chosen, "--seeds=4")) == 0
@@ -124,7 +152,9 @@ def test_mistakes_are_one_line(tmp_path, capsys, flags, message):
 @pytest.mark.slow
 def test_real_runs_fill_the_table(tmp_path, capsys):
     settings = [
-        f"--config.{setting}" for setting in RUN.split() if "d_model" not in setting and "num_heads" not in setting
+        f"--config.{setting}"
+        for setting in RUN.split()
+        if "d_model" not in setting and "num_heads" not in setting
     ]
     settings += [
         f"--config.data.cache_dir={tmp_path / 'cache'}",

@@ -24,8 +24,14 @@ WORDS = {
 
 @pytest.fixture(scope="session")
 def workdirs(tmp_path_factory) -> list:
-    folder, back = tmp_path_factory.mktemp("served"), {"data.source_language": "out", "data.target_language": "in"}
-    return [make_workdir(folder / "there", 0, (10,), **WORDS), make_workdir(folder / "back", 1, (10,), **WORDS, **back)]
+    folder, back = (
+        tmp_path_factory.mktemp("served"),
+        {"data.source_language": "out", "data.target_language": "in"},
+    )
+    return [
+        make_workdir(folder / "there", 0, (10,), **WORDS),
+        make_workdir(folder / "back", 1, (10,), **WORDS, **back),
+    ]
 
 
 @pytest.fixture(scope="session")
@@ -43,7 +49,10 @@ def served(workdirs, metrics) -> Iterator[list[ServedModel]]:
 
 @contextlib.contextmanager
 def listening(
-    served: Sequence[ServedModel], keys: tuple[str, ...] = (), seconds: float = 60, limits: Limits = LIMITS
+    served: Sequence[ServedModel],
+    keys: tuple[str, ...] = (),
+    seconds: float = 60,
+    limits: Limits = LIMITS,
 ) -> Iterator[str]:
     """Yields the address of a server of the models in another thread."""
     with bind("127.0.0.1", 0) as listener:

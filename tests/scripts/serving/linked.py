@@ -18,7 +18,8 @@ class Unlinked:
 
 
 class Linked:
-    """A model that attends from a target word to the source words for which `is_linked` is true, else to the first.
+    """A model that attends from a target word to the source words for which `is_linked` is true,
+    else to the first.
 
     Punctuation is a token without U+2581, as in a SentencePiece model.
     """
@@ -29,11 +30,17 @@ class Linked:
         self.config = SimpleNamespace(model=model, training=SimpleNamespace(guided_heads=""))
 
     def attention(self, source: str, target: str) -> Attention:
-        sources, targets = ([*re.findall(r" ?\w+| ?[^\w\s]", f" {text}"), "</s>"] for text in (source, target))
+        sources, targets = (
+            [*re.findall(r" ?\w+| ?[^\w\s]", f" {text}"), "</s>"] for text in (source, target)
+        )
         weights = np.full((len(targets), len(sources)), 1e-3)
         for t, word in enumerate(targets):
-            linked = [s for s, other in enumerate(sources) if self.is_linked(other.strip(), word.strip())]
+            linked = [
+                s for s, other in enumerate(sources) if self.is_linked(other.strip(), word.strip())
+            ]
             weights[t, linked or [0]] = 1 / max(len(linked), 1)
-        pieces = [tuple(token.replace(" ", "\u2581") for token in side) for side in (sources, targets)]
+        pieces = [
+            tuple(token.replace(" ", "\u2581") for token in side) for side in (sources, targets)
+        ]
         encoder = np.empty((1, 1, len(sources), len(sources)))
         return Attention(*pieces, pieces[1], encoder, None, weights[None, None])

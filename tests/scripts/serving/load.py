@@ -42,15 +42,23 @@ def started(*flags: str) -> Iterator[tuple[subprocess.Popen, int]]:
             process.stderr.read()
 
 
-async def ask(port: int, source: str, target: str, texts: Sequence[str], leaves: float, answers: dict) -> list[float]:
+async def ask(
+    port: int, source: str, target: str, texts: Sequence[str], leaves: float, answers: dict
+) -> list[float]:
     """Asks for one text after another and writes the answers. Returns the seconds of each.
 
-    Before a share `leaves` of the answers the client closes its connection, and asks again with a new one.
+    Before a share `leaves` of the answers the client closes its connection, and asks again with a
+    new one.
     """
     seconds, connection, generator = [], None, random.Random(texts[0])
     for text in texts:
         body = json.dumps({"q": text, "source": source, "target": target}).encode()
-        lines = "POST /translate HTTP/1.1", "Host: x", "Content-Type: application/json", f"Content-Length: {len(body)}"
+        lines = (
+            "POST /translate HTTP/1.1",
+            "Host: x",
+            "Content-Type: application/json",
+            f"Content-Length: {len(body)}",
+        )
         head = "".join(f"{line}\r\n" for line in (*lines, ""))
         while text not in answers:
             connection = connection or await asyncio.open_connection("127.0.0.1", port)
@@ -63,7 +71,11 @@ async def ask(port: int, source: str, target: str, texts: Sequence[str], leaves:
                 connection = None
                 continue
             status, *headers = (await reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
-            (length,) = (int(line.partition(":")[2]) for line in headers if line.startswith("content-length:"))
+            (length,) = (
+                int(line.partition(":")[2])
+                for line in headers
+                if line.startswith("content-length:")
+            )
             answer = json.loads(await reader.readexactly(length))
             assert " 200 " in status, answer
             answers[text] = answer["translatedText"]
@@ -72,12 +84,18 @@ async def ask(port: int, source: str, target: str, texts: Sequence[str], leaves:
     return seconds
 
 
-def measure(port: int, pair: Sequence[str], texts: Sequence[str], clients: int, leaves: float = 0.0):
-    """Returns the answers to distinct texts, shared among clients, the latencies, and the seconds of all."""
+def measure(
+    port: int, pair: Sequence[str], texts: Sequence[str], clients: int, leaves: float = 0.0
+):
+    """Returns the answers to distinct texts, shared among clients, the latencies, and the seconds
+    of all.
+    """
     answers: dict[str, str] = {}
 
     async def main() -> list[list[float]]:
-        return await asyncio.gather(*(ask(port, *pair, texts[i::clients], leaves, answers) for i in range(clients)))
+        return await asyncio.gather(
+            *(ask(port, *pair, texts[i::clients], leaves, answers) for i in range(clients))
+        )
 
     start = time.perf_counter()
     latencies = asyncio.run(main())
@@ -102,8 +120,16 @@ def main() -> None:
             for clients in (1, 8, 64):
                 runs[f"{clients} clients"].append(measure(port, pair, texts, clients)[1:])
     for way, pairs in runs.items():
-        rows = [(len(texts) / seconds, *(1000 * np.percentile(latencies, (50, 99)))) for latencies, seconds in pairs]
-        print(json.dumps({"way": way} | dict(zip(NAMES, np.median(rows, axis=0).round(1).tolist(), strict=True))))
+        rows = [
+            (len(texts) / seconds, *(1000 * np.percentile(latencies, (50, 99))))
+            for latencies, seconds in pairs
+        ]
+        print(
+            json.dumps(
+                {"way": way}
+                | dict(zip(NAMES, np.median(rows, axis=0).round(1).tolist(), strict=True))
+            )
+        )
 
 
 def in_process(model: Model, batches: Sequence[Sequence[str]]) -> tuple[list[float], float]:

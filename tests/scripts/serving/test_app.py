@@ -50,7 +50,9 @@ def post(client, path="/translate", **fields):
 
 def test_a_text_is_translated_sentence_by_sentence_with_its_white_space(client, expected):
     answer = post(client, q=" 1 2.  3 4\n\n5 ").json()
-    assert answer == {"translatedText": f" {expected('1 2.')}  {expected('3 4')}\n\n{expected('5')} "}
+    assert answer == {
+        "translatedText": f" {expected('1 2.')}  {expected('3 4')}\n\n{expected('5')} "
+    }
 
 
 def test_json_and_forms_have_the_same_answer(client, expected):
@@ -58,7 +60,12 @@ def test_json_and_forms_have_the_same_answer(client, expected):
     assert client.post("/translate", json=QUESTION).json() == answer
     assert client.post("/translate", data=QUESTION).json() == answer
     assert client.post("/translate", params=QUESTION).json() == answer
-    assert client.post("/translate", files={key: (None, value) for key, value in QUESTION.items()}).json() == answer
+    assert (
+        client.post(
+            "/translate", files={key: (None, value) for key, value in QUESTION.items()}
+        ).json()
+        == answer
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,7 +83,11 @@ def test_forms_are_utf8_whatever_they_say(kind, body):
     async def receive():
         return {"type": "http.request", "body": body.encode()}
 
-    scope = {"type": "http", "headers": [(b"content-type", kind.encode())], "query_string": b"source=de"}
+    scope = {
+        "type": "http",
+        "headers": [(b"content-type", kind.encode())],
+        "query_string": b"source=de",
+    }
     fields = asyncio.run(read_fields(Request(scope, receive), LIMITS))
     assert fields == {"q": "Müller schläft", "source": "de"}
 
@@ -86,9 +97,13 @@ def test_a_text_that_comes_twice_in_a_form_is_a_list(client, expected):
     texts, rest = ["1 2", "3 4"], {"source": "in", "target": "out"}
     assert client.post("/translate", data={"q": texts, **rest}).json() == answer
     assert client.post("/translate", params={"q": texts, **rest}).json() == answer
-    parts = [("q", (None, text)) for text in texts] + [(key, (None, value)) for key, value in rest.items()]
+    parts = [("q", (None, text)) for text in texts] + [
+        (key, (None, value)) for key, value in rest.items()
+    ]
     assert client.post("/translate", files=parts).json() == answer
-    prefixed = client.post("/translate", data={"q": texts, "prefix": ["", "7 7"], **rest}).json()["translatedText"]
+    prefixed = client.post("/translate", data={"q": texts, "prefix": ["", "7 7"], **rest}).json()[
+        "translatedText"
+    ]
     assert prefixed[0] == expected("1 2") and prefixed[1].startswith("7 7")
     refused = client.post("/translate", data={**QUESTION, "source": ["in", "out"]})
     assert refused.status_code == 400 and "source must be a text" in refused.json()["error"]
@@ -101,8 +116,13 @@ def test_lists_have_lists_of_answers(client, expected):
 
 
 def test_alternatives_are_the_next_best(client, served):
-    best, second = (translation.text for translation in served[0].model.translate(["1 2"], n_best=2)[0])
-    assert post(client, q="1 2", alternatives=9).json() == {"translatedText": best, "alternatives": [second]}
+    best, second = (
+        translation.text for translation in served[0].model.translate(["1 2"], n_best=2)[0]
+    )
+    assert post(client, q="1 2", alternatives=9).json() == {
+        "translatedText": best,
+        "alternatives": [second],
+    }
     assert post(client, q="1 2", alternatives=1.0).json()["alternatives"] == [second]
     for count in ("1", "1.0"):
         data = {**QUESTION, "q": "1 2", "alternatives": count}
@@ -111,22 +131,34 @@ def test_alternatives_are_the_next_best(client, served):
 
 def test_fields_control_the_translations(client, expected, served):
     prefixed = post(client, prefix="7 7", alternatives=1).json()
-    assert all(text.startswith("7 7") for text in (prefixed["translatedText"], *prefixed["alternatives"]))
+    assert all(
+        text.startswith("7 7") for text in (prefixed["translatedText"], *prefixed["alternatives"])
+    )
     plain = expected("1 2 3").split()
-    answer = post(client, required=["5 5", ["6 6", "4 4 4"]], banned=[plain[0]]).json()["translatedText"]
-    assert "5 5" in answer and ("6 6" in answer or "4 4 4" in answer) and plain[0] not in answer.split()
+    answer = post(client, required=["5 5", ["6 6", "4 4 4"]], banned=[plain[0]]).json()[
+        "translatedText"
+    ]
+    assert (
+        "5 5" in answer
+        and ("6 6" in answer or "4 4 4" in answer)
+        and plain[0] not in answer.split()
+    )
     glossary = {"3 4": "4 4", "5": ["7 7 7"]}
     answer = post(client, q="1 2.  3 4. 5", glossary=glossary, prefix="6").json()["translatedText"]
     first, rest = answer.split("  ")
     assert first.startswith("6") and "4 4" not in first and "4 4" in rest and "7 7 7" in rest
     assert not rest.startswith("6")  # the prefix is that of the text
-    answers = post(client, q=["1 2", "3"], prefix=["", "7 7"], banned=[[], ["1"]], required=[["4 4"], []]).json()
+    answers = post(
+        client, q=["1 2", "3"], prefix=["", "7 7"], banned=[[], ["1"]], required=[["4 4"], []]
+    ).json()
     (direct,), (second,) = served[0].model.translate(
         ["1 2", "3"], prefixes=["", "7 7"], banned=[[], ["1"]], required=[["4 4"], []]
     )
     assert answers["translatedText"] == [direct.text, second.text]
     form = {**QUESTION, "prefix": "7 7"}
-    assert client.post("/translate", data=form).json()["translatedText"] == prefixed["translatedText"]
+    assert (
+        client.post("/translate", data=form).json()["translatedText"] == prefixed["translatedText"]
+    )
     empty = {"prefix": "", "required": [], "banned": None, "glossary": {}}
     assert post(client, **empty).json() == {"translatedText": expected("1 2 3")}
 
@@ -151,9 +183,15 @@ def test_controlled_and_plain_requests_share_a_server_and_keep_their_translation
     assert answers == [expected("1 2 3"), controlled, refused, controlled] * 4
 
 
-def test_requests_do_not_wait_for_the_programs_of_another_one_s_controls(client, expected, monkeypatch):
+def test_requests_do_not_wait_for_the_programs_of_another_one_s_controls(
+    client, expected, monkeypatch
+):
     known = post(client, prefix="7 7").json()
-    compile_program, compiling, free = programs.compile_program, threading.Event(), threading.Event()
+    compile_program, compiling, free = (
+        programs.compile_program,
+        threading.Event(),
+        threading.Event(),
+    )
 
     def compile_slowly(*arguments, **options):
         compiling.set()
@@ -192,14 +230,24 @@ def test_the_programs_of_few_shapes_of_controls_are_kept(served, monkeypatch):
 def test_a_server_may_refuse_controls(make_client, expected):
     client = make_client(LIMITS._replace(shapes=0))
     assert post(client, glossary={}, prefix="").json() == {"translatedText": expected("1 2 3")}
-    for field, value in (("prefix", "7"), ("required", ["7"]), ("banned", ["7"]), ("glossary", {"1": "7"})):
+    for field, value in (
+        ("prefix", "7"),
+        ("required", ["7"]),
+        ("banned", ["7"]),
+        ("glossary", {"1": "7"}),
+    ):
         answer = post(client, **{field: value})
-        assert answer.status_code == 400 and f"{field} is not supported by this server" in answer.json()["error"]
+        assert (
+            answer.status_code == 400
+            and f"{field} is not supported by this server" in answer.json()["error"]
+        )
     assert post(client, "/explore/alternatives", prefix="3").status_code == 400
 
 
 def test_html_keeps_its_tags(client, expected):
-    answer = post(client, q="<p id='1'>1 2<br>&#51; 4</p><!-- 5 -->", format="html").json()["translatedText"]
+    answer = post(client, q="<p id='1'>1 2<br>&#51; 4</p><!-- 5 -->", format="html").json()[
+        "translatedText"
+    ]
     first, second = (html.escape(expected(text), quote=False) for text in ("1 2", "3 4"))
     assert answer == f"<p id='1'>{first}<br>{second}</p><!-- 5 -->"
 
@@ -208,10 +256,21 @@ def test_inline_tags_and_emoji_do_not_divide_a_sentence(client, served, expected
     text = "<b id=1>1 2</b> <i>3</i> \U0001f642 4"
     (best, *others) = served[0].explorer.translate(["1 2 3 4"], 2)[0]
     answer = post(client, q=[text, text], format="html", alternatives=1).json()
-    for found in (*answer["translatedText"], post(client, q=text, format="html").json()["translatedText"]):
-        assert [found.count(mark) for mark in ("<b id=1>", "</b>", "<i>", "</i>", " \U0001f642")] == [1] * 5
-        assert html.unescape(re.sub("<.*?>| \U0001f642", "", found)) == best.text == expected("1 2 3 4")
-    found = [html.unescape(re.sub("<.*?>| \U0001f642", "", text)) for text in answer["alternatives"][1]]
+    for found in (
+        *answer["translatedText"],
+        post(client, q=text, format="html").json()["translatedText"],
+    ):
+        assert [
+            found.count(mark) for mark in ("<b id=1>", "</b>", "<i>", "</i>", " \U0001f642")
+        ] == [1] * 5
+        assert (
+            html.unescape(re.sub("<.*?>| \U0001f642", "", found))
+            == best.text
+            == expected("1 2 3 4")
+        )
+    found = [
+        html.unescape(re.sub("<.*?>| \U0001f642", "", text)) for text in answer["alternatives"][1]
+    ]
     assert found == [other.text for other in others]
     answer = post(client, q="1 2 \U0001f642").json()["translatedText"]
     assert answer == f"{expected('1 2')} \U0001f642"
@@ -236,7 +295,9 @@ def test_the_language_is_detected_among_the_sources(client):
 
 def test_the_language_of_a_text_is_that_of_a_source_or_the_target():
     english, german = "The house of the dog is small.", "Das Haus des Hundes ist klein."
-    routes = Routes([types.SimpleNamespace(source="en", target=target) for target in ("de", "fr")], LIMITS, [])
+    routes = Routes(
+        [types.SimpleNamespace(source="en", target=target) for target in ("de", "fr")], LIMITS, []
+    )
     found = {text: routes._detect([text], "text", "de")[0] for text in (english, german)}
     assert [found[text]["language"] for text in (english, german)] == ["en", "de"]
     assert found[german]["confidence"] > 90
@@ -258,40 +319,74 @@ def test_short_texts_are_not_taken_for_the_target_without_evidence():
     for text, language in ((english, "en"), (german, "de")):
         found = routes._detect([*words, text], "text", "de")
         assert [one["language"] for one in found] == [language] * (1 + len(words))
-    assert [one["language"] for one in routes._detect([english, german], "text", "de")] == ["en", "de"]
-    # The first source that is served in this direction, although others come before it in the alphabet.
+    assert [one["language"] for one in routes._detect([english, german], "text", "de")] == [
+        "en",
+        "de",
+    ]
+    # The first source that is served in this direction, although others come before it in the
+    # alphabet.
     pairs = (("nl", "de"), ("en", "fr"), ("da", "de"), ("de", "nl"))
-    routes = Routes([types.SimpleNamespace(source=source, target=target) for source, target in pairs], LIMITS, [])
+    routes = Routes(
+        [types.SimpleNamespace(source=source, target=target) for source, target in pairs],
+        LIMITS,
+        [],
+    )
     assert routes._detect(["1"], "text", "de")[0]["language"] == "nl"
 
 
 def test_languages_that_langid_knows_by_another_code_are_detected():
     detector = Detector(["en", "nb", "pt-BR", "pt-PT"])
-    found = [detector(text)[0]["language"] for text in ("Dette er et lite hus ved sjøen.", "Este é o meu carro.")]
+    found = [
+        detector(text)[0]["language"]
+        for text in ("Dette er et lite hus ved sjøen.", "Este é o meu carro.")
+    ]
     assert found == ["nb", "pt-BR"]
     assert name("nb") == "Norwegian"
     simplified, traditional = "他们在这里学习汉语", "他們在這裡學習漢語"
     for codes in (["en", "zh-Hans", "zh-Hant"], ["zh_TW", "zh_CN", "en"]):
         detector = Detector(codes)
         found = [detector(text)[0]["language"] for text in (simplified, traditional)]
-        assert found == sorted(found, key=lambda code: code in ("zh-Hant", "zh_TW")) and len(set(found)) == 2
+        assert (
+            found == sorted(found, key=lambda code: code in ("zh-Hant", "zh_TW"))
+            and len(set(found)) == 2
+        )
     routes = Routes([types.SimpleNamespace(source="zh-Hans", target="zh-Hant")], LIMITS, [])
-    assert [routes._served(code) for code in ("zh", "zh-TW", "zh-CN")] == ["zh-Hans", "zh-Hant", "zh-Hans"]
+    assert [routes._served(code) for code in ("zh", "zh-TW", "zh-CN")] == [
+        "zh-Hans",
+        "zh-Hant",
+        "zh-Hans",
+    ]
 
 
 def test_codes_of_regions_and_capitals_mean_a_served_language():
     routes = Routes([types.SimpleNamespace(source="en", target="pt_BR")], LIMITS, [])
     codes = ("en", "EN", "en-US", "pt", "pt-BR", "fr", "auto")
-    assert [routes._served(code) for code in codes] == ["en", "en", "en", "pt_BR", "pt_BR", "fr", "auto"]
+    assert [routes._served(code) for code in codes] == [
+        "en",
+        "en",
+        "en",
+        "pt_BR",
+        "pt_BR",
+        "fr",
+        "auto",
+    ]
 
 
 def test_texts_in_the_target_language_do_not_change(client, expected, monkeypatch):
-    assert post(client, target="in", alternatives=1).json() == {"translatedText": "1 2 3", "alternatives": []}
+    assert post(client, target="in", alternatives=1).json() == {
+        "translatedText": "1 2 3",
+        "alternatives": [],
+    }
     found = {"1 2": "in", "3 4": "out"}
     monkeypatch.setattr(
-        Detector, "__call__", lambda self, text, among: [{"language": found.get(text), "confidence": 99.0}]
+        Detector,
+        "__call__",
+        lambda self, text, among: [{"language": found.get(text), "confidence": 99.0}],
     )
-    assert post(client, source="auto", q=["1 2", "3 4"]).json()["translatedText"] == [expected("1 2"), "3 4"]
+    assert post(client, source="auto", q=["1 2", "3 4"]).json()["translatedText"] == [
+        expected("1 2"),
+        "3 4",
+    ]
 
 
 def test_what_is_served_is_listed(client):
@@ -335,18 +430,36 @@ def test_a_name_that_comes_twice_in_an_object_is_refused(client):
         ({"alternatives": [1]}, "alternatives must be a whole number"),
         ({"prefix": ["7"]}, "prefix=['7']: must be a str"),
         ({"prefix": "x"}, "prefix of line 1: 'x' has characters that the vocabulary lacks"),
-        ({"q": ["1", "2"], "prefix": ["", "x"]}, "prefix of line 2: 'x' has characters that the vocabulary lacks"),
-        ({"required": "7"}, "required='7': must be a list of phrases; put a single one in brackets"),
+        (
+            {"q": ["1", "2"], "prefix": ["", "x"]},
+            "prefix of line 2: 'x' has characters that the vocabulary lacks",
+        ),
+        (
+            {"required": "7"},
+            "required='7': must be a list of phrases; put a single one in brackets",
+        ),
         ({"required": [[]]}, "has a phrase without alternatives"),
-        ({"required": ["7 " * 30]}, "line 1: prefix and required phrases have 30 tokens, an output may have"),
+        (
+            {"required": ["7 " * 30]},
+            "line 1: prefix and required phrases have 30 tokens, an output may have",
+        ),
         ({"required": ["7"] * 6}, "request (6) exceeds text limit (5)"),
         ({"banned": ["7" * 401]}, "request (401) exceeds text limit (400)"),
         ({"banned": [3]}, "banned[0]=3: must be a str"),
         ({"q": "1. 2.", "required": ["7"]}, "required: the text must be one sentence"),
         ({"q": ["1", "2"], "required": ["7"]}, "required: has 1 items, must have 2"),
-        ({"required": ["5 6 7"], "banned": ["6 7"]}, "line 1: '5 6 7' is required, but '6 7' is banned; remove"),
-        ({"glossary": {"1": "7"}, "banned": ["7"]}, "line 1: '7' is required, but '7' is banned; remove"),
-        ({"glossary": {"1 2": "7", "1  2": "8"}}, "glossary['1  2']: '1 2' has other translations already, '7'"),
+        (
+            {"required": ["5 6 7"], "banned": ["6 7"]},
+            "line 1: '5 6 7' is required, but '6 7' is banned; remove",
+        ),
+        (
+            {"glossary": {"1": "7"}, "banned": ["7"]},
+            "line 1: '7' is required, but '7' is banned; remove",
+        ),
+        (
+            {"glossary": {"1 2": "7", "1  2": "8"}},
+            "glossary['1  2']: '1 2' has other translations already, '7'",
+        ),
         ({"glossary": ["1"]}, "glossary=['1']: must be a dict"),
         ({"glossary": {"1": ""}}, "glossary['1']: must be a term with its translation"),
     ],
@@ -365,7 +478,11 @@ def test_wrong_fields_have_one_line_of_explanation(client, fields, message):
         (b"[" * 1500, "application/json", 400),
         (b'"text"', "application/json", 400),
         (b'{"q": "\xff"}', "application/json", 400),
-        (b'{"q": "1", "source": "in", "target": "out", "glossary": {"1": "7", "1": "8"}}', "application/json", 400),
+        (
+            b'{"q": "1", "source": "in", "target": "out", "glossary": {"1": "7", "1": "8"}}',
+            "application/json",
+            400,
+        ),
         (b"x" * 2001, "application/json", 413),
         (b"<q/>", "application/xml", 415),
         (b"q=1", "multipart/form-data", 400),
@@ -378,7 +495,9 @@ def test_bodies_that_cannot_be_read_are_refused(client, content, kind, status):
     assert ("error" in answer.json()) == (status != 200)
 
 
-@pytest.mark.parametrize("text", ["\x00\x01\x1b[2J", "\u202e1 2\u2066", "\ufeff", "\U0001f600" * 9, "\u0301" * 200])
+@pytest.mark.parametrize(
+    "text", ["\x00\x01\x1b[2J", "\u202e1 2\u2066", "\ufeff", "\U0001f600" * 9, "\u0301" * 200]
+)
 def test_strange_characters_are_translated(client, text):
     assert isinstance(post(client, q=text).json()["translatedText"], str)
 
@@ -399,16 +518,38 @@ def test_keys_are_needed_for_all_that_computes(make_client):
     assert KEY not in client.get("/frontend/settings").text
 
 
-def test_every_answer_has_security_headers_and_no_path_of_the_machine(make_client, workdirs, monkeypatch):
+def test_every_answer_has_security_headers_and_no_path_of_the_machine(
+    make_client, workdirs, monkeypatch
+):
     def fail(*arguments):
         raise OSError(f"{workdirs[0]}: 1 2 3 cannot be read")
 
     client = make_client(raise_server_exceptions=False)
-    answers = [client.get(path) for path in ("/", "/languages", "/metrics", "/nowhere", "/static/x", "/translate")]
-    answers += [client.get("/static/..%2fapp.py"), client.get("/static/%2e%2e/app.py"), post(client), post(client, q=3)]
+    answers = [
+        client.get(path)
+        for path in ("/", "/languages", "/metrics", "/nowhere", "/static/x", "/translate")
+    ]
+    answers += [
+        client.get("/static/..%2fapp.py"),
+        client.get("/static/%2e%2e/app.py"),
+        post(client),
+        post(client, q=3),
+    ]
     monkeypatch.setattr(app_module, "_alternatives", fail)
     answers.append(post(client))
-    assert [answer.status_code for answer in answers] == [200, 200, 200, 404, 404, 405, 404, 404, 200, 400, 500]
+    assert [answer.status_code for answer in answers] == [
+        200,
+        200,
+        200,
+        404,
+        404,
+        405,
+        404,
+        404,
+        200,
+        400,
+        500,
+    ]
     for answer in answers:
         assert "default-src 'none'" in answer.headers["content-security-policy"]
         assert answer.headers["x-content-type-options"] == "nosniff"
@@ -421,7 +562,9 @@ def test_errors_are_logged_without_texts(make_client, monkeypatch, caplog):
 
     monkeypatch.setattr(app_module, "_alternatives", fail)
     logged = []
-    monkeypatch.setattr(app_module.logging, "error", lambda message, *arguments: logged.append(message % arguments))
+    monkeypatch.setattr(
+        app_module.logging, "error", lambda message, *arguments: logged.append(message % arguments)
+    )
     assert post(make_client(raise_server_exceptions=False), q="SECRET").status_code == 500
     (message,) = logged
     assert "/translate failed with ValueError" in message and "SECRET" not in message.replace(
@@ -435,17 +578,24 @@ def test_the_page_s_routes_have_the_model_s_numbers(client, served):
     attention = client.post("/explore/attention", json=pair | {"translation": "3 4"}).json()
     known = model.attention("1 2", "3 4")
     assert (
-        tuple(attention["source"]) == known.source_pieces and tuple(attention["target"]) == known.target_output_pieces
+        tuple(attention["source"]) == known.source_pieces
+        and tuple(attention["target"]) == known.target_output_pieces
     )
     for row, weights in zip(attention["weights"], known.cross[-1].mean(axis=0), strict=True):
         assert row == pytest.approx(weights.tolist(), abs=1e-4)
-    scores = client.post("/explore/score", json=pair | {"translations": ["3 4", "5"]}).json()["scores"]
+    scores = client.post("/explore/score", json=pair | {"translations": ["3 4", "5"]}).json()[
+        "scores"
+    ]
     for found, scored in zip(scores, model.score([("1 2", "3 4"), ("1 2", "5")]), strict=True):
         assert found["text"] == scored.text and found["pieces"] == list(scored.pieces)
         assert found["score"] == pytest.approx(scored.score, abs=1e-4)
         assert sum(found["token_log_probabilities"]) == pytest.approx(found["log_probability"])
-    others = client.post("/explore/alternatives", json=pair | {"prefix": "3"}).json()["alternatives"]
-    assert [other["text"] for other in others] == [best.text for best in model.alternatives("1 2", "3", 4)]
+    others = client.post("/explore/alternatives", json=pair | {"prefix": "3"}).json()[
+        "alternatives"
+    ]
+    assert [other["text"] for other in others] == [
+        best.text for best in model.alternatives("1 2", "3", 4)
+    ]
     chart = client.post("/explore/beam", json=pair).json()
     (records,) = chart["datasets"].values()
     assert len(records) == len(model.beam_tree("1 2").nodes)
@@ -485,12 +635,17 @@ def hold(model):
     return lambda: (free.set(), thread.join())
 
 
-def test_requests_beyond_the_limits_are_refused_and_others_are_answered(make_client, served, expected):
+def test_requests_beyond_the_limits_are_refused_and_others_are_answered(
+    make_client, served, expected
+):
     free = hold(served[0])
     clients = [make_client(LIMITS._replace(characters=10**6, body_bytes=10**6)) for _ in range(2)]
     assert "at most 40" in post(clients[0], q="1\n" * 41).json()["error"]
     answers = []
-    threads = [threading.Thread(target=lambda: answers.append(post(clients[0]))) for _ in range(LIMITS.requests)]
+    threads = [
+        threading.Thread(target=lambda: answers.append(post(clients[0])))
+        for _ in range(LIMITS.requests)
+    ]
     for thread in threads:
         thread.start()
     while len(served[0].queue) < LIMITS.requests:
@@ -502,7 +657,9 @@ def test_requests_beyond_the_limits_are_refused_and_others_are_answered(make_cli
     free()
     for thread in threads:
         thread.join()
-    assert [answer.json()["translatedText"] for answer in answers] == [expected("1 2 3")] * LIMITS.requests
+    assert [answer.json()["translatedText"] for answer in answers] == [
+        expected("1 2 3")
+    ] * LIMITS.requests
 
 
 def test_a_request_that_takes_too_long_ends_and_leaves_the_queue(make_client, served):
@@ -529,7 +686,9 @@ def test_a_client_that_goes_away_leaves_the_queue(served, metrics):
         sent.append(message)
 
     def translated() -> float:
-        return metrics.registry.get_sample_value("transformer_tokens_total", {"pair": "in-out"}) or 0.0
+        return (
+            metrics.registry.get_sample_value("transformer_tokens_total", {"pair": "in-out"}) or 0.0
+        )
 
     before, free = translated(), hold(served[0])
     try:
@@ -560,7 +719,10 @@ def test_a_translation_does_not_depend_on_its_neighbours(make_client, expected):
 def test_prometheus_reads_what_happened(client, served):
     def read() -> dict[str, float]:
         lines = client.get("/metrics").text.splitlines()
-        return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if line[0] != "#")}
+        return {
+            name: float(value)
+            for name, value in (line.rsplit(" ", 1) for line in lines if line[0] != "#")
+        }
 
     before = read()
     translations = served[0].model.translate(["1", "2 3"])
@@ -570,7 +732,10 @@ def test_prometheus_reads_what_happened(client, served):
     for series, increase in (
         ('transformer_requests_total{route="/translate",status="200"}', 1),
         ('transformer_requests_total{route="/translate",status="400"}', 1),
-        ('transformer_tokens_total{pair="in-out"}', sum(len(best.tokens) for best, *_ in translations)),
+        (
+            'transformer_tokens_total{pair="in-out"}',
+            sum(len(best.tokens) for best, *_ in translations),
+        ),
         ('transformer_queue{pair="in-out"}', 0),
         ('transformer_batch_fill_count{kind="translate",pair="in-out"}', 1),
         ('transformer_request_seconds_bucket{le="30.0",route="/translate"}', 2),
@@ -614,7 +779,9 @@ def test_models_that_cannot_be_served_are_refused(workdirs):
         ([workdirs[0]], {"strategy": "sample"}, "strategy=sample is not served"),
     ):
         with pytest.raises(UserError, match=message):
-            load_models(list(map(str, folders)), "best", 1, decoding, 0.0, 9, Metrics(), LIMITS.shapes)
+            load_models(
+                list(map(str, folders)), "best", 1, decoding, 0.0, 9, Metrics(), LIMITS.shapes
+            )
 
 
 def test_a_client_of_libretranslate_works_over_loopback(served, expected):
@@ -628,18 +795,28 @@ def test_a_client_of_libretranslate_works_over_loopback(served, expected):
 def pipelined(count: int) -> bytes:
     """Returns requests for translations, one after another."""
     body = json.dumps(QUESTION).encode()
-    lines = "POST /translate HTTP/1.1", "Host: x", "Content-Type: application/json", f"Content-Length: {len(body)}"
+    lines = (
+        "POST /translate HTTP/1.1",
+        "Host: x",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+    )
     return ("\r\n".join([*lines, "", ""]).encode() + body) * count
 
 
-def test_clients_that_reset_pipelined_requests_leave_the_queue_and_no_log(served, monkeypatch, caplog):
-    monkeypatch.setattr(app_module.logging, "error", lambda *arguments: caplog.records.append(arguments))
+def test_clients_that_reset_pipelined_requests_leave_the_queue_and_no_log(
+    served, monkeypatch, caplog
+):
+    monkeypatch.setattr(
+        app_module.logging, "error", lambda *arguments: caplog.records.append(arguments)
+    )
     with listening(served) as address:
         target = "127.0.0.1", int(address.rstrip("/").rpartition(":")[2])
         for count in (1, 2, 9):
             free = hold(served[0])
             with socket.create_connection(target) as client:
-                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close resets
+                # close resets
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 client.sendall(pipelined(count))
                 while not len(served[0].queue):
                     time.sleep(0.01)
@@ -671,14 +848,20 @@ def test_wrong_request_lines_leave_no_log(served, caplog):
 
 @pytest.mark.parametrize(
     ("first", "header"),
-    [("GET /health HTTP/1.1", "a: "), ("GET /health HTTP/1.1", "\r\na: b"), ("GET /health?q={} HTTP/1.1", "")],
+    [
+        ("GET /health HTTP/1.1", "a: "),
+        ("GET /health HTTP/1.1", "\r\na: b"),
+        ("GET /health?q={} HTTP/1.1", ""),
+    ],
     ids=["header", "headers", "query"],
 )
 def test_headers_have_a_limit_also_if_they_arrive_at_once(served, first, header):
     with listening(served) as address:
         target = "127.0.0.1", int(address.rstrip("/").rpartition(":")[2])
         for size, status in ((60_000, b" 200 "), (70_000, b" 400 ")):
-            headers = header * (size // 6) if ":" in header[3:] else header + "x" * size * bool(header)
+            headers = (
+                header * (size // 6) if ":" in header[3:] else header + "x" * size * bool(header)
+            )
             lines = [first.format("x" * size), "Host: x", *filter(None, [headers.strip()]), "", ""]
             with socket.create_connection(target, timeout=30) as client:
                 client.sendall("\r\n".join(lines).encode())
@@ -687,7 +870,10 @@ def test_headers_have_a_limit_also_if_they_arrive_at_once(served, first, header)
 
 def test_large_bodies_are_not_taken_for_headers(served):
     with listening(served, limits=LIMITS._replace(body_bytes=10**6)) as address:
-        answers = [httpx2.post(f"{address}translate", json=QUESTION | {"q": "1" * 200_000}) for _ in range(10)]
+        answers = [
+            httpx2.post(f"{address}translate", json=QUESTION | {"q": "1" * 200_000})
+            for _ in range(10)
+        ]
         assert all("exceeds text limit" in answer.json()["error"] for answer in answers)
 
 
@@ -695,7 +881,9 @@ def test_large_bodies_are_not_taken_for_headers(served):
 def test_connections_that_stand_still_end_and_others_are_answered(served):
     with listening(served, seconds=0.5) as address, contextlib.ExitStack() as stack:
         target = "127.0.0.1", int(address.rstrip("/").rpartition(":")[2])
-        connections = (stack.enter_context(socket.create_connection(target, timeout=30)) for _ in range(7))
+        connections = (
+            stack.enter_context(socket.create_connection(target, timeout=30)) for _ in range(7)
+        )
         silent, slow, large, deaf, *bodies = connections
         began = time.monotonic()
         slow.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nA")

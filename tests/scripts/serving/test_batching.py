@@ -31,14 +31,18 @@ def recorder():
 
 @pytest.fixture
 def queue(recorder):
-    queue = Batcher({"double": Work(recorder, 4), "other": Work(recorder, 1)}, wait_seconds=0.0, max_jobs=9)
+    queue = Batcher(
+        {"double": Work(recorder, 4), "other": Work(recorder, 1)}, wait_seconds=0.0, max_jobs=9
+    )
     yield queue
     recorder.go.set()
     queue.close()
 
 
 def run(queue, recorder, then):
-    """Runs `then` after a first job has begun, and lets that go on after it has put its jobs in the queue."""
+    """Runs `then` after a first job has begun, and lets that go on after it has put its jobs in the
+    queue.
+    """
 
     async def main():
         first = asyncio.ensure_future(queue.compute("double", [0]))
@@ -62,7 +66,9 @@ def test_requests_that_wait_are_computed_together_by_kind_and_capacity(queue, re
 
 def test_only_the_request_at_fault_fails(queue, recorder):
     async def then():
-        return await asyncio.gather(*(queue.compute("double", [n]) for n in (1, 13, 2)), return_exceptions=True)
+        return await asyncio.gather(
+            *(queue.compute("double", [n]) for n in (1, 13, 2)), return_exceptions=True
+        )
 
     first, error, second = run(queue, recorder, then)
     assert (first, second) == ([2], [4]) and str(error) == "13"
@@ -74,7 +80,8 @@ def test_a_request_that_is_cancelled_leaves_the_queue(queue, recorder):
         await asyncio.sleep(0)
         cancelled.cancel()
         await asyncio.sleep(0)
-        return await queue.compute("double", [6, 7, 8, 9, 10])  # with the five above, the queue would be too long
+        # with the five above, the queue would be too long
+        return await queue.compute("double", [6, 7, 8, 9, 10])
 
     assert run(queue, recorder, then) == [12, 14, 16, 18, 20]
     assert recorder.batches == [[0], [6, 7, 8, 9], [10]]
@@ -82,7 +89,9 @@ def test_a_request_that_is_cancelled_leaves_the_queue(queue, recorder):
 
 def test_a_full_queue_refuses(queue, recorder):
     async def then():
-        return await asyncio.gather(*(queue.compute("double", [1] * n) for n in (9, 1)), return_exceptions=True)
+        return await asyncio.gather(
+            *(queue.compute("double", [1] * n) for n in (9, 1)), return_exceptions=True
+        )
 
     accepted, refused = run(queue, recorder, then)
     assert accepted == [2] * 9 and isinstance(refused, QueueFull)
@@ -92,7 +101,9 @@ def test_a_short_request_passes_a_long_one(recorder):
     queue = Batcher({"double": Work(recorder, 4)}, wait_seconds=0.0, max_jobs=99)
 
     async def then():
-        return await asyncio.gather(queue.compute("double", range(100, 130)), queue.compute("double", [1, 2]))
+        return await asyncio.gather(
+            queue.compute("double", range(100, 130)), queue.compute("double", [1, 2])
+        )
 
     assert run(queue, recorder, then) == [[2 * n for n in range(100, 130)], [2, 4]]
     queue.close()

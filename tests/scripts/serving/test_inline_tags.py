@@ -37,7 +37,11 @@ def translate(text: str, model=GERMAN, translations=german, form="html") -> str:
     for piece in pieces:
         if piece.is_sentence:
             target = translations(piece.text)
-            done.append(insert(model, piece.text, piece.marks, target, escape) if piece.marks else escape(target))
+            done.append(
+                insert(model, piece.text, piece.marks, target, escape)
+                if piece.marks
+                else escape(target)
+            )
     return join(pieces, iter(done))
 
 
@@ -77,7 +81,8 @@ def translate(text: str, model=GERMAN, translations=german, form="html") -> str:
             "Must we sell the twelve <code>a &lt; b</code> small clocks <b translate=no>on x</b> on Monday?",
             "Müssen wir am Montag die zwölf <code>a &lt; b</code> kleinen Uhren <b translate=no>on x</b> verkaufen?",
         ),
-        ("Must we <b>sell <i>the</b> twelve</i>", "MUST WE <b>SELL <i>THE</b> TWELVE</i>"),  # not well nested
+        # not well nested
+        ("Must we <b>sell <i>the</b> twelve</i>", "MUST WE <b>SELL <i>THE</b> TWELVE</i>"),
         ("<b " + "<b>" * MOST + "Must</b> we", "<b " + "<b>" * MOST + "MUST</b> WE"),
     ],
 )
@@ -103,7 +108,9 @@ def test_emoji_that_the_vocabulary_lacks_stay_in_their_place(text, expected):
 
 
 def test_emoji_that_the_vocabulary_has_are_translated():
-    assert [piece.text for piece in split_text("one \U0001f600 two", "en")] == ["one \U0001f600 two"]
+    assert [piece.text for piece in split_text("one \U0001f600 two", "en")] == [
+        "one \U0001f600 two"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +145,9 @@ def test_without_attention_words_are_linked_in_their_order():
 
 def test_without_attention_names_are_linked_to_their_copies():
     target = "Paris mögen wir 2024 noch mehr"
-    translated = translate("we like <i>even</i> more <b>Paris</b>", Unlinked(), lambda sentence: target)
+    translated = translate(
+        "we like <i>even</i> more <b>Paris</b>", Unlinked(), lambda sentence: target
+    )
     assert translated.startswith("<b>Paris</b> mögen")
 
 
@@ -147,25 +156,50 @@ def test_words_beside_an_emoji_remain_apart():
     assert [piece.text for piece in pieces] == ["one two, three"]
 
 
-NAMES = ["a", "abbr", "b", "big", "cite", "dfn", "em", "font", "i", "mark", "q", "s", "small", "span", "strong", "u"]
+NAMES = [
+    "a",
+    "abbr",
+    "b",
+    "big",
+    "cite",
+    "dfn",
+    "em",
+    "font",
+    "i",
+    "mark",
+    "q",
+    "s",
+    "small",
+    "span",
+    "strong",
+    "u",
+]
 TAG = re.compile(r"<(/?)(\w+)[^>]*>")
 
 
 @st.composite
 def documents(draw):
-    """Draws HTML of sentences with nested tags, of which each element has another name; some lack a tag."""
+    """Draws HTML of sentences with nested tags, of which each element has another name; some lack a
+    tag.
+    """
     names, numbers = iter(NAMES), iter(range(99))
 
     def content(depth: int) -> str:
         parts = []
-        for kind in draw(st.lists(st.sampled_from(["word", "word", "word", "element", "void", "stop"]), max_size=5)):
+        for kind in draw(
+            st.lists(
+                st.sampled_from(["word", "word", "word", "element", "void", "stop"]), max_size=5
+            )
+        ):
             name = next(names, None) if kind == "element" and depth < 4 else None
             if name:
                 parts.append(f"<{name} id='{next(numbers)} &lt;'>{content(depth + 1)}</{name}>")
             elif kind == "void":
                 parts.append(f"<img id={next(numbers)}>")
             else:
-                parts.append({"word": f"w{next(numbers)}", "stop": f"w{next(numbers)}."}.get(kind, ","))
+                parts.append(
+                    {"word": f"w{next(numbers)}", "stop": f"w{next(numbers)}."}.get(kind, ",")
+                )
         return draw(st.sampled_from(["", " "])).join(parts) if len(parts) < 3 else " ".join(parts)
 
     text = content(0)
@@ -176,7 +210,9 @@ def documents(draw):
 
 
 def nesting(text: str) -> tuple[list[str], set, list[str]]:
-    """Returns all tags, the pairs of names of elements and their parents, and the tags that are not well nested."""
+    """Returns all tags, the pairs of names of elements and their parents, and the tags that are not
+    well nested.
+    """
     tags, pairs, stack = [], set(), []
     for tag in TAG.finditer(text):
         tags.append(tag[0])
@@ -194,13 +230,17 @@ def nesting(text: str) -> tuple[list[str], set, list[str]]:
 
 @settings(deadline=None, max_examples=100)
 @given(documents(), st.randoms(use_true_random=False), st.booleans())
-def test_tags_return_once_and_nested_as_before_around_the_same_translation(text, random, has_attention):
+def test_tags_return_once_and_nested_as_before_around_the_same_translation(
+    text, random, has_attention
+):
     found = {}
 
     def shuffled(sentence: str) -> str:
         words = re.findall(r"w\d+", sentence) + ["x<"] * random.randrange(3)
         random.shuffle(words)
-        return found.setdefault(sentence, " ".join(words).replace("w", "t") + "." * sentence.endswith("."))
+        return found.setdefault(
+            sentence, " ".join(words).replace("w", "t") + "." * sentence.endswith(".")
+        )
 
     model = Linked(lambda source, target: source[1:] == target[1:]) if has_attention else Unlinked()
     output = translate(text, model, shuffled)

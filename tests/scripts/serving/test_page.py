@@ -1,4 +1,6 @@
-"""The page in a browser: without errors, at small and large sizes, in light and dark, by mouse and by keyboard."""
+"""The page in a browser: without errors, at small and large sizes, in light and dark, by mouse and
+by keyboard.
+"""
 
 import json
 import re
@@ -28,7 +30,10 @@ def problems() -> list[str]:
 
 @pytest.fixture
 def opened(browser, address, problems) -> Iterator:
-    """Returns a function that opens the page. At the end there must be no error, warning or request elsewhere."""
+    """Returns a function that opens the page.
+
+    At the end there must be no error, warning or request elsewhere.
+    """
     contexts = []
 
     def open_page(width: int = 1600, scheme: str = "light", at: str = address):
@@ -37,7 +42,10 @@ def opened(browser, address, problems) -> Iterator:
         tab = context.new_page()
         tab.on("console", lambda message: problems.append(message.text))
         tab.on("pageerror", lambda error: problems.append(str(error)))
-        tab.on("request", lambda request: None if request.url.startswith(at) else problems.append(request.url))
+        tab.on(
+            "request",
+            lambda request: None if request.url.startswith(at) else problems.append(request.url),
+        )
         tab.goto(at)
         tab.locator("#target option").first.wait_for(state="attached")
         return tab
@@ -63,14 +71,21 @@ def fulfill(tab, name: str, answer: dict) -> None:
 
 
 @pytest.mark.first_case
-@pytest.mark.parametrize(("width", "scheme", "paper"), [(400, "dark", (20, 24, 28)), (1600, "light", (255, 255, 255))])
-def test_the_translation_comes_at_a_pause_within_the_width_of_the_window(opened, served, width, scheme, paper):
+@pytest.mark.parametrize(
+    ("width", "scheme", "paper"), [(400, "dark", (20, 24, 28)), (1600, "light", (255, 255, 255))]
+)
+def test_the_translation_comes_at_a_pause_within_the_width_of_the_window(
+    opened, served, width, scheme, paper
+):
     tab, text = opened(width, scheme), "1 2 3 4 5 6 7 8 9"
     best, second = served[0].model.translate([text], n_best=2)[0]
     assert translated(tab, text) == best.text
     scores = tab.locator("#alternatives .score")
     scores.nth(1).wait_for()
-    assert tab.locator("#alternatives-list li span:first-child").all_text_contents() == [best.text, second.text]
+    assert tab.locator("#alternatives-list li span:first-child").all_text_contents() == [
+        best.text,
+        second.text,
+    ]
     shown = [float(score.replace("\N{MINUS SIGN}", "-")) for score in scores.all_text_contents()]
     assert shown == pytest.approx([best.score, second.score], abs=0.006)
     assert tab.evaluate("document.documentElement.scrollWidth") == width
@@ -80,7 +95,12 @@ def test_the_translation_comes_at_a_pause_within_the_width_of_the_window(opened,
 @pytest.mark.slow
 def test_typing_asks_once_and_an_empty_text_nothing(opened):
     tab, asked = opened(), []
-    tab.on("request", lambda request: asked.append(request.post_data_json["q"]) if "translate" in request.url else None)
+    tab.on(
+        "request",
+        lambda request: (
+            asked.append(request.post_data_json["q"]) if "translate" in request.url else None
+        ),
+    )
     tab.locator("#text").press_sequentially("1 2 3")
     sync_api.expect(tab.locator("#translation")).not_to_be_empty()
     tab.fill("#text", " \n")
@@ -98,12 +118,17 @@ def test_languages_are_swapped_by_keyboard(opened, served):
         tab.keyboard.press("Enter")
     asked = response.value.request.post_data_json
     assert {"q": best, "source": "out", "target": "in"}.items() <= asked.items()
-    sync_api.expect(tab.locator("#translation")).to_have_text(served[1].model.translate([best])[0][0].text)
+    sync_api.expect(tab.locator("#translation")).to_have_text(
+        served[1].model.translate([best])[0][0].text
+    )
     assert tab.input_value("#text") == best
 
 
 def test_the_detected_language_is_shown(opened):
-    tab, answer = opened(), {"translatedText": "1", "detectedLanguage": {"language": "out", "confidence": 50.0}}
+    tab, answer = (
+        opened(),
+        {"translatedText": "1", "detectedLanguage": {"language": "out", "confidence": 50.0}},
+    )
     fulfill(tab, "translate", answer)
     tab.fill("#text", "1")
     tab.select_option("#source", "auto")
@@ -114,7 +139,8 @@ def test_a_word_shows_what_it_attended_to(opened, served):
     tab, text = opened(), "1 2 3"
     read = served[0].model.attention(text, translated(tab, text))
     words, weights = tab.locator("#translation .word"), read.cross[-1].mean(axis=0)
-    assert weights.shape == (words.count() + 1, 4) and words.count() > 1  # a token is a word here, and there are ends
+    # a token is a word here, and there are ends
+    assert weights.shape == (words.count() + 1, 4) and words.count() > 1
 
     def expect(row: int) -> None:
         weight, name = max(zip(weights[row], ("1", "2", "3", "end of text"), strict=True))
@@ -140,7 +166,10 @@ def test_pieces_are_put_together_as_words(opened):
         return [(word["text"], word["pieces"]) for word in found]
 
     tab = opened()
-    assert grouped("ab cd.", "\u2581a", "b", "\u2581", "cd", ".") == [("ab", [0, 1]), ("cd.", [2, 3, 4])]
+    assert grouped("ab cd.", "\u2581a", "b", "\u2581", "cd", ".") == [
+        ("ab", [0, 1]),
+        ("cd.", [2, 3, 4]),
+    ]
     assert grouped("a b c", "\u2581ab", "c") == [("a", [0]), ("b", [0]), ("c", [1])]
     assert grouped("a ü", "\u2581a", "\u2581", "<unk>") == [("a", [0]), ("<unk>", [1, 2])]
 
@@ -154,9 +183,12 @@ def test_a_translation_of_the_reader_is_compared_by_tokens(opened, served):
     tab.locator("#compared li").first.wait_for()
     scored = served[0].model.score([(text, best), (text, own)])
     shown = [
-        float(each.replace("\N{MINUS SIGN}", "-")) for each in tab.locator("#compared li span").all_text_contents()
+        float(each.replace("\N{MINUS SIGN}", "-"))
+        for each in tab.locator("#compared li span").all_text_contents()
     ]
-    log_probabilities = [value for translation in scored for value in translation.token_log_probabilities]
+    log_probabilities = [
+        value for translation in scored for value in translation.token_log_probabilities
+    ]
     assert shown == pytest.approx(log_probabilities, abs=0.006)
     is_better = scored[1].score > scored[0].score
     assert ("Yours has the higher score" in tab.locator("#verdict").text_content()) == is_better
@@ -186,7 +218,15 @@ def test_texts_are_never_markup(opened):
             "weights": [[1, 0]] * 2,
         },
         "score": {
-            "scores": [{"score": 0, "log_probability": 0, "pieces": [SCRIPT], "token_log_probabilities": [0]}] * 2
+            "scores": [
+                {
+                    "score": 0,
+                    "log_probability": 0,
+                    "pieces": [SCRIPT],
+                    "token_log_probabilities": [0],
+                }
+            ]
+            * 2
         },
     }
     for name, answer in answers.items():
@@ -206,7 +246,9 @@ def test_texts_are_never_markup(opened):
 def test_errors_are_shown(opened, problems):
     tab = opened()
     tab.fill("#text", "1" * 401)
-    sync_api.expect(tab.locator("#status")).to_have_text("Invalid request: request (401) exceeds text limit (400)")
+    sync_api.expect(tab.locator("#status")).to_have_text(
+        "Invalid request: request (401) exceeds text limit (400)"
+    )
     assert tab.locator("#size").text_content() == "401 of 400 characters"
     tab.route("**/translate", lambda route: route.abort())
     tab.fill("#text", "1")
@@ -230,6 +272,8 @@ def test_the_theme_follows_the_system_until_the_reader_chooses(opened):
             tab.emulate_media(color_scheme=scheme)
             if press and scheme == "dark":
                 tab.locator("#theme").press("Enter")
-            seen.append(tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 24, 28)")
+            seen.append(
+                tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 24, 28)"
+            )
     assert seen == [True, False, False, False]
     assert tab.locator("#theme").get_attribute("aria-pressed") == "false"

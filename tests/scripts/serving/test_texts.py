@@ -19,12 +19,18 @@ def upper(text: str, form: str) -> str:
 
 def translated(pieces, translate, escape) -> str:
     """Returns the text with translations whose words have the order of the source."""
-    return join(pieces, (_marked(piece, translate, escape) for piece in pieces if piece.is_sentence))
+    return join(
+        pieces, (_marked(piece, translate, escape) for piece in pieces if piece.is_sentence)
+    )
 
 
 def _marked(piece, translate, escape) -> str:
     target = translate(piece.text)
-    return insert(Unlinked(), piece.text, piece.marks, target, escape) if piece.marks else escape(target)
+    return (
+        insert(Unlinked(), piece.text, piece.marks, target, escape)
+        if piece.marks
+        else escape(target)
+    )
 
 
 @given(st.text(st.sampled_from("aB .?!\n\r\t\x0b\x00\u2028\u202e<&é中。")))
@@ -36,10 +42,18 @@ def test_the_pieces_of_a_text_are_the_text(text):
 
 def test_sentences_end_at_their_marks_and_at_line_breaks():
     text = "  Dr. Smith is here.  Are you?\n\nA title\r\nThe end. "
-    assert sentences(split_text(text, "en")) == ["Dr. Smith is here.", "Are you?", "A title", "The end."]
+    assert sentences(split_text(text, "en")) == [
+        "Dr. Smith is here.",
+        "Are you?",
+        "A title",
+        "The end.",
+    ]
     assert upper(text, "text") == text.upper()
     names = "Call obj.Method() or System.Out now. Version 2.0.Beta is out."
-    assert sentences(split_text(names, "en")) == ["Call obj.Method() or System.Out now.", "Version 2.0.Beta is out."]
+    assert sentences(split_text(names, "en")) == [
+        "Call obj.Method() or System.Out now.",
+        "Version 2.0.Beta is out.",
+    ]
     assert len(sentences(split_text("\u4f60\u597d\u3002\u6211\u5f88\u597d\u3002", "zh"))) == 2
 
 
@@ -61,11 +75,23 @@ def test_sentences_end_at_their_marks_and_at_line_breaks():
             "<p>RUN <code>a\n&amp;b</code> ON \u2713 &lt; <td>\U0001f642</td>",
         ),
         ("a <b translate=no>b <b>c</b> d</B> e", "A <b translate=no>b <b>c</b> d</B> E"),
-        ("<p TRANSLATE = 'no' id=a>a &amp;<br>b</p>c<p>d", "<p TRANSLATE = 'no' id=a>a &amp;<br>b</p>C<p>D"),
-        ("<i title='a'translate=\"no\">a</i>b<i translate=no>", "<i title='a'translate=\"no\">a</i>B<i translate=no>"),
+        (
+            "<p TRANSLATE = 'no' id=a>a &amp;<br>b</p>c<p>d",
+            "<p TRANSLATE = 'no' id=a>a &amp;<br>b</p>C<p>D",
+        ),
+        (
+            "<i title='a'translate=\"no\">a</i>b<i translate=no>",
+            "<i title='a'translate=\"no\">a</i>B<i translate=no>",
+        ),
         ("a<i translate=no>b", "A<i translate=no>b"),
-        ("<img translate=no>a <code translate=no>b</code>c", "<img translate=no>A <code translate=no>b</code>C"),
-        ("<i title=' translate=no '>a</i> <i translate=none>b", "<i title=' translate=no '>A</i> <i translate=none>B"),
+        (
+            "<img translate=no>a <code translate=no>b</code>c",
+            "<img translate=no>A <code translate=no>b</code>C",
+        ),
+        (
+            "<i title=' translate=no '>a</i> <i translate=none>b",
+            "<i title=' translate=no '>A</i> <i translate=none>B",
+        ),
         ("<i data-translate=no>a</i> <i translate>b", "<i data-translate=no>A</i> <i translate>B"),
         ("<pre>one\n  two &amp;\n</pre>three\nfour", "<pre>ONE\n  TWO &amp;\n</pre>THREE FOUR"),
         ("<kbd>a</kbd><math><mi>b</mi></math>c", "<kbd>a</kbd><math><mi>b</mi></math>C"),
@@ -78,7 +104,19 @@ def test_only_the_text_of_html_is_translated(text, expected):
     assert upper(text, "html") == expected
 
 
-PIECES = ["<a x='", "<a ", "<!--", "<![", "<script>", "</a/", "<?", "<", "&#", "<a =\"'", "<a translate=no>"]
+PIECES = [
+    "<a x='",
+    "<a ",
+    "<!--",
+    "<![",
+    "<script>",
+    "</a/",
+    "<?",
+    "<",
+    "&#",
+    "<a =\"'",
+    "<a translate=no>",
+]
 
 
 @pytest.mark.parametrize("piece", [*PIECES, "<a translate = "])
@@ -116,4 +154,7 @@ def test_texts_without_letters_and_digits_stay():
 
 
 def test_long_sentences_are_cut_between_words():
-    assert sentences(shorten("one two  three four", lambda sentence: len(sentence) < 11)) == ["one two", "three four"]
+    assert sentences(shorten("one two  three four", lambda sentence: len(sentence) < 11)) == [
+        "one two",
+        "three four",
+    ]

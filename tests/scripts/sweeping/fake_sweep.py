@@ -1,4 +1,5 @@
-"""`scripts.sweep` with trials of two seconds that train nothing: python -m tests.scripts.sweeping.fake_sweep FLAGS
+"""`scripts.sweep` with trials of two seconds that train nothing: python -m
+tests.scripts.sweeping.fake_sweep FLAGS
 
 The nll of a trial falls by its learning rate at each of four steps.
 """
@@ -21,7 +22,9 @@ class FakeWithRate(Fake):
 
 
 def make_task(arguments: argparse.Namespace, folder: Folder) -> FakeWithRate:
-    return FakeWithRate(loading.load_file(arguments.config, arguments.overrides), folder, seconds=0.5)
+    return FakeWithRate(
+        loading.load_file(arguments.config, arguments.overrides), folder, seconds=0.5
+    )
 
 
 if __name__ == "__main__":

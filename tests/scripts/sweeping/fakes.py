@@ -27,7 +27,12 @@ class Fake(Training):
     steps: int = 4
 
     def command(self, trial: int, values: Values) -> list[str]:
-        flags = [str(self.folder.workdir(trial)), str(self.steps), str(self.seconds), str(values["slope"])]
+        flags = [
+            str(self.folder.workdir(trial)),
+            str(self.steps),
+            str(self.seconds),
+            str(values["slope"]),
+        ]
         return ["tests.scripts.sweeping.fake_trial", *flags]
 
 
@@ -39,7 +44,9 @@ def slopes(values: list, pruner=None) -> Sweep:
     return listed(product({"slope": values}), objective="nll", pruner=pruner)
 
 
-def make_study(path: Path, sweep: Sweep, url: str | None = None, name: str = "study", grace=GRACE_PERIOD) -> SweepStudy:
+def make_study(
+    path: Path, sweep: Sweep, url: str | None = None, name: str = "study", grace=GRACE_PERIOD
+) -> SweepStudy:
     """Opens the study, as each process of a sweep does."""
     folder = Folder(path)
     with folder.lock():

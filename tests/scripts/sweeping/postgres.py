@@ -15,7 +15,9 @@ def programs() -> Path | None:
     """Returns the folder of `initdb` and `postgres`, or None."""
     on_path = shutil.which("initdb")
     candidates = [Path(on_path).resolve().parent] if on_path else []
-    return next((folder for folder in (*candidates, *FOLDERS) if (folder / "postgres").exists()), None)
+    return next(
+        (folder for folder in (*candidates, *FOLDERS) if (folder / "postgres").exists()), None
+    )
 
 
 @contextlib.contextmanager
@@ -30,14 +32,26 @@ def server() -> Iterator[str]:
 
     def run(*command: str) -> None:
         result = subprocess.run(
-            command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **user
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            **user,
         )
         assert result.returncode == 0, command
 
     control = (str(bin_ / "pg_ctl"), "-D", str(data), "-w")
     try:
         run(str(bin_ / "initdb"), "-D", str(data), "-U", "tester", "-A", "trust", "--no-sync")
-        run(*control, "-o", f"-k {folder} -c listen_addresses='' -c fsync=off", "-l", str(folder / "log"), "start")
+        run(
+            *control,
+            "-o",
+            f"-k {folder} -c listen_addresses='' -c fsync=off",
+            "-l",
+            str(folder / "log"),
+            "start",
+        )
         try:
             yield f"postgresql://tester@/postgres?host={folder}"
         finally:

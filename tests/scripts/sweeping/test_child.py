@@ -9,8 +9,8 @@ import pytest
 
 from tests.conftest import REPOSITORY
 
-# Each of two threads fills and frees a buffer ten times, as XLA's threads do. Prints how often the second one got its
-# pages from the kernel.
+# Each of two threads fills and frees a buffer ten times, as XLA's threads do. Prints how often the
+# second one got its pages from the kernel.
 PROGRAM = """
 import ctypes, resource, threading
 from transformer.config import cli
@@ -39,12 +39,21 @@ cli.run(cli.Parser("test", "Test."), main)
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries are left unchanged")
-@pytest.mark.parametrize("command", [["program"], ["scripts.sweeping.child", "program"]], ids=["command", "child"])
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="other C libraries are left unchanged"
+)
+@pytest.mark.parametrize(
+    "command", [["program"], ["scripts.sweeping.child", "program"]], ids=["command", "child"]
+)
 def test_threads_reuse_freed_memory(tmp_path, command):
     (tmp_path / "program.py").write_text(PROGRAM)
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(tmp_path)}
-    options = {"cwd": REPOSITORY, "env": environment, "stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    options = {
+        "cwd": REPOSITORY,
+        "env": environment,
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+    }
     with subprocess.Popen([sys.executable, "-m", *command], **options) as process:
         output = process.stdout.read()
     assert process.returncode == 0 and float(output) < 0.5

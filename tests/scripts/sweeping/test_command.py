@@ -36,24 +36,46 @@ def error(capsys) -> str:
 @pytest.mark.slow
 def test_the_same_command_twice_is_one_sweep(shared_storage, tmp_path):
     folder = tmp_path / "sweep"
-    flags = [rates_file(tmp_path, [1.0, 2.0, 3.0, 4.0]), f"--workdir={folder}", f"--storage={shared_storage}"]
+    flags = [
+        rates_file(tmp_path, [1.0, 2.0, 3.0, 4.0]),
+        f"--workdir={folder}",
+        f"--storage={shared_storage}",
+    ]
     processes = [
-        subprocess.Popen([*COMMAND, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [*COMMAND, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         for _ in range(2)
     ]
-    (table, log), (other_table, other_log) = (process.communicate(timeout=300) for process in processes)
+    (table, log), (other_table, other_log) = (
+        process.communicate(timeout=300) for process in processes
+    )
     assert [process.returncode for process in processes] == [0, 0], log + other_log
-    assert table == other_table and [line.split(" | ")[1] for line in table.splitlines()[2:6]] == ["4", "3", "2", "1"]
+    assert table == other_table and [line.split(" | ")[1] for line in table.splitlines()[2:6]] == [
+        "4",
+        "3",
+        "2",
+        "1",
+    ]
     assert sorted(re.findall(r"Trial (\d): ", log + other_log)) == ["0", "1", "2", "3"]
-    assert "0 of 4 trials complete, 1 running" in log + other_log and "complete: nll 2" in log + other_log
+    assert (
+        "0 of 4 trials complete, 1 running" in log + other_log
+        and "complete: nll 2" in log + other_log
+    )
     assert [starts(folder, trial) for trial in range(4)] == [1, 1, 1, 1]
     rows = list(csv.DictReader((folder / "trials.csv").read_text().splitlines()))
-    assert [(row["state"], float(row["nll"])) for row in rows] == [("complete", 10 - 4 * rate) for rate in (1, 2, 3, 4)]
+    assert [(row["state"], float(row["nll"])) for row in rows] == [
+        ("complete", 10 - 4 * rate) for rate in (1, 2, 3, 4)
+    ]
 
 
 def test_an_unreachable_storage_is_an_error_and_another_one_can_be_given(fakes, tmp_path, capsys):
     what = [CONFIG, rates_file(tmp_path, [1.0]), f"--workdir={tmp_path / 'sweep'}"]
-    for url in ("postgresql://a:secret@127.0.0.1:1/b", f"sqlite:///{tmp_path}/nowhere/study.db", "nosuch://host/b"):
+    for url in (
+        "postgresql://a:secret@127.0.0.1:1/b",
+        f"sqlite:///{tmp_path}/nowhere/study.db",
+        "nosuch://host/b",
+    ):
         assert run(sweep, *what, f"--storage={url}") == 2
         assert f"--storage={url.replace('secret', '***')}: " in error(capsys)
     assert run(sweep, *what, f"--storage=sqlite:///{tmp_path / 'elsewhere.db'}") == 0
@@ -63,12 +85,17 @@ def test_an_unreachable_storage_is_an_error_and_another_one_can_be_given(fakes, 
 
 @pytest.mark.parametrize(
     ("key", "values", "added"),
-    [("optimizer.learning_rate", [1, 2], 0.5), ("optimizer.name", ["adam"], "muon"), ("seed", [0], 1)],
+    [
+        ("optimizer.learning_rate", [1, 2], 0.5),
+        ("optimizer.name", ["adam"], "muon"),
+        ("seed", [0], 1),
+    ],
 )
 def test_a_sweep_is_extended_only_with_values_of_the_same_kind(tmp_path, key, values, added):
     folder = Folder(tmp_path)
     shorter, longer = (
-        listed(product({key: choices}), objective="nll", pruner=None) for choices in (values, [*values, added])
+        listed(product({key: choices}), objective="nll", pruner=None)
+        for choices in (values, [*values, added])
     )
     folder.record.write_text(json.dumps(folder.describe(shorter, {})))
     if key == "seed":

@@ -22,7 +22,9 @@ class Late(optuna.samplers.RandomSampler):
 
 
 def search_by(sampler, trials: int = 20):
-    return search({"a": FloatDistribution(0, 1)}, trials=trials, objective="nll", sampler=sampler, pruner=None)
+    return search(
+        {"a": FloatDistribution(0, 1)}, trials=trials, objective="nll", sampler=sampler, pruner=None
+    )
 
 
 def test_a_sampler_is_accepted_if_it_can_draw_all_trials():
@@ -63,8 +65,12 @@ def test_the_distribution_of_a_key_spans_its_listed_values(values, expected):
 
 
 def test_all_trials_of_a_search_have_the_same_space():
-    sweep = search({"a": FloatDistribution(0, 1)}, trials=3, objective="loss", sampler=random, pruner=None)
-    assert [sweep.distributions(trial) for trial in range(3)] == [{"a": FloatDistribution(0, 1)}] * 3
+    sweep = search(
+        {"a": FloatDistribution(0, 1)}, trials=3, objective="loss", sampler=random, pruner=None
+    )
+    assert [sweep.distributions(trial) for trial in range(3)] == [
+        {"a": FloatDistribution(0, 1)}
+    ] * 3
 
 
 def test_extremes_are_bounds_or_choices():
@@ -77,14 +83,29 @@ def test_extremes_are_bounds_or_choices():
     ("make", "message"),
     [
         (lambda: product({"a": [1]}, {"a": [2]}), "a key is in two of the parts"),
-        (lambda: listed(product({"a": []}), objective="bleu", pruner=None), "no trials; give every key"),
+        (
+            lambda: listed(product({"a": []}), objective="bleu", pruner=None),
+            "no trials; give every key",
+        ),
         (lambda: listed([{"a": 1}], objective="bleu", pruner="median"), "pruner cannot be used"),
-        (lambda: listed([{"a": ("x", "y")}], objective="bleu", pruner=None), r"^\('x', 'y'\): a sweep takes numbers"),
+        (
+            lambda: listed([{"a": ("x", "y")}], objective="bleu", pruner=None),
+            r"^\('x', 'y'\): a sweep takes numbers",
+        ),
         (lambda: search_by(random(0)), "sampler or pruner cannot be used; TypeError"),
         (lambda: search_by(Late), "cannot be used; ModuleNotFoundError: No module named 'torch'"),
-        (lambda: search_by(lambda seed: optuna.samplers.GridSampler({"a": [0, 1]})), "tries every combination"),
-        (lambda: search_by(lambda seed: optuna.samplers.BruteForceSampler(seed)), "tries every combination.*listed"),
-        (lambda: search({"a": [1, 2]}, trials=1, objective="bleu", sampler=random, pruner=None), "cannot be used"),
+        (
+            lambda: search_by(lambda seed: optuna.samplers.GridSampler({"a": [0, 1]})),
+            "tries every combination",
+        ),
+        (
+            lambda: search_by(lambda seed: optuna.samplers.BruteForceSampler(seed)),
+            "tries every combination.*listed",
+        ),
+        (
+            lambda: search({"a": [1, 2]}, trials=1, objective="bleu", sampler=random, pruner=None),
+            "cannot be used",
+        ),
         (lambda: search_by(random, trials=0), "no trials"),
     ],
 )

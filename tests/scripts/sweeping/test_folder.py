@@ -12,7 +12,10 @@ from transformer.support.errors import UserError
 
 
 def test_a_key_that_base_has_got_since_and_another_note_do_not_make_another_sweep(tmp_path):
-    folder, sweep = Folder(tmp_path), description.listed(description.seeds(2), objective="loss", pruner=None)
+    folder, sweep = (
+        Folder(tmp_path),
+        description.listed(description.seeds(2), objective="loss", pruner=None),
+    )
     config = with_values(base.get_config(), {})
     record = folder.describe(sweep, Training(config, folder).identity)
     del record["task"]["model.layer_drop"]

@@ -83,7 +83,11 @@ def test_the_file_has_a_row_for_each_trial(study):
     [
         ("base", "model.dropout", "the first 40 sentences; beam 1, alpha 0.6"),
         ("base", "decoding.length_penalty", "the first 40 sentences; beam 1, alpha (varied)"),
-        ("base", "decoding.length_penalty_form", "the first 40 sentences; beam 1, alpha 0.6, form (varied)"),
+        (
+            "base",
+            "decoding.length_penalty_form",
+            "the first 40 sentences; beam 1, alpha 0.6, form (varied)",
+        ),
         ("base", "decoding.strategy", "the first 40 sentences; strategy (varied)"),
         ("base", "training.eval_sentences", "the first (varied) sentences; beam 1, alpha 0.6"),
         ("ctc", "model.dropout", "the first 40 sentences; ctc greedy"),
@@ -92,7 +96,9 @@ def test_the_file_has_a_row_for_each_trial(study):
 )
 def test_validation_bleu_is_shown_with_its_sentences_and_beam(tmp_path, config, key, line):
     folder = Folder(tmp_path)
-    training = Training(loading.load_file(f"configs/{config}.py", [("training.eval_sentences", "40")]), folder)
+    training = Training(
+        loading.load_file(f"configs/{config}.py", [("training.eval_sentences", "40")]), folder
+    )
     sweep = listed(product({key: [1]}), objective="bleu", pruner=None)
     folder.record.write_text(json.dumps(folder.describe(sweep, training.identity)))
     expected = f"bleu: valid, {line}, best validation of each trial."
@@ -111,15 +117,22 @@ def test_a_key_that_decides_the_objective_has_all_the_importance(tmp_path):
 
 def test_the_importances_of_a_complete_grid_are_its_analysis_of_variance(tmp_path):
     sweep = listed(product({"x": [1, 2], "y": [1, 2]}), objective="nll", pruner=None)
-    # Effects: x (7 + 9) / 4 = 4, y (3 + 1) / 4 = 1, both (3 - 1) / 4 = 0.5; their squares sum to 17.25.
+    # Effects: x (7 + 9) / 4 = 4, y (3 + 1) / 4 = 1, both (3 - 1) / 4 = 0.5; their squares sum to
+    # 17.25.
     importances = results.importances(complete(tmp_path, sweep, [1.5, 2.5, 8.5, 11.5]))
-    assert importances == pytest.approx({"x": 16 / 17.25, "y": 1 / 17.25, "interactions": 0.25 / 17.25})
+    assert importances == pytest.approx(
+        {"x": 16 / 17.25, "y": 1 / 17.25, "interactions": 0.25 / 17.25}
+    )
 
 
 @pytest.mark.slow
 def test_a_forest_estimates_the_importances_of_a_search(tmp_path):
     space = {"x": FloatDistribution(0, 1), "y": FloatDistribution(0, 1)}
-    settings = {"trials": results.FOREST_TRIALS, "objective": "nll", "sampler": lambda seed: RandomSampler(seed=seed)}
+    settings = {
+        "trials": results.FOREST_TRIALS,
+        "objective": "nll",
+        "sampler": lambda seed: RandomSampler(seed=seed),
+    }
     study = make_study(tmp_path, search(space, **settings, pruner=None))
     for trial in iter(study.claim, None):
         assert results.importances(study) == {}

@@ -26,7 +26,10 @@ SEARCH = search({"x": FloatDistribution(0, 1)}, trials=5, objective="nll", sampl
 
 @pytest.fixture
 def open_study(storage, tmp_path, request):
-    """Opens the test's study, as each process of a sweep does. All tests share one database server."""
+    """Opens the test's study, as each process of a sweep does.
+
+    All tests share one database server.
+    """
     return lambda sweep: make_study(tmp_path, sweep, storage, request.node.name)
 
 
@@ -148,13 +151,18 @@ def test_workers_that_share_a_study_do_each_trial_once(open_study):
 
 
 def test_a_search_can_be_made_longer(tmp_path):
-    shorter, longer = make_study(tmp_path, SEARCH), make_study(tmp_path, SEARCH._replace(trials=({},) * 7))
+    shorter, longer = (
+        make_study(tmp_path, SEARCH),
+        make_study(tmp_path, SEARCH._replace(trials=({},) * 7)),
+    )
     assert len(shorter.trials()) == 5 and len(longer.trials()) == 7
     assert claim(shorter, 7) == [0, 1, 2, 3, 4, 5, 6]
 
 
 def test_listed_trials_that_another_process_has_added_are_refused(tmp_path):
-    shorter, longer = (listed(product({"x": list(range(count))}), objective="nll", pruner=None) for count in (2, 3))
+    shorter, longer = (
+        listed(product({"x": list(range(count))}), objective="nll", pruner=None) for count in (2, 3)
+    )
     study = make_study(tmp_path, shorter)
     make_study(tmp_path, longer)
     assert claim(study, 2) == [0, 1]
@@ -195,8 +203,14 @@ SAMPLERS = [
 @pytest.mark.first_case
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=["random", "QMC", "NSGA-II"])
 def test_other_samplers_draw_values_too(tmp_path, sampler):
-    space = {"x": FloatDistribution(0, 1), "y": IntDistribution(1, 1000), "z": CategoricalDistribution(["a", "b"])}
-    study = make_study(tmp_path, search(space, trials=6, objective="nll", sampler=sampler, pruner=None))
+    space = {
+        "x": FloatDistribution(0, 1),
+        "y": IntDistribution(1, 1000),
+        "z": CategoricalDistribution(["a", "b"]),
+    }
+    study = make_study(
+        tmp_path, search(space, trials=6, objective="nll", sampler=sampler, pruner=None)
+    )
     for trial in iter(study.claim, None):
         complete(trial, trial.params["x"])
     assert len({values(trial)["x"] for trial in study.trials()}) > 3  # NSGA-II may draw one again
@@ -220,7 +234,10 @@ def test_a_pruner_compares_a_trial_with_the_others(tmp_path):
         ("postgresql://someone@host:port/db", "must be a URL"),
         ("nosuch://host/db", "nosuch"),
         ("sqlite:////no/such/{folder}/study.db", "folder.*unable to open"),
-        ("postgresql://someone:secret@127.0.0.1:1/db", "postgresql://someone:\\*\\*\\*@127.0.0.1:1/db.*refused"),
+        (
+            "postgresql://someone:secret@127.0.0.1:1/db",
+            "postgresql://someone:\\*\\*\\*@127.0.0.1:1/db.*refused",
+        ),
     ],
 )
 def test_an_unreachable_storage_is_named_without_its_password(tmp_path, url, message):

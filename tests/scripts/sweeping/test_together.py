@@ -47,13 +47,18 @@ TRIALS = [
 ]
 
 
-def together_flags(tmp_path: Path, trials: list[dict], pruner: str = "None", **changes: object) -> list[str]:
+def together_flags(
+    tmp_path: Path, trials: list[dict], pruner: str = "None", **changes: object
+) -> list[str]:
     what = sweep_file(tmp_path, f'sweep.listed({trials}, objective="loss", pruner={pruner})')
     return [*tiny_flags(tmp_path, **changes), what, f"--workdir={tmp_path / 'sweep'}", "--together"]
 
 
 def states(tmp_path: Path) -> list[str]:
-    return [row["state"] for row in csv.DictReader((tmp_path / "sweep" / "trials.csv").read_text().splitlines())]
+    return [
+        row["state"]
+        for row in csv.DictReader((tmp_path / "sweep" / "trials.csv").read_text().splitlines())
+    ]
 
 
 def record(tmp_path: Path, number: int) -> list[dict]:
@@ -66,7 +71,11 @@ def assert_close(lines: list[dict], expected: list[dict]) -> None:
     for line, other in zip(lines, expected, strict=True):
         assert line.keys() == other.keys()
         for key, value in other.items():
-            assert value == line[key] if isinstance(value, str) else np.isclose(line[key], value, rtol=1e-4), key
+            assert (
+                value == line[key]
+                if isinstance(value, str)
+                else np.isclose(line[key], value, rtol=1e-4)
+            ), key
 
 
 def test_trials_that_train_together_equal_separate_runs(tmp_path, capsys):
@@ -77,11 +86,15 @@ def test_trials_that_train_together_equal_separate_runs(tmp_path, capsys):
     for number, values in enumerate(TRIALS):
         changes = {key.replace(".", "__"): value for key, value in values.items()}
         separate = tmp_path / f"separate{number}"
-        assert run(train, *flags(separate, training__steps=8, optimizer__name="adamw", **changes)) == 0
+        assert (
+            run(train, *flags(separate, training__steps=8, optimizer__name="adamw", **changes)) == 0
+        )
         assert_close(record(tmp_path, number), read_untimed(separate / "metrics.jsonl"))
         trial = tmp_path / "sweep" / "trials" / f"{number:04}"
         assert steps_in(trial / "checkpoints") == steps_in(separate / "checkpoints")
-        own = [line for line in (trial / "log.txt").read_text().splitlines() if "validation" in line]
+        own = [
+            line for line in (trial / "log.txt").read_text().splitlines() if "validation" in line
+        ]
         assert len(own) == 2  # of steps 4 and 8; the other trial's lines are in its own file
 
 
@@ -103,7 +116,9 @@ def test_a_trial_that_is_pruned_leaves_the_others_alone(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_trials_take_the_places_of_others_with_recomputed_layers_and_after_a_failure(tmp_path, monkeypatch):
+def test_trials_take_the_places_of_others_with_recomputed_layers_and_after_a_failure(
+    tmp_path, monkeypatch
+):
     trials = [{"seed": seed, "model.dropout": seed / 10} for seed in range(4)]
     original, failing = Stack.put, iter([True])
 
@@ -119,17 +134,23 @@ def test_trials_take_the_places_of_others_with_recomputed_layers_and_after_a_fai
     assert sorted(states(tmp_path)) == ["complete"] * 3 + ["fail"]
     assert run(sweep, *argv, "--jobs=2", "--retry_failed") == 0
     assert states(tmp_path) == ["complete"] * 4
-    separate = flags(tmp_path / "separate", model__remat="layers", training__steps=4, seed=3, model__dropout=0.3)
+    separate = flags(
+        tmp_path / "separate", model__remat="layers", training__steps=4, seed=3, model__dropout=0.3
+    )
     assert run(train, *separate) == 0
     assert_close(record(tmp_path, 3), read_untimed(tmp_path / "separate" / "metrics.jsonl"))
 
 
 @pytest.mark.slow
 def test_trials_of_a_killed_sweep_are_resumed_to_the_same_metrics(tmp_path):
-    argv = together_flags(tmp_path, TRIALS, training__steps=100, checkpoint__every=10, optimizer__name="adamw")
+    argv = together_flags(
+        tmp_path, TRIALS, training__steps=100, checkpoint__every=10, optimizer__name="adamw"
+    )
     command, folder = [sys.executable, "-m", "scripts.sweep", *argv], tmp_path / "sweep"
     killed = subprocess.Popen(command, stderr=subprocess.PIPE)
-    while not all(steps_in(folder / "trials" / f"000{number}" / "checkpoints") for number in (0, 1)):
+    while not all(
+        steps_in(folder / "trials" / f"000{number}" / "checkpoints") for number in (0, 1)
+    ):
         assert killed.poll() is None
         time.sleep(0.01)
     killed.kill()
@@ -159,7 +180,11 @@ PACKED = {"batch__max_buckets": 1}
 @pytest.mark.parametrize(
     ("changes", "trials", "message"),
     [
-        (PACKED, listed([{"model.d_model": 8}], objective="loss", pruner=None), "model.d_model varies, but only seed,"),
+        (
+            PACKED,
+            listed([{"model.d_model": 8}], objective="loss", pruner=None),
+            "model.d_model varies, but only seed,",
+        ),
         ({}, listed([{"seed": 1}], objective="loss", pruner=None), "set config.batch.plan=packed"),
         (
             PACKED | {"training__accumulation": 2},
@@ -191,7 +216,10 @@ def test_trials_that_cannot_train_together_are_refused(changes, trials, message)
 
 @pytest.mark.parametrize(
     ("given", "message"),
-    [(["--from=run", "--together"], "--from only decodes"), (["--config=x.py", "--plan"], "transformer.train --plan")],
+    [
+        (["--from=run", "--together"], "--from only decodes"),
+        (["--config=x.py", "--plan"], "transformer.train --plan"),
+    ],
 )
 def test_flags_that_do_not_fit_are_refused(tmp_path, capsys, given, message):
     what = sweep_file(tmp_path, 'sweep.listed([{"seed": 1}], objective="loss", pruner=None)')

@@ -89,7 +89,10 @@ def test_a_resumed_trial_is_not_pruned_for_its_earlier_values(tmp_path):
     """Its first values are worse than those of the other trial, and its last is better."""
     record = tmp_path / "trials" / "0001" / "metrics.jsonl"
     record.parent.mkdir(parents=True)
-    lines = [{"step": step, "split": "valid", "nll": nll} for step, nll in [(1, 20.0), (2, 20.0), (3, 1.0)]]
+    lines = [
+        {"step": step, "split": "valid", "nll": nll}
+        for step, nll in [(1, 20.0), (2, 20.0), (3, 1.0)]
+    ]
     record.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     study = make_study(tmp_path, slopes([1.0, 2.0], PRUNER))
     run(study, fake(tmp_path))
@@ -119,7 +122,9 @@ def test_a_full_disk_ends_the_sweep_and_fails_no_trial(tmp_path):
 def test_a_trial_waits_while_its_workdir_is_in_use(tmp_path, caplog):
     study, stop = make_study(tmp_path, slopes([1.0])), threading.Event()
     with lock_workdir(tmp_path / "trials" / "0000"):
-        thread = threading.Thread(target=Worker(study, fake(tmp_path), {}, set(), stop, child.start).run)
+        thread = threading.Thread(
+            target=Worker(study, fake(tmp_path), {}, set(), stop, child.start).run
+        )
         thread.start()
         wait_until(lambda: f"is in use by process {os.getpid()}" in caplog.text, 60)
         stop.set()
@@ -190,11 +195,15 @@ def test_jobs_share_the_gpus(monkeypatch):
     assert shares("0,1,2,3", 2) == ["0,1", "2,3"]
     assert shares("0,1,2,3", 1) == ["0,1,2,3"]
     assert shares("0", 2) == ["0", "0"]
-    assert [each["XLA_PYTHON_CLIENT_MEM_FRACTION"] for each in running._environments(3)] == ["0.300"] * 3
+    assert [each["XLA_PYTHON_CLIENT_MEM_FRACTION"] for each in running._environments(3)] == [
+        "0.300"
+    ] * 3
     assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in running._environments(1)[0]
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system cannot reserve processors")
+@pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity"), reason="this system cannot reserve processors"
+)
 def test_jobs_share_the_processors(monkeypatch):
     def shares(processors: set[int], jobs: int) -> list[set[int]]:
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: processors)
@@ -206,7 +215,9 @@ def test_jobs_share_the_processors(monkeypatch):
     assert shares({0, 1}, 3) == [{0, 1}] * 3
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system cannot reserve processors")
+@pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity"), reason="this system cannot reserve processors"
+)
 def test_trials_run_on_the_processors_of_their_worker(tmp_path, monkeypatch):
     ours = os.sched_getaffinity(0)
     monkeypatch.setattr(running, "_processors", lambda jobs: [{min(ours)}] * jobs)

@@ -19,7 +19,9 @@ def test_gradients_of_the_formulas_are_those_of_finite_differences():
         for sign in (1, -1):
             moved = [x + sign * step * direction * (i == number) for i, x in enumerate(inputs)]
             values.append(np.sum(numerics.attention64(*moved, cotangent, mask)[0] * cotangent))
-        np.testing.assert_allclose(np.sum(gradient * direction), (values[0] - values[1]) / (2 * step), rtol=1e-6)
+        np.testing.assert_allclose(
+            np.sum(gradient * direction), (values[0] - values[1]) / (2 * step), rtol=1e-6
+        )
 
 
 def test_a_softmax_that_ignores_its_mask_fails(monkeypatch):

@@ -14,7 +14,9 @@ SPEED = Speed("step of base", 0.0332, 1_320_638.0, 20.4, 7 * 2**30, 0.29, 0.7)
 
 
 def test_the_verdict_names_what_fails():
-    assert Report("A", "1.0", "c", {"x": [RIGHT], "y": [RIGHT]}, []).verdict.endswith("all 2 checks passed")
+    assert Report("A", "1.0", "c", {"x": [RIGHT], "y": [RIGHT]}, []).verdict.endswith(
+        "all 2 checks passed"
+    )
     failed = Report("A", "1.0", "c", {"x": [RIGHT], "y": [WRONG]}, [])
     assert failed.verdict == "A: 1 of 2 checks failed: y, wrong: 0.25"
 
@@ -40,7 +42,10 @@ def test_a_device_has_its_rows_once(tmp_path):
     assert header.startswith("| devices | JAX | commit | checks passed | task | ms |")
     assert [row.split(" | ")[0] for row in rows] == ["| B", "| A", "| A"]
     assert rows[0] == "| B | 1.0 | c | 1 of 2 |  |  |  |  |  |  |  |"  # failed before any speed
-    assert rows[1] == "| A | 1.0 | c | 1 of 2 | step of base | 33.2 | 1,320,638 | 29% | 0.70 | 7.0 | 20 |"
+    assert (
+        rows[1]
+        == "| A | 1.0 | c | 1 of 2 | step of base | 33.2 | 1,320,638 | 29% | 0.70 | 7.0 | 20 |"
+    )
 
 
 def test_a_file_without_marks_is_refused(tmp_path):

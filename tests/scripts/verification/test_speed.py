@@ -15,7 +15,12 @@ class Device:
 
 
 def test_figures_are_found_by_the_name_of_the_device():
-    names = {"NVIDIA H200": "h200", "NVIDIA H100 80GB HBM3": "h100", "TPU v5e": "v5e", "TPU v5": "v5p"}
+    names = {
+        "NVIDIA H200": "h200",
+        "NVIDIA H100 80GB HBM3": "h100",
+        "TPU v5e": "v5e",
+        "TPU v5": "v5p",
+    }
     for kind, name in names.items():
         assert speed.find_target([Device(kind)] * 2).kind is ACCELERATORS[name]
         assert speed.find_target([Device(kind)] * 2).count == 2
@@ -29,5 +34,12 @@ def test_tokens_are_counted_without_padding(monkeypatch):
     measured = speed.measure_step("tiny", base, size, jax.devices()[:1])
     task = training_task(size)
     tokens = sum(len(row) for side in ("source", "target") for row in task[side])
-    assert measured.tokens_per_second * measured.seconds == pytest.approx(tokens) and tokens < 2 * 4 * 10
-    assert measured.memory > 0 and measured.compilation > measured.seconds and measured.utilization is None
+    assert (
+        measured.tokens_per_second * measured.seconds == pytest.approx(tokens)
+        and tokens < 2 * 4 * 10
+    )
+    assert (
+        measured.memory > 0
+        and measured.compilation > measured.seconds
+        and measured.utilization is None
+    )

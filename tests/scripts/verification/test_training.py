@@ -16,7 +16,10 @@ def test_the_meshes_are_all_that_the_model_allows():
     assert {"data": 1, "fsdp": 2, "tensor": 2} in found
     assert all(np.prod(list(mesh.values())) == 4 for mesh in found)
     assert list(training.meshes(1)) == []
-    assert list(training.meshes(3)) == [{"data": 3, "fsdp": 1, "tensor": 1}, {"data": 1, "fsdp": 3, "tensor": 1}]
+    assert list(training.meshes(3)) == [
+        {"data": 3, "fsdp": 1, "tensor": 1},
+        {"data": 1, "fsdp": 3, "tensor": 1},
+    ]
 
 
 def test_a_wrong_gradient_or_loss_fails():
@@ -24,16 +27,24 @@ def test_a_wrong_gradient_or_loss_fails():
     shifted = exact | {"a": exact["a"] + np.eye(2, 3) * 1e-2}
 
     def passed(gradients, loss):
-        return [outcome.passed for outcome in training.compare("x", (gradients, loss), (exact, 2.0), 1e-4)]
+        return [
+            outcome.passed
+            for outcome in training.compare("x", (gradients, loss), (exact, 2.0), 1e-4)
+        ]
 
-    assert passed(exact | {"b": np.full(3, 1.2e-9)}, 2.0) == [True, True]  # rounding, beside the largest gradient
+    # rounding, beside the largest gradient
+    assert passed(exact | {"b": np.full(3, 1.2e-9)}, 2.0) == [True, True]
     assert passed(shifted, 2.0) == [True, False]
     assert passed(exact, 2.001) == [False, True]
     assert passed(exact | {"b": np.full(3, np.nan)}, np.nan) == [False, False]
 
 
 def test_results_come_from_another_process_with_its_own_environment():
-    found = list(processes.results_of("tests.scripts.verification.checks:passes", environment=processes.EXACT))
+    found = list(
+        processes.results_of(
+            "tests.scripts.verification.checks:passes", environment=processes.EXACT
+        )
+    )
     assert [outcome.name for outcome in found] == ["precision highest, JAX False"]
     with pytest.raises(UserError, match="exit code -11"):
         list(processes.results_of("tests.scripts.verification.checks:crashes", environment={}))
@@ -43,7 +54,9 @@ def test_results_come_from_another_process_with_its_own_environment():
 
 def test_a_process_that_hangs_is_ended_and_so_are_its_children(monkeypatch, tmp_path):
     monkeypatch.setattr(processes, "LIMIT", 5.0)
-    results = processes.results_of("tests.scripts.verification.checks:hangs", str(tmp_path), environment={})
+    results = processes.results_of(
+        "tests.scripts.verification.checks:hangs", str(tmp_path), environment={}
+    )
     pid = next(results)
     with pytest.raises(UserError, match="no result for 5 s"):
         next(results)
@@ -73,6 +86,10 @@ def test_a_killed_run_that_differs_fails(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))  # restored at the end
     assert all(outcome.passed for outcome in resume.check_resume())
     digests = resume.Training.digests
-    monkeypatch.setattr(resume.Training, "digests", lambda self: digests(self) | {"record": self.folder.name})
+    monkeypatch.setattr(
+        resume.Training, "digests", lambda self: digests(self) | {"record": self.folder.name}
+    )
     first, _ = resume.check_resume()
-    assert not first.passed and first.name == "parts of a killed and resumed run that differ (record)"
+    assert (
+        not first.passed and first.name == "parts of a killed and resumed run that differ (record)"
+    )

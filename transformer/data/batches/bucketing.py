@@ -1,7 +1,9 @@
-"""The bucket plan: "sentence pairs were batched together by approximate sequence length" (section 5.1).
+"""The bucket plan: "sentence pairs were batched together by approximate sequence length" (section
+5.1).
 
-Every shape is compiled once, so there are few. The buckets form a chain: each is at least as long as the one below it
-on both sides, so that pairs which fill no batch of theirs fit every bucket above.
+Every shape is compiled once, so there are few. The buckets form a chain: each is at least as long
+as the one below it on both sides, so that pairs which fill no batch of theirs fit every bucket
+above.
 """
 
 from collections.abc import Sequence
@@ -19,9 +21,9 @@ BUCKET_COST = 0.05  # of a full batch: keeps a small corpus from being split int
 def choose_shapes(lengths: Int[np.ndarray, "N 2"], batch: Config) -> tuple[Bucket, ...]:
     """Returns the chain of at most `batch.max_buckets` shapes that pads an epoch least.
 
-    Its lengths are multiples of `batch.length_multiple`. A bucket has as many rows as `batch.tokens` allows, at least
-    `batch.row_multiple`, or fewer if its pairs fit in as many batches: that leaves fewer filler rows in the last one.
-    `lengths` count end-of-sentence.
+    Its lengths are multiples of `batch.length_multiple`. A bucket has as many rows as
+    `batch.tokens` allows, at least `batch.row_multiple`, or fewer if its pairs fit in as many
+    batches: that leaves fewer filler rows in the last one. `lengths` count end-of-sentence.
     """
     multiple = batch.row_multiple
     sizes = _candidates(lengths, batch.length_multiple)
@@ -38,14 +40,22 @@ def choose_shapes(lengths: Int[np.ndarray, "N 2"], batch: Config) -> tuple[Bucke
     return tuple(buckets)
 
 
-def assign(lengths: Int[np.ndarray, "N 2"], sizes: Int[np.ndarray, "C 2"]) -> UInt16[np.ndarray, " N"]:
-    """Returns the number of the first size in a chain that holds each pair; `len(sizes)` if none does."""
-    source, target = (np.searchsorted(sizes[:, side], lengths[:, side]).astype(np.uint16) for side in (0, 1))
+def assign(
+    lengths: Int[np.ndarray, "N 2"], sizes: Int[np.ndarray, "C 2"]
+) -> UInt16[np.ndarray, " N"]:
+    """Returns the number of the first size in a chain that holds each pair; `len(sizes)` if none
+    does.
+    """
+    source, target = (
+        np.searchsorted(sizes[:, side], lengths[:, side]).astype(np.uint16) for side in (0, 1)
+    )
     return np.maximum(source, target)
 
 
 def _candidates(lengths: Int[np.ndarray, "N 2"], multiple: int) -> Int[np.ndarray, "C 2"]:
-    """Returns a chain of sizes up to the longest: quantiles of the tokens by length, all multiples of `multiple`."""
+    """Returns a chain of sizes up to the longest: quantiles of the tokens by length, all multiples
+    of `multiple`.
+    """
     fractions = np.arange(1, CANDIDATES + 1) / CANDIDATES
     sides = []
     for side in (0, 1):
@@ -59,10 +69,12 @@ def _candidates(lengths: Int[np.ndarray, "N 2"], multiple: int) -> Int[np.ndarra
 def _least_padded_chain(
     sizes: Int[np.ndarray, "C 2"], counts: Int[np.ndarray, " C"], most: int, bucket_cost: float
 ) -> list[int]:
-    """Returns which sizes, at most `most` and the last one included, hold all pairs in the fewest positions.
+    """Returns which sizes, at most `most` and the last one included, hold all pairs in the fewest
+    positions.
 
-    Dynamic programming over the number of buckets. `least[j]` is the cost of the pairs up to size j if j is a bucket.
-    `counts` are pairs by their first size; another bucket has to save `bucket_cost` positions.
+    Dynamic programming over the number of buckets. `least[j]` is the cost of the pairs up to size j
+    if j is a bucket. `counts` are pairs by their first size; another bucket has to save
+    `bucket_cost` positions.
     """
     held = np.concatenate([[0], np.cumsum(counts)])  # held[j]: pairs below size j
     # cost[i, j]: positions of a bucket of size j for the pairs of the sizes i to j
@@ -86,8 +98,13 @@ def _least_padded_chain(
 def plan_epoch(
     lengths: Int[np.ndarray, "N 2"], buckets: Sequence[Bucket], random: np.random.Generator | None
 ) -> EpochPlan:
-    """Plans an epoch in these buckets. `random` shuffles sentences and batches; without it, they keep their order."""
-    assigned = assign(lengths, np.array([(bucket.source_length, bucket.target_length) for bucket in buckets]))
+    """Plans an epoch in these buckets.
+
+    `random` shuffles sentences and batches; without it, they keep their order.
+    """
+    assigned = assign(
+        lengths, np.array([(bucket.source_length, bucket.target_length) for bucket in buckets])
+    )
     counts = np.bincount(assigned, minlength=len(buckets))
     remainder = np.empty(0, np.int32)
     placed = 0
@@ -100,9 +117,13 @@ def plan_epoch(
             random.shuffle(members)
         stop = len(members)
         left = len(members) % bucket.rows
-        # The remainder moves up if the next bucket that has batches pads it less than a further batch here would.
+        # The remainder moves up if the next bucket that has batches pads it less than a further
+        # batch here would.
         above = next((buckets[i] for i in range(number + 1, len(buckets)) if counts[i]), None)
-        if above is not None and left * (above.width - bucket.width) < (bucket.rows - left) * bucket.width:
+        if (
+            above is not None
+            and left * (above.width - bucket.width) < (bucket.rows - left) * bucket.width
+        ):
             stop -= left
         members, remainder = members[:stop], members[stop:]
         starts = np.arange(0, stop, bucket.rows)

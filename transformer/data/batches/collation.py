@@ -20,45 +20,62 @@ Arrays = dict[str, jax.Array]  # sharded by rows over the devices of all process
 
 
 def place(arrays: dict[str, np.ndarray], mesh: Mesh) -> Arrays:
-    """Returns the arrays of a batch sharded by rows over the mesh; each process copies only the rows of its devices."""
+    """Returns the arrays of a batch sharded by rows over the mesh; each process copies only the
+    rows of its devices.
+    """
     rows = NamedSharding(mesh, BATCH)
-    return {name: jax.make_array_from_callback(x.shape, rows, x.__getitem__) for name, x in arrays.items()}
+    return {
+        name: jax.make_array_from_callback(x.shape, rows, x.__getitem__)
+        for name, x in arrays.items()
+    }
 
 
 def assemble(corpus: Corpus | Epoch, batch: PlannedBatch) -> dict[str, np.ndarray]:
     """Returns the arrays of a batch, with PAD (0) at every position that holds no token.
 
-    `source` (B, S) and `target_output` (B, T) are tokens, then EOS; `target_input` (B, T) is BOS, then tokens. A side
-    without tokens has no arrays. A packed batch also has, for both sides, `source_segments` (B, S), the number of the
-    sentence in its row from 1, and `source_positions` (B, S), from 0 in each sentence. If pairs have weights in the
-    loss, `target_weights` (B, T) has that of each target token; if words have links, `links` (B, T, S) are theirs.
+    `source` (B, S) and `target_output` (B, T) are tokens, then EOS; `target_input` (B, T) is BOS,
+    then tokens. A side without tokens has no arrays. A packed batch also has, for both sides,
+    `source_segments` (B, S), the number of the sentence in its row from 1, and `source_positions`
+    (B, S), from 0 in each sentence. If pairs have weights in the loss, `target_weights` (B, T) has
+    that of each target token; if words have links, `links` (B, T, S) are theirs.
     """
     bucket = batch.bucket
     arrays = {}
     annotated = corpus.annotations(batch.sentences)
     sides = []  # the sentences of each side
     firsts = []  # the first position of each sentence in its row
-    for side, (name, length) in enumerate((("source", bucket.source_length), ("target", bucket.target_length))):
+    for side, (name, length) in enumerate(
+        (("source", bucket.source_length), ("target", bucket.target_length))
+    ):
         if not length:
             continue
         tokens, lengths = corpus.sequences(side, batch.sentences)
         sides.append((tokens, lengths))
         positions = ragged_arange(lengths)
         before = np.cumsum(lengths) - lengths
-        offsets = before - before[np.searchsorted(batch.rows, batch.rows)]  # of each sentence in its row
+        # of each sentence in its row
+        offsets = before - before[np.searchsorted(batch.rows, batch.rows)]
         indices = np.repeat(batch.rows * length + offsets, lengths) + positions
         if side == 0:
             values = {"source": tokens}
         else:
-            values = {"target_input": np.where(positions == 0, BOS, np.roll(tokens, 1)), "target_output": tokens}
+            values = {
+                "target_input": np.where(positions == 0, BOS, np.roll(tokens, 1)),
+                "target_output": tokens,
+            }
             if annotated.weights is not None:
                 values["target_weights"] = np.repeat(annotated.weights, lengths)
         firsts.append(offsets)
         if batch.packed:
             segments = 1 + ragged_arange(np.bincount(batch.rows))
-            values |= {f"{name}_segments": np.repeat(segments, lengths), f"{name}_positions": positions}
+            values |= {
+                f"{name}_segments": np.repeat(segments, lengths),
+                f"{name}_positions": positions,
+            }
         for key, flat in values.items():
-            filled = np.full(bucket.rows * length, PAD, np.float32 if key == "target_weights" else np.int32)
+            filled = np.full(
+                bucket.rows * length, PAD, np.float32 if key == "target_weights" else np.int32
+            )
             filled[indices] = flat
             arrays[key] = filled.reshape(bucket.rows, length)
     if annotated.links is not None:
@@ -68,7 +85,9 @@ def assemble(corpus: Corpus | Epoch, batch: PlannedBatch) -> dict[str, np.ndarra
 
 
 def abstract_batch(bucket: Bucket, sharding: Sharding, config: Config | None = None) -> Batch:
-    """Returns the shapes of the arrays of a training batch from this bucket; without `config`, of a held-out batch."""
+    """Returns the shapes of the arrays of a training batch from this bucket; without `config`, of a
+    held-out batch.
+    """
     source = bucket.source_length
     target = bucket.target_length
     sides = {"source": source, "target_input": target, "target_output": target}

@@ -1,7 +1,8 @@
 """The batches of an epoch, as indices of sentences.
 
-A plan is a pure function of (lengths, buckets, seed, epoch), so a batch is a pure function of its epoch and number: a
-run resumes from two integers, and batches do not depend on the devices or hosts that share them.
+A plan is a pure function of (lengths, buckets, seed, epoch), so a batch is a pure function of its
+epoch and number: a run resumes from two integers, and batches do not depend on the devices or hosts
+that share them.
 """
 
 import dataclasses
@@ -12,7 +13,9 @@ from jaxtyping import Int, UInt16
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
-    """The padded shape of a batch: source (rows, source_length), target (rows, target_length). 0: without this side."""
+    """The padded shape of a batch: source (rows, source_length), target (rows, target_length). 0:
+    without this side.
+    """
 
     rows: int
     source_length: int
@@ -20,7 +23,9 @@ class Bucket:
 
     def __str__(self) -> str:
         sides = {"source": self.source_length, "target": self.target_length}
-        return f"{self.rows} rows x " + ", ".join(f"{length} {side}" for side, length in sides.items() if length)
+        return f"{self.rows} rows x " + ", ".join(
+            f"{length} {side}" for side, length in sides.items() if length
+        )
 
     @property
     def width(self) -> int:
@@ -35,7 +40,10 @@ class Bucket:
 
 @dataclasses.dataclass(frozen=True)
 class PlannedBatch:
-    """The sentences of a batch and the row of each, in ascending order. `packed`: a row may hold several sentences."""
+    """The sentences of a batch and the row of each, in ascending order.
+
+    `packed`: a row may hold several sentences.
+    """
 
     bucket: Bucket
     sentences: Int[np.ndarray, " N"]
@@ -70,12 +78,17 @@ class EpochPlan:
     slices: Int[np.ndarray, "M 2"]  # start and stop of each batch in `sentences`
     bucket_ids: UInt16[np.ndarray, " M"]  # the bucket of each batch
     stats: tuple[BucketStats, ...]  # the contents of each bucket, shortest first
-    rows: Int[np.ndarray, " N"] | None = None  # of each packed sentence in its batch; None: one sentence a row
+    # of each packed sentence in its batch; None: one sentence a row
+    rows: Int[np.ndarray, " N"] | None = None
 
     @property
     def padding_fraction(self) -> float:
-        """Fraction of the epoch's positions, both sides together and filler rows included, that hold no token."""
-        return 1 - sum(stats.tokens for stats in self.stats) / sum(stats.positions for stats in self.stats)
+        """Fraction of the epoch's positions, both sides together and filler rows included, that
+        hold no token.
+        """
+        return 1 - sum(stats.tokens for stats in self.stats) / sum(
+            stats.positions for stats in self.stats
+        )
 
     def __len__(self) -> int:
         return len(self.slices)
@@ -84,4 +97,6 @@ class EpochPlan:
         start, stop = self.slices[number]
         packed = self.rows is not None
         rows = self.rows[start:stop] if packed else np.arange(stop - start)
-        return PlannedBatch(self.stats[self.bucket_ids[number]].bucket, self.sentences[start:stop], rows, packed)
+        return PlannedBatch(
+            self.stats[self.bucket_ids[number]].bucket, self.sentences[start:stop], rows, packed
+        )

@@ -1,7 +1,7 @@
 """The packed plan: several sentences a row and one shape for the whole run, which compiles once.
 
-Segment numbers distinguish the sentences of a row. Attention stays within a segment, so a sentence contributes the same
-as in a row to itself.
+Segment numbers distinguish the sentences of a row. Attention stays within a segment, so a sentence
+contributes the same as in a row to itself.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,16 +16,25 @@ CHUNK = 8192  # sentences packed together; those that fit no row are packed with
 
 
 def choose_shapes(lengths: Int[np.ndarray, "N 2"], batch: Config) -> tuple[Bucket, ...]:
-    """Returns the one shape: as many rows of `batch.packed_length` positions as `batch.tokens` holds on either side."""
+    """Returns the one shape: as many rows of `batch.packed_length` positions as `batch.tokens`
+    holds on either side.
+    """
     rows = batch.tokens // batch.packed_length // batch.row_multiple * batch.row_multiple
     return (Bucket(rows, *(batch.packed_length if side.any() else 0 for side in lengths.T)),)
 
 
-def plan_epoch(lengths: Int[np.ndarray, "N 2"], buckets: Sequence[Bucket], random: np.random.Generator) -> EpochPlan:
-    """Plans an epoch of training: rows of random sentences, in random order. Every sentence fits a row."""
+def plan_epoch(
+    lengths: Int[np.ndarray, "N 2"], buckets: Sequence[Bucket], random: np.random.Generator
+) -> EpochPlan:
+    """Plans an epoch of training: rows of random sentences, in random order.
+
+    Every sentence fits a row.
+    """
     (bucket,) = buckets
     capacity = max(bucket.source_length, bucket.target_length)
-    sentences, counts = map(np.concatenate, zip(*_fill_rows(lengths, capacity, random), strict=True))
+    sentences, counts = map(
+        np.concatenate, zip(*_fill_rows(lengths, capacity, random), strict=True)
+    )
     first_rows = np.arange(0, len(counts), bucket.rows)
     stops = np.cumsum(np.add.reduceat(counts, first_rows))
     slices = np.stack([np.append(0, stops[:-1]), stops], axis=1)
@@ -38,7 +47,9 @@ def plan_epoch(lengths: Int[np.ndarray, "N 2"], buckets: Sequence[Bucket], rando
 def _fill_rows(
     lengths: Int[np.ndarray, "N 2"], capacity: int, random: np.random.Generator
 ) -> Iterator[tuple[Int[np.ndarray, " M"], Int[np.ndarray, " R"]]]:
-    """Yields the R rows of a chunk of random sentences: the sentences row by row, and their count in each."""
+    """Yields the R rows of a chunk of random sentences: the sentences row by row, and their count
+    in each.
+    """
     waiting = np.empty(0, np.int32)
     unseen = random.permutation(np.arange(len(lengths), dtype=np.int32))
     while len(waiting) or len(unseen):
@@ -57,10 +68,11 @@ def _fill_rows(
 def _pack(lengths: Int[np.ndarray, "N 2"], capacity: int) -> tuple[UInt[np.ndarray, " N"], int]:
     """Packs sentences into R rows, as few as the sum of lengths allows.
 
-    First-fit decreasing, a block at a time: a block holds the longest sentences that are left, one for each row, and
-    takes the rows with the most free positions. Both are sorted by source minus target, in length and in free
-    positions, so that a sentence with a long source meets a row that can hold it, and both sides fill together. Returns
-    the row of each sentence, or R if it fits none, and R.
+    First-fit decreasing, a block at a time: a block holds the longest sentences that are left, one
+    for each row, and takes the rows with the most free positions. Both are sorted by source minus
+    target, in length and in free positions, so that a sentence with a long source meets a row that
+    can hold it, and both sides fill together. Returns the row of each sentence, or R if it fits
+    none, and R.
     """
     # NumPy sorts integers of 16 bits ten times as fast as larger ones.
     sides = np.ascontiguousarray(lengths.T, np.int16 if 2 * capacity < 1 << 15 else np.int32)
@@ -88,7 +100,9 @@ def _pack(lengths: Int[np.ndarray, "N 2"], capacity: int) -> tuple[UInt[np.ndarr
     return row_of, num_rows
 
 
-def _by_difference(indices: Int[np.ndarray, " M"], sides: Int[np.ndarray, "2 N"]) -> Int[np.ndarray, " M"]:
+def _by_difference(
+    indices: Int[np.ndarray, " M"], sides: Int[np.ndarray, "2 N"]
+) -> Int[np.ndarray, " M"]:
     """Sorts indices of `sides` by source minus target."""
     source, target = np.take(sides, indices, axis=1)
     return indices[np.argsort(source - target, kind="stable")]

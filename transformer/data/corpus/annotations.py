@@ -1,6 +1,8 @@
-"""Annotations of training pairs: weights in the loss, and links between their words, with the files that list them.
+"""Annotations of training pairs: weights in the loss, and links between their words, with the files
+that list them.
 
-Such a file has a line for each pair: a number, or SOURCE-TARGET links of words numbered from 0 (the format of Pharaoh).
+Such a file has a line for each pair: a number, or SOURCE-TARGET links of words numbered from 0 (the
+format of Pharaoh).
 """
 
 import itertools
@@ -20,9 +22,11 @@ from transformer.data.sources.source import DocumentSource
 from transformer.support.errors import UserError
 
 LINK = re.compile(r"(\d{1,4})([-?p])(\d{1,4})")  # 0-1 is sure; 0?1 and 0p1 are possible
-_MAX_OUTSIDE = 0.01  # fraction of the pairs whose links may name words that their sentences do not have
+# fraction of the pairs whose links may name words that their sentences do not have
+_MAX_OUTSIDE = 0.01
 
-Sequences = tuple[Int32[np.ndarray, " _"], Int32[np.ndarray, " _"]]  # concatenated tokens; tokens of each sentence
+# concatenated tokens; tokens of each sentence
+Sequences = tuple[Int32[np.ndarray, " _"], Int32[np.ndarray, " _"]]
 
 
 class Annotations(NamedTuple):
@@ -44,13 +48,16 @@ class Annotations(NamedTuple):
         firsts: Sequence[Int[np.ndarray, " N"]],
         shape: tuple[int, int, int],
     ) -> Bool[np.ndarray, "B T S"]:
-        """Returns which tokens belong to linked words; `firsts` are the positions of the sentences in their rows.
+        """Returns which tokens belong to linked words; `firsts` are the positions of the sentences
+        in their rows.
 
         Leaves out links of words that the sentences do not have.
         """
         linked = np.zeros(shape, bool)
         words = [words_of(side, starts) for side, starts in zip(sides, self.starts, strict=True)]
-        for row, links, sources, targets, source, target in zip(rows, self.links, *words, *firsts, strict=True):
+        for row, links, sources, targets, source, target in zip(
+            rows, self.links, *words, *firsts, strict=True
+        ):
             by_word = np.zeros((targets.max(initial=-1) + 1, sources.max(initial=-1) + 1), bool)
             links = links[(links < by_word.shape[::-1]).all(axis=1)]
             by_word[links[:, 1], links[:, 0]] = True
@@ -59,10 +66,17 @@ class Annotations(NamedTuple):
         return linked
 
     def check_links(self, sides: Sequence[Sequences]) -> None:
-        """Raises UserError if too many of the pairs have links of words that their sentences do not have."""
-        words = zip(*(words_of(side, starts) for side, starts in zip(sides, self.starts, strict=True)), strict=True)
+        """Raises UserError if too many of the pairs have links of words that their sentences do not
+        have.
+        """
+        words = zip(
+            *(words_of(side, starts) for side, starts in zip(sides, self.starts, strict=True)),
+            strict=True,
+        )
         counts = [[numbers.max(initial=-1) + 1 for numbers in pair] for pair in words]
-        outside = sum(bool((links >= count).any()) for links, count in zip(self.links, counts, strict=True))
+        outside = sum(
+            bool((links >= count).any()) for links, count in zip(self.links, counts, strict=True)
+        )
         if outside > _MAX_OUTSIDE * len(self.links):
             raise UserError(
                 f"config.data.mixture: in {outside} of {counted(len(self.links), 'pair')}, links name words that the "
@@ -73,7 +87,10 @@ class Annotations(NamedTuple):
 def words_of(side: Sequences, starts: Bool[np.ndarray, " V"]) -> list[Int[np.ndarray, " _"]]:
     """Returns the number of the word of each token of each sentence, without end-of-sentence."""
     tokens, lengths = side
-    return [number_words(starts[sentence[:-1]]) for sentence in np.split(tokens, np.cumsum(lengths))[:-1]]
+    return [
+        number_words(starts[sentence[:-1]])
+        for sentence in np.split(tokens, np.cumsum(lengths))[:-1]
+    ]
 
 
 def number_words(starts: Bool[np.ndarray, " T"]) -> Int[np.ndarray, " T"]:
@@ -83,15 +100,20 @@ def number_words(starts: Bool[np.ndarray, " T"]) -> Int[np.ndarray, " T"]:
 
 
 def word_starts(pieces: Sequence[str]) -> Bool[np.ndarray, " V"]:
-    """Returns whether each token begins a word. In a vocabulary that marks no beginnings, each token is a word."""
+    """Returns whether each token begins a word.
+
+    In a vocabulary that marks no beginnings, each token is a word.
+    """
     starts = np.array([piece.startswith("\u2581") for piece in pieces])
     return starts if starts.any() else np.ones(len(pieces), bool)
 
 
 def read_annotations(source: MixedSource) -> dict[str, np.ndarray]:
-    """Returns the weights and links of all pairs, if any have them. Raises UserError for an unusable file.
+    """Returns the weights and links of all pairs, if any have them. Raises UserError for an
+    unusable file.
 
-    `weights` has a row for each pair, and so has `link_spans`: the begin and end of its rows in `links`.
+    `weights` has a row for each pair, and so has `link_spans`: the begin and end of its rows in
+    `links`.
     """
     arrays = {}
     labels = [corpus.label for corpus in source.corpora]
@@ -130,11 +152,17 @@ def read_links(path: Path | None, source: Source, label: str) -> list[list[tuple
     """
     if path is None:
         return [[]] * len(source)
-    return [[link[:2] for link in parse_links(line, where)] for where, line in _read_lines(path, source, label)]
+    return [
+        [link[:2] for link in parse_links(line, where)]
+        for where, line in _read_lines(path, source, label)
+    ]
 
 
 def parse_links(line: str, where: str) -> list[tuple[int, int, bool]]:
-    """Returns (source word, target word, is sure) of each link. Raises UserError, with `where`, for anything else."""
+    """Returns (source word, target word, is sure) of each link.
+
+    Raises UserError, with `where`, for anything else.
+    """
     links = []
     for part in line.split():
         if not (match := LINK.fullmatch(part)):
@@ -146,14 +174,16 @@ def parse_links(line: str, where: str) -> list[tuple[int, int, bool]]:
 def _read_lines(path: Path, source: Source, label: str) -> Iterator[tuple[str, str]]:
     """Yields the position and text of the line of each pair.
 
-    The file may have a line for each blank line between documents too. Raises UserError if there are more or fewer
-    lines.
+    The file may have a line for each blank line between documents too. Raises UserError if there
+    are more or fewer lines.
     """
     lines = list(enumerate(read_text_file(path), start=1))
     selected = lines
     if isinstance(source, DocumentSource) and len(lines) == len(source.source):
         selected = list(itertools.compress(lines, source.kept))
     if len(selected) != len(source):
-        raise UserError(f"{path}: has {counted(len(lines), 'line')} for {counted(len(source), 'pair')} of {label}")
+        raise UserError(
+            f"{path}: has {counted(len(lines), 'line')} for {counted(len(source), 'pair')} of {label}"
+        )
     for number, line in selected:
         yield f"{path}, line {number}", line

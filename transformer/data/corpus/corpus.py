@@ -33,11 +33,13 @@ class Corpus:
     Monolingual pairs have a side without tokens. Raises UserError if a file in `folder` is damaged.
 
     Attributes:
-      lengths: tokens of each source and target, end-of-sentence included; 0 for a side that the pairs do not have.
-      report: `kept`, `dropped` by reason, the `digest` of all pairs, `losses` of a sample (`losses_of_pairs`), and the
-        number of pairs kept of each of the `parts` of a mixture; with context, `documents` of each source by name.
-      sampler: samples the sentences of each epoch; None without subword sampling.
-      names, weights: of each part of a mixture, and how many times an epoch reads its pairs; else empty.
+      lengths: tokens of each source and target, end-of-sentence included; 0 for a side that the
+          pairs do not have.
+      report: `kept`, `dropped` by reason, the `digest` of all pairs, `losses` of a sample
+        (`losses_of_pairs`), and the number of pairs kept of each of the `parts` of a mixture; with
+        context, `documents` of each source by name.
+      sampler: samples the sentences of each epoch; None without subword sampling. names, weights:
+      of each part of a mixture, and how many times an epoch reads its pairs; else empty.
       starts: `Annotations.starts`, where words have links.
     """
 
@@ -50,17 +52,22 @@ class Corpus:
         self._folder = folder
 
         def check(report: dict[str, Any]) -> dict[str, Any]:
-            for name, size in report["sizes"].items():  # to verify checksums at every start would take too long
+            # to verify checksums at every start would take too long
+            for name, size in report["sizes"].items():
                 if (actual := (folder / name).stat().st_size) != size:
                     raise ValueError(f"{name} has {actual} bytes of {size}")
             return report
 
-        self.report = files.read_json(folder / REPORT, check, f"delete {folder}, and the next run prepares it again")
+        self.report = files.read_json(
+            folder / REPORT, check, f"delete {folder}, and the next run prepares it again"
+        )
         self.lengths: Int32[np.ndarray, "N 2"] = open_array(folder, "lengths")
         self._offsets = open_array(folder, "offsets")
         self._tokens = open_array(folder, "tokens", self.report["dtype"])
         optional = ("weights", "links", "link_spans")
-        self._annotations = {name: open_array(folder, name) for name in optional if name in self.report["sizes"]}
+        self._annotations = {
+            name: open_array(folder, name) for name in optional if name in self.report["sizes"]
+        }
 
     def __reduce__(self):
         return Corpus, (self._folder,)  # without the sampler, which other processes get
@@ -91,9 +98,13 @@ class Corpus:
 
     def annotations(self, pairs: Int[np.ndarray, "N"]) -> Annotations:
         """Returns the weights and links of these pairs."""
-        chosen = {name: array[pairs] for name, array in self._annotations.items() if name != "links"}
+        chosen = {
+            name: array[pairs] for name, array in self._annotations.items() if name != "links"
+        }
         spans = chosen.get("link_spans")
-        links = None if spans is None else [self._annotations["links"][slice(*span)] for span in spans]
+        links = (
+            None if spans is None else [self._annotations["links"][slice(*span)] for span in spans]
+        )
         return Annotations(chosen.get("weights"), links, self.starts)
 
     def check_weights(self) -> None:
@@ -113,8 +124,14 @@ class Corpus:
         return [sentence[:-1].tolist() for sentence in np.split(tokens, np.cumsum(lengths))[:-1]]
 
     def epoch(self, epoch: int, seed: int, draw: Callable[..., Sequences] | None = None) -> Epoch:
-        """Returns the pairs that this epoch reads: sampled by `draw` or `sampler` with subword sampling."""
-        numbers = pairs_of_epoch(self.report["parts"], self.weights, seed, epoch) if self.weights else None
+        """Returns the pairs that this epoch reads: sampled by `draw` or `sampler` with subword
+        sampling.
+        """
+        numbers = (
+            pairs_of_epoch(self.report["parts"], self.weights, seed, epoch)
+            if self.weights
+            else None
+        )
         return Epoch(self, numbers, draw or self.sampler, seed, epoch)
 
     def all_pairs(self) -> Epoch:
@@ -128,7 +145,10 @@ def ragged_arange(counts: Int[np.ndarray, " N"]) -> Int[np.ndarray, " P"]:
 
 
 def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
-    """Loads the corpus of a split from the cache, or encodes it. Raises UserError if the data leaves no pair."""
+    """Loads the corpus of a split from the cache, or encodes it.
+
+    Raises UserError if the data leaves no pair.
+    """
     data, source = config.data, open_source(config.data, split)
     is_mixed = isinstance(source, MixedSource)
     tags = tuple(part.tag for part in source.corpora) if is_mixed else (tokenizer.source_tag,)
@@ -148,8 +168,12 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
     def fill(unfinished: Path) -> None:
         if split != "train":
             read_pairs(data, split)  # raises UserError with the line that is not UTF-8
-        sides = tuple(side for side, key in enumerate(("source_language", "target_language")) if data[key])
-        encoding.encode(unfinished, source, encoding.PairEncoder(tokenizer, rules, sides, tags), data.workers)
+        sides = tuple(
+            side for side, key in enumerate(("source_language", "target_language")) if data[key]
+        )
+        encoding.encode(
+            unfinished, source, encoding.PairEncoder(tokenizer, rules, sides, tags), data.workers
+        )
 
     cache.make_once(folder, fill, data.wait_seconds)
     corpus = Corpus(folder)
@@ -159,12 +183,16 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
         corpus.names = [part.label for part in source.corpora]
         corpus.weights = source.weigh(counts := corpus.report["parts"])
         for label, count, weight in zip(corpus.names, counts, corpus.weights, strict=True):
-            logging.info("An epoch reads each of the %s pairs of %s %.4g times.", f"{count:,}", label, weight)
+            logging.info(
+                "An epoch reads each of the %s pairs of %s %.4g times.", f"{count:,}", label, weight
+            )
         corpus.check_weights()
         if any(source.paths("alignments")):
             corpus.starts = [word_starts(side.pieces) for side in tokenizer.sides]
             pairs = corpus.spread(_LINKED_SAMPLE)
-            corpus.annotations(pairs).check_links([corpus.sequences(side, pairs) for side in (0, 1)])
+            corpus.annotations(pairs).check_links(
+                [corpus.sequences(side, pairs) for side in (0, 1)]
+            )
     for name, documents in corpus.report.get("documents", {}).items():  # absent from older reports
         log_documents(name, documents)
     kept = corpus.report["kept"]
@@ -178,4 +206,7 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
 def prepare_validation(config: Config, tokenizer: Tokenizer) -> list[Corpus]:
     """Prepares the corpus of each validation set, in the order of `held_out_sets`."""
     sets = held_out_sets(config).values()
-    return [prepare(set_config, tokenizer.tagged(source_tag(set_config.data)), "valid") for set_config in sets]
+    return [
+        prepare(set_config, tokenizer.tagged(source_tag(set_config.data)), "valid")
+        for set_config in sets
+    ]

@@ -1,4 +1,6 @@
-"""Cleaning of text pairs, their encoding into arrays, and the files of these arrays, which are memory-mapped."""
+"""Cleaning of text pairs, their encoding into arrays, and the files of these arrays, which are
+memory-mapped.
+"""
 
 import hashlib
 import itertools
@@ -26,7 +28,8 @@ _CHUNK = 8192  # pairs encoded at once
 _SAMPLE = 10_000  # pairs, spread over the source, whose losses are counted
 _SMALL = 50_000  # pairs that one process encodes in about the time it takes to start others
 
-# The type and row width of each file's entries. `tokens` has the smallest type that holds the vocabulary.
+# The type and row width of each file's entries. `tokens` has the smallest type that holds the
+# vocabulary.
 _LAYOUT = {
     "tokens": (None, 1),  # source, EOS, target, EOS, source, EOS, ...
     "offsets": (np.int64, 1),  # the index of a pair's first token
@@ -62,7 +65,10 @@ def open_array(folder: Path, name: str, dtype: str | None = None, mode: str = "r
 
 @dataclass(frozen=True)
 class Rules:
-    """The limits for training pairs, from the group `config.data`. By default there are none, as for held-out pairs."""
+    """The limits for training pairs, from the group `config.data`.
+
+    By default there are none, as for held-out pairs.
+    """
 
     max_length: int = sys.maxsize
     max_length_ratio: float = 0.0
@@ -70,7 +76,8 @@ class Rules:
 
 
 def drop_reason(lengths: Sequence[int], rules: Rules, tag_length: int = 0) -> str | None:
-    """Returns the reason to drop a pair, or None. The lengths of its sides do not count end-of-sentence.
+    """Returns the reason to drop a pair, or None. The lengths of its sides do not count
+    end-of-sentence.
 
     The first of them counts a tag of `tag_length`, which is no part of the text.
     """
@@ -87,20 +94,32 @@ def drop_reason(lengths: Sequence[int], rules: Rules, tag_length: int = 0) -> st
 
 
 def content_hash(source: str, target: str) -> int:
-    """Hashes a pair to 64 bits. Among 36 million different pairs the chance of any collision is 4 in 100,000."""
+    """Hashes a pair to 64 bits.
+
+    Among 36 million different pairs the chance of any collision is 4 in 100,000.
+    """
     digest = hashlib.blake2b(source.encode() + b"\n" + target.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
 def content_hashes(pairs: Sequence[tuple[str, str]]) -> dict[str, UInt64[np.ndarray, " N"]]:
-    """Returns the hashes of pairs, and those of their sources or only sides, by the names in `HASHES`."""
-    hashes = [content_hash(*pair) for pair in pairs], [content_hash(source or target, "") for source, target in pairs]
+    """Returns the hashes of pairs, and those of their sources or only sides, by the names in
+    `HASHES`.
+    """
+    hashes = (
+        [content_hash(*pair) for pair in pairs],
+        [content_hash(source or target, "") for source, target in pairs],
+    )
     return {name: np.array(values, np.uint64) for name, values in zip(HASHES, hashes, strict=True)}
 
 
 def summary(kept: int, dropped: dict[str, int]) -> str:
-    """Returns a line for the log: "28,990 pairs kept, 10 dropped: 7 repeated, 3 with an empty side"."""
-    counts = sorted(((count, REASONS[reason]) for reason, count in dropped.items() if count), reverse=True)
+    """Returns a line for the log: "28,990 pairs kept, 10 dropped: 7 repeated, 3 with an empty
+    side".
+    """
+    counts = sorted(
+        ((count, REASONS[reason]) for reason, count in dropped.items() if count), reverse=True
+    )
     reasons = ", ".join(f"{count:,} {words}" for count, words in counts)
     total = f"{sum(dropped.values()):,} dropped: {reasons}" if counts else "none dropped"
     return f"{counted(kept, 'pair')} kept, {total}"
@@ -108,7 +127,8 @@ def summary(kept: int, dropped: dict[str, int]) -> str:
 
 @dataclass(frozen=True)
 class PairEncoder:
-    """Encodes pairs of a source by the `rules`. Monolingual pairs have one of the `sides`; the other has no tokens.
+    """Encodes pairs of a source by the `rules`. Monolingual pairs have one of the `sides`; the
+    other has no tokens.
 
     Sources of corpus number N begin with tags[N].
     """
@@ -121,7 +141,9 @@ class PairEncoder:
     def __call__(
         self, corpus_and_pairs: tuple[int, list[tuple[bytes, bytes]]]
     ) -> tuple[int, dict[str, np.ndarray], list[int], Counter]:
-        """Returns the corpus, arrays by name, the pairs that are kept, and the numbers of dropped ones by reason."""
+        """Returns the corpus, arrays by name, the pairs that are kept, and the numbers of dropped
+        ones by reason.
+        """
         corpus, pairs = corpus_and_pairs
         texts = {}  # by the numbers of the pairs
         kept = {}
@@ -134,23 +156,35 @@ class PairEncoder:
         tokenizer = replace(self.tokenizer, source_tag=self.tags[corpus])
         encoders = tokenizer.encoders
         tag_length = tokenizer.tag_length if 0 in self.sides else 0
-        sources, targets = (encoders[side].encode([text[side] for text in texts.values()]) for side in (0, 1))
+        sources, targets = (
+            encoders[side].encode([text[side] for text in texts.values()]) for side in (0, 1)
+        )
         for number, *pair in zip(texts, sources, targets, strict=True):
-            if reason := drop_reason([len(pair[side]) for side in self.sides], self.rules, tag_length):
+            if reason := drop_reason(
+                [len(pair[side]) for side in self.sides], self.rules, tag_length
+            ):
                 dropped[reason] += 1
             else:
                 kept[number] = pair
-        # An empty side is one that monolingual pairs do not have: pairs with an empty side have been dropped.
+        # An empty side is one that monolingual pairs do not have: pairs with an empty side have
+        # been dropped.
         dtype = token_dtype(self.tokenizer.vocab_sizes)
         tokens, lengths = end_sentences(itertools.chain.from_iterable(kept.values()), dtype)
         hashes = content_hashes([texts[number] for number in kept])
-        return corpus, {"tokens": tokens, "lengths": lengths.reshape(-1, 2)} | hashes, list(kept), dropped
+        return (
+            corpus,
+            {"tokens": tokens, "lengths": lengths.reshape(-1, 2)} | hashes,
+            list(kept),
+            dropped,
+        )
 
 
 def end_sentences(
     sentences: Iterable[list[int]], dtype: np.dtype
 ) -> tuple[Integer[np.ndarray, " P"], Int32[np.ndarray, " N"]]:
-    """Returns the concatenated tokens of the sentences, each with EOS unless it is empty, and their lengths."""
+    """Returns the concatenated tokens of the sentences, each with EOS unless it is empty, and their
+    lengths.
+    """
     ended = [[*sentence, EOS] if sentence else [] for sentence in sentences]
     tokens = np.fromiter(itertools.chain.from_iterable(ended), dtype)
     return tokens, np.array([len(sentence) for sentence in ended], np.int32)
@@ -164,9 +198,12 @@ def encode(folder: Path, source: Source, encoder: PairEncoder, wanted_workers: i
         raise UserError(f"{source.name}: no pair is left of {len(source)}; {summary(0, dropped)}")
     if encoder.rules.deduplicate:
         hashes = open_array(folder, "hashes")
-        if isinstance(source, MixedSource):  # equal pairs of different directions are no repetitions
+        # equal pairs of different directions are no repetitions
+        if isinstance(source, MixedSource):
             parts = [part.data for part in source.corpora]
-            directions = [content_hash(data.source_language, data.target_language) for data in parts]
+            directions = [
+                content_hash(data.source_language, data.target_language) for data in parts
+            ]
             hashes = hashes ^ np.repeat(np.array(directions, np.uint64), counts)
         first = np.sort(np.unique(hashes, return_index=True)[1])
         # The tokens and links of repeated pairs stay in their files, unused.
@@ -183,7 +220,11 @@ def encode(folder: Path, source: Source, encoder: PairEncoder, wanted_workers: i
         "parts": counts,
         "dropped": {reason: dropped[reason] for reason in REASONS},
         "digest": _digest(folder),
-        "documents": {part.name: count_documents(part.kept) for part in parts if isinstance(part, DocumentSource)},
+        "documents": {
+            part.name: count_documents(part.kept)
+            for part in parts
+            if isinstance(part, DocumentSource)
+        },
         "dtype": str(token_dtype(encoder.tokenizer.vocab_sizes)),
         "losses": losses_of_pairs(encoder.tokenizer, select_pairs(source, _SAMPLE)),
         "sizes": {path.name: path.stat().st_size for path in sorted(folder.iterdir())},
@@ -196,12 +237,19 @@ def _digest(folder: Path) -> str:
     total = hashlib.sha256()
     for path in sorted(path for path in folder.iterdir() if path.name not in HASHES):
         with path.open("rb") as file:
-            total.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+            total.update(
+                f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode()
+            )
     return total.hexdigest()
 
 
-def _write(folder: Path, source: Source, encoder: PairEncoder, wanted_workers: int) -> tuple[list[int], Counter]:
-    """Writes the encoded pairs to files in `folder`. Returns the pairs kept of each part, and dropped by reason."""
+def _write(
+    folder: Path, source: Source, encoder: PairEncoder, wanted_workers: int
+) -> tuple[list[int], Counter]:
+    """Writes the encoded pairs to files in `folder`.
+
+    Returns the pairs kept of each part, and dropped by reason.
+    """
     is_mixed = isinstance(source, MixedSource)
     total = len(source)
     parts = source.sources if is_mixed else [source]

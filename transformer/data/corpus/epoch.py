@@ -1,13 +1,15 @@
 """The pairs that an epoch reads, and in which segmentations.
 
-An epoch reads each pair of a part of a mixture `weight` times. Where that is no whole number, it reads the next pairs
-of an endless sequence of permutations of the part, so that after some epochs all pairs have been read equally often.
+An epoch reads each pair of a part of a mixture `weight` times. Where that is no whole number, it
+reads the next pairs of an endless sequence of permutations of the part, so that after some epochs
+all pairs have been read equally often.
 
-With subword sampling, each epoch reads the training sentences in other segmentations (Kudo 2018, Provilkov et al.
-2020); the copies of a pair in one epoch have the same. The plan of an epoch is made before its sentences are sampled,
-so it reserves the expected length and `MARGIN` standard deviations. A longer sample is drawn again; after `ATTEMPTS`
-draws a sentence keeps its best segmentation, which fits. For one corpus and `data.max_length` a sample is a function of
-(seed, epoch, side, sentence), whatever the batch, thread or process.
+With subword sampling, each epoch reads the training sentences in other segmentations (Kudo 2018,
+Provilkov et al. 2020); the copies of a pair in one epoch have the same. The plan of an epoch is
+made before its sentences are sampled, so it reserves the expected length and `MARGIN` standard
+deviations. A longer sample is drawn again; after `ATTEMPTS` draws a sentence keeps its best
+segmentation, which fits. For one corpus and `data.max_length` a sample is a function of (seed,
+epoch, side, sentence), whatever the batch, thread or process.
 """
 
 import functools
@@ -25,14 +27,20 @@ from transformer.data.tokenizers.tokenizer import Tokenizer
 
 MARGIN = 1.0  # standard deviations above the expected length
 ATTEMPTS = 4
-_SAMPLE = 2000  # sentences of a side from which the expected length and its standard deviation are estimated
+# sentences of a side from which the expected length and its standard deviation are estimated
+_SAMPLE = 2000
 _NO_EPOCH = 1 << 32  # seeds the estimate
 
 Chosen = Int[np.ndarray, " N"] | slice  # positions among the pairs of an epoch
 
 
-def pairs_of_epoch(counts: Sequence[int], weights: Sequence[float], seed: int, epoch: int) -> Int[np.ndarray, " M"]:
-    """Returns the numbers of the pairs that an epoch reads, part after part. A pure function of its arguments."""
+def pairs_of_epoch(
+    counts: Sequence[int], weights: Sequence[float], seed: int, epoch: int
+) -> Int[np.ndarray, " M"]:
+    """Returns the numbers of the pairs that an epoch reads, part after part.
+
+    A pure function of its arguments.
+    """
     drawn = []
     first = 0
     for part, (count, weight) in enumerate(zip(counts, weights, strict=True)):
@@ -54,8 +62,10 @@ class Epoch:
     """The pairs of a corpus that one epoch reads, in its segmentations."""
 
     corpus: Any  # a `Corpus`, whose module imports this one
-    numbers: Int[np.ndarray, " M"] | None  # of the pairs, some of them several times; None: all in order
-    draw: Callable[..., Sequences] | None  # a Sampler, in this process or in others; None without subword sampling
+    # of the pairs, some of them several times; None: all in order
+    numbers: Int[np.ndarray, " M"] | None
+    # a Sampler, in this process or in others; None without subword sampling
+    draw: Callable[..., Sequences] | None
     seed: int
     epoch: int
 
@@ -70,7 +80,9 @@ class Epoch:
         if self.draw is None:
             return best
         tables = self.corpus.sampler.reserved_lengths
-        return np.stack([np.take(table, best[:, side]) for side, table in enumerate(tables)], axis=1)
+        return np.stack(
+            [np.take(table, best[:, side]) for side, table in enumerate(tables)], axis=1
+        )
 
     def sequences(self, side: int, chosen: Chosen) -> Sequences:
         """Returns the concatenated tokens of these sources or targets, and their lengths."""
@@ -84,7 +96,9 @@ class Epoch:
         return self.corpus.annotations(self._pairs(chosen))
 
     def corpus_tokens(self, chosen: Chosen) -> tuple[int, ...]:
-        """Returns the target tokens that these pairs have of each corpus of a mixture; () if this is no mixture."""
+        """Returns the target tokens that these pairs have of each corpus of a mixture; () if this
+        is no mixture.
+        """
         if self.numbers is None:
             return ()
         ends = np.cumsum(self.corpus.report["parts"])
@@ -103,16 +117,26 @@ class Sampler:
     corpus: Any  # a `Corpus`
     tokenizer: Tokenizer
     rate: float  # BPE-dropout's rate or unigram's alpha
-    longest: int  # the greatest length that a plan reserves for a sentence, end-of-sentence included
+    # the greatest length that a plan reserves for a sentence, end-of-sentence included
+    longest: int
 
     def __call__(
-        self, side: int, pairs: Int[np.ndarray, " N"], limits: Int[np.ndarray, " N"], seed: int, epoch: int
+        self,
+        side: int,
+        pairs: Int[np.ndarray, " N"],
+        limits: Int[np.ndarray, " N"],
+        seed: int,
+        epoch: int,
     ) -> Sequences:
-        """Samples sentences of one side for an epoch, with at most `limits` tokens, end-of-sentence included."""
+        """Samples sentences of one side for an epoch, with at most `limits` tokens, end-of-sentence
+        included.
+        """
         samples = self.corpus.sentences(side, pairs)
         left = np.arange(len(pairs))
         for attempt in range(ATTEMPTS):
-            drawn = self._draw(side, pairs[left], [samples[index] for index in left], (seed, epoch, attempt))
+            drawn = self._draw(
+                side, pairs[left], [samples[index] for index in left], (seed, epoch, attempt)
+            )
             fits = np.array([len(tokens) for tokens in drawn], int) < limits[left]
             for index, tokens in itertools.compress(zip(left, drawn, strict=True), fits):
                 samples[index] = tokens
@@ -121,10 +145,11 @@ class Sampler:
 
     @functools.cached_property
     def reserved_lengths(self) -> tuple[Int32[np.ndarray, " _"], Int32[np.ndarray, " _"]]:
-        """The tokens that a plan reserves for a source and for a target, by the length of the best segmentation.
+        """The tokens that a plan reserves for a source and for a target, by the length of the best
+        segmentation.
 
-        The mean and the variance of a sample's length are taken to be in proportion to that length. All lengths count
-        end-of-sentence.
+        The mean and the variance of a sample's length are taken to be in proportion to that length.
+        All lengths count end-of-sentence.
         """
         return self._estimate(0), self._estimate(1)
 
@@ -144,14 +169,20 @@ class Sampler:
         return np.maximum(np.minimum(reserved, self.longest), with_end).astype(np.int32)
 
     def _draw(
-        self, side: int, pairs: Int[np.ndarray, " N"], sentences: list[list[int]], seeds: tuple[int, ...]
+        self,
+        side: int,
+        pairs: Int[np.ndarray, " N"],
+        sentences: list[list[int]],
+        seeds: tuple[int, ...],
     ) -> list[list[int]]:
         numbers = mix(*seeds, side, pairs) >> np.uint64(32)
         return self.tokenizer.sides[side].sample(sentences, numbers.tolist(), self.rate)
 
 
 def mix(*values: int | Integer[np.ndarray, "N"]) -> UInt64[np.ndarray, "N"]:
-    """Hashes integers, or arrays of integers elementwise, to 64 bits by applying SplitMix64 to each value in turn."""
+    """Hashes integers, or arrays of integers elementwise, to 64 bits by applying SplitMix64 to each
+    value in turn.
+    """
     state = np.zeros(1, np.uint64)
     for value in values:
         state = state ^ np.atleast_1d(np.asarray(value).astype(np.uint64))

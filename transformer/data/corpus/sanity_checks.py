@@ -1,4 +1,6 @@
-"""Sanity checks of a run's data, which yield a line for each warning, and its first pairs for the log."""
+"""Sanity checks of a run's data, which yield a line for each warning, and its first pairs for the
+log.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -19,7 +21,8 @@ _SAMPLE = 1000  # pairs, spread evenly over the corpus
 _MAX_EQUAL = 0.2  # fraction of pairs whose sides may be equal
 _MAX_UNREACHABLE = 0.01  # fraction of targets that may be longer than an output
 _MAX_UNKNOWN = 0.01  # fraction of the characters that may be unknown without a warning
-_MAX_UNKNOWN_IN_WORDS = 0.2  # the same for a vocabulary of words, which leaves out rare ones by design
+# the same for a vocabulary of words, which leaves out rare ones by design
+_MAX_UNKNOWN_IN_WORDS = 0.2
 _ABSURD = 0.5  # fraction of unknown characters from which training is refused
 _MAX_CHANGED = 0.01  # fraction of the target lines that normalization may change without a warning
 _MAX_TRACES = 0.01  # fraction of the lines that may have what other tools leave in text
@@ -28,7 +31,9 @@ _MAX_SHARED = 0.01  # fraction of held-out sources that may be training sources,
 
 
 def pair_lines(data: Config, tokenizer: Tokenizer, corpus: Corpus, columns: int) -> Iterator[str]:
-    """Yields the first and the middle pair, as decoded from their tokens, in one line for each side."""
+    """Yields the first and the middle pair, as decoded from their tokens, in one line for each
+    side.
+    """
     parts = listed_corpora(data)
     ends = np.cumsum(corpus.report["parts"])
     for number, *pair in zip(corpus.spread(2), *_sample(tokenizer, corpus, 2), strict=True):
@@ -54,7 +59,9 @@ def find_untranslated(config: Config, tokenizer: Tokenizer, corpus: Corpus) -> I
 
 
 def find_unreachable(config: Config, corpus: Corpus) -> Iterator[str]:
-    """Yields a line if sampled training targets have more tokens than outputs may have, or than CTC has frames."""
+    """Yields a line if sampled training targets have more tokens than outputs may have, or than CTC
+    has frames.
+    """
     lengths = (corpus.lengths[corpus.spread(_SAMPLE)] - 1).tolist()  # without end-of-sentence
     if config.decoding.strategy == "ctc":
         limits = [config.model.ctc_frames * (source + 1) for source, _ in lengths]
@@ -69,16 +76,21 @@ def find_unreachable(config: Config, corpus: Corpus) -> Iterator[str]:
         )
 
 
-def find_losses(config: Config, tokenizer: Tokenizer, name: str, losses: Sequence, is_train: bool) -> Iterator[str]:
-    """Yields a line for each side of a split with unknown characters, and for targets that cannot be produced.
+def find_losses(
+    config: Config, tokenizer: Tokenizer, name: str, losses: Sequence, is_train: bool
+) -> Iterator[str]:
+    """Yields a line for each side of a split with unknown characters, and for targets that cannot
+    be produced.
 
     Yields a line for each side with tokens of other tools, or with entities of HTML.
 
-    `losses` are those of `losses_of_pairs`. Raises UserError if most characters of a side of the training split are
-    unknown.
+    `losses` are those of `losses_of_pairs`. Raises UserError if most characters of a side of the
+    training split are unknown.
     """
     kind = config.tokenizer.kind
-    for side, vocabulary, (counts, examples) in zip(("source", "target"), tokenizer.sides, losses, strict=True):
+    for side, vocabulary, (counts, examples) in zip(
+        ("source", "target"), tokenizer.sides, losses, strict=True
+    ):
         if not counts.get("characters"):
             continue
         unknown = counts.get("unknown", 0) / counts["characters"]
@@ -94,7 +106,9 @@ def find_losses(config: Config, tokenizer: Tokenizer, name: str, losses: Sequenc
             yield line
         frequent = [name for name in _TRACES if counts.get(name, 0) > _MAX_TRACES * counts["lines"]]
         if frequent:
-            listed = " and ".join(f"{_TRACES[name]}, such as '{_shorten(examples[name])}'" for name in frequent)
+            listed = " and ".join(
+                f"{_TRACES[name]}, such as '{_shorten(examples[name])}'" for name in frequent
+            )
             yield (
                 f"{name}, {config.data[f'{side}_language']}: many lines have {listed}; restore the text as people read "
                 "it, or translations and scores are of such text"
@@ -109,16 +123,21 @@ def find_losses(config: Config, tokenizer: Tokenizer, name: str, losses: Sequenc
 
 
 def find_shared(corpus: Corpus, source: Source, texts: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """Yields a line if pairs of a held-out split occur in the training corpus, or many of their sources do.
+    """Yields a line if pairs of a held-out split occur in the training corpus, or many of their
+    sources do.
 
     A mixture may have them in the other direction.
     """
     texts = [tuple(side.strip() for side in pair) for pair in texts]
-    pairs, sources = (corpus.find_hashes(name, hashes) for name, hashes in content_hashes(texts).items())
+    pairs, sources = (
+        corpus.find_hashes(name, hashes) for name, hashes in content_hashes(texts).items()
+    )
     pairs |= corpus.find_hashes("hashes", content_hashes([pair[::-1] for pair in texts])["hashes"])
     if pairs.any() or sources.mean() > _MAX_SHARED:
         index = int(np.argmax(pairs if pairs.any() else sources))
-        example = f"{source.where(index, int(not texts[index][0]))}: '{_shorten(' '.join(texts[index]))}'"
+        example = (
+            f"{source.where(index, int(not texts[index][0]))}: '{_shorten(' '.join(texts[index]))}'"
+        )
         yield (
             f"{source.name}: {counted(int(pairs.sum()), 'pair')} of {len(texts):,} and "
             f"{counted(int(sources.sum()), 'source')} are in the training data, such as {example}; remove them from "
@@ -134,11 +153,21 @@ def _decoded(vocabulary: Vocabulary, text: str) -> str:
 def _sample(tokenizer: Tokenizer, corpus: Corpus, count: int) -> list[list[str]]:
     """Returns the sources and the targets of at most `count` pairs, as decoded from their tokens."""
     pairs = corpus.spread(count)
-    return [vocabulary.decode(corpus.sentences(side, pairs)) for side, vocabulary in enumerate(tokenizer.sides)]
+    return [
+        vocabulary.decode(corpus.sentences(side, pairs))
+        for side, vocabulary in enumerate(tokenizer.sides)
+    ]
 
 
 def _shorten(text: str, columns: int = 60) -> str:
-    """Cuts text to a width on the terminal, where some characters take two columns, and escapes invisible ones."""
-    shown = Text("".join(character if character.isprintable() else f"\\u{ord(character):04x}" for character in text))
+    """Cuts text to a width on the terminal, where some characters take two columns, and escapes
+    invisible ones.
+    """
+    shown = Text(
+        "".join(
+            character if character.isprintable() else f"\\u{ord(character):04x}"
+            for character in text
+        )
+    )
     shown.truncate(columns, overflow="ellipsis")
     return shown.plain

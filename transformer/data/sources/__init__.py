@@ -9,10 +9,14 @@ class Source(Protocol):
     """The sentence pairs of one split, in a fixed order."""
 
     name: str  # used in messages
-    identity: dict  # everything that the pairs depend on, as JSON types: part of the key of a cached corpus
+    # everything that the pairs depend on, as JSON types: part of the key of a cached corpus
+    identity: dict
 
     def __len__(self) -> int:
-        """Counts the pairs, which may take one pass over the files. Raises UserError if the sides differ in number."""
+        """Counts the pairs, which may take one pass over the files.
+
+        Raises UserError if the sides differ in number.
+        """
 
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
         """Yields the source and target of each pair. The bytes may not be valid UTF-8."""

@@ -1,7 +1,7 @@
 """Text files and standard input as sequences of lines.
 
-A line ends with "\\n" or "\\r\\n"; other Unicode line breaks are text. A byte order mark at the start is skipped.
-UTF-16 and UTF-32 are refused: they would look like damaged lines.
+A line ends with "\\n" or "\\r\\n"; other Unicode line breaks are text. A byte order mark at the
+start is skipped. UTF-16 and UTF-32 are refused: they would look like damaged lines.
 """
 
 import codecs
@@ -20,10 +20,14 @@ from absl import logging
 
 from transformer.support.errors import UserError
 
-PATIENCE = 0.02  # seconds in which a chunk waits for more lines: long enough for a fast writer to fill its pipe again
+# seconds in which a chunk waits for more lines: long enough for a fast writer to fill its pipe
+# again
+PATIENCE = 0.02
 BLOCK_BYTES = 1 << 16  # read at once, as much as a pipe holds; the first ones tell the encoding
-PACKED = (".bz2", ".xz", ".zip", ".zst", ".tar", ".tgz")  # formats that are not read, other than .gz
-_MARKUP = re.compile(r"\s*<(\?xml|!doctype|srcset|refset|tstset)\b", re.IGNORECASE)  # of the first line of test sets
+# formats that are not read, other than .gz
+PACKED = (".bz2", ".xz", ".zip", ".zst", ".tar", ".tgz")
+# of the first line of test sets
+_MARKUP = re.compile(r"\s*<(\?xml|!doctype|srcset|refset|tstset)\b", re.IGNORECASE)
 _CONVERT = "correct the line, or convert the text, as with iconv -f WINDOWS-1252 -t UTF-8"
 
 
@@ -33,9 +37,16 @@ def count_lines(path: Path) -> int:
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """Yields the lines of a plain or gzip file without their ends. Raises UserError if it is unreadable or UTF-16."""
+    """Yields the lines of a plain or gzip file without their ends.
+
+    Raises UserError if it is unreadable or UTF-16.
+    """
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb", buffering=BLOCK_BYTES) as file:
+        with (
+            gzip.open(path, "rb")
+            if path.suffix == ".gz"
+            else path.open("rb", buffering=BLOCK_BYTES) as file
+        ):
             _check_encoding(file.peek(BLOCK_BYTES), path)
             for number, line in enumerate(file):
                 yield strip_line_end(line, first=number == 0)
@@ -49,7 +60,9 @@ def _check_encoding(head: bytes, path: Path | str) -> None:
     has_mark = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE))
     wide_newlines = max(head.count(b"\n\0"), head.count(b"\0\n"))
     if has_mark or 2 * wide_newlines > head.count(b"\n"):
-        raise UserError(f"{path}: is UTF-16 or UTF-32, must be UTF-8; convert it, as with iconv -f UTF-16 -t UTF-8")
+        raise UserError(
+            f"{path}: is UTF-16 or UTF-32, must be UTF-8; convert it, as with iconv -f UTF-16 -t UTF-8"
+        )
 
 
 def strip_line_end(line: bytes, first: bool) -> bytes:
@@ -59,7 +72,9 @@ def strip_line_end(line: bytes, first: bool) -> bytes:
 
 
 def read_chunks(stream: io.BufferedIOBase, chunk_lines: int) -> Iterator[list[bytes]]:
-    """Yields the lines of a stream, `chunk_lines` at a time, or those that have come when no more input is ready."""
+    """Yields the lines of a stream, `chunk_lines` at a time, or those that have come when no more
+    input is ready.
+    """
     lines = []
     parts = []  # of the line after these
     is_first = True
@@ -74,7 +89,9 @@ def read_chunks(stream: io.BufferedIOBase, chunk_lines: int) -> Iterator[list[by
         if following:
             lines += [b"".join(parts), *following[:-1]]
             parts = following[-1:]
-        while len(lines) >= chunk_lines or (lines and not _is_ready(stream, patient_until - time.monotonic())):
+        while len(lines) >= chunk_lines or (
+            lines and not _is_ready(stream, patient_until - time.monotonic())
+        ):
             yield lines[:chunk_lines]
             del lines[:chunk_lines]
     if any(parts):
@@ -106,7 +123,9 @@ def whole_documents(chunks: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
     """Yields the lines of the chunks again, divided only after blank lines."""
     lines: list[bytes] = []
     for chunk in chunks:
-        blank = max((i for i, line in enumerate(chunk, start=len(lines) + 1) if is_blank(line)), default=0)
+        blank = max(
+            (i for i, line in enumerate(chunk, start=len(lines) + 1) if is_blank(line)), default=0
+        )
         lines += chunk
         if blank:
             yield lines[:blank]
@@ -118,13 +137,18 @@ def whole_documents(chunks: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
 def _is_ready(stream: io.BufferedIOBase, seconds: float | None) -> bool:
     """Waits until the stream has input or ends, at most so many seconds, and tells whether it does."""
     try:
-        return bool(select.select([stream], [], [], seconds if seconds is None else max(seconds, 0.0))[0])
+        return bool(
+            select.select([stream], [], [], seconds if seconds is None else max(seconds, 0.0))[0]
+        )
     except io.UnsupportedOperation:  # a stream in memory
         return True
 
 
 def decode_lines(lines: Iterable[bytes], first_line: int = 1) -> Iterator[str]:
-    """Yields the lines without their ends. Warns of bytes that are not UTF-8, which become U+FFFD."""
+    """Yields the lines without their ends.
+
+    Warns of bytes that are not UTF-8, which become U+FFFD.
+    """
     for number, line in enumerate(lines, start=first_line):
         line = strip_line_end(line, first=number == 1)
         try:
@@ -136,20 +160,28 @@ def decode_lines(lines: Iterable[bytes], first_line: int = 1) -> Iterator[str]:
 
 
 def read_text_file(path: Path) -> list[str]:
-    """Returns the lines of a plain or gzip file. Raises UserError if it cannot be read or a line is not UTF-8."""
-    return [decode(line, f"{path}, line {number}") for number, line in enumerate(read_lines(path), 1)]
+    """Returns the lines of a plain or gzip file.
+
+    Raises UserError if it cannot be read or a line is not UTF-8.
+    """
+    return [
+        decode(line, f"{path}, line {number}") for number, line in enumerate(read_lines(path), 1)
+    ]
 
 
 def read_parallel_files(source: Path, target: Path) -> tuple[list[str], list[str]]:
     """Returns the lines of two files.
 
-    Raises UserError as `read_text_file` does, if one is SGML or XML, and if the numbers of lines differ.
+    Raises UserError as `read_text_file` does, if one is SGML or XML, and if the numbers of lines
+    differ.
     """
     texts = read_text_file(source)
     translations = read_text_file(target)
     for path, lines in ((source, texts), (target, translations)):
         if lines and _MARKUP.match(lines[0]):
-            raise UserError(f"{path}: is SGML or XML, must be text; write its segments to a file, one a line")
+            raise UserError(
+                f"{path}: is SGML or XML, must be text; write its segments to a file, one a line"
+            )
     if len(texts) != len(translations):
         raise different_lengths(source, target, len(texts), len(translations))
     return texts, translations

@@ -1,4 +1,6 @@
-"""Corpora that the configuration lists as texts: those of a mixture, which are one source, and more validation sets."""
+"""Corpora that the configuration lists as texts: those of a mixture, which are one source, and more
+validation sets.
+"""
 
 import bisect
 import itertools
@@ -30,9 +32,18 @@ CORPUS_KEYS = (
     "target_language",
     "source_tag",
 )
-# Files of a corpus with a line for each pair: its weight in the loss (1 without a file), and the links of its words.
+# Files of a corpus with a line for each pair: its weight in the loss (1 without a file), and the
+# links of its words.
 ANNOTATIONS = ("pair_weights", "alignments")
-SET_KEYS = ("source", "name", "path", "valid_split", "source_language", "target_language", "source_tag")
+SET_KEYS = (
+    "source",
+    "name",
+    "path",
+    "valid_split",
+    "source_language",
+    "target_language",
+    "source_tag",
+)
 
 
 class ListedCorpus(NamedTuple):
@@ -69,10 +80,11 @@ class MixedSource:
         return identity
 
     def weigh(self, counts: Sequence[int]) -> list[float]:
-        """Returns how many times an epoch reads each pair of each part, given the number of pairs of each.
+        """Returns how many times an epoch reads each pair of each part, given the number of pairs
+        of each.
 
-        A temperature T draws from parts in proportion to the T-th root of their size, where the largest keeps its
-        weight. Raises UserError if an epoch reads no pair of a part.
+        A temperature T draws from parts in proportion to the T-th root of their size, where the
+        largest keeps its weight. Raises UserError if an epoch reads no pair of a part.
         """
         largest = max(counts)
         root = 1 - 1 / self.temperature
@@ -111,18 +123,26 @@ class MixedSource:
 
 
 def listed_corpora(data: Config) -> list[ListedCorpus]:
-    """Returns the corpora of `data.mixture`, or the only one. Raises UserError for a text that is no corpus."""
+    """Returns the corpora of `data.mixture`, or the only one.
+
+    Raises UserError for a text that is no corpus.
+    """
     if not data.mixture:
         return [ListedCorpus(data.train_split, data, 1.0, {})]
-    corpora = [_read_corpus(data, number, text) for number, text in enumerate(data.mixture, start=1)]
+    corpora = [
+        _read_corpus(data, number, text) for number, text in enumerate(data.mixture, start=1)
+    ]
     labels = [corpus.label for corpus in corpora]
     if repeated := next((label for label in labels if labels.count(label) > 1), None):
-        raise UserError(f"config.data.mixture: two corpora are called {repeated}; give each a label=WORD of its own")
+        raise UserError(
+            f"config.data.mixture: two corpora are called {repeated}; give each a label=WORD of its own"
+        )
     return corpora
 
 
 def held_out_sets(config: Config) -> dict[str, Config]:
-    """Returns the configuration of each validation set by label: "" for `data.valid_split`, and `data.valid_sets`.
+    """Returns the configuration of each validation set by label: "" for `data.valid_split`, and
+    `data.valid_sets`.
 
     Raises UserError if a set has no label, or that of another.
     """
@@ -132,7 +152,9 @@ def held_out_sets(config: Config) -> dict[str, Config]:
         values = _settings(where, text, ("label",), SET_KEYS)
         label = values.pop("label", "")
         if label in (*sets, "mean") or "/" in label:
-            raise UserError(f"{where}: needs a label=WORD of its own, other than mean and without a slash")
+            raise UserError(
+                f"{where}: needs a label=WORD of its own, other than mean and without a slash"
+            )
         sets[label] = with_changes(config, data=values)
     return sets
 
@@ -148,19 +170,33 @@ def annotations(data: Config) -> set[str]:
 
 
 def check_direction(trained: Config, wanted: Config) -> None:
-    """Raises UserError if a model that was trained with the group `trained` cannot know the languages of `wanted`.
+    """Raises UserError if a model that was trained with the group `trained` cannot know the
+    languages of `wanted`.
 
-    The tag tells the target language, if it names it; the vocabulary then tells whether it has that tag.
+    The tag tells the target language, if it names it; the vocabulary then tells whether it has that
+    tag.
     """
     corpora = listed_corpora(trained)
     directions = [(corpus.data.source_language, corpus.data.target_language) for corpus in corpora]
     pair = wanted.source_language, wanted.target_language
     if pair not in directions and "{target_language}" not in trained.source_tag:
         known = ", ".join("-".join(direction) for direction in directions)
-        raise UserError(f"{'-'.join(pair)}: the model translates {known}, and no tag tells it another language")
-    tags = [corpus.tag for corpus, direction in zip(corpora, directions, strict=True) if direction == pair]
-    if wanted.target_language != trained.target_language and tags and source_tag(wanted) not in tags:
-        raise UserError(f"{'-'.join(pair)}: leave the languages out, and write {tags[0]} before each source")
+        raise UserError(
+            f"{'-'.join(pair)}: the model translates {known}, and no tag tells it another language"
+        )
+    tags = [
+        corpus.tag
+        for corpus, direction in zip(corpora, directions, strict=True)
+        if direction == pair
+    ]
+    if (
+        wanted.target_language != trained.target_language
+        and tags
+        and source_tag(wanted) not in tags
+    ):
+        raise UserError(
+            f"{'-'.join(pair)}: leave the languages out, and write {tags[0]} before each source"
+        )
 
 
 def _read_corpus(data: Config, number: int, text: str) -> ListedCorpus:
@@ -177,7 +213,9 @@ def _read_corpus(data: Config, number: int, text: str) -> ListedCorpus:
     return ListedCorpus(label, own, weight, paths)
 
 
-def _settings(where: str, text: str, own: Sequence[str], keys: Sequence[str]) -> dict[str, str | int]:
+def _settings(
+    where: str, text: str, own: Sequence[str], keys: Sequence[str]
+) -> dict[str, str | int]:
     """Returns the values of a text of KEY=VALUE words, where `keys` are those of the group `data`.
 
     Raises UserError, which begins with `where`, for another form, key or value.
@@ -190,7 +228,9 @@ def _settings(where: str, text: str, own: Sequence[str], keys: Sequence[str]) ->
     values = {}
     for key, equals, value in words:
         if not equals or key not in (*own, *keys):
-            raise UserError(f"{where}: '{key:.40}' must be KEY=VALUE, with a key among {', '.join((*own, *keys))}")
+            raise UserError(
+                f"{where}: '{key:.40}' must be KEY=VALUE, with a key among {', '.join((*own, *keys))}"
+            )
         if key in values:
             raise UserError(f"{where}: {key} is given twice")
         if key in keys:

@@ -26,8 +26,10 @@ from transformer.support.errors import UserError
 
 SPLITS = ("train", "valid", "test")
 ORIGIN = "data.json"  # the record of how a folder of data was made, which `scripts.get_data` writes
-SEPARATOR = "<sep>"  # the word between two sentences of a document, of which the vocabulary makes a token
-_BLOCK = 1024  # most consecutive pairs that are selected from a corpus larger than tokenizer.sample_size
+# the word between two sentences of a document, of which the vocabulary makes a token
+SEPARATOR = "<sep>"
+# most consecutive pairs that are selected from a corpus larger than tokenizer.sample_size
+_BLOCK = 1024
 
 # The kinds that `data.source` can name. Each has `open(data, split)`, which returns a Source.
 SOURCES = {"tfds": TfdsSource, "text": TextSource, "ids": IdsSource, "synthetic": SyntheticSource}
@@ -43,7 +45,9 @@ def open_source(data: Config, split: str) -> Source:
         for corpus in corpora:
             for key, path in corpus.annotations.items():
                 if not path.is_file():
-                    raise UserError(f"config.data.mixture: {key}={path} of {corpus.label} is no file")
+                    raise UserError(
+                        f"config.data.mixture: {key}={path} of {corpus.label} is no file"
+                    )
         sources = tuple(open_source(corpus.data, split) for corpus in corpora)
         return MixedSource(corpora, sources, data.mixture_temperature)
     source = _open_pairs(data, split)
@@ -60,7 +64,9 @@ def _open_pairs(data: Config, split: str) -> Source:
         for line, text in enumerate(read_text_file(files.expanded(data.exclude)), start=1):
             number = text.partition("\t")[0]
             if not (is_natural_number(number) and 1 <= int(number) <= len(kept)):
-                shown = f"line {line}: {number!r:.60} must be the number of a pair, 1 to {len(kept):,}"
+                shown = (
+                    f"line {line}: {number!r:.60} must be the number of a pair, 1 to {len(kept):,}"
+                )
                 raise UserError(f"config.data.exclude={data.exclude}: {shown}")
             kept[int(number) - 1] = False
     if data.train_pairs:
@@ -69,9 +75,14 @@ def _open_pairs(data: Config, split: str) -> Source:
 
 
 def read_pairs(data: Config, split: str) -> tuple[list[str], list[str]]:
-    """Reads a split as text, a sentence a line. Raises UserError if it is empty or a sentence is not UTF-8."""
+    """Reads a split as text, a sentence a line.
+
+    Raises UserError if it is empty or a sentence is not UTF-8.
+    """
     if split == "train" and data.mixture:
-        raise UserError("split train: is a mixture of corpora here; give the files of one of them instead")
+        raise UserError(
+            "split train: is a mixture of corpora here; give the files of one of them instead"
+        )
     source = _open_pairs(data, split)
     if not len(source):
         raise UserError(f"{source.name}: no sentences; name a split with at least one")
@@ -80,13 +91,18 @@ def read_pairs(data: Config, split: str) -> tuple[list[str], list[str]]:
 
 
 def decoded(source: Source) -> Iterator[tuple[str, str]]:
-    """Yields the pairs as text. Raises UserError, with file and line, at the first side that is not UTF-8."""
+    """Yields the pairs as text.
+
+    Raises UserError, with file and line, at the first side that is not UTF-8.
+    """
     for index, pair in enumerate(source):
         yield tuple(decode(line, source.where(index, side)) for side, line in enumerate(pair))
 
 
 def select_pairs(source: Source, limit: int) -> Iterator[tuple[str, str]]:
-    """Yields at most `limit` pairs, in blocks spread evenly over the source, and skips those that are not UTF-8."""
+    """Yields at most `limit` pairs, in blocks spread evenly over the source, and skips those that
+    are not UTF-8.
+    """
     total = len(source)
     blocks = math.ceil(limit / _BLOCK)
     for index, pair in enumerate(source):
@@ -133,7 +149,8 @@ class SelectedPairs(_Selection):
 
 @dataclass(frozen=True)
 class DocumentSource(_Selection):
-    """The pairs of a source, each after at most `context` pairs before it in its document, on both sides.
+    """The pairs of a source, each after at most `context` pairs before it in its document, on both
+    sides.
 
     Blank lines stand between documents (Tiedemann and Scherrer 2017).
     """

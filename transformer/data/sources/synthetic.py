@@ -1,7 +1,8 @@
-"""Sentences of a small language, English to German, made on the fly: a translation task with nothing to download.
+"""Sentences of a small language, English to German, made on the fly: a translation task with
+nothing to download.
 
-Words change places as in any German text: the verb moves to the end, the units come before the tens, half past four is
-"halb fünf", and endings agree:
+Words change places as in any German text: the verb moves to the end, the units come before the
+tens, half past four is "halb fünf", and endings agree:
 
     On the third of May at half past four Anna will buy two old books for fifty-three euros.
     Am dritten Mai um halb fünf wird Anna zwei alte Bücher für dreiundfünfzig Euro kaufen.
@@ -28,7 +29,9 @@ class Phrase(NamedTuple):
 
 
 def _tables() -> list[list[tuple[str, ...]]]:
-    """Reads the file of words: a table is a line that explains it and its rows; an empty line ends it."""
+    """Reads the file of words: a table is a line that explains it and its rows; an empty line ends
+    it.
+    """
     tables = WORDS.read_text(encoding="utf-8").strip().split("\n\n")
     return [[_row(line) for line in table.splitlines()[1:]] for table in tables]
 
@@ -39,7 +42,20 @@ def _row(line: str) -> tuple[str, ...]:
 
 
 WORDS = Path(__file__).with_suffix(".txt")
-SUBJECTS, VERBS, AUXILIARIES, NOUNS, ADJECTIVES, ORDERS, PLACES, OPENINGS, WEEKDAYS, MONTHS, SMALL, TENS = _tables()
+(
+    SUBJECTS,
+    VERBS,
+    AUXILIARIES,
+    NOUNS,
+    ADJECTIVES,
+    ORDERS,
+    PLACES,
+    OPENINGS,
+    WEEKDAYS,
+    MONTHS,
+    SMALL,
+    TENS,
+) = _tables()
 TRADES = ("buy", "sell", "order")  # the verbs that may take a price
 # The accusative: the article, and the ending of an adjective after it.
 INDEFINITE = {"masculine": ("einen", "en"), "feminine": ("eine", "e"), "neuter": ("ein", "es")}
@@ -60,7 +76,9 @@ GERMAN_ORDINALS = {1: "ersten", 3: "dritten", 7: "siebten", 8: "achten"}
 
 @dataclass(frozen=True)
 class SyntheticSource:
-    """`examples` pairs of a split: pair i is a pure function of (split, i), and no sentence is in two splits."""
+    """`examples` pairs of a split: pair i is a pure function of (split, i), and no sentence is in
+    two splits.
+    """
 
     split: str
     examples: int
@@ -68,14 +86,21 @@ class SyntheticSource:
 
     @classmethod
     def open(cls, data: Config, split: str) -> "SyntheticSource":
-        """Returns `data.synthetic_examples` pairs for training, or a hundredth of it, at least 200, held out.
+        """Returns `data.synthetic_examples` pairs for training, or a hundredth of it, at least 200,
+        held out.
 
         Raises UserError for other languages than English and German.
         """
         for key in ("source_language", "target_language"):
             if data[key] not in ("en", "de", ""):
-                raise UserError(f"data.{key}={data[key]}: must be en or de with data.source=synthetic")
-        examples = data.synthetic_examples if split == "train" else max(200, data.synthetic_examples // 100)
+                raise UserError(
+                    f"data.{key}={data[key]}: must be en or de with data.source=synthetic"
+                )
+        examples = (
+            data.synthetic_examples
+            if split == "train"
+            else max(200, data.synthetic_examples // 100)
+        )
         return cls(split, examples, (data.source_language, data.target_language))
 
     @property
@@ -84,9 +109,10 @@ class SyntheticSource:
 
     @property
     def identity(self) -> dict:
-        return {"source": "synthetic", "grammar": zlib.crc32(Path(__file__).read_bytes() + WORDS.read_bytes())} | vars(
-            self
-        )
+        return {
+            "source": "synthetic",
+            "grammar": zlib.crc32(Path(__file__).read_bytes() + WORDS.read_bytes()),
+        } | vars(self)
 
     def where(self, index: int, side: int) -> str:
         return f"{self.name}, pair {index + 1}"
@@ -135,11 +161,15 @@ def draw(random: Random) -> Phrase:
         "verb": Phrase(infinitive, participle if in_past else german_infinitive),
         "predicate": Phrase(past if in_past else f"{auxiliary} {infinitive}"),
         "rest": Phrase(_join(thing, price, place).english, _join(*german_rest).german),
-        "time": _time(random) if random.random() < 0.7 or order.english.startswith("{time}") else Phrase(),
+        "time": _time(random)
+        if random.random() < 0.7 or order.english.startswith("{time}")
+        else Phrase(),
     }
     sentences = []
     for language, words in enumerate(order):
-        text = " ".join(words.format(**{name: part[language] for name, part in parts.items()}).split())
+        text = " ".join(
+            words.format(**{name: part[language] for name, part in parts.items()}).split()
+        )
         sentences.append(text[0].upper() + text[1:].replace(" .", ".").replace(" ?", "?"))
     return Phrase(*sentences)
 
@@ -156,7 +186,9 @@ def _things(noun: tuple[str, ...], adjective: Phrase, count: int, definite: bool
         ending = "en" if definite else "e"
         article = _join(Phrase("the", "die") if definite else Phrase(), cardinal(count))
         name = Phrase(plural, german_plural)
-    return _join(article, Phrase(adjective.english, adjective.german and adjective.german + ending), name)
+    return _join(
+        article, Phrase(adjective.english, adjective.german and adjective.german + ending), name
+    )
 
 
 def _time(random: Random) -> Phrase:
@@ -166,7 +198,10 @@ def _time(random: Random) -> Phrase:
     day = on_weekday if random.random() < 0.5 else date(random.randrange(1, 32), month)
     if random.random() < 0.5:
         return day
-    return _join(day, clock(random.randrange(1, 13), random.choice((0, 30, 5, 10, 15, 20, -5, -10, -15, -20))))
+    return _join(
+        day,
+        clock(random.randrange(1, 13), random.choice((0, 30, 5, 10, 15, 20, -5, -10, -15, -20))),
+    )
 
 
 def cardinal(number: int) -> Phrase:
@@ -174,7 +209,9 @@ def cardinal(number: int) -> Phrase:
     if number >= 100:
         hundreds = SMALL[number // 100]
         rest = cardinal(number % 100) if number % 100 else Phrase()
-        return Phrase(f"{hundreds[0]} hundred {rest.english}".rstrip(), f"{hundreds[1]}hundert{rest.german}")
+        return Phrase(
+            f"{hundreds[0]} hundred {rest.english}".rstrip(), f"{hundreds[1]}hundert{rest.german}"
+        )
     if number < 20:
         return Phrase("one", "eins") if number == 1 else SMALL[number]
     tens = TENS[number // 10]
@@ -196,7 +233,9 @@ def clock(hour: int, minutes: int) -> Phrase:
     if minutes == 0:
         return Phrase(f"at {cardinal(hour).english} o'clock", f"um {SMALL[hour][1]} Uhr")
     if minutes == 30:  # German names the hour that is half over
-        return Phrase(f"at half past {cardinal(hour).english}", f"um halb {cardinal(hour % 12 + 1).german}")
+        return Phrase(
+            f"at half past {cardinal(hour).english}", f"um halb {cardinal(hour % 12 + 1).german}"
+        )
     amount = Phrase("a quarter", "Viertel") if abs(minutes) == 15 else cardinal(abs(minutes))
     relation = Phrase("past", "nach") if minutes > 0 else Phrase("to", "vor")
     return _join(Phrase("at", "um"), amount, relation, cardinal(hour))

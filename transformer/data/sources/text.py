@@ -1,4 +1,6 @@
-"""Parallel files, of text or of integers: line N of the source file belongs to line N of the target file."""
+"""Parallel files, of text or of integers: line N of the source file belongs to line N of the target
+file.
+"""
 
 import bisect
 import hashlib
@@ -14,14 +16,22 @@ from pathlib import Path
 from absl import logging
 
 from transformer.config.types import Config
-from transformer.data.sources.lines import PACKED, count_lines, different_lengths, is_natural_number, read_lines
+from transformer.data.sources.lines import (
+    PACKED,
+    count_lines,
+    different_lengths,
+    is_natural_number,
+    read_lines,
+)
 from transformer.support import cache, files
 from transformer.support.errors import UserError
 
 # What turns other files into the plain or gzip text that is read.
 _CONVERSIONS = {
     **dict.fromkeys(PACKED, "unpack it"),
-    **dict.fromkeys((".csv", ".json", ".jsonl"), "write each side to a file STEM.LANG, a text a line"),
+    **dict.fromkeys(
+        (".csv", ".json", ".jsonl"), "write each side to a file STEM.LANG, a text a line"
+    ),
     ".parquet": "python -m scripts.get_data --hf=FOLDER reads it",
     ".tsv": "write each column to a file STEM.LANG, as with cut -f1",
 }
@@ -30,20 +40,33 @@ _TIMEOUT = 30  # seconds without any data before a server counts as unreachable
 
 @dataclass(frozen=True)
 class TextSource:
-    """The pairs of one or several pairs of files, concatenated. A side without language has no files."""
+    """The pairs of one or several pairs of files, concatenated.
+
+    A side without language has no files.
+    """
 
     parts: tuple[tuple[Path | None, Path | None], ...]
 
     @classmethod
     def open(cls, data: Config, split: str) -> "TextSource":
-        """Finds the files of `data.{split}_split`, STEM or STEM+STEM. Raises UserError if one is missing."""
+        """Finds the files of `data.{split}_split`, STEM or STEM+STEM.
+
+        Raises UserError if one is missing.
+        """
         folder = files.expanded(data.path) if data.path else download(data)
         if not folder.is_dir():
-            raise UserError(f"data.path={data.path}: no such folder; name the one with the STEM.LANG[.gz] files")
+            raise UserError(
+                f"data.path={data.path}: no such folder; name the one with the STEM.LANG[.gz] files"
+            )
         languages = (data.source_language, data.target_language)
         key = f"{split}_split"
         stems = [stem.strip() for stem in getattr(data, key).split("+")]
-        return cls(tuple(tuple(_find(folder, stem, language, key) for language in languages) for stem in stems))
+        return cls(
+            tuple(
+                tuple(_find(folder, stem, language, key) for language in languages)
+                for stem in stems
+            )
+        )
 
     @property
     def name(self) -> str:
@@ -55,7 +78,10 @@ class TextSource:
     @property
     def identity(self) -> dict:
         paths = [path for part in self.parts for path in part]
-        return {"source": type(self).__name__, "files": [path and file_identity(path) for path in paths]}
+        return {
+            "source": type(self).__name__,
+            "files": [path and file_identity(path) for path in paths],
+        }
 
     @cached_property
     def _starts(self) -> list[int]:
@@ -79,7 +105,10 @@ class TextSource:
         len(self)  # raises UserError if files differ in length
         for part in self.parts:
             # Both files have as many lines, so the shortest side is that of a file.
-            yield from zip(*(read_lines(path) if path else itertools.repeat(b"") for path in part), strict=False)
+            yield from zip(
+                *(read_lines(path) if path else itertools.repeat(b"") for path in part),
+                strict=False,
+            )
 
 
 @dataclass(frozen=True)
@@ -92,7 +121,9 @@ class IdsSource(TextSource):
             for side, line in enumerate(pair):
                 for token in itertools.filterfalse(is_natural_number, line.split()):
                     shown = token.decode(errors="backslashreplace")
-                    raise UserError(f"{self.where(index, side)}: '{shown:.40}' is not a non-negative integer")
+                    raise UserError(
+                        f"{self.where(index, side)}: '{shown:.40}' is not a non-negative integer"
+                    )
             yield pair
 
 
@@ -110,23 +141,39 @@ def _find(folder: Path, stem: str, language: str, key: str) -> Path | None:
         if path.is_file():
             return path.parent.resolve() / path.name  # the name of a link tells whether it is gzip
     names = (path.name.removesuffix(".gz") for path in folder.iterdir())
-    stems = sorted({name.removesuffix(f".{language}") for name in names if name.endswith(f".{language}")})
+    stems = sorted(
+        {name.removesuffix(f".{language}") for name in names if name.endswith(f".{language}")}
+    )
     advice = ", ".join(stems[:10]) if stems else f"no file ending in .{language}"
     others = sorted(path for path in folder.iterdir() if path.suffix in _CONVERSIONS)
     advice += "".join(f"; {path.name}: {_CONVERSIONS[path.suffix]}" for path in others[:3])
-    raise UserError(f"data.{key}={stem}: no {plain.name} or {packed.name} in {folder}; found: {advice}")
+    raise UserError(
+        f"data.{key}={stem}: no {plain.name} or {packed.name} in {folder}; found: {advice}"
+    )
 
 
 def download(data: Config) -> Path:
-    """Returns the folder of `data.downloads`, after downloading them all. Raises UserError if that fails."""
+    """Returns the folder of `data.downloads`, after downloading them all.
+
+    Raises UserError if that fails.
+    """
     if not data.downloads:
-        raise UserError(f"data.path is empty: data.source={data.source} needs the folder with the STEM.LANG[.gz] files")
-    key = hashlib.sha256("\n".join(sha256 for _, _, sha256 in data.downloads).encode()).hexdigest()[:8]
+        raise UserError(
+            f"data.path is empty: data.source={data.source} needs the folder with the STEM.LANG[.gz] files"
+        )
+    key = hashlib.sha256("\n".join(sha256 for _, _, sha256 in data.downloads).encode()).hexdigest()[
+        :8
+    ]
     folder = cache.folder(data.cache_dir) / "downloads" / f"{Path(data.name).name}-{key}"
 
     def fill(unfinished: Path) -> None:
         for name, url, sha256 in data.downloads:
-            _download(url, unfinished / name, sha256, [name.removesuffix(".gz") for name, _, _ in data.downloads])
+            _download(
+                url,
+                unfinished / name,
+                sha256,
+                [name.removesuffix(".gz") for name, _, _ in data.downloads],
+            )
 
     cache.make_once(folder, fill, data.wait_seconds)
     return folder
@@ -141,9 +188,12 @@ def _download(url: str, path: Path, sha256: str, all_names: list[str]) -> None:
             received = hashlib.file_digest(file, "sha256").hexdigest()
         if received != sha256:
             raise ValueError(f"sha256 is {received}, data.downloads has {sha256}")
-    except (OSError, ValueError, http.client.HTTPException) as error:  # OSError includes URLError and time-outs
+    # OSError includes URLError and time-outs
+    except (OSError, ValueError, http.client.HTTPException) as error:
         if isinstance(error, OSError) and error.errno in files.FULL_DISK:
             raise
         reason = " ".join(str(getattr(error, "reason", error)).split())
         advice = f"put {', '.join(all_names)} (plain, or gzipped with .gz added) in a folder"
-        raise UserError(f"{url}: download failed ({reason}); {advice} and add --config.data.path=FOLDER") from error
+        raise UserError(
+            f"{url}: download failed ({reason}); {advice} and add --config.data.path=FOLDER"
+        ) from error

@@ -23,16 +23,20 @@ class TfdsSource:
 
     @classmethod
     def open(cls, data: Config, split: str) -> "TfdsSource":
-        """Raises UserError for an unknown dataset, language or split, and for a dataset that is not prepared."""
-        # TFDS takes a second to import, which only its users should pay. The second import registers the translation
-        # datasets, which TFDS would otherwise look for with TensorFlow.
+        """Raises UserError for an unknown dataset, language or split, and for a dataset that is not
+        prepared.
+        """
+        # TFDS takes a second to import, which only its users should pay. The second import
+        # registers the translation datasets, which TFDS would otherwise look for with TensorFlow.
         import tensorflow_datasets as tfds
         import tensorflow_datasets.translate  # noqa: F401
 
         try:
             builder = tfds.builder(data.name, data_dir=data.path or None)
         except (ValueError, TypeError, AttributeError) as error:
-            raise UserError(f"data.name={data.name}: {' '.join(str(error).split())[:200]}") from error
+            raise UserError(
+                f"data.name={data.name}: {' '.join(str(error).split())[:200]}"
+            ) from error
         output = data.path or tfds.core.constants.DATA_DIR
         file_format = builder.info.file_format
         command = f"run: python -m scripts.get_data --tfds={data.name} --output={shlex.quote(str(output))}"
@@ -54,7 +58,9 @@ class TfdsSource:
             records = builder.as_data_source(split=expression)
             len(records)
         except ValueError as error:
-            raise UserError(f"data.{split}_split={expression}: {' '.join(str(error).split())}") from error
+            raise UserError(
+                f"data.{split}_split={expression}: {' '.join(str(error).split())}"
+            ) from error
         return cls(builder.info, records, expression, languages)
 
     @property

@@ -24,7 +24,8 @@ from transformer.support.errors import UserError, first_of
 from transformer.support.special_tokens import SPECIAL, UNK
 from transformer.workdir import TOKENIZER_FILES
 
-_FORMAT = 1  # part of every key in the cache: raise it when the same inputs would give other vocabularies
+# part of every key in the cache: raise it when the same inputs would give other vocabularies
+_FORMAT = 1
 
 # What other tools leave in text, by the count of its lines.
 TRACES = {
@@ -38,7 +39,8 @@ Losses = tuple[dict[str, int], dict[str, str]]
 
 @dataclasses.dataclass(frozen=True)
 class Tokenizer:
-    """The vocabularies of both sides. A shared one is the same object, or the views of one `PieceVocabulary`.
+    """The vocabularies of both sides. A shared one is the same object, or the views of one
+    `PieceVocabulary`.
 
     `source_tag` begins each source that `encoders` encode, unless it is empty.
     """
@@ -49,8 +51,14 @@ class Tokenizer:
 
     @staticmethod
     def load(workdir: Path, config: Config) -> "Tokenizer":
-        """Reads the tokenizer saved in `workdir`. Raises UserError if it is missing, damaged or not that of its run."""
-        tokenizer = _read([workdir / name for name in model_names(config.tokenizer.shared)], source_tag(config.data))
+        """Reads the tokenizer saved in `workdir`.
+
+        Raises UserError if it is missing, damaged or not that of its run.
+        """
+        tokenizer = _read(
+            [workdir / name for name in model_names(config.tokenizer.shared)],
+            source_tag(config.data),
+        )
         check_fingerprints(workdir, {VOCABULARY: tokenizer.fingerprint})
         return tokenizer
 
@@ -65,7 +73,10 @@ class Tokenizer:
         return self.source, self.target
 
     def tagged(self, tag: str) -> "Tokenizer":
-        """Returns the tokenizer with another tag of sources. Raises UserError if the vocabulary has no such token."""
+        """Returns the tokenizer with another tag of sources.
+
+        Raises UserError if the vocabulary has no such token.
+        """
         if tag and not _has_token(self.source, tag):
             alike = self.tags_like(tag)
             known = f"; it has {first_of(alike, 20, ', ')}" if alike else ""
@@ -74,11 +85,15 @@ class Tokenizer:
 
     def tags_like(self, tag: str) -> list[str]:
         """Returns the tokens of the source that begin and end with the characters of the tag."""
-        pieces = (piece.removeprefix("\u2581") for piece in self.source.pieces[SPECIAL:] if len(piece) > 2)
+        pieces = (
+            piece.removeprefix("\u2581") for piece in self.source.pieces[SPECIAL:] if len(piece) > 2
+        )
         return [piece for piece in pieces if piece.startswith(tag[0]) and piece.endswith(tag[-1])]
 
     def find_typed_tag(self, texts: Sequence[str], first_line: int) -> str:
-        """Returns a warning of the first text that begins with a tag like `source_tag`; "" if none does."""
+        """Returns a warning of the first text that begins with a tag like `source_tag`; "" if none
+        does.
+        """
         if not (brackets := re.fullmatch(r"([\W_]+).*?([\W_]+)", self.source_tag)):
             return ""
         begin, end = map(re.escape, brackets.groups())
@@ -122,18 +137,26 @@ class Tokenizer:
 
 
 def _has_token(vocabulary: Vocabulary, word: str) -> bool:
-    """Tells whether a text with the word has a token for it. Some vocabularies have pieces that no text has."""
+    """Tells whether a text with the word has a token for it.
+
+    Some vocabularies have pieces that no text has.
+    """
     (encoded,) = vocabulary.encode([f"{word} x"])
     return word in {vocabulary.pieces[token].removeprefix("\u2581") for token in encoded}
 
 
 def model_names(is_shared: bool) -> tuple[str, ...]:
-    """Returns the names of the tokenizer's files in a workdir: only one if the vocabulary is shared."""
+    """Returns the names of the tokenizer's files in a workdir: only one if the vocabulary is
+    shared.
+    """
     return TOKENIZER_FILES[:1] if is_shared else TOKENIZER_FILES
 
 
 def prepare(config: Config, workdir: Path) -> Tokenizer:
-    """Returns the tokenizer in `workdir`, made if missing. Raises UserError if its model file or text is unusable."""
+    """Returns the tokenizer in `workdir`, made if missing.
+
+    Raises UserError if its model file or text is unusable.
+    """
     if not all((workdir / name).exists() for name in model_names(config.tokenizer.shared)):
         make = read_model_files if config.tokenizer.model_file else _load_or_train
         make(config).save(workdir)
@@ -163,12 +186,16 @@ def _read(paths: Sequence[Path], tag: str) -> Tokenizer:
     try:
         vocabularies = [vocabulary.load(path.read_bytes(), str(path)) for path in paths]
     except OSError as error:
-        raise UserError(f"{error.filename}: {error.strerror}; name or restore the tokenizer's model") from error
+        raise UserError(
+            f"{error.filename}: {error.strerror}; name or restore the tokenizer's model"
+        ) from error
     return Tokenizer(vocabularies[0], _target_view(vocabularies[-1]), tag)
 
 
 def _target_view(vocabulary: Vocabulary) -> Vocabulary:
-    """Returns the vocabulary for the target side, whose text a `PieceVocabulary` may segment by another model."""
+    """Returns the vocabulary for the target side, whose text a `PieceVocabulary` may segment by
+    another model.
+    """
     return vocabulary.target_view if isinstance(vocabulary, PieceVocabulary) else vocabulary
 
 
@@ -179,17 +206,27 @@ def _load_or_train(config: Config) -> Tokenizer:
     if config.data.context:
         user_symbols.append(SEPARATOR)
     options = with_changes(config.tokenizer, user_symbols=user_symbols)
-    settings = {key: value for key, value in options.items() if key not in ("model_file", "subword_sampling")}
+    settings = {
+        key: value
+        for key, value in options.items()
+        if key not in ("model_file", "subword_sampling")
+    }
     weights = source.weigh(source.sizes) if isinstance(source, MixedSource) else ()
     key = cache.key([_FORMAT, settings, source.identity, sentencepiece.__version__, *weights])
-    folder = cache.folder(config.data.cache_dir) / "tokenizers" / f"{config.data.name.replace('/', '-')}-{key}"
+    folder = (
+        cache.folder(config.data.cache_dir)
+        / "tokenizers"
+        / f"{config.data.name.replace('/', '-')}-{key}"
+    )
 
     def fill(unfinished: Path) -> None:
         began = time.perf_counter()
         tokenizer = Tokenizer(*train(options, source))
         seconds = time.perf_counter() - began
         sizes = " and ".join(f"{size:,}" for size in sorted(set(tokenizer.vocab_sizes)))
-        logging.info("Tokenizer: %s %s tokens, made in %.1f s.", sizes, config.tokenizer.kind, seconds)
+        logging.info(
+            "Tokenizer: %s %s tokens, made in %.1f s.", sizes, config.tokenizer.kind, seconds
+        )
         tokenizer.save(unfinished)
 
     cache.make_once(folder, fill, config.data.wait_seconds)
@@ -199,15 +236,18 @@ def _load_or_train(config: Config) -> Tokenizer:
 def losses_of_pairs(tokenizer: Tokenizer, pairs: Iterable[tuple[str, str]]) -> list[Losses]:
     """Returns `count_losses` of sources and targets."""
     sides = zip(tokenizer.sides, zip(*pairs, strict=True), strict=True)
-    return [count_losses(vocabulary, [text.strip() for text in texts]) for vocabulary, texts in sides]
+    return [
+        count_losses(vocabulary, [text.strip() for text in texts]) for vocabulary, texts in sides
+    ]
 
 
 def count_losses(vocabulary: Vocabulary, texts: Sequence[str]) -> Losses:
     """Counts characters and lines that decoding does not restore, without regard to spaces.
 
-    The counts are of `characters`, of those `unknown`, of `lines`, and of the lines without unknown characters that
-    `changed`. The examples are the first lines with an `unknown` character and that `changed`. Lines
-    with one of `TRACES` are counted too; the example is the text around the first one.
+    The counts are of `characters`, of those `unknown`, of `lines`, and of the lines without unknown
+    characters that `changed`. The examples are the first lines with an `unknown` character and that
+    `changed`. Lines with one of `TRACES` are counted too; the example is the text around the first
+    one.
     """
     counts = Counter(lines=len(texts))
     examples = {}

@@ -1,4 +1,7 @@
-"""The vocabulary of one language. In every kind, tokens 0 to 3 are special; of these `encode` returns only UNK."""
+"""The vocabulary of one language.
+
+In every kind, tokens 0 to 3 are special; of these `encode` returns only UNK.
+"""
 
 import functools
 import itertools
@@ -17,7 +20,11 @@ from transformer.data.tokenizers.subword_sampling import BpeDropout, UnigramSamp
 from transformer.support.errors import MALFORMED, UserError
 from transformer.support.special_tokens import BOS, EOS, PAD, SPECIAL, SPECIAL_PIECES, UNK
 
-_SPECIAL_TYPES = (ModelProto.SentencePiece.CONTROL, ModelProto.SentencePiece.UNKNOWN, ModelProto.SentencePiece.UNUSED)
+_SPECIAL_TYPES = (
+    ModelProto.SentencePiece.CONTROL,
+    ModelProto.SentencePiece.UNKNOWN,
+    ModelProto.SentencePiece.UNUSED,
+)
 _INVISIBLE = (PAD, BOS, EOS)  # decoding skips these
 _WORDS = re.compile("\u2581?[^\u2581]+|\u2581")  # in normalized text
 _UNKNOWN = "\uffff"  # no character of any text, so no piece has it
@@ -27,15 +34,23 @@ sentencepiece.set_min_log_level(QUIET)
 
 
 class SentencePieceVocabulary:
-    """A SentencePiece model, whose ids (`model_ids`; -1: none) are renumbered so that the special tokens come first."""
+    """A SentencePiece model, whose ids (`model_ids`; -1: none) are renumbered so that the special
+    tokens come first.
+    """
 
     def __init__(self, model: bytes) -> None:
         self._processor = sentencepiece.SentencePieceProcessor()
         self._processor.load_from_serialized_proto(model)
         self._proto = ModelProto.FromString(self.serialized)
-        ordinary = [model_id for model_id, piece in enumerate(self._proto.pieces) if piece.type not in _SPECIAL_TYPES]
+        ordinary = [
+            model_id
+            for model_id, piece in enumerate(self._proto.pieces)
+            if piece.type not in _SPECIAL_TYPES
+        ]
         self.model_ids = [-1, self._processor.unk_id(), -1, -1, *ordinary]
-        self._tokens = {model_id: token for token, model_id in enumerate(self.model_ids) if model_id >= 0}
+        self._tokens = {
+            model_id: token for token, model_id in enumerate(self.model_ids) if model_id >= 0
+        }
         self._token_of_piece = {piece: token for token, piece in enumerate(self.pieces)}
         self._sampler = functools.cache(self._sampler)
 
@@ -60,9 +75,13 @@ class SentencePieceVocabulary:
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the tokens of each text in its best segmentation."""
         # SentencePiece starts a thread for a list, which takes five times as long as a text.
-        return [[self._tokens[model_id] for model_id in self._processor.encode(text)] for text in texts]
+        return [
+            [self._tokens[model_id] for model_id in self._processor.encode(text)] for text in texts
+        ]
 
-    def sample(self, sequences: Iterable[Sequence[int]], seeds: Iterable[int], rate: float) -> list[list[int]]:
+    def sample(
+        self, sequences: Iterable[Sequence[int]], seeds: Iterable[int], rate: float
+    ) -> list[list[int]]:
         """Segments the text of each sequence of tokens again, by BPE-dropout or unigram sampling.
 
         The result is a pure function of (sequence, seed, rate).
@@ -78,7 +97,11 @@ class SentencePieceVocabulary:
                     pieces += map(symbols.get, run)
                     continue
                 text = b"".join([self._normalized[token] for token in run]).decode()
-                pieces += (piece for word in _WORDS.findall(text) for piece in sampler.segment(word, generator))
+                pieces += (
+                    piece
+                    for word in _WORDS.findall(text)
+                    for piece in sampler.segment(word, generator)
+                )
             samples.append(self._tokens_of(pieces))
         return samples
 
@@ -86,30 +109,46 @@ class SentencePieceVocabulary:
     def _user_symbols(self) -> dict[int, str]:
         """The pieces, by token, that SentencePiece never splits or merges."""
         pieces = enumerate(self._proto.pieces)
-        return {self._tokens[id_]: piece.piece for id_, piece in pieces if piece.type == piece.USER_DEFINED}
+        return {
+            self._tokens[id_]: piece.piece
+            for id_, piece in pieces
+            if piece.type == piece.USER_DEFINED
+        }
 
     @functools.cached_property
     def _normalized(self) -> list[bytes]:
-        """The part of a normalized text for which each token stands: with byte fallback, a part of a character."""
+        """The part of a normalized text for which each token stands: with byte fallback, a part of
+        a character.
+        """
         is_byte = self._processor.is_byte
         named = zip(self.model_ids[SPECIAL:], self.pieces[SPECIAL:], strict=True)
-        ordinary = [bytes.fromhex(piece[3:5]) if is_byte(model_id) else piece.encode() for model_id, piece in named]
+        ordinary = [
+            bytes.fromhex(piece[3:5]) if is_byte(model_id) else piece.encode()
+            for model_id, piece in named
+        ]
         return [b"", _UNKNOWN.encode(), b"", b"", *ordinary]
 
     def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         """Returns the text of each sequence, without PAD, BOS and EOS."""
         return [
-            self._processor.decode([self.model_ids[token] for token in tokens if token not in _INVISIBLE])
+            self._processor.decode(
+                [self.model_ids[token] for token in tokens if token not in _INVISIBLE]
+            )
             for tokens in sequences
         ]
 
     def _sampler(self, rate: float) -> BpeDropout | UnigramSampler:
-        scores = {piece.piece: piece.score for piece in self._proto.pieces if piece.type == piece.NORMAL}
+        scores = {
+            piece.piece: piece.score for piece in self._proto.pieces if piece.type == piece.NORMAL
+        }
         is_bpe = self._proto.trainer_spec.model_type == TrainerSpec.BPE
         return BpeDropout(scores, rate) if is_bpe else UnigramSampler(scores, rate)
 
     def _tokens_of(self, pieces: Iterable[str]) -> list[int]:
-        """Encodes pieces. As in SentencePiece, consecutive unknown ones become one UNK, or bytes with byte fallback."""
+        """Encodes pieces.
+
+        As in SentencePiece, consecutive unknown ones become one UNK, or bytes with byte fallback.
+        """
         tokens: list[int] = []
         for piece in pieces:
             token = self._token_of_piece.get(piece, UNK)
@@ -141,11 +180,16 @@ class IdsVocabulary:
         return [[self._token(number) for number in text.split()] for text in texts]
 
     def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
-        return [" ".join(self.pieces[token] for token in tokens if token not in _INVISIBLE) for tokens in sequences]
+        return [
+            " ".join(self.pieces[token] for token in tokens if token not in _INVISIBLE)
+            for tokens in sequences
+        ]
 
     def _token(self, number: str) -> int:
         if not is_natural_number(number):
-            raise UserError(f"'{number:.40}': tokenizer.kind=ids reads space-separated non-negative integers")
+            raise UserError(
+                f"'{number:.40}': tokenizer.kind=ids reads space-separated non-negative integers"
+            )
         token = int(number) + SPECIAL
         return token if token < self.size else UNK
 
@@ -167,7 +211,11 @@ class TaggedVocabulary:
         return self.vocabulary.encode(self.tagged(texts))
 
     def tagged(self, texts: Sequence[str]) -> Sequence[str]:
-        return [f"{self.tag} {text}" if _is_visible(text) else text for text in texts] if self.tag else texts
+        return (
+            [f"{self.tag} {text}" if _is_visible(text) else text for text in texts]
+            if self.tag
+            else texts
+        )
 
 
 def _is_visible(text: str) -> bool:
@@ -175,7 +223,10 @@ def _is_visible(text: str) -> bool:
 
 
 def load(serialized: bytes, where: str) -> Vocabulary:
-    """Reads the content of a vocabulary's file. Raises UserError, with the file's name `where`, if it is damaged."""
+    """Reads the content of a vocabulary's file.
+
+    Raises UserError, with the file's name `where`, if it is damaged.
+    """
     try:
         if not serialized.startswith(b"{"):
             return SentencePieceVocabulary(serialized)

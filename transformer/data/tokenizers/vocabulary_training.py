@@ -12,7 +12,12 @@ from transformer.config.types import Config
 from transformer.data.sources import Source
 from transformer.data.sources.mixture import MixedSource
 from transformer.data.sources.source import decoded, select_pairs
-from transformer.data.tokenizers.vocabulary import QUIET, IdsVocabulary, SentencePieceVocabulary, Vocabulary
+from transformer.data.tokenizers.vocabulary import (
+    QUIET,
+    IdsVocabulary,
+    SentencePieceVocabulary,
+    Vocabulary,
+)
 from transformer.support.errors import UserError
 from transformer.support.special_tokens import BOS, EOS, PAD, SPECIAL, UNK
 
@@ -23,14 +28,19 @@ _THREADS = 16  # fixed, since the pieces of unigram may depend on the order of i
 
 
 def train(options: Config, source: Source) -> tuple[Vocabulary, Vocabulary]:
-    """Makes the vocabularies of both sides by `config.tokenizer`. Raises UserError if the text does not allow them."""
+    """Makes the vocabularies of both sides by `config.tokenizer`.
+
+    Raises UserError if the text does not allow them.
+    """
     groups = ((0, 1),) if options.shared else ((0,), (1,))
     vocabularies = [TOKENIZERS[options.kind](options, source, sides) for sides in groups]
     return vocabularies[0], vocabularies[-1]
 
 
 def training_pairs(source: Source, limit: int) -> Iterator[tuple[str, str]]:
-    """Returns about `limit` pairs at most; those of a mixture as often as an epoch reads them, in proportion."""
+    """Returns about `limit` pairs at most; those of a mixture as often as an epoch reads them, in
+    proportion.
+    """
     if not isinstance(source, MixedSource):
         return select_pairs(source, limit)
     counts = source.sizes
@@ -49,7 +59,9 @@ def _parts(text: str) -> list[str]:
     return _PARTS.findall(text) if is_long else [text]
 
 
-def _train_sentencepiece(options: Config, source: Source, sides: Sequence[int]) -> SentencePieceVocabulary:
+def _train_sentencepiece(
+    options: Config, source: Source, sides: Sequence[int]
+) -> SentencePieceVocabulary:
     pairs = training_pairs(source, options.sample_size)
     texts = (part for pair in pairs for side in sides if pair[side] for part in _parts(pair[side]))
     model = io.BytesIO()
@@ -80,7 +92,8 @@ def _explain(options: Config, source: Source, message: str) -> str:
     received = f"tokenizer.vocab_size={options.vocab_size}"
     total = min(len(source), options.sample_size)
     if 2 * sum(1 for _ in select_pairs(source, options.sample_size)) < total:
-        list(decoded(source))  # raises UserError, with the encoding, at the first line that is not UTF-8
+        # raises UserError, with the encoding, at the first line that is not UTF-8
+        list(decoded(source))
     if largest := re.search(r"set it to a value <= (\d+)", message):
         return f"{received}: the training text allows at most {largest[1]} {options.kind} pieces; lower it"
     if needed := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
@@ -101,7 +114,10 @@ def _explain(options: Config, source: Source, message: str) -> str:
 
 def _count_ids(options: Config, source: Source, sides: Sequence[int]) -> IdsVocabulary:
     """Makes a vocabulary just large enough for the largest integer of the whole training split."""
-    largest = max((int(token) for pair in source for side in sides for token in pair[side].split()), default=-1)
+    largest = max(
+        (int(token) for pair in source for side in sides for token in pair[side].split()),
+        default=-1,
+    )
     needed = largest + SPECIAL + 1
     if needed > options.vocab_size:
         raise UserError(
@@ -118,7 +134,8 @@ def _refuse_training(options: Config, source: Source, sides: Sequence[int]) -> N
     )
 
 
-# The kinds that `tokenizer.kind` can name, with the functions that make a vocabulary of the text on these sides.
+# The kinds that `tokenizer.kind` can name, with the functions that make a vocabulary of the text on
+# these sides.
 TOKENIZERS: dict[str, Callable[[Config, Source, Sequence[int]], Vocabulary]] = {
     **dict.fromkeys(("bpe", "unigram", "word", "char"), _train_sentencepiece),
     "ids": _count_ids,

@@ -1,4 +1,6 @@
-"""Arguments of the Python interface, columns of lines and fields of requests: texts, phrases and glossaries."""
+"""Arguments of the Python interface, columns of lines and fields of requests: texts, phrases and
+glossaries.
+"""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,30 +19,42 @@ LINE_BREAKS = str.maketrans("\r\n", "  ")
 
 
 def check_text(text: Any, name: str) -> str:
-    """Returns the text with spaces for line breaks. Raises UserError, with its name, unless it is a str in Unicode."""
+    """Returns the text with spaces for line breaks.
+
+    Raises UserError, with its name, unless it is a str in Unicode.
+    """
     if not isinstance(text, str):
         advice = "; decode it" if isinstance(text, bytes) else ""
         raise UserError(f"{name}={text!r:.60}: must be a str{advice}")
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise UserError(f"{name}: is not UTF-8, as it has half a surrogate pair at {error.start}; remove it") from None
+        raise UserError(
+            f"{name}: is not UTF-8, as it has half a surrogate pair at {error.start}; remove it"
+        ) from None
     return text.translate(LINE_BREAKS)
 
 
 def check_texts(texts: Any, name: str, kind: str = "strings") -> list[str]:
-    return [check_text(text, f"{name}[{i}]") for i, text in enumerate(check_items(texts, name, kind))]
+    return [
+        check_text(text, f"{name}[{i}]") for i, text in enumerate(check_items(texts, name, kind))
+    ]
 
 
 def check_items(items: Any, name: str, kind: str) -> list[Any]:
     if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
-        raise UserError(f"{name}={items!r:.60}: must be a list of {kind}; put a single one in brackets")
+        raise UserError(
+            f"{name}={items!r:.60}: must be a list of {kind}; put a single one in brackets"
+        )
     return list(items)
 
 
 def check_required(phrases: Any, name: str) -> list[list[str]]:
     """Returns the alternatives of each phrase of a text."""
-    phrases = [[phrase] if isinstance(phrase, str) else phrase for phrase in check_items(phrases, name, "phrases")]
+    phrases = [
+        [phrase] if isinstance(phrase, str) else phrase
+        for phrase in check_items(phrases, name, "phrases")
+    ]
     checked = [check_texts(phrase, f"{name}[{i}]") for i, phrase in enumerate(phrases)]
     if not all(checked):
         raise UserError(f"{name}={phrases!r:.60}: has a phrase without alternatives; remove it")
@@ -50,12 +64,16 @@ def check_required(phrases: Any, name: str) -> list[list[str]]:
 def check_glossary(glossary: Any) -> Glossary:
     """Returns the glossary of a dict from terms to translations, or lists of alternative ones."""
     if not isinstance(glossary, Mapping):
-        raise UserError(f"glossary={glossary!r:.60}: must be a dict from terms to their translations")
+        raise UserError(
+            f"glossary={glossary!r:.60}: must be a dict from terms to their translations"
+        )
     entries = []
     for term, translations in glossary.items():
         where = f"glossary[{term!r:.60}]"
         alternatives = [translations] if isinstance(translations, str) else translations
-        entries.append((where, check_text(term, where), check_texts(alternatives, where, "translations")))
+        entries.append(
+            (where, check_text(term, where), check_texts(alternatives, where, "translations"))
+        )
     return Glossary(entries)
 
 
@@ -68,22 +86,33 @@ CHECKS = {
 
 
 def check_controls(
-    texts: Sequence[str], columns: Mapping[str, Any], glossary: Glossary | None = None, first_line: int = 1
+    texts: Sequence[str],
+    columns: Mapping[str, Any],
+    glossary: Glossary | None = None,
+    first_line: int = 1,
 ) -> list[Control]:
-    """Returns the control of each text. Columns, by the names of `CHECKS`, are None or have an item for each text."""
+    """Returns the control of each text.
+
+    Columns, by the names of `CHECKS`, are None or have an item for each text.
+    """
     rows = [{} for _ in texts]
     for name, items in columns.items():
         if items is None:
             continue
         items = check_items(items, name, "one item a text")
         if len(items) != len(rows):
-            raise UserError(f"{name}: has {len(items)} items, must have {len(rows)}, one for each text")
+            raise UserError(
+                f"{name}: has {len(items)} items, must have {len(rows)}, one for each text"
+            )
         for i, item in enumerate(items):
             rows[i][name] = CHECKS[name](item, f"line {first_line + i}: {name}")
     controls = [Control(**row) for row in rows]
     if glossary:
         known = zip(controls, texts, strict=True)
-        controls = [control._replace(required=glossary.required(text, control.required)) for control, text in known]
+        controls = [
+            control._replace(required=glossary.required(text, control.required))
+            for control, text in known
+        ]
     return controls
 
 
@@ -92,8 +121,9 @@ def read_columns(
 ) -> tuple[list[str], list[Control], dict[int, UserError]]:
     """Returns the sources of lines, their controls, and the errors of controls by line number.
 
-    The columns after the source have these names. A missing one is empty. Columns of phrases are JSON,
-    as the arguments of `Model.translate`. A line whose columns are not has an error and no control.
+    The columns after the source have these names. A missing one is empty. Columns of phrases are
+    JSON, as the arguments of `Model.translate`. A line whose columns are not has an error and no
+    control.
     """
     texts = []
     controls = []
@@ -102,7 +132,9 @@ def read_columns(
         text, *cells = [*line.split("\t", len(names)), *[""] * len(names)]
         texts.append(text)
         try:
-            columns = {name: [_parse(cell, name, number)] for name, cell in zip(names, cells, strict=False)}
+            columns = {
+                name: [_parse(cell, name, number)] for name, cell in zip(names, cells, strict=False)
+            }
             controls += check_controls([text], columns, glossary, number)
         except UserError as error:
             errors[number] = error
@@ -121,8 +153,9 @@ def translate_lines(
 ) -> list[list[Translation]]:
     """Returns the translations of lines, those of an empty text for lines with an error.
 
-    The errors, by line number, are those of `read_columns`, and of lines that cannot be encoded or whose
-    control no output can obey. Logs a warning of each. Raises UserError for an error of all lines.
+    The errors, by line number, are those of `read_columns`, and of lines that cannot be encoded or
+    whose control no output can obey. Logs a warning of each. Raises UserError for an error of all
+    lines.
     """
     texts, controls = list(texts), list(controls)
     for line in errors:
@@ -135,13 +168,17 @@ def translate_lines(
         found = {}
         for line, (text, control) in enumerate(zip(texts, controls, strict=True), start=first_line):
             try:
-                tokens = encode(decoder.tokenizer.encoders[0], f"line {line}", text)[: decoder.config.max_source_length]
+                tokens = encode(decoder.tokenizer.encoders[0], f"line {line}", text)[
+                    : decoder.config.max_source_length
+                ]
                 decoder.control.encode([control], [tokens], line)
             except UserError as error:
                 found[line] = error
         if not found:
             raise
-        return translate_lines(decoder, parameters, n_best, texts, controls, errors | found, first_line)
+        return translate_lines(
+            decoder, parameters, n_best, texts, controls, errors | found, first_line
+        )
     for line in sorted(errors):
         logging.warning("Not translated: %s.", errors[line])
     return translations

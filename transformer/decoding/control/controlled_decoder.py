@@ -1,4 +1,6 @@
-"""Translation of texts whose outputs obey constraints: those of `config.decoding`, and those of each source."""
+"""Translation of texts whose outputs obey constraints: those of `config.decoding`, and those of
+each source.
+"""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -18,10 +20,12 @@ from transformer.decoding.translation import EMPTY, Translation, different_texts
 
 
 class ControlledDecoder(TextDecoder):
-    """A decoder whose searches obey the constraints of `config.decoding` and the controls of a call.
+    """A decoder whose searches obey the constraints of `config.decoding` and the controls of a
+    call.
 
-    A beam search with required phrases has two parts: a source is searched with its phrases only if an output of the
-    search without them lacks one. So an output that has them without being forced to is never lost.
+    A beam search with required phrases has two parts: a source is searched with its phrases only if
+    an output of the search without them lacks one. So an output that has them without being forced
+    to is never lost.
     """
 
     def __post_init__(self) -> None:
@@ -39,7 +43,8 @@ class ControlledDecoder(TextDecoder):
     ) -> list[list[Translation]]:
         """Returns the translations of each text, as `TextDecoder.translate` does.
 
-        `controls` are empty or have one for each text. Raises UserError also if `OutputControl.encode` does.
+        `controls` are empty or have one for each text. Raises UserError also if
+        `OutputControl.encode` does.
         """
         if not any(map(any, controls)):
             return super().translate(parameters, texts, n_best, first_line, report)
@@ -59,7 +64,9 @@ class ControlledDecoder(TextDecoder):
         limited = [Control()] * len(sources)
         obeying = []
         for i, (control, outputs) in enumerate(zip(controls, translations, strict=True)):
-            obeying.append([output for output in outputs if not self.control.lacks(output, control.required)])
+            obeying.append(
+                [output for output in outputs if not self.control.lacks(output, control.required)]
+            )
             if sources[i] and len(obeying[i]) < len(outputs):
                 pending[i] = sources[i]
                 limited[i] = self.control.with_limit(control, outputs[0])
@@ -75,7 +82,10 @@ class ControlledDecoder(TextDecoder):
     def arrays_of(
         self, sources: list[list[int]], first_line: int, controls: Sequence[Control] = ()
     ) -> Callable[[DecodingBatch], tuple]:
-        """Returns the function from a batch to the arrays of `search`. Raises UserError as `OutputControl.encode`."""
+        """Returns the function from a batch to the arrays of `search`.
+
+        Raises UserError as `OutputControl.encode`.
+        """
         plain = super().arrays_of(sources, first_line)
         constraints = self.control.encode(controls, sources, first_line)
 
@@ -86,8 +96,12 @@ class ControlledDecoder(TextDecoder):
 
         return arrays
 
-    def search(self, models: Models, *arrays: Any, method: Callable[..., Any], **options: Any) -> Any:
-        """Returns the result of `method` for sentences that obey the constraints, which are the last of the arrays."""
+    def search(
+        self, models: Models, *arrays: Any, method: Callable[..., Any], **options: Any
+    ) -> Any:
+        """Returns the result of `method` for sentences that obey the constraints, which are the
+        last of the arrays.
+        """
         *arrays, constraints = arrays
 
         def search(models, sentences, config, n_best):
@@ -96,12 +110,18 @@ class ControlledDecoder(TextDecoder):
                 shorter = constraints["limit"][:, 0]
                 limits = jnp.where(shorter > 0, jnp.minimum(limits, shorter), limits)
             values = self.control.values_with(constraints)
-            sentences = sentences._replace(limits=limits, adjust=functools.partial(constrain, values, limits))
+            sentences = sentences._replace(
+                limits=limits, adjust=functools.partial(constrain, values, limits)
+            )
             found = method
             if "required" in values:
-                with_phrases = functools.partial(search_with_phrases, values["required"], values["spelling"]["edges"])
+                with_phrases = functools.partial(
+                    search_with_phrases, values["required"], values["spelling"]["edges"]
+                )
                 with_coverage = functools.partial(search_with_coverage, search=with_phrases)
-                found = {beam_search: with_phrases, search_with_coverage: with_coverage}.get(method, method)
+                found = {beam_search: with_phrases, search_with_coverage: with_coverage}.get(
+                    method, method
+                )
             return found(models, sentences, config, n_best)
 
         return super().search(models, *arrays, method=search, **options)

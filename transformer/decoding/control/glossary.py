@@ -12,11 +12,12 @@ from transformer.support.errors import UserError
 class Glossary:
     """Terms and their translations.
 
-    A source has a term where its words follow each other in the same case, from the boundary of a word to another one.
-    The longest terms are found first, and no word belongs to two.
+    A source has a term where its words follow each other in the same case, from the boundary of a
+    word to another one. The longest terms are found first, and no word belongs to two.
 
-    entries: for each term its name in errors, the term, and its translations, one of which suffices. Raises UserError
-      if a text is empty, or a term has other translations in an earlier entry.
+    entries: for each term its name in errors, the term, and its translations, one of which
+      suffices. Raises UserError if a text is empty, or a term has other translations in an earlier
+      entry.
     """
 
     def __init__(self, entries: Iterable[tuple[str, str, Sequence[str]]]) -> None:
@@ -24,7 +25,9 @@ class Glossary:
         for name, term, translations in entries:
             term, translations = _normalize(term), list(translations)
             if not (term and translations and all(map(str.strip, translations))):
-                raise UserError(f"{name}: must be a term with its translation, both with characters other than spaces")
+                raise UserError(
+                    f"{name}: must be a term with its translation, both with characters other than spaces"
+                )
             if (earlier := terms.setdefault(term, translations)) != translations:
                 raise UserError(
                     f"{name}: {term!r:.60} has other translations already, {', '.join(earlier)!r:.60}; list all "
@@ -34,9 +37,13 @@ class Glossary:
 
     @classmethod
     def read(cls, name: str) -> "Glossary":
-        """Reads a file with a term, a tab and its translation a line; further tabs precede alternatives."""
+        """Reads a file with a term, a tab and its translation a line; further tabs precede
+        alternatives.
+        """
         lines = enumerate(read_text_file(Path(name)), start=1)
-        columns = [(f"{name}: line {number}", line.split("\t")) for number, line in lines if line.strip()]
+        columns = [
+            (f"{name}: line {number}", line.split("\t")) for number, line in lines if line.strip()
+        ]
         return cls((where, term, translations) for where, (term, *translations) in columns)
 
     def required(self, source: str, phrases: Sequence[list[str]]) -> list[list[str]]:
@@ -46,7 +53,8 @@ class Glossary:
             start = 0
             while (start := find_words(text, term, start)) >= 0:
                 phrases += [] if translations in phrases else [translations]
-                text = f"{text[:start]}\n{text[start + len(term) :]}"  # no later term has these words
+                # no later term has these words
+                text = f"{text[:start]}\n{text[start + len(term) :]}"
         return phrases
 
 

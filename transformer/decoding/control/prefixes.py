@@ -1,7 +1,8 @@
 """Prefixes that end within a word: the last word may be spelled by any tokens, and continue.
 
-A search that forced the best segmentation of "Mon" would rule out the token "Montag". So only the tokens before the
-last word are forced. The characters of the last word, its fragment, are matched instead.
+A search that forced the best segmentation of "Mon" would rule out the token "Montag". So only the
+tokens before the last word are forced. The characters of the last word, its fragment, are matched
+instead.
 """
 
 import bisect
@@ -13,7 +14,8 @@ MAX_FRAGMENT = 32  # characters; in scripts without spaces a fragment begins wit
 
 
 def split_fragment(tokens: Sequence[int], spelling: Spelling) -> tuple[list[int], str]:
-    """Returns the tokens before the last word of a prefix, and the characters of that word, the space included.
+    """Returns the tokens before the last word of a prefix, and the characters of that word, the
+    space included.
 
     A vocabulary whose tokens are all whole words, such as integers, has no fragments.
     """
@@ -30,11 +32,12 @@ def split_fragment(tokens: Sequence[int], spelling: Spelling) -> tuple[list[int]
 
 
 def fragment_states(num_forced: int, fragment: str, spelling: Spelling) -> list[list[int]]:
-    """Returns the states of `match_fragment`: state i has the tokens that may follow the first i characters.
+    """Returns the states of `match_fragment`: state i has the tokens that may follow the first i
+    characters.
 
-    A state is [num_forced, first, end + 1, *tokens]. Tokens with ranks from `first` to before `end` in `Spelling.ranks`
-    begin with the rest of the fragment. Each of `tokens` is a beginning of the rest, after which tokens can spell
-    what remains.
+    A state is [num_forced, first, end + 1, *tokens]. Tokens with ranks from `first` to before `end`
+    in `Spelling.ranks` begin with the rest of the fragment. Each of `tokens` is a beginning of the
+    rest, after which tokens can spell what remains.
     """
     can_finish = [False] * len(fragment) + [True]
     states = []
