@@ -2,7 +2,8 @@
 # make test         the fast tests
 # make slow         all tests, including training runs of minutes, with XLA's optimizations on and more examples
 # make hostile      broken and hostile input: thousands of new random examples
-# make lint         ruff
+# make lint         ruff, and mypy on transformer/
+# make docs         the documentation as a site with search, in site/
 # make mtdata       the environment of scripts.get_data's --recipe and --train, .venv-mtdata
 # make bench        the environment of scripts.benchmark's --peers, .venv-bench
 # make interop      the environment of other toolkits for scripts.import_model and scripts.export, .venv-interop
@@ -19,7 +20,7 @@ REQUIRE_EXACT := import json, sys; text = sys.stdin.read(); print(text, end="");
 # A test that takes five minutes counts as hanging: it fails, with the stacks of its threads, and the run ends.
 END_HANGING := --max-worker-restart=0 -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
 
-.PHONY: quickstart test slow hostile lint mtdata bench interop
+.PHONY: quickstart test slow hostile lint docs mtdata bench interop
 
 quickstart: $(VENV)/installed
 	$(RUN) -m transformer.train --config=configs/quickstart.py --workdir=runs/quickstart
@@ -40,26 +41,30 @@ hostile: $(VENV)/installed-dev
 lint: $(VENV)/installed-dev
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+
+docs: $(VENV)/installed-dev
+	$(RUN) -m sphinx --fail-on-warning --keep-going --quiet docs site
 
 mtdata: .venv-mtdata/installed
 
-.venv-mtdata/installed: requirements-data.txt
+.venv-mtdata/installed: requirements/mtdata.txt
 	$(PYTHON) -m venv .venv-mtdata
-	.venv-mtdata/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-data.txt
+	.venv-mtdata/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/mtdata.txt
 	@touch $@
 
 bench: .venv-bench/installed
 
-.venv-bench/installed: requirements-bench.txt
+.venv-bench/installed: requirements/bench.txt
 	$(PYTHON) -m venv .venv-bench
-	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-bench.txt
+	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/bench.txt
 	@touch $@
 
 interop: .venv-interop/installed
 
-.venv-interop/installed: requirements-interop.txt
+.venv-interop/installed: requirements/toolkits.txt
 	$(PYTHON) -m venv .venv-interop
-	.venv-interop/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-interop.txt
+	.venv-interop/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/toolkits.txt
 	@touch $@
 
 $(VENV)/installed: requirements.txt
@@ -69,6 +74,6 @@ $(VENV)/installed: requirements.txt
 	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	@touch $@
 
-$(VENV)/installed-dev: $(VENV)/installed requirements-dev.txt
-	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+$(VENV)/installed-dev: $(VENV)/installed requirements/*.txt
+	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt
 	@touch $@

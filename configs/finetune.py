@@ -7,7 +7,7 @@ Command:   python -m transformer.train --config=configs/multi30k.py --workdir=ru
            python -m transformer.train --config=configs/finetune.py --workdir=runs/finetune
 Data:      generated (transformer/data/sources/synthetic.py).
 Hardware:  200 steps after those of the first run; 14 minutes on two busy CPU cores.
-Expect:    BLEU 60 on the sentences and 1 on the captions (docs/experiments.md).
+Expect:    BLEU 60 on the sentences and 1 on the captions (docs/training.md).
 """
 
 import ml_collections

@@ -1,7 +1,7 @@
 """English-German translation trained on a tenth of Multi30k, the baseline for a pre-trained
 encoder.
 
-docs/experiments.md compares this config with and without the encoder of configs/pretrain.py.
+docs/training.md compares this config with and without the encoder of configs/pretrain.py.
 Command:   python -m transformer.train --config=configs/low_resource.py --workdir=runs/low-resource
 Hardware:  a quarter of an hour on one CPU core.
 Expect:    18.5 +- 0.4 BLEU on test2016 (three seeds).

@@ -1,7 +1,7 @@
 """Pre-training of the encoder of configs/multi30k.py as a masked language model of English
 captions.
 
-A translation model then starts from its parameters; docs/experiments.md compares it with random
+A translation model then starts from its parameters; docs/training.md compares it with random
 initialization.
 Command:   python -m transformer.train --config=configs/pretrain.py --workdir=runs/pretrain
            python -m transformer.train --config=configs/low_resource.py --workdir=runs/warm

@@ -132,7 +132,7 @@ def test_what_was_learned_is_translated(quick):
 
 @pytest.mark.slow
 def test_the_documented_fine_tuning_in_small(quick, tmp_path, capsys):
-    page = (REPOSITORY / "docs" / "experiments.md").read_text()
+    page = (REPOSITORY / "docs" / "training.md").read_text()
     section = page.partition("\n## Fine-tune\n")[2].partition("\n## ")[0]
     lines = (
         section.replace("runs/multi30k", str(quick))

@@ -5,7 +5,7 @@ python -m transformer.evaluate --workdir=DIR [--split=test] [--data=WORKDIR] [--
     [--source=FILE --reference=FILE ...] [--output=FOLDER] [--source_language=CODE]
     [--target_language=CODE] [--decoding.KEY=VALUE ...]
 
-Prints the result as one JSON object, whose keys docs/experiments.md explains, and logs the scores
+Prints the result as one JSON object, whose keys docs/decoding.md explains, and logs the scores
 in words. The result, the sources, the references and the hypotheses are written to the workdir's
 folder `evaluations`, or to --output=FOLDER. A language model has no hypotheses: its result is the
 perplexity.

@@ -8,11 +8,11 @@ python -m transformer.translate --workdir=DIR [--checkpoint=best|last|STEP] [--a
 text: a line of output for each line of input. With --n_best=N above 1: N lines of NUMBER, SCORE and
     TEXT, separated by tabs, best first; score and text are empty where the search found fewer
     texts.
-jsonl: a JSON object a line with the source and its translations, whose keys docs/experiments.md
+jsonl: a JSON object a line with the source and its translations, whose keys docs/decoding.md
     explains.
 
 A COLUMN of the lines (prefix, required, banned) and a glossary control the output: see
-docs/experiments.md. A line that cannot be translated is reported; its output is that of an empty
+docs/control.md. A line that cannot be translated is reported; its output is that of an empty
 line, and the exit code is 0.
 
 Another program can write a line and wait for its translation. --decoding.batch_tokens=1 makes

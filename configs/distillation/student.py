@@ -6,7 +6,7 @@ Hardware:  two runs of configs/multi30k.py, and four of smaller models. The repo
            so nothing else may run on the machine while the last stages measure them;
            --decoding.dtype=int8 needs a CPU with VNNI or AMX.
 Expect:    41.2 BLEU of the widest student at 2.7 times the speed of a teacher that has 42.9,
-           lower-cased and tokenized, on the validation split (docs/experiments.md).
+           lower-cased and tokenized, on the validation split (docs/distillation.md).
 
 The students learn only what the ensemble of both teachers writes, without real pairs, and are
 decoded greedily: in floating point and in int8, over the whole vocabulary and with a lexical

@@ -1,6 +1,6 @@
 """Random initialization against a pre-trained encoder, three seeds each.
 
-The encoder is that of runs/pretrain; docs/experiments.md has the commands that make it.
+The encoder is that of runs/pretrain; docs/training.md has the commands that make it.
 Command:   python -m scripts.sweep --config=configs/low_resource.py
                --sweep=configs/sweeps/pretrained.py --workdir=runs/pretrained
 """
