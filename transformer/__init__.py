@@ -17,7 +17,8 @@ from transformer.support.errors import UserError
 if TYPE_CHECKING:
     from transformer.api import Model
 
-__all__ = ["UserError", "load"]
+__all__ = ["UserError", "__version__", "load"]
+__version__ = "0.2.0"
 
 
 def load(
