@@ -22,6 +22,7 @@ from transformer.config.keys import declared_keys, nearest
 from transformer.config.loading import parse_overrides
 from transformer.support import files, logs, runtime
 from transformer.support.errors import UserError, is_out_of_memory
+from transformer.support.extras import installation_advice
 
 LANGUAGES = ("source_language", "target_language")
 FOLDERS = ("--workdir", "--output")
@@ -223,6 +224,8 @@ def _advice(error: BaseException | None, overrides: str | None) -> str | None:
     not from the code.
     """
     while error is not None:
+        if isinstance(error, ModuleNotFoundError):
+            return installation_advice(error)
         number = error.errno if isinstance(error, OSError) else None
         if number in files.FULL_DISK or "No space left on device" in str(error):
             return f"{DISK_IS_FULL} ({str(error).splitlines()[0]}); make room and run the same command again"
