@@ -9,6 +9,7 @@
 # make interop      the environment of other toolkits for scripts.import_model and scripts.export, .venv-interop
 #
 # PYTHON=python3.12 names the Python that makes an environment, which then keeps it; VENV=.venv-3.12 names its folder.
+# make test TESTS="tests/model tests/training" runs some tests only.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -30,7 +31,7 @@ quickstart: $(VENV)/installed
 		| $(RUN) -m transformer.translate --workdir=runs/quickstart
 
 test: $(VENV)/installed-dev
-	$(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(END_HANGING)
+	$(RUN) -m pytest $(TESTS) -n 2 --dist loadfile --no-loadscope-reorder $(END_HANGING)
 
 slow: $(VENV)/installed-dev
 	$(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m ''
