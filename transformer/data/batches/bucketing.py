@@ -1,91 +1,97 @@
-"""The bucket plan: "sentence pairs were batched together by approximate sequence length" (section
-5.1).
+"""The bucket plan: "sentence pairs were batched together by approximate sequence length" (5.1).
 
-Every shape is compiled once, so there are few. The buckets form a chain: each is at least as long
-as the one below it on both sides, so that pairs which fill no batch of theirs fit every bucket
-above.
+Each shape is compiled once, so a run has few shapes. The buckets form a chain: each bucket is at
+least as long as the one before it, on both sides. Pairs that do not fill a batch of their bucket
+therefore fit every later bucket.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Int, UInt16
 
 from transformer.config.types import Config
-from transformer.data.batches.epoch_plan import Bucket, BucketStats, EpochPlan
+from transformer.data.batches.epoch_plan import Bucket, BucketStats, EpochPlan, Lengths
 
 CANDIDATES = 128  # sizes from which the buckets are chosen
 BUCKET_COST = 0.05  # of a full batch: keeps a small corpus from being split into many small batches
 
+Sizes = Int[np.ndarray, "C 2"]  # source and target lengths of a chain
 
-def choose_shapes(lengths: Int[np.ndarray, "N 2"], batch: Config) -> tuple[Bucket, ...]:
-    """Returns the chain of at most `batch.max_buckets` shapes that pads an epoch least.
 
-    Its lengths are multiples of `batch.length_multiple`. A bucket has as many rows as
-    `batch.tokens` allows, at least `batch.row_multiple`, or fewer if its pairs fit in as many
-    batches: that leaves fewer filler rows in the last one. `lengths` count end-of-sentence.
+def choose_shapes(lengths: Lengths, batch_config: Config) -> tuple[Bucket, ...]:
+    """Returns a chain of at most `max_buckets` shapes that minimizes the padding of an epoch.
+
+    Source and target lengths are multiples of `length_multiple`, and rows of `row_multiple`. A
+    bucket has as many rows as `tokens` allows. It has fewer if its pairs then fit the same number
+    of batches, because this leaves fewer filler rows in the last batch.
     """
-    multiple = batch.row_multiple
-    sizes = _candidates(lengths, batch.length_multiple)
+    multiple = batch_config.row_multiple
+    sizes = _candidate_sizes(lengths, batch_config.length_multiple)
     counts = np.bincount(assign(lengths, sizes), minlength=len(sizes))
-    chosen = _least_padded_chain(sizes, counts, batch.max_buckets, BUCKET_COST * 2 * batch.tokens)
-    counts = np.diff(np.cumsum(counts)[chosen], prepend=0)
+    bucket_cost = BUCKET_COST * 2 * batch_config.tokens
+    chain = _least_padded_chain(sizes, counts, batch_config.max_buckets, bucket_cost)
+
+    counts = np.diff(np.cumsum(counts)[chain], prepend=0)
     buckets = []
-    for (source, target), count in zip(sizes[chosen].tolist(), counts.tolist(), strict=True):
-        rows = max(batch.tokens // max(source, target) // multiple, 1) * multiple
-        batches = -(-count // rows)
+    for (source, target), count in zip(sizes[chain].tolist(), counts.tolist(), strict=True):
+        rows = max(batch_config.tokens // max(source, target) // multiple, 1) * multiple
+        batches = math.ceil(count / rows)
         if batches:
-            rows = -(-count // (batches * multiple)) * multiple
+            rows = math.ceil(count / (batches * multiple)) * multiple
         buckets.append(Bucket(rows, source, target))
     return tuple(buckets)
 
 
-def assign(
-    lengths: Int[np.ndarray, "N 2"], sizes: Int[np.ndarray, "C 2"]
-) -> UInt16[np.ndarray, " N"]:
-    """Returns the number of the first size in a chain that holds each pair; `len(sizes)` if none
-    does.
-    """
-    source, target = (
-        np.searchsorted(sizes[:, side], lengths[:, side]).astype(np.uint16) for side in (0, 1)
-    )
-    return np.maximum(source, target)
+def assign(lengths: Lengths, sizes: Sizes) -> UInt16[np.ndarray, " N"]:
+    """Returns the index of the first size in a chain that fits each pair; C if no size does."""
+    first_fits = []
+    for side in (0, 1):
+        indices = np.searchsorted(sizes[:, side], lengths[:, side])
+        first_fits.append(indices.astype(np.uint16))  # a corpus may have tens of millions of pairs
+    return np.maximum(*first_fits)
 
 
-def _candidates(lengths: Int[np.ndarray, "N 2"], multiple: int) -> Int[np.ndarray, "C 2"]:
-    """Returns a chain of sizes up to the longest: quantiles of the tokens by length, all multiples
-    of `multiple`.
+def _candidate_sizes(lengths: Lengths, multiple: int) -> Sizes:
+    """Returns a chain of multiples of `multiple`, up to the longest length of each side.
+
+    On each side, about the same number of tokens lies between two successive lengths.
     """
     fractions = np.arange(1, CANDIDATES + 1) / CANDIDATES
     sides = []
     for side in (0, 1):
-        pairs = np.bincount(lengths[:, side])
+        pairs = np.bincount(lengths[:, side])  # the number of pairs of each length
         rounded = -(-np.arange(len(pairs)) // multiple) * multiple
         tokens = np.cumsum(pairs * rounded)
-        sides.append(rounded[[*np.searchsorted(tokens, fractions * tokens[-1]), -1]])
-    return np.unique(np.transpose(sides), axis=0)
+        quantiles = np.searchsorted(tokens, fractions * tokens[-1])
+        sides.append(rounded[np.append(quantiles, -1)])
+    return np.unique(np.transpose(sides), axis=0)  # (C, 2)
 
 
 def _least_padded_chain(
-    sizes: Int[np.ndarray, "C 2"], counts: Int[np.ndarray, " C"], most: int, bucket_cost: float
+    sizes: Sizes, counts: Int[np.ndarray, " C"], max_buckets: int, bucket_cost: float
 ) -> list[int]:
-    """Returns which sizes, at most `most` and the last one included, hold all pairs in the fewest
-    positions.
+    """Returns the indices of at most `max_buckets` sizes that minimize the positions of all pairs.
 
-    Dynamic programming over the number of buckets. `least[j]` is the cost of the pairs up to size j
-    if j is a bucket. `counts` are pairs by their first size; another bucket has to save
-    `bucket_cost` positions.
+    The last size is always one of them. `counts` gives the number of pairs whose first fitting size
+    is each of the sizes. A further bucket must save `bucket_cost` positions.
     """
-    held = np.concatenate([[0], np.cumsum(counts)])  # held[j]: pairs below size j
     # cost[i, j]: positions of a bucket of size j for the pairs of the sizes i to j
-    cost = (held[1:] - held[:-1, None]) * sizes.sum(axis=1) + bucket_cost
+    below = np.concatenate([[0], np.cumsum(counts)])  # pairs below each size
+    cost = (below[1:] - below[:-1, None]) * sizes.sum(axis=1) + bucket_cost  # (C, C)
     cost = np.where(np.tri(len(sizes), dtype=bool).T, cost, np.inf)
+
+    # Dynamic programming over the number of buckets. least[j] is the cost of the pairs of the sizes
+    # up to j if j is a bucket.
     least = np.full(len(sizes), np.inf)
     first_sizes = []
-    for _ in range(most):
+    for _ in range(max_buckets):
         total = np.concatenate([[0], least[:-1]])[:, None] + cost
         least = total.min(axis=0)
         first_sizes.append(total.argmin(axis=0))
+
+    # Follow the minima back from the last size.
     chain = []
     end = len(sizes) - 1
     for first in reversed(first_sizes):
@@ -96,44 +102,50 @@ def _least_padded_chain(
 
 
 def plan_epoch(
-    lengths: Int[np.ndarray, "N 2"], buckets: Sequence[Bucket], random: np.random.Generator | None
+    lengths: Lengths, buckets: Sequence[Bucket], random: np.random.Generator | None
 ) -> EpochPlan:
     """Plans an epoch in these buckets.
 
-    `random` shuffles sentences and batches; without it, they keep their order.
+    `random` shuffles sentences and batches. Without it, both keep their order.
     """
-    assigned = assign(
-        lengths, np.array([(bucket.source_length, bucket.target_length) for bucket in buckets])
-    )
-    counts = np.bincount(assigned, minlength=len(buckets))
+    sizes = np.array([(bucket.source_length, bucket.target_length) for bucket in buckets])
+    bucket_of_pair = assign(lengths, sizes)
+    counts = np.bincount(bucket_of_pair, minlength=len(buckets))
     remainder = np.empty(0, np.int32)
-    placed = 0
+    num_planned = 0
     sentences = []
     slices = []
     stats = []
     for number, bucket in enumerate(buckets):
-        members = np.concatenate([remainder, np.flatnonzero(assigned == number).astype(np.int32)])
+        members = np.flatnonzero(bucket_of_pair == number).astype(np.int32)
+        members = np.concatenate([remainder, members])
         if random is not None:
             random.shuffle(members)
+
+        # The pairs of an incomplete batch move up if the next bucket that has batches pads them
+        # less than this bucket would.
         stop = len(members)
-        left = len(members) % bucket.rows
-        # The remainder moves up if the next bucket that has batches pads it less than a further
-        # batch here would.
+        incomplete = stop % bucket.rows
         above = next((buckets[i] for i in range(number + 1, len(buckets)) if counts[i]), None)
-        if (
-            above is not None
-            and left * (above.width - bucket.width) < (bucket.rows - left) * bucket.width
-        ):
-            stop -= left
-        members, remainder = members[:stop], members[stop:]
-        starts = np.arange(0, stop, bucket.rows)
-        slices.append(placed + np.stack([starts, np.minimum(starts + bucket.rows, stop)], axis=1))
-        placed += stop
+        if above is not None:
+            padding_above = incomplete * (above.width - bucket.width)
+            padding_here = (bucket.rows - incomplete) * bucket.width
+            if padding_above < padding_here:
+                stop -= incomplete
+        remainder = members[stop:]
+        members = members[:stop]
         sentences.append(members)
+
+        starts = np.arange(0, stop, bucket.rows)
+        stops = np.minimum(starts + bucket.rows, stop)
+        slices.append(num_planned + np.stack([starts, stops], axis=1))  # (batches, 2)
+        num_planned += stop
         tokens = np.take(lengths, members, axis=0).sum(dtype=np.int64)
         stats.append(BucketStats(bucket, len(starts), int(tokens)))
+
     slices = np.concatenate(slices)
-    bucket_ids = np.repeat(np.arange(len(buckets), dtype=np.uint16), [use.batches for use in stats])
+    num_batches = [bucket_stats.batches for bucket_stats in stats]
+    bucket_ids = np.repeat(np.arange(len(buckets), dtype=np.uint16), num_batches)
     if random is not None:
         order = random.permutation(len(slices))
         slices = slices[order]

@@ -1,4 +1,4 @@
-"""The arrays of a batch, filled with its sentences' tokens, and their placement on devices."""
+"""The arrays of a batch, filled with tokens, and their placement on devices."""
 
 from typing import Any
 
@@ -20,8 +20,9 @@ Arrays = dict[str, jax.Array]  # sharded by rows over the devices of all process
 
 
 def place(arrays: dict[str, np.ndarray], mesh: Mesh) -> Arrays:
-    """Returns the arrays of a batch sharded by rows over the mesh; each process copies only the
-    rows of its devices.
+    """Shards the arrays of a batch by rows over the mesh.
+
+    Each process copies only the rows of its devices.
     """
     rows = NamedSharding(mesh, BATCH)
     return {
@@ -31,53 +32,51 @@ def place(arrays: dict[str, np.ndarray], mesh: Mesh) -> Arrays:
 
 
 def assemble(corpus: Corpus | Epoch, batch: PlannedBatch) -> dict[str, np.ndarray]:
-    """Returns the arrays of a batch, with PAD (0) at every position that holds no token.
+    """Returns the arrays of a batch, with PAD (0) at every position without a token.
 
-    `source` (B, S) and `target_output` (B, T) are tokens, then EOS; `target_input` (B, T) is BOS,
-    then tokens. A side without tokens has no arrays. A packed batch also has, for both sides,
-    `source_segments` (B, S), the number of the sentence in its row from 1, and `source_positions`
-    (B, S), from 0 in each sentence. If pairs have weights in the loss, `target_weights` (B, T) has
-    that of each target token; if words have links, `links` (B, T, S) are theirs.
+    `source` (B, S) and `target_output` (B, T) have the tokens, then EOS. `target_input` (B, T) has
+    BOS, then the tokens. A side without tokens has no arrays. A packed batch also has, for both
+    sides, `source_segments` (B, S), the number of the sentence in its row from 1, and
+    `source_positions` (B, S), from 0 in each sentence. If pairs have weights in the loss,
+    `target_weights` (B, T) gives each target token the weight of its pair. If words have links,
+    `links` (B, T, S) is true for the tokens of linked words.
     """
     bucket = batch.bucket
-    arrays = {}
     annotated = corpus.annotations(batch.sentences)
+    arrays = {}
     sides = []  # the sentences of each side
     firsts = []  # the first position of each sentence in its row
-    for side, (name, length) in enumerate(
-        (("source", bucket.source_length), ("target", bucket.target_length))
-    ):
-        if not length:
+    row_lengths = {"source": bucket.source_length, "target": bucket.target_length}
+    for side, (name, row_length) in enumerate(row_lengths.items()):
+        if not row_length:
             continue
         tokens, lengths = corpus.sequences(side, batch.sentences)
         sides.append((tokens, lengths))
-        positions = ragged_arange(lengths)
+
+        # The sentences of a row follow each other without a gap.
+        positions = ragged_arange(lengths)  # of each token in its sentence
         before = np.cumsum(lengths) - lengths
-        # of each sentence in its row
-        offsets = before - before[np.searchsorted(batch.rows, batch.rows)]
-        indices = np.repeat(batch.rows * length + offsets, lengths) + positions
-        if side == 0:
+        first = before - before[np.searchsorted(batch.rows, batch.rows)]
+        firsts.append(first)
+        indices = np.repeat(batch.rows * row_length + first, lengths) + positions
+
+        if name == "source":
             values = {"source": tokens}
         else:
-            values = {
-                "target_input": np.where(positions == 0, BOS, np.roll(tokens, 1)),
-                "target_output": tokens,
-            }
+            target_input = np.where(positions == 0, BOS, np.roll(tokens, 1))
+            values = {"target_input": target_input, "target_output": tokens}
             if annotated.weights is not None:
                 values["target_weights"] = np.repeat(annotated.weights, lengths)
-        firsts.append(offsets)
         if batch.packed:
             segments = 1 + ragged_arange(np.bincount(batch.rows))
-            values |= {
-                f"{name}_segments": np.repeat(segments, lengths),
-                f"{name}_positions": positions,
-            }
+            values[f"{name}_segments"] = np.repeat(segments, lengths)
+            values[f"{name}_positions"] = positions
         for key, flat in values.items():
-            filled = np.full(
-                bucket.rows * length, PAD, np.float32 if key == "target_weights" else np.int32
-            )
-            filled[indices] = flat
-            arrays[key] = filled.reshape(bucket.rows, length)
+            dtype = np.float32 if key == "target_weights" else np.int32
+            array = np.full(bucket.rows * row_length, PAD, dtype)
+            array[indices] = flat
+            arrays[key] = array.reshape(bucket.rows, row_length)  # (B, S) or (B, T)
+
     if annotated.links is not None:
         shape = bucket.rows, bucket.target_length, bucket.source_length
         arrays["links"] = annotated.link_tokens(sides, batch.rows, firsts, shape)
@@ -85,19 +84,20 @@ def assemble(corpus: Corpus | Epoch, batch: PlannedBatch) -> dict[str, np.ndarra
 
 
 def abstract_batch(bucket: Bucket, sharding: Sharding, config: Config | None = None) -> Batch:
-    """Returns the shapes of the arrays of a training batch from this bucket; without `config`, of a
-    held-out batch.
-    """
+    """Returns the shapes of the arrays of a training batch; without `config`, of a held-out one."""
     source = bucket.source_length
     target = bucket.target_length
-    sides = {"source": source, "target_input": target, "target_output": target}
+    lengths = {"source": source, "target_input": target, "target_output": target}
     if config and config.batch.plan == "packed":
         for side, length in (("source", source), ("target", target)):
-            sides |= {f"{side}_segments": length, f"{side}_positions": length}
-    arrays = {name: ((bucket.rows, length), jnp.int32) for name, length in sides.items() if length}
-    annotated = annotations(config.data) if config else ()
-    if "pair_weights" in annotated:
+            lengths[f"{side}_segments"] = length
+            lengths[f"{side}_positions"] = length
+    arrays = {
+        name: ((bucket.rows, length), jnp.int32) for name, length in lengths.items() if length
+    }
+    annotation_keys = annotations(config.data) if config else ()
+    if "pair_weights" in annotation_keys:
         arrays["target_weights"] = (bucket.rows, target), jnp.float32
-    if "alignments" in annotated:
+    if "alignments" in annotation_keys:
         arrays["links"] = (bucket.rows, target, source), jnp.bool
     return {name: jax.ShapeDtypeStruct(*array, sharding=sharding) for name, array in arrays.items()}

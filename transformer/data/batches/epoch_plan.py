@@ -1,8 +1,8 @@
 """The batches of an epoch, as indices of sentences.
 
 A plan is a pure function of (lengths, buckets, seed, epoch), so a batch is a pure function of its
-epoch and number: a run resumes from two integers, and batches do not depend on the devices or hosts
-that share them.
+epoch and its number. A run therefore resumes from two integers, and the batches do not depend on
+the devices or hosts that share them.
 """
 
 import dataclasses
@@ -10,11 +10,16 @@ import dataclasses
 import numpy as np
 from jaxtyping import Int, UInt16
 
+# The number of tokens of the source and the target of N pairs, end-of-sentence included; 0 for a
+# side that monolingual pairs do not have.
+Lengths = Int[np.ndarray, "N 2"]
+
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
-    """The padded shape of a batch: source (rows, source_length), target (rows, target_length). 0:
-    without this side.
+    """The padded shape of a batch: source (rows, source_length), target (rows, target_length).
+
+    A length of 0 means that the batch does not have this side.
     """
 
     rows: int
@@ -23,9 +28,8 @@ class Bucket:
 
     def __str__(self) -> str:
         sides = {"source": self.source_length, "target": self.target_length}
-        return f"{self.rows} rows x " + ", ".join(
-            f"{length} {side}" for side, length in sides.items() if length
-        )
+        lengths = ", ".join(f"{length} {side}" for side, length in sides.items() if length)
+        return f"{self.rows} rows x {lengths}"
 
     @property
     def width(self) -> int:
@@ -40,9 +44,9 @@ class Bucket:
 
 @dataclasses.dataclass(frozen=True)
 class PlannedBatch:
-    """The sentences of a batch and the row of each, in ascending order.
+    """The sentences of a batch and the row of each sentence, in ascending order.
 
-    `packed`: a row may hold several sentences.
+    In a `packed` batch a row may have several sentences.
     """
 
     bucket: Bucket
@@ -53,7 +57,10 @@ class PlannedBatch:
 
 @dataclasses.dataclass(frozen=True)
 class BucketStats:
-    """The contents of a bucket in an epoch. With subword sampling, tokens are those reserved."""
+    """The contents of a bucket in an epoch.
+
+    With subword sampling, `tokens` counts the positions that the plan reserves for tokens.
+    """
 
     bucket: Bucket
     batches: int
@@ -66,7 +73,7 @@ class BucketStats:
 
     @property
     def padding_fraction(self) -> float:
-        """Fraction of the positions that hold no token; 0 without batches."""
+        """Fraction of the positions without a token; 0 if there are no batches."""
         return 1 - self.tokens / self.positions if self.positions else 0.0
 
 
@@ -74,29 +81,27 @@ class BucketStats:
 class EpochPlan:
     """The batches of an epoch, a sequence of `PlannedBatch`."""
 
-    sentences: Int[np.ndarray, " N"]  # every sentence once, such that each batch is a slice
+    sentences: Int[np.ndarray, " N"]  # each sentence once, in the order of the slices
     slices: Int[np.ndarray, "M 2"]  # start and stop of each batch in `sentences`
     bucket_ids: UInt16[np.ndarray, " M"]  # the bucket of each batch
     stats: tuple[BucketStats, ...]  # the contents of each bucket, shortest first
-    # of each packed sentence in its batch; None: one sentence a row
+    # The row of each sentence in its batch, for packed batches; None: one sentence in a row.
     rows: Int[np.ndarray, " N"] | None = None
 
     @property
     def padding_fraction(self) -> float:
-        """Fraction of the epoch's positions, both sides together and filler rows included, that
-        hold no token.
-        """
-        return 1 - sum(stats.tokens for stats in self.stats) / sum(
-            stats.positions for stats in self.stats
-        )
+        """Fraction of the epoch's positions without a token, filler rows included."""
+        tokens = sum(stats.tokens for stats in self.stats)
+        positions = sum(stats.positions for stats in self.stats)
+        return 1 - tokens / positions
 
     def __len__(self) -> int:
         return len(self.slices)
 
     def __getitem__(self, number: int) -> PlannedBatch:
         start, stop = self.slices[number]
-        packed = self.rows is not None
-        rows = self.rows[start:stop] if packed else np.arange(stop - start)
-        return PlannedBatch(
-            self.stats[self.bucket_ids[number]].bucket, self.sentences[start:stop], rows, packed
-        )
+        bucket = self.stats[self.bucket_ids[number]].bucket
+        sentences = self.sentences[start:stop]
+        if self.rows is None:
+            return PlannedBatch(bucket, sentences, np.arange(stop - start))
+        return PlannedBatch(bucket, sentences, self.rows[start:stop], packed=True)

@@ -1,7 +1,7 @@
 """Batches in the order of the plan, prepared ahead of the step.
 
-Threads assemble the next few batches, and another plans the next epoch. Grain's prefetch is the
-same queue of futures, but it drains at the end of every epoch, and importing it takes seconds.
+Threads assemble the next few batches, and another thread plans the next epoch. Grain's prefetch is
+the same queue of futures, but it drains at the end of every epoch, and its import takes seconds.
 """
 
 import collections
@@ -24,8 +24,9 @@ from transformer.data.corpus.corpus import Corpus
 from transformer.data.corpus.epoch import Epoch
 from transformer.support import workers
 
-EXIT_SECONDS = 5.0  # for which an exit waits, at most
-# at most: a shape takes longer to compile than the padding of a small split to compute
+EXIT_SECONDS = 5.0  # the longest time that an exit waits for batches in preparation
+# The most shapes of held-out batches: to compile a shape takes longer than to compute the padding
+# that it saves on a small split.
 HELD_OUT_BUCKETS = 4
 
 # Each module has `choose_shapes(lengths, batch_config)` and `plan_epoch(lengths, buckets, random)`.
@@ -34,9 +35,9 @@ PLANS = {"buckets": bucketing, "packed": packing}
 
 @dataclasses.dataclass(frozen=True)
 class Position:
-    """The next batch: its epoch and its number in that epoch, both from 0.
+    """The place of the next batch in the data: its epoch and its number in that epoch, from 0.
 
-    A rollback changes the order of batches.
+    Each rollback changes the order of the batches.
     """
 
     epoch: int
@@ -59,18 +60,21 @@ class BatchStats:
     corpus_tokens: tuple[int, ...] = ()
 
 
-class Loader(Iterator[tuple[Position, Arrays, BatchStats]], contextlib.AbstractContextManager):
-    """An endless iterator of (Position after the batch, arrays, BatchStats) over epochs of
-    `corpus`, from `start` on.
+Item = tuple[Position, Arrays, BatchStats]  # the position after the batch, and the batch
 
-    Every start costs the same: the plan of its epoch, which reads only the lengths of the corpus.
-    Every process of the run makes the same plan, and the devices of `mesh` share the rows of a
-    batch. `next()` raises the errors of the background threads. Use the loader in a `with`
-    statement.
+
+class Loader(Iterator[Item], contextlib.AbstractContextManager):
+    """An endless iterator over the batches of `corpus`, epoch after epoch, from `start` on.
+
+    It yields (Position after the batch, arrays, BatchStats). A start anywhere in the data takes the
+    same time, because a plan reads only the lengths of the corpus. All processes of a run make the
+    same plan, and the devices of `mesh` share the rows of a batch.
+
+    `next()` raises the errors of the background threads. Use the loader in a `with` statement.
 
     Attributes:
       buckets: the shapes of all batches of the run.
-      pairs, plan: the pairs and the plan of the epoch that `start` is in.
+      pairs, plan: the pairs and the plan of the epoch of `start`.
       data_wait_seconds: seconds spent in `next()`.
     """
 
@@ -79,23 +83,26 @@ class Loader(Iterator[tuple[Position, Arrays, BatchStats]], contextlib.AbstractC
         self._config = config
         self._start = start
         self._mesh = mesh
-        # Subword sampling is Python code, which in threads would take turns with the step.
-        num_samplers = min(config.data.prefetch, workers.num_workers(config.data.workers))
-        is_pooled = corpus.sampler is not None and num_samplers > 1
-        self._samplers = workers.Pool(corpus.sampler, num_samplers) if is_pooled else None
-        self.buckets = PLANS[config.batch.plan].choose_shapes(
-            corpus.all_pairs().lengths, config.batch
-        )
-        self.pairs, self.plan = self._plan(start.epoch)
+
+        # Subword sampling is Python code. In threads it would take turns with the step.
+        prefetch = config.data.prefetch
+        num_samplers = min(prefetch, workers.num_workers(config.data.workers))
+        self._samplers = None
+        if corpus.sampler is not None and num_samplers > 1:
+            self._samplers = workers.Pool(corpus.sampler, num_samplers)
+
+        self._planner = PLANS[config.batch.plan]
+        self.buckets = self._planner.choose_shapes(corpus.all_pairs().lengths, config.batch)
+        self.pairs, self.plan = self._plan_epoch(start.epoch)
         self.data_wait_seconds = 0.0
-        # Its threads are daemons: an executor's would delay the exit by the plan of an epoch that
-        # is not needed.
-        self._threads = ThreadPool(config.data.prefetch + 1)
+
+        # Daemon threads: those of an executor would delay the exit until an unneeded plan is ready.
+        self._threads = ThreadPool(prefetch + 1)
         # the position after each of the next batches, and its pending result
         self._ahead = collections.deque()
         self._batches = self._run()
 
-    def __next__(self) -> tuple[Position, Arrays, BatchStats]:
+    def __next__(self) -> Item:
         began = time.perf_counter()
         try:
             return next(self._batches)
@@ -105,7 +112,7 @@ class Loader(Iterator[tuple[Position, Arrays, BatchStats]], contextlib.AbstractC
     def __exit__(self, *_) -> None:
         until = time.perf_counter() + EXIT_SECONDS
         try:
-            # JAX aborts a process that ends while a thread places arrays
+            # JAX aborts a process that ends while a thread places arrays.
             for _, batch in self._ahead:
                 batch.wait(max(until - time.perf_counter(), 0.0))
         finally:
@@ -113,67 +120,75 @@ class Loader(Iterator[tuple[Position, Arrays, BatchStats]], contextlib.AbstractC
             if self._samplers is not None:
                 self._samplers.close()
 
-    def _plan(self, epoch: int) -> tuple[Epoch, EpochPlan]:
+    def _plan_epoch(self, epoch: int) -> tuple[Epoch, EpochPlan]:
         seed = self._config.seed
-        corpus = self._corpus.epoch(epoch, seed, self._samplers)
-        if self._start.num_rollbacks:
-            seed = int(
-                np.random.SeedSequence([seed, self._start.num_rollbacks]).generate_state(1)[0]
-            )
+        pairs = self._corpus.epoch(epoch, seed, self._samplers)
+        num_rollbacks = self._start.num_rollbacks
+        if num_rollbacks:
+            # Another order of the same sentences, in the same segmentations.
+            sequence = np.random.SeedSequence([seed, num_rollbacks])
+            seed = int(sequence.generate_state(1)[0])
         random = np.random.default_rng([seed, epoch])
-        return corpus, PLANS[self._config.batch.plan].plan_epoch(
-            corpus.lengths, self.buckets, random
-        )
+        return pairs, self._planner.plan_epoch(pairs.lengths, self.buckets, random)
 
-    def _run(self) -> Iterator[tuple[Position, Arrays, BatchStats]]:
-        corpus = self.pairs
+    def _run(self) -> Iterator[Item]:
+        pairs = self.pairs
         plan = self.plan
         first = self._start.batch
         for epoch in itertools.count(self._start.epoch):
-            following = self._threads.apply_async(self._plan, (epoch + 1,))
+            next_epoch = self._threads.apply_async(self._plan_epoch, (epoch + 1,))
             for number in range(first, len(plan)):
                 after = (epoch, number + 1) if number + 1 < len(plan) else (epoch + 1, 0)
-                batch = self._threads.apply_async(_assemble, (corpus, plan, number, self._mesh))
-                self._ahead.append((Position(*after, self._start.num_rollbacks), batch))
+                position = Position(*after, self._start.num_rollbacks)
+                batch = self._threads.apply_async(_assemble, (pairs, plan, number, self._mesh))
+                self._ahead.append((position, batch))
                 if len(self._ahead) > self._config.data.prefetch:
+                    # The batch stays in the queue until it is ready, so that `__exit__` waits for
+                    # it after an interrupt.
                     position, batch = self._ahead[0]
-                    result = batch.get()
+                    arrays, stats = batch.get()
                     self._ahead.popleft()
-                    yield position, *result
-            corpus, plan = following.get()
+                    yield position, arrays, stats
+            pairs, plan = next_epoch.get()
             first = 0
 
 
 def plan_in_order(
     corpora: Sequence[tuple[Corpus, Int[np.ndarray, " _"]]], config: Config
 ) -> list[EpochPlan]:
-    """Plans the batches of these pairs of corpora, each in a fixed order. The shapes of all plans
-    are the same.
+    """Plans the batches of these pairs of each corpus in a fixed order, with the same shapes.
 
     Leaves out pairs that exceed `data.max_length`.
     """
-    kept = [
-        pairs[corpus.lengths[pairs].max(axis=1) <= config.data.max_length]
-        for corpus, pairs in corpora
-    ]
-    lengths = [corpus.lengths[pairs] for (corpus, _), pairs in zip(corpora, kept, strict=True)]
-    batch_config = with_changes(
-        config.batch, max_buckets=min(config.batch.max_buckets, HELD_OUT_BUCKETS)
-    )
+    pairs_to_plan = []
+    lengths = []
+    for corpus, pairs in corpora:
+        pair_lengths = corpus.lengths[pairs]
+        fits = pair_lengths.max(axis=1) <= config.data.max_length
+        pairs_to_plan.append(pairs[fits])
+        lengths.append(pair_lengths[fits])
+
+    max_buckets = min(config.batch.max_buckets, HELD_OUT_BUCKETS)
+    batch_config = with_changes(config.batch, max_buckets=max_buckets)
     shapes = bucketing.choose_shapes(np.concatenate(lengths), batch_config)
-    plans = [bucketing.plan_epoch(part, shapes, random=None) for part in lengths]
-    return [
-        dataclasses.replace(plan, sentences=x[plan.sentences])
-        for plan, x in zip(plans, kept, strict=True)
-    ]
+    plans = []
+    for pairs, pair_lengths in zip(pairs_to_plan, lengths, strict=True):
+        plan = bucketing.plan_epoch(pair_lengths, shapes, random=None)
+        plans.append(dataclasses.replace(plan, sentences=pairs[plan.sentences]))
+    return plans
 
 
-def _assemble(corpus: Epoch, plan: EpochPlan, number: int, mesh: Mesh) -> tuple[Arrays, BatchStats]:
+def _assemble(pairs: Epoch, plan: EpochPlan, number: int, mesh: Mesh) -> tuple[Arrays, BatchStats]:
     batch = plan[number]
-    arrays = assemble(corpus, batch)
-    # PAD is 0
-    tokens = (int(np.count_nonzero(arrays.get(name, ()))) for name in ("source", "target_output"))
+    arrays = assemble(pairs, batch)
+    # PAD is 0.
+    source_tokens = int(np.count_nonzero(arrays.get("source", ())))
+    target_tokens = int(np.count_nonzero(arrays.get("target_output", ())))
     stats = BatchStats(
-        len(batch.sentences), *tokens, batch.bucket.positions, corpus.corpus_tokens(batch.sentences)
+        len(batch.sentences),
+        source_tokens,
+        target_tokens,
+        batch.bucket.positions,
+        pairs.corpus_tokens(batch.sentences),
     )
     return place(arrays, mesh), stats
