@@ -74,7 +74,7 @@ def test_sentences_are_restored_in_order(config, prepared, tmp_path):
     epoch = train.epoch(3, 0)
     assert (
         epoch.numbers is None
-        and epoch.draw is None
+        and epoch.sampler is None
         and np.array_equal(epoch.lengths, train.lengths)
     )
 
@@ -223,7 +223,7 @@ def test_held_out_pairs_are_never_sampled(config, prepared):
     config.tokenizer.subword_sampling = 0.2
     valid = prepared("valid")
     assert (
-        valid.epoch(1, 5).draw is None
+        valid.epoch(1, 5).sampler is None
         and prepared().epoch(1, 5).lengths.sum() > prepared().lengths.sum()
     )
 

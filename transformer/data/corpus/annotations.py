@@ -1,8 +1,7 @@
-"""Annotations of training pairs: weights in the loss, and links between their words, with the files
-that list them.
+"""Annotations of training pairs: weights in the loss, and links between words, with their files.
 
-Such a file has a line for each pair: a number, or SOURCE-TARGET links of words numbered from 0 (the
-format of Pharaoh).
+An annotation file has a line for each pair: a number, or links SOURCE-TARGET of words numbered from
+0 (the Pharaoh format).
 """
 
 import itertools
@@ -21,19 +20,20 @@ from transformer.data.sources.mixture import MixedSource
 from transformer.data.sources.source import DocumentSource
 from transformer.support.errors import UserError
 
-LINK = re.compile(r"(\d{1,4})([-?p])(\d{1,4})")  # 0-1 is sure; 0?1 and 0p1 are possible
-# fraction of the pairs whose links may name words that their sentences do not have
+_LINK = re.compile(r"(\d{1,4})([-?p])(\d{1,4})")  # 0-1 is sure; 0?1 and 0p1 are possible
+# The fraction of the pairs whose links may name words that their sentences do not have.
 _MAX_OUTSIDE = 0.01
 
-# concatenated tokens; tokens of each sentence
+PairNumbers = Int[np.ndarray, " N"]  # indices into the pairs of a corpus
+# The concatenated tokens of sentences, and the number of tokens of each sentence.
 Sequences = tuple[Int32[np.ndarray, " _"], Int32[np.ndarray, " _"]]
 
 
 class Annotations(NamedTuple):
     """The annotations of N pairs.
 
-    weights: of each pair in the loss; None if none has any.
-    links: (source word, target word) of each pair; None if none has any.
+    weights: the weight of each pair in the loss; None if no pair has a weight.
+    links: (source word, target word) of each link of each pair; None if no pair has links.
     starts: for source and target, the mask of the tokens that begin a word.
     """
 
@@ -48,90 +48,93 @@ class Annotations(NamedTuple):
         firsts: Sequence[Int[np.ndarray, " N"]],
         shape: tuple[int, int, int],
     ) -> Bool[np.ndarray, "B T S"]:
-        """Returns which tokens belong to linked words; `firsts` are the positions of the sentences
-        in their rows.
+        """Returns the mask of target and source tokens that belong to linked words.
 
-        Leaves out links of words that the sentences do not have.
+        `firsts` gives the first position of each sentence in its row. Links of words that the
+        sentences do not have are left out.
         """
-        linked = np.zeros(shape, bool)
-        words = [words_of(side, starts) for side, starts in zip(sides, self.starts, strict=True)]
-        for row, links, sources, targets, source, target in zip(
+        mask = np.zeros(shape, bool)
+        words = self._number_words(sides)
+        for row, links, sources, targets, source_first, target_first in zip(
             rows, self.links, *words, *firsts, strict=True
         ):
-            by_word = np.zeros((targets.max(initial=-1) + 1, sources.max(initial=-1) + 1), bool)
-            links = links[(links < by_word.shape[::-1]).all(axis=1)]
-            by_word[links[:, 1], links[:, 0]] = True
-            region = linked[row, target : target + len(targets), source : source + len(sources)]
-            region[:] = by_word[targets][:, sources]
-        return linked
+            num_words = targets.max(initial=-1) + 1, sources.max(initial=-1) + 1
+            links = links[(links < num_words[::-1]).all(axis=1)]
+            linked_words = np.zeros(num_words, bool)
+            linked_words[links[:, 1], links[:, 0]] = True
+
+            # Each token takes the links of its word.
+            linked_tokens = linked_words[targets][:, sources]  # (target tokens, source tokens)
+            target_positions = slice(target_first, target_first + len(targets))
+            source_positions = slice(source_first, source_first + len(sources))
+            mask[row, target_positions, source_positions] = linked_tokens
+        return mask
 
     def check_links(self, sides: Sequence[Sequences]) -> None:
-        """Raises UserError if too many of the pairs have links of words that their sentences do not
-        have.
-        """
-        words = zip(
-            *(words_of(side, starts) for side, starts in zip(sides, self.starts, strict=True)),
-            strict=True,
-        )
-        counts = [[numbers.max(initial=-1) + 1 for numbers in pair] for pair in words]
-        outside = sum(
-            bool((links >= count).any()) for links, count in zip(self.links, counts, strict=True)
-        )
-        if outside > _MAX_OUTSIDE * len(self.links):
+        """Raises UserError if the links of too many pairs name words that their sentences lack."""
+        num_outside = 0
+        words = self._number_words(sides)
+        for links, *numbers in zip(self.links, *words, strict=True):
+            num_words = [words_of_side.max(initial=-1) + 1 for words_of_side in numbers]
+            num_outside += bool((links >= num_words).any())
+        if num_outside > _MAX_OUTSIDE * len(self.links):
+            num_pairs = counted(len(self.links), "pair")
             raise UserError(
-                f"config.data.mixture: in {outside} of {counted(len(self.links), 'pair')}, links name words that the "
+                f"config.data.mixture: in {num_outside} of {num_pairs}, links name words that the "
                 "sentences do not have; align the words that spaces separate in these texts"
             )
 
-
-def words_of(side: Sequences, starts: Bool[np.ndarray, " V"]) -> list[Int[np.ndarray, " _"]]:
-    """Returns the number of the word of each token of each sentence, without end-of-sentence."""
-    tokens, lengths = side
-    return [
-        number_words(starts[sentence[:-1]])
-        for sentence in np.split(tokens, np.cumsum(lengths))[:-1]
-    ]
+    def _number_words(self, sides: Sequence[Sequences]) -> list[list[Int[np.ndarray, " _"]]]:
+        """Returns the word number of each token of each sentence of each side, without EOS."""
+        words = []
+        for (tokens, lengths), starts in zip(sides, self.starts, strict=True):
+            sentences = np.split(tokens, np.cumsum(lengths))[:-1]
+            words.append([number_words(starts[sentence[:-1]]) for sentence in sentences])
+        return words
 
 
 def number_words(starts: Bool[np.ndarray, " T"]) -> Int[np.ndarray, " T"]:
-    """Returns the number of the word of each token, given which tokens begin one."""
+    """Returns the word number of each token, given the mask of the tokens that begin a word."""
     numbers = np.cumsum(starts)
     return numbers - numbers[:1]  # some vocabularies do not mark the first word
 
 
 def word_starts(pieces: Sequence[str]) -> Bool[np.ndarray, " V"]:
-    """Returns whether each token begins a word.
+    """Returns the mask of the tokens that begin a word.
 
-    In a vocabulary that marks no beginnings, each token is a word.
+    If a vocabulary does not mark the beginnings of words, each token is a word.
     """
     starts = np.array([piece.startswith("\u2581") for piece in pieces])
     return starts if starts.any() else np.ones(len(pieces), bool)
 
 
 def read_annotations(source: MixedSource) -> dict[str, np.ndarray]:
-    """Returns the weights and links of all pairs, if any have them. Raises UserError for an
-    unusable file.
+    """Reads the weights and links of all pairs, if any pairs have them.
 
-    `weights` has a row for each pair, and so has `link_spans`: the begin and end of its rows in
-    `links`.
+    `weights` has a row for each pair. So has `link_spans`: the begin and end of the rows of the
+    pair in `links`. Raises UserError for an unusable file.
     """
     arrays = {}
     labels = [corpus.label for corpus in source.corpora]
-    if any(paths := source.paths("pair_weights")):
-        arrays["weights"] = np.concatenate(list(map(read_weights, paths, source.sources, labels)))
-    if any(paths := source.paths("alignments")):
+    paths = source.paths("pair_weights")
+    if any(paths):
+        weights = list(map(read_weights, paths, source.sources, labels))
+        arrays["weights"] = np.concatenate(weights)
+
+    paths = source.paths("alignments")
+    if any(paths):
         links = list(itertools.chain(*map(read_links, paths, source.sources, labels)))
         counts = list(map(len, links))
         if not any(counts):
             raise UserError("config.data.mixture: the files of alignments have no link")
         ends = np.cumsum(counts)
         arrays["links"] = np.array([*itertools.chain(*links)], np.uint16)
-        arrays["link_spans"] = np.stack([ends - counts, ends], axis=1)
+        arrays["link_spans"] = np.stack([ends - counts, ends], axis=1)  # (N, 2)
     return arrays
 
 
 def read_weights(path: Path | None, source: Source, label: str) -> Float32[np.ndarray, " N"]:
-    """Reads the weight in the loss of each pair of a corpus; without a file they have 1.
+    """Reads the weight in the loss of each pair of a corpus; 1 without a file.
 
     Raises UserError for an unusable file.
     """
@@ -139,23 +142,22 @@ def read_weights(path: Path | None, source: Source, label: str) -> Float32[np.nd
         return np.ones(len(source), np.float32)
     weights = []
     for where, line in _read_lines(path, source, label):
-        weights.append(parse_number(line))
-        if not 0 <= weights[-1] < math.inf:
+        weight = parse_number(line)
+        if not 0 <= weight < math.inf:
             raise UserError(f"{where}: '{line:.40}' must be a number, at least 0")
+        weights.append(weight)
     return np.array(weights, np.float32)
 
 
 def read_links(path: Path | None, source: Source, label: str) -> list[list[tuple[int, int]]]:
-    """Reads the links, sure and possible, of each pair of a corpus; without a file they have none.
+    """Reads the links, sure and possible, of each pair of a corpus; none without a file.
 
     Raises UserError for an unusable file.
     """
     if path is None:
         return [[]] * len(source)
-    return [
-        [link[:2] for link in parse_links(line, where)]
-        for where, line in _read_lines(path, source, label)
-    ]
+    lines = _read_lines(path, source, label)
+    return [[link[:2] for link in parse_links(line, where)] for where, line in lines]
 
 
 def parse_links(line: str, where: str) -> list[tuple[int, int, bool]]:
@@ -165,7 +167,8 @@ def parse_links(line: str, where: str) -> list[tuple[int, int, bool]]:
     """
     links = []
     for part in line.split():
-        if not (match := LINK.fullmatch(part)):
+        match = _LINK.fullmatch(part)
+        if not match:
             raise UserError(f"{where}: {part:.40} is not a link such as 0-1, or 0?1 (possible)")
         links.append((int(match[1]), int(match[3]), match[2] == "-"))
     return links
@@ -174,16 +177,16 @@ def parse_links(line: str, where: str) -> list[tuple[int, int, bool]]:
 def _read_lines(path: Path, source: Source, label: str) -> Iterator[tuple[str, str]]:
     """Yields the position and text of the line of each pair.
 
-    The file may have a line for each blank line between documents too. Raises UserError if there
-    are more or fewer lines.
+    The file may also have a line for each blank line between documents. Raises UserError if it has
+    another number of lines.
     """
     lines = list(enumerate(read_text_file(path), start=1))
-    selected = lines
+    lines_of_pairs = lines
     if isinstance(source, DocumentSource) and len(lines) == len(source.source):
-        selected = list(itertools.compress(lines, source.kept))
-    if len(selected) != len(source):
-        raise UserError(
-            f"{path}: has {counted(len(lines), 'line')} for {counted(len(source), 'pair')} of {label}"
-        )
-    for number, line in selected:
+        lines_of_pairs = list(itertools.compress(lines, source.kept))
+    if len(lines_of_pairs) != len(source):
+        num_lines = counted(len(lines), "line")
+        num_pairs = counted(len(source), "pair")
+        raise UserError(f"{path}: has {num_lines} for {num_pairs} of {label}")
+    for number, line in lines_of_pairs:
         yield f"{path}, line {number}", line

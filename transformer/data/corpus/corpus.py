@@ -11,7 +11,7 @@ from jaxtyping import Bool, Int, Int32, UInt64
 
 from transformer.config.types import Config
 from transformer.data.corpus import encoding
-from transformer.data.corpus.annotations import Annotations, Sequences, word_starts
+from transformer.data.corpus.annotations import Annotations, PairNumbers, Sequences, word_starts
 from transformer.data.corpus.encoding import REPORT, open_array
 from transformer.data.corpus.epoch import Epoch, Sampler, pairs_of_epoch
 from transformer.data.languages import source_tag
@@ -22,25 +22,27 @@ from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.support import cache, files
 from transformer.support.errors import UserError
 
-_FORMAT = 11  # part of every key: raise it when the same inputs would give other files
+# Part of every key in the cache: raise it when the same inputs would give other files.
+_FORMAT = 11
 _LINKED_SAMPLE = 2000  # pairs, spread over the corpus, whose links are checked
 _MAX_DROPPED = 0.05  # fraction of the pairs that may be dropped without a warning
 
 
 class Corpus:
-    """Pairs of sentences as tokens, each sentence with its end-of-sentence, in memory-mapped files.
+    """Pairs of sentences as tokens, each sentence with end-of-sentence, in memory-mapped files.
 
     Monolingual pairs have a side without tokens. Raises UserError if a file in `folder` is damaged.
 
     Attributes:
       lengths: tokens of each source and target, end-of-sentence included; 0 for a side that the
-          pairs do not have.
-      report: `kept`, `dropped` by reason, the `digest` of all pairs, `losses` of a sample
-        (`losses_of_pairs`), and the number of pairs kept of each of the `parts` of a mixture; with
-        context, `documents` of each source by name.
-      sampler: samples the sentences of each epoch; None without subword sampling. names, weights:
-      of each part of a mixture, and how many times an epoch reads its pairs; else empty.
-      starts: `Annotations.starts`, where words have links.
+        pairs do not have.
+      report: `kept`, the number of pairs; `dropped`, the number of dropped pairs by reason;
+        `digest`, of all pairs; `losses` of a sample (`losses_of_pairs`); `parts`, the number of
+        pairs of each part of a mixture; with context, `documents`, their number by source.
+      sampler: samples the sentences of each epoch; None without subword sampling.
+      names, weights: the name of each part of a mixture, and how many times an epoch reads its
+        pairs; empty without a mixture.
+      starts: `Annotations.starts` if words have links.
     """
 
     sampler: Sampler | None = None
@@ -52,21 +54,22 @@ class Corpus:
         self._folder = folder
 
         def check(report: dict[str, Any]) -> dict[str, Any]:
-            # to verify checksums at every start would take too long
+            # The verification of checksums at every start would take too long.
             for name, size in report["sizes"].items():
-                if (actual := (folder / name).stat().st_size) != size:
+                actual = (folder / name).stat().st_size
+                if actual != size:
                     raise ValueError(f"{name} has {actual} bytes of {size}")
             return report
 
-        self.report = files.read_json(
-            folder / REPORT, check, f"delete {folder}, and the next run prepares it again"
-        )
+        advice = f"delete {folder}, and the next run prepares it again"
+        self.report = files.read_json(folder / REPORT, check, advice)
         self.lengths: Int32[np.ndarray, "N 2"] = open_array(folder, "lengths")
         self._offsets = open_array(folder, "offsets")
         self._tokens = open_array(folder, "tokens", self.report["dtype"])
-        optional = ("weights", "links", "link_spans")
         self._annotations = {
-            name: open_array(folder, name) for name in optional if name in self.report["sizes"]
+            name: open_array(folder, name)
+            for name in ("weights", "links", "link_spans")
+            if name in self.report["sizes"]
         }
 
     def __reduce__(self):
@@ -75,64 +78,70 @@ class Corpus:
     def __len__(self) -> int:
         return len(self._offsets)
 
-    def spread(self, count: int) -> Int[np.ndarray, "M"]:
+    def spread(self, count: int) -> PairNumbers:
         """Returns the numbers of at most `count` pairs, spread evenly over the corpus."""
         count = min(count, len(self))
         return np.arange(count) * len(self) // count
 
-    def tokens(self, side: int, pairs: Int[np.ndarray, "N"]) -> Int32[np.ndarray, "P"]:
+    def tokens(self, side: int, pairs: PairNumbers) -> Int32[np.ndarray, "P"]:
         """Returns the concatenated sources (side 0) or targets (side 1) of these pairs."""
         lengths = self.lengths[pairs]
-        starts = self._offsets[pairs] + (lengths[:, 0] if side == 1 else 0)
+        starts = self._offsets[pairs]
+        if side == 1:
+            starts = starts + lengths[:, 0]
         counts = lengths[:, side]
-        return self._tokens[np.repeat(starts, counts) + ragged_arange(counts)].astype(np.int32)
+        indices = np.repeat(starts, counts) + ragged_arange(counts)
+        return self._tokens[indices].astype(np.int32)
 
-    def find_hashes(self, name: str, wanted: UInt64[np.ndarray, "M"]) -> Bool[np.ndarray, "M"]:
-        """Returns which of the values are in the file of hashes, which is sorted."""
-        hashes = open_array(self._folder, name)
-        return hashes[np.searchsorted(hashes, wanted).clip(max=len(hashes) - 1)] == wanted
-
-    def sequences(self, side: int, pairs: Int[np.ndarray, "N"]) -> Sequences:
+    def sequences(self, side: int, pairs: PairNumbers) -> Sequences:
         """Returns the concatenated tokens of these sources or targets, and their lengths."""
         return self.tokens(side, pairs), self.lengths[pairs, side]
 
-    def annotations(self, pairs: Int[np.ndarray, "N"]) -> Annotations:
-        """Returns the weights and links of these pairs."""
-        chosen = {
-            name: array[pairs] for name, array in self._annotations.items() if name != "links"
-        }
-        spans = chosen.get("link_spans")
-        links = (
-            None if spans is None else [self._annotations["links"][slice(*span)] for span in spans]
-        )
-        return Annotations(chosen.get("weights"), links, self.starts)
-
-    def check_weights(self) -> None:
-        """Raises UserError if all pairs have weight 0 in the loss. Warns if all of a part have."""
-        if (weights := self._annotations.get("weights")) is None:
-            return
-        parts = np.split(weights, np.cumsum(self.report["parts"])[:-1])
-        for name, own in zip(self.names, parts, strict=True):
-            if not own.any():
-                logging.warning("All pair_weights of %s are 0: nothing is learned from it.", name)
-        if not weights.any():
-            raise UserError("config.data.mixture: all pair_weights are 0; correct the files")
-
-    def sentences(self, side: int, pairs: Int[np.ndarray, "N"]) -> list[list[int]]:
+    def sentences(self, side: int, pairs: PairNumbers) -> list[list[int]]:
         """Returns the tokens of each of these sources or targets, without end-of-sentence."""
         tokens, lengths = self.sequences(side, pairs)
         return [sentence[:-1].tolist() for sentence in np.split(tokens, np.cumsum(lengths))[:-1]]
 
-    def epoch(self, epoch: int, seed: int, draw: Callable[..., Sequences] | None = None) -> Epoch:
-        """Returns the pairs that this epoch reads: sampled by `draw` or `sampler` with subword
-        sampling.
+    def find_hashes(self, name: str, values: UInt64[np.ndarray, "M"]) -> Bool[np.ndarray, "M"]:
+        """Returns the mask of the values that are in a file of hashes, which is sorted."""
+        hashes = open_array(self._folder, name)
+        indices = np.searchsorted(hashes, values).clip(max=len(hashes) - 1)
+        return hashes[indices] == values
+
+    def annotations(self, pairs: PairNumbers) -> Annotations:
+        """Returns the weights and links of these pairs."""
+        weights = self._annotations.get("weights")
+        if weights is not None:
+            weights = weights[pairs]
+        links = self._annotations.get("links")
+        if links is not None:
+            spans = self._annotations["link_spans"][pairs]  # (N, 2)
+            links = [links[begin:end] for begin, end in spans]
+        return Annotations(weights, links, self.starts)
+
+    def check_weights(self) -> None:
+        """Warns of parts with the weight 0 in the loss. Raises UserError if all pairs have it."""
+        weights = self._annotations.get("weights")
+        if weights is None:
+            return
+        parts = np.split(weights, np.cumsum(self.report["parts"])[:-1])
+        for name, part_weights in zip(self.names, parts, strict=True):
+            if not part_weights.any():
+                logging.warning("All pair_weights of %s are 0: nothing is learned from it.", name)
+        if not weights.any():
+            raise UserError("config.data.mixture: all pair_weights are 0; correct the files")
+
+    def epoch(
+        self, epoch: int, seed: int, sampler: Callable[..., Sequences] | None = None
+    ) -> Epoch:
+        """Returns the pairs that this epoch reads.
+
+        With subword sampling, `sampler` replaces the sampler of the corpus.
         """
-        numbers = (
-            pairs_of_epoch(self.report["parts"], self.weights, seed, epoch)
-            if self.weights
-            else None
-        )
-        return Epoch(self, numbers, draw or self.sampler, seed, epoch)
+        numbers = None
+        if self.weights:
+            numbers = pairs_of_epoch(self.report["parts"], self.weights, seed, epoch)
+        return Epoch(self, numbers, sampler or self.sampler, seed, epoch)
 
     def all_pairs(self) -> Epoch:
         """Returns all pairs, each once, with the lengths that plans reserve in every epoch."""
@@ -149,11 +158,13 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
 
     Raises UserError if the data leaves no pair.
     """
-    data, source = config.data, open_source(config.data, split)
+    data = config.data
+    is_train = split == "train"
+    source = open_source(data, split)
     is_mixed = isinstance(source, MixedSource)
     tags = tuple(part.tag for part in source.corpora) if is_mixed else (tokenizer.source_tag,)
     rules = encoding.Rules()
-    if split == "train":
+    if is_train:
         rules = encoding.Rules(data.max_length, data.max_length_ratio, data.deduplicate)
     identity = {  # everything that the files depend on
         "format": _FORMAT,
@@ -166,47 +177,57 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
     folder = cache.folder(data.cache_dir) / "corpora" / name
 
     def fill(unfinished: Path) -> None:
-        if split != "train":
+        if not is_train:
             read_pairs(data, split)  # raises UserError with the line that is not UTF-8
-        sides = tuple(
-            side for side, key in enumerate(("source_language", "target_language")) if data[key]
-        )
-        encoding.encode(
-            unfinished, source, encoding.PairEncoder(tokenizer, rules, sides, tags), data.workers
-        )
+        languages = data.source_language, data.target_language
+        sides = tuple(side for side, language in enumerate(languages) if language)
+        encoder = encoding.PairEncoder(tokenizer, rules, sides, tags)
+        encoding.encode(unfinished, source, encoder, data.workers)
 
     cache.make_once(folder, fill, data.wait_seconds)
     corpus = Corpus(folder)
-    if split == "train" and (rate := config.tokenizer.subword_sampling):
+    rate = config.tokenizer.subword_sampling
+    if is_train and rate:
         corpus.sampler = Sampler(corpus, tokenizer, rate, data.max_length)
     if is_mixed:
-        corpus.names = [part.label for part in source.corpora]
-        corpus.weights = source.weigh(counts := corpus.report["parts"])
-        for label, count, weight in zip(corpus.names, counts, corpus.weights, strict=True):
-            logging.info(
-                "An epoch reads each of the %s pairs of %s %.4g times.", f"{count:,}", label, weight
-            )
-        corpus.check_weights()
-        if any(source.paths("alignments")):
-            corpus.starts = [word_starts(side.pieces) for side in tokenizer.sides]
-            pairs = corpus.spread(_LINKED_SAMPLE)
-            corpus.annotations(pairs).check_links(
-                [corpus.sequences(side, pairs) for side in (0, 1)]
-            )
-    for name, documents in corpus.report.get("documents", {}).items():  # absent from older reports
-        log_documents(name, documents)
-    kept = corpus.report["kept"]
-    dropped = corpus.report["dropped"]
-    total = sum(dropped.values())
-    level = logging.WARNING if total > _MAX_DROPPED * (total + kept) else logging.INFO
-    logging.log(level, "%s: %s.", source.name, encoding.summary(kept, dropped))
+        _add_mixture(corpus, source, tokenizer)
+    _log_report(corpus, source.name)
     return corpus
+
+
+def _add_mixture(corpus: Corpus, source: MixedSource, tokenizer: Tokenizer) -> None:
+    """Sets the attributes of a mixture, and checks its annotations."""
+    counts = corpus.report["parts"]
+    corpus.names = [part.label for part in source.corpora]
+    corpus.weights = source.weigh(counts)
+    message = "An epoch reads each of the %s pairs of %s %.4g times."
+    for name, count, weight in zip(corpus.names, counts, corpus.weights, strict=True):
+        logging.info(message, f"{count:,}", name, weight)
+    corpus.check_weights()
+    if any(source.paths("alignments")):
+        corpus.starts = [word_starts(side.pieces) for side in tokenizer.sides]
+        pairs = corpus.spread(_LINKED_SAMPLE)
+        sides = [corpus.sequences(side, pairs) for side in (0, 1)]
+        corpus.annotations(pairs).check_links(sides)
+
+
+def _log_report(corpus: Corpus, name: str) -> None:
+    """Logs the number of documents, and the pairs that were kept and dropped."""
+    documents = corpus.report.get("documents", {})  # absent from older reports
+    for source_name, count in documents.items():
+        log_documents(source_name, count)
+    num_kept = corpus.report["kept"]
+    dropped = corpus.report["dropped"]
+    num_dropped = sum(dropped.values())
+    is_warning = num_dropped > _MAX_DROPPED * (num_dropped + num_kept)
+    level = logging.WARNING if is_warning else logging.INFO
+    logging.log(level, "%s: %s.", name, encoding.summary(num_kept, dropped))
 
 
 def prepare_validation(config: Config, tokenizer: Tokenizer) -> list[Corpus]:
     """Prepares the corpus of each validation set, in the order of `held_out_sets`."""
-    sets = held_out_sets(config).values()
-    return [
-        prepare(set_config, tokenizer.tagged(source_tag(set_config.data)), "valid")
-        for set_config in sets
-    ]
+    corpora = []
+    for set_config in held_out_sets(config).values():
+        set_tokenizer = tokenizer.tagged(source_tag(set_config.data))
+        corpora.append(prepare(set_config, set_tokenizer, "valid"))
+    return corpora

@@ -1,6 +1,4 @@
-"""Cleaning of text pairs, their encoding into arrays, and the files of these arrays, which are
-memory-mapped.
-"""
+"""Cleaning of text pairs, and their encoding into the memory-mapped files of a corpus."""
 
 import hashlib
 import itertools
@@ -9,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int32, Integer, UInt64
@@ -42,7 +41,7 @@ _LAYOUT = {
 }
 HASHES = ("hashes", "source_hashes")
 
-# Reasons to drop a pair, in the order in which they are checked, and their names in the log.
+# Reasons to drop a pair, in the order of the checks, and their names in the log.
 REASONS = {
     "invalid_utf8": "not UTF-8",
     "empty": "with an empty side",
@@ -52,14 +51,10 @@ REASONS = {
 }
 
 
-def token_dtype(vocab_sizes: tuple[int, int]) -> np.dtype:
-    return np.dtype(np.uint16 if max(vocab_sizes) <= 1 << 16 else np.int32)
-
-
 def open_array(folder: Path, name: str, dtype: str | None = None, mode: str = "r") -> np.ndarray:
     """Maps a nonempty file into memory. Only `tokens` needs the `dtype`."""
-    fixed, width = _LAYOUT[name]
-    array = np.memmap(folder / name, fixed or dtype, mode)
+    fixed_dtype, width = _LAYOUT[name]
+    array = np.memmap(folder / name, fixed_dtype or dtype, mode)
     return array if width == 1 else array.reshape(-1, width)
 
 
@@ -67,7 +62,7 @@ def open_array(folder: Path, name: str, dtype: str | None = None, mode: str = "r
 class Rules:
     """The limits for training pairs, from the group `config.data`.
 
-    By default there are none, as for held-out pairs.
+    The defaults are those of held-out pairs, which have no limits.
     """
 
     max_length: int = sys.maxsize
@@ -76,14 +71,14 @@ class Rules:
 
 
 def drop_reason(lengths: Sequence[int], rules: Rules, tag_length: int = 0) -> str | None:
-    """Returns the reason to drop a pair, or None. The lengths of its sides do not count
-    end-of-sentence.
+    """Returns the reason to drop a pair, or None.
 
-    The first of them counts a tag of `tag_length`, which is no part of the text.
+    The lengths of the sides of a pair do not count end-of-sentence. The first length includes a tag
+    of `tag_length` tokens, which is not a part of the text.
     """
-    texts = [lengths[0] - tag_length, *lengths[1:]]
-    longer = max(texts)
-    shorter = min(texts)
+    text_lengths = [lengths[0] - tag_length, *lengths[1:]]
+    longer = max(text_lengths)
+    shorter = min(text_lengths)
     if shorter <= 0:
         return "empty"
     if max(lengths) + 1 > rules.max_length:
@@ -96,41 +91,46 @@ def drop_reason(lengths: Sequence[int], rules: Rules, tag_length: int = 0) -> st
 def content_hash(source: str, target: str) -> int:
     """Hashes a pair to 64 bits.
 
-    Among 36 million different pairs the chance of any collision is 4 in 100,000.
+    The chance of any collision among 36 million different pairs is 4 in 100,000.
     """
     digest = hashlib.blake2b(source.encode() + b"\n" + target.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
 def content_hashes(pairs: Sequence[tuple[str, str]]) -> dict[str, UInt64[np.ndarray, " N"]]:
-    """Returns the hashes of pairs, and those of their sources or only sides, by the names in
-    `HASHES`.
-    """
-    hashes = (
-        [content_hash(*pair) for pair in pairs],
-        [content_hash(source or target, "") for source, target in pairs],
-    )
-    return {name: np.array(values, np.uint64) for name, values in zip(HASHES, hashes, strict=True)}
+    """Returns the hashes of pairs, and of their sources or only sides, by the names in `HASHES`."""
+    hashes = [content_hash(source, target) for source, target in pairs]
+    source_hashes = [content_hash(source or target, "") for source, target in pairs]
+    return {
+        "hashes": np.array(hashes, np.uint64),
+        "source_hashes": np.array(source_hashes, np.uint64),
+    }
 
 
-def summary(kept: int, dropped: dict[str, int]) -> str:
-    """Returns a line for the log: "28,990 pairs kept, 10 dropped: 7 repeated, 3 with an empty
-    side".
-    """
-    counts = sorted(
-        ((count, REASONS[reason]) for reason, count in dropped.items() if count), reverse=True
-    )
+def summary(num_kept: int, dropped: dict[str, int]) -> str:
+    """Describes the counts, as in "28,990 pairs kept, 10 dropped: 7 repeated, 3 not UTF-8"."""
+    counts = [(count, REASONS[reason]) for reason, count in dropped.items() if count]
+    counts.sort(reverse=True)
     reasons = ", ".join(f"{count:,} {words}" for count, words in counts)
     total = f"{sum(dropped.values()):,} dropped: {reasons}" if counts else "none dropped"
-    return f"{counted(kept, 'pair')} kept, {total}"
+    return f"{counted(num_kept, 'pair')} kept, {total}"
+
+
+class EncodedChunk(NamedTuple):
+    """The encoded pairs of a chunk of one corpus."""
+
+    corpus: int
+    arrays: dict[str, np.ndarray]  # by the names in `_LAYOUT`
+    numbers: list[int]  # of the pairs in the chunk, without those that were dropped
+    dropped: Counter  # the number of dropped pairs by reason
 
 
 @dataclass(frozen=True)
 class PairEncoder:
-    """Encodes pairs of a source by the `rules`. Monolingual pairs have one of the `sides`; the
-    other has no tokens.
+    """Encodes the pairs of a source that satisfy the `rules`.
 
-    Sources of corpus number N begin with tags[N].
+    Monolingual pairs have only one of the `sides`; the other side has no tokens. The sources of
+    corpus N begin with tags[N].
     """
 
     tokenizer: Tokenizer
@@ -138,144 +138,160 @@ class PairEncoder:
     sides: tuple[int, ...]
     tags: tuple[str, ...]
 
-    def __call__(
-        self, corpus_and_pairs: tuple[int, list[tuple[bytes, bytes]]]
-    ) -> tuple[int, dict[str, np.ndarray], list[int], Counter]:
-        """Returns the corpus, arrays by name, the pairs that are kept, and the numbers of dropped
-        ones by reason.
-        """
-        corpus, pairs = corpus_and_pairs
-        texts = {}  # by the numbers of the pairs
-        kept = {}
+    @property
+    def dtype(self) -> np.dtype:
+        """The smallest type that holds the tokens of both vocabularies."""
+        return np.dtype(np.uint16 if max(self.tokenizer.vocab_sizes) <= 1 << 16 else np.int32)
+
+    def __call__(self, chunk: tuple[int, list[tuple[bytes, bytes]]]) -> EncodedChunk:
+        """Encodes (corpus, pairs)."""
+        corpus, pairs = chunk
         dropped = Counter()
+        texts = {}  # by the number of the pair
         for number, pair in enumerate(pairs):
             try:
                 texts[number] = tuple(line.decode().strip() for line in pair)
             except UnicodeDecodeError:
                 dropped["invalid_utf8"] += 1
+
         tokenizer = replace(self.tokenizer, source_tag=self.tags[corpus])
-        encoders = tokenizer.encoders
         tag_length = tokenizer.tag_length if 0 in self.sides else 0
         sources, targets = (
-            encoders[side].encode([text[side] for text in texts.values()]) for side in (0, 1)
+            encoder.encode([text[side] for text in texts.values()])
+            for side, encoder in enumerate(tokenizer.encoders)
         )
+        numbers = []
+        sentences = []  # source, target, source, ...
         for number, *pair in zip(texts, sources, targets, strict=True):
-            if reason := drop_reason(
-                [len(pair[side]) for side in self.sides], self.rules, tag_length
-            ):
+            lengths = [len(pair[side]) for side in self.sides]
+            reason = drop_reason(lengths, self.rules, tag_length)
+            if reason:
                 dropped[reason] += 1
             else:
-                kept[number] = pair
-        # An empty side is one that monolingual pairs do not have: pairs with an empty side have
-        # been dropped.
-        dtype = token_dtype(self.tokenizer.vocab_sizes)
-        tokens, lengths = end_sentences(itertools.chain.from_iterable(kept.values()), dtype)
-        hashes = content_hashes([texts[number] for number in kept])
-        return (
-            corpus,
-            {"tokens": tokens, "lengths": lengths.reshape(-1, 2)} | hashes,
-            list(kept),
-            dropped,
-        )
+                numbers.append(number)
+                sentences += pair
+
+        # Only the side that monolingual pairs do not have is empty: the rules drop pairs with any
+        # other empty side.
+        tokens, lengths = end_sentences(sentences, self.dtype)
+        arrays = {"tokens": tokens, "lengths": lengths.reshape(-1, 2)}  # lengths: (pairs, 2)
+        arrays |= content_hashes([texts[number] for number in numbers])
+        return EncodedChunk(corpus, arrays, numbers, dropped)
 
 
 def end_sentences(
     sentences: Iterable[list[int]], dtype: np.dtype
 ) -> tuple[Integer[np.ndarray, " P"], Int32[np.ndarray, " N"]]:
-    """Returns the concatenated tokens of the sentences, each with EOS unless it is empty, and their
-    lengths.
+    """Returns the concatenated tokens of the sentences, and their lengths.
+
+    Each sentence ends with EOS unless it is empty.
     """
     ended = [[*sentence, EOS] if sentence else [] for sentence in sentences]
     tokens = np.fromiter(itertools.chain.from_iterable(ended), dtype)
     return tokens, np.array([len(sentence) for sentence in ended], np.int32)
 
 
-def encode(folder: Path, source: Source, encoder: PairEncoder, wanted_workers: int) -> None:
-    """Fills `folder` with the pairs of the source that satisfy the encoder's rules."""
-    counts, dropped = _write(folder, source, encoder, wanted_workers)
-    kept = sum(counts)
-    if not kept:
+def encode(folder: Path, source: Source, encoder: PairEncoder, num_workers: int) -> None:
+    """Fills `folder` with the pairs of the source that satisfy the encoder's rules.
+
+    Raises UserError if there is no such pair.
+    """
+    counts, dropped = _write(folder, source, encoder, num_workers)
+    total = sum(counts)
+    if not total:
         raise UserError(f"{source.name}: no pair is left of {len(source)}; {summary(0, dropped)}")
     if encoder.rules.deduplicate:
-        hashes = open_array(folder, "hashes")
-        # equal pairs of different directions are no repetitions
-        if isinstance(source, MixedSource):
-            parts = [part.data for part in source.corpora]
-            directions = [
-                content_hash(data.source_language, data.target_language) for data in parts
-            ]
-            hashes = hashes ^ np.repeat(np.array(directions, np.uint64), counts)
-        first = np.sort(np.unique(hashes, return_index=True)[1])
-        # The tokens and links of repeated pairs stay in their files, unused.
-        for name in ("offsets", "lengths", "weights", "link_spans"):
-            if (folder / name).exists():
-                (folder / name).write_bytes(open_array(folder, name)[first].tobytes())
-        dropped["duplicate"] = kept - len(first)
-        counts = np.diff(np.searchsorted(first, np.cumsum(counts)), prepend=0).tolist()
+        counts = _remove_duplicates(folder, source, counts)
+        dropped["duplicate"] = total - sum(counts)
     for name in HASHES:
         open_array(folder, name, mode="r+").sort()
+
     parts = source.sources if isinstance(source, MixedSource) else [source]
+    documents = {
+        part.name: count_documents(part.kept) for part in parts if isinstance(part, DocumentSource)
+    }
     report = {
         "kept": sum(counts),
         "parts": counts,
         "dropped": {reason: dropped[reason] for reason in REASONS},
         "digest": _digest(folder),
-        "documents": {
-            part.name: count_documents(part.kept)
-            for part in parts
-            if isinstance(part, DocumentSource)
-        },
-        "dtype": str(token_dtype(encoder.tokenizer.vocab_sizes)),
+        "documents": documents,
+        "dtype": str(encoder.dtype),
         "losses": losses_of_pairs(encoder.tokenizer, select_pairs(source, _SAMPLE)),
         "sizes": {path.name: path.stat().st_size for path in sorted(folder.iterdir())},
     }
     files.write_json(folder / REPORT, report)
 
 
+def _remove_duplicates(folder: Path, source: Source, counts: list[int]) -> list[int]:
+    """Removes repeated pairs from the files, and returns the number of pairs left of each part."""
+    hashes = open_array(folder, "hashes")
+    # Equal pairs of different translation directions are not repetitions.
+    if isinstance(source, MixedSource):
+        directions = [
+            content_hash(corpus.data.source_language, corpus.data.target_language)
+            for corpus in source.corpora
+        ]
+        hashes = hashes ^ np.repeat(np.array(directions, np.uint64), counts)
+    _, first = np.unique(hashes, return_index=True)
+    first.sort()
+
+    # The tokens and links of repeated pairs stay in their files, unused.
+    for name in ("offsets", "lengths", "weights", "link_spans"):
+        if (folder / name).exists():
+            (folder / name).write_bytes(open_array(folder, name)[first].tobytes())
+    return np.diff(np.searchsorted(first, np.cumsum(counts)), prepend=0).tolist()
+
+
 def _digest(folder: Path) -> str:
     """Returns a digest that is equal for folders with the same arrays, without their hashes."""
     total = hashlib.sha256()
-    for path in sorted(path for path in folder.iterdir() if path.name not in HASHES):
-        with path.open("rb") as file:
-            total.update(
-                f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode()
-            )
+    for path in sorted(folder.iterdir()):
+        if path.name not in HASHES:
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            total.update(f"{path.name} {digest}\n".encode())
     return total.hexdigest()
 
 
 def _write(
-    folder: Path, source: Source, encoder: PairEncoder, wanted_workers: int
+    folder: Path, source: Source, encoder: PairEncoder, num_workers: int
 ) -> tuple[list[int], Counter]:
     """Writes the encoded pairs to files in `folder`.
 
-    Returns the pairs kept of each part, and dropped by reason.
+    Returns the number of pairs written of each part, and the number dropped by reason.
     """
     is_mixed = isinstance(source, MixedSource)
-    total = len(source)
     parts = source.sources if is_mixed else [source]
-    chunks = ((number, chunk) for number, part in enumerate(parts) for chunk in _chunks(part))
+    total = len(source)
+    processes = workers.num_workers(num_workers) if total > _SMALL or num_workers else 1
+    annotations = read_annotations(source) if is_mixed else {}
+    if "links" in annotations:  # has no row for each pair: `link_spans` tells the rows of a pair
+        (folder / "links").write_bytes(annotations.pop("links").tobytes())
+
     counts = [0] * len(parts)
-    processes = workers.num_workers(wanted_workers) if total > _SMALL or wanted_workers else 1
-    columns = read_annotations(source) if is_mixed else {}
-    if "links" in columns:  # no column: `link_spans` tells which are those of a pair
-        (folder / "links").write_bytes(columns.pop("links").tobytes())
     dropped = Counter()
-    read = 0
-    end = 0
+    num_read = 0
+    num_tokens = 0
+    chunks = ((number, pairs) for number, part in enumerate(parts) for pairs in _chunks(part))
     with progress_bar.bar(f"Encoding {source.name}", total) as advance:
-        for part, arrays, kept, more_dropped in workers.map_ordered(encoder, chunks, processes):
-            counts[part] += len(kept)
-            arrays |= {name: column[read + np.array(kept, int)] for name, column in columns.items()}
-            count = len(kept) + more_dropped.total()
-            read += count
+        for chunk in workers.map_ordered(encoder, chunks, processes):
+            arrays = chunk.arrays
+            pairs = num_read + np.array(chunk.numbers, int)
+            for name, column in annotations.items():
+                arrays[name] = column[pairs]
             sizes = arrays["lengths"].sum(axis=1, dtype=np.int64)
-            arrays["offsets"] = end + np.cumsum(sizes) - sizes
-            end += int(sizes.sum())
+            arrays["offsets"] = num_tokens + np.cumsum(sizes) - sizes
             for name, array in arrays.items():
                 with (folder / name).open("ab") as file:
                     file.write(array.tobytes())
-            dropped += more_dropped
-            advance(count)
+
+            counts[chunk.corpus] += len(pairs)
+            dropped += chunk.dropped
+            num_tokens += int(sizes.sum())
+            chunk_size = len(pairs) + chunk.dropped.total()
+            num_read += chunk_size
+            advance(chunk_size)
     return counts, dropped
 
 

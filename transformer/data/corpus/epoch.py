@@ -1,19 +1,18 @@
-"""The pairs that an epoch reads, and in which segmentations.
+"""The pairs that an epoch reads, and their segmentations.
 
-An epoch reads each pair of a part of a mixture `weight` times. Where that is no whole number, it
-reads the next pairs of an endless sequence of permutations of the part, so that after some epochs
-all pairs have been read equally often.
+An epoch reads each pair of a part of a mixture `weight` times. If `weight` is not a whole number,
+each epoch reads the next pairs of an endless sequence of permutations of the part. After some
+epochs all pairs have been read equally often.
 
 With subword sampling, each epoch reads the training sentences in other segmentations (Kudo 2018,
-Provilkov et al. 2020); the copies of a pair in one epoch have the same. The plan of an epoch is
-made before its sentences are sampled, so it reserves the expected length and `MARGIN` standard
-deviations. A longer sample is drawn again; after `ATTEMPTS` draws a sentence keeps its best
-segmentation, which fits. For one corpus and `data.max_length` a sample is a function of (seed,
-epoch, side, sentence), whatever the batch, thread or process.
+Provilkov et al. 2020). The copies of a pair in one epoch have the same segmentation. The plan of an
+epoch is made before its sentences are sampled, so it reserves the expected length and `MARGIN`
+standard deviations. A longer sample is drawn again. After `ATTEMPTS` draws a sentence keeps its
+best segmentation, which always fits. For one corpus and one `data.max_length`, a sample is a
+function of (seed, epoch, side, sentence), on any thread or process and in any batch.
 """
 
 import functools
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,157 +20,160 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int, Int32, Integer, UInt64
 
-from transformer.data.corpus.annotations import Annotations, Sequences
+from transformer.data.corpus.annotations import Annotations, PairNumbers, Sequences
 from transformer.data.corpus.encoding import end_sentences
 from transformer.data.tokenizers.tokenizer import Tokenizer
 
 MARGIN = 1.0  # standard deviations above the expected length
 ATTEMPTS = 4
-# sentences of a side from which the expected length and its standard deviation are estimated
+# The sentences of a side from which the expected length and its standard deviation are estimated.
 _SAMPLE = 2000
 _NO_EPOCH = 1 << 32  # seeds the estimate
 
-Chosen = Int[np.ndarray, " N"] | slice  # positions among the pairs of an epoch
+Selection = Int[np.ndarray, " N"] | slice  # indices into the pairs of an epoch
 
 
 def pairs_of_epoch(
     counts: Sequence[int], weights: Sequence[float], seed: int, epoch: int
-) -> Int[np.ndarray, " M"]:
+) -> PairNumbers:
     """Returns the numbers of the pairs that an epoch reads, part after part.
 
-    A pure function of its arguments.
+    `counts` and `weights` have a value for each part. The function is pure.
     """
-    drawn = []
-    first = 0
+    pairs = []
+    first_pair = 0  # of the part
     for part, (count, weight) in enumerate(zip(counts, weights, strict=True)):
-        start, stop = (int(round(number * weight * count)) for number in (epoch, epoch + 1))
+        # The epoch reads the pairs from `start` to `stop` of the endless sequence. A cycle is one
+        # permutation of the part.
+        start = round(epoch * weight * count)
+        stop = round((epoch + 1) * weight * count)
         for cycle in range(start // count, -(-stop // count)):
             begin = max(start - cycle * count, 0)
             end = min(stop - cycle * count, count)
             if end - begin == count:  # in the order of the corpus, without a permutation
-                drawn.append(np.arange(first, first + count))
+                numbers = np.arange(count)
             else:
                 permutation = np.random.default_rng([seed, part, cycle]).permutation(count)
-                drawn.append(first + np.sort(permutation[begin:end]))
-        first += count
-    return np.concatenate(drawn)
+                numbers = np.sort(permutation[begin:end])
+            pairs.append(first_pair + numbers)
+        first_pair += count
+    return np.concatenate(pairs)
 
 
 @dataclass(frozen=True, eq=False)
 class Epoch:
-    """The pairs of a corpus that one epoch reads, in its segmentations."""
+    """The pairs of a corpus that one epoch reads, in the segmentations of this epoch."""
 
     corpus: Any  # a `Corpus`, whose module imports this one
-    # of the pairs, some of them several times; None: all in order
-    numbers: Int[np.ndarray, " M"] | None
-    # a Sampler, in this process or in others; None without subword sampling
-    draw: Callable[..., Sequences] | None
+    # The numbers of the pairs, which may repeat; None: all pairs in order.
+    numbers: PairNumbers | None
+    # A `Sampler`, in this process or in others; None without subword sampling.
+    sampler: Callable[..., Sequences] | None
     seed: int
     epoch: int
 
     @property
     def lengths(self) -> Int32[np.ndarray, "M 2"]:
-        """The tokens that a plan reserves for each source and target."""
+        """The number of tokens that a plan reserves for each source and target."""
         return self.reserved(slice(None))
 
-    def reserved(self, chosen: Chosen) -> Int32[np.ndarray, "N 2"]:
-        """Returns the tokens that a plan reserves for these sources and targets."""
-        best = self.corpus.lengths[self._pairs(chosen)]
-        if self.draw is None:
+    def reserved(self, selection: Selection) -> Int32[np.ndarray, "N 2"]:
+        """Returns the number of tokens that a plan reserves for these sources and targets."""
+        best = self.corpus.lengths[self._pairs(selection)]
+        if self.sampler is None:
             return best
         tables = self.corpus.sampler.reserved_lengths
-        return np.stack(
-            [np.take(table, best[:, side]) for side, table in enumerate(tables)], axis=1
-        )
+        sides = [np.take(table, best[:, side]) for side, table in enumerate(tables)]
+        return np.stack(sides, axis=1)  # (N, 2)
 
-    def sequences(self, side: int, chosen: Chosen) -> Sequences:
+    def sequences(self, side: int, selection: Selection) -> Sequences:
         """Returns the concatenated tokens of these sources or targets, and their lengths."""
-        pairs = self._pairs(chosen)
-        if self.draw is None:
+        pairs = self._pairs(selection)
+        if self.sampler is None:
             return self.corpus.sequences(side, pairs)
-        return self.draw(side, pairs, self.reserved(chosen)[:, side], self.seed, self.epoch)
+        limits = self.reserved(selection)[:, side]
+        return self.sampler(side, pairs, limits, self.seed, self.epoch)
 
-    def annotations(self, chosen: Chosen) -> Annotations:
+    def annotations(self, selection: Selection) -> Annotations:
         """Returns the weights and links of these pairs."""
-        return self.corpus.annotations(self._pairs(chosen))
+        return self.corpus.annotations(self._pairs(selection))
 
-    def corpus_tokens(self, chosen: Chosen) -> tuple[int, ...]:
-        """Returns the target tokens that these pairs have of each corpus of a mixture; () if this
-        is no mixture.
-        """
+    def corpus_tokens(self, selection: Selection) -> tuple[int, ...]:
+        """Returns the target tokens of these pairs by corpus of a mixture; () without a mixture."""
         if self.numbers is None:
             return ()
         ends = np.cumsum(self.corpus.report["parts"])
-        corpora = np.searchsorted(ends, self.numbers[chosen], side="right")
-        tokens = self.reserved(chosen)[:, 1]
+        corpora = np.searchsorted(ends, self.numbers[selection], side="right")
+        tokens = self.reserved(selection)[:, 1]
         return tuple(np.bincount(corpora, tokens, minlength=len(ends)).astype(int).tolist())
 
-    def _pairs(self, chosen: Chosen) -> Chosen:
-        return chosen if self.numbers is None else self.numbers[chosen]
+    def _pairs(self, selection: Selection) -> Selection:
+        return selection if self.numbers is None else self.numbers[selection]
 
 
 @dataclass(frozen=True)
 class Sampler:
-    """Samples sentences of a corpus."""
+    """Samples segmentations of the sentences of a corpus."""
 
     corpus: Any  # a `Corpus`
     tokenizer: Tokenizer
     rate: float  # BPE-dropout's rate or unigram's alpha
-    # the greatest length that a plan reserves for a sentence, end-of-sentence included
+    # The greatest length that a plan reserves for a sentence, end-of-sentence included.
     longest: int
 
     def __call__(
         self,
         side: int,
-        pairs: Int[np.ndarray, " N"],
+        pairs: PairNumbers,
         limits: Int[np.ndarray, " N"],
         seed: int,
         epoch: int,
     ) -> Sequences:
-        """Samples sentences of one side for an epoch, with at most `limits` tokens, end-of-sentence
-        included.
-        """
-        samples = self.corpus.sentences(side, pairs)
-        left = np.arange(len(pairs))
+        """Samples sentences of one side, with at most `limits` tokens, end-of-sentence included."""
+        sentences = self.corpus.sentences(side, pairs)
+        remaining = np.arange(len(pairs))  # the sentences without a sample that fits
         for attempt in range(ATTEMPTS):
-            drawn = self._draw(
-                side, pairs[left], [samples[index] for index in left], (seed, epoch, attempt)
-            )
-            fits = np.array([len(tokens) for tokens in drawn], int) < limits[left]
-            for index, tokens in itertools.compress(zip(left, drawn, strict=True), fits):
-                samples[index] = tokens
-            left = left[~fits]
-        return end_sentences(samples, np.dtype(np.int32))
+            best = [sentences[index] for index in remaining]
+            samples = self._sample(side, pairs[remaining], best, (seed, epoch, attempt))
+            fits = np.array([len(tokens) for tokens in samples], int) < limits[remaining]
+            for index, tokens, does_fit in zip(remaining, samples, fits, strict=True):
+                if does_fit:
+                    sentences[index] = tokens
+            remaining = remaining[~fits]
+        return end_sentences(sentences, np.dtype(np.int32))
 
     @functools.cached_property
     def reserved_lengths(self) -> tuple[Int32[np.ndarray, " _"], Int32[np.ndarray, " _"]]:
-        """The tokens that a plan reserves for a source and for a target, by the length of the best
-        segmentation.
+        """The tokens that a plan reserves for a source and a target, by their best segmentations.
 
-        The mean and the variance of a sample's length are taken to be in proportion to that length.
-        All lengths count end-of-sentence.
+        Entry n is for sentences with n tokens in the best segmentation. The estimate takes the mean
+        and the variance of the length of a sample to be proportional to n. All lengths count
+        end-of-sentence.
         """
-        return self._estimate(0), self._estimate(1)
+        return self._reserve(0), self._reserve(1)
 
-    def _estimate(self, side: int) -> Int32[np.ndarray, " _"]:
+    def _reserve(self, side: int) -> Int32[np.ndarray, " _"]:
         lengths = self.corpus.lengths[:, side]
         if not lengths[0]:  # the pairs do not have this side
             return np.zeros(1, np.int32)
         pairs = self.corpus.spread(_SAMPLE)
+        sentences = self.corpus.sentences(side, pairs)
+        samples = self._sample(side, pairs, sentences, (0, _NO_EPOCH, 0))
+        sampled = np.array([len(tokens) for tokens in samples])
         best = lengths[pairs] - 1.0
-        drawn = self._draw(side, pairs, self.corpus.sentences(side, pairs), (0, _NO_EPOCH, 0))
-        sampled = np.array([len(tokens) for tokens in drawn])
         growth = sampled.sum() / best.sum()
         deviation = np.sqrt(np.mean((sampled - growth * best) ** 2 / best))
+
+        # No sentence may exceed `longest`, and its best segmentation must fit.
         with_end = np.arange(lengths.max() + 1)
         tokens = np.maximum(with_end - 1, 0)
         reserved = (1 + growth * tokens + MARGIN * deviation * np.sqrt(tokens)).astype(np.int32)
         return np.maximum(np.minimum(reserved, self.longest), with_end).astype(np.int32)
 
-    def _draw(
+    def _sample(
         self,
         side: int,
-        pairs: Int[np.ndarray, " N"],
+        pairs: PairNumbers,
         sentences: list[list[int]],
         seeds: tuple[int, ...],
     ) -> list[list[int]]:
@@ -180,8 +182,9 @@ class Sampler:
 
 
 def mix(*values: int | Integer[np.ndarray, "N"]) -> UInt64[np.ndarray, "N"]:
-    """Hashes integers, or arrays of integers elementwise, to 64 bits by applying SplitMix64 to each
-    value in turn.
+    """Hashes integers, or arrays of integers elementwise, to 64 bits.
+
+    Applies SplitMix64 to each value in turn.
     """
     state = np.zeros(1, np.uint64)
     for value in values:
