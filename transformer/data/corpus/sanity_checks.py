@@ -1,7 +1,6 @@
-"""Sanity checks of a run's data, which yield a line for each warning, and its first pairs for the
-log.
-"""
+"""Sanity checks of a run's data, which yield a line for each warning, and examples for the log."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -21,7 +20,7 @@ _SAMPLE = 1000  # pairs, spread evenly over the corpus
 _MAX_EQUAL = 0.2  # fraction of pairs whose sides may be equal
 _MAX_UNREACHABLE = 0.01  # fraction of targets that may be longer than an output
 _MAX_UNKNOWN = 0.01  # fraction of the characters that may be unknown without a warning
-# the same for a vocabulary of words, which leaves out rare ones by design
+# The same for a vocabulary of words, which leaves out rare words by design.
 _MAX_UNKNOWN_IN_WORDS = 0.2
 _ABSURD = 0.5  # fraction of unknown characters from which training is refused
 _MAX_CHANGED = 0.01  # fraction of the target lines that normalization may change without a warning
@@ -31,16 +30,16 @@ _MAX_SHARED = 0.01  # fraction of held-out sources that may be training sources,
 
 
 def pair_lines(data: Config, tokenizer: Tokenizer, corpus: Corpus, columns: int) -> Iterator[str]:
-    """Yields the first and the middle pair, as decoded from their tokens, in one line for each
-    side.
-    """
+    """Yields the first and the middle pair, decoded from their tokens, a line for each side."""
     parts = listed_corpora(data)
     ends = np.cumsum(corpus.report["parts"])
-    for number, *pair in zip(corpus.spread(2), *_sample(tokenizer, corpus, 2), strict=True):
-        own = parts[np.searchsorted(ends, number, side="right")].data
-        for language, text in zip((own.source_language, own.target_language), pair, strict=True):
-            if language:
-                yield _shorten(f"{language}: {text}", columns)
+    sides = _sample(tokenizer, corpus, 2)
+    for number, source, target in zip(corpus.spread(2), *sides, strict=True):
+        part = parts[np.searchsorted(ends, number, side="right")].data
+        if part.source_language:
+            yield _shorten(f"{part.source_language}: {source}", columns)
+        if part.target_language:
+            yield _shorten(f"{part.target_language}: {target}", columns)
 
 
 def find_untranslated(config: Config, tokenizer: Tokenizer, corpus: Corpus) -> Iterator[str]:
@@ -59,89 +58,94 @@ def find_untranslated(config: Config, tokenizer: Tokenizer, corpus: Corpus) -> I
 
 
 def find_unreachable(config: Config, corpus: Corpus) -> Iterator[str]:
-    """Yields a line if sampled training targets have more tokens than outputs may have, or than CTC
-    has frames.
-    """
+    """Yields a line if sampled targets are longer than outputs can be, or than CTC has frames."""
     lengths = (corpus.lengths[corpus.spread(_SAMPLE)] - 1).tolist()  # without end-of-sentence
     if config.decoding.strategy == "ctc":
         limits = [config.model.ctc_frames * (source + 1) for source, _ in lengths]
         advice = "model.ctc_frames x source length), so the loss leaves them out; raise ctc_frames"
     else:
         limits = [output_limit(source, config.decoding) for source, _ in lengths]
-        advice = "decoding.max_length_factor x source length + decoding.max_extra_length); raise one of them"
-    longer = sum(target > limit for (_, target), limit in zip(lengths, limits, strict=True))
-    if longer > _MAX_UNREACHABLE * len(lengths):
+        advice = (
+            "decoding.max_length_factor x source length + decoding.max_extra_length); raise one "
+            "of them"
+        )
+    num_longer = sum(target > limit for (_, target), limit in zip(lengths, limits, strict=True))
+    if num_longer > _MAX_UNREACHABLE * len(lengths):
         yield (
-            f"{longer:,} of {len(lengths):,} sampled training targets have more tokens than outputs may have ({advice}"
+            f"{num_longer:,} of {len(lengths):,} sampled training targets have more tokens than "
+            f"outputs may have ({advice}"
         )
 
 
 def find_losses(
     config: Config, tokenizer: Tokenizer, name: str, losses: Sequence, is_train: bool
 ) -> Iterator[str]:
-    """Yields a line for each side of a split with unknown characters, and for targets that cannot
-    be produced.
+    """Yields a line for each kind of text that a split loses, or should not have, on each side.
 
-    Yields a line for each side with tokens of other tools, or with entities of HTML.
-
-    `losses` are those of `losses_of_pairs`. Raises UserError if most characters of a side of the
-    training split are unknown.
+    The kinds are unknown characters, tokens or entities that other tools left in the text, and
+    targets that the vocabulary cannot produce. `losses` is the result of `losses_of_pairs`. Raises
+    UserError if most characters of a side of the training split are unknown.
     """
     kind = config.tokenizer.kind
-    for side, vocabulary, (counts, examples) in zip(
+    for side, vocabulary, (side_counts, examples) in zip(
         ("source", "target"), tokenizer.sides, losses, strict=True
     ):
-        if not counts.get("characters"):
+        counts = Counter(side_counts)
+        if not counts["characters"]:
             continue
-        unknown = counts.get("unknown", 0) / counts["characters"]
+        label = f"{name}, {config.data[f'{side}_language']}"
+
+        unknown = counts["unknown"] / counts["characters"]
         if unknown > (_MAX_UNKNOWN_IN_WORDS if kind == "word" else _MAX_UNKNOWN):
             line = (
-                f"{name}, {config.data[f'{side}_language']}: {unknown:.1%} of the characters are unknown to the "
-                f"vocabulary; {_decoded(vocabulary, examples['unknown'])}; check that tokenizer.model_file, "
-                "training.init_from or tokenizer.character_coverage suits this text, or train a vocabulary with "
-                "tokenizer.byte_fallback=True, and with training.init_vocabulary=own if there is a parent"
+                f"{label}: {unknown:.1%} of the characters are unknown to the vocabulary; "
+                f"{_decoded(vocabulary, examples['unknown'])}; check that tokenizer.model_file, "
+                "training.init_from or tokenizer.character_coverage suits this text, or train a "
+                "vocabulary with tokenizer.byte_fallback=True, and with "
+                "training.init_vocabulary=own if there is a parent"
             )
             if is_train and kind != "word" and unknown > _ABSURD:
                 raise UserError(line)
             yield line
-        frequent = [name for name in _TRACES if counts.get(name, 0) > _MAX_TRACES * counts["lines"]]
-        if frequent:
-            listed = " and ".join(
-                f"{_TRACES[name]}, such as '{_shorten(examples[name])}'" for name in frequent
+
+        traces = [trace for trace in _TRACES if counts[trace] > _MAX_TRACES * counts["lines"]]
+        if traces:
+            descriptions = " and ".join(
+                f"{_TRACES[trace]}, such as '{_shorten(examples[trace])}'" for trace in traces
             )
             yield (
-                f"{name}, {config.data[f'{side}_language']}: many lines have {listed}; restore the text as people read "
-                "it, or translations and scores are of such text"
+                f"{label}: many lines have {descriptions}; restore the text as people read it, or "
+                "translations and scores are of such text"
             )
-        changed = counts.get("changed", 0) / counts["lines"]
+
+        changed = counts["changed"] / counts["lines"]
         if side == "target" and config.data.source != "ids" and changed > _MAX_CHANGED:
             yield (
-                f"{name}: the vocabulary's normalization changes {changed:.1%} of the targets, so the model can never "
-                f"produce them: {_decoded(vocabulary, examples['changed'])}; convert the text to Unicode's form NFC, "
-                "or train a vocabulary with tokenizer.normalization=identity, which keeps them"
+                f"{name}: the vocabulary's normalization changes {changed:.1%} of the targets, so "
+                "the model can never produce them: "
+                f"{_decoded(vocabulary, examples['changed'])}; convert the text to Unicode's form "
+                "NFC, or train a vocabulary with tokenizer.normalization=identity, which keeps them"
             )
 
 
 def find_shared(corpus: Corpus, source: Source, texts: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """Yields a line if pairs of a held-out split occur in the training corpus, or many of their
-    sources do.
-
-    A mixture may have them in the other direction.
-    """
+    """Yields a line if a held-out split shares pairs, or many sources, with the training corpus."""
     texts = [tuple(side.strip() for side in pair) for pair in texts]
-    pairs, sources = (
-        corpus.find_hashes(name, hashes) for name, hashes in content_hashes(texts).items()
-    )
-    pairs |= corpus.find_hashes("hashes", content_hashes([pair[::-1] for pair in texts])["hashes"])
+    hashes = content_hashes(texts)
+    pairs = corpus.find_hashes("hashes", hashes["hashes"])
+    sources = corpus.find_hashes("source_hashes", hashes["source_hashes"])
+    # A mixture may have the pairs in the other direction.
+    reversed_hashes = content_hashes([pair[::-1] for pair in texts])
+    pairs |= corpus.find_hashes("hashes", reversed_hashes["hashes"])
     if pairs.any() or sources.mean() > _MAX_SHARED:
         index = int(np.argmax(pairs if pairs.any() else sources))
-        example = (
-            f"{source.where(index, int(not texts[index][0]))}: '{_shorten(' '.join(texts[index]))}'"
-        )
+        where = source.where(index, int(not texts[index][0]))
+        num_pairs = counted(int(pairs.sum()), "pair")
+        num_sources = counted(int(sources.sum()), "source")
         yield (
-            f"{source.name}: {counted(int(pairs.sum()), 'pair')} of {len(texts):,} and "
-            f"{counted(int(sources.sum()), 'source')} are in the training data, such as {example}; remove them from "
-            "the training data, or scores on this split are too high"
+            f"{source.name}: {num_pairs} of {len(texts):,} and {num_sources} are in the training "
+            f"data, such as {where}: '{_shorten(' '.join(texts[index]))}'; remove them from the "
+            "training data, or scores on this split are too high"
         )
 
 
@@ -151,7 +155,7 @@ def _decoded(vocabulary: Vocabulary, text: str) -> str:
 
 
 def _sample(tokenizer: Tokenizer, corpus: Corpus, count: int) -> list[list[str]]:
-    """Returns the sources and the targets of at most `count` pairs, as decoded from their tokens."""
+    """Returns the sources and the targets of at most `count` pairs, decoded from their tokens."""
     pairs = corpus.spread(count)
     return [
         vocabulary.decode(corpus.sentences(side, pairs))
@@ -160,14 +164,13 @@ def _sample(tokenizer: Tokenizer, corpus: Corpus, count: int) -> list[list[str]]
 
 
 def _shorten(text: str, columns: int = 60) -> str:
-    """Cuts text to a width on the terminal, where some characters take two columns, and escapes
-    invisible ones.
+    """Cuts text to a width on the terminal, and escapes invisible characters.
+
+    Some characters take two columns.
     """
-    shown = Text(
-        "".join(
-            character if character.isprintable() else f"\\u{ord(character):04x}"
-            for character in text
-        )
+    characters = (
+        character if character.isprintable() else f"\\u{ord(character):04x}" for character in text
     )
-    shown.truncate(columns, overflow="ellipsis")
-    return shown.plain
+    visible = Text("".join(characters))
+    visible.truncate(columns, overflow="ellipsis")
+    return visible.plain
