@@ -306,7 +306,7 @@ def test_batches_are_pure_functions_of_their_number(config, tmp_path, plan, samp
             ("train_split=news", "train_split=talks pair_weights={folder}/bad.txt"),
             "bad.txt, line 3: 'x' must be a num",
         ),
-        (("train_split=news alignments=absent.txt",), "alignments=absent.txt of news is no file"),
+        (("train_split=news alignments=absent.txt",), "news: alignments=absent.txt: no such file"),
         (
             ("train_split=news alignments={folder}/bad.txt source_tag=<a>",),
             "the words of alignments have no tag",

@@ -183,7 +183,7 @@ def _read_lines(path: Path, source: Source, label: str) -> Iterator[tuple[str, s
     lines = list(enumerate(read_text_file(path), start=1))
     lines_of_pairs = lines
     if isinstance(source, DocumentSource) and len(lines) == len(source.source):
-        lines_of_pairs = list(itertools.compress(lines, source.kept))
+        lines_of_pairs = list(itertools.compress(lines, source.mask))
     if len(lines_of_pairs) != len(source):
         num_lines = counted(len(lines), "line")
         num_pairs = counted(len(source), "pair")

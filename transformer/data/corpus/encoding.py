@@ -208,7 +208,7 @@ def encode(folder: Path, source: Source, encoder: PairEncoder, num_workers: int)
 
     parts = source.sources if isinstance(source, MixedSource) else [source]
     documents = {
-        part.name: count_documents(part.kept) for part in parts if isinstance(part, DocumentSource)
+        part.name: count_documents(part.mask) for part in parts if isinstance(part, DocumentSource)
     }
     report = {
         "kept": sum(counts),

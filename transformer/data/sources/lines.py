@@ -20,13 +20,12 @@ from absl import logging
 
 from transformer.support.errors import UserError
 
-# seconds in which a chunk waits for more lines: long enough for a fast writer to fill its pipe
-# again
+# The seconds that a chunk waits for more lines: enough for a fast writer to fill its pipe again.
 PATIENCE = 0.02
 BLOCK_BYTES = 1 << 16  # read at once, as much as a pipe holds; the first ones tell the encoding
-# formats that are not read, other than .gz
+# Compressed formats that cannot be read.
 PACKED = (".bz2", ".xz", ".zip", ".zst", ".tar", ".tgz")
-# of the first line of test sets
+# The first line of test sets in SGML or XML.
 _MARKUP = re.compile(r"\s*<(\?xml|!doctype|srcset|refset|tstset)\b", re.IGNORECASE)
 _CONVERT = "correct the line, or convert the text, as with iconv -f WINDOWS-1252 -t UTF-8"
 
@@ -39,14 +38,10 @@ def count_lines(path: Path) -> int:
 def read_lines(path: Path) -> Iterator[bytes]:
     """Yields the lines of a plain or gzip file without their ends.
 
-    Raises UserError if it is unreadable or UTF-16.
+    Raises UserError if the file is damaged, cannot be read, or is UTF-16.
     """
     try:
-        with (
-            gzip.open(path, "rb")
-            if path.suffix == ".gz"
-            else path.open("rb", buffering=BLOCK_BYTES) as file
-        ):
+        with _open(path) as file:
             _check_encoding(file.peek(BLOCK_BYTES), path)
             for number, line in enumerate(file):
                 yield strip_line_end(line, first=number == 0)
@@ -56,12 +51,19 @@ def read_lines(path: Path) -> Iterator[bytes]:
         raise UserError(f"{path}: {error.strerror}; name a file that can be read") from error
 
 
+def _open(path: Path) -> gzip.GzipFile | io.BufferedReader:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rb")
+    return path.open("rb", buffering=BLOCK_BYTES)
+
+
 def _check_encoding(head: bytes, path: Path | str) -> None:
     has_mark = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE))
     wide_newlines = max(head.count(b"\n\0"), head.count(b"\0\n"))
     if has_mark or 2 * wide_newlines > head.count(b"\n"):
         raise UserError(
-            f"{path}: is UTF-16 or UTF-32, must be UTF-8; convert it, as with iconv -f UTF-16 -t UTF-8"
+            f"{path}: is UTF-16 or UTF-32, must be UTF-8; convert it, as with "
+            "iconv -f UTF-16 -t UTF-8"
         )
 
 
@@ -72,26 +74,33 @@ def strip_line_end(line: bytes, first: bool) -> bytes:
 
 
 def read_chunks(stream: io.BufferedIOBase, chunk_lines: int) -> Iterator[list[bytes]]:
-    """Yields the lines of a stream, `chunk_lines` at a time, or those that have come when no more
-    input is ready.
+    """Yields the lines of a stream in chunks of `chunk_lines` lines.
+
+    A chunk is shorter if no more input is ready for `PATIENCE` seconds. Raises UserError if the
+    stream is UTF-16.
     """
     lines = []
-    parts = []  # of the line after these
+    parts = []  # of the line after `lines`, which has no end yet
     is_first = True
-    while _is_ready(stream, None) and (block := stream.read1(BLOCK_BYTES)):
+    while _is_ready(stream, None):
+        block = stream.read1(BLOCK_BYTES)
+        if not block:
+            break
         if is_first:
             _check_encoding(block, "standard input")
             is_first = False
         if not lines:
             patient_until = time.monotonic() + PATIENCE
+
         first, *following = block.split(b"\n")
         parts.append(first)
         if following:
             lines += [b"".join(parts), *following[:-1]]
             parts = following[-1:]
-        while len(lines) >= chunk_lines or (
-            lines and not _is_ready(stream, patient_until - time.monotonic())
-        ):
+        while lines:
+            is_full = len(lines) >= chunk_lines
+            if not is_full and _is_ready(stream, patient_until - time.monotonic()):
+                break
             yield lines[:chunk_lines]
             del lines[:chunk_lines]
     if any(parts):
@@ -100,13 +109,23 @@ def read_chunks(stream: io.BufferedIOBase, chunk_lines: int) -> Iterator[list[by
         yield lines
 
 
+def _is_ready(stream: io.BufferedIOBase, timeout: float | None) -> bool:
+    """Waits for input or the end of the stream; False after `timeout` seconds."""
+    if timeout is not None:
+        timeout = max(timeout, 0.0)
+    try:
+        return bool(select.select([stream], [], [], timeout)[0])
+    except io.UnsupportedOperation:  # a stream in memory
+        return True
+
+
 def is_blank(line: bytes) -> bool:
-    """Tells whether a line has only spaces of any kind, as between two documents."""
+    """True if a line has only spaces of any kind, as between two documents."""
     return not line.decode(errors="replace").strip()
 
 
 def count_documents(has_text: Iterable[bool]) -> int:
-    """Returns the number of documents, which lines without text divide."""
+    """Returns the number of documents in a text, where lines without text divide documents."""
     return sum(bool(has) for has, _ in itertools.groupby(has_text))
 
 
@@ -115,39 +134,33 @@ def log_documents(name: str, documents: int) -> None:
     if documents > 1:
         logging.info("%s: %s documents.", name, f"{documents:,}")
     else:
-        advice = "sentences of any origin become the context of the next ones; put blank lines between documents"
-        logging.warning("%s: no blank line divides it, so it is one document: %s.", name, advice)
+        logging.warning(
+            "%s: no blank line divides it, so it is one document: sentences of any origin become "
+            "the context of the next ones; put blank lines between documents.",
+            name,
+        )
 
 
 def whole_documents(chunks: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
-    """Yields the lines of the chunks again, divided only after blank lines."""
+    """Divides the lines of the chunks into other chunks, which end after blank lines."""
     lines: list[bytes] = []
     for chunk in chunks:
-        blank = max(
-            (i for i, line in enumerate(chunk, start=len(lines) + 1) if is_blank(line)), default=0
-        )
+        stop = 0  # after the last blank line
+        for number, line in enumerate(chunk, start=len(lines) + 1):
+            if is_blank(line):
+                stop = number
         lines += chunk
-        if blank:
-            yield lines[:blank]
-            del lines[:blank]
+        if stop:
+            yield lines[:stop]
+            del lines[:stop]
     if lines:
         yield lines
 
 
-def _is_ready(stream: io.BufferedIOBase, seconds: float | None) -> bool:
-    """Waits until the stream has input or ends, at most so many seconds, and tells whether it does."""
-    try:
-        return bool(
-            select.select([stream], [], [], seconds if seconds is None else max(seconds, 0.0))[0]
-        )
-    except io.UnsupportedOperation:  # a stream in memory
-        return True
-
-
 def decode_lines(lines: Iterable[bytes], first_line: int = 1) -> Iterator[str]:
-    """Yields the lines without their ends.
+    """Yields the lines as text, without their ends.
 
-    Warns of bytes that are not UTF-8, which become U+FFFD.
+    Bytes that are not UTF-8 become U+FFFD, with a warning.
     """
     for number, line in enumerate(lines, start=first_line):
         line = strip_line_end(line, first=number == 1)
@@ -162,17 +175,16 @@ def decode_lines(lines: Iterable[bytes], first_line: int = 1) -> Iterator[str]:
 def read_text_file(path: Path) -> list[str]:
     """Returns the lines of a plain or gzip file.
 
-    Raises UserError if it cannot be read or a line is not UTF-8.
+    Raises UserError if the file cannot be read, or if a line is not UTF-8.
     """
-    return [
-        decode(line, f"{path}, line {number}") for number, line in enumerate(read_lines(path), 1)
-    ]
+    lines = enumerate(read_lines(path), start=1)
+    return [decode(line, f"{path}, line {number}") for number, line in lines]
 
 
 def read_parallel_files(source: Path, target: Path) -> tuple[list[str], list[str]]:
     """Returns the lines of two files.
 
-    Raises UserError as `read_text_file` does, if one is SGML or XML, and if the numbers of lines
+    Raises UserError if `read_text_file` does, if a file is SGML or XML, or if the numbers of lines
     differ.
     """
     texts = read_text_file(source)
@@ -180,7 +192,7 @@ def read_parallel_files(source: Path, target: Path) -> tuple[list[str], list[str
     for path, lines in ((source, texts), (target, translations)):
         if lines and _MARKUP.match(lines[0]):
             raise UserError(
-                f"{path}: is SGML or XML, must be text; write its segments to a file, one a line"
+                f"{path}: is SGML or XML, must be text; write each segment to a line of a file"
             )
     if len(texts) != len(translations):
         raise different_lengths(source, target, len(texts), len(translations))
@@ -207,7 +219,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def parse_number(text: str) -> float:
-    """Returns the number that a text is, or NaN."""
+    """Returns the value of a text that is a number, else NaN."""
     try:
         return float(text)
     except ValueError:
@@ -215,5 +227,5 @@ def parse_number(text: str) -> float:
 
 
 def is_natural_number(token: str | bytes) -> bool:
-    """Returns whether the token is a decimal integer of at least 0 that fits 64 bits."""
+    """True if the token is a decimal integer of at least 0 that fits 64 bits."""
     return token.isascii() and token.isdigit() and len(token) <= 18

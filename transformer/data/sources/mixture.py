@@ -1,8 +1,5 @@
-"""Corpora that the configuration lists as texts: those of a mixture, which are one source, and more
-validation sets.
-"""
+"""Corpora that the configuration lists as texts: the training mixture, and validation sets."""
 
-import bisect
 import itertools
 import math
 import shlex
@@ -20,7 +17,7 @@ from transformer.data.sources.text import file_identity
 from transformer.support import files
 from transformer.support.errors import UserError
 
-# Keys of the group `data` that a corpus of a mixture, or a validation set, may have for itself.
+# Keys of the group `data` that a corpus of a mixture may set for itself.
 CORPUS_KEYS = (
     "source",
     "name",
@@ -32,9 +29,7 @@ CORPUS_KEYS = (
     "target_language",
     "source_tag",
 )
-# Files of a corpus with a line for each pair: its weight in the loss (1 without a file), and the
-# links of its words.
-ANNOTATIONS = ("pair_weights", "alignments")
+# The same for a validation set.
 SET_KEYS = (
     "source",
     "name",
@@ -44,6 +39,9 @@ SET_KEYS = (
     "target_language",
     "source_tag",
 )
+# The files of a corpus with a line for each pair: its weight in the loss (1 without a file), and
+# the links of its words.
+ANNOTATIONS = ("pair_weights", "alignments")
 
 
 class ListedCorpus(NamedTuple):
@@ -52,11 +50,11 @@ class ListedCorpus(NamedTuple):
     label: str  # in logs and metrics
     data: Config  # its group `data`
     weight: float  # how many times an epoch reads each pair
-    annotations: dict[str, Path]  # the files of `ANNOTATIONS` that it has
+    annotations: dict[str, Path]  # its files, by the keys in `ANNOTATIONS`
 
     @property
     def tag(self) -> str:
-        """The word that begins each source; "": none."""
+        """The word that begins each source; "" if there is none."""
         return source_tag(self.data)
 
 
@@ -80,11 +78,11 @@ class MixedSource:
         return identity
 
     def weigh(self, counts: Sequence[int]) -> list[float]:
-        """Returns how many times an epoch reads each pair of each part, given the number of pairs
-        of each.
+        """Returns how many times an epoch reads each pair of each part.
 
-        A temperature T draws from parts in proportion to the T-th root of their size, where the
-        largest keeps its weight. Raises UserError if an epoch reads no pair of a part.
+        `counts` gives the number of pairs of each part. With a temperature T, an epoch reads pairs
+        of the parts in proportion to the T-th root of their sizes, and the largest part keeps its
+        weight. Raises UserError if an epoch reads no pair of a part.
         """
         largest = max(counts)
         root = 1 - 1 / self.temperature
@@ -92,18 +90,21 @@ class MixedSource:
         for part, count in zip(self.corpora, counts, strict=True):
             if not count:
                 raise UserError(
-                    f"config.data.mixture: no pair of {part.label} is left, as earlier corpora have them or they are "
-                    "too long; remove it, raise config.data.max_length or set config.data.deduplicate=False"
+                    f"config.data.mixture: no pair of {part.label} is left, as earlier corpora "
+                    "have them or they are too long; remove it, raise config.data.max_length or "
+                    "set config.data.deduplicate=False"
                 )
-            weights.append(part.weight * (largest / count) ** root)
-            if weights[-1] * count < 1:
+            weight = part.weight * (largest / count) ** root
+            if weight * count < 1:
                 raise UserError(
-                    f"config.data.mixture: an epoch reads less than one pair of {part.label}; raise its weight"
+                    f"config.data.mixture: an epoch reads less than one pair of {part.label}; "
+                    "raise its weight"
                 )
+            weights.append(weight)
         return weights
 
     def paths(self, key: str) -> list[Path | None]:
-        """Returns the file that each part has for one of `ANNOTATIONS`, or None."""
+        """Returns the file of each part for a key in `ANNOTATIONS`, or None."""
         return [corpus.annotations.get(key) for corpus in self.corpora]
 
     @property
@@ -118,14 +119,17 @@ class MixedSource:
         return itertools.chain(*self.sources)
 
     def where(self, index: int, side: int) -> str:
-        number = bisect.bisect_right(list(itertools.accumulate(self.sizes)), index)
-        return self.sources[number].where(index - sum(self.sizes[:number]), side)
+        for source in self.sources:
+            if index < len(source):
+                return source.where(index, side)
+            index -= len(source)
+        raise IndexError(index)
 
 
 def listed_corpora(data: Config) -> list[ListedCorpus]:
-    """Returns the corpora of `data.mixture`, or the only one.
+    """Returns the corpora of `data.mixture`, or the only corpus.
 
-    Raises UserError for a text that is no corpus.
+    Raises UserError if a text does not describe a corpus, or if two corpora have the same label.
     """
     if not data.mixture:
         return [ListedCorpus(data.train_split, data, 1.0, {})]
@@ -133,18 +137,20 @@ def listed_corpora(data: Config) -> list[ListedCorpus]:
         _read_corpus(data, number, text) for number, text in enumerate(data.mixture, start=1)
     ]
     labels = [corpus.label for corpus in corpora]
-    if repeated := next((label for label in labels if labels.count(label) > 1), None):
-        raise UserError(
-            f"config.data.mixture: two corpora are called {repeated}; give each a label=WORD of its own"
-        )
+    for label in labels:
+        if labels.count(label) > 1:
+            raise UserError(
+                f"config.data.mixture: two corpora are called {label}; give each a label=WORD of "
+                "its own"
+            )
     return corpora
 
 
 def held_out_sets(config: Config) -> dict[str, Config]:
-    """Returns the configuration of each validation set by label: "" for `data.valid_split`, and
-    `data.valid_sets`.
+    """Returns the configuration of each validation set by label.
 
-    Raises UserError if a set has no label, or that of another.
+    The label "" is for `data.valid_split`. Raises UserError if a set in `data.valid_sets` has no
+    label, or the label of another set.
     """
     sets = {"": config}
     for number, text in enumerate(config.data.valid_sets, start=1):
@@ -160,43 +166,36 @@ def held_out_sets(config: Config) -> dict[str, Config]:
 
 
 def tags(data: Config) -> list[str]:
-    """Returns the words that begin the sources of the training corpora."""
-    return list(dict.fromkeys(filter(None, (corpus.tag for corpus in listed_corpora(data)))))
+    """Returns the words that begin the sources of the training corpora, each once."""
+    return list(dict.fromkeys(corpus.tag for corpus in listed_corpora(data) if corpus.tag))
 
 
 def annotations(data: Config) -> set[str]:
-    """Returns which of `ANNOTATIONS` pairs of the mixture have."""
+    """Returns the keys in `ANNOTATIONS` for which a corpus of the mixture has a file."""
     return {key for corpus in listed_corpora(data) for key in corpus.annotations}
 
 
-def check_direction(trained: Config, wanted: Config) -> None:
-    """Raises UserError if a model that was trained with the group `trained` cannot know the
-    languages of `wanted`.
+def check_direction(train_data: Config, data: Config) -> None:
+    """Raises UserError if a model trained with the group `train_data` cannot translate `data`.
 
-    The tag tells the target language, if it names it; the vocabulary then tells whether it has that
-    tag.
+    Only the languages are checked. A tag that names the target language may allow languages that
+    were not trained; the vocabulary then tells whether it has that tag.
     """
-    corpora = listed_corpora(trained)
+    corpora = listed_corpora(train_data)
     directions = [(corpus.data.source_language, corpus.data.target_language) for corpus in corpora]
-    pair = wanted.source_language, wanted.target_language
-    if pair not in directions and "{target_language}" not in trained.source_tag:
-        known = ", ".join("-".join(direction) for direction in directions)
+    direction = data.source_language, data.target_language
+    label = "-".join(direction)
+    if direction not in directions and "{target_language}" not in train_data.source_tag:
+        labels = ", ".join("-".join(pair) for pair in directions)
         raise UserError(
-            f"{'-'.join(pair)}: the model translates {known}, and no tag tells it another language"
+            f"{label}: the model translates {labels}, and no tag tells it another language"
         )
     tags = [
-        corpus.tag
-        for corpus, direction in zip(corpora, directions, strict=True)
-        if direction == pair
+        corpus.tag for corpus, pair in zip(corpora, directions, strict=True) if pair == direction
     ]
-    if (
-        wanted.target_language != trained.target_language
-        and tags
-        and source_tag(wanted) not in tags
-    ):
-        raise UserError(
-            f"{'-'.join(pair)}: leave the languages out, and write {tags[0]} before each source"
-        )
+    is_other_target = data.target_language != train_data.target_language
+    if is_other_target and tags and source_tag(data) not in tags:
+        raise UserError(f"{label}: leave the languages out, and write {tags[0]} before each source")
 
 
 def _read_corpus(data: Config, number: int, text: str) -> ListedCorpus:
@@ -207,33 +206,35 @@ def _read_corpus(data: Config, number: int, text: str) -> ListedCorpus:
     if not 0 < weight < math.inf:
         raise UserError(f"{where}: weight must be a number above 0")
     paths = {key: files.expanded(values.pop(key)) for key in ANNOTATIONS if key in values}
-    own = with_changes(data, **values, mixture=())
-    if "alignments" in paths and source_tag(own):
+    corpus_data = with_changes(data, **values, mixture=())
+    if "alignments" in paths and source_tag(corpus_data):
         raise UserError(f"{where}: the words of alignments have no tag; leave source_tag empty")
-    return ListedCorpus(label, own, weight, paths)
+    return ListedCorpus(label, corpus_data, weight, paths)
 
 
 def _settings(
-    where: str, text: str, own: Sequence[str], keys: Sequence[str]
+    where: str, text: str, other_keys: Sequence[str], data_keys: Sequence[str]
 ) -> dict[str, str | int]:
-    """Returns the values of a text of KEY=VALUE words, where `keys` are those of the group `data`.
+    """Returns the values of a text of KEY=VALUE words.
 
-    Raises UserError, which begins with `where`, for another form, key or value.
+    `data_keys` are keys of the group `data`, with the types and rules of this group. Raises
+    UserError, which begins with `where`, for another form, key or value.
     """
     try:
         words = [word.partition("=") for word in shlex.split(text)]
     except ValueError as error:
         raise UserError(f"{where}: {text!r:.80} has an open quotation mark") from error
     declared = declared_keys()
+    keys = (*other_keys, *data_keys)
     values = {}
     for key, equals, value in words:
-        if not equals or key not in (*own, *keys):
+        if not equals or key not in keys:
             raise UserError(
-                f"{where}: '{key:.40}' must be KEY=VALUE, with a key among {', '.join((*own, *keys))}"
+                f"{where}: '{key:.40}' must be KEY=VALUE, with a key among {', '.join(keys)}"
             )
         if key in values:
             raise UserError(f"{where}: {key} is given twice")
-        if key in keys:
+        if key in data_keys:
             key_type = declared[f"data.{key}"].type
             rule = declared[f"data.{key}"].rule
             if key_type is int and value.isdecimal():

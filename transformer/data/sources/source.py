@@ -1,4 +1,4 @@
-"""Sources of sentence pairs: the table of their kinds, and the functions that open and read them."""
+"""Sources of sentence pairs: the table of their kinds, and functions that open and read them."""
 
 import contextlib
 import functools
@@ -26,17 +26,15 @@ from transformer.support.errors import UserError
 
 SPLITS = ("train", "valid", "test")
 ORIGIN = "data.json"  # the record of how a folder of data was made, which `scripts.get_data` writes
-# the word between two sentences of a document, of which the vocabulary makes a token
-SEPARATOR = "<sep>"
-# most consecutive pairs that are selected from a corpus larger than tokenizer.sample_size
-_BLOCK = 1024
+SEPARATOR = "<sep>"  # the word between two sentences of a document, a token of the vocabulary
+_BLOCK = 1024  # the most consecutive pairs in a sample of a larger source
 
 # The kinds that `data.source` can name. Each has `open(data, split)`, which returns a Source.
 SOURCES = {"tfds": TfdsSource, "text": TextSource, "ids": IdsSource, "synthetic": SyntheticSource}
 
 
 def open_source(data: Config, split: str) -> Source:
-    """Opens a split as it is learned: see `data.mixture`, `data.exclude` and `data.context`.
+    """Opens a split with mixture, exclusions and document context applied.
 
     Raises UserError for unusable data.
     """
@@ -46,7 +44,7 @@ def open_source(data: Config, split: str) -> Source:
             for key, path in corpus.annotations.items():
                 if not path.is_file():
                     raise UserError(
-                        f"config.data.mixture: {key}={path} of {corpus.label} is no file"
+                        f"config.data.mixture: {corpus.label}: {key}={path}: no such file"
                     )
         sources = tuple(open_source(corpus.data, split) for corpus in corpora)
         return MixedSource(corpora, sources, data.mixture_temperature)
@@ -59,25 +57,26 @@ def _open_pairs(data: Config, split: str) -> Source:
     source = SOURCES[data.source].open(data, split)
     if split != "train" or not (data.exclude or data.train_pairs):
         return source
-    kept = np.ones(len(source), bool)
+    mask = np.ones(len(source), bool)
     if data.exclude:
         for line, text in enumerate(read_text_file(files.expanded(data.exclude)), start=1):
             number = text.partition("\t")[0]
-            if not (is_natural_number(number) and 1 <= int(number) <= len(kept)):
-                shown = (
-                    f"line {line}: {number!r:.60} must be the number of a pair, 1 to {len(kept):,}"
+            if not (is_natural_number(number) and 1 <= int(number) <= len(mask)):
+                raise UserError(
+                    f"config.data.exclude={data.exclude}: line {line}: {number!r:.60} must be the "
+                    f"number of a pair, 1 to {len(mask):,}"
                 )
-                raise UserError(f"config.data.exclude={data.exclude}: {shown}")
-            kept[int(number) - 1] = False
+            mask[int(number) - 1] = False
     if data.train_pairs:
-        kept = kept[: np.searchsorted(np.cumsum(kept), data.train_pairs) + 1]
-    return SelectedPairs(source, kept)
+        # The mask ends with the last pair that it selects.
+        mask = mask[: np.searchsorted(np.cumsum(mask), data.train_pairs) + 1]
+    return SelectedPairs(source, mask)
 
 
 def read_pairs(data: Config, split: str) -> tuple[list[str], list[str]]:
-    """Reads a split as text, a sentence a line.
+    """Reads the sources and the targets of a split as text.
 
-    Raises UserError if it is empty or a sentence is not UTF-8.
+    Raises UserError if the split is empty, or if a sentence is not UTF-8.
     """
     if split == "train" and data.mixture:
         raise UserError(
@@ -100,21 +99,23 @@ def decoded(source: Source) -> Iterator[tuple[str, str]]:
 
 
 def select_pairs(source: Source, limit: int) -> Iterator[tuple[str, str]]:
-    """Yields at most `limit` pairs, in blocks spread evenly over the source, and skips those that
-    are not UTF-8.
+    """Yields at most `limit` pairs, in blocks spread evenly over the source.
+
+    Skips pairs that are not UTF-8.
     """
     total = len(source)
-    blocks = math.ceil(limit / _BLOCK)
+    num_blocks = math.ceil(limit / _BLOCK)
     for index, pair in enumerate(source):
-        block = ((index + 1) * blocks - 1) // total  # the last that starts at this index or before
-        if total <= limit or index - block * total // blocks < limit // blocks:
+        block = ((index + 1) * num_blocks - 1) // total  # the last block that starts by this index
+        offset = index - block * total // num_blocks
+        if total <= limit or offset < limit // num_blocks:
             with contextlib.suppress(UnicodeDecodeError):
                 yield pair[0].decode(), pair[1].decode()
 
 
 @dataclass(frozen=True)
 class _Selection:
-    """The pairs of a source at which `kept` is true; none after its end."""
+    """Base class of the pairs of a source at which its `mask` is true."""
 
     source: Source
 
@@ -126,14 +127,14 @@ class _Selection:
 
     @functools.cached_property
     def _numbers(self) -> Int[np.ndarray, " M"]:
-        return np.flatnonzero(self.kept)
+        return np.flatnonzero(self.mask)
 
 
 @dataclass(frozen=True)
 class SelectedPairs(_Selection):
-    """A part of the pairs of a source."""
+    """A part of the pairs of a source. The mask may end before the source does."""
 
-    kept: Bool[np.ndarray, " N"]
+    mask: Bool[np.ndarray, " N"]
 
     @property
     def name(self) -> str:
@@ -141,18 +142,18 @@ class SelectedPairs(_Selection):
 
     @property
     def identity(self) -> dict:
-        return self.source.identity | {"kept": hashlib.sha256(self.kept.tobytes()).hexdigest()}
+        return self.source.identity | {"kept": hashlib.sha256(self.mask.tobytes()).hexdigest()}
 
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
-        return itertools.compress(self.source, self.kept)
+        return itertools.compress(self.source, self.mask)
 
 
 @dataclass(frozen=True)
 class DocumentSource(_Selection):
-    """The pairs of a source, each after at most `context` pairs before it in its document, on both
-    sides.
+    """The pairs of a source, each with the preceding pairs of its document on both sides.
 
-    Blank lines stand between documents (Tiedemann and Scherrer 2017).
+    A pair has at most `context` preceding pairs. Blank lines divide documents (Tiedemann and
+    Scherrer 2017).
     """
 
     context: int
@@ -166,24 +167,25 @@ class DocumentSource(_Selection):
         return self.source.identity | {"context": self.context}
 
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
-        before = deque(maxlen=self.context + 1)
+        pairs = deque(maxlen=self.context + 1)
         separator = f" {SEPARATOR} ".encode()
         for pair in self.source:
             if all(map(is_blank, pair)):
-                before.clear()
+                pairs.clear()
                 continue
-            before.append(pair)
-            sides = zip(*before, strict=True)  # one that monolingual pairs do not have stays empty
+            pairs.append(pair)
+            # The side that monolingual pairs do not have stays empty.
+            sides = zip(*pairs, strict=True)
             yield tuple(separator.join(side) if any(side) else b"" for side in sides)
 
     @functools.cached_property
-    def kept(self) -> Bool[np.ndarray, " _"]:
-        """False for blank lines."""
+    def mask(self) -> Bool[np.ndarray, " _"]:
+        """False at blank lines."""
         return np.array([not all(map(is_blank, pair)) for pair in self.source], bool)
 
 
 def read_origin(data: Config) -> dict[str, Any] | None:
-    """Returns the record in the folder `data.path`; None if there is none."""
+    """Returns the record of how the folder `data.path` was made, or None."""
     path = files.expanded(data.path) / ORIGIN
     if not data.path or not path.is_file():
         return None

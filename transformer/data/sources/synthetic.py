@@ -1,8 +1,7 @@
-"""Sentences of a small language, English to German, made on the fly: a translation task with
-nothing to download.
+"""Generated sentences in English and German: a translation task without a download.
 
-Words change places as in any German text: the verb moves to the end, the units come before the
-tens, half past four is "halb fünf", and endings agree:
+The word order differs as in any German text: the verb moves to the end, and the units precede the
+tens. Half past four is "halb fünf", and endings agree:
 
     On the third of May at half past four Anna will buy two old books for fifty-three euros.
     Am dritten Mai um halb fünf wird Anna zwei alte Bücher für dreiundfünfzig Euro kaufen.
@@ -29,16 +28,15 @@ class Phrase(NamedTuple):
 
 
 def _tables() -> list[list[tuple[str, ...]]]:
-    """Reads the file of words: a table is a line that explains it and its rows; an empty line ends
-    it.
+    """Reads the file of words.
+
+    Empty lines divide the tables. A table is a line that explains it, and a line for each row.
     """
-    tables = WORDS.read_text(encoding="utf-8").strip().split("\n\n")
-    return [[_row(line) for line in table.splitlines()[1:]] for table in tables]
-
-
-def _row(line: str) -> tuple[str, ...]:
-    cells = line.split(" | ")
-    return Phrase(*cells) if len(cells) == 2 else tuple(cells)
+    tables = []
+    for table in WORDS.read_text(encoding="utf-8").strip().split("\n\n"):
+        rows = [tuple(line.split(" | ")) for line in table.splitlines()[1:]]
+        tables.append([Phrase(*row) if len(row) == 2 else row for row in rows])
+    return tables
 
 
 WORDS = Path(__file__).with_suffix(".txt")
@@ -76,8 +74,9 @@ GERMAN_ORDINALS = {1: "ersten", 3: "dritten", 7: "siebten", 8: "achten"}
 
 @dataclass(frozen=True)
 class SyntheticSource:
-    """`examples` pairs of a split: pair i is a pure function of (split, i), and no sentence is in
-    two splits.
+    """Generated pairs of a split.
+
+    Pair i is a pure function of (split, i), and no sentence is in two splits.
     """
 
     split: str
@@ -86,21 +85,19 @@ class SyntheticSource:
 
     @classmethod
     def open(cls, data: Config, split: str) -> "SyntheticSource":
-        """Returns `data.synthetic_examples` pairs for training, or a hundredth of it, at least 200,
-        held out.
+        """Returns `data.synthetic_examples` pairs for training.
 
-        Raises UserError for other languages than English and German.
+        Held-out splits have a hundredth of this number, at least 200. Raises UserError for other
+        languages than English and German.
         """
         for key in ("source_language", "target_language"):
             if data[key] not in ("en", "de", ""):
                 raise UserError(
                     f"data.{key}={data[key]}: must be en or de with data.source=synthetic"
                 )
-        examples = (
-            data.synthetic_examples
-            if split == "train"
-            else max(200, data.synthetic_examples // 100)
-        )
+        examples = data.synthetic_examples
+        if split != "train":
+            examples = max(200, examples // 100)
         return cls(split, examples, (data.source_language, data.target_language))
 
     @property
@@ -109,10 +106,8 @@ class SyntheticSource:
 
     @property
     def identity(self) -> dict:
-        return {
-            "source": "synthetic",
-            "grammar": zlib.crc32(Path(__file__).read_bytes() + WORDS.read_bytes()),
-        } | vars(self)
+        grammar = zlib.crc32(Path(__file__).read_bytes() + WORDS.read_bytes())
+        return {"source": "synthetic", "grammar": grammar} | vars(self)
 
     def where(self, index: int, side: int) -> str:
         return f"{self.name}, pair {index + 1}"
@@ -140,37 +135,37 @@ def draw(random: Random) -> Phrase:
     in_past = auxiliary == "did"
     order = random.choice(ORDERS)
     definite = random.random() < 0.4
-    thing = _things(
-        random.choice(NOUNS),
-        random.choice(ADJECTIVES) if random.random() < 0.6 else Phrase(),
-        count=random.randrange(2, 13) if random.random() < 0.7 else 1,
-        definite=definite,
-    )
+    noun = random.choice(NOUNS)
+    adjective = random.choice(ADJECTIVES) if random.random() < 0.6 else Phrase()
+    count = random.randrange(2, 13) if random.random() < 0.7 else 1
+    thing = _things(noun, adjective, count, definite)
     place = random.choice(PLACES) if random.random() < 0.4 else Phrase()
     price = Phrase()
     if infinitive in TRADES and random.random() < 0.8:
         # No amount ends in 01: its German form before "Euro" is disputed.
         amount = cardinal(random.choice((0, 0, *range(100, 1000, 100))) + random.randrange(2, 100))
         price = Phrase(f"for {amount.english} euros", f"für {amount.german} Euro")
-    # In German a definite object precedes the place and an indefinite one follows it.
+    opening = random.choice(OPENINGS)
+    time = Phrase()
+    if random.random() < 0.7 or order.english.startswith("{time}"):
+        time = _time(random)
+
+    # In German a definite object precedes the place, and an indefinite object follows it.
     german_rest = (thing, place, price) if definite else (place, thing, price)
     parts = {
-        "opening": random.choice(OPENINGS),
+        "opening": opening,
         "subject": Phrase(subject, german_subject),
         "auxiliary": Phrase(auxiliary, german_auxiliaries[("ich", "er", "wir").index(person)]),
         "verb": Phrase(infinitive, participle if in_past else german_infinitive),
         "predicate": Phrase(past if in_past else f"{auxiliary} {infinitive}"),
         "rest": Phrase(_join(thing, price, place).english, _join(*german_rest).german),
-        "time": _time(random)
-        if random.random() < 0.7 or order.english.startswith("{time}")
-        else Phrase(),
+        "time": time,
     }
     sentences = []
-    for language, words in enumerate(order):
-        text = " ".join(
-            words.format(**{name: part[language] for name, part in parts.items()}).split()
-        )
-        sentences.append(text[0].upper() + text[1:].replace(" .", ".").replace(" ?", "?"))
+    for language, template in enumerate(order):
+        words = template.format(**{name: part[language] for name, part in parts.items()}).split()
+        text = " ".join(words).replace(" .", ".").replace(" ?", "?")
+        sentences.append(text[0].upper() + text[1:])
     return Phrase(*sentences)
 
 
@@ -178,34 +173,37 @@ def _things(noun: tuple[str, ...], adjective: Phrase, count: int, definite: bool
     """Returns the object of a clause: "the old book", "two books"; in German in the accusative."""
     singular, plural, german_singular, german_plural, gender = noun
     if count == 1:
-        an = (adjective.english or singular)[0] in "aeiou"
         german_article, ending = (DEFINITE if definite else INDEFINITE)[gender]
-        article = Phrase("the" if definite else "an" if an else "a", german_article)
+        article = "a"
+        if definite:
+            article = "the"
+        elif (adjective.english or singular)[0] in "aeiou":
+            article = "an"
+        determiner = Phrase(article, german_article)
         name = Phrase(singular, german_singular)
     else:
         ending = "en" if definite else "e"
-        article = _join(Phrase("the", "die") if definite else Phrase(), cardinal(count))
+        determiner = _join(Phrase("the", "die") if definite else Phrase(), cardinal(count))
         name = Phrase(plural, german_plural)
-    return _join(
-        article, Phrase(adjective.english, adjective.german and adjective.german + ending), name
-    )
+    german_adjective = adjective.german and adjective.german + ending
+    return _join(determiner, Phrase(adjective.english, german_adjective), name)
 
 
 def _time(random: Random) -> Phrase:
     weekday = random.choice(WEEKDAYS)
     month = random.choice(MONTHS)
-    on_weekday = Phrase(f"on {weekday.english}", f"am {weekday.german}")
-    day = on_weekday if random.random() < 0.5 else date(random.randrange(1, 32), month)
+    day = Phrase(f"on {weekday.english}", f"am {weekday.german}")
+    if random.random() >= 0.5:
+        day = date(random.randrange(1, 32), month)
     if random.random() < 0.5:
         return day
-    return _join(
-        day,
-        clock(random.randrange(1, 13), random.choice((0, 30, 5, 10, 15, 20, -5, -10, -15, -20))),
-    )
+    hour = random.randrange(1, 13)
+    minutes = random.choice((0, 30, 5, 10, 15, 20, -5, -10, -15, -20))
+    return _join(day, clock(hour, minutes))
 
 
 def cardinal(number: int) -> Phrase:
-    """Spells 1 <= number <= 999: 345 is "three hundred forty-five" and "dreihundertfünfundvierzig"."""
+    """Spells 1 <= number <= 999, as in "three hundred five" and "dreihundertfünf"."""
     if number >= 100:
         hundreds = SMALL[number // 100]
         rest = cardinal(number % 100) if number % 100 else Phrase()
@@ -220,7 +218,7 @@ def cardinal(number: int) -> Phrase:
 
 
 def date(day: int, month: Phrase) -> Phrase:
-    """Spells a day, of 1 to 31: "on the third of May" and "am dritten Mai"."""
+    """Spells a day from 1 to 31, as in "on the third of May" and "am dritten Mai"."""
     english, german = cardinal(day)
     tens, hyphen, last = english.rpartition("-")
     ordinal = tens + hyphen + ENGLISH_ORDINALS.get(last, last + "th")
@@ -229,16 +227,16 @@ def date(day: int, month: Phrase) -> Phrase:
 
 
 def clock(hour: int, minutes: int) -> Phrase:
-    """Spells the time that is `minutes` past an hour of 1 to 12, or to it if they are negative."""
+    """Spells a time, `minutes` past an hour from 1 to 12; negative minutes are before the hour."""
+    hours = cardinal(hour)
     if minutes == 0:
-        return Phrase(f"at {cardinal(hour).english} o'clock", f"um {SMALL[hour][1]} Uhr")
+        return Phrase(f"at {hours.english} o'clock", f"um {SMALL[hour][1]} Uhr")
     if minutes == 30:  # German names the hour that is half over
-        return Phrase(
-            f"at half past {cardinal(hour).english}", f"um halb {cardinal(hour % 12 + 1).german}"
-        )
+        next_hour = cardinal(hour % 12 + 1)
+        return Phrase(f"at half past {hours.english}", f"um halb {next_hour.german}")
     amount = Phrase("a quarter", "Viertel") if abs(minutes) == 15 else cardinal(abs(minutes))
     relation = Phrase("past", "nach") if minutes > 0 else Phrase("to", "vor")
-    return _join(Phrase("at", "um"), amount, relation, cardinal(hour))
+    return _join(Phrase("at", "um"), amount, relation, hours)
 
 
 def _join(*phrases: Phrase) -> Phrase:

@@ -1,6 +1,4 @@
-"""Parallel files, of text or of integers: line N of the source file belongs to line N of the target
-file.
-"""
+"""Parallel files of text or of integers: line N of one file translates line N of the other."""
 
 import bisect
 import hashlib
@@ -26,7 +24,7 @@ from transformer.data.sources.lines import (
 from transformer.support import cache, files
 from transformer.support.errors import UserError
 
-# What turns other files into the plain or gzip text that is read.
+# How to turn other files into the plain or gzip text that is read.
 _CONVERSIONS = {
     **dict.fromkeys(PACKED, "unpack it"),
     **dict.fromkeys(
@@ -49,24 +47,22 @@ class TextSource:
 
     @classmethod
     def open(cls, data: Config, split: str) -> "TextSource":
-        """Finds the files of `data.{split}_split`, STEM or STEM+STEM.
+        """Finds the files of `data.{split}_split`, which is STEM or STEM+STEM.
 
-        Raises UserError if one is missing.
+        Raises UserError if a file is missing.
         """
         folder = files.expanded(data.path) if data.path else download(data)
         if not folder.is_dir():
             raise UserError(
                 f"data.path={data.path}: no such folder; name the one with the STEM.LANG[.gz] files"
             )
-        languages = (data.source_language, data.target_language)
+        languages = data.source_language, data.target_language
         key = f"{split}_split"
-        stems = [stem.strip() for stem in getattr(data, key).split("+")]
-        return cls(
-            tuple(
-                tuple(_find(folder, stem, language, key) for language in languages)
-                for stem in stems
-            )
-        )
+        parts = []
+        for stem in data[key].split("+"):
+            paths = [_find(folder, stem.strip(), language, key) for language in languages]
+            parts.append(tuple(paths))
+        return cls(tuple(parts))
 
     @property
     def name(self) -> str:
@@ -78,14 +74,12 @@ class TextSource:
     @property
     def identity(self) -> dict:
         paths = [path for part in self.parts for path in part]
-        return {
-            "source": type(self).__name__,
-            "files": [path and file_identity(path) for path in paths],
-        }
+        identities = [path and file_identity(path) for path in paths]
+        return {"source": type(self).__name__, "files": identities}
 
     @cached_property
     def _starts(self) -> list[int]:
-        """The number of each part's first pair, and the number of all pairs."""
+        """The number of the first pair of each part, and the number of all pairs."""
         starts = [0]
         for part in self.parts:
             counts = [count_lines(path) for path in part if path]
@@ -104,11 +98,9 @@ class TextSource:
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
         len(self)  # raises UserError if files differ in length
         for part in self.parts:
-            # Both files have as many lines, so the shortest side is that of a file.
-            yield from zip(
-                *(read_lines(path) if path else itertools.repeat(b"") for path in part),
-                strict=False,
-            )
+            sides = [read_lines(path) if path else itertools.repeat(b"") for path in part]
+            # Files of a part have the same number of lines; only a side without a file is endless.
+            yield from zip(*sides, strict=False)
 
 
 @dataclass(frozen=True)
@@ -119,67 +111,71 @@ class IdsSource(TextSource):
         """Yields the pairs. Raises UserError, with file and line, for anything but integers."""
         for index, pair in enumerate(super().__iter__()):
             for side, line in enumerate(pair):
-                for token in itertools.filterfalse(is_natural_number, line.split()):
-                    shown = token.decode(errors="backslashreplace")
-                    raise UserError(
-                        f"{self.where(index, side)}: '{shown:.40}' is not a non-negative integer"
-                    )
+                for token in line.split():
+                    if not is_natural_number(token):
+                        text = token.decode(errors="backslashreplace")
+                        raise UserError(
+                            f"{self.where(index, side)}: '{text:.40}' is not a non-negative integer"
+                        )
             yield pair
 
 
 def file_identity(path: Path) -> tuple[str, int, int]:
-    """Returns the path, size and time of change of a file."""
+    """Returns the path, size and modification time of a file."""
     return str(path), path.stat().st_size, path.stat().st_mtime_ns
 
 
 def _find(folder: Path, stem: str, language: str, key: str) -> Path | None:
     if not language:
         return None
-    plain = folder / f"{stem}.{language}"
-    packed = folder / f"{stem}.{language}.gz"
+    ending = f".{language}"
+    plain = folder / f"{stem}{ending}"
+    packed = folder / f"{stem}{ending}.gz"
     for path in (plain, packed):
         if path.is_file():
             return path.parent.resolve() / path.name  # the name of a link tells whether it is gzip
-    names = (path.name.removesuffix(".gz") for path in folder.iterdir())
-    stems = sorted(
-        {name.removesuffix(f".{language}") for name in names if name.endswith(f".{language}")}
-    )
-    advice = ", ".join(stems[:10]) if stems else f"no file ending in .{language}"
-    others = sorted(path for path in folder.iterdir() if path.suffix in _CONVERSIONS)
-    advice += "".join(f"; {path.name}: {_CONVERSIONS[path.suffix]}" for path in others[:3])
+
+    # Name the stems of this language, and files of other formats.
+    paths = sorted(folder.iterdir())
+    names = {path.name.removesuffix(".gz") for path in paths}
+    stems = sorted(name.removesuffix(ending) for name in names if name.endswith(ending))
+    advice = ", ".join(stems[:10]) if stems else f"no file ending in {ending}"
+    convertible = [path for path in paths if path.suffix in _CONVERSIONS]
+    for path in convertible[:3]:
+        advice += f"; {path.name}: {_CONVERSIONS[path.suffix]}"
     raise UserError(
         f"data.{key}={stem}: no {plain.name} or {packed.name} in {folder}; found: {advice}"
     )
 
 
 def download(data: Config) -> Path:
-    """Returns the folder of `data.downloads`, after downloading them all.
+    """Returns the folder of `data.downloads`, after downloading all files.
 
-    Raises UserError if that fails.
+    Raises UserError if a download fails.
     """
     if not data.downloads:
         raise UserError(
-            f"data.path is empty: data.source={data.source} needs the folder with the STEM.LANG[.gz] files"
+            f"data.path is empty: data.source={data.source} needs the folder with the "
+            "STEM.LANG[.gz] files"
         )
-    key = hashlib.sha256("\n".join(sha256 for _, _, sha256 in data.downloads).encode()).hexdigest()[
-        :8
-    ]
+    digests = "\n".join(sha256 for _, _, sha256 in data.downloads)
+    key = hashlib.sha256(digests.encode()).hexdigest()[:8]
     folder = cache.folder(data.cache_dir) / "downloads" / f"{Path(data.name).name}-{key}"
+    names = ", ".join(name.removesuffix(".gz") for name, _, _ in data.downloads)
+    advice = (
+        f"put {names} (plain, or gzipped with .gz added) in a folder and add "
+        "--config.data.path=FOLDER"
+    )
 
     def fill(unfinished: Path) -> None:
         for name, url, sha256 in data.downloads:
-            _download(
-                url,
-                unfinished / name,
-                sha256,
-                [name.removesuffix(".gz") for name, _, _ in data.downloads],
-            )
+            _download(url, unfinished / name, sha256, advice)
 
     cache.make_once(folder, fill, data.wait_seconds)
     return folder
 
 
-def _download(url: str, path: Path, sha256: str, all_names: list[str]) -> None:
+def _download(url: str, path: Path, sha256: str, advice: str) -> None:
     logging.info("Downloading %s", url)
     try:
         with urllib.request.urlopen(url, timeout=_TIMEOUT) as response, path.open("wb") as file:
@@ -188,12 +184,9 @@ def _download(url: str, path: Path, sha256: str, all_names: list[str]) -> None:
             received = hashlib.file_digest(file, "sha256").hexdigest()
         if received != sha256:
             raise ValueError(f"sha256 is {received}, data.downloads has {sha256}")
-    # OSError includes URLError and time-outs
+    # OSError includes URLError and time-outs.
     except (OSError, ValueError, http.client.HTTPException) as error:
         if isinstance(error, OSError) and error.errno in files.FULL_DISK:
             raise
         reason = " ".join(str(getattr(error, "reason", error)).split())
-        advice = f"put {', '.join(all_names)} (plain, or gzipped with .gz added) in a folder"
-        raise UserError(
-            f"{url}: download failed ({reason}); {advice} and add --config.data.path=FOLDER"
-        ) from error
+        raise UserError(f"{url}: download failed ({reason}); {advice}") from error

@@ -14,7 +14,7 @@ BLOCK = 1024  # records read at once: TFDS returns them as a list
 
 @dataclass(frozen=True)
 class TfdsSource:
-    """A split of a prepared dataset, or any slice of it in TFDS's own syntax."""
+    """A split of a prepared dataset, or any slice of a split in TFDS's own syntax."""
 
     info: Any  # tfds.core.DatasetInfo
     records: Any  # a sequence that can also return several records at once
@@ -23,44 +23,52 @@ class TfdsSource:
 
     @classmethod
     def open(cls, data: Config, split: str) -> "TfdsSource":
-        """Raises UserError for an unknown dataset, language or split, and for a dataset that is not
-        prepared.
+        """Opens `data.{split}_split` of the dataset `data.name`.
+
+        Raises UserError if the dataset, a language or the split is unknown, or if the dataset is
+        not prepared.
         """
         # TFDS takes a second to import, which only its users should pay. The second import
         # registers the translation datasets, which TFDS would otherwise look for with TensorFlow.
         import tensorflow_datasets as tfds
         import tensorflow_datasets.translate  # noqa: F401
 
+        name = f"data.name={data.name}"
         try:
             builder = tfds.builder(data.name, data_dir=data.path or None)
         except (ValueError, TypeError, AttributeError) as error:
-            raise UserError(
-                f"data.name={data.name}: {' '.join(str(error).split())[:200]}"
-            ) from error
-        output = data.path or tfds.core.constants.DATA_DIR
-        file_format = builder.info.file_format
-        command = f"run: python -m scripts.get_data --tfds={data.name} --output={shlex.quote(str(output))}"
+            reason = " ".join(str(error).split())
+            raise UserError(f"{name}: {reason[:200]}") from error
+
+        output = str(data.path or tfds.core.constants.DATA_DIR)
+        command = (
+            f"run: python -m scripts.get_data --tfds={data.name} --output={shlex.quote(output)}"
+        )
         if not builder.info.splits:
-            raise UserError(f"data.name={data.name}: not prepared in {builder.data_dir}; {command}")
+            raise UserError(f"{name}: not prepared in {builder.data_dir}; {command}")
+        file_format = builder.info.file_format
         if file_format != tfds.core.FileFormat.ARRAY_RECORD:  # other formats have no random access
-            prepared = f"prepared in {builder.data_dir} as {file_format.value}"
-            raise UserError(f"data.name={data.name}: {prepared}; remove it and {command}")
+            raise UserError(
+                f"{name}: prepared in {builder.data_dir} as {file_format.value}; remove it and "
+                f"{command}"
+            )
+
         languages = (data.source_language, data.target_language)
         features = builder.info.features
         missing = [language for language in languages if language and language not in features]
         if missing:
             raise UserError(
-                f"data.source_language, data.target_language={', '.join(languages)}: {data.name} has no "
-                f"{' and no '.join(missing)}; it has {', '.join(features)}"
+                f"data.source_language, data.target_language={', '.join(languages)}: {data.name} "
+                f"has no {' and no '.join(missing)}; it has {', '.join(features)}"
             )
-        expression = getattr(data, f"{split}_split")
+
+        expression = data[f"{split}_split"]
         try:
             records = builder.as_data_source(split=expression)
             len(records)
         except ValueError as error:
-            raise UserError(
-                f"data.{split}_split={expression}: {' '.join(str(error).split())}"
-            ) from error
+            reason = " ".join(str(error).split())
+            raise UserError(f"data.{split}_split={expression}: {reason}") from error
         return cls(builder.info, records, expression, languages)
 
     @property
@@ -87,5 +95,6 @@ class TfdsSource:
 
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
         for first in range(0, len(self), BLOCK):
-            for record in self.records.__getitems__(range(first, min(first + BLOCK, len(self)))):
+            block = range(first, min(first + BLOCK, len(self)))
+            for record in self.records.__getitems__(block):
                 yield tuple(record[language] if language else b"" for language in self.languages)
