@@ -62,7 +62,7 @@ def test_the_cache_of_bpe_dropout_is_bounded_and_changes_no_sample(monkeypatch):
     def draws() -> list[list[str]]:
         sampler, generator = BpeDropout(scores, 0.5), random.Random(0)
         segmentations = [sampler.segment(word, generator) for _ in range(3000)]
-        assert sampler._path.cache_info().currsize <= subword_sampling._CACHED_PATHS
+        assert sampler._next_path.cache_info().currsize <= subword_sampling._CACHED_PATHS
         return segmentations
 
     expected = draws()

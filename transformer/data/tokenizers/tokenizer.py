@@ -24,24 +24,24 @@ from transformer.support.errors import UserError, first_of
 from transformer.support.special_tokens import SPECIAL, UNK
 from transformer.workdir import TOKENIZER_FILES
 
-# part of every key in the cache: raise it when the same inputs would give other vocabularies
+# Part of every key in the cache: raise it when the same inputs would give other vocabularies.
 _FORMAT = 1
 
-# What other tools leave in text, by the count of its lines.
+# What other tools leave in text. The keys name the counts of its lines.
 TRACES = {
     "subwords": re.compile(r"\S@@(?= |$)|\u2581"),  # of subword-nmt and SentencePiece
     "entities": re.compile(r"&(?:[A-Za-z]{2,8}|#[0-9]{2,6}|#x[0-9A-Fa-f]{2,5});"),
 }
 
-# The text of one side that decoding does not restore: counts, and an example of each kind.
+# The text of one side that decoding does not restore: counts, and an example of each count.
 Losses = tuple[dict[str, int], dict[str, str]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Tokenizer:
-    """The vocabularies of both sides. A shared one is the same object, or the views of one
-    `PieceVocabulary`.
+    """The vocabularies of both sides.
 
+    A shared vocabulary is the same object on both sides, or the views of one `PieceVocabulary`.
     `source_tag` begins each source that `encoders` encode, unless it is empty.
     """
 
@@ -53,17 +53,15 @@ class Tokenizer:
     def load(workdir: Path, config: Config) -> "Tokenizer":
         """Reads the tokenizer saved in `workdir`.
 
-        Raises UserError if it is missing, damaged or not that of its run.
+        Raises UserError if a file is missing or damaged, or if another run made it.
         """
-        tokenizer = _read(
-            [workdir / name for name in model_names(config.tokenizer.shared)],
-            source_tag(config.data),
-        )
+        paths = [workdir / name for name in model_names(config.tokenizer.shared)]
+        tokenizer = _read(paths, source_tag(config.data))
         check_fingerprints(workdir, {VOCABULARY: tokenizer.fingerprint})
         return tokenizer
 
     def save(self, workdir: Path) -> None:
-        """Writes each file atomically, except those that exist."""
+        """Writes each file atomically, except files that exist."""
         for name, side in zip(model_names(self.is_shared), self.sides, strict=False):
             if not (workdir / name).exists():
                 files.write_bytes(workdir / name, side.serialized)
@@ -78,38 +76,41 @@ class Tokenizer:
         Raises UserError if the vocabulary has no such token.
         """
         if tag and not _has_token(self.source, tag):
-            alike = self.tags_like(tag)
-            known = f"; it has {first_of(alike, 20, ', ')}" if alike else ""
-            raise UserError(f"{tag}: the vocabulary has no such token for data.source_tag{known}")
+            message = f"{tag}: the vocabulary has no such token for data.source_tag"
+            similar = self.tags_like(tag)
+            if similar:
+                message += f"; it has {first_of(similar, 20, ', ')}"
+            raise UserError(message)
         return dataclasses.replace(self, source_tag=tag)
 
     def tags_like(self, tag: str) -> list[str]:
-        """Returns the tokens of the source that begin and end with the characters of the tag."""
-        pieces = (
+        """Returns the source tokens with the first and the last character of the tag."""
+        pieces = [
             piece.removeprefix("\u2581") for piece in self.source.pieces[SPECIAL:] if len(piece) > 2
-        )
+        ]
         return [piece for piece in pieces if piece.startswith(tag[0]) and piece.endswith(tag[-1])]
 
     def find_typed_tag(self, texts: Sequence[str], first_line: int) -> str:
-        """Returns a warning of the first text that begins with a tag like `source_tag`; "" if none
-        does.
-        """
-        if not (brackets := re.fullmatch(r"([\W_]+).*?([\W_]+)", self.source_tag)):
+        """Returns a warning about the first text that begins with a tag, or ""."""
+        brackets = re.fullmatch(r"([\W_]+).*?([\W_]+)", self.source_tag)
+        if not brackets:
             return ""
         begin, end = map(re.escape, brackets.groups())
-        typed = re.compile(rf"\s*({begin}[\w-]{{2,12}}?{end})")  # not [1] or <b>
+        pattern = re.compile(rf"\s*({begin}[\w-]{{2,12}}?{end})")  # not [1] or <b>
         for line, text in enumerate(texts, start=first_line):
-            if found := typed.match(text):
+            typed = pattern.match(text)
+            if typed:
+                tags = first_of(self.tags_like(self.source_tag), 20, ", ")
                 return (
-                    f"Line {line} begins with {found[1]}, and the run's tag {self.source_tag} precedes it; leave "
-                    "it out, and name a target language instead. The run has "
-                    f"{first_of(self.tags_like(self.source_tag), 20, ', ')}."
+                    f"Line {line} begins with {typed[1]}, and the run's tag {self.source_tag} "
+                    "precedes it; leave it out, and name a target language instead. The run has "
+                    f"{tags}."
                 )
         return ""
 
     @property
     def encoders(self) -> tuple[TaggedVocabulary, Vocabulary]:
-        """The vocabularies as a model reads them: the source begins with its tag."""
+        """The vocabularies as a model reads them: each source begins with the tag."""
         return TaggedVocabulary(self.source, self.source_tag), self.target
 
     @property
@@ -121,7 +122,7 @@ class Tokenizer:
 
     @property
     def is_shared(self) -> bool:
-        """Whether the tokens of both sides are the same."""
+        """True if the tokens of both sides are the same."""
         return self.target is _target_view(self.source)
 
     @property
@@ -137,30 +138,30 @@ class Tokenizer:
 
 
 def _has_token(vocabulary: Vocabulary, word: str) -> bool:
-    """Tells whether a text with the word has a token for it.
+    """True if a text with the word has a token for it.
 
-    Some vocabularies have pieces that no text has.
+    A piece in the vocabulary is not enough, because no text has the tokens of some pieces.
     """
     (encoded,) = vocabulary.encode([f"{word} x"])
     return word in {vocabulary.pieces[token].removeprefix("\u2581") for token in encoded}
 
 
 def model_names(is_shared: bool) -> tuple[str, ...]:
-    """Returns the names of the tokenizer's files in a workdir: only one if the vocabulary is
-    shared.
-    """
+    """Returns the names of the tokenizer's files in a workdir, one if the vocabulary is shared."""
     return TOKENIZER_FILES[:1] if is_shared else TOKENIZER_FILES
 
 
 def prepare(config: Config, workdir: Path) -> Tokenizer:
     """Returns the tokenizer in `workdir`, made if missing.
 
-    Raises UserError if its model file or text is unusable.
+    Raises UserError if its model file or text is unusable, or if the vocabulary has no token for a
+    word of the configuration.
     """
     if not all((workdir / name).exists() for name in model_names(config.tokenizer.shared)):
         make = read_model_files if config.tokenizer.model_file else _load_or_train
         make(config).save(workdir)
     tokenizer = Tokenizer.load(workdir, config)
+
     advice = "set config.training.init_vocabulary=own, or leave config.tokenizer.model_file empty"
     for tag in tags(config.data):
         try:
@@ -193,8 +194,9 @@ def _read(paths: Sequence[Path], tag: str) -> Tokenizer:
 
 
 def _target_view(vocabulary: Vocabulary) -> Vocabulary:
-    """Returns the vocabulary for the target side, whose text a `PieceVocabulary` may segment by
-    another model.
+    """Returns the vocabulary for the target side.
+
+    A `PieceVocabulary` may segment the texts of this side with another model.
     """
     return vocabulary.target_view if isinstance(vocabulary, PieceVocabulary) else vocabulary
 
@@ -206,27 +208,22 @@ def _load_or_train(config: Config) -> Tokenizer:
     if config.data.context:
         user_symbols.append(SEPARATOR)
     options = with_changes(config.tokenizer, user_symbols=user_symbols)
-    settings = {
-        key: value
-        for key, value in options.items()
-        if key not in ("model_file", "subword_sampling")
-    }
+
+    # The key has everything that the vocabularies depend on.
+    settings = options.to_dict()
+    del settings["model_file"], settings["subword_sampling"]
     weights = source.weigh(source.sizes) if isinstance(source, MixedSource) else ()
     key = cache.key([_FORMAT, settings, source.identity, sentencepiece.__version__, *weights])
-    folder = (
-        cache.folder(config.data.cache_dir)
-        / "tokenizers"
-        / f"{config.data.name.replace('/', '-')}-{key}"
-    )
+    name = f"{config.data.name.replace('/', '-')}-{key}"
+    folder = cache.folder(config.data.cache_dir) / "tokenizers" / name
 
     def fill(unfinished: Path) -> None:
         began = time.perf_counter()
         tokenizer = Tokenizer(*train(options, source))
         seconds = time.perf_counter() - began
         sizes = " and ".join(f"{size:,}" for size in sorted(set(tokenizer.vocab_sizes)))
-        logging.info(
-            "Tokenizer: %s %s tokens, made in %.1f s.", sizes, config.tokenizer.kind, seconds
-        )
+        message = "Tokenizer: %s %s tokens, made in %.1f s."
+        logging.info(message, sizes, config.tokenizer.kind, seconds)
         tokenizer.save(unfinished)
 
     cache.make_once(folder, fill, config.data.wait_seconds)
@@ -234,20 +231,17 @@ def _load_or_train(config: Config) -> Tokenizer:
 
 
 def losses_of_pairs(tokenizer: Tokenizer, pairs: Iterable[tuple[str, str]]) -> list[Losses]:
-    """Returns `count_losses` of sources and targets."""
+    """Returns `count_losses` of the sources and of the targets."""
     sides = zip(tokenizer.sides, zip(*pairs, strict=True), strict=True)
-    return [
-        count_losses(vocabulary, [text.strip() for text in texts]) for vocabulary, texts in sides
-    ]
+    return [count_losses(side, [text.strip() for text in texts]) for side, texts in sides]
 
 
 def count_losses(vocabulary: Vocabulary, texts: Sequence[str]) -> Losses:
-    """Counts characters and lines that decoding does not restore, without regard to spaces.
+    """Counts characters and lines that decoding does not restore. Spaces do not count.
 
-    The counts are of `characters`, of those `unknown`, of `lines`, and of the lines without unknown
-    characters that `changed`. The examples are the first lines with an `unknown` character and that
-    `changed`. Lines with one of `TRACES` are counted too; the example is the text around the first
-    one.
+    The counts are `characters`, `unknown` characters, `lines`, and lines without unknown characters
+    that `changed`. Lines with one of `TRACES` are counted too. The example of `unknown` and of
+    `changed` is the first such line, and the example of a trace is the text around the first one.
     """
     counts = Counter(lines=len(texts))
     examples = {}
@@ -256,14 +250,16 @@ def count_losses(vocabulary: Vocabulary, texts: Sequence[str]) -> Losses:
         characters = "".join(text.split())
         counts["characters"] += len(characters)
         if UNK in sequence:
-            (known,) = vocabulary.decode([[token for token in sequence if token != UNK]])
-            counts["unknown"] += max(1, len(characters) - len("".join(known.split())))
+            known_tokens = [token for token in sequence if token != UNK]
+            (known_text,) = vocabulary.decode([known_tokens])
+            counts["unknown"] += max(1, len(characters) - len("".join(known_text.split())))
             examples.setdefault("unknown", text)
         elif text != decoded and characters != "".join(decoded.split()):
             counts["changed"] += 1
             examples.setdefault("changed", text)
         for name, pattern in TRACES.items():
-            if match := pattern.search(text):
+            match = pattern.search(text)
+            if match:
                 counts[name] += 1
                 examples.setdefault(name, text[max(match.start() - 15, 0) : match.end() + 15])
     return counts, examples

@@ -34,8 +34,9 @@ sentencepiece.set_min_log_level(QUIET)
 
 
 class SentencePieceVocabulary:
-    """A SentencePiece model, whose ids (`model_ids`; -1: none) are renumbered so that the special
-    tokens come first.
+    """A SentencePiece model, with the ids renumbered so that the special tokens come first.
+
+    model_ids: the id of each token in the model, or -1 for a special token that the model lacks.
     """
 
     def __init__(self, model: bytes) -> None:
@@ -59,12 +60,12 @@ class SentencePieceVocabulary:
 
     @property
     def size(self) -> int:
-        """The number of tokens, including the special ones."""
+        """The number of tokens, including the special tokens."""
         return len(self.model_ids)
 
     @functools.cached_property
     def pieces(self) -> list[str]:
-        """The string of each token; one that starts a word begins with U+2581."""
+        """The string of each token. A token that starts a word begins with U+2581."""
         return [*SPECIAL_PIECES, *map(self._processor.id_to_piece, self.model_ids[SPECIAL:])]
 
     @functools.cached_property
@@ -75,9 +76,8 @@ class SentencePieceVocabulary:
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the tokens of each text in its best segmentation."""
         # SentencePiece starts a thread for a list, which takes five times as long as a text.
-        return [
-            [self._tokens[model_id] for model_id in self._processor.encode(text)] for text in texts
-        ]
+        encode = self._processor.encode
+        return [[self._tokens[model_id] for model_id in encode(text)] for text in texts]
 
     def sample(
         self, sequences: Iterable[Sequence[int]], seeds: Iterable[int], rate: float
@@ -97,45 +97,36 @@ class SentencePieceVocabulary:
                     pieces += map(symbols.get, run)
                     continue
                 text = b"".join([self._normalized[token] for token in run]).decode()
-                pieces += (
-                    piece
-                    for word in _WORDS.findall(text)
-                    for piece in sampler.segment(word, generator)
-                )
+                for word in _WORDS.findall(text):
+                    pieces += sampler.segment(word, generator)
             samples.append(self._tokens_of(pieces))
         return samples
 
     @functools.cached_property
     def _user_symbols(self) -> dict[int, str]:
         """The pieces, by token, that SentencePiece never splits or merges."""
-        pieces = enumerate(self._proto.pieces)
         return {
-            self._tokens[id_]: piece.piece
-            for id_, piece in pieces
+            self._tokens[model_id]: piece.piece
+            for model_id, piece in enumerate(self._proto.pieces)
             if piece.type == piece.USER_DEFINED
         }
 
     @functools.cached_property
     def _normalized(self) -> list[bytes]:
-        """The part of a normalized text for which each token stands: with byte fallback, a part of
-        a character.
-        """
+        """The part of a normalized text for each token: with byte fallback, part of a character."""
         is_byte = self._processor.is_byte
-        named = zip(self.model_ids[SPECIAL:], self.pieces[SPECIAL:], strict=True)
-        ordinary = [
-            bytes.fromhex(piece[3:5]) if is_byte(model_id) else piece.encode()
-            for model_id, piece in named
-        ]
-        return [b"", _UNKNOWN.encode(), b"", b"", *ordinary]
+        parts = [b"", _UNKNOWN.encode(), b"", b""]  # of PAD, UNK, BOS and EOS
+        for model_id, piece in zip(self.model_ids[SPECIAL:], self.pieces[SPECIAL:], strict=True):
+            parts.append(bytes.fromhex(piece[3:5]) if is_byte(model_id) else piece.encode())
+        return parts
 
     def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         """Returns the text of each sequence, without PAD, BOS and EOS."""
-        return [
-            self._processor.decode(
-                [self.model_ids[token] for token in tokens if token not in _INVISIBLE]
-            )
+        model_ids = [
+            [self.model_ids[token] for token in tokens if token not in _INVISIBLE]
             for tokens in sequences
         ]
+        return [self._processor.decode(ids) for ids in model_ids]
 
     def _sampler(self, rate: float) -> BpeDropout | UnigramSampler:
         scores = {
@@ -147,7 +138,7 @@ class SentencePieceVocabulary:
     def _tokens_of(self, pieces: Iterable[str]) -> list[int]:
         """Encodes pieces.
 
-        As in SentencePiece, consecutive unknown ones become one UNK, or bytes with byte fallback.
+        As in SentencePiece, consecutive unknown pieces become one UNK, or bytes with byte fallback.
         """
         tokens: list[int] = []
         for piece in pieces:
@@ -162,7 +153,7 @@ class SentencePieceVocabulary:
 
 
 class IdsVocabulary:
-    """A vocabulary for text of integers: n is token n + 4, and integers beyond the largest are UNK."""
+    """A vocabulary for text of integers: n is token n + 4. Integers beyond the largest are UNK."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -176,7 +167,7 @@ class IdsVocabulary:
         return json.dumps({"kind": "ids", "size": self.size}).encode()
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Raises UserError if a text has anything but non-negative integers."""
+        """Returns the tokens. Raises UserError for anything but non-negative integers."""
         return [[self._token(number) for number in text.split()] for text in texts]
 
     def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
@@ -199,9 +190,9 @@ Vocabulary = SentencePieceVocabulary | IdsVocabulary | PieceVocabulary
 
 @dataclass(frozen=True)
 class TaggedVocabulary:
-    """A vocabulary that encodes each text after a tag, unless this is empty.
+    """A vocabulary that encodes each text after a tag, unless the tag is empty.
 
-    A text of spaces and invisible characters has no tag, and so no tokens from most vocabularies.
+    A text of spaces and invisible characters takes no tag, so most vocabularies give it no tokens.
     """
 
     vocabulary: Vocabulary
@@ -211,11 +202,9 @@ class TaggedVocabulary:
         return self.vocabulary.encode(self.tagged(texts))
 
     def tagged(self, texts: Sequence[str]) -> Sequence[str]:
-        return (
-            [f"{self.tag} {text}" if _is_visible(text) else text for text in texts]
-            if self.tag
-            else texts
-        )
+        if not self.tag:
+            return texts
+        return [f"{self.tag} {text}" if _is_visible(text) else text for text in texts]
 
 
 def _is_visible(text: str) -> bool:

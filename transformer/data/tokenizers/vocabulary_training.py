@@ -22,13 +22,13 @@ from transformer.support.errors import UserError
 from transformer.support.special_tokens import BOS, EOS, PAD, SPECIAL, UNK
 
 _LONGEST = 4192  # bytes: SentencePiece leaves out longer lines
-# The parts of a longer line, at most 4 bytes a character: they end at a space, if there is one.
+# The parts of a longer line, for characters of 4 bytes. They end at a space, if there is one.
 _PARTS = re.compile(rf".{{1,{_LONGEST // 4 - 1}}}(?:\s|\Z)|.{{1,{_LONGEST // 4}}}", re.DOTALL)
 _THREADS = 16  # fixed, since the pieces of unigram may depend on the order of its sums
 
 
 def train(options: Config, source: Source) -> tuple[Vocabulary, Vocabulary]:
-    """Makes the vocabularies of both sides by `config.tokenizer`.
+    """Makes the vocabularies of both sides with the options of `config.tokenizer`.
 
     Raises UserError if the text does not allow them.
     """
@@ -38,19 +38,22 @@ def train(options: Config, source: Source) -> tuple[Vocabulary, Vocabulary]:
 
 
 def training_pairs(source: Source, limit: int) -> Iterator[tuple[str, str]]:
-    """Returns about `limit` pairs at most; those of a mixture as often as an epoch reads them, in
-    proportion.
-    """
+    """Returns about `limit` pairs at most, in the proportions of an epoch for a mixture."""
     if not isinstance(source, MixedSource):
         return select_pairs(source, limit)
     counts = source.sizes
-    read = [weight * count for weight, count in zip(source.weigh(counts), counts, strict=True)]
-    scale = min(1.0, limit / sum(read))
-    chosen = []
-    for part, count, number in zip(source.sources, counts, read, strict=True):
-        times, rest = divmod(round(scale * number), count)
-        chosen += [select_pairs(part, size) for size in (*[count] * times, rest) if size]
-    return itertools.chain(*chosen)
+    weights = source.weigh(counts)
+    total = sum(weight * count for weight, count in zip(weights, counts, strict=True))
+    scale = min(1.0, limit / total)
+    selections = []
+    for part, count, weight in zip(source.sources, counts, weights, strict=True):
+        # All pairs of the part several times, then some of them.
+        times, rest = divmod(round(scale * (weight * count)), count)
+        sizes = [count] * times
+        if rest:
+            sizes.append(rest)
+        selections += [select_pairs(part, size) for size in sizes]
+    return itertools.chain(*selections)
 
 
 def _parts(text: str) -> list[str]:
@@ -63,11 +66,17 @@ def _train_sentencepiece(
     options: Config, source: Source, sides: Sequence[int]
 ) -> SentencePieceVocabulary:
     pairs = training_pairs(source, options.sample_size)
-    texts = (part for pair in pairs for side in sides if pair[side] for part in _parts(pair[side]))
+
+    def read_texts() -> Iterator[str]:
+        for pair in pairs:
+            for side in sides:
+                if pair[side]:
+                    yield from _parts(pair[side])
+
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=texts,
+            sentence_iterator=read_texts(),
             model_writer=model,
             model_type=options.kind,
             vocab_size=options.vocab_size,
@@ -89,53 +98,59 @@ def _train_sentencepiece(
 
 
 def _explain(options: Config, source: Source, message: str) -> str:
-    received = f"tokenizer.vocab_size={options.vocab_size}"
+    """Returns the error for the user, from the message of SentencePiece."""
+    # At the first line that is not UTF-8, `decoded` raises UserError with the encoding.
     total = min(len(source), options.sample_size)
     if 2 * sum(1 for _ in select_pairs(source, options.sample_size)) < total:
-        # raises UserError, with the encoding, at the first line that is not UTF-8
         list(decoded(source))
-    if largest := re.search(r"set it to a value <= (\d+)", message):
-        return f"{received}: the training text allows at most {largest[1]} {options.kind} pieces; lower it"
-    if needed := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
+
+    key = f"tokenizer.vocab_size={options.vocab_size}"
+    largest = re.search(r"set it to a value <= (\d+)", message)
+    if largest:
         return (
-            f"{received}: the characters of the training text need at least {needed[1]}; raise it, or lower "
-            f"tokenizer.character_coverage={options.character_coverage}"
+            f"{key}: the training text allows at most {largest[1]} {options.kind} pieces; lower it"
+        )
+    needed = re.search(r"smaller than required_chars\. \d+ vs (\d+)", message)
+    if needed:
+        return (
+            f"{key}: the characters of the training text need at least {needed[1]}; raise it, or "
+            f"lower tokenizer.character_coverage={options.character_coverage}"
         )
     if "sentences_.empty()" in message or "all_chars_count" in message:
         return (
-            f"{source.name}: no line can train tokenizer.kind={options.kind}; one must be UTF-8, not only spaces, and "
-            "without NUL"
+            f"{source.name}: no line can train tokenizer.kind={options.kind}; one must be UTF-8, "
+            "not only spaces, and without NUL"
         )
     return (
-        f"tokenizer.kind={options.kind}, {received}: SentencePiece cannot train on this text: "
+        f"tokenizer.kind={options.kind}, {key}: SentencePiece cannot train on this text: "
         f"{' '.join(message.split())}"
     )
 
 
 def _count_ids(options: Config, source: Source, sides: Sequence[int]) -> IdsVocabulary:
     """Makes a vocabulary just large enough for the largest integer of the whole training split."""
-    largest = max(
-        (int(token) for pair in source for side in sides for token in pair[side].split()),
-        default=-1,
-    )
+    largest = -1
+    for pair in source:
+        for side in sides:
+            largest = max([largest, *map(int, pair[side].split())])
     needed = largest + SPECIAL + 1
     if needed > options.vocab_size:
         raise UserError(
-            f"tokenizer.vocab_size={options.vocab_size}: the largest integer in {source.name} is {largest}, "
-            f"which needs at least {needed}; raise it"
+            f"tokenizer.vocab_size={options.vocab_size}: the largest integer in {source.name} is "
+            f"{largest}, which needs at least {needed}; raise it"
         )
     return IdsVocabulary(needed)
 
 
 def _refuse_training(options: Config, source: Source, sides: Sequence[int]) -> NoReturn:
     raise UserError(
-        f"tokenizer.kind={options.kind}: only imported models have this kind, and it cannot be trained; name the "
-        "vocabulary in tokenizer.model_file or the imported model in training.init_from, or use kind=bpe"
+        f"tokenizer.kind={options.kind}: only imported models have this kind, and it cannot be "
+        "trained; name the vocabulary in tokenizer.model_file or the imported model in "
+        "training.init_from, or use kind=bpe"
     )
 
 
-# The kinds that `tokenizer.kind` can name, with the functions that make a vocabulary of the text on
-# these sides.
+# The kinds that `tokenizer.kind` can name. Each function makes a vocabulary for the text of sides.
 TOKENIZERS: dict[str, Callable[[Config, Source, Sequence[int]], Vocabulary]] = {
     **dict.fromkeys(("bpe", "unigram", "word", "char"), _train_sentencepiece),
     "ids": _count_ids,
