@@ -4,8 +4,7 @@ import re
 
 from transformer.config.types import Config
 
-# ISO 639-3 codes of the languages for which tokenizers and metrics have rules, and those of two
-# letters.
+# From ISO 639-3 to ISO 639-1, for the languages for which tokenizers and metrics have rules.
 _THREE_LETTERS = {
     "bod": "bo",
     "cat": "ca",
@@ -48,23 +47,23 @@ _THREE_LETTERS = {
 
 
 def base_code(language: str) -> str:
-    """Returns the language of a code such as "pt-BR", "zh_cn" or "deu_Latn", in two letters if it
-    is known by three.
+    """Returns the language of a code such as "pt-BR", "zh_cn" or "deu_Latn".
+
+    A code of three letters becomes one of two letters if the language has rules.
     """
     code = re.split("[-_]", language.lower())[0]
     return _THREE_LETTERS.get(code, code)
 
 
 def script(language: str) -> str:
-    """Returns the script of a code such as "zho_Hans", in lower case; "" if it names none."""
-    return next(
-        (subtag for subtag in re.split("[-_]", language.lower())[1:] if len(subtag) == 4), ""
-    )
+    """Returns the script of a code such as "zho_Hans", in lower case, or ""."""
+    for subtag in re.split("[-_]", language.lower())[1:]:
+        if len(subtag) == 4:
+            return subtag
+    return ""
 
 
 def source_tag(data: Config) -> str:
-    """Returns the word that begins each source, by `data.source_tag` and the languages of the group
-    `data`.
-    """
+    """Returns `data.source_tag`, the word that begins each source, with the languages inserted."""
     tag = data.source_tag.replace("{source_language}", data.source_language)
     return tag.replace("{target_language}", data.target_language)

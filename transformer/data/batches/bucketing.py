@@ -27,19 +27,24 @@ def choose_shapes(lengths: Lengths, batch_config: Config) -> tuple[Bucket, ...]:
     bucket has as many rows as `tokens` allows. It has fewer if its pairs then fit the same number
     of batches, because this leaves fewer filler rows in the last batch.
     """
+    # Choose the lengths: those of the chain with the fewest positions for all pairs.
     multiple = batch_config.row_multiple
     sizes = _candidate_sizes(lengths, batch_config.length_multiple)
     counts = np.bincount(assign(lengths, sizes), minlength=len(sizes))
     bucket_cost = BUCKET_COST * 2 * batch_config.tokens
     chain = _least_padded_chain(sizes, counts, batch_config.max_buckets, bucket_cost)
 
-    counts = np.diff(np.cumsum(counts)[chain], prepend=0)
+    counts = np.diff(np.cumsum(counts)[chain], prepend=0)  # pairs of each bucket
     buckets = []
     for (source, target), count in zip(sizes[chain].tolist(), counts.tolist(), strict=True):
-        rows = max(batch_config.tokens // max(source, target) // multiple, 1) * multiple
-        batches = math.ceil(count / rows)
-        if batches:
-            rows = math.ceil(count / (batches * multiple)) * multiple
+        # Neither side has more than `tokens` positions, unless `row_multiple` rows have more.
+        max_rows = batch_config.tokens // max(source, target)
+        rows = max(max_rows // multiple, 1) * multiple
+
+        # Fewer rows, if the pairs then fit the same number of batches.
+        num_batches = math.ceil(count / rows)
+        if num_batches:
+            rows = math.ceil(count / (num_batches * multiple)) * multiple
         buckets.append(Bucket(rows, source, target))
     return tuple(buckets)
 
@@ -61,9 +66,12 @@ def _candidate_sizes(lengths: Lengths, multiple: int) -> Sizes:
     fractions = np.arange(1, CANDIDATES + 1) / CANDIDATES
     sides = []
     for side in (0, 1):
-        pairs = np.bincount(lengths[:, side])  # the number of pairs of each length
+        # The cumulative number of tokens by length, with lengths rounded up to the multiple.
+        pairs = np.bincount(lengths[:, side])
         rounded = -(-np.arange(len(pairs)) // multiple) * multiple
         tokens = np.cumsum(pairs * rounded)
+
+        # Quantiles of the tokens, and the longest length.
         quantiles = np.searchsorted(tokens, fractions * tokens[-1])
         sides.append(rounded[np.append(quantiles, -1)])
     return np.unique(np.transpose(sides), axis=0)  # (C, 2)
@@ -111,11 +119,13 @@ def plan_epoch(
     sizes = np.array([(bucket.source_length, bucket.target_length) for bucket in buckets])
     bucket_of_pair = assign(lengths, sizes)
     counts = np.bincount(bucket_of_pair, minlength=len(buckets))
+
     remainder = np.empty(0, np.int32)
     num_planned = 0
     sentences = []
     slices = []
     stats = []
+
     for number, bucket in enumerate(buckets):
         members = np.flatnonzero(bucket_of_pair == number).astype(np.int32)
         members = np.concatenate([remainder, members])
@@ -143,6 +153,7 @@ def plan_epoch(
         tokens = np.take(lengths, members, axis=0).sum(dtype=np.int64)
         stats.append(BucketStats(bucket, len(starts), int(tokens)))
 
+    # Shuffle the batches of all buckets together.
     slices = np.concatenate(slices)
     num_batches = [bucket_stats.batches for bucket_stats in stats]
     bucket_ids = np.repeat(np.arange(len(buckets), dtype=np.uint16), num_batches)

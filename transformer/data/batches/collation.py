@@ -41,6 +41,8 @@ def assemble(corpus: Corpus | Epoch, batch: PlannedBatch) -> dict[str, np.ndarra
     `target_weights` (B, T) gives each target token the weight of its pair. If words have links,
     `links` (B, T, S) is true for the tokens of linked words.
     """
+    # All values of a side are first computed for the concatenated tokens of its sentences, and then
+    # scattered into the rows.
     bucket = batch.bucket
     annotated = corpus.annotations(batch.sentences)
     arrays = {}
@@ -55,22 +57,26 @@ def assemble(corpus: Corpus | Epoch, batch: PlannedBatch) -> dict[str, np.ndarra
 
         # The sentences of a row follow each other without a gap.
         positions = ragged_arange(lengths)  # of each token in its sentence
-        before = np.cumsum(lengths) - lengths
-        first = before - before[np.searchsorted(batch.rows, batch.rows)]
+        before = np.cumsum(lengths) - lengths  # tokens of the sentences before each sentence
+        first_in_row = np.searchsorted(batch.rows, batch.rows)
+        first = before - before[first_in_row]
         firsts.append(first)
         indices = np.repeat(batch.rows * row_length + first, lengths) + positions
 
         if name == "source":
             values = {"source": tokens}
         else:
+            # The target input is the target output, shifted right after BOS (section 3.1).
             target_input = np.where(positions == 0, BOS, np.roll(tokens, 1))
             values = {"target_input": target_input, "target_output": tokens}
             if annotated.weights is not None:
                 values["target_weights"] = np.repeat(annotated.weights, lengths)
+
         if batch.packed:
             segments = 1 + ragged_arange(np.bincount(batch.rows))
             values[f"{name}_segments"] = np.repeat(segments, lengths)
             values[f"{name}_positions"] = positions
+
         for key, flat in values.items():
             dtype = np.float32 if key == "target_weights" else np.int32
             array = np.full(bucket.rows * row_length, PAD, dtype)
@@ -87,17 +93,21 @@ def abstract_batch(bucket: Bucket, sharding: Sharding, config: Config | None = N
     """Returns the shapes of the arrays of a training batch; without `config`, of a held-out one."""
     source = bucket.source_length
     target = bucket.target_length
+
+    # The arrays of integers, by the length of their rows.
     lengths = {"source": source, "target_input": target, "target_output": target}
     if config and config.batch.plan == "packed":
         for side, length in (("source", source), ("target", target)):
             lengths[f"{side}_segments"] = length
             lengths[f"{side}_positions"] = length
-    arrays = {
-        name: ((bucket.rows, length), jnp.int32) for name, length in lengths.items() if length
-    }
+
+    def abstract(*row_shape: int, dtype: Any = jnp.int32) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((bucket.rows, *row_shape), dtype, sharding=sharding)
+
+    arrays = {name: abstract(length) for name, length in lengths.items() if length}
     annotation_keys = annotations(config.data) if config else ()
     if "pair_weights" in annotation_keys:
-        arrays["target_weights"] = (bucket.rows, target), jnp.float32
+        arrays["target_weights"] = abstract(target, dtype=jnp.float32)
     if "alignments" in annotation_keys:
-        arrays["links"] = (bucket.rows, target, source), jnp.bool
-    return {name: jax.ShapeDtypeStruct(*array, sharding=sharding) for name, array in arrays.items()}
+        arrays["links"] = abstract(target, source, dtype=jnp.bool)
+    return arrays

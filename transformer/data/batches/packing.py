@@ -39,8 +39,10 @@ def plan_epoch(
     # A batch has `bucket.rows` rows, and a row `counts` sentences.
     first_rows = np.arange(0, len(counts), bucket.rows)  # (batches,)
     stops = np.cumsum(np.add.reduceat(counts, first_rows))
-    slices = np.stack([np.append(0, stops[:-1]), stops], axis=1)  # (batches, 2)
-    rows = np.repeat((np.arange(len(counts)) % bucket.rows).astype(np.int32), counts)
+    starts = np.append(0, stops[:-1])
+    slices = np.stack([starts, stops], axis=1)  # (batches, 2)
+    row_numbers = (np.arange(len(counts)) % bucket.rows).astype(np.int32)  # in the batch
+    rows = np.repeat(row_numbers, counts)  # (sentences,)
     stats = BucketStats(bucket, len(slices), int(lengths.sum(dtype=np.int64)))
 
     # The last rows have the sentences that did not fit before, so batches are shuffled.
@@ -57,6 +59,7 @@ def _fill_rows(
     waiting = np.empty(0, np.int32)
     unseen = random.permutation(np.arange(len(lengths), dtype=np.int32))
     while len(waiting) or len(unseen):
+        # Pack the next chunk, with the sentences that fit no row of the last one.
         if len(waiting) < CHUNK:
             waiting = np.concatenate([waiting, unseen[:CHUNK]])
             unseen = unseen[CHUNK:]
@@ -64,6 +67,7 @@ def _fill_rows(
 
         # `_pack` fills the rows in the order of length, so the rows of a chunk are shuffled.
         order = random.permutation(num_rows).astype(row_of.dtype)  # the new number of each row
+
         placed = np.flatnonzero(row_of < num_rows)
         new_rows = order[row_of[placed]]
         by_row = placed[np.argsort(new_rows, kind="stable")]
@@ -83,11 +87,12 @@ def _pack(lengths: Lengths, capacity: int) -> tuple[UInt[np.ndarray, " N"], int]
     source minus target, in length and in free positions, so that a sentence with a long source
     meets a row that can hold it, and both sides fill together.
     """
-    # NumPy sorts integers of 16 bits ten times as fast as larger ones.
+    # NumPy sorts integers of 16 bits ten times as fast as larger integers.
     dtype = np.int16 if 2 * capacity < 1 << 15 else np.int32
     sides = np.ascontiguousarray(lengths.T, dtype)  # (2, N)
 
-    num_rows = math.ceil(int(lengths.sum(axis=0, dtype=np.int64).max()) / capacity)
+    longer_side = int(lengths.sum(axis=0, dtype=np.int64).max())
+    num_rows = math.ceil(longer_side / capacity)
     free = np.full((2, num_rows), capacity, dtype)
     row_of = np.full(len(lengths), num_rows, np.min_scalar_type(num_rows))
     remaining = np.argsort(-sides.sum(axis=0, dtype=dtype), kind="stable")
@@ -106,6 +111,7 @@ def _pack(lengths: Lengths, capacity: int) -> tuple[UInt[np.ndarray, " N"], int]
             # Sentences that do not fit their rows wait for the next pass.
             fits_side = np.take(sides, block, axis=1) <= np.take(free, rows, axis=1)
             fits = np.logical_and(*fits_side)
+
             block = block[fits]
             rows = rows[fits]
             row_of[block] = rows

@@ -55,9 +55,11 @@ class Annotations(NamedTuple):
         """
         mask = np.zeros(shape, bool)
         words = self._number_words(sides)
+
         for row, links, sources, targets, source_first, target_first in zip(
             rows, self.links, *words, *firsts, strict=True
         ):
+            # The links of the pair, as a matrix of words.
             num_words = targets.max(initial=-1) + 1, sources.max(initial=-1) + 1
             links = links[(links < num_words[::-1]).all(axis=1)]
             linked_words = np.zeros(num_words, bool)
@@ -89,6 +91,7 @@ class Annotations(NamedTuple):
         words = []
         for (tokens, lengths), starts in zip(sides, self.starts, strict=True):
             sentences = np.split(tokens, np.cumsum(lengths))[:-1]
+            # end-of-sentence is not a part of a word
             words.append([number_words(starts[sentence[:-1]]) for sentence in sentences])
         return words
 
@@ -127,6 +130,8 @@ def read_annotations(source: MixedSource) -> dict[str, np.ndarray]:
         counts = list(map(len, links))
         if not any(counts):
             raise UserError("config.data.mixture: the files of alignments have no link")
+
+        # The links of all pairs follow each other in one array.
         ends = np.cumsum(counts)
         arrays["links"] = np.array([*itertools.chain(*links)], np.uint16)
         arrays["link_spans"] = np.stack([ends - counts, ends], axis=1)  # (N, 2)
@@ -181,6 +186,8 @@ def _read_lines(path: Path, source: Source, label: str) -> Iterator[tuple[str, s
     another number of lines.
     """
     lines = list(enumerate(read_text_file(path), start=1))
+
+    # Blank lines of a source with documents are not pairs.
     lines_of_pairs = lines
     if isinstance(source, DocumentSource) and len(lines) == len(source.source):
         lines_of_pairs = list(itertools.compress(lines, source.mask))

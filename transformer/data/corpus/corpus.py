@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from absl import logging
-from jaxtyping import Bool, Int, Int32, UInt64
+from jaxtyping import Bool, Int, Int32
 
 from transformer.config.types import Config
 from transformer.data.corpus import encoding
@@ -66,6 +66,7 @@ class Corpus:
         self.lengths: Int32[np.ndarray, "N 2"] = open_array(folder, "lengths")
         self._offsets = open_array(folder, "offsets")
         self._tokens = open_array(folder, "tokens", self.report["dtype"])
+        # Only the files of a mixture with annotations have these arrays.
         self._annotations = {
             name: open_array(folder, name)
             for name in ("weights", "links", "link_spans")
@@ -85,9 +86,9 @@ class Corpus:
 
     def tokens(self, side: int, pairs: PairNumbers) -> Int32[np.ndarray, "P"]:
         """Returns the concatenated sources (side 0) or targets (side 1) of these pairs."""
-        lengths = self.lengths[pairs]
+        lengths = self.lengths[pairs]  # (N, 2)
         starts = self._offsets[pairs]
-        if side == 1:
+        if side == 1:  # a target follows its source
             starts = starts + lengths[:, 0]
         counts = lengths[:, side]
         indices = np.repeat(starts, counts) + ragged_arange(counts)
@@ -102,17 +103,22 @@ class Corpus:
         tokens, lengths = self.sequences(side, pairs)
         return [sentence[:-1].tolist() for sentence in np.split(tokens, np.cumsum(lengths))[:-1]]
 
-    def find_hashes(self, name: str, values: UInt64[np.ndarray, "M"]) -> Bool[np.ndarray, "M"]:
-        """Returns the mask of the values that are in a file of hashes, which is sorted."""
-        hashes = open_array(self._folder, name)
-        indices = np.searchsorted(hashes, values).clip(max=len(hashes) - 1)
-        return hashes[indices] == values
+    def find_texts(self, texts: Sequence[tuple[str, str]]) -> list[Bool[np.ndarray, "N"]]:
+        """Returns the masks of the pairs, and of their sources, that occur in the corpus."""
+        masks = []
+        for name, values in encoding.content_hashes(texts).items():
+            hashes = open_array(self._folder, name)  # sorted
+            indices = np.searchsorted(hashes, values).clip(max=len(hashes) - 1)
+            masks.append(hashes[indices] == values)
+        return masks
 
     def annotations(self, pairs: PairNumbers) -> Annotations:
         """Returns the weights and links of these pairs."""
         weights = self._annotations.get("weights")
         if weights is not None:
             weights = weights[pairs]
+
+        # The rows of a pair in `links` are those of its span.
         links = self._annotations.get("links")
         if links is not None:
             spans = self._annotations["link_spans"][pairs]  # (N, 2)
@@ -138,7 +144,7 @@ class Corpus:
 
         With subword sampling, `sampler` replaces the sampler of the corpus.
         """
-        numbers = None
+        numbers = None  # all pairs
         if self.weights:
             numbers = pairs_of_epoch(self.report["parts"], self.weights, seed, epoch)
         return Epoch(self, numbers, sampler or self.sampler, seed, epoch)
@@ -166,7 +172,9 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
     rules = encoding.Rules()
     if is_train:
         rules = encoding.Rules(data.max_length, data.max_length_ratio, data.deduplicate)
-    identity = {  # everything that the files depend on
+
+    # The key in the cache has everything that the files depend on.
+    identity = {
         "format": _FORMAT,
         "source": source.identity,
         "tokenizer": tokenizer.fingerprint,
@@ -186,6 +194,8 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
 
     cache.make_once(folder, fill, data.wait_seconds)
     corpus = Corpus(folder)
+
+    # What the files do not have: samples, and the weights and words of a mixture.
     rate = config.tokenizer.subword_sampling
     if is_train and rate:
         corpus.sampler = Sampler(corpus, tokenizer, rate, data.max_length)
@@ -203,6 +213,7 @@ def _add_mixture(corpus: Corpus, source: MixedSource, tokenizer: Tokenizer) -> N
     message = "An epoch reads each of the %s pairs of %s %.4g times."
     for name, count, weight in zip(corpus.names, counts, corpus.weights, strict=True):
         logging.info(message, f"{count:,}", name, weight)
+
     corpus.check_weights()
     if any(source.paths("alignments")):
         corpus.starts = [word_starts(side.pieces) for side in tokenizer.sides]
@@ -216,6 +227,7 @@ def _log_report(corpus: Corpus, name: str) -> None:
     documents = corpus.report.get("documents", {})  # absent from older reports
     for source_name, count in documents.items():
         log_documents(source_name, count)
+
     num_kept = corpus.report["kept"]
     dropped = corpus.report["dropped"]
     num_dropped = sum(dropped.values())

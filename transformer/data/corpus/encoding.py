@@ -27,8 +27,7 @@ _CHUNK = 8192  # pairs encoded at once
 _SAMPLE = 10_000  # pairs, spread over the source, whose losses are counted
 _SMALL = 50_000  # pairs that one process encodes in about the time it takes to start others
 
-# The type and row width of each file's entries. `tokens` has the smallest type that holds the
-# vocabulary.
+# The type and row width of each file. The type of `tokens` depends on the vocabulary.
 _LAYOUT = {
     "tokens": (None, 1),  # source, EOS, target, EOS, source, EOS, ...
     "offsets": (np.int64, 1),  # the index of a pair's first token
@@ -73,8 +72,8 @@ class Rules:
 def drop_reason(lengths: Sequence[int], rules: Rules, tag_length: int = 0) -> str | None:
     """Returns the reason to drop a pair, or None.
 
-    The lengths of the sides of a pair do not count end-of-sentence. The first length includes a tag
-    of `tag_length` tokens, which is not a part of the text.
+    The lengths of its sides do not count end-of-sentence. The first length includes a tag of
+    `tag_length` tokens, which is not a part of the text.
     """
     text_lengths = [lengths[0] - tag_length, *lengths[1:]]
     longer = max(text_lengths)
@@ -121,7 +120,7 @@ class EncodedChunk(NamedTuple):
 
     corpus: int
     arrays: dict[str, np.ndarray]  # by the names in `_LAYOUT`
-    numbers: list[int]  # of the pairs in the chunk, without those that were dropped
+    numbers: list[int]  # of the pairs in the chunk, without dropped pairs
     dropped: Counter  # the number of dropped pairs by reason
 
 
@@ -154,12 +153,14 @@ class PairEncoder:
             except UnicodeDecodeError:
                 dropped["invalid_utf8"] += 1
 
+        # Encode all texts of a side at once.
         tokenizer = replace(self.tokenizer, source_tag=self.tags[corpus])
         tag_length = tokenizer.tag_length if 0 in self.sides else 0
         sources, targets = (
             encoder.encode([text[side] for text in texts.values()])
             for side, encoder in enumerate(tokenizer.encoders)
         )
+
         numbers = []
         sentences = []  # source, target, source, ...
         for number, *pair in zip(texts, sources, targets, strict=True):
@@ -192,10 +193,7 @@ def end_sentences(
 
 
 def encode(folder: Path, source: Source, encoder: PairEncoder, num_workers: int) -> None:
-    """Fills `folder` with the pairs of the source that satisfy the encoder's rules.
-
-    Raises UserError if there is no such pair.
-    """
+    """Fills `folder` with the encoded pairs of a source. Raises UserError if no pair is left."""
     counts, dropped = _write(folder, source, encoder, num_workers)
     total = sum(counts)
     if not total:
@@ -264,6 +262,7 @@ def _write(
     is_mixed = isinstance(source, MixedSource)
     parts = source.sources if is_mixed else [source]
     total = len(source)
+    # A small source is encoded by this process, unless the user asks for workers.
     processes = workers.num_workers(num_workers) if total > _SMALL or num_workers else 1
     annotations = read_annotations(source) if is_mixed else {}
     if "links" in annotations:  # has no row for each pair: `link_spans` tells the rows of a pair
@@ -276,6 +275,7 @@ def _write(
     chunks = ((number, pairs) for number, part in enumerate(parts) for pairs in _chunks(part))
     with progress_bar.bar(f"Encoding {source.name}", total) as advance:
         for chunk in workers.map_ordered(encoder, chunks, processes):
+            # Add the columns that depend on the chunks before this one.
             arrays = chunk.arrays
             pairs = num_read + np.array(chunk.numbers, int)
             for name, column in annotations.items():

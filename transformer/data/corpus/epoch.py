@@ -43,14 +43,15 @@ def pairs_of_epoch(
     pairs = []
     first_pair = 0  # of the part
     for part, (count, weight) in enumerate(zip(counts, weights, strict=True)):
-        # The epoch reads the pairs from `start` to `stop` of the endless sequence. A cycle is one
-        # permutation of the part.
+        # The epoch reads the pairs from `start` to `stop` of the endless sequence.
         start = round(epoch * weight * count)
         stop = round((epoch + 1) * weight * count)
+
+        # A cycle is one permutation of the part.
         for cycle in range(start // count, -(-stop // count)):
             begin = max(start - cycle * count, 0)
             end = min(stop - cycle * count, count)
-            if end - begin == count:  # in the order of the corpus, without a permutation
+            if end - begin == count:  # all pairs need no permutation
                 numbers = np.arange(count)
             else:
                 permutation = np.random.default_rng([seed, part, cycle]).permutation(count)
@@ -82,6 +83,8 @@ class Epoch:
         best = self.corpus.lengths[self._pairs(selection)]
         if self.sampler is None:
             return best
+
+        # The reserved length depends on the length of the best segmentation.
         tables = self.corpus.sampler.reserved_lengths
         sides = [np.take(table, best[:, side]) for side, table in enumerate(tables)]
         return np.stack(sides, axis=1)  # (N, 2)
@@ -102,7 +105,7 @@ class Epoch:
         """Returns the target tokens of these pairs by corpus of a mixture; () without a mixture."""
         if self.numbers is None:
             return ()
-        ends = np.cumsum(self.corpus.report["parts"])
+        ends = np.cumsum(self.corpus.report["parts"])  # the first pair after each part
         corpora = np.searchsorted(ends, self.numbers[selection], side="right")
         tokens = self.reserved(selection)[:, 1]
         return tuple(np.bincount(corpora, tokens, minlength=len(ends)).astype(int).tolist())
@@ -135,6 +138,8 @@ class Sampler:
         for attempt in range(ATTEMPTS):
             best = [sentences[index] for index in remaining]
             samples = self._sample(side, pairs[remaining], best, (seed, epoch, attempt))
+
+            # `limits` count end-of-sentence, and samples do not have it yet.
             fits = np.array([len(tokens) for tokens in samples], int) < limits[remaining]
             for index, tokens, does_fit in zip(remaining, samples, fits, strict=True):
                 if does_fit:
@@ -161,14 +166,18 @@ class Sampler:
         samples = self._sample(side, pairs, sentences, (0, _NO_EPOCH, 0))
         sampled = np.array([len(tokens) for tokens in samples])
         best = lengths[pairs] - 1.0
+
+        # Mean and variance of a sample's length, as factors of the length of the best segmentation.
         growth = sampled.sum() / best.sum()
         deviation = np.sqrt(np.mean((sampled - growth * best) ** 2 / best))
 
-        # No sentence may exceed `longest`, and its best segmentation must fit.
+        # A sample may not be longer than `longest`, but the best segmentation always fits.
         with_end = np.arange(lengths.max() + 1)
         tokens = np.maximum(with_end - 1, 0)
-        reserved = (1 + growth * tokens + MARGIN * deviation * np.sqrt(tokens)).astype(np.int32)
-        return np.maximum(np.minimum(reserved, self.longest), with_end).astype(np.int32)
+        expected = 1 + growth * tokens
+        margin = MARGIN * deviation * np.sqrt(tokens)
+        reserved = np.minimum((expected + margin).astype(np.int32), self.longest)
+        return np.maximum(reserved, with_end).astype(np.int32)
 
     def _sample(
         self,
@@ -177,6 +186,7 @@ class Sampler:
         sentences: list[list[int]],
         seeds: tuple[int, ...],
     ) -> list[list[int]]:
+        # The seed of a sentence depends on its number, not on its batch.
         numbers = mix(*seeds, side, pairs) >> np.uint64(32)
         return self.tokenizer.sides[side].sample(sentences, numbers.tolist(), self.rate)
 
@@ -189,6 +199,8 @@ def mix(*values: int | Integer[np.ndarray, "N"]) -> UInt64[np.ndarray, "N"]:
     state = np.zeros(1, np.uint64)
     for value in values:
         state = state ^ np.atleast_1d(np.asarray(value).astype(np.uint64))
+
+        # The constants of the reference implementation.
         state = state + np.uint64(0x9E3779B97F4A7C15)
         state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

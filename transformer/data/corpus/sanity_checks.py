@@ -8,7 +8,6 @@ from rich.text import Text
 
 from transformer.config.types import Config, output_limit
 from transformer.data.corpus.corpus import Corpus
-from transformer.data.corpus.encoding import content_hashes
 from transformer.data.sources import Source
 from transformer.data.sources.lines import counted
 from transformer.data.sources.mixture import listed_corpora, tags
@@ -32,7 +31,7 @@ _MAX_SHARED = 0.01  # fraction of held-out sources that may be training sources,
 def pair_lines(data: Config, tokenizer: Tokenizer, corpus: Corpus, columns: int) -> Iterator[str]:
     """Yields the first and the middle pair, decoded from their tokens, a line for each side."""
     parts = listed_corpora(data)
-    ends = np.cumsum(corpus.report["parts"])
+    ends = np.cumsum(corpus.report["parts"])  # the first pair after each part
     sides = _sample(tokenizer, corpus, 2)
     for number, source, target in zip(corpus.spread(2), *sides, strict=True):
         part = parts[np.searchsorted(ends, number, side="right")].data
@@ -60,7 +59,7 @@ def find_untranslated(config: Config, tokenizer: Tokenizer, corpus: Corpus) -> I
 def find_unreachable(config: Config, corpus: Corpus) -> Iterator[str]:
     """Yields a line if sampled targets are longer than outputs can be, or than CTC has frames."""
     lengths = (corpus.lengths[corpus.spread(_SAMPLE)] - 1).tolist()  # without end-of-sentence
-    if config.decoding.strategy == "ctc":
+    if config.decoding.strategy == "ctc":  # each source token has a fixed number of frames
         limits = [config.model.ctc_frames * (source + 1) for source, _ in lengths]
         advice = "model.ctc_frames x source length), so the loss leaves them out; raise ctc_frames"
     else:
@@ -95,6 +94,7 @@ def find_losses(
             continue
         label = f"{name}, {config.data[f'{side}_language']}"
 
+        # Any text has a few characters that are not in the vocabulary.
         unknown = counts["unknown"] / counts["characters"]
         if unknown > (_MAX_UNKNOWN_IN_WORDS if kind == "word" else _MAX_UNKNOWN):
             line = (
@@ -108,6 +108,7 @@ def find_losses(
                 raise UserError(line)
             yield line
 
+        # Marks of other tools are not text that people read.
         traces = [trace for trace in _TRACES if counts[trace] > _MAX_TRACES * counts["lines"]]
         if traces:
             descriptions = " and ".join(
@@ -131,13 +132,12 @@ def find_losses(
 def find_shared(corpus: Corpus, source: Source, texts: Sequence[tuple[str, str]]) -> Iterator[str]:
     """Yields a line if a held-out split shares pairs, or many sources, with the training corpus."""
     texts = [tuple(side.strip() for side in pair) for pair in texts]
-    hashes = content_hashes(texts)
-    pairs = corpus.find_hashes("hashes", hashes["hashes"])
-    sources = corpus.find_hashes("source_hashes", hashes["source_hashes"])
+    pairs, sources = corpus.find_texts(texts)
     # A mixture may have the pairs in the other direction.
-    reversed_hashes = content_hashes([pair[::-1] for pair in texts])
-    pairs |= corpus.find_hashes("hashes", reversed_hashes["hashes"])
+    swapped_pairs, _ = corpus.find_texts([pair[::-1] for pair in texts])
+    pairs |= swapped_pairs
     if pairs.any() or sources.mean() > _MAX_SHARED:
+        # The example is the first shared pair, or else the first shared source.
         index = int(np.argmax(pairs if pairs.any() else sources))
         where = source.where(index, int(not texts[index][0]))
         num_pairs = counted(int(pairs.sum()), "pair")

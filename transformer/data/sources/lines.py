@@ -23,7 +23,7 @@ from transformer.support.errors import UserError
 # The seconds that a chunk waits for more lines: enough for a fast writer to fill its pipe again.
 PATIENCE = 0.02
 BLOCK_BYTES = 1 << 16  # read at once, as much as a pipe holds; the first ones tell the encoding
-# Compressed formats that cannot be read.
+# Compressed formats other than .gz, which cannot be read.
 PACKED = (".bz2", ".xz", ".zip", ".zst", ".tar", ".tgz")
 # The first line of test sets in SGML or XML.
 _MARKUP = re.compile(r"\s*<(\?xml|!doctype|srcset|refset|tstset)\b", re.IGNORECASE)
@@ -58,6 +58,7 @@ def _open(path: Path) -> gzip.GzipFile | io.BufferedReader:
 
 
 def _check_encoding(head: bytes, path: Path | str) -> None:
+    # Without a mark, wide characters show in newlines that have a zero byte beside them.
     has_mark = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE))
     wide_newlines = max(head.count(b"\n\0"), head.count(b"\0\n"))
     if has_mark or 2 * wide_newlines > head.count(b"\n"):
@@ -92,17 +93,22 @@ def read_chunks(stream: io.BufferedIOBase, chunk_lines: int) -> Iterator[list[by
         if not lines:
             patient_until = time.monotonic() + PATIENCE
 
+        # The block continues the line without an end, and may end with another such line.
         first, *following = block.split(b"\n")
         parts.append(first)
         if following:
             lines += [b"".join(parts), *following[:-1]]
             parts = following[-1:]
+
+        # Yield full chunks, and shorter chunks if the writer is slow.
         while lines:
             is_full = len(lines) >= chunk_lines
             if not is_full and _is_ready(stream, patient_until - time.monotonic()):
                 break
             yield lines[:chunk_lines]
             del lines[:chunk_lines]
+
+    # The last line may have no end.
     if any(parts):
         lines.append(b"".join(parts))
     if lines:
@@ -189,6 +195,8 @@ def read_parallel_files(source: Path, target: Path) -> tuple[list[str], list[str
     """
     texts = read_text_file(source)
     translations = read_text_file(target)
+
+    # WMT distributes its test sets in these formats.
     for path, lines in ((source, texts), (target, translations)):
         if lines and _MARKUP.match(lines[0]):
             raise UserError(

@@ -94,6 +94,7 @@ class MixedSource:
                     "have them or they are too long; remove it, raise config.data.max_length or "
                     "set config.data.deduplicate=False"
                 )
+            # In all, an epoch reads weight * count^(1/T) * largest^(1 - 1/T) pairs of the part.
             weight = part.weight * (largest / count) ** root
             if weight * count < 1:
                 raise UserError(
@@ -193,6 +194,8 @@ def check_direction(train_data: Config, data: Config) -> None:
     tags = [
         corpus.tag for corpus, pair in zip(corpora, directions, strict=True) if pair == direction
     ]
+
+    # These languages may give another tag than the corpora of this direction had.
     is_other_target = data.target_language != train_data.target_language
     if is_other_target and tags and source_tag(data) not in tags:
         raise UserError(f"{label}: leave the languages out, and write {tags[0]} before each source")
@@ -206,6 +209,8 @@ def _read_corpus(data: Config, number: int, text: str) -> ListedCorpus:
     if not 0 < weight < math.inf:
         raise UserError(f"{where}: weight must be a number above 0")
     paths = {key: files.expanded(values.pop(key)) for key in ANNOTATIONS if key in values}
+
+    # The other values are keys of the group `data`.
     corpus_data = with_changes(data, **values, mixture=())
     if "alignments" in paths and source_tag(corpus_data):
         raise UserError(f"{where}: the words of alignments have no tag; leave source_tag empty")
@@ -234,6 +239,8 @@ def _settings(
             )
         if key in values:
             raise UserError(f"{where}: {key} is given twice")
+
+        # `shlex` gives strings: convert integers, and check all values as those of other configs.
         if key in data_keys:
             key_type = declared[f"data.{key}"].type
             rule = declared[f"data.{key}"].rule

@@ -48,6 +48,7 @@ def open_source(data: Config, split: str) -> Source:
                     )
         sources = tuple(open_source(corpus.data, split) for corpus in corpora)
         return MixedSource(corpora, sources, data.mixture_temperature)
+
     source = _open_pairs(data, split)
     return DocumentSource(source, data.context) if data.context else source
 
@@ -59,6 +60,7 @@ def _open_pairs(data: Config, split: str) -> Source:
         return source
     mask = np.ones(len(source), bool)
     if data.exclude:
+        # A line begins with the number of a pair. Other text may follow after a tab.
         for line, text in enumerate(read_text_file(files.expanded(data.exclude)), start=1):
             number = text.partition("\t")[0]
             if not (is_natural_number(number) and 1 <= int(number) <= len(mask)):
@@ -106,7 +108,8 @@ def select_pairs(source: Source, limit: int) -> Iterator[tuple[str, str]]:
     total = len(source)
     num_blocks = math.ceil(limit / _BLOCK)
     for index, pair in enumerate(source):
-        block = ((index + 1) * num_blocks - 1) // total  # the last block that starts by this index
+        # The last block that starts at this index or before, and the place of the pair in it.
+        block = ((index + 1) * num_blocks - 1) // total
         offset = index - block * total // num_blocks
         if total <= limit or offset < limit // num_blocks:
             with contextlib.suppress(UnicodeDecodeError):
@@ -189,8 +192,10 @@ def read_origin(data: Config) -> dict[str, Any] | None:
     path = files.expanded(data.path) / ORIGIN
     if not data.path or not path.is_file():
         return None
+
+    # The user may have a file of this name.
     with contextlib.suppress(ValueError):
         record = json.loads(path.read_bytes())
         if isinstance(record, dict) and {"made", "files"} <= record.keys():
             return record
-    return None  # a file of the user
+    return None

@@ -53,23 +53,11 @@ WORDS = Path(__file__).with_suffix(".txt")
     MONTHS,
     SMALL,
     TENS,
+    ENGLISH_ORDINALS,
+    GERMAN_ORDINALS,
+    ARTICLES,
 ) = _tables()
 TRADES = ("buy", "sell", "order")  # the verbs that may take a price
-# The accusative: the article, and the ending of an adjective after it.
-INDEFINITE = {"masculine": ("einen", "en"), "feminine": ("eine", "e"), "neuter": ("ein", "es")}
-DEFINITE = {"masculine": ("den", "en"), "feminine": ("die", "e"), "neuter": ("das", "e")}
-ENGLISH_ORDINALS = {
-    "one": "first",
-    "two": "second",
-    "three": "third",
-    "five": "fifth",
-    "eight": "eighth",
-    "nine": "ninth",
-    "twelve": "twelfth",
-    "twenty": "twentieth",
-    "thirty": "thirtieth",
-}
-GERMAN_ORDINALS = {1: "ersten", 3: "dritten", 7: "siebten", 8: "achten"}
 
 
 @dataclass(frozen=True)
@@ -122,7 +110,8 @@ class SyntheticSource:
             while split != self.split:
                 pair = draw(random)
                 # A pair belongs to one split: a twentieth of all to "valid", another to "test".
-                split = {1: "valid", 2: "test"}.get(zlib.crc32(pair.english.encode()) % 20, "train")
+                part = zlib.crc32(pair.english.encode()) % 20
+                split = {1: "valid", 2: "test"}.get(part, "train")
             texts = {"en": pair.english, "de": pair.german, "": ""}
             yield tuple(texts[language].encode() for language in self.languages)
 
@@ -134,6 +123,8 @@ def draw(random: Random) -> Phrase:
     auxiliary, *german_auxiliaries = random.choice(AUXILIARIES)
     in_past = auxiliary == "did"
     order = random.choice(ORDERS)
+
+    # The object, the place and the price.
     definite = random.random() < 0.4
     noun = random.choice(NOUNS)
     adjective = random.choice(ADJECTIVES) if random.random() < 0.6 else Phrase()
@@ -145,6 +136,7 @@ def draw(random: Random) -> Phrase:
         # No amount ends in 01: its German form before "Euro" is disputed.
         amount = cardinal(random.choice((0, 0, *range(100, 1000, 100))) + random.randrange(2, 100))
         price = Phrase(f"for {amount.english} euros", f"für {amount.german} Euro")
+
     opening = random.choice(OPENINGS)
     time = Phrase()
     if random.random() < 0.7 or order.english.startswith("{time}"):
@@ -161,6 +153,8 @@ def draw(random: Random) -> Phrase:
         "rest": Phrase(_join(thing, price, place).english, _join(*german_rest).german),
         "time": time,
     }
+
+    # Fill the template of each language.
     sentences = []
     for language, template in enumerate(order):
         words = template.format(**{name: part[language] for name, part in parts.items()}).split()
@@ -173,7 +167,8 @@ def _things(noun: tuple[str, ...], adjective: Phrase, count: int, definite: bool
     """Returns the object of a clause: "the old book", "two books"; in German in the accusative."""
     singular, plural, german_singular, german_plural, gender = noun
     if count == 1:
-        german_article, ending = (DEFINITE if definite else INDEFINITE)[gender]
+        articles = {gender: forms for gender, *forms in ARTICLES}
+        german_article, ending = articles[gender][2:] if definite else articles[gender][:2]
         article = "a"
         if definite:
             article = "the"
@@ -185,6 +180,8 @@ def _things(noun: tuple[str, ...], adjective: Phrase, count: int, definite: bool
         ending = "en" if definite else "e"
         determiner = _join(Phrase("the", "die") if definite else Phrase(), cardinal(count))
         name = Phrase(plural, german_plural)
+
+    # Without an adjective there is no ending.
     german_adjective = adjective.german and adjective.german + ending
     return _join(determiner, Phrase(adjective.english, german_adjective), name)
 
@@ -212,6 +209,8 @@ def cardinal(number: int) -> Phrase:
         )
     if number < 20:
         return Phrase("one", "eins") if number == 1 else SMALL[number]
+
+    # English has the tens before the units, and German has the units before the tens.
     tens = TENS[number // 10]
     units = SMALL[number % 10]
     return Phrase(f"{tens[0]}-{units[0]}", f"{units[1]}und{tens[1]}") if number % 10 else tens
@@ -220,9 +219,13 @@ def cardinal(number: int) -> Phrase:
 def date(day: int, month: Phrase) -> Phrase:
     """Spells a day from 1 to 31, as in "on the third of May" and "am dritten Mai"."""
     english, german = cardinal(day)
+
+    # Only the last word of an English number has the form of an ordinal.
     tens, hyphen, last = english.rpartition("-")
-    ordinal = tens + hyphen + ENGLISH_ORDINALS.get(last, last + "th")
-    german_ordinal = GERMAN_ORDINALS.get(day, german + ("ten" if day < 20 else "sten"))
+    ordinal = tens + hyphen + dict(ENGLISH_ORDINALS).get(last, last + "th")
+
+    regular = german + ("ten" if day < 20 else "sten")
+    german_ordinal = dict(GERMAN_ORDINALS).get(str(day), regular)
     return Phrase(f"on the {ordinal} of {month.english}", f"am {german_ordinal} {month.german}")
 
 
@@ -234,6 +237,8 @@ def clock(hour: int, minutes: int) -> Phrase:
     if minutes == 30:  # German names the hour that is half over
         next_hour = cardinal(hour % 12 + 1)
         return Phrase(f"at half past {hours.english}", f"um halb {next_hour.german}")
+
+    # "twenty past four" or "ten to five"
     amount = Phrase("a quarter", "Viertel") if abs(minutes) == 15 else cardinal(abs(minutes))
     relation = Phrase("past", "nach") if minutes > 0 else Phrase("to", "vor")
     return _join(Phrase("at", "um"), amount, relation, hours)

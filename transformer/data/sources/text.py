@@ -158,9 +158,12 @@ def download(data: Config) -> Path:
             f"data.path is empty: data.source={data.source} needs the folder with the "
             "STEM.LANG[.gz] files"
         )
+
+    # Other versions of the files go to another folder.
     digests = "\n".join(sha256 for _, _, sha256 in data.downloads)
     key = hashlib.sha256(digests.encode()).hexdigest()[:8]
     folder = cache.folder(data.cache_dir) / "downloads" / f"{Path(data.name).name}-{key}"
+
     names = ", ".join(name.removesuffix(".gz") for name, _, _ in data.downloads)
     advice = (
         f"put {names} (plain, or gzipped with .gz added) in a folder and add "
@@ -187,6 +190,6 @@ def _download(url: str, path: Path, sha256: str, advice: str) -> None:
     # OSError includes URLError and time-outs.
     except (OSError, ValueError, http.client.HTTPException) as error:
         if isinstance(error, OSError) and error.errno in files.FULL_DISK:
-            raise
+            raise  # the download is not to blame
         reason = " ".join(str(getattr(error, "reason", error)).split())
         raise UserError(f"{url}: download failed ({reason}); {advice}") from error

@@ -40,6 +40,7 @@ class TfdsSource:
             reason = " ".join(str(error).split())
             raise UserError(f"{name}: {reason[:200]}") from error
 
+        # The command that prepares the dataset.
         output = str(data.path or tfds.core.constants.DATA_DIR)
         command = (
             f"run: python -m scripts.get_data --tfds={data.name} --output={shlex.quote(output)}"

@@ -43,6 +43,7 @@ class PieceVocabulary:
                 "its pieces must be different strings, of which the first are "
                 f"{', '.join(SPECIAL_PIECES)}"
             )
+
         self.pieces = list(pieces)
         self.models = tuple(models)
         self._side = side
@@ -97,6 +98,8 @@ class PieceVocabulary:
     def _segment(self, text: str) -> list[str]:
         if self._processor is None:
             return [piece for piece in text.split(" ") if piece]
+
+        # SentencePiece would split the piece of a language.
         language = _LANGUAGE_TOKEN.match(text)[0]
         pieces = self._processor.encode(text.removeprefix(language), out_type=str)
         return [language, *pieces] if language else pieces

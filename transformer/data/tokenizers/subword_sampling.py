@@ -44,7 +44,8 @@ class BpeDropout:
             first_path = next_path = self._greedy_path
         path = first_path(word)
         while True:
-            num_merges = int(math.log(1.0 - generator.random()) * self._per_merge)  # geometric
+            # The greedy path is followed for a geometric number of merges.
+            num_merges = int(math.log(1.0 - generator.random()) * self._per_merge)
             if num_merges >= len(path) - 1:
                 return path[-1][0]
             # The best merge is skipped here. Any other merge may be skipped too.
@@ -63,6 +64,7 @@ class BpeDropout:
         path = []
         symbols = list(symbols)
         while True:
+            # The merges are pairs of neighbours that form a piece, by descending score.
             scores = [
                 self._scores.get(first + second) for first, second in itertools.pairwise(symbols)
             ]
@@ -96,6 +98,8 @@ class UnigramSampler:
         """Returns the pieces of a random segmentation: forward filtering, backward sampling."""
         forward = self._cached_forward if len(word) <= _LONGEST_CACHED else self._forward
         table = forward(word)
+
+        # Choose the last piece first, in proportion to the weights of its possible starts.
         end = len(word)
         pieces = []
         while end:

@@ -95,6 +95,8 @@ class Tokenizer:
         brackets = re.fullmatch(r"([\W_]+).*?([\W_]+)", self.source_tag)
         if not brackets:
             return ""
+
+        # For the tag <2de>, the pattern is <...> with a word of 2 to 12 characters.
         begin, end = map(re.escape, brackets.groups())
         pattern = re.compile(rf"\s*({begin}[\w-]{{2,12}}?{end})")  # not [1] or <b>
         for line, text in enumerate(texts, start=first_line):
@@ -162,6 +164,7 @@ def prepare(config: Config, workdir: Path) -> Tokenizer:
         make(config).save(workdir)
     tokenizer = Tokenizer.load(workdir, config)
 
+    # A vocabulary of a file or of a parent may lack tokens that this configuration needs.
     advice = "set config.training.init_vocabulary=own, or leave config.tokenizer.model_file empty"
     for tag in tags(config.data):
         try:
@@ -249,6 +252,8 @@ def count_losses(vocabulary: Vocabulary, texts: Sequence[str]) -> Losses:
     for text, sequence, decoded in zip(texts, tokens, vocabulary.decode(tokens), strict=True):
         characters = "".join(text.split())
         counts["characters"] += len(characters)
+
+        # Decode the known tokens only, since UNK becomes a mark that is not in the text.
         if UNK in sequence:
             known_tokens = [token for token in sequence if token != UNK]
             (known_text,) = vocabulary.decode([known_tokens])
@@ -257,6 +262,8 @@ def count_losses(vocabulary: Vocabulary, texts: Sequence[str]) -> Losses:
         elif text != decoded and characters != "".join(decoded.split()):
             counts["changed"] += 1
             examples.setdefault("changed", text)
+
+        # The traces of other tools, whatever the vocabulary makes of them.
         for name, pattern in TRACES.items():
             match = pattern.search(text)
             if match:

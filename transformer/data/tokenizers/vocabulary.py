@@ -36,13 +36,15 @@ sentencepiece.set_min_log_level(QUIET)
 class SentencePieceVocabulary:
     """A SentencePiece model, with the ids renumbered so that the special tokens come first.
 
-    model_ids: the id of each token in the model, or -1 for a special token that the model lacks.
+    model_ids: the id of each token in the model; -1 for PAD, BOS and EOS.
     """
 
     def __init__(self, model: bytes) -> None:
         self._processor = sentencepiece.SentencePieceProcessor()
         self._processor.load_from_serialized_proto(model)
         self._proto = ModelProto.FromString(self.serialized)
+
+        # The model's own padding, BOS and EOS are never used.
         ordinary = [
             model_id
             for model_id, piece in enumerate(self._proto.pieces)
@@ -93,6 +95,7 @@ class SentencePieceVocabulary:
             pieces = []
             generator = random.Random(seed)
             for is_symbol, run in itertools.groupby(tokens, symbols.__contains__):
+                # Symbols of the user stay whole. The text between them is segmented word by word.
                 if is_symbol:
                     pieces += map(symbols.get, run)
                     continue
@@ -129,6 +132,7 @@ class SentencePieceVocabulary:
         return [self._processor.decode(ids) for ids in model_ids]
 
     def _sampler(self, rate: float) -> BpeDropout | UnigramSampler:
+        # Merges and probabilities concern only ordinary pieces.
         scores = {
             piece.piece: piece.score for piece in self._proto.pieces if piece.type == piece.NORMAL
         }
@@ -219,6 +223,8 @@ def load(serialized: bytes, where: str) -> Vocabulary:
     try:
         if not serialized.startswith(b"{"):
             return SentencePieceVocabulary(serialized)
+
+        # Vocabularies of other kinds are JSON.
         content = json.loads(serialized)
         if content["kind"] == "pieces":
             return PieceVocabulary.parse(content)
