@@ -135,7 +135,10 @@ def test_links_of_another_tokenization_are_refused(tmp_path):
     with pytest.raises(UserError, match="the files of alignments have no link"):
         corpus.prepare(config, made, "train")
     write(tmp_path / "links", ["0-2 4-3", *LINES[1:]])
-    message = "in 1 of 60 pairs, links name words that the sentences do not have; align the words that spaces"
+    message = (
+        "in 1 of 60 pairs, links name words that the sentences do not have; align the words that "
+        "spaces"
+    )
     with pytest.raises(UserError, match=message):
         corpus.prepare(config, made, "train")
 

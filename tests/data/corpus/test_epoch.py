@@ -165,7 +165,10 @@ def test_a_corpus_whose_pairs_all_repeat_others_is_refused(config, tmp_path):
     write_pairs(tmp_path, "talks", NEWS[:5])
     config.data.deduplicate = True
     config.data.mixture = ("train_split=news", "train_split=talks")
-    message = "mixture: no pair of talks is left, as earlier corpora have them .* set config.data.deduplicate=False"
+    message = (
+        "mixture: no pair of talks is left, as earlier corpora have them .* set "
+        "config.data.deduplicate=False"
+    )
     with pytest.raises(UserError, match=message):
         prepare(config, tmp_path)
 

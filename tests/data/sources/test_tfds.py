@@ -19,7 +19,8 @@ class TinyTranslate(tfds.core.GeneratorBasedBuilder):
     VERSION = tfds.core.Version("1.0.0")
 
     def _info(self):
-        return tfds.core.DatasetInfo(builder=self, features=tfds.features.Translation(languages=("de", "en")))
+        features = tfds.features.Translation(languages=("de", "en"))
+        return tfds.core.DatasetInfo(builder=self, features=features)
 
     def _split_generators(self, download_manager):
         return {"train": self._generate_examples(10), "validation": self._generate_examples(3)}
@@ -107,7 +108,8 @@ def test_the_identity_includes_version_and_slice(data):
         (
             "name",
             "wmt14_translate/de-en",
-            r"not prepared in .*; run: python -m scripts.get_data --tfds=wmt14_translate/de-en --output=",
+            "not prepared in .*; run: python -m scripts.get_data --tfds=wmt14_translate/de-en "
+            "--output=",
         ),
     ],
 )
@@ -128,5 +130,8 @@ def test_a_dataset_in_another_format_is_refused(data, folder, tmp_path):
 
 
 def test_importing_sources_does_not_import_tfds():
-    code = "import sys; import transformer.data.sources.source; assert 'tensorflow_datasets' not in sys.modules"
+    code = (
+        "import sys; import transformer.data.sources.source; "
+        "assert 'tensorflow_datasets' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
