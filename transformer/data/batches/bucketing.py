@@ -23,11 +23,11 @@ Sizes = Int[np.ndarray, "C 2"]  # source and target lengths of a chain
 def choose_shapes(lengths: Lengths, batch_config: Config) -> tuple[Bucket, ...]:
     """Returns a chain of at most `max_buckets` shapes that minimizes the padding of an epoch.
 
-    Source and target lengths are multiples of `length_multiple`, and rows of `row_multiple`. A
-    bucket has as many rows as `tokens` allows. It has fewer if its pairs then fit the same number
-    of batches, because this leaves fewer filler rows in the last batch.
+    Lengths are multiples of `length_multiple`, and the number of rows is a multiple of
+    `row_multiple`. A bucket has as many rows as `tokens` allows. It has fewer if its pairs then fit
+    the same number of batches, because this leaves fewer filler rows in the last batch.
     """
-    # Choose the lengths: those of the chain with the fewest positions for all pairs.
+    # Choose the lengths that give the fewest positions for all pairs.
     multiple = batch_config.row_multiple
     sizes = _candidate_sizes(lengths, batch_config.length_multiple)
     counts = np.bincount(assign(lengths, sizes), minlength=len(sizes))
@@ -54,7 +54,7 @@ def assign(lengths: Lengths, sizes: Sizes) -> UInt16[np.ndarray, " N"]:
     first_fits = []
     for side in (0, 1):
         indices = np.searchsorted(sizes[:, side], lengths[:, side])
-        first_fits.append(indices.astype(np.uint16))  # a corpus may have tens of millions of pairs
+        first_fits.append(indices.astype(np.uint16))  # saves memory for millions of pairs
     return np.maximum(*first_fits)
 
 
@@ -125,7 +125,6 @@ def plan_epoch(
     sentences = []
     slices = []
     stats = []
-
     for number, bucket in enumerate(buckets):
         members = np.flatnonzero(bucket_of_pair == number).astype(np.int32)
         members = np.concatenate([remainder, members])
@@ -146,6 +145,7 @@ def plan_epoch(
         members = members[:stop]
         sentences.append(members)
 
+        # Each batch is a slice of the sentences of all buckets so far.
         starts = np.arange(0, stop, bucket.rows)
         stops = np.minimum(starts + bucket.rows, stop)
         slices.append(num_planned + np.stack([starts, stops], axis=1))  # (batches, 2)

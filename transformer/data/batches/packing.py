@@ -17,7 +17,7 @@ CHUNK = 8192  # sentences packed together; those that fit no row are packed with
 
 
 def choose_shapes(lengths: Lengths, batch_config: Config) -> tuple[Bucket, ...]:
-    """Returns the only shape: rows of `packed_length` positions, with `tokens` positions a side."""
+    """Returns the only shape: rows of `packed_length` positions, at most `tokens` on each side."""
     length = batch_config.packed_length
     multiple = batch_config.row_multiple
     rows = batch_config.tokens // length // multiple * multiple
@@ -36,7 +36,7 @@ def plan_epoch(
     capacity = max(bucket.source_length, bucket.target_length)
     sentences, counts = _fill_rows(lengths, capacity, random)
 
-    # A batch has `bucket.rows` rows, and a row `counts` sentences.
+    # The next `bucket.rows` rows are a batch, and `counts` has the sentences of each row.
     first_rows = np.arange(0, len(counts), bucket.rows)  # (batches,)
     stops = np.cumsum(np.add.reduceat(counts, first_rows))
     starts = np.append(0, stops[:-1])
@@ -53,7 +53,7 @@ def plan_epoch(
 def _fill_rows(
     lengths: Lengths, capacity: int, random: np.random.Generator
 ) -> tuple[Int[np.ndarray, " N"], Int[np.ndarray, " R"]]:
-    """Packs the sentences in random order, and returns them row by row with the counts of rows."""
+    """Returns random sentences row by row, and the number of sentences in each row."""
     sentences = []
     counts = []
     waiting = np.empty(0, np.int32)

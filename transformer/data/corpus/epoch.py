@@ -51,7 +51,7 @@ def pairs_of_epoch(
         for cycle in range(start // count, -(-stop // count)):
             begin = max(start - cycle * count, 0)
             end = min(stop - cycle * count, count)
-            if end - begin == count:  # all pairs need no permutation
+            if end - begin == count:  # a whole cycle needs no permutation
                 numbers = np.arange(count)
             else:
                 permutation = np.random.default_rng([seed, part, cycle]).permutation(count)
@@ -108,7 +108,8 @@ class Epoch:
         ends = np.cumsum(self.corpus.report["parts"])  # the first pair after each part
         corpora = np.searchsorted(ends, self.numbers[selection], side="right")
         tokens = self.reserved(selection)[:, 1]
-        return tuple(np.bincount(corpora, tokens, minlength=len(ends)).astype(int).tolist())
+        sums = np.bincount(corpora, tokens, minlength=len(ends))
+        return tuple(sums.astype(int).tolist())
 
     def _pairs(self, selection: Selection) -> Selection:
         return selection if self.numbers is None else self.numbers[selection]
