@@ -136,6 +136,7 @@ class Loader(Iterator[Item], contextlib.AbstractContextManager):
         plan = self.plan
         first = self._start.batch
         for epoch in itertools.count(self._start.epoch):
+            # A thread plans the next epoch while the batches of this epoch are read.
             next_epoch = self._threads.apply_async(self._plan_epoch, (epoch + 1,))
             for number in range(first, len(plan)):
                 after = (epoch, number + 1) if number + 1 < len(plan) else (epoch + 1, 0)
@@ -160,6 +161,7 @@ def plan_in_order(
 
     Leaves out pairs that exceed `data.max_length`.
     """
+    # The pairs that fit, and their lengths.
     pairs_to_plan = []
     lengths = []
     for corpus, pairs in corpora:
@@ -168,9 +170,12 @@ def plan_in_order(
         pairs_to_plan.append(pairs[fits])
         lengths.append(pair_lengths[fits])
 
+    # The corpora share few shapes, chosen for all their pairs together.
     max_buckets = min(config.batch.max_buckets, HELD_OUT_BUCKETS)
     batch_config = with_changes(config.batch, max_buckets=max_buckets)
     shapes = bucketing.choose_shapes(np.concatenate(lengths), batch_config)
+
+    # A plan numbers the pairs from 0, so replace these numbers by those of the corpus.
     plans = []
     for pairs, pair_lengths in zip(pairs_to_plan, lengths, strict=True):
         plan = bucketing.plan_epoch(pair_lengths, shapes, random=None)

@@ -201,7 +201,7 @@ def encode(folder: Path, source: Source, encoder: PairEncoder, num_workers: int)
     if encoder.rules.deduplicate:
         counts = _remove_duplicates(folder, source, counts)
         dropped["duplicate"] = total - sum(counts)
-    for name in HASHES:
+    for name in HASHES:  # for lookups by bisection
         open_array(folder, name, mode="r+").sort()
 
     parts = source.sources if isinstance(source, MixedSource) else [source]

@@ -58,7 +58,8 @@ def find_untranslated(config: Config, tokenizer: Tokenizer, corpus: Corpus) -> I
 
 def find_unreachable(config: Config, corpus: Corpus) -> Iterator[str]:
     """Yields a line if sampled targets are longer than outputs can be, or than CTC has frames."""
-    lengths = (corpus.lengths[corpus.spread(_SAMPLE)] - 1).tolist()  # without end-of-sentence
+    # The limit of each target depends on the length of its source. Neither counts end-of-sentence.
+    lengths = (corpus.lengths[corpus.spread(_SAMPLE)] - 1).tolist()
     if config.decoding.strategy == "ctc":  # each source token has a fixed number of frames
         limits = [config.model.ctc_frames * (source + 1) for source, _ in lengths]
         advice = "model.ctc_frames x source length), so the loss leaves them out; raise ctc_frames"

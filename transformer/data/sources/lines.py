@@ -155,6 +155,8 @@ def whole_documents(chunks: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
         for number, line in enumerate(chunk, start=len(lines) + 1):
             if is_blank(line):
                 stop = number
+
+        # The lines after the last blank line may continue in the next chunk.
         lines += chunk
         if stop:
             yield lines[:stop]

@@ -137,6 +137,8 @@ def listed_corpora(data: Config) -> list[ListedCorpus]:
     corpora = [
         _read_corpus(data, number, text) for number, text in enumerate(data.mixture, start=1)
     ]
+
+    # Logs and metrics name a corpus by its label.
     labels = [corpus.label for corpus in corpora]
     for label in labels:
         if labels.count(label) > 1:

@@ -39,6 +39,7 @@ def open_source(data: Config, split: str) -> Source:
     Raises UserError for unusable data.
     """
     if split == "train" and data.mixture:
+        # Name a missing file now, not after the corpora have been encoded.
         corpora = tuple(listed_corpora(data))
         for corpus in corpora:
             for key, path in corpus.annotations.items():

@@ -56,6 +56,8 @@ class TextSource:
             raise UserError(
                 f"data.path={data.path}: no such folder; name the one with the STEM.LANG[.gz] files"
             )
+
+        # Each stem has a file for each language.
         languages = data.source_language, data.target_language
         key = f"{split}_split"
         parts = []

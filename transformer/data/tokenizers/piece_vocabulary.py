@@ -31,6 +31,7 @@ class PieceVocabulary:
     def __init__(
         self, pieces: Sequence[str], models: Sequence[bytes | None], side: int = 0
     ) -> None:
+        # The pieces may come from a damaged file.
         is_text = isinstance(pieces, list | tuple) and all(
             isinstance(piece, str) for piece in pieces
         )

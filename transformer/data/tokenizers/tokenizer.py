@@ -159,6 +159,7 @@ def prepare(config: Config, workdir: Path) -> Tokenizer:
     Raises UserError if its model file or text is unusable, or if the vocabulary has no token for a
     word of the configuration.
     """
+    # The files in the workdir take precedence, so that a resumed run keeps its vocabulary.
     if not all((workdir / name).exists() for name in model_names(config.tokenizer.shared)):
         make = read_model_files if config.tokenizer.model_file else _load_or_train
         make(config).save(workdir)
@@ -206,6 +207,7 @@ def _target_view(vocabulary: Vocabulary) -> Vocabulary:
 
 def _load_or_train(config: Config) -> Tokenizer:
     """Trains a tokenizer, unless the cache has one with the same training text and settings."""
+    # Each tag and the separator of documents must be a single token.
     source = open_source(config.data, "train")
     user_symbols = [*config.tokenizer.user_symbols, *tags(config.data)]
     if config.data.context:

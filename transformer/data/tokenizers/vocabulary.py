@@ -51,6 +51,8 @@ class SentencePieceVocabulary:
             if piece.type not in _SPECIAL_TYPES
         ]
         self.model_ids = [-1, self._processor.unk_id(), -1, -1, *ordinary]
+
+        # From the ids and from the pieces of the model to tokens.
         self._tokens = {
             model_id: token for token, model_id in enumerate(self.model_ids) if model_id >= 0
         }

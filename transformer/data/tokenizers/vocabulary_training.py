@@ -32,6 +32,7 @@ def train(options: Config, source: Source) -> tuple[Vocabulary, Vocabulary]:
 
     Raises UserError if the text does not allow them.
     """
+    # A shared vocabulary is trained on both sides together.
     groups = ((0, 1),) if options.shared else ((0,), (1,))
     vocabularies = [TOKENIZERS[options.kind](options, source, sides) for sides in groups]
     return vocabularies[0], vocabularies[-1]
@@ -73,6 +74,7 @@ def _train_sentencepiece(
                 if pair[side]:
                     yield from _parts(pair[side])
 
+    # The special tokens have the same ids in the model as in all vocabularies.
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
