@@ -101,7 +101,8 @@ class Corpus:
     def sentences(self, side: int, pairs: PairNumbers) -> list[list[int]]:
         """Returns the tokens of each of these sources or targets, without end-of-sentence."""
         tokens, lengths = self.sequences(side, pairs)
-        return [sentence[:-1].tolist() for sentence in np.split(tokens, np.cumsum(lengths))[:-1]]
+        sentences = np.split(tokens, np.cumsum(lengths))[:-1]
+        return [sentence[:-1].tolist() for sentence in sentences]
 
     def find_texts(self, texts: Sequence[tuple[str, str]]) -> list[Bool[np.ndarray, "N"]]:
         """Returns the masks of the pairs, and of their sources, that occur in the corpus."""
@@ -118,7 +119,7 @@ class Corpus:
         if weights is not None:
             weights = weights[pairs]
 
-        # The rows of a pair in `links` are those of its span.
+        # A span gives the rows of a pair in `links`.
         links = self._annotations.get("links")
         if links is not None:
             spans = self._annotations["link_spans"][pairs]  # (N, 2)
@@ -155,8 +156,9 @@ class Corpus:
 
 
 def ragged_arange(counts: Int[np.ndarray, " N"]) -> Int[np.ndarray, " P"]:
-    """Concatenates the ranges of several counts: [2, 3] gives [0, 1, 0, 1, 2]."""
-    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    """Concatenates the ranges of several counts, as in [0, 1, 0, 1, 2] for [2, 3]."""
+    starts = np.cumsum(counts) - counts
+    return np.arange(counts.sum()) - np.repeat(starts, counts)
 
 
 def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:

@@ -197,7 +197,7 @@ def check_direction(train_data: Config, data: Config) -> None:
         corpus.tag for corpus, pair in zip(corpora, directions, strict=True) if pair == direction
     ]
 
-    # These languages may give another tag than the corpora of this direction had.
+    # The corpora of this direction may have had another tag than `data` gives.
     is_other_target = data.target_language != train_data.target_language
     if is_other_target and tags and source_tag(data) not in tags:
         raise UserError(f"{label}: leave the languages out, and write {tags[0]} before each source")
