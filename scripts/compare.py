@@ -1,5 +1,4 @@
-"""Compares evaluated runs: scores, differences with intervals and p-values, and the sentences that
-differ most.
+"""Compares evaluated runs: scores, their differences with p-values, and the sentences behind them.
 
     python -m scripts.compare WORKDIR [WORKDIR ...] [--split=valid] [--data=WORKDIR]
         [--checkpoint=best|last|STEP] [--average=N] [--decoding.KEY=VALUE ...] [--evaluate]
@@ -7,13 +6,13 @@ differ most.
 
 Runs that differ only in their seed are seeds of one system, and every other system is compared with
 the first. A sweep's folder is replaced by its complete trials. Each workdir needs an evaluation of
-the split by transformer.evaluate; --evaluate makes those that are missing. If a workdir has
-several, the flags that made one select it. An evaluation's .json file can replace a workdir, for
-example to compare two evaluations of the same run, or those of transformer.evaluate
+the split by transformer.evaluate; --evaluate makes missing evaluations. If a workdir has several,
+the flags that made one select it. An evaluation's .json file can replace a workdir, for example to
+compare two evaluations of the same run, or evaluations made with transformer.evaluate
 --output=FOLDER. For a single system, the sentences of the lowest chrF are shown.
 
-`scripts/results/significance.py` documents intervals and p-values, `make_result` in
-`scripts/results/result.py` the keys of the JSON object.
+`scripts/results/significance.py` documents intervals and p-values. `make_result` in
+`scripts/results/result.py` documents the keys of the JSON object.
 """
 
 import argparse
@@ -27,7 +26,7 @@ from transformer.data.sources.lines import counted
 from transformer.data.sources.source import SPLITS
 from transformer.support import files
 
-MIN_SAMPLES = 40  # the 95 % interval of so many leaves out one at each end
+MIN_SAMPLES = 40  # the 95 % interval of 40 resamples leaves out one at each end
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -40,22 +39,24 @@ def main(arguments: argparse.Namespace) -> None:
     evaluations = choose(expand_sweeps(arguments.workdirs), arguments)
     check_comparable(evaluations)
     systems = group_systems(evaluations)
-    references = evaluations[0].references
     for system in systems:
-        if len(commits := {evaluation.commit for evaluation in system.evaluations}) > 1:
+        commits = sorted({evaluation.commit for evaluation in system.evaluations})
+        if len(commits) > 1:
             logging.warning(
-                "System %s: its seeds ran different code, %s.",
-                system.label,
-                ", ".join(sorted(commits)),
+                "System %s: its seeds ran different code, %s.", system.label, ", ".join(commits)
             )
-    counts = counted(len(evaluations), "evaluation"), counted(len(references), "sentence")
-    logging.info("Scoring %s of %s.", *counts)
-    result = make_result(systems, references, arguments.samples, arguments.sentences)
-    text = (
-        make_text(result)
-        if arguments.format == "text"
-        else json.dumps(files.six_digits(result)) + "\n"
+
+    references = evaluations[0].references
+    logging.info(
+        "Scoring %s of %s.",
+        counted(len(evaluations), "evaluation"),
+        counted(len(references), "sentence"),
     )
+    result = make_result(systems, references, arguments.samples, arguments.sentences)
+    if arguments.format == "text":
+        text = make_text(result)
+    else:
+        text = json.dumps(files.six_digits(result)) + "\n"
     # Bytes, since file names and sentences may have characters that the terminal's encoding lacks.
     sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
 

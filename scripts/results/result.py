@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int, Num
 
 from scripts.results import significance
-from scripts.results.significance import Sample
+from scripts.results.significance import SeedScores
 from scripts.results.sufficient_statistics import REFERENCE_LENGTH, AdditiveMetric, additive_metrics
 from scripts.results.systems import System
 from transformer.decoding.bleu import metrics_in
@@ -17,28 +17,30 @@ from transformer.workdir import describe_note
 MAX_BINS = 6  # of sentence lengths
 MIN_BIN_SENTENCES = 30  # on average; BLEU of fewer sentences is unreliable
 
-Result = dict[str, Any]  # a JSON object
-
 
 class ScoredSystem(NamedTuple):
-    """A system with BLEU's sufficient statistics, the chrF of sentences (the mean over seeds) and
-    scores by metric.
+    """A system with its scores.
+
+    Attributes:
+      bleu: the sufficient statistics of BLEU.
+      chrf: the chrF of each sentence, the mean over seeds.
+      scores: the corpus scores by metric.
     """
 
     system: System
     bleu: Num[np.ndarray, "seeds sentences numbers"]
     chrf: Float[np.ndarray, "sentences"]
-    samples: dict[str, Sample]
+    scores: dict[str, SeedScores]
 
 
 def make_result(
     systems: Sequence[System], references: Sequence[str], samples: int, sentences: int
-) -> Result:
+) -> dict[str, Any]:
     """Compares every system with the first, by `samples` bootstrap resamples.
 
     Returns:
       split, text, sentences: the split (None: another text), the name of the text, and its number
-      of sentences.
+        of sentences.
       settings: for each setting in which the systems differ, its value in each system, by label.
       systems: the label; the runs; the keys of config.decoding; and for each metric the mean over
         seeds, the spread (sample standard deviation; None for one seed) and, if differences are
@@ -55,37 +57,37 @@ def make_result(
       signatures: by metric. For bleu and chrf they include the number of resamples and their seed.
     """
     first = systems[0]
-    evaluations = [evaluation for system in systems for evaluation in system.evaluations]
+    evaluation = first.evaluations[0]
+    results = [evaluation.result for system in systems for evaluation in system.evaluations]
     # Older evaluations have fewer metrics.
-    names = [
-        name
-        for name in metrics_in("comparison")
-        if all(name in evaluation.result for evaluation in evaluations)
-    ]
-    metrics = additive_metrics(first.evaluations[0].language, names)
-    drawn = np.random.default_rng(significance.SEED).choice(
-        len(references), (samples, len(references))
-    )
-    scored = [_score(system, references, metrics, drawn) for system in systems]
-    signatures = first.evaluations[0].signatures
+    names = [name for name in metrics_in("comparison") if all(name in result for result in results)]
+    metrics = additive_metrics(evaluation.language, names)
+
+    # All systems are scored on the same resamples.
+    count = len(references)
+    resamples = np.random.default_rng(significance.SEED).choice(count, (samples, count))
+    scored_systems = [_score(system, references, metrics, resamples) for system in systems]
+    baseline = scored_systems[0]
+
+    signatures = evaluation.signatures
     for name in signatures.keys() & metrics:  # as `sacrebleu --paired-bs` writes it
         signatures[name] = signatures[name].replace(
             "nrefs:1|", f"nrefs:1|bs:{samples}|seed:{significance.SEED}|"
         )
     return {
-        "split": first.evaluations[0].result["split"],
-        "text": first.evaluations[0].text,
-        "sentences": len(references),
+        "split": evaluation.result["split"],
+        "text": evaluation.text,
+        "sentences": count,
         "settings": {
             key: {system.label: system.differences[key] for system in systems}
             for key in first.differences
         },
-        "systems": [_describe_system(system, names) for system in scored],
+        "systems": [_describe_system(scored, names) for scored in scored_systems],
         "differences": [
-            _compare(scored[0], second, references, sentences) for second in scored[1:]
+            _compare(baseline, scored, references, sentences) for scored in scored_systems[1:]
         ],
-        "worst": _worst(scored[0], references, sentences) if len(scored) == 1 else [],
-        "bleu_by_length": _bleu_by_length(metrics["bleu"], scored),
+        "worst": _worst(baseline, references, sentences) if len(systems) == 1 else [],
+        "bleu_by_length": _bleu_by_length(metrics["bleu"], scored_systems),
         "signatures": signatures,
     }
 
@@ -94,25 +96,22 @@ def _score(
     system: System,
     references: Sequence[str],
     metrics: dict[str, AdditiveMetric],
-    drawn: Int[np.ndarray, "samples sentences"],
+    resamples: Int[np.ndarray, "samples sentences"],
 ) -> ScoredSystem:
-    translations = [evaluation.hypotheses for evaluation in system.evaluations]
     sufficient = {}
-    samples = {}
+    scores = {}
     for name, metric in metrics.items():
         sufficient[name] = np.array(
-            [metric.statistics(hypotheses, references) for hypotheses in translations]
-        )
-        resampled = np.array(
-            [significance.resample(metric, seed, drawn) for seed in sufficient[name]]
-        )
-        scores = np.array([evaluation.result[name] for evaluation in system.evaluations])
-        samples[name] = Sample(scores, resampled)
+            [metric.statistics(run.hypotheses, references) for run in system.evaluations]
+        )  # (seeds, sentences, numbers)
+        resampled = [significance.resample(metric, run, resamples) for run in sufficient[name]]
+        seeds = np.array([run.result[name] for run in system.evaluations])
+        scores[name] = SeedScores(seeds, np.array(resampled))
     chrf = metrics["chrf"].score(sufficient["chrf"]).mean(0)
-    return ScoredSystem(system, sufficient["bleu"], chrf, samples)
+    return ScoredSystem(system, sufficient["bleu"], chrf, scores)
 
 
-def _describe_system(scored: ScoredSystem, names: Sequence[str]) -> Result:
+def _describe_system(scored: ScoredSystem, names: Sequence[str]) -> dict[str, Any]:
     system = scored.system
     runs = [
         {
@@ -125,61 +124,63 @@ def _describe_system(scored: ScoredSystem, names: Sequence[str]) -> Result:
         }
         for evaluation in system.evaluations
     ]
-    described = {"label": system.label, "runs": runs, "decoding": system.evaluations[0].decoding}
+    description = {"label": system.label, "runs": runs, "decoding": system.evaluations[0].decoding}
     for name in names:
         values = [run[name] for run in runs]
         spread = statistics.stdev(values) if len(values) > 1 else None
-        described[name] = {"mean": statistics.mean(values), "spread": spread}
-        if name in scored.samples:
-            described[name]["interval"] = scored.samples[name].interval
-    return described
+        description[name] = {"mean": statistics.mean(values), "spread": spread}
+        if name in scored.scores:
+            description[name]["interval"] = scored.scores[name].interval
+    return description
 
 
 def _compare(
     first: ScoredSystem, second: ScoredSystem, references: Sequence[str], count: int
-) -> Result:
+) -> dict[str, Any]:
     pair = {scored.system.label: scored for scored in (first, second)}
     differences = second.chrf - first.chrf
-    most = [
-        int(i)
-        for i in np.argsort(-np.abs(differences), kind="stable")[:count]
-        if differences[i] != 0
-    ]
-    sentences = [
-        {
-            "line": i + 1,
-            "reference": references[i],
-            "difference": float(differences[i]),
-            "chrf": {label: float(scored.chrf[i]) for label, scored in pair.items()},
-            "hypotheses": {
-                label: [run.hypotheses[i] for run in scored.system.evaluations]
-                for label, scored in pair.items()
-            },
-        }
-        for i in most
-    ]
-    tested = {
-        name: significance.compare(first.samples[name], second.samples[name])
-        for name in first.samples
+    sentences = []
+    for i in np.argsort(-np.abs(differences), kind="stable")[:count].tolist():
+        if differences[i] == 0:
+            break
+        sentences.append(
+            {
+                "line": i + 1,
+                "reference": references[i],
+                "difference": float(differences[i]),
+                "chrf": {label: float(scored.chrf[i]) for label, scored in pair.items()},
+                "hypotheses": {
+                    label: [run.hypotheses[i] for run in scored.system.evaluations]
+                    for label, scored in pair.items()
+                },
+            }
+        )
+    tests = {
+        name: significance.compare(scores, second.scores[name])
+        for name, scores in first.scores.items()
     }
-    method = significance.describe(*(len(scored.system.evaluations) for scored in pair.values()))
-    labels = {"system": second.system.label, "baseline": first.system.label}
-    return {**labels, **tested, "method": method, "sentences": sentences}
+    return {
+        "system": second.system.label,
+        "baseline": first.system.label,
+        **tests,
+        "method": significance.describe(
+            len(first.system.evaluations), len(second.system.evaluations)
+        ),
+        "sentences": sentences,
+    }
 
 
-def _worst(scored: ScoredSystem, references: Sequence[str], count: int) -> list[Result]:
+def _worst(scored: ScoredSystem, references: Sequence[str], count: int) -> list[dict[str, Any]]:
     runs = scored.system.evaluations
+    sources = runs[0].sources
     # Blank pairs are the ends of documents.
-    worst = [
-        i
-        for i in np.argsort(scored.chrf, kind="stable")
-        if references[i].strip() or runs[0].sources[i].strip()
-    ]
+    order = np.argsort(scored.chrf, kind="stable").tolist()
+    worst = [i for i in order if references[i].strip() or sources[i].strip()]
     return [
         {
-            "line": int(i) + 1,
+            "line": i + 1,
             "chrf": float(scored.chrf[i]),
-            "source": runs[0].sources[i],
+            "source": sources[i],
             "reference": references[i],
             "reference_length": len(references[i]),
             "hypotheses": [run.hypotheses[i] for run in runs],
@@ -190,19 +191,23 @@ def _worst(scored: ScoredSystem, references: Sequence[str], count: int) -> list[
     ]
 
 
-def _bleu_by_length(metric: AdditiveMetric, systems: Sequence[ScoredSystem]) -> list[Result]:
+def _bleu_by_length(
+    metric: AdditiveMetric, systems: Sequence[ScoredSystem]
+) -> list[dict[str, Any]]:
     lengths = systems[0].bleu[0, :, REFERENCE_LENGTH]
     bins = []
     for shortest, longest in length_bins(lengths):
-        inside = (lengths >= shortest) & (lengths <= longest)
-        sums = {scored.system.label: scored.bleu[:, inside].sum(1) for scored in systems}
-        scores = {label: float(metric.score(seeds).mean()) for label, seeds in sums.items()}
+        is_inside = (lengths >= shortest) & (lengths <= longest)
+        bleu = {}
+        for scored in systems:
+            sums = scored.bleu[:, is_inside].sum(1)  # (seeds, numbers)
+            bleu[scored.system.label] = float(metric.score(sums).mean())
         bins.append(
             {
                 "shortest": shortest,
                 "longest": longest,
-                "sentences": int(inside.sum()),
-                "bleu": scores,
+                "sentences": int(is_inside.sum()),
+                "bleu": bleu,
             }
         )
     return bins
@@ -211,8 +216,7 @@ def _bleu_by_length(metric: AdditiveMetric, systems: Sequence[ScoredSystem]) -> 
 def length_bins(lengths: Int[np.ndarray, "sentences"]) -> list[tuple[int, int]]:
     """Returns the shortest and longest lengths of bins with about equally many sentences."""
     count = min(MAX_BINS, max(1, len(lengths) // MIN_BIN_SENTENCES))
-    longest = np.unique(
-        np.quantile(lengths, np.arange(1, count + 1) / count, method="inverted_cdf")
-    )
+    quantiles = np.arange(1, count + 1) / count
+    longest = np.unique(np.quantile(lengths, quantiles, method="inverted_cdf"))
     shortest = [lengths.min(), *(longest[:-1] + 1)]
     return [(int(low), int(high)) for low, high in zip(shortest, longest, strict=True)]

@@ -1,4 +1,4 @@
-"""Runs, complete or not, as reports and figures read them from their workdirs."""
+"""Runs, as reports and figures read them from workdirs. They need not be complete."""
 
 import functools
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from transformer.workdir import Workdir, open_existing
 
 @dataclass(frozen=True, eq=False)
 class RecordedRun:
-    """The workdir of a run. Labels of runs that are shown together differ."""
+    """A run with its workdir. Runs that are shown together have different labels."""
 
     label: str
     workdir: Workdir
@@ -32,38 +32,37 @@ class RecordedRun:
 
     @property
     def best_step(self) -> int | None:
-        """The step of the best validation in the record, by `checkpoint.best_metric`; None if there
-        is none.
-        """
+        """The step of the best validation by `checkpoint.best_metric`; None without validations."""
         best = best_validation(self.record, self.config.checkpoint.best_metric)
         return best and best["step"]
 
 
 def best_validation(record: Sequence[Record], metric: str) -> Record | None:
-    """Returns the line of the best validation by the metric, as training chooses it; None if there
-    is none.
-    """
-    scored = [line for line in record if line["split"] == "valid" and metric in line]
-    return max(scored, key=lambda line: rank(line[metric], line["loss"], metric), default=None)
+    """Returns the line of the best validation, as training chooses it; None without validations."""
+    lines = [line for line in record if line["split"] == "valid" and metric in line]
+    return max(lines, key=lambda line: rank(line[metric], line["loss"], metric), default=None)
 
 
 def training_seconds(record: Sequence[Record]) -> float:
-    """Returns the time of a run over all its starts, validations included; 0 for an imported model."""
+    """Returns the time of a run over all its starts, with validations; 0 for an imported model."""
     return max((line["seconds"] for line in record if "seconds" in line), default=0.0)
 
 
 def read_runs(paths: Sequence[Path], flag: str = "--workdir") -> list[RecordedRun]:
-    """Opens the runs, labelled with distinct ends of their paths.
+    """Opens runs. Their labels are the shortest distinct ends of their paths.
 
-    Raises UserError, with the flag, if one is none.
+    Raises UserError, which names the flag, if a path is not the workdir of a run or is given twice.
     """
     resolved = [path.resolve() for path in paths]
-    if repeated := [path for path in paths if resolved.count(path.resolve()) > 1]:
+    repeated = [path for path in paths if resolved.count(path.resolve()) > 1]
+    if repeated:
         raise UserError(f"{flag}={repeated[1]}: is given twice; give it once")
+
     for length in range(1, max(len(path.parts) for path in resolved) + 1):
         labels = ["/".join(path.parts[-length:]) for path in resolved]
         if len(set(labels)) == len(labels):
             break
+
     return [
         RecordedRun(label, *open_existing(path, flag))
         for label, path in zip(labels, paths, strict=True)

@@ -1,5 +1,6 @@
-"""Metrics of any subset of sentences, from sums of sufficient statistics of each: resampling reads
-no text again.
+"""Metrics of any subset of sentences, computed from sums of the sentences' sufficient statistics.
+
+So resampling does not tokenize or compare any text again.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,8 +29,7 @@ class AdditiveMetric(NamedTuple):
 
 
 def additive_metrics(language: Language, names: Sequence[str] = ()) -> dict[str, AdditiveMetric]:
-    """Returns the metrics whose differences are tested: `bleu`, `chrf`, and the named ones that are
-    means.
+    """Returns the metrics with tested differences: `bleu`, `chrf`, and the means among `names`.
 
     Raises UserError if the tokenizer that computed the scores is not installed.
     """
@@ -45,23 +45,23 @@ def additive_metrics(language: Language, names: Sequence[str] = ()) -> dict[str,
 
 def _corpus_metric(metric: Metric) -> AdditiveMetric:
     # sacreBLEU's own paired bootstrap calls these methods; public ones would read the text again.
-    return AdditiveMetric(
-        lambda hypotheses, references: np.array(
-            metric._extract_corpus_statistics(hypotheses, [references])
-        ),
-        lambda sums: np.apply_along_axis(
+    def statistics(hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
+        return np.array(metric._extract_corpus_statistics(hypotheses, [references]))
+
+    def score(sums: np.ndarray) -> np.ndarray:
+        return np.apply_along_axis(
             lambda row: metric._compute_score_from_stats(row).score, -1, sums
-        ),
-    )
+        )
+
+    return AdditiveMetric(statistics, score)
 
 
 def _mean_metric(name: str, language: Language) -> AdditiveMetric:
     def statistics(hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
-        pairs = zip(hypotheses, references, strict=True)
-        scores = [
-            METRICS[name].compute([hypothesis], [[reference]], language)
-            for hypothesis, reference in pairs
-        ]
-        return np.array([[value, 1] for value, _ in scores])
+        rows = []
+        for hypothesis, reference in zip(hypotheses, references, strict=True):
+            value, _ = METRICS[name].compute([hypothesis], [[reference]], language)
+            rows.append([value, 1])
+        return np.array(rows)
 
     return AdditiveMetric(statistics, lambda sums: sums[..., 0] / sums[..., 1])

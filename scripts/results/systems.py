@@ -1,18 +1,16 @@
-"""Systems, which are groups of evaluations that differ only in the seed of their runs, and how they
-are described.
-"""
+"""Systems: groups of evaluations that differ only in the seed of their runs."""
 
 import statistics
 import string
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
-from scripts.results.evaluations import Evaluation, Settings, differing_keys
+from scripts.results.evaluations import Evaluation, differing_keys
 from transformer.config.keys import show
 from transformer.support.errors import UserError
 
 T = TypeVar("T")
-MAX_NAMED = 2  # settings in the name of a system; one that differs in more is named otherwise
+MAX_NAMED = 2  # settings in the name of a system; with more differences it is only the label
 
 # Settings that separate evaluations with the same configuration and seed, tried in this order.
 TIE_BREAKERS = (
@@ -26,27 +24,29 @@ TIE_BREAKERS = (
 class System(NamedTuple):
     """Evaluations with different seeds.
 
-    `differences` holds its values of the settings in which the systems differ.
+    `differences` has the settings in which the systems differ, with the values of this system.
     """
 
     label: str
-    differences: Settings
+    differences: dict[str, Any]
     evaluations: tuple[Evaluation, ...]
 
     @property
     def name(self) -> str:
-        """The label, followed by the settings in which the systems differ unless they are many."""
-        return ": ".join(filter(None, (self.label, describe_settings(self.differences))))
+        """The label, followed by the settings in which the systems differ, unless they are many."""
+        settings = describe_settings(self.differences)
+        return f"{self.label}: {settings}" if settings else self.label
 
 
-def describe_settings(differences: Settings) -> str:
-    """Returns the settings in which a system differs from others; "" if they are too many for a
-    name.
-    """
+def describe_settings(differences: Mapping[str, Any]) -> str:
+    """Returns settings as text, such as "dropout=0.1"; "" if they are too many for a name."""
     if len(differences) > MAX_NAMED or "evaluation" in differences:  # a path, too long for a name
         return ""
-    short = {key: key if key.endswith(".name") else key.rpartition(".")[2] for key in differences}
-    return ", ".join(f"{short[key]}={show(value)}" for key, value in differences.items())
+    parts = []
+    for key, value in differences.items():
+        name = key if key.endswith(".name") else key.rpartition(".")[2]
+        parts.append(f"{name}={show(value)}")
+    return ", ".join(parts)
 
 
 def group_systems(evaluations: Sequence[Evaluation]) -> list[System]:
@@ -58,19 +58,24 @@ def group_systems(evaluations: Sequence[Evaluation]) -> list[System]:
         evaluation.settings | _break_tie(evaluation, evaluations) for evaluation in evaluations
     ]
     systems = []
-    for differences, members in grouped(evaluations, settings):
-        label = (
-            string.ascii_uppercase[len(systems)] if len(systems) < 26 else f"S{len(systems) + 1}"
-        )
+    for i, (differences, members) in enumerate(grouped(evaluations, settings)):
+        label = string.ascii_uppercase[i] if i < 26 else f"S{i + 1}"
         systems.append(System(label, differences, tuple(members)))
     return systems
 
 
-def grouped(items: Sequence[T], settings: Sequence[Settings]) -> list[tuple[Settings, list[T]]]:
-    """Returns the items with equal settings together, and the settings in which the groups differ."""
-    groups = {}  # by the number of their first item
-    for item, own in zip(items, settings, strict=True):
-        groups.setdefault(settings.index(own), []).append(item)
+def grouped(
+    items: Sequence[T], settings: Sequence[Mapping[str, Any]]
+) -> list[tuple[dict[str, Any], list[T]]]:
+    """Groups items with equal settings.
+
+    Returns:
+      For each group, in the order of the first items, the settings in which the groups differ, with
+      the values of this group, and its items.
+    """
+    groups = {}  # by the index of their first item
+    for item, item_settings in zip(items, settings, strict=True):
+        groups.setdefault(settings.index(item_settings), []).append(item)
     keys = differing_keys(settings)
     return [
         ({key: settings[first].get(key) for key in keys}, members)
@@ -78,45 +83,44 @@ def grouped(items: Sequence[T], settings: Sequence[Settings]) -> list[tuple[Sett
     ]
 
 
-def _break_tie(evaluation: Evaluation, evaluations: Sequence[Evaluation]) -> Settings:
-    """Returns what separates an evaluation from those with the same settings and seed, if there are
-    any.
-    """
+def _break_tie(evaluation: Evaluation, evaluations: Sequence[Evaluation]) -> dict[str, Any]:
+    """Returns what separates an evaluation from others with the same settings and seed; or {}."""
     same = [candidate for candidate in evaluations if candidate.settings == evaluation.settings]
     for tie_breaker in TIE_BREAKERS:
-        if len(
-            {(candidate.config.seed, *tie_breaker(candidate).values()) for candidate in same}
-        ) == len(same):
+        keys = {(candidate.config.seed, *tie_breaker(candidate).values()) for candidate in same}
+        if len(keys) == len(same):
             return tie_breaker(evaluation)
     raise UserError(f"{evaluation.path}: is given twice; give it once")
 
 
-def describe_search(decoding: Settings) -> str:
+def describe_search(decoding: Mapping[str, Any]) -> str:
     """Returns the search in words.
 
     A CTC search with a beam of 1 takes the most likely label of each frame.
     """
-    beam = f"beam {decoding['beam_size']}, alpha {decoding['length_penalty']}"
-    if (form := decoding["length_penalty_form"]) != "gnmt":
-        beam += f", form {form}"
-    if size := decoding.get("shortlist"):  # validation has none
-        beam += f", shortlist {size}"
-    ctc = "ctc greedy" if decoding["beam_size"] == 1 else f"ctc {beam}"
-    return {"beam": beam, "ctc": ctc}.get(decoding["strategy"], f"strategy {decoding['strategy']}")
+    strategy = decoding["strategy"]
+    if strategy not in ("beam", "ctc"):
+        return f"strategy {strategy}"
+    if strategy == "ctc" and decoding["beam_size"] == 1:
+        return "ctc greedy"
+
+    search = f"beam {decoding['beam_size']}, alpha {decoding['length_penalty']}"
+    if decoding["length_penalty_form"] != "gnmt":
+        search += f", form {decoding['length_penalty_form']}"
+    if decoding.get("shortlist"):  # absent in validation
+        search += f", shortlist {decoding['shortlist']}"
+    return f"ctc {search}" if strategy == "ctc" else search
 
 
 def describe_checkpoints(steps: Iterable[int], averaged: int) -> str:
-    """Returns the steps of the checkpoints that the seeds were decoded with, and how many were
-    averaged.
-    """
+    """Returns the checkpoints that seeds were decoded with, such as "steps 900, 1000"."""
     mean = f"mean of {averaged} checkpoints, " if averaged > 1 else ""
     numbers = sorted(set(steps))
-    return f"{mean}step{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+    noun = "steps" if len(numbers) > 1 else "step"
+    return f"{mean}{noun} {', '.join(map(str, numbers))}"
 
 
 def mean_and_spread(values: Sequence[float], form: str = ".2f") -> str:
-    """Returns the mean, followed by ± and the sample standard deviation if there are several
-    values.
-    """
+    """Returns "MEAN ± DEVIATION", with the sample standard deviation; "MEAN" for one value."""
     mean = f"{statistics.mean(values):{form}}"
     return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):{form}}"

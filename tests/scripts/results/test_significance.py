@@ -164,7 +164,7 @@ def test_equal_systems_differ_in_at_most_five_percent_of_the_comparisons(
                 0, 10 * sentences, count
             )
             scores = scores + random.normal(0, 10 * shared, (system, count))
-            samples.append(significance.Sample(scores.mean(1), scores @ weights))
+            samples.append(significance.SeedScores(scores.mean(1), scores @ weights))
         tested = significance.compare(*samples)
         low, high = tested["interval"]
         assert (tested["p_value"] < 0.05) == (not low <= 0 <= high)
@@ -173,9 +173,9 @@ def test_equal_systems_differ_in_at_most_five_percent_of_the_comparisons(
     assert rejected / repeats <= 0.08
 
 
-def sample(scores: list[float], over_sentences: float = 0.0) -> significance.Sample:
+def sample(scores: list[float], over_sentences: float = 0.0) -> significance.SeedScores:
     noise = np.random.default_rng(0).normal(0, over_sentences, 10_000)
-    return significance.Sample(np.array(scores), np.array(scores)[:, None] + noise)
+    return significance.SeedScores(np.array(scores), np.array(scores)[:, None] + noise)
 
 
 def test_without_noise_of_sentences_the_test_is_welch_s():
