@@ -1,12 +1,12 @@
 """Evaluates a model of several languages in all directions, and shows a matrix of scores.
 
-python -m scripts.directions --workdir=DIR --languages=en,de,fr [--split=test] [--metric=bleu] [--checkpoint=...]
-    [--average=N] [--decoding.KEY=VALUE ...]
+    python -m scripts.directions --workdir=DIR --languages=en,de,fr [--split=test]
+        [--metric=bleu] [--checkpoint=...] [--average=N] [--decoding.KEY=VALUE ...]
 
-Reads the files STEM.LANG of the split in the run's data folder. Directions that the run was not
-trained on are marked with a star. The column of a language that is only a source of the run is
-empty, unless the vocabulary has its tag. Prints the results as one JSON object, as
-transformer.evaluate writes them to the workdir.
+Reads the files STEM.LANG of the split in the run's data folder. A star marks directions that the
+run was not trained on. The column of a language that is only a source of the run is empty, unless
+the vocabulary has its tag. Prints the results as one JSON object, as transformer.evaluate writes
+them to the workdir.
 """
 
 import argparse
@@ -34,48 +34,51 @@ def main(arguments: argparse.Namespace) -> None:
     if arguments.metric not in METRICS:
         raise UserError(f"--metric={arguments.metric}: must be one of {', '.join(METRICS)}")
     workdir, config = open_existing(Path(split_names(arguments.workdir)[0]))
-    data = config.data
     tokenizer = Tokenizer.load(workdir.path, config)
     languages = [code.strip() for code in arguments.languages.split(",")]
     if len(set(languages)) < max(2, len(languages)) or not all(languages):
         raise UserError(
             f"--languages={arguments.languages}: must be two or more codes, each once: en,de,fr"
         )
-    trained = {
+    training_pairs = {
         (corpus.data.source_language, corpus.data.target_language)
-        for corpus in listed_corpora(data)
-    }
-    given = {
-        name: getattr(arguments, name) for name in ("workdir", "split", "checkpoint", "average")
+        for corpus in listed_corpora(config.data)
     }
     # A run may translate into fewer languages than it reads.
-    only_sources = {code for code, _ in trained} - {code for _, code in trained}
+    sources, targets = map(set, zip(*training_pairs, strict=True))
+
+    # All directions are checked first, because the translation of a single one takes long.
     pairs = []
-    for pair in itertools.permutations(languages, 2):  # translating one takes long
-        own = with_changes(data, **dict(zip(cli.LANGUAGES, pair, strict=True)))
+    for pair in itertools.permutations(languages, 2):
+        data_config = with_changes(config.data, **dict(zip(cli.LANGUAGES, pair, strict=True)))
         try:
-            check_direction(data, own)
-            tokenizer.tagged(source_tag(own))
+            check_direction(config.data, data_config)
+            tokenizer.tagged(source_tag(data_config))
         except UserError:
-            if pair[1] in only_sources:
+            if pair[1] in sources - targets:
                 continue
             raise
-        source.read_pairs(own, arguments.split)
+        source.read_pairs(data_config, arguments.split)
         pairs.append(pair)
+
+    flags = {
+        name: getattr(arguments, name) for name in ("workdir", "split", "checkpoint", "average")
+    }
     results = {}
     cells = {}
     for pair in pairs:
-        flags = [*given.items(), *zip(cli.LANGUAGES, pair, strict=True), *arguments.overrides]
+        items = [*flags.items(), *zip(cli.LANGUAGES, pair, strict=True), *arguments.overrides]
         evaluation = evaluate.evaluate(
-            evaluate.make_parser().parse([f"--{key}={value}" for key, value in flags])
+            evaluate.make_parser().parse([f"--{key}={value}" for key, value in items])
         )
         evaluation.save()
         results["-".join(pair)] = evaluation.result
         score = f"{evaluation.result[arguments.metric]:{METRICS[arguments.metric].format}}"
-        cells[pair] = score if pair in trained else f"{score} *"
+        cells[pair] = score if pair in training_pairs else f"{score} *"
+
     table = Table("from", *(f"to {code}" for code in languages))
     for code in languages:
-        table.add_row(code, *(cells.get((code, other), "") for other in languages))
+        table.add_row(code, *(cells.get((code, target), "") for target in languages))
     Console(stderr=True).print(table)
     print(json.dumps(results))
 

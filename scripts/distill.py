@@ -1,12 +1,13 @@
-"""Trains teachers, lets them translate, and trains students on what they wrote, as a plan file
-describes it.
+"""Trains teachers, translates with them, and trains students on the translations, as a plan says.
 
-    python -m scripts.distill --plan=configs/distillation/X.py --workdir=DIR [--config.KEY=VALUE ...]
-    python -m scripts.distill --plan=configs/distillation/X.py --workdir=DIR --report [--readme=FILE]
+    python -m scripts.distill --plan=configs/distillation/X.py --workdir=DIR
+        [--config.KEY=VALUE ...]
+    python -m scripts.distill --plan=configs/distillation/X.py --workdir=DIR --report
+        [--readme=FILE]
 
-The same command continues: no stage is done twice. --config.KEY=VALUE replaces a key of all configs
-of the plan. At the end, and at any time with --report, it prints a table of what the plan measures,
-and draws DIR/report.svg.
+The same command resumes: finished stages are not run again. --config.KEY=VALUE replaces a key in
+all configs of the plan. At the end, and at any time with --report, it prints a table of the plan's
+measurements and draws DIR/report.svg.
 """
 
 import argparse
@@ -17,18 +18,18 @@ from transformer.support import files
 
 
 def main(arguments: argparse.Namespace) -> None:
-    from scripts.distillation import plan, report, stages
-    from scripts.distillation.folder import Folder
+    from scripts.distillation import pipeline, report, stages
+    from scripts.distillation.folder import PipelineFolder
 
-    folder = Folder(files.expanded(arguments.workdir), arguments.overrides)
-    planned = plan.load(arguments.plan)
+    folder = PipelineFolder(files.expanded(arguments.workdir), arguments.overrides)
+    all_stages = pipeline.load(arguments.plan)
     markdown.check_marks("distill", arguments.readme)
     if arguments.report:
-        folder.check(planned)
+        folder.check(all_stages)
     else:
         with folder.locked():
-            stages.run(planned, folder)
-    report.publish(planned, folder, arguments.readme)
+            stages.run(all_stages, folder)
+    report.publish(all_stages, folder, arguments.readme)
 
 
 def make_parser() -> cli.Parser:

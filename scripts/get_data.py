@@ -1,15 +1,14 @@
-"""Gets translation data: corpora of OPUS and WMT by mtdata, Parquet files on disk, or TFDS
-datasets.
+"""Gets translation data: corpora of OPUS and WMT by mtdata, Parquet files, or TFDS datasets.
 
-python -m scripts.get_data --pair=en-de --recipe=ID --output=DIR
-python -m scripts.get_data --pair=en-is --train=ID,ID --validation=ID --test=ID --output=DIR
-python -m scripts.get_data --pair=en-de --hf=FOLDER --output=DIR
-python -m scripts.get_data --tfds=wmt14_translate/de-en --output=DIR [--archives=DIR]
+    python -m scripts.get_data --pair=en-de --recipe=ID --output=DIR
+    python -m scripts.get_data --pair=en-is --train=ID,ID --validation=ID --test=ID --output=DIR
+    python -m scripts.get_data --pair=en-de --hf=FOLDER --output=DIR
+    python -m scripts.get_data --tfds=wmt14_translate/de-en --output=DIR [--archives=DIR]
 
 The first three write train, validation and test as STEM.LANGUAGE, for `data.source=text`, with the
-record `data.json`, which runs on the data copy. The last one prepares array_record, for
+record `data.json`. Runs on the data copy this record. The last one prepares array_record, for
 `data.source=tfds` with `data.path=DIR`. The record goes to standard output. If a command fails, it
-leaves no data; --tfds keeps archives that were downloaded completely.
+leaves no data, except that --tfds keeps archives that were downloaded completely.
 """
 
 import argparse
@@ -18,16 +17,20 @@ import re
 from pathlib import Path
 
 from scripts.datasets import mtdata, parquet, tfds
-from scripts.datasets.folder import SPLITS, Pair
+from scripts.datasets.folder import SPLITS, LanguagePair
 from transformer.config import cli
 from transformer.support import files
 from transformer.support.errors import UserError
 
 
 def main(arguments: argparse.Namespace) -> None:
+    datasets = {}  # of mtdata
     for split in SPLITS:
-        if getattr(arguments, split) and not arguments.train:
-            raise UserError(f"--{split}={getattr(arguments, split)}: is for --train; leave it out")
+        names = getattr(arguments, split)
+        if names and not arguments.train:
+            raise UserError(f"--{split}={names}: is for --train; leave it out")
+        if names:
+            datasets[split] = names.split(",")
     output = arguments.output
     if arguments.tfds:
         print(json.dumps(tfds.prepare(arguments.tfds, output, arguments.archives)))
@@ -39,16 +42,11 @@ def main(arguments: argparse.Namespace) -> None:
     elif arguments.recipe:
         record = mtdata.get_recipe(arguments.mtdata, pair, arguments.recipe, output)
     else:
-        datasets = {
-            split: getattr(arguments, split).split(",")
-            for split in SPLITS
-            if getattr(arguments, split)
-        }
         record = mtdata.get_datasets(arguments.mtdata, pair, datasets, output)
     print(json.dumps(record))
 
 
-def parse_pair(pair: str | None) -> Pair:
+def parse_pair(pair: str | None) -> LanguagePair:
     if pair is None:
         raise UserError(
             "--pair=SOURCE-TARGET: is missing; name the languages, such as --pair=en-de"

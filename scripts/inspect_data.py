@@ -1,15 +1,15 @@
-"""Finds bad sentence pairs of a corpus with a trained model: misaligned, in other languages,
-copied, badly translated.
+"""Finds bad sentence pairs of a corpus with a trained model, such as misaligned or copied pairs.
 
     python -m scripts.inspect_data --workdir=DIR [--reverse=DIR] [--source=FILE --target=FILE]
         [--worst=N] [--min_tokens=N] [--exclude=FILE --share=0.05]
 
 Pairs are ranked by their pointwise mutual information (PMI), in nats per target token: log p(target
-| source) minus log p(target | empty source). It is lower for a target that is no translation of its
-source, however likely the target is. With --reverse, a run of the other direction, the mean over
-both directions counts. The run may have been trained on the corpus. Prints the distributions and
-the worst pairs. --exclude writes a list of the worst pairs, which config.data.exclude takes: in
-each line a pair's number and its PMI.
+| source) minus log p(target | empty source). It is low for a target that is not a translation of
+its source, even if the target is a likely sentence. With --reverse, a run of the other direction,
+pairs are ranked by the mean over both directions. The run may have been trained on the corpus.
+
+Prints the distributions and the worst pairs. --exclude writes a list of the worst pairs for
+config.data.exclude. Each line has the number of a pair and its PMI.
 """
 
 import argparse
@@ -40,18 +40,19 @@ if TYPE_CHECKING:
 QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
 DIRECTIONS = ("", "other direction: ")
 CHUNK = 2048  # pairs that are scored together
-# From which on a pair is counted
-RATIO = 3.0
-COPIED = 0.5
+# Pairs with at least these values are counted in the report.
+MIN_RATIO = 3.0
+MIN_COPIED = 0.5
 
 
 class Scores(NamedTuple):
-    """A model's scores of a pair, in nats per target token; NaN if a side is too long. Tokens
-    include end-of-sentence.
+    """A model's scores of a pair, in nats per target token; NaN if a side is too long.
 
-    The loss is -log p(target | source). The PMI is log p(target | source) - log p(target | empty
-    source), an estimate of the pointwise mutual information, which is lower for a target that is no
-    translation of its source.
+    Attributes:
+      loss: -log p(target | source).
+      pmi: log p(target | source) - log p(target | empty source), an estimate of the pointwise
+        mutual information.
+      tokens: of the target, with end-of-sentence.
     """
 
     loss: float
@@ -59,15 +60,15 @@ class Scores(NamedTuple):
     tokens: int
 
 
-class Measured(NamedTuple):
-    """A pair with its measures.
+class ScoredPair(NamedTuple):
+    """A pair with its scores.
 
     Attributes:
       number: of the pair in its corpus, from 1.
-      scores: of a model of the pair's direction, and of one of the other direction if there is one.
-      length_ratio: words of the longer side per word of the shorter one; infinite if only one side
-          is empty.
-      copied: the fraction of the target's words that the source has too.
+      scores: by the model, and then by the model of the other direction if there is one.
+      length_ratio: words of the longer side per word of the shorter side; infinite if only one side
+        is empty.
+      copied_fraction: the fraction of the target's words that the source has too.
     """
 
     number: int
@@ -75,13 +76,11 @@ class Measured(NamedTuple):
     target: str
     scores: tuple[Scores, ...]
     length_ratio: float
-    copied: float
+    copied_fraction: float
 
     @property
     def pmi(self) -> float:
-        """The mean over the directions, by which pairs are ranked; NaN if a side is too long for a
-        model.
-        """
+        """The mean over the directions. NaN if a side is too long for a model."""
         return statistics.mean(scores.pmi for scores in self.scores)
 
 
@@ -93,51 +92,49 @@ def main(arguments: argparse.Namespace) -> None:
     model = transformer.load(
         split_names(arguments.workdir), arguments.checkpoint, arguments.average
     )
-    reverse = (
-        None if arguments.reverse is None else transformer.load(split_names(arguments.reverse))
-    )
-    check_direction(arguments, model, reverse)
+    reverse = None
+    if arguments.reverse is not None:
+        reverse = transformer.load(split_names(arguments.reverse))
+        check_direction(arguments, model, reverse)
     name, pairs = read_corpus(arguments, model.config.data)
     logging.info("Scoring %s.", counted(len(pairs), "pair"))
     with bar("Scoring pairs", len(pairs)) as report:
-        measured = list(measure(pairs, model, reverse, report))
-    # and end-of-sentence
-    long_enough = (pair for pair in measured if pair.scores[0].tokens > arguments.min_tokens)
-    ranked = sorted(
-        (pair for pair in long_enough if math.isfinite(pair.pmi)), key=lambda pair: pair.pmi
-    )
-    text = make_text(name, measured, ranked[: arguments.worst])
+        scored_pairs = list(score_pairs(pairs, model, reverse, report))
+
+    # More than min_tokens, because the tokens of a pair include end-of-sentence.
+    ranked = [
+        pair
+        for pair in scored_pairs
+        if pair.scores[0].tokens > arguments.min_tokens and math.isfinite(pair.pmi)
+    ]
+    ranked.sort(key=lambda pair: pair.pmi)
+    text = make_text(name, scored_pairs, ranked[: arguments.worst])
     # Bytes, since sentences may have characters that the terminal's encoding lacks.
     sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
     if arguments.exclude is not None:
         worst = sorted(ranked[: round(arguments.share * len(ranked))])  # in the order of the corpus
-        files.write_text(
-            arguments.exclude, "".join(f"{pair.number}\t{pair.pmi:.4f}\n" for pair in worst)
-        )
+        lines = [f"{pair.number}\t{pair.pmi:.4f}\n" for pair in worst]
+        files.write_text(arguments.exclude, "".join(lines))
         logging.info("%s: %s.", arguments.exclude, counted(len(worst), "pair"))
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raises UserError for flags that do not go together, before the corpus is read."""
+    """Raises UserError for impossible values or combinations of flags."""
     if not 0 < arguments.share <= 1:
         raise UserError(f"--share={arguments.share}: must be above 0 and at most 1")
     if (arguments.source is None) != (arguments.target is None):
         raise UserError(
             "--source and --target: give both files, or neither for the run's training data"
         )
-    if (path := arguments.exclude) is not None and (
-        path.is_dir() or not os.access(path.parent, os.W_OK)
-    ):
+    path = arguments.exclude
+    if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
         raise UserError(f"--exclude={path}: cannot be written; name a file in a folder that exists")
 
 
-def check_direction(arguments: argparse.Namespace, model: "Model", reverse: "Model | None") -> None:
+def check_direction(arguments: argparse.Namespace, model: "Model", reverse: "Model") -> None:
     """Raises UserError if the other run does not translate in the other direction."""
-    if reverse is None:
-        return
-    forward, backward = (
-        [each.config.data[name] for name in cli.LANGUAGES] for each in (model, reverse)
-    )
+    forward = [model.config.data[name] for name in cli.LANGUAGES]
+    backward = [reverse.config.data[name] for name in cli.LANGUAGES]
     if backward[::-1] != forward:
         raise UserError(
             f"--reverse={arguments.reverse}: translates {' to '.join(backward)}, must translate "
@@ -145,59 +142,64 @@ def check_direction(arguments: argparse.Namespace, model: "Model", reverse: "Mod
         )
 
 
-def read_corpus(arguments: argparse.Namespace, data: Config) -> tuple[str, list[tuple[str, str]]]:
-    """Returns the name and the pairs of the files, or of all training data, also those that the run
-    leaves out.
+def read_corpus(
+    arguments: argparse.Namespace, data_config: Config
+) -> tuple[str, list[tuple[str, str]]]:
+    """Returns the name and the pairs of the files, or of all training data.
 
-    So a pair's number is that in the data, where bytes that are not UTF-8 become U+FFFD. Raises
-    UserError for such bytes in the files.
+    Training data include the pairs that the run leaves out, so that a pair's number is its number
+    in the data. Bytes that are not UTF-8 become U+FFFD in training data, and raise UserError in
+    files.
     """
     if arguments.source is not None:
         sides = read_parallel_files(Path(arguments.source), Path(arguments.target))
         return f"{arguments.source} and {arguments.target}", list(zip(*sides, strict=True))
-    if data.mixture:
+    if data_config.mixture:
         raise UserError(
             "config.data.mixture: inspect one corpus at a time; give --source=FILE --target=FILE"
         )
-    source = open_source(with_changes(data, exclude="", train_pairs=0, context=0), "train")
+    all_pairs = with_changes(data_config, exclude="", train_pairs=0, context=0)
+    source = open_source(all_pairs, "train")
     return source.name, [tuple(side.decode(errors="replace") for side in pair) for pair in source]
 
 
-def make_text(name: str, pairs: Sequence[Measured], worst: Sequence[Measured]) -> str:
-    """Returns the distributions of the scores, the counts of suspicious pairs, and the worst pairs."""
+def make_text(name: str, pairs: Sequence[ScoredPair], worst: Sequence[ScoredPair]) -> str:
+    """Returns the distributions of scores, the counts of suspicious pairs, and the worst pairs."""
+    lines = [f"{name}: {counted(len(pairs), 'pair')}"]
+    by_direction = zip(*(pair.scores for pair in pairs), strict=True)
+    for direction, scores in zip(DIRECTIONS, by_direction, strict=False):
+        lines.append(_quantiles(f"{direction}loss", [score.loss for score in scores]))
+        lines.append(_quantiles(f"{direction}PMI", [score.pmi for score in scores]))
+
     counts = {
-        " too long for the model": sum(math.isnan(pair.pmi) for pair in pairs),
-        " with an empty side": sum(
+        "too long for the model": sum(math.isnan(pair.pmi) for pair in pairs),
+        "with an empty side": sum(
             not (pair.source.strip() and pair.target.strip()) for pair in pairs
         ),
-        f" with one side {RATIO:.0f} times as long as the other": sum(
-            pair.length_ratio >= RATIO for pair in pairs
+        f"with one side {MIN_RATIO:.0f} times as long as the other": sum(
+            pair.length_ratio >= MIN_RATIO for pair in pairs
         ),
-        f" with {COPIED:.0%} of the words copied": sum(pair.copied >= COPIED for pair in pairs),
-        " with the target equal to the source": sum(
+        f"with {MIN_COPIED:.0%} of the words copied": sum(
+            pair.copied_fraction >= MIN_COPIED for pair in pairs
+        ),
+        "with the target equal to the source": sum(
             pair.source.strip() == pair.target.strip() for pair in pairs
         ),
     }
-    lines = [f"{name}: {counted(len(pairs), 'pair')}"]
-    for direction, scores in zip(
-        DIRECTIONS, zip(*(pair.scores for pair in pairs), strict=True), strict=False
-    ):
-        lines.append(_quantiles(f"{direction}loss", [score.loss for score in scores]))
-        lines.append(_quantiles(f"{direction}PMI", [score.pmi for score in scores]))
-    lines += [
-        f"{counted(count, 'pair')}{condition}" for condition, count in counts.items() if count
-    ]
+    for description, count in counts.items():
+        if count:
+            lines.append(f"{counted(count, 'pair')} {description}")
     lines.append("")
+
     for pair in worst:
-        scores = zip(DIRECTIONS, pair.scores, strict=False)
         facts = "".join(
             f"{direction}loss {score.loss:.2f}, PMI {score.pmi:.2f}, "
-            for direction, score in scores
+            for direction, score in zip(DIRECTIONS, pair.scores, strict=False)
         )
-        lines.append(
-            f"pair {pair.number}: {facts}lengths 1:{pair.length_ratio:.1f}, {pair.copied:.0%} copied"
-        )
-        lines += [f"  source  {pair.source}", f"  target  {pair.target}"]
+        facts += f"lengths 1:{pair.length_ratio:.1f}, {pair.copied_fraction:.0%} copied"
+        lines.append(f"pair {pair.number}: {facts}")
+        lines.append(f"  source  {pair.source}")
+        lines.append(f"  target  {pair.target}")
     return "\n".join(lines) + "\n"
 
 
@@ -211,34 +213,36 @@ def _quantiles(name: str, values: Sequence[float]) -> str:
     )
 
 
-def measure(
+def score_pairs(
     pairs: Sequence[tuple[str, str]],
     model: "Model",
     reverse: "Model | None",
     report: Callable[[int], None],
-) -> Iterator[Measured]:
-    """Yields the pairs with their measures, in order.
+) -> Iterator[ScoredPair]:
+    """Yields the pairs with their scores, in order.
 
     Calls `report` with the number of pairs that it has scored.
     """
-    for begin in range(0, len(pairs), CHUNK):
-        chunk = pairs[begin : begin + CHUNK]
+    for start in range(0, len(pairs), CHUNK):
+        chunk = pairs[start : start + CHUNK]
         scores = [score(model, chunk)]
         if reverse is not None:
             scores.append(score(reverse, [pair[::-1] for pair in chunk]))
         report(len(chunk))
-        for number, (pair, *pair_scores) in enumerate(
-            zip(chunk, *scores, strict=True), start=begin + 1
-        ):
-            yield Measured(number, *pair, tuple(pair_scores), length_ratio(*pair), copied(*pair))
+        by_pair = zip(*scores, strict=True)
+        for number, (pair, pair_scores) in enumerate(zip(chunk, by_pair, strict=True), start + 1):
+            yield ScoredPair(
+                number, *pair, pair_scores, length_ratio(*pair), copied_fraction(*pair)
+            )
 
 
 def score(model: "Model", pairs: Sequence[tuple[str, str]]) -> list[Scores]:
-    readable = [i for i, pair in enumerate(pairs) if model.can_score(pair)]
+    """Scores the pairs that are short enough for the model. The others have NaN and no tokens."""
     scores = [Scores(math.nan, math.nan, 0)] * len(pairs)
-    with_source = model.score([pairs[i] for i in readable])
-    without_source = model.score([("", pairs[i][1]) for i in readable])
-    for i, conditional, prior in zip(readable, with_source, without_source, strict=True):
+    short = [i for i, pair in enumerate(pairs) if model.can_score(pair)]
+    with_source = model.score([pairs[i] for i in short])
+    without_source = model.score([("", pairs[i][1]) for i in short])
+    for i, conditional, prior in zip(short, with_source, without_source, strict=True):
         gain = conditional.log_probability - prior.log_probability
         tokens = len(conditional.tokens)
         scores[i] = Scores(-conditional.log_probability / tokens, gain / tokens, tokens)
@@ -247,10 +251,12 @@ def score(model: "Model", pairs: Sequence[tuple[str, str]]) -> list[Scores]:
 
 def length_ratio(source: str, target: str) -> float:
     short, long = sorted((len(source.split()), len(target.split())))
-    return 1.0 if not long else long / short if short else math.inf
+    if not long:
+        return 1.0
+    return long / short if short else math.inf
 
 
-def copied(source: str, target: str) -> float:
+def copied_fraction(source: str, target: str) -> float:
     words = collections.Counter(target.split())
     return (words & collections.Counter(source.split())).total() / max(words.total(), 1)
 

@@ -1,14 +1,17 @@
-"""Mixes real sentence pairs with back-translated ones (Sennrich et al. 2016) into a folder to train
-on.
+"""Mixes real sentence pairs with back-translated ones into a folder to train on.
 
-    python -m scripts.translate_corpus --workdir=REVERSE_RUN --source=mono.de --output=translated --shard=1/1
-    python -m scripts.mix_pairs --pair=en-de --real=FOLDER --translated=translated --output=FOLDER [--ratio=N]
+    python -m scripts.translate_corpus --workdir=REVERSE_RUN --source=mono.de
+        --output=translated --shard=1/1
+    python -m scripts.mix_pairs --pair=en-de --real=FOLDER --translated=translated
+        --output=FOLDER [--ratio=N]
 
-The reverse run translates text of the target language. Each of its sentences becomes a pair whose
-source is the translation, after a tag that tells the model so (Caswell et al. 2019). Sentences
-without a translation are left out, and so are those that were cut, whose translation is that of
-their first tokens.
---ratio=2 takes at most two such pairs for each real one, the first of the corpus. The other splits are copied.
+The reverse run translates text of the target language (Sennrich et al. 2016). Each of its sentences
+becomes a pair: the target is the sentence, and the source is the translation, after a tag that
+tells the model so (Caswell et al. 2019). Sentences without a translation are left out. Sentences
+that were cut are left out too, because only their first tokens were translated.
+
+--ratio=2 takes at most two such pairs for each real one, the first of the corpus. The other splits
+are copied.
 """
 
 import argparse
@@ -21,6 +24,7 @@ from pathlib import Path
 
 from absl import logging
 
+from scripts.datasets.folder import LanguagePair, write_record
 from scripts.get_data import parse_pair
 from transformer.config import cli
 from transformer.data.languages import base_code
@@ -31,37 +35,40 @@ from transformer.support.errors import UserError
 
 def main(arguments: argparse.Namespace) -> None:
     from configs import base
-    from scripts.datasets.folder import write_record
     from transformer.data.sources.text import TextSource
 
     pair = parse_pair(arguments.pair)
-    if arguments.ratio is not None and not 0 < arguments.ratio < math.inf:
-        raise UserError(f"--ratio={arguments.ratio}: must be above 0, and finite")
+    ratio = arguments.ratio
+    if ratio is not None and not 0 < ratio < math.inf:
+        raise UserError(f"--ratio={ratio}: must be above 0, and finite")
     folder = arguments.real
     split = arguments.split
-    data = base.get_config().data
-    data.update(
+    data_config = base.get_config().data
+    data_config.update(
         path=str(folder), train_split=split, source_language=pair[0], target_language=pair[1]
     )
     try:
-        real = TextSource.open(data, "train")
+        real = TextSource.open(data_config, "train")
     except UserError as error:
         raise UserError(f"--real={folder} --split={split}: {error}") from error
-    most = None if arguments.ratio is None else round(arguments.ratio * len(real))
-    translated = itertools.islice(translated_pairs(arguments.translated, arguments.tag, pair), most)
+    limit = None if ratio is None else round(ratio * len(real))
+    translated = translated_pairs(arguments.translated, arguments.tag, pair)
+
     with files.new_folder(arguments.output) as output:
+        count = 0
         with (
             (output / f"{split}.{pair[0]}").open("wb") as source,
             (output / f"{split}.{pair[1]}").open("wb") as target,
         ):
-            added = -len(real)
-            for texts in itertools.chain(real, translated):
+            for texts in itertools.chain(real, itertools.islice(translated, limit)):
                 source.write(texts[0] + b"\n")
                 target.write(texts[1] + b"\n")
-                added += 1
+                count += 1
+        added = count - len(real)
         if not added:
             raise UserError(
-                f"--translated={arguments.translated}: all sentences were cut or have no translation"
+                f"--translated={arguments.translated}: all sentences were cut "
+                "or have no translation"
             )
         for path in other_splits(folder, pair, split):
             shutil.copyfile(path, output / path.name)
@@ -70,53 +77,52 @@ def main(arguments: argparse.Namespace) -> None:
     print(json.dumps(record))
 
 
-def other_splits(folder: Path, pair: tuple[str, str], split: str) -> Iterator[Path]:
-    """Yields the files of the other splits: those with equally many lines in both languages.
+def other_splits(folder: Path, pair: LanguagePair, split: str) -> Iterator[Path]:
+    """Yields the files of the other splits, which have equally many lines in both languages.
 
-    Warns of others.
+    Warns of files without such a counterpart.
     """
-    found = {}
+    stems = {}
     for path in sorted(folder.iterdir()):
         stem, _, language = path.name.removesuffix(".gz").rpartition(".")
         if language in pair and stem != split:
-            found.setdefault(stem, {})[language] = path
-    for stem, sides in found.items():
+            stems.setdefault(stem, {})[language] = path
+    for stem, sides in stems.items():
         if len(sides) == 2 and len(set(map(count_lines, sides.values()))) == 1:
             yield from sides.values()
         else:
             logging.warning("%s: %s is not parallel, and is left out.", folder, stem)
 
 
-def translated_pairs(
-    folder: Path, tag: str, pair: tuple[str, str]
-) -> Iterator[tuple[bytes, bytes]]:
+def translated_pairs(folder: Path, tag: str, pair: LanguagePair) -> Iterator[tuple[bytes, bytes]]:
     """Yields (tag and best translation, text) of an output of translate_corpus.
 
-    Raises UserError for a partial one, or one of another direction than from the target of `pair`
-    to its source.
+    Raises UserError if the output is incomplete, or was not translated from the target language of
+    `pair` to its source language.
     """
-    from scripts.corpora.plan import FILE_NAME, open_plan
+    from scripts.corpora.shards import FILE_NAME, read_shards
 
     if not (folder / FILE_NAME).is_file():
         raise UserError(
             f"--translated={folder}: has no {FILE_NAME}; name an output of scripts.translate_corpus"
         )
-    plan = open_plan(folder, {})
-    # outputs of older commits do not name them
-    back = plan.request.get("model", {}).get("languages") or pair[::-1]
-    if [*map(base_code, back)] != [*map(base_code, pair[::-1])]:
+    corpus = read_shards(folder)
+    # Outputs of older commits do not name their languages.
+    direction = corpus.request.get("model", {}).get("languages") or pair[::-1]
+    if [*map(base_code, direction)] != [*map(base_code, pair[::-1])]:
         raise UserError(
-            f"--translated={folder}: is from {back[0]} to {back[1]}; for {'-'.join(pair)}, translate text of {pair[1]} "
-            f"into {pair[0]}"
+            f"--translated={folder}: is from {direction[0]} to {direction[1]}; "
+            f"for {'-'.join(pair)}, translate text of {pair[1]} into {pair[0]}"
         )
-    if plan.request["format"] != "parquet":
+    if corpus.request["format"] != "parquet":
         raise UserError(f"--translated={folder}: is text; translate again with --format=parquet")
-    if missing := plan.missing(1, 1):
+    missing = corpus.missing(1, 1)
+    if missing:
         raise UserError(
-            f"--translated={folder}: {len(missing)} of {len(plan.shards)} shards are missing; run the command "
-            "scripts.translate_corpus again, which makes them"
+            f"--translated={folder}: {len(missing)} of {len(corpus.shards)} shards are missing; "
+            "run the command scripts.translate_corpus again, which makes them"
         )
-    for text, (best, *_) in plan.translations():
+    for text, (best, *_) in corpus.translations():
         if best:
             yield f"{tag} {best}".lstrip().encode(), text.encode()
 

@@ -1,12 +1,15 @@
 """Trains rows of the paper's Table 3, and tests what the paper concludes from it.
 
-    python -m scripts.reproduce table3 --scale=mini [--output=DIR] [--readme=docs/results.md]
-    python -m scripts.reproduce table3 --scale=paper --output=DIR [--jobs=N] --config.data.path=data/tfds
+    python -m scripts.reproduce table3 --scale=mini
+        [--output=DIR] [--readme=docs/results.md]
+    python -m scripts.reproduce table3 --scale=paper --output=DIR
+        [--jobs=N] --config.data.path=data/tfds
     python -m scripts.reproduce table3 --scale=mini --output=DIR --report
 
---scale=mini has a quarter of all widths, some of the rows and Multi30k (configs/table3_mini.py); --scale=paper has the
-paper's models and data. The same command resumes: runs are trials of a sweep (scripts/sweep.py). All rows are trained
-with seed 0 first, so an unfinished table soon has every row. More --seeds can be added later.
+--scale=mini has a quarter of all widths, some of the rows and Multi30k (configs/table3_mini.py).
+--scale=paper has the paper's models and data. The same command resumes: runs are trials of a sweep
+(scripts/sweep.py). All rows are trained with seed 0 first, so an unfinished table soon has every
+row. More --seeds can be added later.
 """
 
 import argparse
@@ -37,7 +40,8 @@ def main(arguments: argparse.Namespace) -> None:
         record = folder.read()
         configs = recorded_rows(configs, record["task"])
         trials = record["trials"]
-    text = make_text(configs, read_results(folder, configs, trials), len(trials))
+    results = read_results(folder, configs, trials)
+    text = make_text(configs, results, len(trials))
     markdown.publish(text, "table3", arguments.readme)
 
 

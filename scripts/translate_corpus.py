@@ -1,13 +1,13 @@
-"""Translates a corpus in shards, on one machine or many. A killed job continues with the shards
-that are missing.
+"""Translates a corpus in shards, on one machine or many. A killed job resumes at missing shards.
 
-    python -m scripts.translate_corpus --workdir=DIR --source=FILES_OR_FOLDER --output=FOLDER [--format=parquet|text]
-        [--n_best=N] [--shards=N] [--shard=I/N | [--ray=ADDRESS] [--workers=N]]
+    python -m scripts.translate_corpus --workdir=DIR --source=FILES_OR_FOLDER --output=FOLDER
+        [--format=parquet|text] [--n_best=N] [--shards=N]
+        [--shard=I/N | [--ray=ADDRESS] [--workers=N]]
         [--source_language=CODE] [--target_language=CODE] [--decoding.KEY=VALUE ...]
 
-Files are text, .gz or .parquet. The translations of a shard, with scores and line numbers, are a
-file of --output, whose bytes do not depend on the number of workers. A line that cannot be
-translated is reported; all others are translated.
+Files are text, .gz or .parquet. Each shard becomes a file in --output, with translations, scores
+and line numbers. Its bytes do not depend on the number of workers. A line that cannot be translated
+is reported, and does not stop the job.
 
 Ray shares the shards among --workers processes of this machine, or of the cluster at --ray.
 --shard=2/8 needs no Ray: this process translates the second of eight parts, as a task of a Slurm
@@ -29,12 +29,12 @@ SHOWN = 3  # errors of a shard in the log; its file has all
 
 
 def main(arguments: argparse.Namespace) -> None:
-    from scripts.corpora import plan, ray_workers, translator
+    from scripts.corpora import ray_workers, shards, translator
     from transformer.decoding.strategies import check_n_best
     from transformer.support.cache import enable_compilation_cache
 
-    began = time.perf_counter()
-    paths = plan.find_files(arguments.source)
+    start = time.perf_counter()
+    paths = shards.find_files(arguments.source)
     if not arguments.shard:
         ray_workers.start(arguments.ray)
     flags = (arguments.workdir, arguments.checkpoint, arguments.average, arguments.overrides)
@@ -48,35 +48,46 @@ def main(arguments: argparse.Namespace) -> None:
         "n_best": arguments.n_best,
         "shards": arguments.shards,
     }
-    opened = plan.open_plan(files.expanded(arguments.output).absolute(), request)
+    corpus = shards.open_shards(files.expanded(arguments.output).absolute(), request)
     part, parts = arguments.shard or (1, 1)
-    missing = opened.missing(part, parts)
+    missing = corpus.missing(part, parts)
     logging.info(
-        "%s: %d of %d shards are missing here.", opened.output, len(missing), len(opened.shards)
+        "%s: %d of %d shards are missing here.", corpus.output, len(missing), len(corpus.shards)
     )
+
     if arguments.shard:
         enable_compilation_cache()
-        reports = map(translator.Translator(models, opened).translate, missing)
+        reports = map(translator.Translator(models, corpus).translate, missing)
     else:
         reports = ray_workers.translate(
-            flags, opened, missing, arguments.workers, arguments.worker_gpus
+            flags, corpus, missing, arguments.workers, arguments.worker_gpus
         )
-    lines = cut = untranslated = 0
-    for done, report in enumerate(reports, start=1):
+    lines = 0
+    cut = 0
+    untranslated = 0
+    for count, report in enumerate(reports, start=1):
         lines += report.lines
         cut += report.cut
         untranslated += len(report.errors)
         if report.errors:
             logging.warning("Not translated: %s.", first_of(report.errors, SHOWN))
-        progress = (report.number, report.lines, report.seconds, done, len(missing))
-        logging.info("Shard %d: %d lines in %.1f s; %d of %d shards are done.", *progress)
-    totals = {"output": str(opened.output), "shards": len(missing), "lines": lines, "cut": cut}
-    print(
-        json.dumps(
-            totals
-            | {"untranslated": untranslated, "seconds": round(time.perf_counter() - began, 1)}
+        logging.info(
+            "Shard %d: %d lines in %.1f s; %d of %d shards are done.",
+            report.number,
+            report.lines,
+            report.seconds,
+            count,
+            len(missing),
         )
-    )
+    totals = {
+        "output": str(corpus.output),
+        "shards": len(missing),
+        "lines": lines,
+        "cut": cut,
+        "untranslated": untranslated,
+        "seconds": round(time.perf_counter() - start, 1),
+    }
+    print(json.dumps(totals))
 
 
 def part_of(text: str) -> tuple[int, int]:

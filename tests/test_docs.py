@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.distillation import plan
+from scripts.distillation import pipeline
 from scripts.sweeping import description
 from tests import tutorial
 from tests.checkpoints.workdirs import make_workdir
@@ -133,7 +133,7 @@ def test_the_python_runs_and_gives_the_shapes_that_it_names(code, request, monke
         names["get_sweep"](description)
         return
     if "get_plan" in names:
-        plan.in_order(names["get_plan"](plan))
+        pipeline.in_order(names["get_plan"](pipeline))
         return
     if "get_config" in names:
         checked(flatten(names["get_config"]()))

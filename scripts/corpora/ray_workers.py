@@ -1,4 +1,4 @@
-"""Ray Data: actors, each with the models in its memory, that share the shards of a plan."""
+"""Ray Data actors that share the shards of a corpus. Each actor has the models in its memory."""
 
 import dataclasses
 import functools
@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from scripts.corpora.plan import Plan, Request, Shard, open_plan
-from scripts.corpora.translator import Report, Translator, identity, load
+from scripts.corpora.shards import Shard, ShardedCorpus, open_shards
+from scripts.corpora.translator import ShardReport, Translator, identity, load
 from transformer.support.cache import enable_compilation_cache
 from transformer.support.environment import REPOSITORY
 from transformer.support.errors import UserError
@@ -22,7 +22,7 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when ray is import
 
 
 @dataclasses.dataclass
-class Worker:
+class ShardActor:
     """A translator in a process of Ray.
 
     It maps the number of a shard to a report or the message of a UserError.
@@ -30,50 +30,55 @@ class Worker:
 
     flags: Sequence[Any]
     output: Path
-    request: Request
+    request: dict[str, Any]
 
     @functools.cached_property
     def translator(self) -> Translator:
-        """The models, loaded for the first shard: an error of a constructor would reach the driver
-        as a traceback.
+        """The models, loaded with the first shard.
+
+        An error in the constructor would reach the driver as a traceback.
         """
         enable_compilation_cache()
         models = load(*self.flags)
-        # Another machine may have another workdir, or a run may have saved a better checkpoint
-        # since.
-        return Translator(
-            models, open_plan(self.output, self.request | {"model": identity(models)})
-        )
+        # Another machine may have another workdir, or the run may have saved a better checkpoint
+        # since the driver loaded its models.
+        request = self.request | {"model": identity(models)}
+        return Translator(models, open_shards(self.output, request))
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[str]]:
+        (number,) = batch["number"]
         try:
-            (number,) = batch["number"]
-            outcome = self.translator.translate(self.translator.plan.shards[number - 1])._asdict()
+            shard = self.translator.corpus.shards[number - 1]
+            outcome = self.translator.translate(shard)._asdict()
         except UserError as error:
             outcome = {"failure": str(error)}
         return {"outcome": [json.dumps(outcome)]}
 
 
 def start(address: str | None) -> None:
-    """Starts Ray on this machine, or connects to the cluster at the address. Must precede JAX, as
-    Ray forks.
+    """Starts Ray on this machine, or connects to the cluster at the address.
 
-    Raises UserError if Ray is not installed, or there is no cluster.
+    Must be called before JAX starts, because Ray forks. Raises UserError if Ray is not installed,
+    or there is no cluster.
     """
     try:
         import ray
         import ray.data
     except ImportError as error:
         raise UserError(
-            f"Ray cannot be imported ({error}); pip install -r requirements-ray.txt, or use --shard=1/1 without it"
+            f"Ray cannot be imported ({error}); pip install -r requirements-ray.txt, "
+            "or use --shard=1/1 without it"
         ) from error
-    if located := re.fullmatch(r"(?:ray://)?(.+):(\d+)", address or ""):
+    host_and_port = re.fullmatch(r"(?:ray://)?(.+):(\d+)", address or "")
+    if host_and_port:
+        host, port = host_and_port.groups()
         try:  # Ray itself tries for many minutes
-            socket.create_connection((located[1], int(located[2])), timeout=10).close()
+            socket.create_connection((host, int(port)), timeout=10).close()
         except (OSError, OverflowError) as error:
             raise UserError(
                 f"--ray={address}: cannot be reached ({error}); give the address of a cluster"
             ) from error
+
     paths = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
     handler = signal.getsignal(signal.SIGTERM)
     try:
@@ -93,35 +98,34 @@ def start(address: str | None) -> None:
 
 
 def translate(
-    flags: Sequence[Any], opened: Plan, missing: Sequence[Shard], count: int, gpus: int
-) -> Iterator[Report]:
-    """Yields the report of each shard when it is finished, by `count` actors with a CPU core and so
-    many GPUs each.
+    flags: Sequence[Any], corpus: ShardedCorpus, missing: Sequence[Shard], count: int, gpus: int
+) -> Iterator[ShardReport]:
+    """Yields the report of each shard when it is finished.
 
-    Ray starts killed actors again and repeats their shards. Raises UserError if an actor does.
+    `count` actors translate the missing shards, with a CPU core and `gpus` GPUs each. Ray restarts
+    killed actors and repeats their shards. Raises UserError if an actor does.
     """
     import ray
 
     if not missing:
         return
-    shards = ray.data.from_items(
-        [{"number": shard.number} for shard in missing], override_num_blocks=len(missing)
+    numbers = [{"number": shard.number} for shard in missing]
+    actors = ray.data.ActorPoolStrategy(
+        size=min(count, len(missing)), max_tasks_in_flight_per_actor=1
     )
-    reports = shards.map_batches(
-        Worker,
+    outcomes = ray.data.from_items(numbers, override_num_blocks=len(missing)).map_batches(
+        ShardActor,
         batch_size=1,
-        compute=ray.data.ActorPoolStrategy(
-            size=min(count, len(missing)), max_tasks_in_flight_per_actor=1
-        ),
+        compute=actors,
         num_cpus=1,
         num_gpus=gpus,
-        fn_constructor_args=(flags, opened.output, opened.request),
+        fn_constructor_args=(flags, corpus.output, corpus.request),
     )
     try:
-        for row in reports.iter_rows():
+        for row in outcomes.iter_rows():
             outcome = json.loads(row["outcome"])
             if "failure" in outcome:
                 raise UserError(outcome["failure"])
-            yield Report(**outcome)
+            yield ShardReport(**outcome)
     finally:
         ray.shutdown()

@@ -5,7 +5,7 @@ import io
 import itertools
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow
 from pyarrow import parquet
 
-from scripts.corpora.plan import Plan, Request, Shard
+from scripts.corpora.shards import Shard, ShardedCorpus
 from transformer.checkpoints import trained
 from transformer.checkpoints.trained import Trained
 from transformer.data.sources.lines import read_text_file
@@ -22,31 +22,30 @@ from transformer.support import cache, files
 from transformer.support.errors import UserError
 from transformer.workdir import split_names
 
-Rows = list[tuple[Any, ...]]  # with the columns of SCHEMA
+Rows = list[tuple[Any, ...]]  # values of the columns of SCHEMA
 
-# translated together, on any number of devices: batches must not depend on the machine
+# Lines that are translated together. It is a constant because batches must not depend on the
+# machine or the number of its devices.
 CHUNK_LINES = 4096
+# A line has a row for each of its n_best translations.
 SCHEMA = pyarrow.schema(
     {
         "file": pyarrow.dictionary(pyarrow.int32(), pyarrow.string()),
         "line": pyarrow.int64(),  # in the file, from 1
-        # of the translation among the n_best of the line, each of which has a row
-        "rank": pyarrow.int32(),
+        "rank": pyarrow.int32(),  # of the translation, from 1
         "source": pyarrow.string(),
         "translation": pyarrow.string(),
         "score": pyarrow.float64(),
-        # null if the line was translated; else rank, translation and score are null
+        # Null if the line was translated; otherwise rank, translation and score are null.
         "error": pyarrow.string(),
-        # the translation is of the first tokens of a line that was too long
+        # True if the line was too long, and only its first tokens were translated.
         "cut": pyarrow.bool_(),
     }
 )
 
 
-class Report(NamedTuple):
-    """A finished shard: its lines, how many are cut, an error for each that is not translated, and
-    the seconds.
-    """
+class ShardReport(NamedTuple):
+    """A finished shard: its number of lines, of cut lines, and an error for each failed line."""
 
     number: int
     lines: int
@@ -60,7 +59,7 @@ def load(
 ) -> Trained:
     """Loads the models of the flags.
 
-    Raises UserError if they cannot be loaded or translate no single sentences.
+    Raises UserError if they cannot be loaded, or do not translate single sentences.
     """
     models = trained.load(split_names(workdir), checkpoint, average, overrides)
     trained.check_translates_sentences(models.config, workdir)
@@ -68,77 +67,79 @@ def load(
 
 
 def identity(models: Trained) -> dict[str, Any]:
-    """Returns all of the models that translations depend on, wherever their workdir is, as JSON
-    types.
+    """Returns everything in the models that affects translations, as JSON types.
+
+    It does not depend on the path of the workdir.
     """
-    banned = models.config.decoding.banned
-    digest = hashlib.sha256(
-        "\n".join(read_text_file(files.expanded(banned)) if banned else []).encode()
-    )
+    config = models.config
+    banned = config.decoding.banned
+    phrases = read_text_file(files.expanded(banned)) if banned else []
+    digest = hashlib.sha256("\n".join(phrases).encode())
     rerankers = [scorer.parameters[scorer.models.devices[0]] for scorer in models.scorers]
     for array in jax.tree.leaves((models.parameters, rerankers)):
         digest.update(np.ascontiguousarray(array))
     return {
-        "languages": [models.config.data.source_language, models.config.data.target_language],
+        "languages": [config.data.source_language, config.data.target_language],
         "steps": [list(checkpoint.averaged) for checkpoint in models.checkpoints],
         "parameters": digest.hexdigest()[:16],
-        "model": cache.key(models.config.model.to_dict()),
+        "model": cache.key(config.model.to_dict()),
         "vocabulary": f"{models.tokenizer.fingerprint} {models.tokenizer.source_tag}".strip(),
-        "decoding": models.config.decoding.to_dict(),
+        "decoding": config.decoding.to_dict(),
     }
 
 
 class Translator:
-    """Models on the devices of this process, which translate shards of a plan."""
+    """Models on the devices of this process, which translate shards of a corpus."""
 
-    def __init__(self, models: Trained, plan: Plan) -> None:
-        self.plan = plan
+    def __init__(self, models: Trained, corpus: ShardedCorpus) -> None:
+        self.corpus = corpus
         self.decoder, self.parameters = models.decoder()
 
-    def translate(self, shard: Shard) -> Report:
+    def translate(self, shard: Shard) -> ShardReport:
         """Writes the file of a shard, atomically.
 
-        A line that cannot be translated, for example since it is not UTF-8, has its error in the
+        A line that cannot be translated, for example because it is not UTF-8, has its error in the
         file and the report.
         """
-        began = time.perf_counter()
-        texts, errors, cut = self._read(shard)
+        start_time = time.perf_counter()
+        request = self.corpus.request
         first_line = shard.start + 1
-        n_best = self.plan.request["n_best"]
+        texts, errors, cut = self._read(shard)
+        sources = ["" if first_line + i in errors else text for i, text in enumerate(texts)]
         translations = []
-        usable = [
-            "" if line in errors else text for line, text in enumerate(texts, start=first_line)
-        ]
         for start in range(0, len(texts), CHUNK_LINES):
-            chunk = usable[start : start + CHUNK_LINES]
+            chunk = sources[start : start + CHUNK_LINES]
             translations += self.decoder.translate(
-                self.parameters, chunk, n_best, first_line + start
+                self.parameters, chunk, request["n_best"], first_line + start
             )
+
         rows = []
-        for line, text, best in zip(itertools.count(first_line), texts, translations):
+        for line, text, n_best in zip(itertools.count(first_line), texts, translations):
             if line in errors:
                 rows.append((shard.file, line, None, text, None, None, errors[line], False))
                 continue
-            for rank, translation in enumerate(best, start=1):
+            is_cut = line in cut
+            for rank, translation in enumerate(n_best, start=1):
                 score = round(translation.score, 4)
-                rows.append(
-                    (shard.file, line, rank, text, translation.text, score, None, line in cut)
-                )
-        files.write_bytes(
-            self.plan.path(shard), FORMATS[self.plan.request["format"]](rows, self.plan.request)
-        )
+                rows.append((shard.file, line, rank, text, translation.text, score, None, is_cut))
+        content = FORMATS[request["format"]](rows, request)
+        files.write_bytes(self.corpus.path(shard), content)
         messages = [f"{shard.file}, line {line} {error}" for line, error in errors.items()]
-        return Report(shard.number, len(texts), len(cut), messages, time.perf_counter() - began)
+        seconds = time.perf_counter() - start_time
+        return ShardReport(shard.number, len(texts), len(cut), messages, seconds)
 
     def _read(self, shard: Shard) -> tuple[list[str], dict[int, str], set[int]]:
-        """Returns the texts of a shard, "" where one cannot be decoded, errors by line, and long
-        lines.
+        """Reads a shard.
+
+        Returns:
+          The texts, "" where a line cannot be decoded; the errors by line number; and the numbers
+          of the lines that are too long for the model.
         """
         longest = self.decoder.config.max_source_length
         texts = []
         errors = {}
         cut = set()
-        for line, content in enumerate(self.plan.read(shard), start=shard.start + 1):
+        for line, content in enumerate(self.corpus.read(shard), start=shard.start + 1):
             text = ""
             if content is None:
                 errors[line] = "has no text"
@@ -156,27 +157,28 @@ class Translator:
         return texts, errors, cut
 
 
-def as_text(rows: Rows, request: Request) -> bytes:
+def as_text(rows: Rows, request: Mapping[str, Any]) -> bytes:
     """Returns lines of LINE, SCORE and TRANSLATION, separated by tabs.
 
     The last two are empty after an error.
     """
-    return "".join(
-        f"{line}\t\t\n" if text is None else f"{line}\t{score:.4f}\t{text}\n"
-        for _, line, _, _, text, score, *_ in rows
-    ).encode()
+    lines = []
+    for _, line, _, _, text, score, *_ in rows:
+        lines.append(f"{line}\t\t\n" if text is None else f"{line}\t{score:.4f}\t{text}\n")
+    return "".join(lines).encode()
 
 
-def as_parquet(rows: Rows, request: Request) -> bytes:
-    """Returns a Parquet file with the columns of SCHEMA, and the request, which names the model, as
-    metadata.
+def as_parquet(rows: Rows, request: Mapping[str, Any]) -> bytes:
+    """Returns a Parquet file with the columns of SCHEMA.
+
+    Its metadata has the request, which identifies the model.
     """
-    sink = io.BytesIO()
     schema = SCHEMA.with_metadata({"request": json.dumps(request)})
     columns = zip(*rows, strict=True) if rows else [()] * len(schema)
     arrays = [
         pyarrow.array(column, field.type) for column, field in zip(columns, schema, strict=True)
     ]
+    sink = io.BytesIO()
     parquet.write_table(pyarrow.table(arrays, schema=schema), sink, compression="zstd")
     return sink.getvalue()
 

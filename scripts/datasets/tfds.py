@@ -18,8 +18,8 @@ from unittest import mock
 from transformer.support.errors import UserError
 from transformer.support.files import make_folder
 
-# Replaces the file functions of TensorFlow, with which TFDS extracts archives and shuffles more
-# than 1 GB.
+# Replaces TensorFlow's file functions. TFDS uses them to extract archives, and to shuffle more than
+# 1 GB.
 TENSORFLOW = SimpleNamespace(
     compat=SimpleNamespace(as_text=os.fsdecode),
     io=SimpleNamespace(
@@ -27,19 +27,23 @@ TENSORFLOW = SimpleNamespace(
             GFile=open, exists=os.path.exists, remove=os.remove, copy=shutil.copyfile
         )
     ),
-    # local files raise neither
+    # Local files raise neither of these errors.
     errors=SimpleNamespace(ResourceExhaustedError=(), UnimplementedError=()),
 )
 
 
 def prepare(dataset: str, output: Path, archives: Path | None) -> dict[str, Any]:
-    """Downloads a dataset, such as "wmt14_translate/de-en", unless `output` has it. Returns its
-    sentences by split.
+    """Downloads a dataset, such as "wmt14_translate/de-en", unless `output` has it.
 
-    `archives` is a folder with files that need no download, named as their URLs end. TFDS verifies
-    their checksums. Raises UserError if the dataset is unknown, or a file is missing, damaged, or
-    cannot be downloaded. Files that were downloaded completely stay in `output`/downloads; nothing
-    else does.
+    Args:
+      archives: a folder with files that need no download, named like the ends of their URLs. TFDS
+        verifies their checksums.
+
+    Returns:
+      The name and folder of the dataset, and the number of its sentences by split.
+
+    Raises UserError if the dataset is unknown, or a file is missing, damaged, or cannot be
+    downloaded. Only files that were downloaded completely stay in `output`/downloads.
     """
     import tensorflow_datasets as tfds
     import tensorflow_datasets.translate  # noqa: F401  # see transformer.data.sources.tfds
@@ -68,8 +72,6 @@ def download(builder: Any, output: Path, archives: Path | None) -> None:
         download_manager.NonMatchingChecksumError,
         extractor.ExtractError,
         extractor.UnsafeArchiveError,
-    )
-    damaged += (
         tarfile.TarError,
         zipfile.BadZipFile,
         zlib.error,
@@ -83,10 +85,10 @@ def download(builder: Any, output: Path, archives: Path | None) -> None:
     dataset_folder = output / builder.name
     is_new = not dataset_folder.exists()
     try:
-        # Extractions last only for the call: TFDS would take those of an archive that has been
-        # replaced since.
+        # Extracted files are deleted after the call. Otherwise TFDS would use them even after
+        # their archive has been replaced.
         with (
-            contextlib.redirect_stdout(sys.stderr),  # of TFDS's messages
+            contextlib.redirect_stdout(sys.stderr),  # TFDS prints messages
             tempfile.TemporaryDirectory(prefix=".extracted.", dir=output) as extracted,
             without_tensorflow(),
         ):
@@ -99,8 +101,10 @@ def download(builder: Any, output: Path, archives: Path | None) -> None:
             shutil.rmtree(dataset_folder, ignore_errors=True)
         if "No space left on device" in str(error):
             raise
-        advice = "delete a damaged archive, or get a missing one, and give its folder with --archives=DIR"
-        raise UserError(f"--tfds={builder.info.full_name}: {one_line(error)}; {advice}") from error
+        raise UserError(
+            f"--tfds={builder.info.full_name}: {one_line(error)}; delete a damaged archive, "
+            "or get a missing one, and give its folder with --archives=DIR"
+        ) from error
     finally:
         for unfinished in (output / "downloads").rglob("*.tmp.*"):
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -115,31 +119,30 @@ def one_line(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def without_tensorflow() -> Iterator[None]:
-    """Lets TFDS download, extract and shuffle without TensorFlow during the block, also where it is
-    installed.
+    """Lets TFDS download, extract and shuffle without TensorFlow, even if it is installed.
 
     On failure, the block waits for downloads and extractions in progress.
     """
     from tensorflow_datasets.core import shuffle
     from tensorflow_datasets.core.download import download_manager, downloader, extractor
 
-    # TFDS keeps one of each, whose threads may outlive the block.
+    # TFDS has one global instance of each. Their threads might outlive the block.
     download = downloader._Downloader()
     extract = extractor._Extractor()
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.ExitStack() as stack:
         stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
-        # shuffling on disk keeps 1,000 files open
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1],) * 2)
+        # Shuffling on disk keeps 1,000 files open, so the soft limit becomes the hard limit.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
         for module in (shuffle, downloader, extractor):
             stack.enter_context(mock.patch.object(module, "tf", TENSORFLOW))
         stack.enter_context(
             mock.patch.object(download_manager, "get_downloader", lambda **_: download)
         )
         stack.enter_context(mock.patch.object(extractor, "get_extractor", lambda: extract))
-        # Extractions wait for others in the queue. They would wait forever for one that is
-        # cancelled.
+        # Extractions are not cancelled, because others may wait for them in the queue, and would
+        # then wait forever.
         stack.callback(extract._executor.shutdown)
-        # runs first: downloads start extractions
+        # The last callback runs first: downloads end before extractions, which they start.
         stack.callback(download._executor.shutdown, cancel_futures=True)
         yield

@@ -1,22 +1,19 @@
-"""The folder of a plan: a workdir, or a folder or file of text, for each stage, and the record of
-what made it.
-"""
+"""The folder of a distillation pipeline: the result of each stage, and the record of its inputs."""
 
 import contextlib
 import functools
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from scripts.datasets.folder import SPLITS
-from scripts.distillation import plan
+from scripts.distillation import pipeline
 from scripts.results.evaluations import run_settings
 from transformer.config import loading
 from transformer.config.types import Config
 from transformer.data.sources import source
-from transformer.data.sources.source import open_source
 from transformer.support import files, locks
 from transformer.support.errors import UserError
 
@@ -24,12 +21,8 @@ SHOWN = 100  # characters of a value in an error
 ENDING_SECONDS = 600  # the longest wait for a command to save and end
 
 
-Facts = dict[str, Any]  # about a stage, as JSON
-Record = dict[str, Facts]  # by the name of the stage
-
-
-class Folder:
-    """The paths of a plan's stages. `overrides` replace keys of all its configs."""
+class PipelineFolder:
+    """The paths of a pipeline's stages. `overrides` replace keys of all its configs."""
 
     def __init__(self, path: Path, overrides: loading.Overrides = ()) -> None:
         self.path = path
@@ -39,27 +32,26 @@ class Folder:
         self.inherited = ()  # file descriptors that commands keep open
         self._load = functools.cache(loading.load_file)  # its warnings appear once
 
-    def of(self, stage: plan.Stage) -> Path:
+    def result_path(self, stage: pipeline.Stage) -> Path:
         """Returns the workdir, folder or file of a stage's result."""
-        if isinstance(stage, plan.Training) and stage.workdir:
+        if isinstance(stage, pipeline.Training) and stage.workdir:
             return Path(stage.workdir)
-        return self.path / (
-            f"{stage.name}.json" if isinstance(stage, plan.Measurement) else stage.name
-        )
+        if isinstance(stage, pipeline.Measurement):
+            return self.path / f"{stage.name}.json"
+        return self.path / stage.name
 
-    def log(self, stage: plan.Stage) -> Path:
+    def log_path(self, stage: pipeline.Stage) -> Path:
         return self.logs / f"{stage.name}.txt"
 
     def load_config(self, name: str, values: Iterable[tuple[str, Any]] = ()) -> Config:
-        """Returns a config with the values of a stage and the overrides of the command, which come
-        last.
-        """
-        return self._load(name, (*((key, str(value)) for key, value in values), *self.overrides))
+        """Returns a config with the values of a stage, and then with the command's overrides."""
+        overrides = [(key, str(value)) for key, value in values]
+        return self._load(name, (*overrides, *self.overrides))
 
-    def config(self, model: plan.Training) -> Config:
+    def config(self, model: pipeline.Training) -> Config:
         """Returns the configuration of a model.
 
-        Raises UserError if it is not allowed, or the workdir is no run's.
+        Raises UserError if it is not allowed, or if there is no run in the workdir.
         """
         if model.workdir:
             return loading.load(Path(model.workdir))
@@ -68,12 +60,12 @@ class Folder:
             return config
         values = {
             "data.source": "ids" if config.data.source == "ids" else "text",
-            "data.path": str(self.of(model.data).resolve()),
+            "data.path": str(self.result_path(model.data).resolve()),
             "data.train_split": SPLITS[0],
             "data.valid_split": SPLITS[1],
             "data.test_split": SPLITS[2],
             "data.downloads": (),
-            # The mixture has been made of what these keys select.
+            # These keys selected the pairs from which the mixture was made.
             "data.train_pairs": 0,
             "data.exclude": "",
             "data.deduplicate": False,
@@ -81,107 +73,114 @@ class Folder:
         }
         return loading.with_values(config, values)
 
-    def languages(self, model: plan.Training) -> tuple[str, str]:
-        data = self.config(model).data
-        return data.source_language, data.target_language
+    def languages(self, model: pipeline.Training) -> tuple[str, str]:
+        data_config = self.config(model).data
+        return data_config.source_language, data_config.target_language
 
-    def identity(self, stage: plan.Stage) -> Facts:
-        """Returns all that a stage's result depends on, but for its inputs, as JSON types.
+    def identity(self, stage: pipeline.Stage) -> dict[str, Any]:
+        """Returns all that a stage's result depends on except its inputs, as JSON types.
 
         Raises UserError for a key, a file or a language with which the stage would fail.
         """
-        if isinstance(stage, plan.Training):
+        if isinstance(stage, pipeline.Training):
             config = self.config(stage)
-            fields = run_settings(config) | {"seed": config.seed, "workdir": stage.workdir}
+            facts = run_settings(config) | {"seed": config.seed, "workdir": stage.workdir}
             if not stage.workdir and stage.data is None:
-                fields["data"] = open_source(config.data, "train").identity
+                facts["data"] = source.open_source(config.data, "train").identity
         else:
-            fields = {
-                key: value
-                for key, value in vars(stage).items()
-                if key not in ("name", "models", "translations")
-            }
-            fields |= {
-                name: self._text(stage, fields[name])
-                for name in ("text", "config")
-                if name in fields
-            }
-        if isinstance(stage, plan.Mixture) and self.load_config(stage.config).data.deduplicate:
-            fields["deduplicate"] = True
-        if isinstance(fields.get("choose"), plan.Training):
-            fields["choose"] = f"the loss of {fields['choose'].name}"
+            facts = dict(vars(stage))
+            for key in ("name", "models", "translations"):
+                facts.pop(key, None)
+        if isinstance(stage, pipeline.Translation):
+            facts["text"] = self._identify_text(stage, stage.text)
+            if isinstance(stage.choose, pipeline.Training):
+                facts["choose"] = f"the loss of {stage.choose.name}"
+        if isinstance(stage, pipeline.Mixture):
+            facts["config"] = self._identify_text(stage, stage.config)
+            if self.load_config(stage.config).data.deduplicate:
+                facts["deduplicate"] = True
         self._check(stage)
-        return json.loads(json.dumps({"kind": type(stage).__name__} | fields))
+        return json.loads(json.dumps({"kind": type(stage).__name__} | facts))
 
-    def _text(self, stage: plan.Stage, text: str) -> Any:
-        """Returns what identifies a text: paths, sizes and times of change.
+    def _identify_text(self, stage: pipeline.Stage, text: str) -> Any:
+        """Returns the paths, sizes and modification times of a config's data or a file of text.
 
         Raises UserError if it is missing.
         """
-        if plan.is_config(text):
-            return open_source(self.load_config(text).data, "train").identity
-        if not Path(text).is_file():
+        if pipeline.is_config(text):
+            return source.open_source(self.load_config(text).data, "train").identity
+        path = Path(text)
+        if not path.is_file():
             raise UserError(
-                f"{stage.name}: {text} is no file; name a text, or a config with its ending"
+                f"{stage.name}: {text} is not a file; name a text, or a config with its ending"
             )
-        stats = Path(text).stat()
-        return [str(Path(text).resolve()), stats.st_size, stats.st_mtime_ns]
+        stats = path.stat()
+        return [str(path.resolve()), stats.st_size, stats.st_mtime_ns]
 
-    def _check(self, stage: plan.Stage) -> None:
-        """Raises UserError for what would fail only once the stage begins."""
-        decoding = getattr(stage, "decoding", {})
-        loading.parse_overrides(
-            [(f"decoding.{key}", str(value)) for key, value in decoding.items()], f"{stage.name}: "
-        )
-        if isinstance(stage, plan.Measurement):
+    def _check(self, stage: pipeline.Stage) -> None:
+        """Raises UserError for mistakes that would otherwise appear when the stage begins."""
+        if isinstance(stage, pipeline.DecodingStage):
+            overrides = [(f"decoding.{key}", str(value)) for key, value in stage.decoding.items()]
+            loading.parse_overrides(overrides, f"{stage.name}: ")
+        if isinstance(stage, pipeline.Measurement):
             if stage.split not in source.SPLITS:
                 raise UserError(
                     f"{stage.name}: split={stage.split} must be one of {', '.join(source.SPLITS)}"
                 )
-            for mixture in filter(None, (model.data for model in stage.models)):
-                # which `mix` copies if there is one
-                open_source(self.load_config(mixture.config).data, stage.split)
-        if isinstance(stage, plan.Mixture):
+            for model in stage.models:
+                if model.data is not None:
+                    # The mixture has a split if its config has it.
+                    data_config = self.load_config(model.data.config).data
+                    source.open_source(data_config, stage.split)
+        if isinstance(stage, pipeline.Mixture):
             self._check_languages(stage.config, stage.translations)
-        if isinstance(stage, plan.Translation):
-            first, *others = map(self.languages, stage.models)
-            if isinstance(stage.choose, plan.Training):
-                others.append(self.languages(stage.choose)[::-1])
-            if any(other != first for other in others):
-                direction = " to ".join(first)
+        if isinstance(stage, pipeline.Translation):
+            languages = self.languages(stage.models[0])
+            directions = [self.languages(model) for model in stage.models]
+            if isinstance(stage.choose, pipeline.Training):
+                directions.append(self.languages(stage.choose)[::-1])
+            if any(direction != languages for direction in directions):
                 raise UserError(
-                    f"{stage.name}: all models must translate {direction}, and one that chooses the reverse"
+                    f"{stage.name}: all models must translate {' to '.join(languages)}, "
+                    "and one that chooses the reverse"
                 )
-            if plan.is_config(stage.text):
+            if pipeline.is_config(stage.text):
                 self._check_languages(stage.text, [stage])
 
-    def _check_languages(self, config: str, translations: Sequence[plan.Translation]) -> None:
-        data = self.load_config(config).data
-        if data.mixture or data.valid_sets:
+    def _check_languages(self, config: str, translations: Sequence[pipeline.Translation]) -> None:
+        """Raises UserError unless a config has one corpus with the translations' languages."""
+        data_config = self.load_config(config).data
+        if data_config.mixture or data_config.valid_sets:
             raise UserError(
-                f"{config}: has data.mixture or data.valid_sets; a plan mixes single corpora, so remove it"
+                f"{config}: has data.mixture or data.valid_sets; "
+                "a plan mixes single corpora, so remove it"
             )
+        pair = {data_config.source_language, data_config.target_language}
         for translation in translations:
             languages = self.languages(translation.models[0])
-            if sorted(languages) != sorted((data.source_language, data.target_language)):
+            if set(languages) != pair:
                 raise UserError(
-                    f"{translation.name}: is {' to '.join(languages)}, which is not the pair of {config}"
+                    f"{translation.name}: is {' to '.join(languages)}, "
+                    f"which is not the pair of {config}"
                 )
 
-    def describe(self, stages: Sequence[plan.Stage]) -> Record:
-        """Returns the identity of each stage by name, and the digest of it and of its inputs."""
-        described = {}
+    def describe(self, stages: Sequence[pipeline.Stage]) -> dict[str, dict[str, Any]]:
+        """Returns by name the identity of each stage, and a digest of it and of all its inputs."""
+        descriptions = {}
         for stage in stages:
-            inputs = {
-                needed.name: described[needed.name]["digest"] for needed in plan.inputs(stage)
+            digests = {
+                item.name: descriptions[item.name]["digest"] for item in pipeline.inputs(stage)
             }
-            facts = {"is": self.identity(stage), "from": inputs}
+            facts = {"is": self.identity(stage), "from": digests}
             digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
-            described[stage.name] = {"digest": digest} | facts
-        return described
+            descriptions[stage.name] = {"digest": digest} | facts
+        return descriptions
 
-    def read(self) -> Record:
-        """Returns the record of the stages that have begun. Raises UserError if it is damaged."""
+    def read_record(self) -> dict[str, dict[str, Any]]:
+        """Returns the record of the stages that have begun, by name.
+
+        Raises UserError if it is damaged.
+        """
         if not self.record.exists():
             return {}
         return files.read_json(
@@ -190,34 +189,40 @@ class Folder:
             "name another --workdir",
         )
 
-    def check(self, stages: Sequence[plan.Stage]) -> Record:
-        """Returns the description of the stages.
+    def check(self, stages: Sequence[pipeline.Stage]) -> dict[str, dict[str, Any]]:
+        """Returns `describe(stages)`.
 
-        Raises UserError if one has another meaning than when it was made, or its place in the
-        folder is taken.
+        Raises UserError if a stage was made with other settings or inputs, or if another file has
+        the path of its result.
         """
-        recorded = self.read()
-        planned = self.describe(stages)
+        record = self.read_record()
+        descriptions = self.describe(stages)
         for stage in stages:
-            entry = recorded.get(stage.name)
-            new = planned[stage.name]
-            if entry is None and self.of(stage).exists() and not getattr(stage, "workdir", ""):
+            path = self.result_path(stage)
+            if not path.exists():
+                continue
+            entry = record.get(stage.name)
+            description = descriptions[stage.name]
+            if entry is None:
+                # The workdir of `plan.existing` has no entry before its stage has run.
+                if not getattr(stage, "workdir", ""):
+                    raise UserError(
+                        f"{path}: exists, but is not of this plan; name another --workdir"
+                    )
+            elif entry["digest"] != description["digest"]:
                 raise UserError(
-                    f"{self.of(stage)}: exists, but is not of this plan; name another --workdir"
+                    f"--workdir={self.path}: {stage.name} was made with "
+                    f"{_difference(entry, description)}; give the stage another name, "
+                    "or name another --workdir"
                 )
-            if entry is not None and self.of(stage).exists() and entry["digest"] != new["digest"]:
-                raise UserError(
-                    f"--workdir={self.path}: {stage.name} was made with {_difference(entry, new)}; give the stage "
-                    "another name, or name another --workdir"
-                )
-        return planned
+        return descriptions
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Excludes other processes of the plan during the block. Raises UserError if there is one.
+        """Excludes other processes of the pipeline during the block.
 
         Waits for the command of a process that was killed: commands inherit a lock, and hold it
-        until they end.
+        until they end. Raises UserError if another process is running.
         """
         files.make_folder(self.path, "--workdir")
         self.logs.mkdir(exist_ok=True)
@@ -233,13 +238,16 @@ class Folder:
                 yield
 
 
-def _difference(old: Facts, new: Facts) -> str:
-    """Returns the first setting or input in which two records of a stage differ."""
-    for facts in ("is", "from"):
-        for key in {**old[facts], **new[facts]}:
-            before = old[facts].get(key)
-            after = new[facts].get(key)
+def _difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """Returns the first setting or input in which two descriptions of a stage differ."""
+    for group in ("is", "from"):
+        for key in {**old[group], **new[group]}:
+            before = old[group].get(key)
+            after = new[group].get(key)
             if before != after:
-                is_short = facts == "is" and max(len(str(before)), len(str(after))) <= SHOWN
-                return f"{key}={before}, not {after}" if is_short else f"another {key}"
+                is_short = max(len(str(before)), len(str(after))) <= SHOWN
+                is_setting = group == "is"
+                return (
+                    f"{key}={before}, not {after}" if is_setting and is_short else f"another {key}"
+                )
     return "other settings"

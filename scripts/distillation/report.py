@@ -1,4 +1,4 @@
-"""The report of a plan: a table of its measurements, and a chart of quality against speed."""
+"""The report of a pipeline: a table of its measurements, and a chart of quality against speed."""
 
 import json
 from collections import Counter
@@ -11,8 +11,8 @@ from absl import logging
 from scripts import markdown
 from scripts.charts import theme
 from scripts.charts.curves import LEAST_RATIO, LOG_TICKS
-from scripts.distillation import plan
-from scripts.distillation.folder import Folder
+from scripts.distillation import pipeline
+from scripts.distillation.folder import PipelineFolder
 from scripts.interop.certificate import FILE_NAME as CERTIFICATE
 from scripts.results.runs import training_seconds
 from transformer.run.record import read_record
@@ -34,9 +34,11 @@ METRICS = {
 class Row(NamedTuple):
     """A finished measurement.
 
-    system: the models and the search. form: the numbers and the vocabulary that they decode with.
-    speed: sentences per second, without compilation; None if it is not known. minutes: of training
-    all its models, without their data.
+    Attributes:
+      system: the models and the search.
+      form: the number format and the vocabulary that they decode with.
+      speed: sentences per second, without compilation; None if it was not measured.
+      minutes: the training time of all models, without the time to make their data.
     """
 
     name: str
@@ -48,57 +50,62 @@ class Row(NamedTuple):
     minutes: float
 
 
-def read_rows(stages: Sequence[plan.Stage], folder: Folder) -> list[Row]:
-    """Returns the measurements that are finished, in the order of the plan."""
-    record = folder.read()
-    rows = []
+def read_rows(stages: Sequence[pipeline.Stage], folder: PipelineFolder) -> list[Row]:
+    """Returns the measurements that are finished, in the order of the pipeline."""
+    record = folder.read_record()
     if not record:
         raise UserError(f"--workdir={folder.path}: no stage has begun; leave out --report")
+    rows = []
     for stage in stages:
-        path = folder.of(stage)
-        is_finished = "seconds" in record.get(stage.name, {}) and path.exists()
-        if not is_finished or not isinstance(stage, plan.Measurement | plan.Export):
+        path = folder.result_path(stage)
+        if "seconds" not in record.get(stage.name, {}) or not path.exists():
             continue
-        if isinstance(stage, plan.Measurement):
-            scores = json.loads(path.read_bytes())
-            search = scores["decoding"]
-            count = scores["sentences"]
-            seconds = scores["seconds"]
+        if isinstance(stage, pipeline.Measurement):
+            result = json.loads(path.read_bytes())
+            scores = result
+            search = result["decoding"]
+            seconds = result["seconds"]
             form = "int8" if search.get("dtype") == "int8" else "floating point"
-            form = form + ", shortlist" * bool(search["shortlist"])
+            if search["shortlist"]:
+                form += ", shortlist"
             split = stage.split
-        else:
-            certificate = json.loads((path / CERTIFICATE).read_bytes())
-            if not certificate.get("bleu"):
-                reasons = "; ".join(certificate["reasons"]) or "the validation split was not found"
+        elif isinstance(stage, pipeline.Export):
+            result = json.loads((path / CERTIFICATE).read_bytes())
+            if not result.get("bleu"):
+                reasons = "; ".join(result["reasons"]) or "the validation split was not found"
                 logging.warning("%s: has no BLEU: %s.", stage.name, reasons)
                 continue
-            scores = certificate["bleu"]["theirs"]
-            search = certificate["search"]
-            count = certificate["sentences"]
-            seconds = certificate["seconds"]["search"]
-            form = f"{stage.format} {certificate['precision']}"
+            scores = result["bleu"]["theirs"]
+            search = result["search"]
+            seconds = result["seconds"]["search"]
+            form = f"{stage.format} {result['precision']}"
             split = "valid"
+        else:
+            continue
+
         system = "+".join(model.name for model in stage.models)
         system += ", greedy" if search["beam_size"] == 1 else f", beam {search['beam_size']}"
-        records = [read_record(Workdir(folder.of(model)).metrics) for model in stage.models]
+        speed = seconds and result["sentences"] / seconds
+        records = [
+            read_record(Workdir(folder.result_path(model)).metrics) for model in stage.models
+        ]
         minutes = sum(map(training_seconds, records)) / 60
-        rows.append(
-            Row(stage.name, system, form, split, scores, seconds and count / seconds, minutes)
-        )
+        rows.append(Row(stage.name, system, form, split, scores, speed, minutes))
     return rows
 
 
-def publish(stages: Sequence[plan.Stage], folder: Folder, readme: str | None) -> None:
+def publish(stages: Sequence[pipeline.Stage], folder: PipelineFolder, readme: str | None) -> None:
     """Prints the table, or writes it into the file `readme`, and draws the chart in the folder."""
     rows = read_rows(stages, folder)
     table = [("measurement", *METRICS.values(), "sentences/s", "minutes of training")]
     for row in rows:
         numbers = (*(row.scores[metric] for metric in METRICS), row.speed, row.minutes)
-        table.append((row.name, *("" if number is None else f"{number:.1f}" for number in numbers)))
+        cells = ["" if number is None else f"{number:.1f}" for number in numbers]
+        table.append((row.name, *cells))
     markdown.publish(markdown.table(table), "distill", readme)
-    if timed := [row for row in rows if row.speed]:
-        theme.write(draw(timed), folder.path / CHART)
+    timed_rows = [row for row in rows if row.speed]
+    if timed_rows:
+        theme.write(draw(timed_rows), folder.path / CHART)
 
 
 def draw(rows: Sequence[Row]) -> alt.LayerChart:
@@ -108,9 +115,10 @@ def draw(rows: Sequence[Row]) -> alt.LayerChart:
     """
     ((split, _),) = Counter(row.split for row in rows).most_common(1)
     points = [row._asdict() | {"bleu": row.scores["bleu"]} for row in rows if row.split == split]
-    systems, forms = (
-        list(dict.fromkeys(point[key] for point in points)) for key in ("system", "form")
-    )
+    systems = list(dict.fromkeys(point["system"] for point in points))
+    forms = list(dict.fromkeys(point["form"] for point in points))
+
+    # Speeds that span orders of magnitude need a logarithmic axis.
     speeds = [point["speed"] for point in points]
     x = {"scale": alt.Scale(zero=False, padding=12)}
     if max(speeds) >= LEAST_RATIO * min(speeds):
@@ -118,6 +126,7 @@ def draw(rows: Sequence[Row]) -> alt.LayerChart:
             "scale": alt.Scale(type="log", nice=False, padding=12),
             "axis": alt.Axis(values=LOG_TICKS),
         }
+
     stroke = alt.Legend(title=None, symbolType="stroke", symbolSize=theme.LINE_SYMBOL)
     chart = alt.Chart(alt.InlineData(values=files.six_digits(points))).encode(
         x=alt.X("speed:Q", title="sentences per second", **x),

@@ -9,8 +9,8 @@ from typing import Any
 
 from absl import logging
 
-from scripts.distillation import plan, texts
-from scripts.distillation.folder import Folder
+from scripts.distillation import pipeline, texts
+from scripts.distillation.folder import PipelineFolder
 from scripts.sweeping import child
 from transformer.config import loading
 from transformer.support import files
@@ -18,91 +18,92 @@ from transformer.support.errors import UserError
 from transformer.workdir import Workdir
 
 
-def run(stages: Sequence[plan.Stage], folder: Folder) -> None:
+def run(stages: Sequence[pipeline.Stage], folder: PipelineFolder) -> None:
     """Makes the results that are missing.
 
-    Raises UserError if the folder has another plan's, or a command fails.
+    Raises UserError if the folder belongs to another pipeline, or a command fails.
     """
-    planned = folder.check(stages)
-    begun = folder.read()
+    descriptions = folder.check(stages)
+    record = folder.read_record()
     for number, stage in enumerate(stages, start=1):
-        if "seconds" in begun.get(stage.name, {}) and folder.of(stage).exists():
+        is_finished = "seconds" in record.get(stage.name, {})
+        if is_finished and folder.result_path(stage).exists():
             continue
-        entry = begun[stage.name] = planned[stage.name]
         logging.info(
             "Stage %d of %d: %s; %s has its output.",
             number,
             len(stages),
             stage.name,
-            folder.log(stage),
+            folder.log_path(stage),
         )
-        files.write_json(folder.record, {"stages": begun})
-        began = time.perf_counter()
+        entry = descriptions[stage.name]
+        record[stage.name] = entry
+        files.write_json(folder.record, {"stages": record})
+        start = time.perf_counter()
         MAKERS[type(stage)](stage, folder)
-        entry["seconds"] = round(time.perf_counter() - began, 1)
-        files.write_json(folder.record, {"stages": begun})
+        entry["seconds"] = round(time.perf_counter() - start, 1)
+        files.write_json(folder.record, {"stages": record})
 
 
-def train(model: plan.Training, folder: Folder) -> None:
+def train(model: pipeline.Training, folder: PipelineFolder) -> None:
     if model.workdir:
         return
-    # outside the workdir, whose configuration training compares with it
-    path = folder.path / "configs" / model.name
-    path.mkdir(parents=True, exist_ok=True)
-    loading.save(folder.config(model), path)
-    flags = {"config": path / loading.FILE_NAME, "workdir": folder.of(model)}
+    # The config is saved outside the workdir, because training compares it with the workdir's own.
+    config_folder = folder.path / "configs" / model.name
+    config_folder.mkdir(parents=True, exist_ok=True)
+    loading.save(folder.config(model), config_folder)
+    workdir = folder.result_path(model)
+    flags = {"config": config_folder / loading.FILE_NAME, "workdir": workdir}
     command(folder, model, "transformer.train", flags)
-    if not Workdir(folder.of(model)).is_complete():
+    if not Workdir(workdir).is_complete():
         raise UserError(
             f"{model.name}: its training was interrupted; run the same command to continue it"
         )
 
 
-def translate(translation: plan.Translation, folder: Folder) -> None:
-    output = folder.of(translation)
+def translate(translation: pipeline.Translation, folder: PipelineFolder) -> None:
+    output = folder.result_path(translation)
     output.mkdir(exist_ok=True)
-    source = texts.write_sources(translation, folder)
     flags = {
-        "source": source,
+        "source": texts.write_sources(translation, folder),
         "output": output / texts.SHARDS,
         "shard": "1/1",
         "n_best": translation.n_best,
     }
-    command(
-        folder, translation, "scripts.translate_corpus", _model_flags(translation, folder) | flags
-    )
+    flags = _model_flags(translation, folder) | flags
+    command(folder, translation, "scripts.translate_corpus", flags)
     texts.choose(translation, folder)
 
 
-def measure(measurement: plan.Measurement, folder: Folder) -> None:
+def measure(measurement: pipeline.Measurement, folder: PipelineFolder) -> None:
     flags = _model_flags(measurement, folder) | {"split": measurement.split}
-    files.write_json(
-        folder.of(measurement),
-        json.loads(command(folder, measurement, "transformer.evaluate", flags)),
-    )
+    output = command(folder, measurement, "transformer.evaluate", flags)
+    files.write_json(folder.result_path(measurement), json.loads(output))
 
 
-def export(stage: plan.Export, folder: Folder) -> None:
-    shutil.rmtree(folder.of(stage), ignore_errors=True)  # of a killed process, or below the bars
-    flags = {"format": stage.format, "quantization": stage.quantization, "output": folder.of(stage)}
+def export(stage: pipeline.Export, folder: PipelineFolder) -> None:
+    output = folder.result_path(stage)
+    # An export may be there if its process was killed, or if its scores failed the certificate.
+    shutil.rmtree(output, ignore_errors=True)
+    flags = {"format": stage.format, "quantization": stage.quantization, "output": output}
     command(folder, stage, "scripts.export", _model_flags(stage, folder) | flags)
 
 
 MAKERS = {
-    plan.Training: train,
-    plan.Translation: translate,
-    plan.Mixture: texts.mix,
-    plan.Measurement: measure,
-    plan.Export: export,
+    pipeline.Training: train,
+    pipeline.Translation: translate,
+    pipeline.Mixture: texts.mix,
+    pipeline.Measurement: measure,
+    pipeline.Export: export,
 }
 
 
-def _model_flags(stage: plan.Decoding, folder: Folder) -> dict[str, Any]:
+def _model_flags(stage: pipeline.DecodingStage, folder: PipelineFolder) -> dict[str, Any]:
     """Returns the flags of the models and the search.
 
     Makes the shortlist of the first model if the search needs it.
     """
-    workdirs = [folder.of(model) for model in stage.models]
+    workdirs = [folder.result_path(model) for model in stage.models]
     if stage.decoding.get("shortlist") and not Workdir(workdirs[0]).shortlist.exists():
         command(folder, stage, "scripts.shortlist", {"workdir": workdirs[0]})
     flags = {
@@ -113,18 +114,20 @@ def _model_flags(stage: plan.Decoding, folder: Folder) -> dict[str, Any]:
     return flags | {f"decoding.{key}": value for key, value in stage.decoding.items()}
 
 
-def command(folder: Folder, stage: plan.Stage, module: str, flags: Mapping[str, Any]) -> str:
-    """Runs a command and returns its standard output. Raises UserError, with its last lines, if it
-    fails.
+def command(
+    folder: PipelineFolder, stage: pipeline.Stage, module: str, flags: Mapping[str, Any]
+) -> str:
+    """Runs a command and returns its standard output. Flags with the value None are left out.
 
-    The command ends with this process, even if that is killed.
+    The command ends with this process, even if this process is killed. Raises UserError, with the
+    last lines of the log, if it fails.
     """
-    log = folder.log(stage)
-    given = [f"--{key}={value}" for key, value in flags.items() if value is not None]
+    log = folder.log_path(stage)
+    arguments = [f"--{key}={value}" for key, value in flags.items() if value is not None]
     with log.open("ab") as errors:
         start = errors.tell()  # the output of earlier attempts ends here
         pipes = {"stdout": subprocess.PIPE, "stderr": errors}
-        process = child.start(module, given, **pipes, pass_fds=folder.inherited)
+        process = child.start(module, arguments, **pipes, pass_fds=folder.inherited)
     with process:
         try:
             output = process.stdout.read()
@@ -133,7 +136,6 @@ def command(folder: Folder, stage: plan.Stage, module: str, flags: Mapping[str, 
             process.terminate()  # without effect on a command that has ended
             process.wait()  # it saves before it ends
     if process.returncode:
-        raise UserError(
-            f"{stage.name}: {module} failed; the end of {log}: {' '.join(child.last_lines(log, start))}"
-        )
+        last_lines = " ".join(child.last_lines(log, start))
+        raise UserError(f"{stage.name}: {module} failed; the end of {log}: {last_lines}")
     return output.decode()

@@ -1,6 +1,4 @@
-"""The sentences that models translate, the choice among their hypotheses, and training pairs made
-of them.
-"""
+"""The texts of a pipeline: sentences to translate, chosen translations, and pairs to train on."""
 
 import concurrent.futures
 import itertools
@@ -14,10 +12,10 @@ from sacrebleu.metrics import CHRF
 from sacrebleu.metrics.base import Metric
 
 import transformer
-from scripts.corpora.plan import open_plan
+from scripts.corpora.shards import read_shards
 from scripts.datasets.folder import SPLITS, write_record
-from scripts.distillation import plan
-from scripts.distillation.folder import Folder
+from scripts.distillation import pipeline
+from scripts.distillation.folder import PipelineFolder
 from transformer.data.sources import source
 from transformer.data.sources.lines import read_text_file
 from transformer.decoding.bleu import bleu_language, make_bleu
@@ -27,29 +25,29 @@ from transformer.support.errors import UserError
 
 SHARDS = "shards"  # the output of scripts.translate_corpus in the folder of a translation
 
-Pairs = Sequence[tuple[str, str]]
-Chosen = Iterator[tuple[str, str]]  # sentences and their translations
+Pair = tuple[str, str]  # two sentences
+Row = tuple[str, list[str]]  # a sentence and its hypotheses, best first
 
 
-def write_sources(translation: plan.Translation, folder: Folder) -> Path:
-    """Returns the file with the sentences to translate, which it writes if they are a config's."""
-    if not plan.is_config(translation.text):
+def write_sources(translation: pipeline.Translation, folder: PipelineFolder) -> Path:
+    """Returns the file with the sentences to translate. Writes it if they come from a config."""
+    if not pipeline.is_config(translation.text):
         return Path(translation.text)
     side, _ = _sides(translation, folder)
-    path = folder.of(translation) / "sources.txt"
-    _write_lines(path, (pair[side] for pair in _pairs(translation.text, folder)))
+    path = folder.result_path(translation) / "sources.txt"
+    _write_lines(path, (pair[side] for pair in _read_pairs(translation.text, folder)))
     return path
 
 
-def _sides(translation: plan.Translation, folder: Folder) -> tuple[int, int]:
+def _sides(translation: pipeline.Translation, folder: PipelineFolder) -> tuple[int, int]:
     """Returns the sides of the config's pairs that the models read and write."""
-    data = folder.load_config(translation.text).data
+    data_config = folder.load_config(translation.text).data
     language, _ = folder.languages(translation.models[0])
-    return (0, 1) if language == data.source_language else (1, 0)
+    return (0, 1) if language == data_config.source_language else (1, 0)
 
 
-def _pairs(config: str, folder: Folder, split: str = "train") -> Iterator[tuple[str, str]]:
-    """Yields the pairs of a config, each text in one line.
+def _read_pairs(config: str, folder: PipelineFolder, split: str = "train") -> Iterator[Pair]:
+    """Yields the pairs of a config, with line breaks replaced.
 
     Raises UserError if they cannot be read.
     """
@@ -57,95 +55,95 @@ def _pairs(config: str, folder: Folder, split: str = "train") -> Iterator[tuple[
     return (tuple(text.translate(LINE_BREAKS) for text in pair) for pair in pairs)
 
 
-def choose(translation: plan.Translation, folder: Folder) -> None:
-    """Writes the sentences that have a translation, and the chosen one of each."""
-    rows = open_plan(folder.of(translation) / SHARDS, {}).translations()
-    if isinstance(translation.choose, plan.Training):
-        chosen = _by_loss(
-            rows, folder.of(translation.choose), translation.checkpoint, translation.average
-        )
+def choose(translation: pipeline.Translation, folder: PipelineFolder) -> None:
+    """Writes the sentences that have a translation, and the chosen translation of each."""
+    output = folder.result_path(translation)
+    model = translation.models[0]
+    rows = read_shards(output / SHARDS).translations()
+    if isinstance(translation.choose, pipeline.Training):
+        workdir = folder.result_path(translation.choose)
+        choices = _choose_by_loss(rows, workdir, translation.checkpoint, translation.average)
     elif translation.choose == "score":
-        chosen = ((text, hypotheses[0]) for text, hypotheses in rows)
+        choices = ((text, hypotheses[0]) for text, hypotheses in rows)
     else:
         _, side = _sides(translation, folder)
-        references = (pair[side] for pair in _pairs(translation.text, folder))
+        references = (pair[side] for pair in _read_pairs(translation.text, folder))
         metric = CHRF()
         if translation.choose == "bleu":
-            metric = make_bleu(bleu_language(folder.config(translation.models[0]).data).tokenizer)
+            metric = make_bleu(bleu_language(folder.config(model).data).tokenizer)
             metric.effective_order = True  # else the score of a short sentence is 0
-        chosen = _by_reference(rows, references, metric)
-    pairs = [(text, best) for text, best in chosen if best]
-    _write(folder.of(translation), "chosen", folder.languages(translation.models[0]), pairs)
+        choices = _choose_by_reference(rows, references, metric)
+    pairs = [(text, best) for text, best in choices if best]
+    _write_pairs(output, "chosen", folder.languages(model), pairs)
     logging.info("%s: %d sentences have a translation.", translation.name, len(pairs))
 
 
-def _by_reference(
-    rows: Iterator[tuple[str, list[str]]], references: Iterator[str], metric: Metric
-) -> Chosen:
-    """Yields the hypothesis of the highest sentence score; the first of equal ones."""
+def _choose_by_reference(
+    rows: Iterator[Row], references: Iterator[str], metric: Metric
+) -> Iterator[Pair]:
+    """Yields each sentence and its hypothesis with the best sentence score, the first of ties."""
     for (text, hypotheses), reference in zip(rows, references, strict=True):
-        yield (
-            text,
-            max(
-                hypotheses,
-                key=lambda hypothesis: metric.sentence_score(hypothesis, [reference]).score,
-            ),
-        )
+        scores = [metric.sentence_score(each, [reference]).score for each in hypotheses]
+        yield text, hypotheses[scores.index(max(scores))]
 
 
-def _by_loss(
-    rows: Iterator[tuple[str, list[str]]], workdir: Path, checkpoint: str, average: int
-) -> Chosen:
-    """Yields the hypothesis from which a model of the other direction finds the sentence with the
-    lowest loss.
+def _choose_by_loss(
+    rows: Iterator[Row], workdir: Path, checkpoint: str, average: int
+) -> Iterator[Pair]:
+    """Yields each sentence and the hypothesis that gives it the lowest loss.
+
+    The loss is the loss of a model that translates in the other direction.
     """
-    known = list(rows)
-    pairs = [(hypothesis, text) for text, hypotheses in known for hypothesis in hypotheses]
-    # Another process computes them, so that this one does not hold the device that later stages
-    # need.
-    with concurrent.futures.ProcessPoolExecutor(
-        1, multiprocessing.get_context("spawn")
-    ) as executor:
+    rows = list(rows)
+    pairs = [(hypothesis, text) for text, hypotheses in rows for hypothesis in hypotheses]
+    # In another process, so that this one does not hold the device that later stages need.
+    spawn = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, spawn) as executor:
         losses = iter(executor.submit(_losses, workdir, checkpoint, average, pairs).result())
-    for text, hypotheses in known:
-        own = list(itertools.islice(losses, len(hypotheses)))
-        yield text, hypotheses[own.index(min(own))]
+    for text, hypotheses in rows:
+        sentence_losses = list(itertools.islice(losses, len(hypotheses)))
+        yield text, hypotheses[sentence_losses.index(min(sentence_losses))]
 
 
-def _losses(workdir: Path, checkpoint: str, average: int, pairs: Pairs) -> list[float]:
-    """Returns the loss of the target of each pair by a model; infinite if it is too long."""
+def _losses(workdir: Path, checkpoint: str, average: int, pairs: Sequence[Pair]) -> list[float]:
+    """Returns a model's loss of the target of each pair; infinite if the pair is too long."""
     model = transformer.load(workdir, checkpoint, average)
-    can_score = [model.can_score(pair) for pair in pairs]
-    known = iter(model.score([pair for pair, can in zip(pairs, can_score, strict=True) if can]))
-    return [-next(known).log_probability if can else float("inf") for can in can_score]
+    losses = [float("inf")] * len(pairs)
+    short = [i for i, pair in enumerate(pairs) if model.can_score(pair)]
+    scores = model.score([pairs[i] for i in short])
+    for i, score in zip(short, scores, strict=True):
+        losses[i] = -score.log_probability
+    return losses
 
 
-def mix(mixture: plan.Mixture, folder: Folder) -> None:
+def mix(mixture: pipeline.Mixture, folder: PipelineFolder) -> None:
     """Writes a folder of training pairs, with the other splits of the config."""
-    # of a process that was killed before it recorded the end
-    shutil.rmtree(folder.of(mixture), ignore_errors=True)
-    data = folder.load_config(mixture.config).data
-    languages = data.source_language, data.target_language
-    pairs = list(_pairs(mixture.config, folder))
-    pairs = list(dict.fromkeys(pairs)) if data.deduplicate else pairs
-    translated = []
-    for translation in mixture.translations:  # in the direction of the mixture
-        sides = (
-            read_text_file(folder.of(translation) / f"chosen.{language}") for language in languages
-        )
-        translated += zip(*sides, strict=True)
+    output = folder.result_path(mixture)
+    # The folder may be there if its process was killed before it recorded the end of the stage.
+    shutil.rmtree(output, ignore_errors=True)
+    data_config = folder.load_config(mixture.config).data
+    languages = (data_config.source_language, data_config.target_language)
+    pairs = list(_read_pairs(mixture.config, folder))
+    if data_config.deduplicate:
+        pairs = list(dict.fromkeys(pairs))
+
+    # Translations in both directions become pairs in the direction of the mixture.
     tag = f"{mixture.tag} " if mixture.tag else ""
-    known = set(pairs if mixture.copies else ())
-    added = [
-        pair
-        for pair in dict.fromkeys((tag + text, other) for text, other in translated)
-        if pair not in known
-    ]
-    with files.new_folder(folder.of(mixture)) as unfinished:
-        _write(unfinished, SPLITS[0], languages, [*pairs * mixture.copies, *added])
-        _write(unfinished, SPLITS[1], languages, list(_pairs(mixture.config, folder, "valid")))
+    translated = []
+    for translation in mixture.translations:
+        path = folder.result_path(translation)
+        sources, targets = (read_text_file(path / f"chosen.{code}") for code in languages)
+        translated += [(tag + text, target) for text, target in zip(sources, targets, strict=True)]
+    real = set(pairs if mixture.copies else ())
+    added = [pair for pair in dict.fromkeys(translated) if pair not in real]
+
+    with files.new_folder(output) as unfinished:
+        _write_pairs(unfinished, SPLITS[0], languages, [*pairs * mixture.copies, *added])
+        valid_pairs = list(_read_pairs(mixture.config, folder, "valid"))
+        _write_pairs(unfinished, SPLITS[1], languages, valid_pairs)
         try:
-            _write(unfinished, SPLITS[2], languages, list(_pairs(mixture.config, folder, "test")))
+            test_pairs = list(_read_pairs(mixture.config, folder, "test"))
+            _write_pairs(unfinished, SPLITS[2], languages, test_pairs)
         except UserError as error:
             logging.warning("%s: has no test split (%s).", mixture.name, error)
         facts = {
@@ -165,9 +163,7 @@ def mix(mixture: plan.Mixture, folder: Folder) -> None:
     )
 
 
-def _write(
-    folder: Path, stem: str, languages: tuple[str, str], pairs: Sequence[tuple[str, str]]
-) -> None:
+def _write_pairs(folder: Path, stem: str, languages: Pair, pairs: Sequence[Pair]) -> None:
     for side, language in enumerate(languages):
         _write_lines(folder / f"{stem}.{language}", (pair[side] for pair in pairs))
 

@@ -1,9 +1,8 @@
-"""The paper's conclusions from Table 3 (sections 5.4 and 6.2), as contrasts of rows, and their
-tests.
+"""The paper's conclusions from Table 3 (sections 5.4 and 6.2), as contrasts of rows with tests.
 
-A contrast is a weighted sum of the means of rows, such as the difference of two, or a slope over
-several. The test is that of one-way analysis of variance: a score is the mean of its row plus
-noise, whose variance is the same for all rows. The rows with several seeds estimate that variance
+A contrast is a weighted sum of the means of rows, such as a difference of two rows, or a slope over
+several rows. The test is a one-way analysis of variance: a score is the mean of its row plus noise,
+and the noise has the same variance in all rows. All rows with several seeds estimate this variance
 together, with sum(n - 1) degrees of freedom. A contrast with weights w then has the variance s^2
 sum(w^2 / n), and Student's t distribution gives its p-value. So a row with one seed can be compared
 too, with a wider interval.
@@ -21,7 +20,7 @@ from scipy.special import stdtr
 
 from configs.table3 import ROWS
 
-Scores = Mapping[str, Sequence[float]]  # of each row, one a seed
+Scores = Mapping[str, Sequence[float]]  # by row, one for each seed
 Weights = Mapping[str, float]
 LEVEL = 0.05  # p-values below it decide
 MARGINS = {"bleu": 0.5, "perplexity": math.log(1.02)}  # smaller differences are "as good"
@@ -31,16 +30,14 @@ EQUAL = 0
 
 
 class Contrast(NamedTuple):
-    """A contrast's value, its standard error, and the degrees of freedom of that."""
+    """A contrast's value, its standard error, and the degrees of freedom of the error."""
 
     value: float
     error: float
     freedom: int
 
     def p_above(self, bound: float) -> float:
-        """Returns the one-sided p-value of the contrast being above `bound`; 1 if all rows have one
-        seed.
-        """
+        """Returns the one-sided p-value of contrast > bound; 1 if all rows have one seed."""
         if not self.freedom:
             return 1.0
         distance = self.value - bound
@@ -52,8 +49,9 @@ class Contrast(NamedTuple):
         return Contrast(-self.value, self.error, self.freedom).p_above(-bound)
 
     def p_within(self, margin: float) -> float:
-        """Returns the p-value of equivalence by two one-sided tests (Schuirmann 1987): -margin <
-        contrast < margin.
+        """Returns the p-value of -margin < contrast < margin.
+
+        It is the p-value of two one-sided tests (Schuirmann 1987).
         """
         return max(self.p_above(-margin), self.p_below(margin))
 
@@ -61,11 +59,11 @@ class Contrast(NamedTuple):
 def estimate(weights: Weights, scores: Scores) -> Contrast:
     """Returns a contrast of rows, with the spread of the seeds of all rows in `scores`."""
     freedom = sum(len(row) - 1 for row in scores.values())
-    squares = sum(float(np.var(row)) * len(row) for row in scores.values())
+    squares = sum(float(np.var(row)) * len(row) for row in scores.values())  # of deviations
     variance = squares / freedom if freedom else math.nan
     value = sum(weight * float(np.mean(scores[row])) for row, weight in weights.items())
-    per_score = sum(weight**2 / len(scores[row]) for row, weight in weights.items())
-    return Contrast(value, math.sqrt(variance * per_score), freedom)
+    factor = sum(weight**2 / len(scores[row]) for row, weight in weights.items())
+    return Contrast(value, math.sqrt(variance * factor), freedom)
 
 
 def per_doubling(sizes: Mapping[str, float]) -> Weights:
@@ -76,13 +74,15 @@ def per_doubling(sizes: Mapping[str, float]) -> Weights:
 
 
 def versus(row: str, baseline: str) -> Mapping[str, float]:
-    """Returns sizes of two rows by which the slope is the difference of their means."""
+    """Returns sizes of two rows such that the slope is the difference of their means."""
     return {baseline: 1, row: 2}
 
 
 class Claim(NamedTuple):
-    """A statement about a slope over the sizes of rows: its sign for BLEU and for the logarithm of
-    the perplexity.
+    """A statement about a slope over the sizes of rows.
+
+    `bleu` and `perplexity` are the signs of the slopes of BLEU and of the logarithm of the
+    perplexity: HIGHER, LOWER or EQUAL.
     """
 
     statement: str
@@ -92,8 +92,12 @@ class Claim(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """A contrast of the runs, the paper's value, the p-value of the claim, and whether it holds:
-    yes, no or unclear.
+    """The test of a claim.
+
+    Attributes:
+      contrast: of the runs.
+      paper: the contrast of the paper's scores.
+      holds: "yes", "no" or "unclear".
     """
 
     contrast: Contrast
@@ -125,26 +129,34 @@ CLAIMS = (
 
 
 def judge(claim: Claim, measure: str, scores: Scores) -> Verdict | None:
-    """Tests a claim on "bleu" of the rows, or on the logarithm of "perplexity"; None with less than
-    two of its rows.
+    """Tests a claim on the "bleu" of rows, or on the logarithm of their "perplexity".
+
+    Returns None if fewer than two of its rows have scores.
     """
     sizes = {row: size for row, size in claim.sizes.items() if row in scores}
     if len(sizes) < 2:
         return None
-    weights = per_doubling(sizes)
     scale = math.log if measure == "perplexity" else float
-    contrast = estimate(
-        weights, {row: [scale(value) for value in values] for row, values in scores.items()}
-    )
+    scaled = {row: [scale(value) for value in values] for row, values in scores.items()}
+    weights = per_doubling(sizes)
+    contrast = estimate(weights, scaled)
     paper = sum(weight * scale(getattr(ROWS[row], measure)) for row, weight in weights.items())
+
     sign = getattr(claim, measure)
     margin = MARGINS[measure]
     if sign == EQUAL:
         p_value = contrast.p_within(margin)
-        p_contrary = min(contrast.p_above(margin), contrast.p_below(-margin))
+        p_opposite = min(contrast.p_above(margin), contrast.p_below(-margin))
+    elif sign == HIGHER:
+        p_value = contrast.p_above(0.0)
+        p_opposite = contrast.p_below(0.0)
     else:
-        above = contrast.p_above(0.0)
-        below = contrast.p_below(0.0)
-        p_value, p_contrary = (above, below) if sign == HIGHER else (below, above)
-    holds = "yes" if p_value < LEVEL else "no" if p_contrary < LEVEL else "unclear"
+        p_value = contrast.p_below(0.0)
+        p_opposite = contrast.p_above(0.0)
+
+    holds = "unclear"
+    if p_value < LEVEL:
+        holds = "yes"
+    elif p_opposite < LEVEL:
+        holds = "no"
     return Verdict(contrast, paper, p_value, holds)

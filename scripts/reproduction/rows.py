@@ -42,7 +42,9 @@ def read_rows(scale: str, names: str | None, overrides: loading.Overrides) -> di
     Raises UserError for other rows.
     """
     config, rows = SCALES[scale]
-    rows = list(dict.fromkeys(["base", *(names.split(",") if names is not None else rows)]))
+    if names is not None:
+        rows = names.split(",")
+    rows = dict.fromkeys(["base", *rows])  # each once
     for row in rows:
         if row not in ROWS:
             raise UserError(
@@ -52,9 +54,7 @@ def read_rows(scale: str, names: str | None, overrides: loading.Overrides) -> di
 
 
 def make_trials(configs: Mapping[str, Config], seeds: int) -> list[Values]:
-    """Returns the changes from the base row for every row and seed: all rows with seed 0, then seed
-    1, and so on.
-    """
+    """Returns the changes from the base row for every row and seed: first all rows with seed 0."""
     return [changes(configs, row) | {SEED: seed} for seed in range(seeds) for row in configs]
 
 
@@ -65,50 +65,48 @@ def changes(configs: Mapping[str, Config], row: str) -> Values:
 
 
 def recorded_rows(configs: Mapping[str, Config], task: Values) -> dict[str, Config]:
-    """Returns the configurations of rows as a sweep has recorded the base row, whatever the config
-    file says today.
+    """Returns the configurations of rows with the base row that a sweep has recorded.
+
+    The config file may have changed since.
     """
-    return {
-        row: loading.with_values(configs["base"], task | changes(configs, row)) for row in configs
-    }
+    base = configs["base"]
+    return {row: loading.with_values(base, task | changes(configs, row)) for row in configs}
 
 
 def read_results(
     folder: Folder, configs: Mapping[str, Config], trials: Sequence[Values]
 ) -> list[RowResult]:
-    """Returns the results of the complete runs of a sweep with these trials, of the rows in
-    `configs`.
-    """
-    by_changes = {frozenset(changes(configs, row).items()): row for row in configs}
+    """Returns the results of the complete runs of a sweep, for the rows in `configs`."""
+    rows = {frozenset(changes(configs, row).items()): row for row in configs}
     results = []
     for number, trial in enumerate(trials):
         workdir = Workdir(folder.workdir(number))
-        row = by_changes.get(frozenset((key, value) for key, value in trial.items() if key != SEED))
-        if row and workdir.is_complete():
-            lines = read_record(workdir.metrics)
-            best = best_validation(lines, configs[row].checkpoint.best_metric)
-            results.append(
-                RowResult(row, best["perplexity"], best["bleu"], training_seconds(lines))
-            )
-        elif row is None:
+        row = rows.get(frozenset((key, value) for key, value in trial.items() if key != SEED))
+        if row is None:
             logging.warning(
                 "%s: is of none of these rows; add the --config flags that it was made with.",
                 workdir.path,
             )
+        elif workdir.is_complete():
+            lines = read_record(workdir.metrics)
+            best = best_validation(lines, configs[row].checkpoint.best_metric)
+            seconds = training_seconds(lines)
+            results.append(RowResult(row, best["perplexity"], best["bleu"], seconds))
     return results
 
 
 def scores(results: Sequence[RowResult], measure: str) -> dict[str, list[float]]:
-    """Returns the values of `measure`, an attribute of the results, for each row that has one."""
-    values = {
-        row: [getattr(result, measure) for result in results if result.row == row] for row in ROWS
-    }
-    return {row: measured for row, measured in values.items() if measured}
+    """Returns the values of `measure`, an attribute of the results, for each row with results."""
+    values = {}
+    for row in ROWS:
+        row_values = [getattr(result, measure) for result in results if result.row == row]
+        if row_values:
+            values[row] = row_values
+    return values
 
 
 def count_parameters(config: Config) -> int:
-    """Returns the number of parameters with a vocabulary of exactly `tokenizer.vocab_size` tokens."""
+    """Returns the number of parameters for a vocabulary of `tokenizer.vocab_size` tokens."""
     vocabulary = config.tokenizer.vocab_size
-    return sum(
-        leaf.size for leaf in jax.tree.leaves(abstract_init(config, vocabulary, vocabulary)[1])
-    )
+    _, shapes = abstract_init(config, vocabulary, vocabulary)
+    return sum(leaf.size for leaf in jax.tree.leaves(shapes))

@@ -24,45 +24,41 @@ SETTINGS = {  # the columns of the paper's Table 3, and positions, which its row
     "steps": "training.steps",
 }
 CLAIM_HEADER = ("claim", "measure", "paper", "here", "p", "holds")
-MEASURED = ("PPL", "BLEU", "params x10^6", "seeds", "paper: PPL", "BLEU", "params")
+SCORES = ("PPL", "BLEU", "params x10^6", "seeds", "paper: PPL", "BLEU", "params")
 
 
 def make_text(configs: Mapping[str, Config], results: Sequence[RowResult], planned: int) -> str:
-    """Returns the table of rows, how it was measured, and the table of claims; `planned` is the
-    number of all runs.
+    """Returns the table of rows, the conditions of the measurement, and the table of claims.
+
+    `planned` is the number of complete and incomplete runs.
     """
     perplexities = scores(results, "perplexity")
     bleus = scores(results, "bleu")
-    rows = [
-        _row(name, configs, perplexities.get(name, []), bleus.get(name, [])) for name in configs
-    ]
-    text = markdown.table(
-        [("row", *SETTINGS, *MEASURED), *rows], [_conditions(configs["base"], results, planned)]
-    )
+    rows = [("row", *SETTINGS, *SCORES)]
+    for name in configs:
+        rows.append(_row(name, configs, perplexities.get(name, []), bleus.get(name, [])))
+    text = markdown.table(rows, [_conditions(configs["base"], results, planned)])
     if results:
-        text += "\n" + markdown.table(
-            [CLAIM_HEADER, *_claims(perplexities, bleus)], [_explanation(bleus)]
-        )
+        claims = [CLAIM_HEADER, *_claims(perplexities, bleus)]
+        text += "\n" + markdown.table(claims, [_explanation(bleus)])
     return text
 
 
 def _row(
     name: str, configs: Mapping[str, Config], perplexities: Sequence[float], bleus: Sequence[float]
 ) -> tuple[str, ...]:
-    """Returns the cells of a row: all settings of the base row, and those that another row changes,
-    as in the paper.
-    """
-    own, base = (_settings(configs[row]) for row in (name, "base"))
-    settings = [
-        str(value) if name == "base" or value != base[column] else ""
-        for column, value in own.items()
-    ]
-    measured = [mean_and_spread(values) if values else "" for values in (perplexities, bleus)]
+    """Returns the cells of a row. As in the paper, only base has settings that are not changed."""
+    base = _settings(configs["base"])
+    settings = []
+    for column, value in _settings(configs[name]).items():
+        is_shown = name == "base" or value != base[column]
+        settings.append(str(value) if is_shown else "")
     paper = ROWS[name]
     return (
         name,
         *settings,
-        *measured,
+        mean_and_spread(perplexities) if perplexities else "",
+        mean_and_spread(bleus) if bleus else "",
         f"{count_parameters(configs[name]) / 1e6:.2f}",
         str(len(bleus) or ""),
         f"{paper.perplexity:.2f}",
@@ -72,20 +68,25 @@ def _row(
 
 
 def _settings(config: Config) -> dict[str, object]:
-    values = {column: flatten(config)[key] for column, key in SETTINGS.items()}
+    flat = flatten(config)
+    values = {column: flat[key] for column, key in SETTINGS.items()}
     values["d_k"], values["d_v"] = head_widths(config.model)
     return values
 
 
 def _conditions(base: Config, results: Sequence[RowResult], planned: int) -> str:
-    text = f"The first {base.training.eval_sentences}" if base.training.eval_sentences else "All"
+    training_config = base.training
+    count = training_config.eval_sentences
+    sentences = f"The first {count}" if count else "All"
+    # Validation decodes with its own beam size, and without a shortlist.
     search = describe_search(
-        {**base.decoding.to_dict(), "beam_size": base.training.eval_beam_size, "shortlist": 0}
+        {**base.decoding.to_dict(), "beam_size": training_config.eval_beam_size, "shortlist": 0}
     )
     minutes = sum(result.seconds for result in results) / 60
     languages = f"{base.data.source_language}-{base.data.target_language}"
     return (
-        f"{len(results)} of {planned} runs, {minutes:.0f} minutes of training. {base.data.name}, {languages}. {text} "
+        f"{len(results)} of {planned} runs, {minutes:.0f} minutes of training. "
+        f"{base.data.name}, {languages}. {sentences} "
         f"sentences of the validation split at its best step, {search}, no averaging; "
         "BLEU is sacreBLEU's, the paper's is tokenized. ± is the standard deviation over seeds."
     )
@@ -106,20 +107,23 @@ def _claims(
 
 
 def _verdict(verdict: Verdict, show: Callable[[float], str]) -> tuple[str, ...]:
-    here = show(verdict.contrast.value)
-    if verdict.contrast.freedom:
-        here += f" ± {show(verdict.contrast.error).lstrip('+')}"
-    p_value = f"{verdict.p_value:.3f}" if verdict.contrast.freedom else ""
-    return show(verdict.paper), here, p_value, verdict.holds
+    contrast = verdict.contrast
+    value = show(contrast.value)
+    p_value = ""
+    if contrast.freedom:
+        value += f" ± {show(contrast.error).lstrip('+')}"
+        p_value = f"{verdict.p_value:.3f}"
+    return show(verdict.paper), value, p_value, verdict.holds
 
 
 def _explanation(bleus: Mapping[str, Sequence[float]]) -> str:
     freedom = sum(len(values) - 1 for values in bleus.values())
     margin = math.expm1(MARGINS["perplexity"])
     return (
-        f"A claim holds (yes) if its p-value is below {LEVEL}, is refuted (no) if that of the opposite claim "
-        "is, and is unclear otherwise. p-values are one-sided, from Student's t with the variance over seeds pooled "
-        f'over all rows ({freedom} degrees of freedom), without correction for multiple tests. "As good" means within '
+        f"A claim holds (yes) if its p-value is below {LEVEL}, is refuted (no) if that of the "
+        "opposite claim is, and is unclear otherwise. p-values are one-sided, from Student's t "
+        f"with the variance over seeds pooled over all rows ({freedom} degrees of freedom), "
+        'without correction for multiple tests. "As good" means within '
         f"{MARGINS['bleu']} BLEU and {margin:.0%} of the perplexity, by two one-sided tests. "
         "± is the standard error."
     )

@@ -6,7 +6,7 @@ import pytest
 
 import transformer
 from scripts import inspect_data
-from scripts.inspect_data import copied, length_ratio, measure
+from scripts.inspect_data import copied_fraction, length_ratio, score_pairs
 from tests.checkpoints.workdirs import REFERENCES, SOURCES, make_workdir, run
 from tests.data.files import text_config
 from transformer.config import loading
@@ -139,12 +139,12 @@ def test_length_ratio(source, target, ratio):
     [("a b c", "a b c", 1.0), ("a b", "a a a a", 0.25), ("a", "b", 0.0), ("a", "", 0.0)],
 )
 def test_copied(source, target, share):
-    assert copied(source, target) == share
+    assert copied_fraction(source, target) == share
 
 
 def test_scores_are_those_of_the_models_per_token(models):
     (model, reverse), reported = models, []
-    measured = list(measure(PAIRS, model, reverse, reported.append))
+    measured = list(score_pairs(PAIRS, model, reverse, reported.append))
     assert [(pair.number, pair.source, pair.target) for pair in measured] == [
         (number, *pair) for number, pair in enumerate(PAIRS, start=1)
     ]
@@ -159,10 +159,11 @@ def test_scores_are_those_of_the_models_per_token(models):
             assert scores.pmi == pytest.approx(gain / len(one.tokens), rel=1e-4, abs=1e-6)
         assert pair.pmi == pytest.approx(sum(scores.pmi for scores in pair.scores) / 2)
     assert math.isnan(measured[2].pmi)
-    assert [len(pair.scores) for pair in measure(PAIRS, model, None, reported.append)] == [1] * 4
+    one_direction = score_pairs(PAIRS, model, None, reported.append)
+    assert [len(pair.scores) for pair in one_direction] == [1] * 4
     assert reported == [4, 4]
 
 
 def test_an_empty_source_has_no_mutual_information(models):
-    (measured,) = measure([("", "1 2")], models[0], None, lambda count: None)
+    (measured,) = score_pairs([("", "1 2")], models[0], None, lambda count: None)
     assert measured.pmi == 0.0

@@ -10,7 +10,7 @@ from pyarrow import parquet
 
 from scripts import mix_pairs
 from scripts.corpora import translator
-from scripts.corpora.plan import open_plan
+from scripts.corpora.shards import open_shards
 from tests.checkpoints.workdirs import run
 from tests.data.files import write
 from transformer.support import files
@@ -40,13 +40,13 @@ def flags(tmp_path) -> list[str]:
         "shards": 3,
     }
     request |= {"model": {"languages": ["de", "en"]}}
-    plan = open_plan(tmp_path / "translated", request)
-    for shard in plan.shards:
+    corpus = open_shards(tmp_path / "translated", request)
+    for shard in corpus.shards:
         lines = enumerate(MONO[shard.start : shard.start + shard.count], start=shard.start + 1)
         rows = [
             ("mono.de", line, 1, text, found, 0.0, None, cut) for line, (text, found, cut) in lines
         ]
-        files.write_bytes(plan.path(shard), translator.as_parquet(rows, request))
+        files.write_bytes(corpus.path(shard), translator.as_parquet(rows, request))
     return [
         "--pair=en-de",
         f"--real={tmp_path / 'real'}",

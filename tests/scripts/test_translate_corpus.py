@@ -16,7 +16,7 @@ from pyarrow import parquet
 
 from scripts import translate_corpus
 from scripts.corpora import translator
-from scripts.corpora.plan import open_plan
+from scripts.corpora.shards import read_shards
 from tests.checkpoints.workdirs import SOURCES, make_workdir, run
 from tests.conftest import REPOSITORY
 
@@ -181,7 +181,7 @@ def test_a_line_that_was_cut_is_marked(workdir, tmp_path):
     assert run(translate_corpus, *flags) == 0
     rows = parquet.read_table(output / "shard-000001-of-000001.parquet").to_pylist()
     assert {row["line"] for row in rows if row["cut"]} == {3}
-    translations = open_plan(output, {}).translations()
+    translations = read_shards(output).translations()
     assert [bool(best) for _, (best, *_) in translations] == [True, True, False, False, False]
 
 

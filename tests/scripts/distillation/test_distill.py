@@ -13,8 +13,8 @@ from sacrebleu.metrics import CHRF
 
 import transformer
 from scripts import distill
-from scripts.distillation import plan, stages, texts
-from scripts.distillation.folder import Folder
+from scripts.distillation import pipeline, stages, texts
+from scripts.distillation.folder import PipelineFolder
 from tests.checkpoints.workdirs import REFERENCES, SOURCES, make_workdir, run
 from tests.conftest import REPOSITORY
 from tests.scripts.tiny_sweep import error
@@ -23,14 +23,19 @@ from transformer.support import locks
 
 PLAN = """
 def get_plan(plan):
-    forward, backward = plan.existing("forward", "{folder}/forward"), plan.existing("backward", "{folder}/backward")
+    forward = plan.existing("forward", "{folder}/forward")
+    backward = plan.existing("backward", "{folder}/backward")
     config = "{folder}/forward/config.json"
-    chosen = plan.translate("chosen", forward, config, n_best=3, choose="chrf", decoding={{"beam_size": 3}})
-    other = plan.translate("other", [backward], config, n_best=3, choose=forward, decoding={{"beam_size": 3}})
+    search = {{"n_best": 3, "decoding": {{"beam_size": 3}}}}
+    chosen = plan.translate("chosen", forward, config, choose="chrf", **search)
+    other = plan.translate("other", [backward], config, choose=forward, **search)
     pairs = plan.mix("pairs", config, chosen, other, copies=2, tag="{tag}")
     {measured}
 """
-MEASURED = 'return [plan.measure(forward, decoding={"beam_size": 1}), plan.measure([forward] * 2, name="both")]'
+MEASURED = (
+    'return [plan.measure(forward, decoding={"beam_size": 1}), '
+    'plan.measure([forward] * 2, name="both")]'
+)
 
 
 @pytest.fixture(scope="module")
@@ -58,10 +63,10 @@ def test_pairs_are_chosen_and_mixed(folder, tmp_path):
     flags = plan_file(folder, tmp_path / "plan.py", "9", measured)
     planned = [
         stage
-        for stage in plan.load(flags[0].partition("=")[2])
+        for stage in pipeline.load(flags[0].partition("=")[2])
         if stage.name not in ("s", "s-valid")
     ]
-    output = Folder(tmp_path / "distilled")
+    output = PipelineFolder(tmp_path / "distilled")
     with output.locked():
         stages.run(planned, output)
     found = transformer.load(folder / "forward", beam_size=3).translate(SOURCES, n_best=3)
@@ -104,7 +109,7 @@ def test_a_mixture_has_no_repeated_pairs_if_its_config_has_none_and_needs_no_tes
     for language in ("en", "de"):
         (tmp_path / f"train.{language}").write_text("a b\na b\nc\n")
         (tmp_path / f"valid.{language}").write_text("d\n")
-    texts.mix(plan.mix("pairs", str(config), copies=2), Folder(tmp_path))
+    texts.mix(pipeline.mix("pairs", str(config), copies=2), PipelineFolder(tmp_path))
     assert lines(tmp_path / "pairs" / "train.en") == ["a b", "c"] * 2
     assert (
         lines(tmp_path / "pairs" / "validation.de") == ["d"]
@@ -139,7 +144,10 @@ def test_a_plan_is_measured_and_nothing_is_done_twice(folder, tmp_path, capsys):
 def test_a_measurement_makes_the_shortlist_that_is_missing(folder, tmp_path, capsys):
     workdir = folder / "with-shortlist"
     make_workdir(workdir, seed=2)
-    measured = f'm = plan.existing("m", "{workdir}"); return [plan.measure(m, decoding={{"shortlist": 2}})]'
+    measured = (
+        f'm = plan.existing("m", "{workdir}"); '
+        'return [plan.measure(m, decoding={"shortlist": 2})]'
+    )
     flags = plan_file(folder, tmp_path / "plan.py", measured=measured)
     assert run(distill, *flags) == 0
     made = (workdir / "shortlist.npz").stat().st_mtime_ns
@@ -186,11 +194,11 @@ def test_a_command_that_fails_is_named_with_its_message(folder, tmp_path, capsys
 
 def test_a_plan_waits_for_the_command_of_a_process_that_was_killed(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(locks, "FIRST_WARNING", 0.2)
-    began, folder = time.monotonic(), Folder(tmp_path)
+    began, folder = time.monotonic(), PipelineFolder(tmp_path)
     with folder.locked():
         # Its parent gives up the lock, as a process does that is killed.
         command = subprocess.Popen(["sleep", "1"], pass_fds=folder.inherited)
-    with command, Folder(tmp_path).locked():
+    with command, PipelineFolder(tmp_path).locked():
         assert time.monotonic() - began >= 1 and command.wait(timeout=1) == 0
     assert "Waiting for the command of a scripts.distill that was killed" in caplog.text
 
@@ -210,7 +218,8 @@ def test_a_killed_plan_continues(tmp_path):
 def get_plan(plan):
     teacher = plan.train("teacher", "{config}", {{"training.steps": 8}})
     outputs = plan.translate("outputs", teacher, "{config}", decoding={{"beam_size": 1}})
-    student = plan.train("student", "{config}", {{"training.steps": 6}}, data=plan.mix("pairs", "{config}", outputs))
+    pairs = plan.mix("pairs", "{config}", outputs)
+    student = plan.train("student", "{config}", {{"training.steps": 6}}, data=pairs)
     return [plan.measure(model, decoding={{"beam_size": 1}}) for model in (teacher, student)]
 """
     (tmp_path / "plan.py").write_text(text)

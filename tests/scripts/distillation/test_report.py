@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.distillation import plan, report
-from scripts.distillation.folder import Folder
+from scripts.distillation import pipeline, report
+from scripts.distillation.folder import PipelineFolder
 from transformer.support import files
 
 SCORES = {"bleu": 40.0, "bleu_lowercase_tokenized": 41.0, "chrf": 60.0}
@@ -23,12 +23,12 @@ def evaluation(bleu: float, seconds: float, **decoding) -> dict:
     return SCORES | {"bleu": bleu, "sentences": 50, "seconds": seconds, "decoding": decoding}
 
 
-def rows(path: Path, results: dict[plan.Stage, dict]) -> list[report.Row]:
+def rows(path: Path, results: dict[pipeline.Stage, dict]) -> list[report.Row]:
     """Returns the rows of finished stages with these results."""
-    folder = Folder(path)
+    folder = PipelineFolder(path)
     for stage, result in results.items():
-        file = folder.of(stage)
-        if isinstance(stage, plan.Export):
+        file = folder.result_path(stage)
+        if isinstance(stage, pipeline.Export):
             file.mkdir()
             file /= "certificate.json"
         files.write_json(file, result)
@@ -37,8 +37,8 @@ def rows(path: Path, results: dict[plan.Stage, dict]) -> list[report.Row]:
 
 
 @pytest.fixture
-def models(tmp_path) -> list[plan.Training]:
-    models = [plan.existing(name, str(tmp_path / name)) for name in ("teacher", "student")]
+def models(tmp_path) -> list[pipeline.Training]:
+    models = [pipeline.existing(name, str(tmp_path / name)) for name in ("teacher", "student")]
     for seconds, model in zip((60, 120), models, strict=True):
         Path(model.workdir).mkdir()
         line = {"step": 1, "split": "train", "seconds": seconds}
@@ -51,16 +51,16 @@ def test_points_have_the_models_the_search_and_the_form_of_the_numbers(models, t
     found = rows(
         tmp_path,
         {
-            plan.measure(models, name="a"): evaluation(40, 10),
-            plan.measure(student, name="b"): evaluation(39, 1, beam_size=1, shortlist=32),
-            plan.measure(student, name="c", split="test"): evaluation(
+            pipeline.measure(models, name="a"): evaluation(40, 10),
+            pipeline.measure(student, name="b"): evaluation(39, 1, beam_size=1, shortlist=32),
+            pipeline.measure(student, name="c", split="test"): evaluation(
                 38, 2, beam_size=1, dtype="int8", shortlist=32
             ),
-            plan.export(student, "ctranslate2"): CERTIFICATE
+            pipeline.export(student, "ctranslate2"): CERTIFICATE
             | {"bleu": {"ours": {}, "theirs": SCORES}},
-            plan.export(teacher, "marian"): CERTIFICATE
+            pipeline.export(teacher, "marian"): CERTIFICATE
             | {"bleu": {"theirs": SCORES}, "seconds": {"search": None}},
-            plan.export(teacher, "safetensors"): {
+            pipeline.export(teacher, "safetensors"): {
                 "verdict": "uncertified",
                 "reasons": ["no toolkit"],
             },
@@ -81,10 +81,10 @@ def test_the_chart_joins_the_points_of_a_model_on_one_split(models, tmp_path):
     found = rows(
         tmp_path,
         {
-            plan.measure(teacher, split="test", name="other"): evaluation(30, 10),
-            plan.measure(teacher, name="a"): evaluation(40, 10),
-            plan.measure(student, name="b"): evaluation(39, 2, beam_size=1),
-            plan.measure(student, name="c"): evaluation(39, 1, beam_size=1, dtype="int8"),
+            pipeline.measure(teacher, split="test", name="other"): evaluation(30, 10),
+            pipeline.measure(teacher, name="a"): evaluation(40, 10),
+            pipeline.measure(student, name="b"): evaluation(39, 2, beam_size=1),
+            pipeline.measure(student, name="c"): evaluation(39, 1, beam_size=1, dtype="int8"),
         },
     )
     chart = report.draw(found).to_dict()
@@ -100,9 +100,9 @@ def test_the_chart_joins_the_points_of_a_model_on_one_split(models, tmp_path):
 
 
 def test_without_a_speed_there_is_a_table_and_no_chart(models, tmp_path, capsys):
-    stage = plan.export(models[0], "marian")
+    stage = pipeline.export(models[0], "marian")
     rows(tmp_path, {stage: CERTIFICATE | {"bleu": {"theirs": SCORES}, "seconds": {"search": None}}})
-    report.publish([stage], Folder(tmp_path), None)
+    report.publish([stage], PipelineFolder(tmp_path), None)
     assert (
         capsys.readouterr().out.splitlines()[-1]
         == "| teacher-marian | 40.0 | 41.0 | 60.0 |  | 1.0 |"

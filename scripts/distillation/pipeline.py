@@ -1,8 +1,7 @@
-"""Plans of distillation: models, what they translate, and what other models learn from it. Plan
-files get this module.
+"""The pipeline of a distillation: models, what they translate, and what other models learn from it.
 
-A plan file defines `get_plan(plan)` and returns the measurements that it is for. Their stages
-follow from them:
+A plan file defines `get_plan(plan)`, which receives this module and returns measurements. All other
+stages of the pipeline follow from the measurements:
 
     def get_plan(plan):
         teacher = plan.train("teacher", "configs/multi30k.py")
@@ -14,23 +13,25 @@ follow from them:
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from transformer.config import loading
 from transformer.support.errors import UserError
 
-CHOICES = ("score", "chrf", "bleu")  # what `Translation.choose` may name, beside a model
-RESERVED = ("logs", "configs", "distill", "report.svg")  # names in the workdir that are no stage's
+REFERENCE_CHOICES = ("chrf", "bleu")  # values of `Translation.choose` that need references
+CHOICES = ("score", *REFERENCE_CHOICES)  # all values of `Translation.choose` besides a model
+RESERVED = ("logs", "configs", "distill", "report.svg")  # other names in the workdir
 
 
 @dataclass(eq=False)
 class Training:
-    """A run of `transformer.train`, or, if it has a `workdir`, one that exists.
+    """A model: a run of `transformer.train`, or an existing run if it has a `workdir`.
 
-    values: keys of the configuration with their values. data: replaces the training pairs of the
-        config.
+    Attributes:
+      values: keys of the configuration with their values.
+      data: replaces the training pairs of the config.
     """
 
     name: str
@@ -41,12 +42,13 @@ class Training:
 
 
 @dataclass(eq=False, kw_only=True)
-class Decoding:
-    """The part of a stage that decodes.
+class DecodingStage:
+    """Base class of the stages that decode.
 
-    checkpoint, average: the mean of `average` checkpoints of each model up to this one, as in
-    `transformer.evaluate`.
-    decoding: keys of the group `decoding` with their values.
+    Attributes:
+      checkpoint, average: the mean of `average` checkpoints of each model up to this one, as in
+        `transformer.evaluate`.
+      decoding: keys of the group `decoding` with their values.
     """
 
     checkpoint: str = "best"
@@ -55,15 +57,16 @@ class Decoding:
 
 
 @dataclass(eq=False)
-class Translation(Decoding):
+class Translation(DecodingStage):
     """Translations of a text, by one model or an ensemble.
 
     Attributes:
-      text: a config, whose training sentences are translated, or a file of text, of the language
-          that the models read.
-      n_best: hypotheses of each sentence, among which `choose` takes one: that of the best "score"
-        of the search, of the best sentence "chrf" or "bleu" by the other side of the config's
-        pairs, or of the lowest loss of a model of the other direction.
+      text: a file of text in the source language of the models, or a config with training sentences
+        to translate.
+      n_best: the number of hypotheses of each sentence.
+      choose: the way to choose one of them. "score" takes the best score of the search. "chrf" and
+        "bleu" take the best sentence score, with the other side of the config's pairs as reference.
+        A model of the other direction takes the hypothesis with the lowest loss of the sentence.
     """
 
     name: str
@@ -75,11 +78,11 @@ class Translation(Decoding):
 
 @dataclass(eq=False)
 class Mixture:
-    """Training pairs: those of a config, `copies` times each, and translations, whose sources begin
-    with a tag.
+    """Training pairs: the pairs of a config, `copies` times each, and pairs with translations.
 
-    Equal pairs are kept once, but for the copies. The other splits are those of the config. Without
-    copies only translations are left.
+    The sources of the translations begin with `tag`. A translated pair is added once, and only if
+    the config does not have it. `copies=0` leaves only translations. The other splits are the
+    splits of the config.
     """
 
     name: str
@@ -90,7 +93,7 @@ class Mixture:
 
 
 @dataclass(eq=False)
-class Measurement(Decoding):
+class Measurement(DecodingStage):
     """An evaluation of a model or an ensemble by `transformer.evaluate` on a split."""
 
     name: str
@@ -99,8 +102,11 @@ class Measurement(Decoding):
 
 
 @dataclass(eq=False)
-class Export(Decoding):
-    """A model as `scripts.export` writes it, measured on the validation split by the other toolkit."""
+class Export(DecodingStage):
+    """A model in the format of another toolkit, which measures it on the validation split.
+
+    `scripts.export` writes and measures it.
+    """
 
     name: str
     models: tuple[Training]
@@ -112,22 +118,19 @@ Stage = Training | Translation | Mixture | Measurement | Export
 
 
 def is_config(text: str) -> bool:
-    """Tells whether a text is that of a config, FILE.py[:ARG] or FILE.json.
-
-    All others are files of text.
-    """
+    """True for the name of a config, FILE.py[:ARG] or FILE.json; False for a file of text."""
     return text.partition(":")[0].endswith((".py", ".json"))
 
 
 def train(
     name: str, config: str, values: Mapping[str, Any] | None = None, *, data: Mixture | None = None
 ) -> Training:
-    """Returns a model to train: a config, with other values for some keys."""
+    """Returns a model to train with a config and other values for some keys."""
     return Training(name, config, dict(values or {}), data)
 
 
 def existing(name: str, workdir: str) -> Training:
-    """Returns the model of a workdir that exists, also an imported one."""
+    """Returns the model in an existing workdir, trained or imported."""
     return Training(name, "", {}, None, workdir)
 
 
@@ -142,9 +145,10 @@ def translate(
 ) -> Translation:
     if not isinstance(choose, Training) and choose not in CHOICES:
         raise UserError(f"{name}: choose={choose}: must be a model or one of {', '.join(CHOICES)}")
-    if choose in CHOICES[1:] and not is_config(text):
+    if choose in REFERENCE_CHOICES and not is_config(text):
         raise UserError(
-            f"{name}: choose={choose}: needs references, which {text} has not; translate a config's text"
+            f"{name}: choose={choose}: needs references, which {text} does not have; "
+            "translate a config's text"
         )
     return Translation(name, _several(name, models), text, n_best, choose, **decoding)
 
@@ -186,37 +190,33 @@ def _several(name: str, models: Training | Sequence[Training]) -> tuple[Training
     return models
 
 
-def inputs(stage: Stage) -> Iterator[Stage]:
-    """Yields the stages whose results a stage reads."""
+def inputs(stage: Stage) -> list[Stage]:
+    """Returns the stages with results that a stage reads."""
+    stages = []
     for value in vars(stage).values():
-        yield from (
-            item
-            for item in (value if isinstance(value, tuple) else (value,))
-            if isinstance(item, Stage)
-        )
+        items = value if isinstance(value, tuple) else (value,)
+        stages += [item for item in items if isinstance(item, Stage)]
+    return stages
 
 
 def in_order(measurements: Sequence[Stage]) -> list[Stage]:
-    """Returns all stages, each after its inputs.
+    """Returns all stages of a pipeline, each after its inputs.
 
-    Raises UserError if two have the same name, or one is no file name.
+    Raises UserError if two stages have the same name, or a name cannot be a file name.
     """
-    ordered = {}
+    ordered = {}  # by name
 
     def add(stage: Stage) -> None:
         if ordered.get(stage.name, stage) is not stage:
             raise UserError(f"two stages have the name {stage.name}; name them differently")
-        if (
-            not re.fullmatch(r"\w[\w.+-]*", str(stage.name))
-            or stage.name in RESERVED
-            or stage.name.endswith(".json")
-        ):
-            listed = ", ".join(RESERVED)
+        is_reserved = stage.name in RESERVED or stage.name.endswith(".json")
+        if is_reserved or not re.fullmatch(r"\w[\w.+-]*", stage.name):
             raise UserError(
-                f"name={stage.name}: must be of letters, digits and . _ + -, and not {listed} or a .json"
+                f"name={stage.name}: must be of letters, digits and . _ + -, "
+                f"and not {', '.join(RESERVED)} or a .json"
             )
-        for needed in inputs(stage):
-            add(needed)
+        for input_stage in inputs(stage):
+            add(input_stage)
         ordered[stage.name] = stage
 
     for measurement in measurements:
@@ -225,7 +225,7 @@ def in_order(measurements: Sequence[Stage]) -> list[Stage]:
 
 
 def load(name: str) -> list[Stage]:
-    """Returns the stages of a plan file in order.
+    """Returns the stages of a plan file, each after its inputs.
 
     Raises UserError if the file is missing or invalid.
     """
@@ -234,6 +234,7 @@ def load(name: str) -> list[Stage]:
     items = measurements if isinstance(measurements, list) else []
     if not items or not all(isinstance(item, Measurement | Export) for item in items):
         raise UserError(
-            f"--plan={path}: get_plan() must return a list with plan.measure(...) or plan.export(...)"
+            f"--plan={path}: get_plan() must return a list with plan.measure(...) "
+            "or plan.export(...)"
         )
     return in_order(items)

@@ -8,8 +8,8 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from scripts.corpora import plan
-from scripts.corpora.plan import Plan, find_files, make_shards, open_plan
+from scripts.corpora import shards
+from scripts.corpora.shards import ShardedCorpus, find_files, make_shards, open_shards
 from transformer.support import files
 from transformer.support.errors import UserError
 
@@ -43,7 +43,7 @@ def test_every_line_is_in_one_shard_and_in_order(corpus, tmp_path, shards):
     made = make_shards(corpus, request)
     assert [shard.number for shard in made] == list(range(1, len(made) + 1))
     assert len(made) == {None: 2, 1: 2, 2: 2, 3: 4, 5: 4, 16: 16, 100: 16}[shards]
-    opened = Plan(tmp_path, request, made)
+    opened = ShardedCorpus(tmp_path, request, made)
     assert list(itertools.chain.from_iterable(map(opened.read, made))) == LINES + LINES
     assert [(shard.file, shard.start) for shard in made] == sorted(
         (shard.file, shard.start) for shard in made
@@ -57,7 +57,9 @@ def test_rows_of_parquet_are_read_over_the_bounds_of_row_groups(tmp_path, shards
     request = request_for([path], shards)
     made = make_shards([path], request)
     assert len(made) == shards
-    read = list(itertools.chain.from_iterable(map(Plan(tmp_path, request, made).read, made)))
+    read = list(
+        itertools.chain.from_iterable(map(ShardedCorpus(tmp_path, request, made).read, made))
+    )
     assert [None if row is None else row.decode() for row in read] == rows
     with pytest.raises(
         UserError,
@@ -67,7 +69,7 @@ def test_rows_of_parquet_are_read_over_the_bounds_of_row_groups(tmp_path, shards
 
 
 def test_parts_share_the_shards(corpus, tmp_path):
-    opened = open_plan(tmp_path / "out", request_for(corpus, 8))
+    opened = open_shards(tmp_path / "out", request_for(corpus, 8))
     parts = [opened.missing(part, 3) for part in (1, 2, 3)]
     assert sorted(shard.number for part in parts for shard in part) == list(range(1, 9))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
@@ -75,20 +77,20 @@ def test_parts_share_the_shards(corpus, tmp_path):
     assert [shard.number for shard in opened.missing(1, 3)] == [1, 7]
 
 
-def test_a_plan_is_made_once_and_answers_only_its_own_request(corpus, tmp_path, monkeypatch):
+def test_shards_are_made_once_and_answer_only_their_own_request(corpus, tmp_path, monkeypatch):
     request = request_for(corpus)
-    made = open_plan(tmp_path / "out", request)
-    monkeypatch.setattr(plan, "make_shards", None)  # would fail if it were called
-    assert open_plan(tmp_path / "out", request) == made
+    made = open_shards(tmp_path / "out", request)
+    monkeypatch.setattr(shards, "make_shards", None)  # would fail if it were called
+    assert open_shards(tmp_path / "out", request) == made
     with corpus[0].open("ab") as file:
         file.write(b"more\n")
     with pytest.raises(UserError, match=r"--output=.*: its shards were made with files=.*;"):
-        open_plan(tmp_path / "out", request_for(corpus))
+        open_shards(tmp_path / "out", request_for(corpus))
     with pytest.raises(UserError, match="with format=text;"):
-        open_plan(tmp_path / "out", {**request, "format": "parquet"})
-    (tmp_path / "out" / plan.FILE_NAME).write_text('{"request"')
+        open_shards(tmp_path / "out", {**request, "format": "parquet"})
+    (tmp_path / "out" / shards.FILE_NAME).write_text('{"request"')
     with pytest.raises(UserError, match="plan.json: damaged"):
-        open_plan(tmp_path / "out", request)
+        open_shards(tmp_path / "out", request)
 
 
 def test_a_folder_of_parquet_has_no_other_text(tmp_path):
@@ -109,7 +111,7 @@ def test_text_of_all_layouts_is_read(tmp_path, kind):
     parquet.write_table(pyarrow.table({"id": range(4), "text": column}), path)
     request = request_for([path], 2)
     made = make_shards([path], request)
-    read = itertools.chain.from_iterable(map(Plan(tmp_path, request, made).read, made))
+    read = itertools.chain.from_iterable(map(ShardedCorpus(tmp_path, request, made).read, made))
     assert list(read) == [b"eins", None, b"zwei", b"eins"]
 
 
@@ -123,8 +125,8 @@ def test_unusable_files_are_named(tmp_path):
         with pytest.raises(UserError, match=message):
             make_shards([tmp_path / name], {"column": "text", "shards": 2})
     for names, message in (
-        (f"{tmp_path}/wide.txt,{tmp_path}/none", "none is no file"),
-        ("", "no file"),
+        (f"{tmp_path}/wide.txt,{tmp_path}/none", "none is not a file"),
+        ("", "is not a file"),
     ):
         with pytest.raises(UserError, match=message):
             find_files(names)
@@ -136,6 +138,6 @@ def test_unusable_files_are_named(tmp_path):
     with pytest.raises(
         UserError, match="packed.xz is compressed in a format other than .gz; unpack it"
     ):
-        plan.find_files(str(tmp_path / "packed.xz"))
+        find_files(str(tmp_path / "packed.xz"))
     with pytest.raises(UserError, match="the folder has no files"):
         find_files(str(tmp_path / "empty"))

@@ -5,20 +5,24 @@ from pathlib import Path
 
 import pytest
 
-from scripts.distillation import plan
-from scripts.distillation.folder import Folder
+from scripts.distillation import pipeline
+from scripts.distillation.folder import PipelineFolder
 from transformer.support.errors import UserError
 
 CONFIG = "configs/multi30k.py"
 
 
 def test_stages_come_after_all_that_they_read_and_once():
-    forward, backward = plan.train("forward", CONFIG), plan.train("backward", CONFIG)
-    outputs = plan.translate("outputs", [forward, forward], CONFIG, choose=backward)
-    student = plan.train("student", CONFIG, data=plan.mix("pairs", CONFIG, outputs))
-    plan.train("unused", CONFIG)
-    stages = plan.in_order(
-        [plan.measure(student), plan.export(student, "ctranslate2"), plan.measure(forward)]
+    forward, backward = pipeline.train("forward", CONFIG), pipeline.train("backward", CONFIG)
+    outputs = pipeline.translate("outputs", [forward, forward], CONFIG, choose=backward)
+    student = pipeline.train("student", CONFIG, data=pipeline.mix("pairs", CONFIG, outputs))
+    pipeline.train("unused", CONFIG)
+    stages = pipeline.in_order(
+        [
+            pipeline.measure(student),
+            pipeline.export(student, "ctranslate2"),
+            pipeline.measure(forward),
+        ]
     )
     names = [stage.name for stage in stages]
     assert sorted(names) == sorted(
@@ -34,46 +38,48 @@ def test_stages_come_after_all_that_they_read_and_once():
         ]
     )
     for number, stage in enumerate(stages):
-        assert {needed.name for needed in plan.inputs(stage)} <= set(names[:number])
+        assert {needed.name for needed in pipeline.inputs(stage)} <= set(names[:number])
 
 
 def test_two_stages_with_a_name_are_refused():
-    models = [plan.train("model", CONFIG, {"seed": seed}) for seed in range(2)]
+    models = [pipeline.train("model", CONFIG, {"seed": seed}) for seed in range(2)]
     with pytest.raises(UserError, match="two stages have the name model"):
-        plan.in_order([plan.measure(models[0], name="a"), plan.measure(models[1], name="b")])
+        pipeline.in_order(
+            [pipeline.measure(models[0], name="a"), pipeline.measure(models[1], name="b")]
+        )
 
 
 @pytest.mark.parametrize("name", ["a/b", "", "logs", "..", "-a", "a.json"])
 def test_a_name_that_is_no_file_name_is_refused(name):
     with pytest.raises(UserError, match="must be of letters"):
-        plan.in_order([plan.measure(plan.train(name, CONFIG), name="measured")])
+        pipeline.in_order([pipeline.measure(pipeline.train(name, CONFIG), name="measured")])
 
 
 def test_a_missing_text_is_refused(tmp_path):
-    stages = plan.in_order([plan.measure(plan.existing("model", str(tmp_path)))])
-    translation = plan.translate("outputs", stages[0], str(tmp_path / "mono.de"))
-    with pytest.raises(UserError, match="mono.de is no file"):
-        Folder(tmp_path).identity(translation)
+    stages = pipeline.in_order([pipeline.measure(pipeline.existing("model", str(tmp_path)))])
+    translation = pipeline.translate("outputs", stages[0], str(tmp_path / "mono.de"))
+    with pytest.raises(UserError, match="mono.de is not a file"):
+        PipelineFolder(tmp_path).identity(translation)
 
 
 def test_a_text_that_changes_and_keeps_its_size_is_another_one(tmp_path):
     text = tmp_path / "mono.de"
     text.write_text("eins\n")
-    translation = plan.translate("outputs", plan.train("model", CONFIG), str(text))
-    before = Folder(tmp_path).identity(translation)
-    assert Folder(tmp_path).identity(translation) == before
+    translation = pipeline.translate("outputs", pipeline.train("model", CONFIG), str(text))
+    before = PipelineFolder(tmp_path).identity(translation)
+    assert PipelineFolder(tmp_path).identity(translation) == before
     os.utime(text, ns=(0, 0))
-    assert Folder(tmp_path).identity(translation) != before
+    assert PipelineFolder(tmp_path).identity(translation) != before
 
 
 @pytest.mark.parametrize(
     ("choose", "text", "message"),
     [("ter", CONFIG, "choose=ter: must be a model or one of score, chrf, bleu")]
-    + [("bleu", "mono.de", "choose=bleu: needs references, which mono.de has not")],
+    + [("bleu", "mono.de", "choose=bleu: needs references, which mono.de does not have")],
 )
 def test_a_choice_that_cannot_be_made_is_refused(choose, text, message):
     with pytest.raises(UserError, match=message):
-        plan.translate("outputs", plan.train("model", CONFIG), text, choose=choose)
+        pipeline.translate("outputs", pipeline.train("model", CONFIG), text, choose=choose)
 
 
 @pytest.mark.parametrize(
@@ -102,22 +108,26 @@ def test_a_file_that_is_no_plan_is_refused(tmp_path, content, message):
     if content is not None:
         path.write_text(content)
     with pytest.raises(UserError, match=message):
-        plan.load(str(path))
+        pipeline.load(str(path))
 
 
 @pytest.mark.parametrize("path", sorted(map(str, Path("configs/distillation").glob("[a-z]*.py"))))
 def test_a_shipped_plan_has_allowed_configs(path, tmp_path, multi30k):
-    stages = plan.load(path)
-    described = Folder(tmp_path, [("data.path", str(multi30k))]).check(stages)
-    trained = [described[stage.name]["is"] for stage in stages if isinstance(stage, plan.Training)]
+    stages = pipeline.load(path)
+    described = PipelineFolder(tmp_path, [("data.path", str(multi30k))]).check(stages)
+    trained = [
+        described[stage.name]["is"] for stage in stages if isinstance(stage, pipeline.Training)
+    ]
     assert {entry["optimizer.name"] for entry in trained} == {"muon"}
     assert f"--plan={path} " in Path(path).read_text()
 
 
 def test_a_student_learns_from_the_whole_mixture(tmp_path, multi30k):
     values = {"data.train_pairs": 100, "data.deduplicate": True, "data.path": str(multi30k)}
-    pairs = plan.mix("pairs", CONFIG, copies=2)
-    data = Folder(tmp_path).config(plan.train("student", CONFIG, values, data=pairs)).data
+    pairs = pipeline.mix("pairs", CONFIG, copies=2)
+    data = (
+        PipelineFolder(tmp_path).config(pipeline.train("student", CONFIG, values, data=pairs)).data
+    )
     assert (data.train_pairs, data.deduplicate, data.path) == (0, False, str(tmp_path / "pairs"))
 
 
@@ -125,37 +135,39 @@ def test_a_student_learns_from_the_whole_mixture(tmp_path, multi30k):
     ("make", "message"),
     [
         (
-            lambda here, back: plan.translate("x", [here, back], CONFIG),
+            lambda here, back: pipeline.translate("x", [here, back], CONFIG),
             "all models must translate en to de",
         ),
         (
-            lambda here, back: plan.translate("x", here, CONFIG, choose=here),
+            lambda here, back: pipeline.translate("x", here, CONFIG, choose=here),
             "one that chooses the reverse",
         ),
         (
-            lambda here, back: plan.translate("x", here, CONFIG, decoding={"beam": 2}),
+            lambda here, back: pipeline.translate("x", here, CONFIG, decoding={"beam": 2}),
             "there is no key decoding.beam",
         ),
         (
-            lambda here, back: plan.export(here, "ctranslate2", decoding={"beam": 2}),
+            lambda here, back: pipeline.export(here, "ctranslate2", decoding={"beam": 2}),
             "there is no key decoding.beam",
         ),
         (
-            lambda here, back: plan.measure(here, split="dev"),
+            lambda here, back: pipeline.measure(here, split="dev"),
             "split=dev must be one of train, valid, test",
         ),
         (
-            lambda here, back: plan.translate("x", "here", CONFIG),
+            lambda here, back: pipeline.translate("x", "here", CONFIG),
             "needs a model, or a list of them",
         ),
         (
-            lambda here, back: plan.mix("x", CONFIG, [plan.translate("y", here, CONFIG)]),
+            lambda here, back: pipeline.mix("x", CONFIG, [pipeline.translate("y", here, CONFIG)]),
             "one by one",
         ),
     ],
 )
 def test_mistakes_are_found_before_anything_runs(tmp_path, multi30k, make, message):
-    here = plan.train("here", CONFIG)
-    back = plan.train("back", CONFIG, {"data.source_language": "de", "data.target_language": "en"})
+    here = pipeline.train("here", CONFIG)
+    back = pipeline.train(
+        "back", CONFIG, {"data.source_language": "de", "data.target_language": "en"}
+    )
     with pytest.raises(UserError, match=message):
-        Folder(tmp_path, [("data.path", str(multi30k))]).identity(make(here, back))
+        PipelineFolder(tmp_path, [("data.path", str(multi30k))]).identity(make(here, back))
