@@ -39,6 +39,8 @@ def main(arguments: argparse.Namespace) -> None:
     evaluations = choose(expand_sweeps(arguments.workdirs), arguments)
     check_comparable(evaluations)
     systems = group_systems(evaluations)
+
+    # Only a warning, because other code may compute the same.
     for system in systems:
         commits = sorted({evaluation.commit for evaluation in system.evaluations})
         if len(commits) > 1:

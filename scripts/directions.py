@@ -12,6 +12,7 @@ them to the workdir.
 import argparse
 import itertools
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from transformer.config import cli
@@ -20,9 +21,7 @@ from transformer.support.errors import UserError
 
 
 def main(arguments: argparse.Namespace) -> None:
-    from rich.console import Console  # these imports take seconds, which --help should not
-    from rich.table import Table
-
+    # These imports take seconds, which --help should not.
     from transformer import evaluate
     from transformer.config.types import with_changes
     from transformer.data.languages import source_tag
@@ -34,7 +33,6 @@ def main(arguments: argparse.Namespace) -> None:
     if arguments.metric not in METRICS:
         raise UserError(f"--metric={arguments.metric}: must be one of {', '.join(METRICS)}")
     workdir, config = open_existing(Path(split_names(arguments.workdir)[0]))
-    tokenizer = Tokenizer.load(workdir.path, config)
     languages = [code.strip() for code in arguments.languages.split(",")]
     if len(set(languages)) < max(2, len(languages)) or not all(languages):
         raise UserError(
@@ -47,7 +45,8 @@ def main(arguments: argparse.Namespace) -> None:
     # A run may translate into fewer languages than it reads.
     sources, targets = map(set, zip(*training_pairs, strict=True))
 
-    # All directions are checked first, because the translation of a single one takes long.
+    # All directions are checked first, because each takes long to evaluate.
+    tokenizer = Tokenizer.load(workdir.path, config)
     pairs = []
     for pair in itertools.permutations(languages, 2):
         data_config = with_changes(config.data, **dict(zip(cli.LANGUAGES, pair, strict=True)))
@@ -73,14 +72,24 @@ def main(arguments: argparse.Namespace) -> None:
         )
         evaluation.save()
         results["-".join(pair)] = evaluation.result
+
+        # A star marks directions that were not trained.
         score = f"{evaluation.result[arguments.metric]:{METRICS[arguments.metric].format}}"
         cells[pair] = score if pair in training_pairs else f"{score} *"
+
+    show_matrix(languages, cells)
+    print(json.dumps(results))
+
+
+def show_matrix(languages: Sequence[str], cells: Mapping[tuple[str, str], str]) -> None:
+    """Prints the cells to standard error, with source languages as rows and targets as columns."""
+    from rich.console import Console
+    from rich.table import Table
 
     table = Table("from", *(f"to {code}" for code in languages))
     for code in languages:
         table.add_row(code, *(cells.get((code, target), "") for target in languages))
     Console(stderr=True).print(table)
-    print(json.dumps(results))
 
 
 def make_parser() -> cli.Parser:

@@ -35,6 +35,7 @@ def main(arguments: argparse.Namespace) -> None:
     if arguments.tfds:
         print(json.dumps(tfds.prepare(arguments.tfds, output, arguments.archives)))
         return
+
     pair = parse_pair(arguments.pair)
     files.check_new(output)  # before mtdata starts, which takes seconds
     if arguments.hf:
@@ -51,6 +52,7 @@ def parse_pair(pair: str | None) -> LanguagePair:
         raise UserError(
             "--pair=SOURCE-TARGET: is missing; name the languages, such as --pair=en-de"
         )
+    # Such as en, deu or pt-BR.
     code = r"([a-z]{2,3}\w*(?:-[A-Z0-9]\w*)*)"
     match = re.fullmatch(f"{code}-{code}", pair)
     if not match or match[1] == match[2]:

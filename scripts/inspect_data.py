@@ -126,6 +126,7 @@ def check(arguments: argparse.Namespace) -> None:
         raise UserError(
             "--source and --target: give both files, or neither for the run's training data"
         )
+    # Checked now, because scoring takes long.
     path = arguments.exclude
     if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
         raise UserError(f"--exclude={path}: cannot be written; name a file in a folder that exists")
@@ -166,6 +167,7 @@ def read_corpus(
 def make_text(name: str, pairs: Sequence[ScoredPair], worst: Sequence[ScoredPair]) -> str:
     """Returns the distributions of scores, the counts of suspicious pairs, and the worst pairs."""
     lines = [f"{name}: {counted(len(pairs), 'pair')}"]
+    # Each direction has the scores of all pairs.
     by_direction = zip(*(pair.scores for pair in pairs), strict=True)
     for direction, scores in zip(DIRECTIONS, by_direction, strict=False):
         lines.append(_quantiles(f"{direction}loss", [score.loss for score in scores]))
@@ -237,10 +239,11 @@ def score_pairs(
 
 
 def score(model: "Model", pairs: Sequence[tuple[str, str]]) -> list[Scores]:
-    """Scores the pairs that are short enough for the model. The others have NaN and no tokens."""
+    """Scores the pairs that are short enough for the model. Longer pairs have NaN and 0 tokens."""
     scores = [Scores(math.nan, math.nan, 0)] * len(pairs)
     short = [i for i, pair in enumerate(pairs) if model.can_score(pair)]
     with_source = model.score([pairs[i] for i in short])
+    # The probability of the target as a sentence: translated from an empty source.
     without_source = model.score([("", pairs[i][1]) for i in short])
     for i, conditional, prior in zip(short, with_source, without_source, strict=True):
         gain = conditional.log_probability - prior.log_probability
@@ -258,6 +261,7 @@ def length_ratio(source: str, target: str) -> float:
 
 def copied_fraction(source: str, target: str) -> float:
     words = collections.Counter(target.split())
+    # The intersection of multisets: a word counts as often as both sides have it.
     return (words & collections.Counter(source.split())).total() / max(words.total(), 1)
 
 

@@ -60,6 +60,7 @@ def main(arguments: argparse.Namespace) -> None:
             (output / f"{split}.{pair[0]}").open("wb") as source,
             (output / f"{split}.{pair[1]}").open("wb") as target,
         ):
+            # Real pairs first. Translations are read as they are written, and stop at the limit.
             for texts in itertools.chain(real, itertools.islice(translated, limit)):
                 source.write(texts[0] + b"\n")
                 target.write(texts[1] + b"\n")
@@ -82,6 +83,7 @@ def other_splits(folder: Path, pair: LanguagePair, split: str) -> Iterator[Path]
 
     Warns of files without such a counterpart.
     """
+    # The files of each stem by language.
     stems = {}
     for path in sorted(folder.iterdir()):
         stem, _, language = path.name.removesuffix(".gz").rpartition(".")
@@ -109,6 +111,7 @@ def translated_pairs(folder: Path, tag: str, pair: LanguagePair) -> Iterator[tup
     corpus = read_shards(folder)
     # Outputs of older commits do not name their languages.
     direction = corpus.request.get("model", {}).get("languages") or pair[::-1]
+    # Regional variants count as the same language: pt-BR text can extend a corpus of pt.
     if [*map(base_code, direction)] != [*map(base_code, pair[::-1])]:
         raise UserError(
             f"--translated={folder}: is from {direction[0]} to {direction[1]}; "

@@ -37,6 +37,7 @@ def main(arguments: argparse.Namespace) -> None:
         with storage_errors(folder.storage):
             running.run_sweep(sweep, task, folder.storage, arguments.jobs, arguments.retry_failed)
     else:
+        # The rows as the sweep trained them, even if the config files have changed since.
         record = folder.read()
         configs = recorded_rows(configs, record["task"])
         trials = record["trials"]

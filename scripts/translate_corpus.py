@@ -18,12 +18,17 @@ import argparse
 import json
 import re
 import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from absl import logging
 
 from transformer.config import cli
 from transformer.support import files
 from transformer.support.errors import first_of
+
+if TYPE_CHECKING:
+    from scripts.corpora.translator import ShardReport
 
 SHOWN = 3  # errors of a shard in the log; its file has all
 
@@ -35,11 +40,14 @@ def main(arguments: argparse.Namespace) -> None:
 
     start = time.perf_counter()
     paths = shards.find_files(arguments.source)
+    # Ray forks processes, so it starts before JAX.
     if not arguments.shard:
         ray_workers.start(arguments.ray)
     flags = (arguments.workdir, arguments.checkpoint, arguments.average, arguments.overrides)
     models = translator.load(*flags)
     check_n_best(models.config.decoding, arguments.n_best)
+
+    # Workers continue a folder only with the same request.
     request = {
         "model": translator.identity(models),
         "files": [(str(path), path.stat().st_size) for path in paths],
@@ -62,6 +70,15 @@ def main(arguments: argparse.Namespace) -> None:
         reports = ray_workers.translate(
             flags, corpus, missing, arguments.workers, arguments.worker_gpus
         )
+
+    totals = {"output": str(corpus.output), "shards": len(missing)}
+    totals |= log_reports(reports, len(missing))
+    totals["seconds"] = round(time.perf_counter() - start, 1)
+    print(json.dumps(totals))
+
+
+def log_reports(reports: Iterable["ShardReport"], shards: int) -> dict[str, int]:
+    """Logs the reports of shards as they finish, in any order, and returns their sums."""
     lines = 0
     cut = 0
     untranslated = 0
@@ -77,17 +94,9 @@ def main(arguments: argparse.Namespace) -> None:
             report.lines,
             report.seconds,
             count,
-            len(missing),
+            shards,
         )
-    totals = {
-        "output": str(corpus.output),
-        "shards": len(missing),
-        "lines": lines,
-        "cut": cut,
-        "untranslated": untranslated,
-        "seconds": round(time.perf_counter() - start, 1),
-    }
-    print(json.dumps(totals))
+    return {"lines": lines, "cut": cut, "untranslated": untranslated}
 
 
 def part_of(text: str) -> tuple[int, int]:

@@ -52,6 +52,7 @@ class ShardActor:
             outcome = self.translator.translate(shard)._asdict()
         except UserError as error:
             outcome = {"failure": str(error)}
+        # JSON, because Ray's batches are columns of simple types.
         return {"outcome": [json.dumps(outcome)]}
 
 
@@ -79,6 +80,7 @@ def start(address: str | None) -> None:
                 f"--ray={address}: cannot be reached ({error}); give the address of a cluster"
             ) from error
 
+    # Workers import the project from its folder.
     paths = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
     handler = signal.getsignal(signal.SIGTERM)
     try:
@@ -109,6 +111,8 @@ def translate(
 
     if not missing:
         return
+
+    # A block for each shard, so that actors take the next shard as soon as they are free.
     numbers = [{"number": shard.number} for shard in missing]
     actors = ray.data.ActorPoolStrategy(
         size=min(count, len(missing)), max_tasks_in_flight_per_actor=1

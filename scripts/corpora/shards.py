@@ -63,10 +63,12 @@ class ShardedCorpus(NamedTuple):
 
     def missing(self, part: int, parts: int) -> list[Shard]:
         """Returns the shards of part `part` of `parts` whose file is absent or damaged."""
+        # Every `parts`-th shard: a part may begin anywhere, and all parts have similar sizes.
         shards = self.shards[part - 1 :: parts]
         return [shard for shard in shards if not self._is_complete(self.path(shard))]
 
     def _is_complete(self, path: Path) -> bool:
+        # Files are written atomically, but Parquet files may have been damaged since, in copies.
         if self.request["format"] == "text" or not path.exists():
             return path.exists()
         try:
@@ -101,6 +103,8 @@ class ShardedCorpus(NamedTuple):
             if path.suffix == ".parquet":
                 yield from _read_rows(path, self.request["column"], shard)
                 return
+
+            # Lines end only at b"\n", as in iteration over binary files.
             with _open(path) as file:
                 file.seek(shard.offset)
                 for number, line in enumerate(itertools.islice(file, shard.count), shard.start):
@@ -115,7 +119,7 @@ def open_shards(output: Path, request: Mapping[str, Any]) -> ShardedCorpus:
     All workers may call this at once: they write the same record. Raises UserError if the shards
     were made for another request, or a file cannot be read.
     """
-    request = json.loads(json.dumps(request))
+    request = json.loads(json.dumps(request))  # tuples become lists, as in the record
     path = output / FILE_NAME
     if not path.exists():
         files.make_folder(output, "--output")
@@ -123,6 +127,7 @@ def open_shards(output: Path, request: Mapping[str, Any]) -> ShardedCorpus:
         files.write_text(path, json.dumps({"request": request, "shards": shards}) + "\n")
         return ShardedCorpus(output, request, shards)
 
+    # The record has the request of the first worker. Dotted keys name the differences.
     corpus = read_shards(output)
     recorded = keys.flatten(ml_collections.ConfigDict(corpus.request))
     differences = []
@@ -160,6 +165,7 @@ def find_files(names: str) -> list[Path]:
             raise UserError(f"--source={names}: the folder has no files")
         parquet_paths = [path for path in paths if path.suffix == ".parquet"]
         if parquet_paths:
+            # A dataset may have documentation. Other files may be text that must not be left out.
             allowed = (".parquet", *DOCUMENTATION)
             foreign = [path.name for path in paths if path.suffix not in allowed]
             if foreign:
@@ -194,9 +200,11 @@ def make_shards(paths: Sequence[Path], request: Mapping[str, Any]) -> list[Shard
     column = request["column"]
     lines = SHARD_LINES
     if request["shards"]:
+        # The number of requested shards determines their size, so the lines are counted first.
         total = 0
         for path in paths:
             total += sum(count for _, _, count, _ in _cut(path, sys.maxsize, column))
+        # Rounded up, so that there are not more shards than requested within a file.
         lines = max(-(-total // request["shards"]), 1)
     ranges = itertools.chain.from_iterable(_cut(path, lines, column) for path in paths)
     return [Shard(number, *values) for number, values in enumerate(ranges, start=1)]
@@ -213,11 +221,14 @@ def _cut(path: Path, lines: int, column: str) -> Iterator[tuple[str, int, int, i
             total = 0
             offsets = []
             with _open(path) as file:
+                # Each turn reads the lines of one shard.
                 while file.peek(1):
                     offsets.append(file.tell())
                     total += sum(1 for _ in itertools.islice(file, lines))
     except UNREADABLE as error:
         raise _unreadable(path, error) from error
+
+    # Text has an offset for each shard, Parquet any number of zeros.
     for start, offset in zip(range(0, total, lines), offsets, strict=False):
         yield str(path), start, min(lines, total - start), offset
 
@@ -249,10 +260,12 @@ def _read_rows(path: Path, column: str, shard: Shard) -> Iterator[bytes | None]:
             for group in range(len(sizes))
             if starts[group] < end and starts[group + 1] > shard.start
         ]
+
         batches = file.iter_batches(row_groups=groups, columns=[column])
         rows = itertools.chain.from_iterable(
             batch[column].cast(pyarrow.binary()).to_pylist() for batch in batches
         )
+        # The first group may begin before the shard.
         first_row = starts[groups[0]]
         yield from itertools.islice(rows, shard.start - first_row, end - first_row)
 

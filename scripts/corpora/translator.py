@@ -73,8 +73,10 @@ def identity(models: Trained) -> dict[str, Any]:
     """
     config = models.config
     banned = config.decoding.banned
+    # The content of the file of banned phrases counts, not its path.
     phrases = read_text_file(files.expanded(banned)) if banned else []
     digest = hashlib.sha256("\n".join(phrases).encode())
+    # Every device has a copy of a reranker's parameters; one copy identifies them.
     rerankers = [scorer.parameters[scorer.models.devices[0]] for scorer in models.scorers]
     for array in jax.tree.leaves((models.parameters, rerankers)):
         digest.update(np.ascontiguousarray(array))
@@ -105,6 +107,8 @@ class Translator:
         request = self.corpus.request
         first_line = shard.start + 1
         texts, errors, cut = self._read(shard)
+
+        # Lines with errors are translated as empty lines, so that positions do not change.
         sources = ["" if first_line + i in errors else text for i, text in enumerate(texts)]
         translations = []
         for start in range(0, len(texts), CHUNK_LINES):
@@ -115,6 +119,7 @@ class Translator:
 
         rows = []
         for line, text, n_best in zip(itertools.count(first_line), texts, translations):
+            # A failed line has one row, with the error instead of translations.
             if line in errors:
                 rows.append((shard.file, line, None, text, None, None, errors[line], False))
                 continue
@@ -122,6 +127,7 @@ class Translator:
             for rank, translation in enumerate(n_best, start=1):
                 score = round(translation.score, 4)
                 rows.append((shard.file, line, rank, text, translation.text, score, None, is_cut))
+
         content = FORMATS[request["format"]](rows, request)
         files.write_bytes(self.corpus.path(shard), content)
         messages = [f"{shard.file}, line {line} {error}" for line, error in errors.items()]
@@ -145,6 +151,7 @@ class Translator:
                 errors[line] = "has no text"
             else:
                 try:
+                    # The decoder cuts long lines, and only logs a warning.
                     text = content.decode().translate(LINE_BREAKS)
                     (tokens,) = self.decoder.tokenizer.encoders[0].encode([text])
                     if len(tokens) + 1 > longest:  # with end-of-sentence

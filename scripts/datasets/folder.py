@@ -19,6 +19,7 @@ def write_record(folder: Path, languages: LanguagePair, facts: dict[str, Any]) -
 
     Raises UserError if a split has no sentences, or not equally many in both languages.
     """
+    # Files may be compressed: train.en and train.de.gz are a pair.
     paths = {path.name.removesuffix(".gz"): path for path in folder.iterdir()}
     ending = f".{languages[0]}"
     stems = sorted(name.removesuffix(ending) for name in paths if name.endswith(ending))
@@ -37,6 +38,7 @@ def write_record(folder: Path, languages: LanguagePair, facts: dict[str, Any]) -
             with path.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             entries[path.name] = {"lines": lines, "bytes": path.stat().st_size, "sha256": digest}
+
     record = {"made": now(), "languages": list(languages), **facts, "files": entries}
     files.write_json(folder / ORIGIN, record)
     return record

@@ -40,12 +40,15 @@ def get_recipe(python: str, pair: LanguagePair, recipe: str, output: Path) -> di
             f"--recipe={recipe}: mtdata has no such recipe{nearest(recipe, recipes)}; "
             f"it has {', '.join(recipes)}"
         )
+
+    # A recipe is for both directions.
     description = recipes[recipe]
     if sorted(description["langs"].split("-")) != sorted(codes):
         raise UserError(
             f"--pair={'-'.join(pair)}: the recipe {recipe} is of {description['langs']}, "
             f"not of {'-'.join(codes)}"
         )
+    # Recipes need not have all splits.
     datasets = {split: description[name] for split, name in NAMES.items() if name in description}
     return get_datasets(python, pair, datasets, output, recipe=recipe)
 
@@ -72,6 +75,7 @@ def get_datasets(
 ) -> dict[str, Any]:
     """Makes the folder of datasets, named by split, and returns its record with `origin`."""
     codes = three_letter_codes(python, pair)
+    # --merge makes one file of the training sets.
     arguments = ["get", "-l", "-".join(codes), "--merge"]
     for split, names in datasets.items():
         arguments += [f"--{NAMES[split]}", *names]
@@ -85,6 +89,8 @@ def get_datasets(
                 path = downloads / f"{name}.{code}"
                 if path.exists():
                     path.resolve().replace(folder / f"{stem}.{language}")
+
+        # The signature names the versions of mtdata and the datasets.
         signature = (downloads / SIGNATURE).read_text("utf-8")
         (downloads / SIGNATURE).replace(folder / SIGNATURE)
         shutil.rmtree(downloads)
@@ -99,6 +105,7 @@ def name_tests(downloads: Path, code: str, datasets: Sequence[str]) -> dict[str,
     runs. A link leads to a file named after its dataset.
     """
     links = {path.resolve().stem: path.stem for path in sorted(downloads.glob(f"test*.{code}"))}
+    # Sets that are not in `datasets` come last.
     ordered = sorted(links, key=[*datasets, *links].index)
     return {
         "test" if number == 1 else f"test{number}": links[name]

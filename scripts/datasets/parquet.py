@@ -44,6 +44,7 @@ def get_parquet(pair: LanguagePair, source: Path, output: Path) -> dict[str, Any
                 logging.warning(
                     "%s: %s with a missing side dropped.", split, counted(count, "pair")
                 )
+            # An empty split would be refused by runs on the data.
             if not (folder / f"{split}.{pair[0]}").stat().st_size:
                 for language in pair:
                     (folder / f"{split}.{language}").unlink()
@@ -64,6 +65,8 @@ def find_files(source: Path, pair: LanguagePair) -> dict[str, list[Path]]:
             f"--hf={source}: no such folder; download the dataset first: "
             f"hf download --repo-type=dataset {source} --local-dir=FOLDER"
         )
+
+    # A dataset of several pairs has a subfolder for each, in either direction.
     subfolders = [source / "-".join(languages) for languages in (pair, pair[::-1])]
     folder = next((subfolder for subfolder in subfolders if subfolder.is_dir()), source)
     files = {}
@@ -83,7 +86,7 @@ def find_files(source: Path, pair: LanguagePair) -> dict[str, list[Path]]:
             "needs names such as train-00000-of-00001.parquet or train/0000.parquet"
         )
     for split, paths in files.items():
-        # A split may have a folder of its own.
+        # A split may have its own folder, such as train/0000.parquet.
         folders = {
             path.parent.parent if path.parent.name in NAMES else path.parent for path in paths
         }
@@ -92,6 +95,8 @@ def find_files(source: Path, pair: LanguagePair) -> dict[str, list[Path]]:
             raise UserError(
                 f"--hf={source}: {split} is in several folders ({names}); name one of them"
             )
+
+        # The name of a file may have the number of files: train-00000-of-00003.parquet.
         total = re.search(r"-of-(\d+)", paths[0].name)
         if total and len(paths) < int(total[1]):
             raise UserError(
@@ -143,6 +148,7 @@ def find_columns(path: Path, schema: pyarrow.Schema, pair: LanguagePair) -> list
     """Returns the names of the two columns: "de", or "translation.de" for a structure's field."""
     flat_schema = schema.empty_table().flatten().schema
     names = [field.name for field in flat_schema if is_text(field.type)]
+    # By the last part of the name: the field of a structure, or the whole name.
     columns = {name.rpartition(".")[2]: name for name in names}
     missing = [language for language in pair if language not in columns]
     if missing:

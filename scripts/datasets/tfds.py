@@ -79,9 +79,11 @@ def download(builder: Any, output: Path, archives: Path | None) -> None:
         ValueError,
         AssertionError,
     )
+
     if not sys.stderr.isatty():
         tfds.disable_progress_bar()
     make_folder(output, "--output")
+    # Used below to delete what a failed preparation of a new dataset has left.
     dataset_folder = output / builder.name
     is_new = not dataset_folder.exists()
     try:
@@ -99,6 +101,7 @@ def download(builder: Any, output: Path, archives: Path | None) -> None:
     except (*damaged, OSError, util.DownloadError) as error:
         if is_new:
             shutil.rmtree(dataset_folder, ignore_errors=True)
+        # A full disk is reported as such: no archive is damaged.
         if "No space left on device" in str(error):
             raise
         raise UserError(
@@ -106,6 +109,7 @@ def download(builder: Any, output: Path, archives: Path | None) -> None:
             "or get a missing one, and give its folder with --archives=DIR"
         ) from error
     finally:
+        # Complete archives stay in downloads, for the next attempt.
         for unfinished in (output / "downloads").rglob("*.tmp.*"):
             shutil.rmtree(unfinished, ignore_errors=True)
         with contextlib.suppress(OSError):  # not empty

@@ -10,7 +10,7 @@ from typing import Any
 
 from scripts.datasets.folder import SPLITS
 from scripts.distillation import pipeline
-from scripts.results.evaluations import run_settings
+from scripts.results.evaluations import differing_keys, run_settings
 from transformer.config import loading
 from transformer.config.types import Config
 from transformer.data.sources import source
@@ -58,6 +58,8 @@ class PipelineFolder:
         config = self.load_config(model.config, model.values.items())
         if model.data is None:
             return config
+
+        # `texts.mix` writes the mixture as parallel text, which is also the form of ids.
         values = {
             "data.source": "ids" if config.data.source == "ids" else "text",
             "data.path": str(self.result_path(model.data).resolve()),
@@ -65,7 +67,7 @@ class PipelineFolder:
             "data.valid_split": SPLITS[1],
             "data.test_split": SPLITS[2],
             "data.downloads": (),
-            # These keys selected the pairs from which the mixture was made.
+            # These keys have selected the pairs of the mixture already.
             "data.train_pairs": 0,
             "data.exclude": "",
             "data.deduplicate": False,
@@ -84,10 +86,12 @@ class PipelineFolder:
         """
         if isinstance(stage, pipeline.Training):
             config = self.config(stage)
+            # Unlike runs of one system, models of a pipeline differ in their seeds.
             facts = run_settings(config) | {"seed": config.seed, "workdir": stage.workdir}
             if not stage.workdir and stage.data is None:
                 facts["data"] = source.open_source(config.data, "train").identity
         else:
+            # `check` adds the inputs, and a name has no influence on the result.
             facts = dict(vars(stage))
             for key in ("name", "models", "translations"):
                 facts.pop(key, None)
@@ -100,6 +104,7 @@ class PipelineFolder:
             if self.load_config(stage.config).data.deduplicate:
                 facts["deduplicate"] = True
         self._check(stage)
+        # As JSON, tuples become lists, so that the identity equals the one in the record.
         return json.loads(json.dumps({"kind": type(stage).__name__} | facts))
 
     def _identify_text(self, stage: pipeline.Stage, text: str) -> Any:
@@ -120,6 +125,7 @@ class PipelineFolder:
     def _check(self, stage: pipeline.Stage) -> None:
         """Raises UserError for mistakes that would otherwise appear when the stage begins."""
         if isinstance(stage, pipeline.DecodingStage):
+            # Raises for unknown keys and values of a wrong type.
             overrides = [(f"decoding.{key}", str(value)) for key, value in stage.decoding.items()]
             loading.parse_overrides(overrides, f"{stage.name}: ")
         if isinstance(stage, pipeline.Measurement):
@@ -132,9 +138,12 @@ class PipelineFolder:
                     # The mixture has a split if its config has it.
                     data_config = self.load_config(model.data.config).data
                     source.open_source(data_config, stage.split)
+
         if isinstance(stage, pipeline.Mixture):
             self._check_languages(stage.config, stage.translations)
+
         if isinstance(stage, pipeline.Translation):
+            # A model that chooses by its loss translates in the other direction.
             languages = self.languages(stage.models[0])
             directions = [self.languages(model) for model in stage.models]
             if isinstance(stage.choose, pipeline.Training):
@@ -164,18 +173,6 @@ class PipelineFolder:
                     f"which is not the pair of {config}"
                 )
 
-    def describe(self, stages: Sequence[pipeline.Stage]) -> dict[str, dict[str, Any]]:
-        """Returns by name the identity of each stage, and a digest of it and of all its inputs."""
-        descriptions = {}
-        for stage in stages:
-            digests = {
-                item.name: descriptions[item.name]["digest"] for item in pipeline.inputs(stage)
-            }
-            facts = {"is": self.identity(stage), "from": digests}
-            digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
-            descriptions[stage.name] = {"digest": digest} | facts
-        return descriptions
-
     def read_record(self) -> dict[str, dict[str, Any]]:
         """Returns the record of the stages that have begun, by name.
 
@@ -190,13 +187,23 @@ class PipelineFolder:
         )
 
     def check(self, stages: Sequence[pipeline.Stage]) -> dict[str, dict[str, Any]]:
-        """Returns `describe(stages)`.
+        """Returns the description of each stage by name, as the record has it once it begins.
 
+        A description is the identity of the stage, the digests of its inputs, and a digest of both.
         Raises UserError if a stage was made with other settings or inputs, or if another file has
         the path of its result.
         """
         record = self.read_record()
-        descriptions = self.describe(stages)
+        descriptions = {}
+        for stage in stages:
+            # A digest covers the digests of the inputs, and so all stages before this one.
+            digests = {
+                item.name: descriptions[item.name]["digest"] for item in pipeline.inputs(stage)
+            }
+            facts = {"is": self.identity(stage), "from": digests}
+            digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+            descriptions[stage.name] = {"digest": digest} | facts
+
         for stage in stages:
             path = self.result_path(stage)
             if not path.exists():
@@ -204,7 +211,7 @@ class PipelineFolder:
             entry = record.get(stage.name)
             description = descriptions[stage.name]
             if entry is None:
-                # The workdir of `plan.existing` has no entry before its stage has run.
+                # The workdir of an existing run has no entry before its stage has run.
                 if not getattr(stage, "workdir", ""):
                     raise UserError(
                         f"{path}: exists, but is not of this plan; name another --workdir"
@@ -231,6 +238,8 @@ class PipelineFolder:
                 raise UserError(
                     f"--workdir={self.path}: is in use by another scripts.distill; wait for it"
                 )
+
+            # A command of a killed process still holds this lock while it saves its checkpoint.
             holder = "the command of a scripts.distill that was killed"
             lock = self.path / ".command.lock"
             with locks.exclusive(lock, holder, "see if it still runs", ENDING_SECONDS) as inherited:
@@ -240,14 +249,13 @@ class PipelineFolder:
 
 def _difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     """Returns the first setting or input in which two descriptions of a stage differ."""
-    for group in ("is", "from"):
-        for key in {**old[group], **new[group]}:
-            before = old[group].get(key)
-            after = new[group].get(key)
-            if before != after:
-                is_short = max(len(str(before)), len(str(after))) <= SHOWN
-                is_setting = group == "is"
-                return (
-                    f"{key}={before}, not {after}" if is_setting and is_short else f"another {key}"
-                )
-    return "other settings"
+    settings = differing_keys([old["is"], new["is"]])
+    inputs = differing_keys([old["from"], new["from"]])
+    if settings:
+        key = settings[0]
+        before = str(old["is"].get(key))
+        after = str(new["is"].get(key))
+        if max(len(before), len(after)) <= SHOWN:
+            return f"{key}={before}, not {after}"
+    differences = [*settings, *inputs]
+    return f"another {differences[0]}" if differences else "other settings"

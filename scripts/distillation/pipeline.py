@@ -21,7 +21,7 @@ from transformer.config import loading
 from transformer.support.errors import UserError
 
 REFERENCE_CHOICES = ("chrf", "bleu")  # values of `Translation.choose` that need references
-CHOICES = ("score", *REFERENCE_CHOICES)  # all values of `Translation.choose` besides a model
+CHOICES = ("score", *REFERENCE_CHOICES)  # or a model of the other direction
 RESERVED = ("logs", "configs", "distill", "report.svg")  # other names in the workdir
 
 
@@ -165,6 +165,7 @@ def measure(
     models: Training | Sequence[Training], *, split: str = "valid", name: str = "", **decoding: Any
 ) -> Measurement:
     models = _several(name or "plan.measure", models)
+    # For example teacher+student-valid.
     name = name or "+".join(model.name for model in models) + f"-{split}"
     return Measurement(name, models, split, **decoding)
 
@@ -177,6 +178,7 @@ def export(
     name: str = "",
     **decoding: Any,
 ) -> Export:
+    # For example student-ctranslate2-int8.
     name = name or "-".join(filter(None, (model.name, format, quantization)))
     return Export(name, (model,), format, quantization, **decoding)
 
@@ -209,12 +211,15 @@ def in_order(measurements: Sequence[Stage]) -> list[Stage]:
     def add(stage: Stage) -> None:
         if ordered.get(stage.name, stage) is not stage:
             raise UserError(f"two stages have the name {stage.name}; name them differently")
+        # Names become files, folders and log files in the workdir.
         is_reserved = stage.name in RESERVED or stage.name.endswith(".json")
         if is_reserved or not re.fullmatch(r"\w[\w.+-]*", stage.name):
             raise UserError(
                 f"name={stage.name}: must be of letters, digits and . _ + -, "
                 f"and not {', '.join(RESERVED)} or a .json"
             )
+
+        # A pipeline has no cycles, because stages are made after their inputs.
         for input_stage in inputs(stage):
             add(input_stage)
         ordered[stage.name] = stage
@@ -231,6 +236,7 @@ def load(name: str) -> list[Stage]:
     """
     path = loading.find_file("--plan", name)
     measurements = loading.call_function(path, "get_plan", sys.modules[__name__])
+    # An empty plan, or a plan that returns something else, is a mistake in its file.
     items = measurements if isinstance(measurements, list) else []
     if not items or not all(isinstance(item, Measurement | Export) for item in items):
         raise UserError(

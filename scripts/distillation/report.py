@@ -58,9 +58,12 @@ def read_rows(stages: Sequence[pipeline.Stage], folder: PipelineFolder) -> list[
     rows = []
     for stage in stages:
         path = folder.result_path(stage)
+        # Only a finished stage has its seconds in the record.
         if "seconds" not in record.get(stage.name, {}) or not path.exists():
             continue
+
         if isinstance(stage, pipeline.Measurement):
+            # The JSON object of transformer.evaluate.
             result = json.loads(path.read_bytes())
             scores = result
             search = result["decoding"]
@@ -70,11 +73,13 @@ def read_rows(stages: Sequence[pipeline.Stage], folder: PipelineFolder) -> list[
                 form += ", shortlist"
             split = stage.split
         elif isinstance(stage, pipeline.Export):
+            # The certificate of scripts.export has the scores and the time of the other toolkit.
             result = json.loads((path / CERTIFICATE).read_bytes())
             if not result.get("bleu"):
                 reasons = "; ".join(result["reasons"]) or "the validation split was not found"
                 logging.warning("%s: has no BLEU: %s.", stage.name, reasons)
                 continue
+
             scores = result["bleu"]["theirs"]
             search = result["search"]
             seconds = result["seconds"]["search"]
@@ -103,6 +108,8 @@ def publish(stages: Sequence[pipeline.Stage], folder: PipelineFolder, readme: st
         cells = ["" if number is None else f"{number:.1f}" for number in numbers]
         table.append((row.name, *cells))
     markdown.publish(markdown.table(table), "distill", readme)
+
+    # Not every toolkit reports its time.
     timed_rows = [row for row in rows if row.speed]
     if timed_rows:
         theme.write(draw(timed_rows), folder.path / CHART)
@@ -127,6 +134,7 @@ def draw(rows: Sequence[Row]) -> alt.LayerChart:
             "axis": alt.Axis(values=LOG_TICKS),
         }
 
+    # Colours and lines join the forms of a system. The shape of a mark is its form.
     stroke = alt.Legend(title=None, symbolType="stroke", symbolSize=theme.LINE_SYMBOL)
     chart = alt.Chart(alt.InlineData(values=files.six_digits(points))).encode(
         x=alt.X("speed:Q", title="sentences per second", **x),

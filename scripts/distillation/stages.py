@@ -36,6 +36,8 @@ def run(stages: Sequence[pipeline.Stage], folder: PipelineFolder) -> None:
             stage.name,
             folder.log_path(stage),
         )
+
+        # The entry is in the record before the stage begins, and has its seconds once it has ended.
         entry = descriptions[stage.name]
         record[stage.name] = entry
         files.write_json(folder.record, {"stages": record})
@@ -52,9 +54,11 @@ def train(model: pipeline.Training, folder: PipelineFolder) -> None:
     config_folder = folder.path / "configs" / model.name
     config_folder.mkdir(parents=True, exist_ok=True)
     loading.save(folder.config(model), config_folder)
+
     workdir = folder.result_path(model)
     flags = {"config": config_folder / loading.FILE_NAME, "workdir": workdir}
     command(folder, model, "transformer.train", flags)
+    # An interrupted training saves a checkpoint and ends without an error.
     if not Workdir(workdir).is_complete():
         raise UserError(
             f"{model.name}: its training was interrupted; run the same command to continue it"
@@ -128,6 +132,8 @@ def command(
         start = errors.tell()  # the output of earlier attempts ends here
         pipes = {"stdout": subprocess.PIPE, "stderr": errors}
         process = child.start(module, arguments, **pipes, pass_fds=folder.inherited)
+
+    # If this process is interrupted, the command must end too, before the lock is released.
     with process:
         try:
             output = process.stdout.read()

@@ -73,6 +73,8 @@ def choose(translation: pipeline.Translation, folder: PipelineFolder) -> None:
             metric = make_bleu(bleu_language(folder.config(model).data).tokenizer)
             metric.effective_order = True  # else the score of a short sentence is 0
         choices = _choose_by_reference(rows, references, metric)
+
+    # A translation is empty if its line was cut or failed.
     pairs = [(text, best) for text, best in choices if best]
     _write_pairs(output, "chosen", folder.languages(model), pairs)
     logging.info("%s: %d sentences have a translation.", translation.name, len(pairs))
@@ -100,6 +102,8 @@ def _choose_by_loss(
     spawn = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, spawn) as executor:
         losses = iter(executor.submit(_losses, workdir, checkpoint, average, pairs).result())
+
+    # The losses are in the order of the pairs: all hypotheses of a sentence, then of the next.
     for text, hypotheses in rows:
         sentence_losses = list(itertools.islice(losses, len(hypotheses)))
         yield text, hypotheses[sentence_losses.index(min(sentence_losses))]
@@ -108,6 +112,7 @@ def _choose_by_loss(
 def _losses(workdir: Path, checkpoint: str, average: int, pairs: Sequence[Pair]) -> list[float]:
     """Returns a model's loss of the target of each pair; infinite if the pair is too long."""
     model = transformer.load(workdir, checkpoint, average)
+    # Infinite losses are never the lowest, unless no hypothesis can be scored.
     losses = [float("inf")] * len(pairs)
     short = [i for i, pair in enumerate(pairs) if model.can_score(pair)]
     scores = model.score([pairs[i] for i in short])
@@ -134,6 +139,7 @@ def mix(mixture: pipeline.Mixture, folder: PipelineFolder) -> None:
         path = folder.result_path(translation)
         sources, targets = (read_text_file(path / f"chosen.{code}") for code in languages)
         translated += [(tag + text, target) for text, target in zip(sources, targets, strict=True)]
+    # Translations that repeat each other or a real pair are left out.
     real = set(pairs if mixture.copies else ())
     added = [pair for pair in dict.fromkeys(translated) if pair not in real]
 
@@ -141,6 +147,8 @@ def mix(mixture: pipeline.Mixture, folder: PipelineFolder) -> None:
         _write_pairs(unfinished, SPLITS[0], languages, [*pairs * mixture.copies, *added])
         valid_pairs = list(_read_pairs(mixture.config, folder, "valid"))
         _write_pairs(unfinished, SPLITS[1], languages, valid_pairs)
+
+        # A config without test data can still train a student.
         try:
             test_pairs = list(_read_pairs(mixture.config, folder, "test"))
             _write_pairs(unfinished, SPLITS[2], languages, test_pairs)

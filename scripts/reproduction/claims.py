@@ -41,6 +41,7 @@ class Contrast(NamedTuple):
         if not self.freedom:
             return 1.0
         distance = self.value - bound
+        # All seeds of a row have equal scores.
         if self.error == 0:
             return 0.0 if distance > 0 else 1.0
         return float(stdtr(self.freedom, -distance / self.error))
@@ -58,9 +59,12 @@ class Contrast(NamedTuple):
 
 def estimate(weights: Weights, scores: Scores) -> Contrast:
     """Returns a contrast of rows, with the spread of the seeds of all rows in `scores`."""
+    # The pooled variance s^2 of the seeds of all rows.
     freedom = sum(len(row) - 1 for row in scores.values())
     squares = sum(float(np.var(row)) * len(row) for row in scores.values())  # of deviations
     variance = squares / freedom if freedom else math.nan
+
+    # The contrast, and its variance s^2 sum(w^2 / n).
     value = sum(weight * float(np.mean(scores[row])) for row, weight in weights.items())
     factor = sum(weight**2 / len(scores[row]) for row, weight in weights.items())
     return Contrast(value, math.sqrt(variance * factor), freedom)
@@ -68,6 +72,7 @@ def estimate(weights: Weights, scores: Scores) -> Contrast:
 
 def per_doubling(sizes: Mapping[str, float]) -> Weights:
     """Returns the weights of the least-squares slope of the means over log2 of the rows' sizes."""
+    # The slope of least squares is the sum of y (x - mean x) / sum((x - mean x)^2).
     logs = np.log2(list(sizes.values()))
     centered = logs - logs.mean()
     return dict(zip(sizes, (centered / (centered**2).sum()).tolist(), strict=True))
@@ -136,12 +141,15 @@ def judge(claim: Claim, measure: str, scores: Scores) -> Verdict | None:
     sizes = {row: size for row, size in claim.sizes.items() if row in scores}
     if len(sizes) < 2:
         return None
+
+    # A ratio of perplexities is a difference of their logarithms.
     scale = math.log if measure == "perplexity" else float
     scaled = {row: [scale(value) for value in values] for row, values in scores.items()}
     weights = per_doubling(sizes)
     contrast = estimate(weights, scaled)
     paper = sum(weight * scale(getattr(ROWS[row], measure)) for row, weight in weights.items())
 
+    # p-values of the claim and of the opposite claim.
     sign = getattr(claim, measure)
     margin = MARGINS[measure]
     if sign == EQUAL:

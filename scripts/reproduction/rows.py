@@ -42,6 +42,7 @@ def read_rows(scale: str, names: str | None, overrides: loading.Overrides) -> di
     Raises UserError for other rows.
     """
     config, rows = SCALES[scale]
+    # Other rows are changes from base, so base is always trained.
     if names is not None:
         rows = names.split(",")
     rows = dict.fromkeys(["base", *rows])  # each once
@@ -77,6 +78,7 @@ def read_results(
     folder: Folder, configs: Mapping[str, Config], trials: Sequence[Values]
 ) -> list[RowResult]:
     """Returns the results of the complete runs of a sweep, for the rows in `configs`."""
+    # A trial belongs to the row with the same changes from base; seeds do not count.
     rows = {frozenset(changes(configs, row).items()): row for row in configs}
     results = []
     for number, trial in enumerate(trials):
@@ -107,6 +109,7 @@ def scores(results: Sequence[RowResult], measure: str) -> dict[str, list[float]]
 
 def count_parameters(config: Config) -> int:
     """Returns the number of parameters for a vocabulary of `tokenizer.vocab_size` tokens."""
+    # Shapes only: no parameters are allocated.
     vocabulary = config.tokenizer.vocab_size
     _, shapes = abstract_init(config, vocabulary, vocabulary)
     return sum(leaf.size for leaf in jax.tree.leaves(shapes))

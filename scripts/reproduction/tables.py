@@ -70,6 +70,7 @@ def _row(
 def _settings(config: Config) -> dict[str, object]:
     flat = flatten(config)
     values = {column: flat[key] for column, key in SETTINGS.items()}
+    # Widths of 0 in a config mean d_model / h.
     values["d_k"], values["d_v"] = head_widths(config.model)
     return values
 
@@ -102,6 +103,7 @@ def _claims(
         if bleu is None:
             continue
         rows.append((claim.statement, "BLEU", *_verdict(bleu, lambda value: f"{value:+.2f}")))
+        # Differences of logarithms are shown as relative changes.
         rows.append(("", "PPL", *_verdict(perplexity, lambda log: f"{math.expm1(log):+.1%}")))
     return rows
 
@@ -110,6 +112,7 @@ def _verdict(verdict: Verdict, show: Callable[[float], str]) -> tuple[str, ...]:
     contrast = verdict.contrast
     value = show(contrast.value)
     p_value = ""
+    # With one seed for each row, there is neither an error nor a test.
     if contrast.freedom:
         value += f" ± {show(contrast.error).lstrip('+')}"
         p_value = f"{verdict.p_value:.3f}"

@@ -29,6 +29,7 @@ def choose(paths: Sequence[Path], arguments: argparse.Namespace) -> list[Evaluat
 
     Raises UserError if a path does not exist, or if no evaluation or several qualify.
     """
+    # Mistakes in any path appear before the first evaluation is made, which takes long.
     evaluations = [_choose_existing(path, arguments) for path in paths]
     for i, path in enumerate(paths):
         if evaluations[i] is None:
@@ -44,13 +45,14 @@ def _choose_existing(path: Path, arguments: argparse.Namespace) -> Evaluation | 
     if path.suffix == ".json" and not path.is_dir():
         return read_evaluation(path)
     workdir, config = open_existing(path, "WORKDIR")
+
+    # What the flags ask for. Only flags that were given must agree.
     decoding = loading.override(config, arguments.overrides).decoding.to_dict()
     keys = [key.removeprefix("decoding.") for key, _ in arguments.overrides]
     step = None if arguments.checkpoint is None else restore.choose_step(path, arguments.checkpoint)
     split = name_split(arguments.split, arguments.data)
     evaluations = read_evaluations(workdir)
 
-    # Flags that were not given agree with every evaluation.
     agreeing = [
         evaluation
         for evaluation in evaluations
@@ -62,7 +64,8 @@ def _choose_existing(path: Path, arguments: argparse.Namespace) -> Evaluation | 
     if not agreeing and arguments.evaluate:
         return None
 
-    # The evaluations that transformer.evaluate makes with the same flags.
+    # The evaluations that transformer.evaluate makes with the same flags. Without a flag, the value
+    # of the run counts.
     average = arguments.average or 1
     languages = config_languages(config)
     by_same_flags = [
@@ -72,6 +75,8 @@ def _choose_existing(path: Path, arguments: argparse.Namespace) -> Evaluation | 
         and evaluation.average == average
         and evaluation.languages == languages
     ]
+
+    # The only evaluation that agrees, or else the only one made by the same flags.
     for candidates in (agreeing, by_same_flags):
         if len(candidates) == 1:
             return candidates[0]

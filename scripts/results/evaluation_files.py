@@ -29,6 +29,7 @@ def read_result(path: Path) -> dict[str, Any]:
 
     Raises UserError if it is damaged.
     """
+    # The metrics depend on the version and the flags of transformer.evaluate.
     result = read_object(path, RESULT_TYPES)
     return read_object(path, {name: float | int for name in METRICS if name in result})
 
@@ -51,6 +52,7 @@ def find_run(path: Path, result: Mapping[str, Any]) -> Path:
     It is the workdir that holds the file, or the one that `result` names, if the file was written
     elsewhere with `--output=FOLDER`.
     """
+    # A moved workdir is found by the place of the file, as its recorded path is outdated.
     workdir = Workdir(path.parent.parent)
     if workdir.evaluations == path.parent and workdir.config.exists():
         return workdir.path

@@ -81,6 +81,7 @@ class Evaluation:
     def settings(self) -> dict[str, Any]:
         """The settings that evaluations of one system share: `run_settings` and the search."""
         settings = run_settings(self.config) | training_data(self.workdir)
+        # Flags of transformer.evaluate replace the search of the run.
         settings |= {f"decoding.{key}": value for key, value in self.decoding.items()}
         settings |= {
             "split": self.split,
@@ -88,6 +89,7 @@ class Evaluation:
             "models": len(self.result["models"]),
             "shortlist": (self.result["shortlist"] or "")[:8] or None,  # of a digest
         }
+        # Languages on the command line replace the languages of the run.
         return settings | self.languages
 
     @property
@@ -119,10 +121,13 @@ class Evaluation:
     @property
     def signatures(self) -> dict[str, str]:
         """The signatures of the metrics that `scripts.compare` shows, by metric."""
-        signatures = {
-            name: self.result.get(f"{name}_signature") for name in metrics_in("comparison")
-        }
-        return {name: signature for name, signature in signatures.items() if signature is not None}
+        signatures = {}
+        for name in metrics_in("comparison"):
+            # Older evaluations have fewer metrics.
+            signature = self.result.get(f"{name}_signature")
+            if signature is not None:
+                signatures[name] = signature
+        return signatures
 
     @property
     def language(self) -> Language:
@@ -203,6 +208,7 @@ def config_languages(config: Config) -> dict[str, str]:
 
 def run_settings(config: Config) -> dict[str, Any]:
     """Returns the keys that the runs of a system share: all but seed and machine-specific keys."""
+    # Seeds are repetitions of a system, not settings.
     ignored = (*keys_of(*NEUTRAL), "seed")
     return {key: value for key, value in flatten(config).items() if key not in ignored}
 
@@ -256,6 +262,8 @@ def read_evaluations(workdir: Workdir) -> list[Evaluation]:
             f"{workdir.path}: a language model has no scores of translations; "
             "transformer.evaluate prints its own"
         )
+
+    # One evaluation for each group with the same settings.
     distinct = {}
     for path in sorted(workdir.evaluations.glob("*.json")):
         evaluation = read_evaluation(path)
@@ -272,14 +280,16 @@ def short_commit(environment: Mapping[str, Any]) -> str:
     A run that was resumed at another commit has both: "012345678, then 9abcdef01+".
     """
     commits = []
+    # A run has a start, and another one each time that it was resumed.
     for start in (environment, *environment.get("resumed", [])):
         commit = (start.get("commit") or "unknown")[:9]
         commits.append(commit + ("+" if start.get("uncommitted_changes") else ""))
+    # Successive starts at the same commit are shown once.
     return ", then ".join(commit for commit, _ in itertools.groupby(commits))
 
 
 def differing_keys(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns the keys that are absent from some of these settings or have different values."""
     first = settings[0]
-    keys = dict.fromkeys(itertools.chain(*settings))
+    keys = dict.fromkeys(itertools.chain(*settings))  # each once, in order
     return [key for key in keys if any(values.get(key) != first.get(key) for values in settings)]

@@ -69,8 +69,9 @@ def make_result(
     scored_systems = [_score(system, references, metrics, resamples) for system in systems]
     baseline = scored_systems[0]
 
+    # Signatures are as `sacrebleu --paired-bs` writes them.
     signatures = evaluation.signatures
-    for name in signatures.keys() & metrics:  # as `sacrebleu --paired-bs` writes it
+    for name in signatures.keys() & metrics:
         signatures[name] = signatures[name].replace(
             "nrefs:1|", f"nrefs:1|bs:{samples}|seed:{significance.SEED}|"
         )
@@ -98,6 +99,7 @@ def _score(
     metrics: dict[str, AdditiveMetric],
     resamples: Int[np.ndarray, "samples sentences"],
 ) -> ScoredSystem:
+    # The statistics are computed once, and their sums are scored for each resample.
     sufficient = {}
     scores = {}
     for name, metric in metrics.items():
@@ -107,6 +109,8 @@ def _score(
         resampled = [significance.resample(metric, run, resamples) for run in sufficient[name]]
         seeds = np.array([run.result[name] for run in system.evaluations])
         scores[name] = SeedScores(seeds, np.array(resampled))
+
+    # The chrF of each sentence, averaged over seeds.
     chrf = metrics["chrf"].score(sufficient["chrf"]).mean(0)
     return ScoredSystem(system, sufficient["bleu"], chrf, scores)
 
@@ -138,6 +142,8 @@ def _compare(
     first: ScoredSystem, second: ScoredSystem, references: Sequence[str], count: int
 ) -> dict[str, Any]:
     pair = {scored.system.label: scored for scored in (first, second)}
+
+    # The sentences with the largest difference in chrF, in either direction.
     differences = second.chrf - first.chrf
     sentences = []
     for i in np.argsort(-np.abs(differences), kind="stable")[:count].tolist():
@@ -155,6 +161,7 @@ def _compare(
                 },
             }
         )
+
     tests = {
         name: significance.compare(scores, second.scores[name])
         for name, scores in first.scores.items()
@@ -216,6 +223,7 @@ def _bleu_by_length(
 def length_bins(lengths: Int[np.ndarray, "sentences"]) -> list[tuple[int, int]]:
     """Returns the shortest and longest lengths of bins with about equally many sentences."""
     count = min(MAX_BINS, max(1, len(lengths) // MIN_BIN_SENTENCES))
+    # Quantiles of the lengths are the upper ends of the bins. Equal quantiles make one bin.
     quantiles = np.arange(1, count + 1) / count
     longest = np.unique(np.quantile(lengths, quantiles, method="inverted_cdf"))
     shortest = [lengths.min(), *(longest[:-1] + 1)]

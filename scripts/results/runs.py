@@ -58,6 +58,7 @@ def read_runs(paths: Sequence[Path], flag: str = "--workdir") -> list[RecordedRu
     if repeated:
         raise UserError(f"{flag}={repeated[1]}: is given twice; give it once")
 
+    # Labels are the last `length` parts of the paths. Whole paths are distinct.
     for length in range(1, max(len(path.parts) for path in resolved) + 1):
         labels = ["/".join(path.parts[-length:]) for path in resolved]
         if len(set(labels)) == len(labels):

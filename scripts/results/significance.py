@@ -69,6 +69,7 @@ class Noise(NamedTuple):
     sentences: float
 
     def half_width(self, level: float) -> float:
+        # sqrt(t^2 seeds + z^2 sentences), with the quantiles of Student's t and the normal.
         t = stdtrit(self.freedom, level / 2)
         z = ndtri(level / 2)
         return math.sqrt(t**2 * self.seeds + z**2 * self.sentences)
@@ -112,6 +113,7 @@ def resample(
 def compare(first: SeedScores, second: SeedScores) -> dict[str, Any]:
     """Returns the `difference` second - first, its 95 % `interval`, and its `p_value`."""
     difference = float(second.scores.mean() - first.scores.mean())
+    # The same resample has the same sentences in both systems, so that their difficulty cancels.
     differences = second.resampled.mean(0) - first.resampled.mean(0)
     noise = _noise([first, second], differences)
     if noise is not None:
@@ -155,6 +157,7 @@ def _noise(systems: list[SeedScores], resampled: Float[np.ndarray, "samples"]) -
         variance = weight * system.scores.var(ddof=1)
         seeds += variance
         squares += variance**2 / freedom
+        # The interaction: a resample affects the scores of some seeds more than others.
         deviations = system.resampled - system.resampled.mean(0)  # (seeds, samples)
         interaction += weight * deviations.var(axis=1).sum() / freedom
 

@@ -34,6 +34,7 @@ def additive_metrics(language: Language, names: Sequence[str] = ()) -> dict[str,
     Raises UserError if the tokenizer that computed the scores is not installed.
     """
     bleu = make_bleu(language.tokenizer)
+    # `make_bleu` uses another tokenizer if this one is not installed.
     if not bleu.tokenizer_signature.startswith(language.tokenizer):
         package = f"sacrebleu[{language.tokenizer.removesuffix('-mecab')}]"
         raise UserError(
@@ -61,6 +62,7 @@ def _mean_metric(name: str, language: Language) -> AdditiveMetric:
         rows = []
         for hypothesis, reference in zip(hypotheses, references, strict=True):
             value, _ = METRICS[name].compute([hypothesis], [[reference]], language)
+            # The statistics of a mean are the sum of the scores and the number of sentences.
             rows.append([value, 1])
         return np.array(rows)
 

@@ -44,6 +44,7 @@ def describe_settings(differences: Mapping[str, Any]) -> str:
         return ""
     parts = []
     for key, value in differences.items():
+        # "model.dropout" becomes "dropout", but "data.name" would be ambiguous without its group.
         name = key if key.endswith(".name") else key.rpartition(".")[2]
         parts.append(f"{name}={show(value)}")
     return ", ".join(parts)
@@ -85,6 +86,7 @@ def grouped(
 
 def _break_tie(evaluation: Evaluation, evaluations: Sequence[Evaluation]) -> dict[str, Any]:
     """Returns what separates an evaluation from others with the same settings and seed; or {}."""
+    # The first tie breaker that makes all evaluations with the same settings and seed distinct.
     same = [candidate for candidate in evaluations if candidate.settings == evaluation.settings]
     for tie_breaker in TIE_BREAKERS:
         keys = {(candidate.config.seed, *tie_breaker(candidate).values()) for candidate in same}

@@ -18,6 +18,7 @@ class Table(NamedTuple):
 
 def make_text(result: Mapping[str, Any]) -> str:
     """Returns the object that `result.make_result` returns as text."""
+    # Each part is a list of lines. Empty parts are left out.
     parts = [[describe_decoding(result)]]
     for make_table in (setting_table, score_table, run_table, difference_table, length_table):
         title, rows = make_table(result)
@@ -58,6 +59,7 @@ def score_table(result: Mapping[str, Any]) -> Table:
             mean = mean_and_spread([run[name] for run in system["runs"]], form)
             row.append(f"{mean} {_interval(system[name], form)}")
         rows.append(row)
+
     title = "Scores: mean ± standard deviation over seeds [95 % interval]"
     single = [system["label"] for system in result["systems"] if len(system["runs"]) == 1]
     if single:
@@ -83,6 +85,8 @@ def run_table(result: Mapping[str, Any]) -> Table:
 def difference_table(result: Mapping[str, Any]) -> Table:
     if not result["differences"]:
         return Table("There is only one system, so there are no differences.", [])
+
+    # The header has two columns for each metric: the difference with its interval, and p.
     names = _metrics(result["differences"])
     header = [""]
     for name in names:
