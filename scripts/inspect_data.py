@@ -155,6 +155,7 @@ def read_corpus(
     if arguments.source is not None:
         sides = read_parallel_files(Path(arguments.source), Path(arguments.target))
         return f"{arguments.source} and {arguments.target}", list(zip(*sides, strict=True))
+    # Numbers of pairs refer to one corpus.
     if data_config.mixture:
         raise UserError(
             "config.data.mixture: inspect one corpus at a time; give --source=FILE --target=FILE"
@@ -194,6 +195,7 @@ def make_text(name: str, pairs: Sequence[ScoredPair], worst: Sequence[ScoredPair
     lines.append("")
 
     for pair in worst:
+        # Scores in one direction, or in both.
         facts = "".join(
             f"{direction}loss {score.loss:.2f}, PMI {score.pmi:.2f}, "
             for direction, score in zip(DIRECTIONS, pair.scores, strict=False)
@@ -229,6 +231,7 @@ def score_pairs(
         chunk = pairs[start : start + CHUNK]
         scores = [score(model, chunk)]
         if reverse is not None:
+            # The other model reads the target and scores the source.
             scores.append(score(reverse, [pair[::-1] for pair in chunk]))
         report(len(chunk))
         by_pair = zip(*scores, strict=True)

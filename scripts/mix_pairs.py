@@ -43,6 +43,8 @@ def main(arguments: argparse.Namespace) -> None:
         raise UserError(f"--ratio={ratio}: must be above 0, and finite")
     folder = arguments.real
     split = arguments.split
+
+    # Real pairs are read as a run with `data.source=text` reads them.
     data_config = base.get_config().data
     data_config.update(
         path=str(folder), train_split=split, source_language=pair[0], target_language=pair[1]

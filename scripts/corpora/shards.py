@@ -63,12 +63,12 @@ class ShardedCorpus(NamedTuple):
 
     def missing(self, part: int, parts: int) -> list[Shard]:
         """Returns the shards of part `part` of `parts` whose file is absent or damaged."""
-        # Every `parts`-th shard: a part may begin anywhere, and all parts have similar sizes.
+        # For example, part 2 of 8 has the shards 2, 10, 18 and so on.
         shards = self.shards[part - 1 :: parts]
         return [shard for shard in shards if not self._is_complete(self.path(shard))]
 
     def _is_complete(self, path: Path) -> bool:
-        # Files are written atomically, but Parquet files may have been damaged since, in copies.
+        # Only Parquet files can be checked: their metadata is at the end.
         if self.request["format"] == "text" or not path.exists():
             return path.exists()
         try:
@@ -94,7 +94,11 @@ class ShardedCorpus(NamedTuple):
             # A line has a row for each of its translations.
             lines = itertools.groupby(rows, key=lambda row: (row["line"], row["source"]))
             for (_, text), group in lines:
-                yield text, ["" if row.get("cut") else row["translation"] or "" for row in group]
+                translations = []
+                for row in group:
+                    is_usable = row["translation"] and not row.get("cut")
+                    translations.append(row["translation"] if is_usable else "")
+                yield text, translations
 
     def read(self, shard: Shard) -> Iterator[bytes | None]:
         """Yields the lines of a shard; None for a missing value of Parquet."""
@@ -104,7 +108,7 @@ class ShardedCorpus(NamedTuple):
                 yield from _read_rows(path, self.request["column"], shard)
                 return
 
-            # Lines end only at b"\n", as in iteration over binary files.
+            # Only the first line of a file may have a byte order mark.
             with _open(path) as file:
                 file.seek(shard.offset)
                 for number, line in enumerate(itertools.islice(file, shard.count), shard.start):
@@ -127,7 +131,7 @@ def open_shards(output: Path, request: Mapping[str, Any]) -> ShardedCorpus:
         files.write_text(path, json.dumps({"request": request, "shards": shards}) + "\n")
         return ShardedCorpus(output, request, shards)
 
-    # The record has the request of the first worker. Dotted keys name the differences.
+    # Dotted keys name the differences: decoding.beam_size=4.
     corpus = read_shards(output)
     recorded = keys.flatten(ml_collections.ConfigDict(corpus.request))
     differences = []

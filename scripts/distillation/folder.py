@@ -119,6 +119,8 @@ class PipelineFolder:
             raise UserError(
                 f"{stage.name}: {text} is not a file; name a text, or a config with its ending"
             )
+
+        # The size and the time tell whether the file has changed.
         stats = path.stat()
         return [str(path.resolve()), stats.st_size, stats.st_mtime_ns]
 
@@ -164,6 +166,8 @@ class PipelineFolder:
                 f"{config}: has data.mixture or data.valid_sets; "
                 "a plan mixes single corpora, so remove it"
             )
+
+        # The translations may be in either direction.
         pair = {data_config.source_language, data_config.target_language}
         for translation in translations:
             languages = self.languages(translation.models[0])
@@ -249,6 +253,7 @@ class PipelineFolder:
 
 def _difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     """Returns the first setting or input in which two descriptions of a stage differ."""
+    # A short value is shown. Inputs are digests, which say nothing.
     settings = differing_keys([old["is"], new["is"]])
     inputs = differing_keys([old["from"], new["from"]])
     if settings:

@@ -156,6 +156,7 @@ def translate(
 def mix(
     name: str, config: str, *translations: Translation, copies: int = 1, tag: str = ""
 ) -> Mixture:
+    # A list instead of arguments is an easy mistake, which would fail much later.
     if not all(isinstance(translation, Translation) for translation in translations):
         raise UserError(f"{name}: give the results of plan.translate one by one, without a list")
     return Mixture(name, config, translations, copies, tag)
@@ -196,6 +197,7 @@ def inputs(stage: Stage) -> list[Stage]:
     """Returns the stages with results that a stage reads."""
     stages = []
     for value in vars(stage).values():
+        # Fields hold stages or tuples of stages.
         items = value if isinstance(value, tuple) else (value,)
         stages += [item for item in items if isinstance(item, Stage)]
     return stages

@@ -75,6 +75,7 @@ def read_rows(stages: Sequence[pipeline.Stage], folder: PipelineFolder) -> list[
         elif isinstance(stage, pipeline.Export):
             # The certificate of scripts.export has the scores and the time of the other toolkit.
             result = json.loads((path / CERTIFICATE).read_bytes())
+            # Without the other toolkit or the validation split, an export is not measured.
             if not result.get("bleu"):
                 reasons = "; ".join(result["reasons"]) or "the validation split was not found"
                 logging.warning("%s: has no BLEU: %s.", stage.name, reasons)
@@ -104,6 +105,7 @@ def publish(stages: Sequence[pipeline.Stage], folder: PipelineFolder, readme: st
     rows = read_rows(stages, folder)
     table = [("measurement", *METRICS.values(), "sentences/s", "minutes of training")]
     for row in rows:
+        # A measurement without a speed has an empty cell.
         numbers = (*(row.scores[metric] for metric in METRICS), row.speed, row.minutes)
         cells = ["" if number is None else f"{number:.1f}" for number in numbers]
         table.append((row.name, *cells))
@@ -120,6 +122,7 @@ def draw(rows: Sequence[Row]) -> alt.LayerChart:
 
     Lines join the forms of a model.
     """
+    # Scores on different splits are not comparable.
     ((split, _),) = Counter(row.split for row in rows).most_common(1)
     points = [row._asdict() | {"bleu": row.scores["bleu"]} for row in rows if row.split == split]
     systems = list(dict.fromkeys(point["system"] for point in points))
@@ -136,14 +139,18 @@ def draw(rows: Sequence[Row]) -> alt.LayerChart:
 
     # Colours and lines join the forms of a system. The shape of a mark is its form.
     stroke = alt.Legend(title=None, symbolType="stroke", symbolSize=theme.LINE_SYMBOL)
+
+    # Lines and marks share the data and the axes.
     chart = alt.Chart(alt.InlineData(values=files.six_digits(points))).encode(
         x=alt.X("speed:Q", title="sentences per second", **x),
         y=alt.Y("bleu:Q", title=f"BLEU ({split})", scale=alt.Scale(zero=False, padding=12)),
         color=theme.categories(alt.Color, "system", systems, theme.CATEGORICAL, legend=stroke),
     )
+
     shape = theme.categories(alt.Shape, "form", forms, SHAPES, legend=alt.Legend(title=None))
     lines = chart.mark_line(strokeWidth=0.8).encode(order="speed:Q")
     marks = chart.mark_point(
         filled=True, opacity=1, size=50, stroke="white", strokeWidth=0.5
     ).encode(shape=shape)
+
     return theme.themed(alt.layer(lines, marks).properties(width=WIDTH, height=HEIGHT))

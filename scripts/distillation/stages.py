@@ -108,6 +108,7 @@ def _model_flags(stage: pipeline.DecodingStage, folder: PipelineFolder) -> dict[
     Makes the shortlist of the first model if the search needs it.
     """
     workdirs = [folder.result_path(model) for model in stage.models]
+    # A shortlist is made once for a run, from its training data.
     if stage.decoding.get("shortlist") and not Workdir(workdirs[0]).shortlist.exists():
         command(folder, stage, "scripts.shortlist", {"workdir": workdirs[0]})
     flags = {

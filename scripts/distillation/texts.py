@@ -33,6 +33,7 @@ def write_sources(translation: pipeline.Translation, folder: PipelineFolder) -> 
     """Returns the file with the sentences to translate. Writes it if they come from a config."""
     if not pipeline.is_config(translation.text):
         return Path(translation.text)
+    # A model of the other direction reads the targets of the config.
     side, _ = _sides(translation, folder)
     path = folder.result_path(translation) / "sources.txt"
     _write_lines(path, (pair[side] for pair in _read_pairs(translation.text, folder)))
@@ -59,14 +60,18 @@ def choose(translation: pipeline.Translation, folder: PipelineFolder) -> None:
     """Writes the sentences that have a translation, and the chosen translation of each."""
     output = folder.result_path(translation)
     model = translation.models[0]
+
+    # A row has n_best hypotheses, among which the pipeline chooses one.
     rows = read_shards(output / SHARDS).translations()
     if isinstance(translation.choose, pipeline.Training):
         workdir = folder.result_path(translation.choose)
         choices = _choose_by_loss(rows, workdir, translation.checkpoint, translation.average)
     elif translation.choose == "score":
+        # Hypotheses are in the order of their scores.
         choices = ((text, hypotheses[0]) for text, hypotheses in rows)
     else:
         _, side = _sides(translation, folder)
+        # The other side of each pair is the reference of its translation.
         references = (pair[side] for pair in _read_pairs(translation.text, folder))
         metric = CHRF()
         if translation.choose == "bleu":
@@ -85,7 +90,7 @@ def _choose_by_reference(
 ) -> Iterator[Pair]:
     """Yields each sentence and its hypothesis with the best sentence score, the first of ties."""
     for (text, hypotheses), reference in zip(rows, references, strict=True):
-        scores = [metric.sentence_score(each, [reference]).score for each in hypotheses]
+        scores = [metric.sentence_score(hypothesis, [reference]).score for hypothesis in hypotheses]
         yield text, hypotheses[scores.index(max(scores))]
 
 
@@ -128,6 +133,7 @@ def mix(mixture: pipeline.Mixture, folder: PipelineFolder) -> None:
     shutil.rmtree(output, ignore_errors=True)
     data_config = folder.load_config(mixture.config).data
     languages = (data_config.source_language, data_config.target_language)
+
     pairs = list(_read_pairs(mixture.config, folder))
     if data_config.deduplicate:
         pairs = list(dict.fromkeys(pairs))
@@ -154,6 +160,7 @@ def mix(mixture: pipeline.Mixture, folder: PipelineFolder) -> None:
             _write_pairs(unfinished, SPLITS[2], languages, test_pairs)
         except UserError as error:
             logging.warning("%s: has no test split (%s).", mixture.name, error)
+
         facts = {
             "by": "distill",
             "real": len(pairs),

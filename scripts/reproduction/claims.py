@@ -139,6 +139,7 @@ def judge(claim: Claim, measure: str, scores: Scores) -> Verdict | None:
     Returns None if fewer than two of its rows have scores.
     """
     sizes = {row: size for row, size in claim.sizes.items() if row in scores}
+    # A contrast needs two rows.
     if len(sizes) < 2:
         return None
 

@@ -80,6 +80,7 @@ def read_results(
     """Returns the results of the complete runs of a sweep, for the rows in `configs`."""
     # A trial belongs to the row with the same changes from base; seeds do not count.
     rows = {frozenset(changes(configs, row).items()): row for row in configs}
+
     results = []
     for number, trial in enumerate(trials):
         workdir = Workdir(folder.workdir(number))

@@ -53,6 +53,7 @@ def _row(
     for column, value in _settings(configs[name]).items():
         is_shown = name == "base" or value != base[column]
         settings.append(str(value) if is_shown else "")
+
     paper = ROWS[name]
     return (
         name,
@@ -83,6 +84,7 @@ def _conditions(base: Config, results: Sequence[RowResult], planned: int) -> str
     search = describe_search(
         {**base.decoding.to_dict(), "beam_size": training_config.eval_beam_size, "shortlist": 0}
     )
+
     minutes = sum(result.seconds for result in results) / 60
     languages = f"{base.data.source_language}-{base.data.target_language}"
     return (
@@ -100,6 +102,7 @@ def _claims(
     for claim in CLAIMS:
         bleu = judge(claim, "bleu", bleus)
         perplexity = judge(claim, "perplexity", perplexities)
+        # The runs lack rows that the claim needs.
         if bleu is None:
             continue
         rows.append((claim.statement, "BLEU", *_verdict(bleu, lambda value: f"{value:+.2f}")))

@@ -42,6 +42,7 @@ def choose(paths: Sequence[Path], arguments: argparse.Namespace) -> list[Evaluat
 
 def _choose_existing(path: Path, arguments: argparse.Namespace) -> Evaluation | None:
     """Returns the evaluation of a workdir or file; None if it is missing and to be made."""
+    # A file is chosen by its name, whatever the flags.
     if path.suffix == ".json" and not path.is_dir():
         return read_evaluation(path)
     workdir, config = open_existing(path, "WORKDIR")

@@ -58,6 +58,7 @@ def make_result(
     """
     first = systems[0]
     evaluation = first.evaluations[0]
+
     results = [evaluation.result for system in systems for evaluation in system.evaluations]
     # Older evaluations have fewer metrics.
     names = [name for name in metrics_in("comparison") if all(name in result for result in results)]
@@ -128,11 +129,14 @@ def _describe_system(scored: ScoredSystem, names: Sequence[str]) -> dict[str, An
         }
         for evaluation in system.evaluations
     ]
+
     description = {"label": system.label, "runs": runs, "decoding": system.evaluations[0].decoding}
     for name in names:
         values = [run[name] for run in runs]
+        # One seed has no standard deviation.
         spread = statistics.stdev(values) if len(values) > 1 else None
         description[name] = {"mean": statistics.mean(values), "spread": spread}
+        # Only tested metrics are resampled, and so have an interval.
         if name in scored.scores:
             description[name]["interval"] = scored.scores[name].interval
     return description
@@ -179,15 +183,14 @@ def _compare(
 
 def _worst(scored: ScoredSystem, references: Sequence[str], count: int) -> list[dict[str, Any]]:
     runs = scored.system.evaluations
-    sources = runs[0].sources
     # Blank pairs are the ends of documents.
     order = np.argsort(scored.chrf, kind="stable").tolist()
-    worst = [i for i in order if references[i].strip() or sources[i].strip()]
+    worst = [i for i in order if references[i].strip() or runs[0].sources[i].strip()]
     return [
         {
             "line": i + 1,
             "chrf": float(scored.chrf[i]),
-            "source": sources[i],
+            "source": runs[0].sources[i],
             "reference": references[i],
             "reference_length": len(references[i]),
             "hypotheses": [run.hypotheses[i] for run in runs],
@@ -201,12 +204,14 @@ def _worst(scored: ScoredSystem, references: Sequence[str], count: int) -> list[
 def _bleu_by_length(
     metric: AdditiveMetric, systems: Sequence[ScoredSystem]
 ) -> list[dict[str, Any]]:
+    # All systems and seeds have the same references.
     lengths = systems[0].bleu[0, :, REFERENCE_LENGTH]
     bins = []
     for shortest, longest in length_bins(lengths):
         is_inside = (lengths >= shortest) & (lengths <= longest)
         bleu = {}
         for scored in systems:
+            # BLEU of a subset of sentences comes from the sums of their statistics.
             sums = scored.bleu[:, is_inside].sum(1)  # (seeds, numbers)
             bleu[scored.system.label] = float(metric.score(sums).mean())
         bins.append(

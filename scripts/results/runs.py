@@ -39,6 +39,7 @@ class RecordedRun:
 
 def best_validation(record: Sequence[Record], metric: str) -> Record | None:
     """Returns the line of the best validation, as training chooses it; None without validations."""
+    # Validations without decoding lack the metric, if it is BLEU for example.
     lines = [line for line in record if line["split"] == "valid" and metric in line]
     return max(lines, key=lambda line: rank(line[metric], line["loss"], metric), default=None)
 
@@ -54,6 +55,7 @@ def read_runs(paths: Sequence[Path], flag: str = "--workdir") -> list[RecordedRu
     Raises UserError, which names the flag, if a path is not the workdir of a run or is given twice.
     """
     resolved = [path.resolve() for path in paths]
+    # The same run twice would have no distinct label, whatever the paths.
     repeated = [path for path in paths if resolved.count(path.resolve()) > 1]
     if repeated:
         raise UserError(f"{flag}={repeated[1]}: is given twice; give it once")

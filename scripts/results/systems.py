@@ -58,6 +58,7 @@ def group_systems(evaluations: Sequence[Evaluation]) -> list[System]:
     settings = [
         evaluation.settings | _break_tie(evaluation, evaluations) for evaluation in evaluations
     ]
+
     systems = []
     for i, (differences, members) in enumerate(grouped(evaluations, settings)):
         label = string.ascii_uppercase[i] if i < 26 else f"S{i + 1}"
@@ -74,9 +75,11 @@ def grouped(
       For each group, in the order of the first items, the settings in which the groups differ, with
       the values of this group, and its items.
     """
+    # Settings are dictionaries, which cannot be keys, so the first equal one identifies them.
     groups = {}  # by the index of their first item
     for item, item_settings in zip(items, settings, strict=True):
         groups.setdefault(settings.index(item_settings), []).append(item)
+
     keys = differing_keys(settings)
     return [
         ({key: settings[first].get(key) for key in keys}, members)
@@ -89,6 +92,7 @@ def _break_tie(evaluation: Evaluation, evaluations: Sequence[Evaluation]) -> dic
     # The first tie breaker that makes all evaluations with the same settings and seed distinct.
     same = [candidate for candidate in evaluations if candidate.settings == evaluation.settings]
     for tie_breaker in TIE_BREAKERS:
+        # Different seeds need no tie breaker.
         keys = {(candidate.config.seed, *tie_breaker(candidate).values()) for candidate in same}
         if len(keys) == len(same):
             return tie_breaker(evaluation)

@@ -22,8 +22,10 @@ def make_text(result: Mapping[str, Any]) -> str:
     parts = [[describe_decoding(result)]]
     for make_table in (setting_table, score_table, run_table, difference_table, length_table):
         title, rows = make_table(result)
-        if len(rows) != 1:  # 1: only a header
+        # A table with only a header is left out. A table without rows is a remark.
+        if len(rows) != 1:
             parts.append([title, *_aligned(rows)])
+
     parts += [_sentences(result, difference) for difference in result["differences"]]
     parts.append(_worst(result))
     parts.append(["Signatures", *_aligned(list(result["signatures"].items()))])
@@ -32,12 +34,14 @@ def make_text(result: Mapping[str, Any]) -> str:
 
 def describe_decoding(result: Mapping[str, Any]) -> str:
     """Returns the text that was translated and how, in one line that holds for all tables."""
+    # Systems may differ in their search, and in the checkpoints of their seeds.
     decodings = {}
     for system in result["systems"]:
         search = describe_search(system["decoding"])
         steps = [run["step"] for run in system["runs"]]
         checkpoints = describe_checkpoints(steps, system["runs"][0]["averaged"])
         decodings[system["label"]] = f"{search}, {checkpoints}"
+
     text = f"{result['text']}, {counted(result['sentences'], 'sentence')}"
     return "; ".join([text, *_labelled(decodings)])
 
@@ -55,6 +59,7 @@ def score_table(result: Mapping[str, Any]) -> Table:
     for system in result["systems"]:
         row = [system["label"], ", ".join(str(run["seed"]) for run in system["runs"])]
         for name in names:
+            # Such as 27.31 ± 0.12 [26.80, 27.79].
             form = METRICS[name].format
             mean = mean_and_spread([run[name] for run in system["runs"]], form)
             row.append(f"{mean} {_interval(system[name], form)}")
@@ -70,15 +75,16 @@ def score_table(result: Mapping[str, Any]) -> Table:
 def run_table(result: Mapping[str, Any]) -> Table:
     names = _metrics(result["systems"])
     facts = ["commit", "workdir", "evaluation"]
+    # Most runs have no note.
     if any(run["note"] for system in result["systems"] for run in system["runs"]):
         facts.append("note")
+
     rows = [["", "seed", *names, *facts]]
     for system in result["systems"]:
         for run in system["runs"]:
             scores = [f"{run[name]:{METRICS[name].format}}" for name in names]
-            rows.append(
-                [system["label"], str(run["seed"]), *scores, *(run[fact] for fact in facts)]
-            )
+            cells = [run[fact] for fact in facts]
+            rows.append([system["label"], str(run["seed"]), *scores, *cells])
     return Table("Runs (a + after the commit: with uncommitted changes)", rows)
 
 
@@ -91,13 +97,16 @@ def difference_table(result: Mapping[str, Any]) -> Table:
     header = [""]
     for name in names:
         header += [name, "p"]
+
     rows = [header]
     methods = {}
     for difference in result["differences"]:
         label = f"{difference['system']} - {difference['baseline']}"
         methods[label] = difference["method"]
+
         row = [label]
         for name in names:
+            # Such as +0.42 [-0.10, +0.94] and 0.1130.
             test = difference[name]
             form = f"+{METRICS[name].format}"
             row.append(f"{test['difference']:{form}} {_interval(test, form)}")
@@ -113,6 +122,7 @@ def length_table(result: Mapping[str, Any]) -> Table:
         shortest = group["shortest"]
         longest = group["longest"]
         length = str(shortest) if shortest == longest else f"{shortest} to {longest}"
+        # BLEU of every system, then differences from the first one.
         scores = [group["bleu"][label] for label in labels]
         row = [length, str(group["sentences"])]
         row += [f"{score:.2f}" for score in scores]
@@ -129,11 +139,14 @@ def _sentences(result: Mapping[str, Any], difference: Mapping[str, Any]) -> list
     system = difference["system"]
     labels = (baseline, system)
     runs = {item["label"]: item["runs"] for item in result["systems"]}
+
     lines = [f"Sentences in which {baseline} and {system} differ most, by chrF"]
     for sentence in difference["sentences"]:
         chrf = ", ".join(f"{label} {sentence['chrf'][label]:.1f}" for label in labels)
         gain = f"{system} - {baseline} {sentence['difference']:+.1f}"
         lines.append(f"line {sentence['line']}: {chrf}, {gain}")
+
+        # The reference, and the hypotheses of all seeds of both systems.
         rows = [["  reference", sentence["reference"]]]
         for label in labels:
             for run, hypothesis in zip(runs[label], sentence["hypotheses"][label], strict=True):
@@ -147,6 +160,7 @@ def _worst(result: Mapping[str, Any]) -> list[str]:
     lines = ["Worst sentences, by chrF"] if result["worst"] else []
     for sentence in result["worst"]:
         lines.append(f"line {sentence['line']}: chrF {sentence['chrf']:.1f}")
+        # The cells: name, model score, length, text.
         length = f"{sentence['reference_length']} characters"
         rows = [
             ["  source", "", "", sentence["source"]],
@@ -166,6 +180,7 @@ def _labels(result: Mapping[str, Any]) -> list[str]:
 
 def _labelled(texts: dict[str, str]) -> list[str]:
     """Returns the texts with their labels, or the one text that all labels share."""
+    # Texts that do not differ are shown once, without a label.
     distinct = set(texts.values())
     if len(distinct) == 1:
         return list(distinct)
