@@ -32,6 +32,8 @@ def main(arguments: argparse.Namespace) -> None:
         if names:
             datasets[split] = names.split(",")
     output = arguments.output
+
+    # A dataset of TFDS is not parallel text: it has no pair and no record in a file.
     if arguments.tfds:
         print(json.dumps(tfds.prepare(arguments.tfds, output, arguments.archives)))
         return

@@ -107,7 +107,9 @@ def main(arguments: argparse.Namespace) -> None:
         for pair in scored_pairs
         if pair.scores[0].tokens > arguments.min_tokens and math.isfinite(pair.pmi)
     ]
+    # The lowest PMI comes first.
     ranked.sort(key=lambda pair: pair.pmi)
+
     text = make_text(name, scored_pairs, ranked[: arguments.worst])
     # Bytes, since sentences may have characters that the terminal's encoding lacks.
     sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
@@ -160,6 +162,7 @@ def read_corpus(
         raise UserError(
             "config.data.mixture: inspect one corpus at a time; give --source=FILE --target=FILE"
         )
+    # The data without exclusions, limits or document context.
     all_pairs = with_changes(data_config, exclude="", train_pairs=0, context=0)
     source = open_source(all_pairs, "train")
     return source.name, [tuple(side.decode(errors="replace") for side in pair) for pair in source]
@@ -208,6 +211,7 @@ def make_text(name: str, pairs: Sequence[ScoredPair], worst: Sequence[ScoredPair
 
 
 def _quantiles(name: str, values: Sequence[float]) -> str:
+    # Pairs that are too long have no scores.
     finite = [value for value in values if not math.isnan(value)]
     if not finite:
         return f"{name}: none"
@@ -234,6 +238,7 @@ def score_pairs(
             # The other model reads the target and scores the source.
             scores.append(score(reverse, [pair[::-1] for pair in chunk]))
         report(len(chunk))
+        # From the scores of each direction to the scores of each pair.
         by_pair = zip(*scores, strict=True)
         for number, (pair, pair_scores) in enumerate(zip(chunk, by_pair, strict=True), start + 1):
             yield ScoredPair(
@@ -257,6 +262,7 @@ def score(model: "Model", pairs: Sequence[tuple[str, str]]) -> list[Scores]:
 
 def length_ratio(source: str, target: str) -> float:
     short, long = sorted((len(source.split()), len(target.split())))
+    # Two empty sides are equally long.
     if not long:
         return 1.0
     return long / short if short else math.inf

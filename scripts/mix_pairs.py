@@ -56,6 +56,7 @@ def main(arguments: argparse.Namespace) -> None:
     limit = None if ratio is None else round(ratio * len(real))
     translated = translated_pairs(arguments.translated, arguments.tag, pair)
 
+    # The folder appears once it is complete.
     with files.new_folder(arguments.output) as output:
         count = 0
         with (
@@ -127,6 +128,8 @@ def translated_pairs(folder: Path, tag: str, pair: LanguagePair) -> Iterator[tup
             f"--translated={folder}: {len(missing)} of {len(corpus.shards)} shards are missing; "
             "run the command scripts.translate_corpus again, which makes them"
         )
+
+    # Translations are empty for sentences that were cut or not translated.
     for text, (best, *_) in corpus.translations():
         if best:
             yield f"{tag} {best}".lstrip().encode(), text.encode()

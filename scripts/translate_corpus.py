@@ -63,6 +63,7 @@ def main(arguments: argparse.Namespace) -> None:
         "%s: %d of %d shards are missing here.", corpus.output, len(missing), len(corpus.shards)
     )
 
+    # This process translates, or the actors of Ray, which load the models themselves.
     if arguments.shard:
         enable_compilation_cache()
         reports = map(translator.Translator(models, corpus).translate, missing)

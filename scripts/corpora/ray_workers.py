@@ -95,6 +95,7 @@ def start(address: str | None) -> None:
             f"--ray={address}: {error}; give the address of a running cluster"
         ) from error
     signal.signal(signal.SIGTERM, handler)  # Ray's own prints a stack and ends the process
+    # The reports of shards show the progress.
     ray.data.DataContext.get_current().enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.WARNING)
 
@@ -125,6 +126,8 @@ def translate(
         num_gpus=gpus,
         fn_constructor_args=(flags, corpus.output, corpus.request),
     )
+
+    # Ray Data runs the actors while these rows are read.
     try:
         for row in outcomes.iter_rows():
             outcome = json.loads(row["outcome"])

@@ -130,6 +130,7 @@ class Translator:
 
         content = FORMATS[request["format"]](rows, request)
         files.write_bytes(self.corpus.path(shard), content)
+        # The log of the command shows the first messages.
         messages = [f"{shard.file}, line {line} {error}" for line, error in errors.items()]
         seconds = time.perf_counter() - start_time
         return ShardReport(shard.number, len(texts), len(cut), messages, seconds)
@@ -181,12 +182,9 @@ def as_parquet(rows: Rows, request: Mapping[str, Any]) -> bytes:
     Its metadata has the request, which identifies the model.
     """
     schema = SCHEMA.with_metadata({"request": json.dumps(request)})
-    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
-    arrays = [
-        pyarrow.array(column, field.type) for column, field in zip(columns, schema, strict=True)
-    ]
+    records = [dict(zip(schema.names, row, strict=True)) for row in rows]
     sink = io.BytesIO()
-    parquet.write_table(pyarrow.table(arrays, schema=schema), sink, compression="zstd")
+    parquet.write_table(pyarrow.Table.from_pylist(records, schema=schema), sink, compression="zstd")
     return sink.getvalue()
 
 

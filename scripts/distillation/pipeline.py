@@ -143,6 +143,7 @@ def translate(
     choose: str | Training = "score",
     **decoding: Any,
 ) -> Translation:
+    # Mistakes in a plan file are reported when it is read, before anything runs.
     if not isinstance(choose, Training) and choose not in CHOICES:
         raise UserError(f"{name}: choose={choose}: must be a model or one of {', '.join(CHOICES)}")
     if choose in REFERENCE_CHOICES and not is_config(text):

@@ -70,6 +70,7 @@ def recorded_rows(configs: Mapping[str, Config], task: Values) -> dict[str, Conf
 
     The config file may have changed since.
     """
+    # `task` is the record of the base row; rows change it as their configs do now.
     base = configs["base"]
     return {row: loading.with_values(base, task | changes(configs, row)) for row in configs}
 

@@ -38,6 +38,7 @@ def make_text(configs: Mapping[str, Config], results: Sequence[RowResult], plann
     for name in configs:
         rows.append(_row(name, configs, perplexities.get(name, []), bleus.get(name, [])))
     text = markdown.table(rows, [_conditions(configs["base"], results, planned)])
+    # Without results, the table has only the rows and the paper's scores.
     if results:
         claims = [CLAIM_HEADER, *_claims(perplexities, bleus)]
         text += "\n" + markdown.table(claims, [_explanation(bleus)])
@@ -123,6 +124,7 @@ def _verdict(verdict: Verdict, show: Callable[[float], str]) -> tuple[str, ...]:
 
 
 def _explanation(bleus: Mapping[str, Sequence[float]]) -> str:
+    # The degrees of freedom of `claims.estimate`.
     freedom = sum(len(values) - 1 for values in bleus.values())
     margin = math.expm1(MARGINS["perplexity"])
     return (

@@ -61,6 +61,7 @@ def group_systems(evaluations: Sequence[Evaluation]) -> list[System]:
 
     systems = []
     for i, (differences, members) in enumerate(grouped(evaluations, settings)):
+        # A to Z, then S27, S28 and so on.
         label = string.ascii_uppercase[i] if i < 26 else f"S{i + 1}"
         systems.append(System(label, differences, tuple(members)))
     return systems
