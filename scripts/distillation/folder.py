@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from scripts.datasets.folder import SPLITS
-from scripts.distillation import pipeline
+from scripts.distillation.pipeline import (
+    DecodingStage,
+    MeasurementStage,
+    MixtureStage,
+    Stage,
+    TrainingStage,
+    TranslationStage,
+    input_stages,
+    is_config,
+)
 from scripts.results.evaluations import differing_keys, run_settings
 from transformer.config import loading
 from transformer.config.types import Config
@@ -32,15 +41,15 @@ class PipelineFolder:
         self.inherited = ()  # file descriptors that commands keep open
         self._load = functools.cache(loading.load_file)  # its warnings appear once
 
-    def result_path(self, stage: pipeline.Stage) -> Path:
+    def result_path(self, stage: Stage) -> Path:
         """Returns the workdir, folder or file of a stage's result."""
-        if isinstance(stage, pipeline.Training) and stage.workdir:
+        if isinstance(stage, TrainingStage) and stage.workdir:
             return Path(stage.workdir)
-        if isinstance(stage, pipeline.Measurement):
+        if isinstance(stage, MeasurementStage):
             return self.path / f"{stage.name}.json"
         return self.path / stage.name
 
-    def log_path(self, stage: pipeline.Stage) -> Path:
+    def log_path(self, stage: Stage) -> Path:
         return self.logs / f"{stage.name}.txt"
 
     def load_config(self, name: str, values: Iterable[tuple[str, Any]] = ()) -> Config:
@@ -48,7 +57,7 @@ class PipelineFolder:
         overrides = [(key, str(value)) for key, value in values]
         return self._load(name, (*overrides, *self.overrides))
 
-    def config(self, model: pipeline.Training) -> Config:
+    def config(self, model: TrainingStage) -> Config:
         """Returns the configuration of a model.
 
         Raises UserError if it is not allowed, or if there is no run in the workdir.
@@ -75,16 +84,16 @@ class PipelineFolder:
         }
         return loading.with_values(config, values)
 
-    def languages(self, model: pipeline.Training) -> tuple[str, str]:
+    def languages(self, model: TrainingStage) -> tuple[str, str]:
         data_config = self.config(model).data
         return data_config.source_language, data_config.target_language
 
-    def identity(self, stage: pipeline.Stage) -> dict[str, Any]:
+    def identity(self, stage: Stage) -> dict[str, Any]:
         """Returns all that a stage's result depends on except its inputs, as JSON types.
 
         Raises UserError for a key, a file or a language with which the stage would fail.
         """
-        if isinstance(stage, pipeline.Training):
+        if isinstance(stage, TrainingStage):
             config = self.config(stage)
             # Unlike runs of one system, models of a pipeline differ in their seeds.
             facts = run_settings(config) | {"seed": config.seed, "workdir": stage.workdir}
@@ -95,24 +104,25 @@ class PipelineFolder:
             facts = dict(vars(stage))
             for key in ("name", "models", "translations"):
                 facts.pop(key, None)
-        if isinstance(stage, pipeline.Translation):
+        if isinstance(stage, TranslationStage):
             facts["text"] = self._identify_text(stage, stage.text)
-            if isinstance(stage.choose, pipeline.Training):
+            if isinstance(stage.choose, TrainingStage):
                 facts["choose"] = f"the loss of {stage.choose.name}"
-        if isinstance(stage, pipeline.Mixture):
+        if isinstance(stage, MixtureStage):
             facts["config"] = self._identify_text(stage, stage.config)
             if self.load_config(stage.config).data.deduplicate:
                 facts["deduplicate"] = True
         self._check(stage)
+        kind = type(stage).__name__.removesuffix("Stage")
         # As JSON, tuples become lists, so that the identity equals the one in the record.
-        return json.loads(json.dumps({"kind": type(stage).__name__} | facts))
+        return json.loads(json.dumps({"kind": kind} | facts))
 
-    def _identify_text(self, stage: pipeline.Stage, text: str) -> Any:
+    def _identify_text(self, stage: Stage, text: str) -> Any:
         """Returns the paths, sizes and modification times of a config's data or a file of text.
 
         Raises UserError if it is missing.
         """
-        if pipeline.is_config(text):
+        if is_config(text):
             return source.open_source(self.load_config(text).data, "train").identity
         path = Path(text)
         if not path.is_file():
@@ -124,13 +134,13 @@ class PipelineFolder:
         stats = path.stat()
         return [str(path.resolve()), stats.st_size, stats.st_mtime_ns]
 
-    def _check(self, stage: pipeline.Stage) -> None:
+    def _check(self, stage: Stage) -> None:
         """Raises UserError for mistakes that would otherwise appear when the stage begins."""
-        if isinstance(stage, pipeline.DecodingStage):
+        if isinstance(stage, DecodingStage):
             # Raises for unknown keys and values of a wrong type.
             overrides = [(f"decoding.{key}", str(value)) for key, value in stage.decoding.items()]
             loading.parse_overrides(overrides, f"{stage.name}: ")
-        if isinstance(stage, pipeline.Measurement):
+        if isinstance(stage, MeasurementStage):
             if stage.split not in source.SPLITS:
                 raise UserError(
                     f"{stage.name}: split={stage.split} must be one of {', '.join(source.SPLITS)}"
@@ -141,24 +151,24 @@ class PipelineFolder:
                     data_config = self.load_config(model.data.config).data
                     source.open_source(data_config, stage.split)
 
-        if isinstance(stage, pipeline.Mixture):
+        if isinstance(stage, MixtureStage):
             self._check_languages(stage.config, stage.translations)
 
-        if isinstance(stage, pipeline.Translation):
+        if isinstance(stage, TranslationStage):
             # A model that chooses by its loss translates in the other direction.
             languages = self.languages(stage.models[0])
             directions = [self.languages(model) for model in stage.models]
-            if isinstance(stage.choose, pipeline.Training):
+            if isinstance(stage.choose, TrainingStage):
                 directions.append(self.languages(stage.choose)[::-1])
             if any(direction != languages for direction in directions):
                 raise UserError(
                     f"{stage.name}: all models must translate {' to '.join(languages)}, "
                     "and one that chooses the reverse"
                 )
-            if pipeline.is_config(stage.text):
+            if is_config(stage.text):
                 self._check_languages(stage.text, [stage])
 
-    def _check_languages(self, config: str, translations: Sequence[pipeline.Translation]) -> None:
+    def _check_languages(self, config: str, translations: Sequence[TranslationStage]) -> None:
         """Raises UserError unless a config has one corpus with the translations' languages."""
         data_config = self.load_config(config).data
         if data_config.mixture or data_config.valid_sets:
@@ -190,7 +200,7 @@ class PipelineFolder:
             "name another --workdir",
         )
 
-    def check(self, stages: Sequence[pipeline.Stage]) -> dict[str, dict[str, Any]]:
+    def check(self, stages: Sequence[Stage]) -> dict[str, dict[str, Any]]:
         """Returns the description of each stage by name, as the record has it once it begins.
 
         A description is the identity of the stage, the digests of its inputs, and a digest of both.
@@ -201,9 +211,7 @@ class PipelineFolder:
         descriptions = {}
         for stage in stages:
             # A digest covers the digests of the inputs, and so all stages before this one.
-            digests = {
-                item.name: descriptions[item.name]["digest"] for item in pipeline.inputs(stage)
-            }
+            digests = {item.name: descriptions[item.name]["digest"] for item in input_stages(stage)}
             facts = {"is": self.identity(stage), "from": digests}
             digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
             descriptions[stage.name] = {"digest": digest} | facts

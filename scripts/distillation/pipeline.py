@@ -26,7 +26,7 @@ RESERVED = ("logs", "configs", "distill", "report.svg")  # other names in the wo
 
 
 @dataclass(eq=False)
-class Training:
+class TrainingStage:
     """A model: a run of `transformer.train`, or an existing run if it has a `workdir`.
 
     Attributes:
@@ -37,7 +37,7 @@ class Training:
     name: str
     config: str
     values: Mapping[str, Any]
-    data: "Mixture | None"
+    data: "MixtureStage | None"
     workdir: str = ""
 
 
@@ -57,7 +57,7 @@ class DecodingStage:
 
 
 @dataclass(eq=False)
-class Translation(DecodingStage):
+class TranslationStage(DecodingStage):
     """Translations of a text, by one model or an ensemble.
 
     Attributes:
@@ -70,14 +70,14 @@ class Translation(DecodingStage):
     """
 
     name: str
-    models: tuple[Training, ...]
+    models: tuple[TrainingStage, ...]
     text: str
     n_best: int
-    choose: "str | Training"
+    choose: "str | TrainingStage"
 
 
 @dataclass(eq=False)
-class Mixture:
+class MixtureStage:
     """Training pairs: the pairs of a config, `copies` times each, and pairs with translations.
 
     The sources of the translations begin with `tag`. A translated pair is added once, and only if
@@ -87,34 +87,34 @@ class Mixture:
 
     name: str
     config: str
-    translations: tuple[Translation, ...]
+    translations: tuple[TranslationStage, ...]
     copies: int
     tag: str
 
 
 @dataclass(eq=False)
-class Measurement(DecodingStage):
+class MeasurementStage(DecodingStage):
     """An evaluation of a model or an ensemble by `transformer.evaluate` on a split."""
 
     name: str
-    models: tuple[Training, ...]
+    models: tuple[TrainingStage, ...]
     split: str
 
 
 @dataclass(eq=False)
-class Export(DecodingStage):
+class ExportStage(DecodingStage):
     """A model in the format of another toolkit, which measures it on the validation split.
 
     `scripts.export` writes and measures it.
     """
 
     name: str
-    models: tuple[Training]
+    models: tuple[TrainingStage]
     format: str
     quantization: str | None
 
 
-Stage = Training | Translation | Mixture | Measurement | Export
+Stage = TrainingStage | TranslationStage | MixtureStage | MeasurementStage | ExportStage
 
 
 def is_config(text: str) -> bool:
@@ -123,78 +123,88 @@ def is_config(text: str) -> bool:
 
 
 def train(
-    name: str, config: str, values: Mapping[str, Any] | None = None, *, data: Mixture | None = None
-) -> Training:
+    name: str,
+    config: str,
+    values: Mapping[str, Any] | None = None,
+    *,
+    data: MixtureStage | None = None,
+) -> TrainingStage:
     """Returns a model to train with a config and other values for some keys."""
-    return Training(name, config, dict(values or {}), data)
+    return TrainingStage(name, config, dict(values or {}), data)
 
 
-def existing(name: str, workdir: str) -> Training:
+def existing(name: str, workdir: str) -> TrainingStage:
     """Returns the model in an existing workdir, trained or imported."""
-    return Training(name, "", {}, None, workdir)
+    return TrainingStage(name, "", {}, None, workdir)
 
 
 def translate(
     name: str,
-    models: Training | Sequence[Training],
+    models: TrainingStage | Sequence[TrainingStage],
     text: str,
     *,
     n_best: int = 1,
-    choose: str | Training = "score",
+    choose: str | TrainingStage = "score",
     **decoding: Any,
-) -> Translation:
+) -> TranslationStage:
     # Mistakes in a plan file are reported when it is read, before anything runs.
-    if not isinstance(choose, Training) and choose not in CHOICES:
+    if not isinstance(choose, TrainingStage) and choose not in CHOICES:
         raise UserError(f"{name}: choose={choose}: must be a model or one of {', '.join(CHOICES)}")
     if choose in REFERENCE_CHOICES and not is_config(text):
         raise UserError(
             f"{name}: choose={choose}: needs references, which {text} does not have; "
             "translate a config's text"
         )
-    return Translation(name, _several(name, models), text, n_best, choose, **decoding)
+    return TranslationStage(name, _several(name, models), text, n_best, choose, **decoding)
 
 
 def mix(
-    name: str, config: str, *translations: Translation, copies: int = 1, tag: str = ""
-) -> Mixture:
+    name: str, config: str, *translations: TranslationStage, copies: int = 1, tag: str = ""
+) -> MixtureStage:
     # A list instead of arguments is an easy mistake, which would fail much later.
-    if not all(isinstance(translation, Translation) for translation in translations):
+    if not all(isinstance(translation, TranslationStage) for translation in translations):
         raise UserError(f"{name}: give the results of plan.translate one by one, without a list")
-    return Mixture(name, config, translations, copies, tag)
+    return MixtureStage(name, config, translations, copies, tag)
 
 
 def measure(
-    models: Training | Sequence[Training], *, split: str = "valid", name: str = "", **decoding: Any
-) -> Measurement:
+    models: TrainingStage | Sequence[TrainingStage],
+    *,
+    split: str = "valid",
+    name: str = "",
+    **decoding: Any,
+) -> MeasurementStage:
     models = _several(name or "plan.measure", models)
     # For example teacher+student-valid.
     name = name or "+".join(model.name for model in models) + f"-{split}"
-    return Measurement(name, models, split, **decoding)
+    return MeasurementStage(name, models, split, **decoding)
 
 
 def export(
-    model: Training,
+    model: TrainingStage,
     format: str,
     *,
     quantization: str | None = None,
     name: str = "",
     **decoding: Any,
-) -> Export:
+) -> ExportStage:
     # For example student-ctranslate2-int8.
     name = name or "-".join(filter(None, (model.name, format, quantization)))
-    return Export(name, (model,), format, quantization, **decoding)
+    return ExportStage(name, (model,), format, quantization, **decoding)
 
 
-def _several(name: str, models: Training | Sequence[Training]) -> tuple[Training, ...]:
-    models = (models,) if isinstance(models, Training) else tuple(models)
-    if not models or not all(isinstance(model, Training) for model in models):
+def _several(
+    name: str, models: TrainingStage | Sequence[TrainingStage]
+) -> tuple[TrainingStage, ...]:
+    models = (models,) if isinstance(models, TrainingStage) else tuple(models)
+    if not models or not all(isinstance(model, TrainingStage) for model in models):
         raise UserError(
             f"{name}: needs a model, or a list of them, from plan.train or plan.existing"
         )
     return models
 
 
-def inputs(stage: Stage) -> list[Stage]:
+def input_stages(stage: Stage) -> list[Stage]:
     """Returns the stages with results that a stage reads."""
     stages = []
     for value in vars(stage).values():
@@ -223,7 +233,7 @@ def in_order(measurements: Sequence[Stage]) -> list[Stage]:
             )
 
         # A pipeline has no cycles, because stages are made after their inputs.
-        for input_stage in inputs(stage):
+        for input_stage in input_stages(stage):
             add(input_stage)
         ordered[stage.name] = stage
 
@@ -241,7 +251,7 @@ def load(name: str) -> list[Stage]:
     measurements = loading.call_function(path, "get_plan", sys.modules[__name__])
     # An empty plan, or a plan that returns something else, is a mistake in its file.
     items = measurements if isinstance(measurements, list) else []
-    if not items or not all(isinstance(item, Measurement | Export) for item in items):
+    if not items or not all(isinstance(item, MeasurementStage | ExportStage) for item in items):
         raise UserError(
             f"--plan={path}: get_plan() must return a list with plan.measure(...) "
             "or plan.export(...)"

@@ -11,8 +11,12 @@ from absl import logging
 from scripts import markdown
 from scripts.charts import theme
 from scripts.charts.curves import LEAST_RATIO, LOG_TICKS
-from scripts.distillation import pipeline
 from scripts.distillation.folder import PipelineFolder
+from scripts.distillation.pipeline import (
+    ExportStage,
+    MeasurementStage,
+    Stage,
+)
 from scripts.interop.certificate import FILE_NAME as CERTIFICATE
 from scripts.results.runs import training_seconds
 from transformer.run.record import read_record
@@ -50,7 +54,7 @@ class Row(NamedTuple):
     minutes: float
 
 
-def read_rows(stages: Sequence[pipeline.Stage], folder: PipelineFolder) -> list[Row]:
+def read_rows(stages: Sequence[Stage], folder: PipelineFolder) -> list[Row]:
     """Returns the measurements that are finished, in the order of the pipeline."""
     record = folder.read_record()
     if not record:
@@ -62,7 +66,7 @@ def read_rows(stages: Sequence[pipeline.Stage], folder: PipelineFolder) -> list[
         if "seconds" not in record.get(stage.name, {}) or not path.exists():
             continue
 
-        if isinstance(stage, pipeline.Measurement):
+        if isinstance(stage, MeasurementStage):
             # The JSON object of transformer.evaluate.
             result = json.loads(path.read_bytes())
             scores = result
@@ -72,7 +76,7 @@ def read_rows(stages: Sequence[pipeline.Stage], folder: PipelineFolder) -> list[
             if search["shortlist"]:
                 form += ", shortlist"
             split = stage.split
-        elif isinstance(stage, pipeline.Export):
+        elif isinstance(stage, ExportStage):
             # The certificate of scripts.export has the scores and the time of the other toolkit.
             result = json.loads((path / CERTIFICATE).read_bytes())
             # Without the other toolkit or the validation split, an export is not measured.
@@ -100,7 +104,7 @@ def read_rows(stages: Sequence[pipeline.Stage], folder: PipelineFolder) -> list[
     return rows
 
 
-def publish(stages: Sequence[pipeline.Stage], folder: PipelineFolder, readme: str | None) -> None:
+def publish(stages: Sequence[Stage], folder: PipelineFolder, readme: str | None) -> None:
     """Prints the table, or writes it into the file `readme`, and draws the chart in the folder."""
     rows = read_rows(stages, folder)
     table = [("measurement", *METRICS.values(), "sentences/s", "minutes of training")]

@@ -9,8 +9,17 @@ from typing import Any
 
 from absl import logging
 
-from scripts.distillation import pipeline, texts
+from scripts.distillation import texts
 from scripts.distillation.folder import PipelineFolder
+from scripts.distillation.pipeline import (
+    DecodingStage,
+    ExportStage,
+    MeasurementStage,
+    MixtureStage,
+    Stage,
+    TrainingStage,
+    TranslationStage,
+)
 from scripts.sweeping import child
 from transformer.config import loading
 from transformer.support import files
@@ -18,7 +27,7 @@ from transformer.support.errors import UserError
 from transformer.workdir import Workdir
 
 
-def run(stages: Sequence[pipeline.Stage], folder: PipelineFolder) -> None:
+def run(stages: Sequence[Stage], folder: PipelineFolder) -> None:
     """Makes the results that are missing.
 
     Raises UserError if the folder belongs to another pipeline, or a command fails.
@@ -47,7 +56,7 @@ def run(stages: Sequence[pipeline.Stage], folder: PipelineFolder) -> None:
         files.write_json(folder.record, {"stages": record})
 
 
-def train(model: pipeline.Training, folder: PipelineFolder) -> None:
+def train(model: TrainingStage, folder: PipelineFolder) -> None:
     if model.workdir:
         return
     # The config is saved outside the workdir, because training compares it with the workdir's own.
@@ -65,7 +74,7 @@ def train(model: pipeline.Training, folder: PipelineFolder) -> None:
         )
 
 
-def translate(translation: pipeline.Translation, folder: PipelineFolder) -> None:
+def translate(translation: TranslationStage, folder: PipelineFolder) -> None:
     output = folder.result_path(translation)
     output.mkdir(exist_ok=True)
     flags = {
@@ -79,13 +88,13 @@ def translate(translation: pipeline.Translation, folder: PipelineFolder) -> None
     texts.choose(translation, folder)
 
 
-def measure(measurement: pipeline.Measurement, folder: PipelineFolder) -> None:
+def measure(measurement: MeasurementStage, folder: PipelineFolder) -> None:
     flags = _model_flags(measurement, folder) | {"split": measurement.split}
     output = command(folder, measurement, "transformer.evaluate", flags)
     files.write_json(folder.result_path(measurement), json.loads(output))
 
 
-def export(stage: pipeline.Export, folder: PipelineFolder) -> None:
+def export(stage: ExportStage, folder: PipelineFolder) -> None:
     output = folder.result_path(stage)
     # An export may be there if its process was killed, or if its scores failed the certificate.
     shutil.rmtree(output, ignore_errors=True)
@@ -94,15 +103,15 @@ def export(stage: pipeline.Export, folder: PipelineFolder) -> None:
 
 
 MAKERS = {
-    pipeline.Training: train,
-    pipeline.Translation: translate,
-    pipeline.Mixture: texts.mix,
-    pipeline.Measurement: measure,
-    pipeline.Export: export,
+    TrainingStage: train,
+    TranslationStage: translate,
+    MixtureStage: texts.mix,
+    MeasurementStage: measure,
+    ExportStage: export,
 }
 
 
-def _model_flags(stage: pipeline.DecodingStage, folder: PipelineFolder) -> dict[str, Any]:
+def _model_flags(stage: DecodingStage, folder: PipelineFolder) -> dict[str, Any]:
     """Returns the flags of the models and the search.
 
     Makes the shortlist of the first model if the search needs it.
@@ -119,9 +128,7 @@ def _model_flags(stage: pipeline.DecodingStage, folder: PipelineFolder) -> dict[
     return flags | {f"decoding.{key}": value for key, value in stage.decoding.items()}
 
 
-def command(
-    folder: PipelineFolder, stage: pipeline.Stage, module: str, flags: Mapping[str, Any]
-) -> str:
+def command(folder: PipelineFolder, stage: Stage, module: str, flags: Mapping[str, Any]) -> str:
     """Runs a command and returns its standard output. Flags with the value None are left out.
 
     The command ends with this process, even if this process is killed. Raises UserError, with the

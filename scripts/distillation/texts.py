@@ -14,8 +14,13 @@ from sacrebleu.metrics.base import Metric
 import transformer
 from scripts.corpora.shards import read_shards
 from scripts.datasets.folder import SPLITS, write_record
-from scripts.distillation import pipeline
 from scripts.distillation.folder import PipelineFolder
+from scripts.distillation.pipeline import (
+    MixtureStage,
+    TrainingStage,
+    TranslationStage,
+    is_config,
+)
 from transformer.data.sources import source
 from transformer.data.sources.lines import read_text_file
 from transformer.decoding.bleu import bleu_language, make_bleu
@@ -29,9 +34,9 @@ Pair = tuple[str, str]  # two sentences
 Row = tuple[str, list[str]]  # a sentence and its hypotheses, best first
 
 
-def write_sources(translation: pipeline.Translation, folder: PipelineFolder) -> Path:
+def write_sources(translation: TranslationStage, folder: PipelineFolder) -> Path:
     """Returns the file with the sentences to translate. Writes it if they come from a config."""
-    if not pipeline.is_config(translation.text):
+    if not is_config(translation.text):
         return Path(translation.text)
     # A model of the other direction reads the targets of the config.
     side, _ = _sides(translation, folder)
@@ -40,7 +45,7 @@ def write_sources(translation: pipeline.Translation, folder: PipelineFolder) -> 
     return path
 
 
-def _sides(translation: pipeline.Translation, folder: PipelineFolder) -> tuple[int, int]:
+def _sides(translation: TranslationStage, folder: PipelineFolder) -> tuple[int, int]:
     """Returns the sides of the config's pairs that the models read and write."""
     data_config = folder.load_config(translation.text).data
     language, _ = folder.languages(translation.models[0])
@@ -56,14 +61,14 @@ def _read_pairs(config: str, folder: PipelineFolder, split: str = "train") -> It
     return (tuple(text.translate(LINE_BREAKS) for text in pair) for pair in pairs)
 
 
-def choose(translation: pipeline.Translation, folder: PipelineFolder) -> None:
+def choose(translation: TranslationStage, folder: PipelineFolder) -> None:
     """Writes the sentences that have a translation, and the chosen translation of each."""
     output = folder.result_path(translation)
     model = translation.models[0]
 
     # A row has n_best hypotheses, among which the pipeline chooses one.
     rows = read_shards(output / SHARDS).translations()
-    if isinstance(translation.choose, pipeline.Training):
+    if isinstance(translation.choose, TrainingStage):
         workdir = folder.result_path(translation.choose)
         choices = _choose_by_loss(rows, workdir, translation.checkpoint, translation.average)
     elif translation.choose == "score":
@@ -126,7 +131,7 @@ def _losses(workdir: Path, checkpoint: str, average: int, pairs: Sequence[Pair])
     return losses
 
 
-def mix(mixture: pipeline.Mixture, folder: PipelineFolder) -> None:
+def mix(mixture: MixtureStage, folder: PipelineFolder) -> None:
     """Writes a folder of training pairs, with the other splits of the config."""
     output = folder.result_path(mixture)
     # The folder may be there if its process was killed before it recorded the end of the stage.

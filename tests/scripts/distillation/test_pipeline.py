@@ -38,7 +38,7 @@ def test_stages_come_after_all_that_they_read_and_once():
         ]
     )
     for number, stage in enumerate(stages):
-        assert {needed.name for needed in pipeline.inputs(stage)} <= set(names[:number])
+        assert {needed.name for needed in pipeline.input_stages(stage)} <= set(names[:number])
 
 
 def test_two_stages_with_a_name_are_refused():
@@ -116,7 +116,7 @@ def test_a_shipped_plan_has_allowed_configs(path, tmp_path, multi30k):
     stages = pipeline.load(path)
     described = PipelineFolder(tmp_path, [("data.path", str(multi30k))]).check(stages)
     trained = [
-        described[stage.name]["is"] for stage in stages if isinstance(stage, pipeline.Training)
+        described[stage.name]["is"] for stage in stages if isinstance(stage, pipeline.TrainingStage)
     ]
     assert {entry["optimizer.name"] for entry in trained} == {"muon"}
     text = Path(path).read_text()

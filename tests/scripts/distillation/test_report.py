@@ -28,7 +28,7 @@ def rows(path: Path, results: dict[pipeline.Stage, dict]) -> list[report.Row]:
     folder = PipelineFolder(path)
     for stage, result in results.items():
         file = folder.result_path(stage)
-        if isinstance(stage, pipeline.Export):
+        if isinstance(stage, pipeline.ExportStage):
             file.mkdir()
             file /= "certificate.json"
         files.write_json(file, result)
@@ -37,7 +37,7 @@ def rows(path: Path, results: dict[pipeline.Stage, dict]) -> list[report.Row]:
 
 
 @pytest.fixture
-def models(tmp_path) -> list[pipeline.Training]:
+def models(tmp_path) -> list[pipeline.TrainingStage]:
     models = [pipeline.existing(name, str(tmp_path / name)) for name in ("teacher", "student")]
     for seconds, model in zip((60, 120), models, strict=True):
         Path(model.workdir).mkdir()
