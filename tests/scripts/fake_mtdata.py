@@ -22,7 +22,8 @@ def print_codes(languages: list[str]) -> None:
     for code in languages:
         if code not in CODES:
             raise Exception(
-                f"Unable to find ISO 639-3 code for {code!r}. Please run\npython -m mtdata.iso\nto know it"
+                f"Unable to find ISO 639-3 code for {code!r}. Please run\n"
+                "python -m mtdata.iso\nto know it"
             )
         print(CODES[code], "Language", sep="\t")
 

@@ -231,7 +231,8 @@ def test_the_first_line_says_how_every_system_was_decoded(evaluated, capsys):
     other = evaluated("c", saved={"decoding": {"strategy": "sample"}})
     assert run(compare, *map(str, [*seeds, other]), "--samples=40") == 0
     assert capsys.readouterr().out.splitlines()[0] == (
-        "valid, 20 sentences; A: beam 4, alpha 0.6, mean of 5 checkpoints, steps 7, 9; B: strategy sample, step 9"
+        "valid, 20 sentences; A: beam 4, alpha 0.6, mean of 5 checkpoints, steps 7, 9; "
+        "B: strategy sample, step 9"
     )
 
 

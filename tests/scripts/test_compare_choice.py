@@ -72,10 +72,11 @@ def test_a_language_model_is_refused_with_the_reason(evaluated, tmp_path, capsys
     }
     model = make_run(tmp_path / "lm", **keys, training__eval_bleu="false")
     line = error(capsys, evaluated("a"), model)
-    assert (
-        f"{model}: a language model has no scores of translations; transformer.evaluate prints its own"
-        in line
+    message = (
+        f"{model}: a language model has no scores of translations; "
+        "transformer.evaluate prints its own"
     )
+    assert message in line
 
 
 def test_the_data_of_another_run_are_another_text(evaluated, tmp_path, monkeypatch, capsys):
@@ -159,8 +160,8 @@ def test_missing_and_ambiguous_evaluations_are_refused(evaluated, capsys):
     )
     line = error(capsys, path, other, "--average=5", "--decoding.beam_size=2")
     assert line.endswith(
-        f"add --evaluate, or run python -m transformer.evaluate --workdir={path} --split=valid --average=5 "
-        "--decoding.beam_size=2"
+        f"add --evaluate, or run python -m transformer.evaluate --workdir={path} --split=valid "
+        "--average=5 --decoding.beam_size=2"
     )
     ensemble = evaluated("e", evaluation="valid-step9-0a1b2c3d", saved={"models": [{}, {}]})
     line = error(capsys, other, ensemble)

@@ -75,8 +75,8 @@ def test_a_tag_before_that_of_the_run_is_a_warning_with_the_known_ones(workdir, 
     model.translate(["1 >>th<<", "<b>1", "x >>", ">>", " >>th<<1 2", ">>in<< 1"])
     (message,) = [record.message for record in caplog.records if "the run" in record.message]
     assert message == (
-        "Line 5 begins with >>th<<, and the run's tag >>out<< precedes it; leave it out, and name a target "
-        "language instead. The run has >>third<<, >>out<<, >>in<<."
+        "Line 5 begins with >>th<<, and the run's tag >>out<< precedes it; leave it out, "
+        "and name a target language instead. The run has >>third<<, >>out<<, >>in<<."
     )
     caplog.clear()
     model.with_languages("out", "in").translate(["1 2", ">>in<< 1"])
@@ -119,7 +119,10 @@ def test_another_direction_can_be_left_again(workdir):
 
 
 def test_an_unknown_language_is_one_line_with_the_known_tags(workdir):
-    message = ">>fr<<: the vocabulary has no such token for data.source_tag; it has >>third<<, >>out<<, >>in<<"
+    message = (
+        ">>fr<<: the vocabulary has no such token for data.source_tag; "
+        "it has >>third<<, >>out<<, >>in<<"
+    )
     with pytest.raises(UserError, match=message):
         transformer.load(workdir).with_languages(target="fr")
 

@@ -100,7 +100,8 @@ def test_datasets_are_named_one_by_one(mtdata, tmp_path, capsys):
         "validation": ["Tiny-news-1-deu-eng"],
     }
     assert record["signature"].startswith(
-        "mtdata get -l deu-eng --merge --train Tiny-web-1-eng-deu Tiny-wiki-1-eng-deu --dev Tiny-news-1-deu-eng -o"
+        "mtdata get -l deu-eng --merge --train Tiny-web-1-eng-deu Tiny-wiki-1-eng-deu "
+        "--dev Tiny-news-1-deu-eng -o"
     )
     assert (
         sources.read_pairs(text_data(tmp_path / "data", ("de", "en")), "valid")[0] == ["Satz"] * 4

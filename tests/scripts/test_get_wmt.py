@@ -184,11 +184,13 @@ def test_archives_are_downloaded_and_kept_only_if_they_are_whole(
     [
         (
             truncate,
-            "NonMatchingChecksumError: Artifact http://www.statmt.org/wmt13/training-parallel-europarl-v7.tgz",
+            "NonMatchingChecksumError: Artifact "
+            "http://www.statmt.org/wmt13/training-parallel-europarl-v7.tgz",
         ),
         (
             Path.unlink,
-            "ConnectionError: http://www.statmt.org/wmt13/training-parallel-europarl-v7.tgz: refused",
+            "ConnectionError: "
+            "http://www.statmt.org/wmt13/training-parallel-europarl-v7.tgz: refused",
         ),
     ],
 )

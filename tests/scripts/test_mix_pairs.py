@@ -17,14 +17,19 @@ from transformer.support import files
 
 REAL = {"en": ["one", "two"], "de": ["eins", "zwei"]}
 MONO = [
-    *[("drei", "three", False), ("vier", None, False), ("fünf", "", False), ("sechs", "six", None)],
-    *[("sieben", "seven", False), ("acht", "eight", False), ("neun zehn", "nine", True)],
+    ("drei", "three", False),
+    ("vier", None, False),
+    ("fünf", "", False),
+    ("sechs", "six", None),
+    ("sieben", "seven", False),
+    ("acht", "eight", False),
+    ("neun zehn", "nine", True),
 ]
 
 
 @pytest.fixture
 def flags(tmp_path) -> list[str]:
-    """Returns flags for two real pairs and seven sentences: one failed, one is empty, one was cut."""
+    """Returns flags for two real pairs and seven sentences: one failed, empty and cut each."""
     (tmp_path / "real").mkdir()
     for stem in ("train", "valid"):
         for language, texts in REAL.items():

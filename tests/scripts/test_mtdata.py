@@ -26,7 +26,12 @@ from mtdata.index import Entry
 def load_all(index):
     for name, url, languages, options in (
         ("web", "{url}/web.tsv.gz", ("eng", "deu"), {{}}),
-        ("news", "{url}/news.tgz", ("deu", "eng"), {{"in_paths": ["dev/news.de", "dev/news.en"], "in_ext": "txt"}}),
+        (
+            "news",
+            "{url}/news.tgz",
+            ("deu", "eng"),
+            {{"in_paths": ["dev/news.de", "dev/news.en"], "in_ext": "txt"}},
+        ),
         ("tests", "{url}/tests.tsv.gz", ("eng", "deu"), {{}}),
     ):
         index.add_entry(Entry(DatasetId("Local", name, "1", languages), url=url, **options))

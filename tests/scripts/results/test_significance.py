@@ -1,4 +1,4 @@
-"""The numbers of a comparison, compared with sacreBLEU's or with numbers worked out by other means."""
+"""The numbers of a comparison, equal to sacreBLEU's or to numbers worked out by other means."""
 
 import importlib.util
 
