@@ -72,7 +72,7 @@ def make_parser() -> cli.Parser:
     parser.add_argument(
         "--split", choices=SPLITS, default="valid", help="the split to compare on (valid)"
     )
-    parser.add_argument("--data", help="another run, whose split is compared on instead")
+    parser.add_argument("--data", help="another run; its split is used instead")
     parser.add_argument(
         "--checkpoint", metavar="best|last|STEP", help="evaluations of this checkpoint"
     )

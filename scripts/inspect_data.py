@@ -278,7 +278,7 @@ def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.inspect_data", __doc__)
     parser.add_model_flags()
     parser.add_argument("--reverse", help="the same for the other direction")
-    parser.add_argument("--source", help="sources of another corpus, one a line")
+    parser.add_argument("--source", help="sources of another corpus, one per line")
     parser.add_argument("--target", help="its targets")
     parser.add_number("--worst", 20, "pairs to print", least=0)
     parser.add_number("--min_tokens", 5, "tokens of the shortest target to rank", least=0)

@@ -55,7 +55,7 @@ def make_parser() -> cli.Parser:
     )
     parser.add_argument("--output", help="folder of the runs (runs/table3-SCALE)")
     parser.add_argument(
-        "--rows", metavar="ROW,...", help="train only these rows and base (those of the scale)"
+        "--rows", metavar="ROW,...", help="train only these rows and base (the rows of the scale)"
     )
     parser.add_number("--seeds", 2, "seeds of each row")
     parser.add_number("--jobs", 1, "runs at a time")

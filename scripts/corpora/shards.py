@@ -62,7 +62,7 @@ class ShardedCorpus(NamedTuple):
         return self.output / f"shard-{shard.number:06}-of-{len(self.shards):06}.{suffix}"
 
     def missing(self, part: int, parts: int) -> list[Shard]:
-        """Returns the shards of part `part` of `parts` whose file is absent or damaged."""
+        """Returns the shards of part `part` of `parts` with an absent or damaged file."""
         # For example, part 2 of 8 has the shards 2, 10, 18 and so on.
         shards = self.shards[part - 1 :: parts]
         return [shard for shard in shards if not self._is_complete(self.path(shard))]

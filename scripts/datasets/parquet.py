@@ -1,6 +1,5 @@
 """Translation datasets in Parquet files, in the folders that Hugging Face's hub serves."""
 
-import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,20 +108,17 @@ def find_files(source: Path, pair: LanguagePair) -> dict[str, list[Path]]:
 def write_split(paths: list[Path], pair: LanguagePair, stem: Path) -> int:
     """Writes `stem`.LANGUAGE for both languages. Returns the number of dropped pairs."""
     dropped = 0
-    with contextlib.ExitStack() as stack:
-        outputs = [
-            stack.enter_context(
-                stem.with_suffix(f".{language}").open("w", encoding="utf-8", newline="\n")
-            )
-            for language in pair
-        ]
+    with (
+        stem.with_suffix(f".{pair[0]}").open("w", encoding="utf-8", newline="\n") as source,
+        stem.with_suffix(f".{pair[1]}").open("w", encoding="utf-8", newline="\n") as target,
+    ):
         for path in paths:
             for texts in read_pairs(path, pair):
                 if None in texts:
                     dropped += 1
                     continue
-                for output, text in zip(outputs, texts, strict=True):
-                    output.write(" ".join(re.split(r"[\r\n]+", text)) + "\n")
+                for file, text in zip((source, target), texts, strict=True):
+                    file.write(" ".join(re.split(r"[\r\n]+", text)) + "\n")
     return dropped
 
 

@@ -7,8 +7,8 @@ together, with sum(n - 1) degrees of freedom. A contrast with weights w then has
 sum(w^2 / n), and Student's t distribution gives its p-value. So a row with one seed can be compared
 too, with a wider interval.
 
-All rows are scored on the same sentences, and the noise is that of training. A p-value says whether
-a difference would survive other seeds, not whether it would survive other sentences.
+All rows are scored on the same sentences, and the noise comes from training. A p-value says
+whether a difference would survive other seeds, not whether it would survive other sentences.
 """
 
 import math
@@ -139,7 +139,6 @@ def judge(claim: Claim, measure: str, scores: Scores) -> Verdict | None:
     Returns None if fewer than two of its rows have scores.
     """
     sizes = {row: size for row, size in claim.sizes.items() if row in scores}
-    # A contrast needs two rows.
     if len(sizes) < 2:
         return None
 

@@ -41,15 +41,15 @@ def make_result(
     Returns:
       split, text, sentences: the split (None: another text), the name of the text, and its number
         of sentences.
-      settings: for each setting in which the systems differ, its value in each system, by label.
+      settings: for each setting that differs between systems, its value in each system, by label.
       systems: the label; the runs; the keys of config.decoding; and for each metric the mean over
         seeds, the spread (sample standard deviation; None for one seed) and, if differences are
         tested, the 95 % interval.
       differences: for each other system: system and baseline, their labels; for bleu, chrf and
         means over sentences the difference, its 95 % interval and its p-value; `method`, how both
-        are computed and what they leave out; and the `sentences` whose chrF differs most. Their
-        line numbers start at 1, their chrF is the mean over seeds, and they have one hypothesis for
-        each seed.
+        are computed and what they leave out; and the `sentences` with the largest differences in
+        chrF. Their line numbers start at 1, their chrF is the mean over seeds, and they have one
+        hypothesis for each seed.
       worst: with a single system, the `sentences` of the lowest chrF, the mean over seeds; and by
         seed the hypothesis, its model score and its length in characters.
       bleu_by_length: for each range of reference lengths in tokens, the number of sentences and the

@@ -73,8 +73,8 @@ def grouped(
     """Groups items with equal settings.
 
     Returns:
-      For each group, in the order of the first items, the settings in which the groups differ, with
-      the values of this group, and its items.
+      For each group, in the order of the first items: the settings that differ between groups, with
+      the values of this group; and its items.
     """
     # Settings are dictionaries, which cannot be keys, so the first equal one identifies them.
     groups = {}  # by the index of their first item
