@@ -23,7 +23,7 @@ def main(arguments: argparse.Namespace) -> None:
 
     folder = PipelineFolder(files.expanded(arguments.workdir), arguments.overrides)
     all_stages = pipeline.load(arguments.plan)
-    # A mistake in the file for the table appears before hours of training.
+    # Missing marks in --readme are reported before hours of training.
     markdown.check_marks("distill", arguments.readme)
     if arguments.report:
         folder.check(all_stages)

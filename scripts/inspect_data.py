@@ -107,7 +107,6 @@ def main(arguments: argparse.Namespace) -> None:
         for pair in scored_pairs
         if pair.scores[0].tokens > arguments.min_tokens and math.isfinite(pair.pmi)
     ]
-    # The lowest PMI comes first.
     ranked.sort(key=lambda pair: pair.pmi)
 
     text = make_text(name, scored_pairs, ranked[: arguments.worst])

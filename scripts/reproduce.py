@@ -27,7 +27,7 @@ def main(arguments: argparse.Namespace) -> None:
     from scripts.sweeping.study import storage_errors
     from scripts.sweeping.tasks import Training
 
-    # A mistake in the file for the table appears before hours of training.
+    # Missing marks in --readme are reported before hours of training.
     markdown.check_marks("table3", arguments.readme)
     configs = read_rows(arguments.scale, arguments.rows, arguments.overrides)
     folder = Folder(Path(arguments.output or f"runs/{arguments.table}-{arguments.scale}"))

@@ -109,7 +109,6 @@ def publish(stages: Sequence[Stage], folder: PipelineFolder, readme: str | None)
     rows = read_rows(stages, folder)
     table = [("measurement", *METRICS.values(), "sentences/s", "minutes of training")]
     for row in rows:
-        # A measurement without a speed has an empty cell.
         numbers = (*(row.scores[metric] for metric in METRICS), row.speed, row.minutes)
         cells = ["" if number is None else f"{number:.1f}" for number in numbers]
         table.append((row.name, *cells))

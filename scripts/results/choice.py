@@ -47,7 +47,7 @@ def _choose_existing(path: Path, arguments: argparse.Namespace) -> Evaluation | 
         return read_evaluation(path)
     workdir, config = open_existing(path, "WORKDIR")
 
-    # What the flags ask for. Only flags that were given must agree.
+    # The values of the flags. An evaluation must agree only with given flags.
     decoding = loading.override(config, arguments.overrides).decoding.to_dict()
     keys = [key.removeprefix("decoding.") for key, _ in arguments.overrides]
     step = None if arguments.checkpoint is None else restore.choose_step(path, arguments.checkpoint)

@@ -70,7 +70,7 @@ def make_result(
     scored_systems = [_score(system, references, metrics, resamples) for system in systems]
     baseline = scored_systems[0]
 
-    # Signatures are as `sacrebleu --paired-bs` writes them.
+    # Signatures with the resamples, as `sacrebleu --paired-bs` writes them.
     signatures = evaluation.signatures
     for name in signatures.keys() & metrics:
         signatures[name] = signatures[name].replace(
