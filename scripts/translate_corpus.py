@@ -18,17 +18,12 @@ import argparse
 import json
 import re
 import time
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from absl import logging
 
 from transformer.config import cli
 from transformer.support import files
 from transformer.support.errors import first_of
-
-if TYPE_CHECKING:
-    from scripts.corpora.translator import ShardReport
 
 SHOWN = 3  # errors of a shard in the log; its file has all
 
@@ -73,31 +68,17 @@ def main(arguments: argparse.Namespace) -> None:
         )
 
     totals = {"output": str(corpus.output), "shards": len(missing)}
-    totals |= log_reports(reports, len(missing))
-    totals["seconds"] = round(time.perf_counter() - start, 1)
-    print(json.dumps(totals))
-
-
-def log_reports(reports: Iterable["ShardReport"], shards: int) -> dict[str, int]:
-    """Logs the reports of shards as they finish, in any order, and returns their sums."""
-    lines = 0
-    cut = 0
-    untranslated = 0
+    totals |= {"lines": 0, "cut": 0, "untranslated": 0}
     for count, report in enumerate(reports, start=1):
-        lines += report.lines
-        cut += report.cut
-        untranslated += len(report.errors)
+        totals["lines"] += report.lines
+        totals["cut"] += report.cut
+        totals["untranslated"] += len(report.errors)
         if report.errors:
             logging.warning("Not translated: %s.", first_of(report.errors, SHOWN))
-        logging.info(
-            "Shard %d: %d lines in %.1f s; %d of %d shards are done.",
-            report.number,
-            report.lines,
-            report.seconds,
-            count,
-            shards,
-        )
-    return {"lines": lines, "cut": cut, "untranslated": untranslated}
+        progress = (report.number, report.lines, report.seconds, count, len(missing))
+        logging.info("Shard %d: %d lines in %.1f s; %d of %d shards are done.", *progress)
+    totals["seconds"] = round(time.perf_counter() - start, 1)
+    print(json.dumps(totals))
 
 
 def part_of(text: str) -> tuple[int, int]:

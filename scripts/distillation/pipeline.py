@@ -114,6 +114,7 @@ class ExportStage(DecodingStage):
     quantization: str | None
 
 
+Models = TrainingStage | Sequence[TrainingStage]  # a model, or the models of an ensemble
 Stage = TrainingStage | TranslationStage | MixtureStage | MeasurementStage | ExportStage
 
 
@@ -140,7 +141,7 @@ def existing(name: str, workdir: str) -> TrainingStage:
 
 def translate(
     name: str,
-    models: TrainingStage | Sequence[TrainingStage],
+    models: Models,
     text: str,
     *,
     n_best: int = 1,
@@ -168,7 +169,7 @@ def mix(
 
 
 def measure(
-    models: TrainingStage | Sequence[TrainingStage],
+    models: Models,
     *,
     split: str = "valid",
     name: str = "",
@@ -193,9 +194,7 @@ def export(
     return ExportStage(name, (model,), format, quantization, **decoding)
 
 
-def _several(
-    name: str, models: TrainingStage | Sequence[TrainingStage]
-) -> tuple[TrainingStage, ...]:
+def _several(name: str, models: Models) -> tuple[TrainingStage, ...]:
     models = (models,) if isinstance(models, TrainingStage) else tuple(models)
     if not models or not all(isinstance(model, TrainingStage) for model in models):
         raise UserError(

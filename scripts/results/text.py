@@ -135,9 +135,8 @@ def _sentences(result: Mapping[str, Any], difference: Mapping[str, Any]) -> list
     """Returns the sentences with the largest differences between two systems."""
     if not difference["sentences"]:
         return []
-    baseline = difference["baseline"]
-    system = difference["system"]
-    labels = (baseline, system)
+    labels = (difference["baseline"], difference["system"])
+    baseline, system = labels
     runs = {item["label"]: item["runs"] for item in result["systems"]}
 
     lines = [f"Sentences in which {baseline} and {system} differ most, by chrF"]
