@@ -30,34 +30,37 @@ from transformer.training.accumulation import batches_at
 from transformer.training.progress import Progress, TrainingWindow, due
 from transformer.training.state import TrainState
 
-MIN_LOGGED_SECONDS = 1.0  # of a compilation
+# Seconds of a compilation that is worth a log line.
+MIN_LOGGED_SECONDS = 1.0
 
 
 def train(
     run: Run, profiled: tuple[int, int] | None, interruption: Interruption | None = None
 ) -> None:
-    """Trains to the last step, or until `training.patience` validations in a row have not improved
-    the score.
+    """Trains to the last step, or until early stopping.
 
-    The steps from `profiled[0]` to `profiled[1]` are traced. `interruption` ends it early: it is
-    saved, and not complete. Without one, signals do, and then it raises KeyboardInterrupt. Raises
-    UserError if training diverges too often.
+    Training stops early when `training.patience` validations in a row have not improved the
+    score. The steps from `profiled[0]` to `profiled[1]` are traced. `interruption` ends training
+    early: the state is saved, and the run is not complete. Without one, signals end it, and then
+    it raises KeyboardInterrupt. Raises UserError if training diverges too often.
     """
     for line in pair_lines(run.config.data, run.tokenizer, run.corpus, columns=65):
         logging.info("pair  %s", line)
-    training = run.config.training
-    is_first = jax.process_index() == 0
-    hooks = Hooks(
-        interruption or Interruption(),
-        Watchdog(training.stall_seconds),
-        *([Profile(run.workdir.profile, *profiled)] if profiled and is_first else []),
-        *([Recorder(run.workdir, run.config, run.corpus.names)] if is_first else []),
-        Status(run.config),
-    )
-    with hooks, Checkpoints(run.workdir, run.config) as checkpoints:
+
+    # Only process 0 writes files. The loop calls the hooks in this order.
+    training_config = run.config.training
+    callbacks = [interruption or Interruption(), Watchdog(training_config.stall_seconds)]
+    if jax.process_index() == 0:
+        if profiled:
+            callbacks.append(Profile(run.workdir.profile, *profiled))
+        callbacks.append(Recorder(run.workdir, run.config, run.corpus.names))
+    callbacks.append(Status(run.config))
+
+    with Hooks(*callbacks) as hooks, Checkpoints(run.workdir, run.config) as checkpoints:
         state, progress = run.restore_or_initialize(checkpoints)
         if progress.step:
             logging.info("Resuming from the checkpoint of step %d.", progress.step)
+        # Training starts again from an earlier checkpoint as often as `roll_back` allows.
         while True:
             try:
                 progress = train_from(state, progress, run, checkpoints, hooks)
@@ -65,10 +68,16 @@ def train(
             except Diverged as diverged:
                 with hooks.during("rolling back"):
                     state, progress = roll_back(run, checkpoints, diverged)
-    if progress.is_finished(training):
+
+    # Otherwise a signal has ended the loop, which has saved its last step.
+    if progress.is_finished(training_config):
         coordination.on_process_zero(run.workdir.mark_complete, progress.step)
-        best = f"step {progress.best_step}, by checkpoint.best_metric={run.config.checkpoint.best_metric}"
-        logging.info("Done: %d steps; the best checkpoint is %s.", progress.step, best)
+        logging.info(
+            "Done: %d steps; the best checkpoint is step %s, by checkpoint.best_metric=%s.",
+            progress.step,
+            progress.best_step,
+            run.config.checkpoint.best_metric,
+        )
         return
     message = "interrupted before the first step: run the same command to start again"
     if progress.step:
@@ -81,9 +90,10 @@ def train(
 def train_from(
     state: TrainState, progress: Progress, run: Run, checkpoints: Checkpoints, hooks: Hooks
 ) -> Progress:
-    """Trains until the run is finished or interrupted, or raises Diverged.
+    """Trains from this state until the run is finished or interrupted.
 
-    Returns the last checkpoint's progress.
+    Returns the progress of the last checkpoint. Raises Diverged if too many updates in a row are
+    not finite.
     """
     if progress.is_finished(run.config.training):
         return progress
@@ -95,34 +105,36 @@ def train_from(
             run.padding_note,
             len(loader.plan.stats),
         )
+        # An interruption of the compilation leaves the checkpoint unchanged.
         try:
             hooks.on_start(progress)
             compile_programs(run, state, loader.buckets, hooks)
         except Interrupted:
             return progress
-        return loop(state, progress, run, loader, checkpoints, hooks)
+        return take_steps(state, progress, run, loader, checkpoints, hooks)
 
 
 def compile_programs(run: Run, state: TrainState, buckets: Sequence[Bucket], hooks: Hooks) -> None:
-    """Compiles the missing programs in threads, and runs the validation's largest batch: what does
-    not fit fails early.
+    """Compiles the missing programs in threads, and runs the largest batch of the validation.
 
-    Raises the first error in the order of the programs, or one of `hooks.poll`, which is called
-    after each program.
+    A batch that does not fit into memory thus fails before the first step. Raises the first error
+    in the order of the programs, or an error of `hooks.poll`, which is called after each program.
     """
-    jobs = run.train_step.compilations(state, buckets) + run.validation.compilations(
-        state.eval_parameters
-    )
+    jobs = [
+        *run.train_step.compilations(state, buckets),
+        *run.validation.compilations(state.eval_parameters),
+    ]
     started = time.perf_counter()
     with progress_bar.bar("Compiling programs", len(jobs)) as advance:
         call_all(jobs, lambda: (advance(1), hooks.poll()))
-    if (seconds := time.perf_counter() - started) >= MIN_LOGGED_SECONDS:
+    seconds = time.perf_counter() - started
+    if seconds >= MIN_LOGGED_SECONDS:
         logging.info("Compiled %d programs in %.0f s.", len(jobs), seconds)
     run.validation.warm_up(state.eval_parameters)
     hooks.poll()
 
 
-def loop(
+def take_steps(
     state: TrainState,
     progress: Progress,
     run: Run,
@@ -130,38 +142,44 @@ def loop(
     checkpoints: Checkpoints,
     hooks: Hooks,
 ) -> Progress:
-    """Takes the steps of `train_from` with the batches of the loader."""
-    training = run.config.training
-    save_every = run.config.checkpoint.every
+    """Updates, validates and saves, as `train_from` describes, with the batches of the loader."""
+    training_config = run.config.training
+    checkpoint_config = run.config.checkpoint
     window = TrainingWindow(progress.window)
     started = time.perf_counter() - progress.seconds
     stop = False
     while not stop:
-        # else this start repeats the validation that was interrupted
-        if not progress.validation_due(training):
+        # An update. A run that resumes repeats an interrupted validation before its next update.
+        if not progress.validation_due(training_config):
             hooks.before_step(progress.step + 1)
             with hooks.during("wait for data"):
-                num_batches = batches_at(progress.step + 1, training)
+                num_batches = batches_at(progress.step + 1, training_config)
                 positions, batches, stats = zip(*itertools.islice(loader, num_batches), strict=True)
             state, metrics = run.train_step(state, batches)
-            progress = progress.after_update(positions[-1], stats, time.perf_counter() - started)
+            seconds = time.perf_counter() - started
+            progress = progress.after_update(positions[-1], stats, seconds)
             hooks.after_step(progress, metrics)
-            is_logged = due(progress.step, training.log_every, training.steps)
-            # only here the loop waits for the device
-            if is_logged and int(state.skipped) >= training.max_skipped:
+
+            # Reading `state.skipped` waits for the device, so only the logged steps do it.
+            is_logged = due(progress.step, training_config.log_every, training_config.steps)
+            if is_logged and int(state.skipped) >= training_config.max_skipped:
                 raise Diverged(state, progress, batches)
             window.add(metrics, stats)
-            if is_logged and (values := window.summary(loader.data_wait_seconds)):
+            values = window.summary(loader.data_wait_seconds) if is_logged else None
+            if values:
                 hooks.on_log(progress, values)
                 window = TrainingWindow({}, loader.data_wait_seconds)
-        if progress.validation_due(training):
+
+        if progress.validation_due(training_config):
             with contextlib.suppress(Interrupted), window.pause(), hooks.during("validating"):
                 values, samples = run.validation(state.eval_parameters, hooks.poll)
-                progress = progress.after_validation(values, run.config.checkpoint.best_metric)
+                progress = progress.after_validation(values, checkpoint_config.best_metric)
                 hooks.on_validation(progress, values, samples)
-        # Once a step: a signal during the saving takes effect after the next step.
-        stop = hooks.stop_requested() or progress.is_finished(training)
-        if stop or progress.is_best or due(progress.step, save_every, training.steps):
+
+        # The hooks are asked once per step: a signal during the saving stops after the next step.
+        stop = hooks.stop_requested() or progress.is_finished(training_config)
+        is_regular = due(progress.step, checkpoint_config.every, training_config.steps)
+        if stop or progress.is_best or is_regular:
             with window.pause(), hooks.during("saving"):
                 progress = dataclasses.replace(
                     progress, window=window.totals(), skipped=int(state.skipped)

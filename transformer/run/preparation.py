@@ -49,144 +49,152 @@ class Run:
     initializer: Initializer
     train_step: CompiledStep
     validation: Validation
-    # None if the run needs none: it starts from random parameters, or resumes
+    # None if the run starts from random parameters, or resumes.
     parent: fine_tuning.Parent | None
 
     @property
     def padding_note(self) -> str:
-        """The end of a report of the padding, to which subword sampling adds."""
+        """The end of a report of the padding. Subword sampling adds more padding."""
         return " besides the length reserved for samples" if self.corpus.sampler is not None else ""
 
     def restore_or_initialize(self, checkpoints: Checkpoints) -> tuple[TrainState, Progress]:
         """Returns the newest undamaged checkpoint, or the initial state if there is none."""
-        return checkpoints.restore(self.initializer.abstract_state) or (
-            self.initial_state(),
-            Progress(),
-        )
+        restored = checkpoints.restore(self.initializer.abstract_state)
+        return restored or (self.initial_state(), Progress())
 
     def initial_state(self) -> TrainState:
-        """Returns a state of random parameters, pretrained word vectors, or the run
-        `training.init_from`.
+        """Returns the state before the first step.
+
+        Its parameters are random, or come from the run `training.init_from`. Pretrained word
+        vectors replace random embeddings.
         """
-        if self.config.training.init_from:
+        training_config = self.config.training
+        model_config = self.config.model
+        if training_config.init_from:
             parent = self.parent or fine_tuning.open_parent(self.config, self.workdir)
-            # Of the random state only the parameters stay in memory.
-            parameters = parent.initial_parameters(
-                self.initializer.create().parameters, self.tokenizer
-            )
+            # Only the parameters of the random state stay in memory.
+            random_parameters = self.initializer.create().parameters
+            parameters = parent.initial_parameters(random_parameters, self.tokenizer)
             state = self.initializer.start_from(parameters)
-            if self.config.training.init_optimizer:
-                state = state.replace(
-                    optimizer_state=parent.initial_optimizer_state(state.optimizer_state)
-                )
+            if training_config.init_optimizer:
+                optimizer_state = parent.initial_optimizer_state(state.optimizer_state)
+                state = state.replace(optimizer_state=optimizer_state)
             return state
         state = self.initializer.create()
-        model = self.config.model
-        if not (model.source_vectors or model.target_vectors):
-            return state
-        return self.initializer.start_from(
-            load_pretrained_embeddings(state.parameters, model, self.tokenizer)
-        )
+        if model_config.source_vectors or model_config.target_vectors:
+            parameters = load_pretrained_embeddings(state.parameters, model_config, self.tokenizer)
+            state = self.initializer.start_from(parameters)
+        return state
 
 
 @contextlib.contextmanager
 def open_workdir(
     path: Path, config: Config, extend: int | None = None, is_plan: bool = False
 ) -> Iterator[tuple[Workdir, Config]]:
-    """Locks the workdir of a run during the block. Process 0 creates it, or checks that its run can
-    continue.
+    """Locks the workdir of a run during the block, and creates it or checks the run in it.
 
-    Yields it, or with `is_plan` a temporary folder that looks like it, and the configuration with
-    the length of an earlier extension. Raises UserError if another run uses the workdir, the
-    processes differ in config or code or do not share the file system, or the run there cannot
-    continue with this configuration.
+    Yields the workdir, or with `is_plan` a temporary folder that looks like it, and the
+    configuration with the length of an earlier extension. Raises UserError if another run uses the
+    workdir, the processes differ in config or code or do not share the file system, or the run
+    there cannot continue with this configuration.
     """
-    coordination.require_same(
-        "config and code", lambda: checks.process_facts(config), config.data.wait_seconds
-    )
+    wait_seconds = config.data.wait_seconds
+    # Processes that differ would hang in their first collective.
+    coordination.require_same("config and code", lambda: checks.process_facts(config), wait_seconds)
     with contextlib.ExitStack() as stack:
         if is_plan:
             path = stack.enter_context(shadow(path))
-            create_or_check(Workdir(path), config, extend)
+            workdir = Workdir(path)
+            create_or_check(workdir, config, extend)
         else:
             coordination.on_process_zero(Workdir(path).check_own)
             stack.enter_context(coordination.on_process_zero(lock_workdir, path))
-            with coordination.process_zero_first(f"the workdir {path}", config.data.wait_seconds):
+            with coordination.process_zero_first(f"the workdir {path}", wait_seconds):
                 coordination.on_process_zero(create_or_check, Workdir(path), config, extend)
-            if not Workdir(path).config.exists():
+            workdir = Workdir(path)
+            if not workdir.config.exists():
                 raise UserError(
-                    f"--workdir={path}: is not what process 0 sees; all processes must share the file system"
+                    f"--workdir={path}: is not what process 0 sees; "
+                    "all processes must share the file system"
                 )
-        length = loading.load(path).training.steps
-        if extend is None and config.training.steps != length:
+
+        # After --extend, the original command continues with the longer run.
+        steps = loading.load(path).training.steps
+        if extend is None and config.training.steps != steps:
             logging.info(
-                "This run has been extended from %d to %d steps.", config.training.steps, length
+                "This run has been extended from %d to %d steps.", config.training.steps, steps
             )
-            config = loading.with_values(config, {"training.steps": length})
-        yield Workdir(path), config
+            config = loading.with_values(config, {"training.steps": steps})
+        yield workdir, config
 
 
 def create_or_check(workdir: Workdir, config: Config, extend: int | None) -> None:
+    """Creates the workdir, or raises UserError if the run in it cannot continue."""
     if workdir.has_begun() or extend is not None:
         checks.check_continuation(workdir, config, extend)
-    else:
-        made = read_origin(config.data)
-        create_workdir(workdir.path, config)
-        if made is not None:
-            files.write_json(workdir.data, made)
+        return
+    origin = read_origin(config.data)
+    create_workdir(workdir.path, config)
+    if origin is not None:
+        files.write_json(workdir.data, origin)
 
 
 def prepare(config: Config, workdir: Workdir) -> Run:
-    """Prepares the tokenizer and the corpora, unless they are cached, and constructs the model and
-    its step.
+    """Prepares tokenizer and corpora, unless they are cached, and constructs model and step.
 
-    Raises UserError if an input cannot be used, or differs between processes or from that at the
-    start of the run.
+    Raises UserError if an input cannot be used, differs between processes, or has changed since
+    the start of the run.
     """
-    if not steps_in(workdir.checkpoints):  # no vectors are read afterwards
+    # Vectors are only read before the first checkpoint.
+    if not steps_in(workdir.checkpoints):
         check_files(config.model)
     check_trackers(config)
     checks.check_listed_corpora(config)
+
     enable_compilation_cache(config.data.cache_dir)
     mesh = make_mesh(config, jax.devices())
     with coordination.process_zero_first("tokenizer and corpus", config.data.wait_seconds):
         parent = fine_tuning.prepare(config, workdir)
         vocabulary = tokenizer.prepare(config, workdir.path)
         train = corpus.prepare(config, vocabulary, "train")
-        sets = corpus.prepare_validation(config, vocabulary)
+        valid_sets = corpus.prepare_validation(config, vocabulary)
+
+    # All processes, and all starts of the run, must have the same data.
     contents = {
         VOCABULARY: vocabulary.fingerprint,
         TRAINING_CORPUS: train.report["digest"],
-        VALIDATION_CORPUS: " ".join(valid.report["digest"] for valid in sets),
+        VALIDATION_CORPUS: " ".join(valid.report["digest"] for valid in valid_sets),
     }
     facts = contents | {"the initial parameters": parent and parent.checksum}
     coordination.require_same("the data", lambda: facts, config.data.wait_seconds)
     check_fingerprints(workdir.path, contents)
     coordination.on_process_zero(files.write_json, workdir.contents, contents)
-    coordination.on_process_zero(checks.warn_about_data, config, vocabulary, train, sets)
+    coordination.on_process_zero(checks.warn_about_data, config, vocabulary, train, valid_sets)
     if parent:
         coordination.on_process_zero(fine_tuning.record, workdir, parent)
+
+    # The model, its optimizer, and the functions that compute with them.
     schedule = make_schedule(config.optimizer, config.model.d_model, config.training.steps)
     optimizer = make_optimizer(config.optimizer, schedule, config.training.freeze)
     initializer = Initializer(config, optimizer, mesh, vocabulary.vocab_sizes)
-    checks.check_trained_names(config, initializer.abstract_state.parameters)
-    size = sum(leaf.size for leaf in jax.tree.leaves(initializer.abstract_state.parameters))
+    graph = initializer.graph
+    parameters = initializer.abstract_state.parameters
+    checks.check_trained_names(config, parameters)
     logging.info(
-        "Model: %s parameters; vocabulary %d and %d; products in %s; devices: %d.",
-        f"{size:,}",
+        "Model: %s parameters; vocabulary %d and %d; matmuls in %s; devices: %d.",
+        f"{sum(leaf.size for leaf in jax.tree.leaves(parameters)):,}",
         *vocabulary.vocab_sizes,
         product_dtype(config.model.dtype),
         mesh.size,
     )
+    pieces = vocabulary.source.pieces
     return Run(
         config=config,
         workdir=workdir,
         tokenizer=vocabulary,
         corpus=train,
         initializer=initializer,
-        train_step=CompiledStep(
-            config, initializer.graph, optimizer, schedule, mesh, vocabulary.source.pieces
-        ),
-        validation=Validation(config, initializer.graph, mesh, vocabulary, sets, train),
+        train_step=CompiledStep(config, graph, optimizer, schedule, mesh, pieces),
+        validation=Validation(config, graph, mesh, vocabulary, valid_sets, train),
         parent=parent,
     )

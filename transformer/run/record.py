@@ -16,18 +16,19 @@ from transformer.training.progress import Progress, Record
 from transformer.training.validation import Sample
 from transformer.workdir import Workdir
 
+# Measured values, which are rounded, since they differ between runs anyway.
 TIMINGS = ("seconds", "steps_per_second", "tokens_per_second", "waiting_fraction")
 
 
 class Recorder(Hook):
-    """The writer of the record."""
+    """The writer of the record. `corpora` are the labels of the corpora of a mixture."""
 
-    # the labels of a mixture's
     def __init__(self, workdir: Workdir, config: Config, corpora: Sequence[str] = ()):
         self.path = workdir.metrics
         self.workdir = workdir
         self.config = config
         self.corpora = corpora
+        # None before the first event, which constructs the tracker.
         self.trackers: dict[str, Tracker | None] = dict.fromkeys(names_in(config.training.trackers))
         self.progress = Progress()  # after the last step
         self.module_norms = {}  # of the last step, if `training.module_norms` is set
@@ -36,25 +37,33 @@ class Recorder(Hook):
         self.trackers = {
             name: tracker for name, tracker in self.trackers.items() if tracker is not None
         }
-        is_finished = self.progress.is_finished(self.config.training)
-        self._track("close", "FAILED" if kind else "FINISHED" if is_finished else "KILLED")
+        status = "KILLED"
+        if kind:
+            status = "FAILED"
+        elif self.progress.is_finished(self.config.training):
+            status = "FINISHED"
+        self._track("close", status)
 
     def on_start(self, progress: Progress) -> None:
-        """Removes the lines after the checkpoint, also a validation of its step that is repeated,
-        and their points.
+        """Removes the lines after the checkpoint, and their points in the trackers.
+
+        This includes a validation at the checkpoint's step, if the run repeats it.
         """
         self.module_norms = {}
         self.progress = progress
-        reached = {"train": progress.step, "valid": progress.validated_step}
-        kept = []
-        removed = []
+        # A line of training and a validation of the same step are written at different times.
+        last_steps = {"train": progress.step, "valid": progress.validated_step}
+        first_step = progress.step + 1
+        lines = []
         for line in read_record(self.path):
-            (kept if line["step"] <= reached[line["split"]] else removed).append(line)
+            if line["step"] <= last_steps[line["split"]]:
+                lines.append(line)
+            else:
+                first_step = min(first_step, line["step"])
         if self.path.exists():
-            files.write_text(self.path, "".join(f"{json.dumps(line)}\n" for line in kept))
+            files.write_text(self.path, "".join(f"{json.dumps(line)}\n" for line in lines))
         self.workdir.tensorboard.mkdir(exist_ok=True)
-        first_step = min([progress.step + 1, *(line["step"] for line in removed)])
-        self._track("start", first_step, kept)
+        self._track("start", first_step, lines)
 
     def after_step(self, progress: Progress, metrics: dict) -> None:
         self.module_norms = metrics["module_norms"]
@@ -66,14 +75,11 @@ class Recorder(Hook):
     def on_validation(self, progress: Progress, values: Record, samples: Sequence[Sample]) -> None:
         """Writes a line, and shows the samples."""
         self.progress = progress
-        # before the first step there are none
-        counts = zip(self.corpora, progress.corpus_tokens, strict=False)
+        # Not strict: before the first step there are no counts.
+        for name, count in zip(self.corpora, progress.corpus_tokens, strict=False):
+            values = values | {f"train_tokens/{name}": count}
         norms = {name: float(norm) for name, norm in self.module_norms.items()}
-        self.write(
-            "valid",
-            progress,
-            values | {f"train_tokens/{name}": count for name, count in counts} | norms,
-        )
+        self.write("valid", progress, values | norms)
         self._track("show", progress.step, samples)
 
     def write(self, split: str, progress: Progress, values: Record) -> None:
@@ -88,7 +94,7 @@ class Recorder(Hook):
             "seconds": progress.seconds,
         }
         line |= files.six_digits({name: line[name] for name in TIMINGS if name in line})
-        # `on_start` removes a line that a full disk has cut
+        # If the disk is full, this line is incomplete; `on_start` removes it.
         with self.path.open("a", encoding="utf-8") as file:
             file.write(f"{json.dumps(line)}\n")
         self._track("draw", line)
@@ -96,9 +102,10 @@ class Recorder(Hook):
     def _track(self, method: str, *arguments: object) -> None:
         """Calls a method of each tracker.
 
-        One that fails is left out until the next start of the run.
+        A tracker that fails is left out until the next start of the run.
         """
         for name, tracker in list(self.trackers.items()):
+            # A tracker must never end the training: its server or its package may fail in any way.
             try:
                 self.trackers[name] = tracker = tracker or TRACKERS[name](self.workdir, self.config)
                 getattr(tracker, method)(*arguments)
@@ -106,15 +113,15 @@ class Recorder(Hook):
                 del self.trackers[name]
                 reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
                 logging.warning(
-                    "The tracker %s fails and is left out (%s); the next start tries again, and metrics.jsonl has all "
-                    "values.",
+                    "The tracker %s fails and is left out (%s); "
+                    "the next start tries again, and metrics.jsonl has all values.",
                     name,
                     reason,
                 )
 
 
 def read_record(path: Path) -> list[Record]:
-    """Returns the lines of a `metrics.jsonl`, without damaged ones; none if there is no such file."""
+    """Returns the undamaged lines of a `metrics.jsonl`. A missing file has no lines."""
     text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     record = []
     for line in text.split("\n"):

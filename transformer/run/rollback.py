@@ -1,5 +1,6 @@
-"""Rollbacks: a run whose losses or gradients stop being finite goes back to its last good
-checkpoint.
+"""Rollbacks of a diverged run to its last good checkpoint.
+
+A run has diverged if its loss or gradients are not finite for several updates in a row.
 """
 
 import dataclasses
@@ -39,11 +40,13 @@ def roll_back(
     step = diverged.progress.step
     rollbacks = diverged.progress.rollbacks
     limit = run.config.training.max_rollbacks
+    # Data in another order helps against a rare bad batch, but not against wrong settings.
     if len(rollbacks) >= limit:
         give_up(run, diverged)
     skipped = int(diverged.state.skipped)
+    # The device may not have memory for two states.
     for leaf in jax.tree.leaves(diverged.state):
-        leaf.delete()  # the device may not have memory for two states
+        leaf.delete()
     checkpoints.delete_diverged()
     state, progress = run.restore_or_initialize(checkpoints)
     rollbacks = [*rollbacks, [step, progress.step]]
@@ -56,21 +59,25 @@ def roll_back(
         len(rollbacks),
         limit,
     )
-    # All events are written, since a run that was killed may repeat its rollback.
-    events = [
-        {"event": "rollback", "number": number, "step": step, "to_step": to_step}
-        for number, (step, to_step) in enumerate(rollbacks, start=1)
-    ]
-    text = "".join(f"{json.dumps(event)}\n" for event in events)
+    # All events are written again, since a run that was killed may repeat its rollback.
+    text = ""
+    for number, (from_step, to_step) in enumerate(rollbacks, start=1):
+        event = {"event": "rollback", "number": number, "step": from_step, "to_step": to_step}
+        text += f"{json.dumps(event)}\n"
     coordination.on_process_zero(files.write_text, run.workdir.events, text)
+    # Another number of rollbacks shuffles the epoch, which begins again, in another order.
     return state, dataclasses.replace(progress, rollbacks=rollbacks, batch=0)
 
 
 def give_up(run: Run, diverged: Diverged) -> NoReturn:
-    """Logs the norms of parameters and of the last batch's gradients, by module, and ends the run."""
+    """Logs the norms of parameters and gradients by module, and raises UserError.
+
+    The gradients are those of the last batch.
+    """
     step = diverged.progress.step
     position = diverged.progress.position
-    train_step, batch = run.train_step, run.train_step.place(diverged.batches[-1])
+    train_step = run.train_step
+    batch = train_step.place(diverged.batches[-1])
     gradients, _ = train_step.gradients(diverged.state, batch, 0, train_step.seed)
     gradient_norms = norms_by_module(gradients)
     for name, norm in norms_by_module(diverged.state.parameters).items():
@@ -78,7 +85,8 @@ def give_up(run: Run, diverged: Diverged) -> NoReturn:
             "%s: norm of parameters %.4g, of gradients %.4g", name, norm, gradient_norms[name]
         )
     raise UserError(
-        f"step {step}, up to batch {position.batch} of epoch {position.epoch}: training diverged: "
-        f"{int(diverged.state.skipped)} updates in a row were not finite; rollbacks: {position.num_rollbacks}; "
-        "lower optimizer.learning_rate, raise optimizer.warmup_steps or set optimizer.clip_norm, in a new workdir"
+        f"step {step}, up to batch {position.batch} of epoch {position.epoch}: "
+        f"training diverged: {int(diverged.state.skipped)} updates in a row were not finite; "
+        f"rollbacks: {position.num_rollbacks}; lower optimizer.learning_rate, "
+        "raise optimizer.warmup_steps or set optimizer.clip_norm, in a new workdir"
     )

@@ -1,4 +1,4 @@
-"""Trackers: programs that draw the record of a run, beside `metrics.jsonl` (`training.trackers`)."""
+"""Trackers, which show the record of a run in other programs (`training.trackers`)."""
 
 import contextlib
 import importlib.util
@@ -27,9 +27,11 @@ from transformer.training.validation import Sample
 from transformer.workdir import Workdir
 
 NOT_DRAWN = ("step", "split", "examples", "tokens", "seconds")
-UPLOAD_SECONDS = 60  # the age of lines that W&B has surely uploaded, which it does every 15 seconds
-# attention: pixels of a weight, pixels between two maps, and their grey
-CELL, GAP, FRAME = 6, 6, 160
+UPLOAD_SECONDS = 60  # W&B uploads every 15 seconds, so it has all lines of this age
+# Pictures of attention.
+CELL = 6  # pixels of a weight
+GAP = 6  # pixels between two maps
+FRAME = 160  # grey value of the gap
 
 
 class Tracker:
@@ -40,10 +42,9 @@ class Tracker:
         self.config = config
 
     def start(self, first_step: int, lines: Sequence[Record]) -> None:
-        """Begins before the first step, and again after a rollback: of the record, only these
-        `lines` stay.
+        """Begins before the first step, and again after a rollback.
 
-        Points from `first_step` on may be outdated.
+        The record consists of `lines`. Points from `first_step` on may be outdated.
         """
 
     def draw(self, line: Record) -> None:
@@ -53,37 +54,39 @@ class Tracker:
         """Shows the samples of a validation."""
 
     def close(self, status: str = "FINISHED") -> None:
-        """Ends the tracking of this start of the run, which is FINISHED, KILLED before its last
-        step, or FAILED.
+        """Ends the tracking of this start of the run.
+
+        `status` is FINISHED, FAILED, or KILLED if it ends before the last step.
         """
 
 
 class TensorBoard(Tracker):
-    """Event files in the workdir, with curves, and texts and cross-attention of the samples."""
+    """Event files in the workdir: curves, and the texts and cross-attention of the samples."""
 
     _events: EventsWriter | None = None
 
     def start(self, first_step: int, lines: Sequence[Record]) -> None:
         """Hides the points from `first_step` on, and draws again the lines of these steps."""
-        self.close()  # after a rollback, which starts another file
+        # After a rollback another file is open.
+        self.close()
         # tensorboardX's `SummaryWriter` writes in a thread. When a full disk ends that thread, the
-        # training loop hangs. EventsWriter names files by the second; two may be created in the
-        # same one.
+        # training loop hangs. The suffix is in nanoseconds, since EventsWriter's own names repeat
+        # within a second.
         self._events = EventsWriter(str(self.workdir.tensorboard / "events"), f".{time.time_ns()}")
-        # hides earlier points from this step on
+        # This event makes TensorBoard hide earlier points from `first_step` on.
         self._add(first_step, session_log=SessionLog(status=SessionLog.START))
         for line in lines:
             if line["step"] >= first_step:
                 self.draw(line)
 
     def draw(self, line: Record) -> None:
-        values = [
+        summaries = [
             Summary.Value(tag=name, simple_value=value) for name, value in points(line).items()
         ]
-        self._add(line["step"], summary=Summary(value=values))
+        self._add(line["step"], summary=Summary(value=summaries))
 
     def show(self, step: int, samples: Sequence[Sample]) -> None:
-        """Writes the texts of the samples, and pictures of their cross-attention if they have one."""
+        """Writes the texts of the samples, and pictures of their cross-attention, if any."""
         for number, sample in enumerate(samples, start=1):
             lines = {
                 "source": sample.source,
@@ -95,8 +98,10 @@ class TensorBoard(Tracker):
             self._add(step, summary=summary.text(f"sample {number}", text))
             if sample.attention is not None:
                 grey = attention_image(sample.attention.cross)
-                image = summary.make_image(np.stack([grey] * 3, axis=-1))
-                value = Summary.Value(tag=f"cross-attention {number}", image=image)
+                rgb = np.stack([grey] * 3, axis=-1)  # (height, width, 3)
+                value = Summary.Value(
+                    tag=f"cross-attention {number}", image=summary.make_image(rgb)
+                )
                 self._add(step, summary=Summary(value=[value]))
 
     def close(self, status: str = "FINISHED") -> None:
@@ -111,7 +116,7 @@ class TensorBoard(Tracker):
 class WeightsAndBiases(Tracker):
     """A run of Weights & Biases, which each start of the run continues.
 
-    Environment variables are those of W&B.
+    W&B reads its own environment variables.
     """
 
     def __init__(self, workdir: Workdir, config: Config) -> None:
@@ -120,7 +125,7 @@ class WeightsAndBiases(Tracker):
         self.run = wandb.init(
             id=recorded_id(workdir, "wandb", lambda: secrets.token_hex(4)),
             resume="allow",
-            reinit="create_new",  # other runs of this process go on
+            reinit="create_new",  # leaves other runs of this process open
             name=os.environ.get("WANDB_NAME", _run_name(workdir.path)),
             config=flatten(config),
             notes=config.training.note,
@@ -128,14 +133,15 @@ class WeightsAndBiases(Tracker):
             dir=workdir.path,
             settings=wandb.Settings(console="off", silent=True),
         )
-        # Without an axis of ours, W&B drops values of a lower step than its last, as after a
-        # restart or a rollback.
+        # Without an axis of our own, W&B drops the values of steps that it has already seen, such
+        # as those after a rollback.
         self.run.define_metric("step")
         self.run.define_metric("*", step_metric="step")
 
     def start(self, first_step: int, lines: Sequence[Record]) -> None:
-        """Draws again the lines of the last minute, which W&B may have lost if the last start was
-        killed.
+        """Draws the lines of the last minute again.
+
+        W&B may have lost them if the last start was killed.
         """
         for line in lines:
             if line["seconds"] >= lines[-1]["seconds"] - UPLOAD_SECONDS:
@@ -149,8 +155,9 @@ class WeightsAndBiases(Tracker):
 
 
 class MLflow(Tracker):
-    """A run of MLflow, which each start continues: on $MLFLOW_TRACKING_URI, or in a database in the
-    workdir.
+    """A run of MLflow, which each start of the run continues.
+
+    It is on $MLFLOW_TRACKING_URI, or else in a database in the workdir.
     """
 
     def __init__(self, workdir: Workdir, config: Config) -> None:
@@ -158,7 +165,7 @@ class MLflow(Tracker):
         from mlflow.exceptions import MlflowException
 
         super().__init__(workdir, config)
-        # MLflow refuses new stores of plain files
+        # A database, because MLflow refuses new stores of plain files.
         database = f"sqlite:///{workdir.path.resolve() / 'mlflow.db'}"
         self.client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or database)
         self.entities = entities
@@ -168,7 +175,7 @@ class MLflow(Tracker):
         except MlflowException as error:
             if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
                 raise
-            # the other has been deleted
+            # The run with the recorded id has been deleted.
             self.identity = recorded_id(workdir, "mlflow", self._create_run, is_new=True)
         self.client.set_tag(self.identity, "mlflow.note.content", config.training.note)
         self.client.set_tag(self.identity, "tags", " ".join(config.training.tags))
@@ -177,23 +184,23 @@ class MLflow(Tracker):
         from mlflow.exceptions import MlflowException
 
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "Default")
-        with contextlib.suppress(MlflowException):  # it exists
+        with contextlib.suppress(MlflowException):  # the experiment exists
             self.client.create_experiment(name)
         experiment = self.client.get_experiment_by_name(name)
-        run = self.client.create_run(
-            experiment.experiment_id, run_name=_run_name(self.workdir.path)
-        )
+        name = _run_name(self.workdir.path)
+        run_id = self.client.create_run(experiment.experiment_id, run_name=name).info.run_id
         params = [
             self.entities.Param(key, str(value)) for key, value in flatten(self.config).items()
         ]
-        self.client.log_batch(run.info.run_id, params=params)
-        return run.info.run_id
+        self.client.log_batch(run_id, params=params)
+        return run_id
 
     def draw(self, line: Record) -> None:
+        # MLflow refuses other characters in names.
         values = {re.sub(r"[^\w. :/-]", "_", name): value for name, value in points(line).items()}
-        now = time.time()
+        milliseconds = int(1e3 * time.time())
         metrics = [
-            self.entities.Metric(name, value, int(1e3 * now), line["step"])
+            self.entities.Metric(name, value, milliseconds, line["step"])
             for name, value in values.items()
         ]
         self.client.log_batch(self.identity, metrics=metrics)
@@ -207,31 +214,30 @@ TRACKERS: dict[str, type[Tracker]] = {
     "wandb": WeightsAndBiases,
     "mlflow": MLflow,
 }
-# not in requirements.txt, by the names of their modules
+# Packages that are not in requirements.txt, by the names of their modules.
 PACKAGES = {"wandb": "wandb", "mlflow": "mlflow-skinny"}
 
 
 def check_trackers(config: Config) -> None:
-    """Raises UserError if `training.trackers` names no tracker, or one whose package is not
-    installed.
-    """
-    given = f"config.training.trackers={config.training.trackers}"
+    """Raises UserError for an unknown name in `training.trackers`, or a missing package."""
+    setting = f"config.training.trackers={config.training.trackers}"
     for name in names_in(config.training.trackers):
         if name not in TRACKERS:
             raise UserError(
-                f"{given}: must be empty, or names out of {', '.join(TRACKERS)}{nearest(name, TRACKERS)}"
+                f"{setting}: must be empty, or names out of {', '.join(TRACKERS)}"
+                f"{nearest(name, TRACKERS)}"
             )
         if name in PACKAGES and importlib.util.find_spec(name) is None:
             raise UserError(
-                f"{given}: {name} needs a package; pip install {PACKAGES[name]}, or leave out {name}"
+                f"{setting}: {name} needs a package; "
+                f"pip install {PACKAGES[name]}, or leave out {name}"
             )
 
 
 def recorded_id(workdir: Workdir, name: str, make: Callable[[], str], is_new: bool = False) -> str:
-    """Returns the id of the run in a tracker, by `make` at the first start, which `trackers.json`
-    keeps for others.
+    """Returns the id of the run in a tracker, from `trackers.json`.
 
-    `is_new` replaces an id that the tracker no longer has.
+    The first start of the run makes the id. `is_new` replaces an id that the tracker no longer has.
     """
     ids = json.loads(workdir.trackers.read_bytes()) if workdir.trackers.exists() else {}
     if name not in ids or is_new:
@@ -241,13 +247,13 @@ def recorded_id(workdir: Workdir, name: str, make: Callable[[], str], is_new: bo
 
 
 def _run_name(workdir: Path) -> str:
-    """Returns the name of a run: that of its folder, after that of the sweep for SWEEP/trials/0004."""
+    """Returns the name of the run's folder, and "SWEEP-0004" for SWEEP/trials/0004."""
     path = workdir.resolve()
     return f"{path.parents[1].name}-{path.name}" if path.parent.name == "trials" else path.name
 
 
 def points(line: Record) -> dict[str, float]:
-    """Returns the values of a line that trackers draw, each under "SPLIT/NAME"."""
+    """Returns the values of a line that trackers draw, by "SPLIT/NAME"."""
     return {
         f"{line['split']}/{name}": float(value)
         for name, value in line.items()
@@ -256,11 +262,15 @@ def points(line: Record) -> dict[str, float]:
 
 
 def attention_image(weights: Float[np.ndarray, "N H Q K"]) -> UInt8[np.ndarray, "height width"]:
-    """Returns a map of grey values for each head, in a row for each layer: white for a weight of 0,
-    black for 1.
+    """Returns a row of maps for each layer, with a map for each head.
+
+    A weight of 0 is white, and a weight of 1 is black.
     """
     layers, heads = weights.shape[:2]
-    grey = np.rint(255 * (1 - weights)).astype(np.uint8).repeat(CELL, axis=2).repeat(CELL, axis=3)
-    margin = GAP // 2, GAP // 2
-    framed = np.pad(grey, ((0, 0), (0, 0), margin, margin), constant_values=FRAME)
-    return framed.transpose(0, 2, 1, 3).reshape(layers * framed.shape[2], heads * framed.shape[3])
+    grey = np.rint(255 * (1 - weights)).astype(np.uint8)
+    grey = grey.repeat(CELL, axis=2).repeat(CELL, axis=3)
+    margin = (GAP // 2, GAP // 2)
+    grey = np.pad(grey, ((0, 0), (0, 0), margin, margin), constant_values=FRAME)
+    _, _, height, width = grey.shape
+    grey = grey.transpose(0, 2, 1, 3)  # (layers, height, heads, width)
+    return grey.reshape(layers * height, heads * width)
