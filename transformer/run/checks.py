@@ -1,6 +1,4 @@
-"""Checks before a run starts: its processes, devices and data, and whether a run that has begun can
-continue.
-"""
+"""Checks before a run starts, of its processes and data, and before an existing run continues."""
 
 import hashlib
 from collections.abc import Collection, Iterable, Sequence
@@ -35,35 +33,31 @@ PATHS = ("path=", "exclude=", "pair_weights=", "alignments=")  # in the texts of
 
 def process_facts(config: Config) -> dict[str, Any]:
     """Returns the facts that the processes of a run must agree on."""
+    host_keys = keys_of(HOST)
+    facts = {
+        f"config.{key}": value for key, value in flatten(config).items() if key not in host_keys
+    }
     environment = describe_environment()
-    ignored = keys_of(HOST)
-    settings = {
-        f"config.{key}": value for key, value in flatten(config).items() if key not in ignored
-    }
-    # The commit does not tell uncommitted changes apart, and is unknown outside a repository.
+    facts["the commit"] = environment["commit"]
+    # The commit misses uncommitted changes, and is unknown outside a repository.
     sources = sorted(Path(__file__).parents[1].rglob("*.py"))
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
-    code = {
-        "the commit": environment["commit"],
-        "the code": digest,
-        "Python": environment["python"],
-    }
+    code = b"".join(path.read_bytes() for path in sources)
+    facts["the code"] = hashlib.sha256(code).hexdigest()
+    facts["Python"] = environment["python"]
     if config.model.dtype == "auto":
-        code["the dtype of model.dtype=auto"] = environment["auto_dtype"]
-    return (
-        settings
-        | code
-        | {f"the version of {name}": value for name, value in environment["packages"].items()}
-    )
+        facts["the dtype of model.dtype=auto"] = environment["auto_dtype"]
+    for name, version in environment["packages"].items():
+        facts[f"the version of {name}"] = version
+    return facts
 
 
 def warn_about_data(
-    config: Config, vocabulary: Tokenizer, train: Corpus, sets: Sequence[Corpus]
+    config: Config, vocabulary: Tokenizer, train: Corpus, valid_sets: Sequence[Corpus]
 ) -> None:
-    """Logs apparent mistakes in the data. Raises UserError if most characters of the training split
-    are unknown.
+    """Logs apparent mistakes in the data.
 
-    Compares only hashes of the test split, and counts its unknown characters.
+    Of the test split, only hashes are compared and unknown characters are counted. Raises UserError
+    if most characters of the training split are unknown.
     """
 
     def warn(lines: Iterable[str]) -> None:
@@ -73,21 +67,20 @@ def warn_about_data(
     warn(sanity_checks.find_untranslated(config, vocabulary, train))
     if OBJECTIVES[config.training.objective].translates:
         warn(sanity_checks.find_unreachable(config, train))
-    held_out = list(held_out_sets(config).values())
-    for split_config, corpus in zip([config, *held_out], [train, *sets], strict=True):
-        split = "train" if corpus is train else "valid"
-        name = open_source(split_config.data, split).name
-        warn(
-            sanity_checks.find_losses(
-                split_config, vocabulary, name, corpus.report["losses"], split == "train"
-            )
-        )
-    if config.data.source == "synthetic":  # its splits have no sentence in common
+
+    # Unknown characters and dropped pairs, in training and validation.
+    valid_configs = list(held_out_sets(config).values())
+    for split_config, corpus in zip([config, *valid_configs], [train, *valid_sets], strict=True):
+        is_train = corpus is train
+        name = open_source(split_config.data, "train" if is_train else "valid").name
+        losses = corpus.report["losses"]
+        warn(sanity_checks.find_losses(split_config, vocabulary, name, losses, is_train))
+
+    # Held-out pairs that are also in the training data. Synthetic splits share none.
+    if config.data.source == "synthetic":
         return
-    for data, split in (
-        *((set_config.data, "valid") for set_config in held_out),
-        (config.data, "test"),
-    ):
+    splits = [(valid_config.data, "valid") for valid_config in valid_configs]
+    for data, split in [*splits, (config.data, "test")]:
         try:
             source = open_source(data, split)
             texts = list(decoded(source))
@@ -98,131 +91,151 @@ def warn_about_data(
                 split,
             )
             continue
-        if texts:
-            warn(sanity_checks.find_shared(train, source, texts))
-        if texts and split == "test" and config.data.source != "ids":
+        if not texts:
+            continue
+        warn(sanity_checks.find_shared(train, source, texts))
+        if split == "test" and config.data.source != "ids":
             losses = losses_of_pairs(vocabulary, texts)
             warn(sanity_checks.find_losses(config, vocabulary, source.name, losses, is_train=False))
 
 
 def check_listed_corpora(config: Config) -> None:
-    """Raises UserError if a corpus or a set does not fit the run, or names in the configuration
-    have no such form.
+    """Raises UserError for a corpus or validation set that does not fit the run.
+
+    Also for `best_metric` and `rate_factors`, which depend on other keys.
     """
-    sides = OBJECTIVES[config.training.objective].sides
-    ids = config.tokenizer.kind == "ids"
-    corpora = {
-        f"the corpus {corpus.label} of data.mixture": corpus.data
-        for corpus in listed_corpora(config.data)
-    }
-    corpora |= {
-        f"the set {label} of data.valid_sets": each.data
-        for label, each in held_out_sets(config).items()
-    }
-    directions = {
-        (source_tag(data), data.source_language): data.target_language for data in corpora.values()
-    }
+    objective = config.training.objective
+    kind = config.tokenizer.kind
+    corpora = {}
+    for corpus in listed_corpora(config.data):
+        corpora[f"the corpus {corpus.label} of data.mixture"] = corpus.data
+    for label, set_config in held_out_sets(config).items():
+        corpora[f"the set {label} of data.valid_sets"] = set_config.data
+
+    # The last target language of each tag and source language: all corpora must have the same.
+    targets = {}
+    for data in corpora.values():
+        targets[source_tag(data), data.source_language] = data.target_language
     for name, data in corpora.items():
-        if (bool(data.source_language), bool(data.target_language)) != sides:
-            raise UserError(
-                f"{name}: has other sides than training.objective={config.training.objective} reads"
-            )
-        if (data.source == "ids") != ids:
-            raise UserError(
-                f"{name}: source={data.source} does not go with tokenizer.kind={config.tokenizer.kind}"
-            )
+        sides = (bool(data.source_language), bool(data.target_language))
+        if sides != OBJECTIVES[objective].sides:
+            raise UserError(f"{name}: has other sides than training.objective={objective} reads")
+        if (data.source == "ids") != (kind == "ids"):
+            raise UserError(f"{name}: source={data.source} does not go with tokenizer.kind={kind}")
         target = data.target_language
-        if data.source_language and directions[source_tag(data), data.source_language] != target:
+        if data.source_language and targets[source_tag(data), data.source_language] != target:
             raise UserError(
                 f"{name}: nothing tells the model to translate into {target}; set data.source_tag"
             )
-    if (best := config.checkpoint.best_metric) not in (names := metric_names(config)):
-        raise UserError(f"config.checkpoint.best_metric={best}: must be one of {', '.join(names)}")
+
+    best_metric = config.checkpoint.best_metric
+    names = metric_names(config)
+    if best_metric not in names:
+        raise UserError(
+            f"config.checkpoint.best_metric={best_metric}: must be one of {', '.join(names)}"
+        )
     read_factors(config.optimizer.rate_factors)
 
 
 def check_prefixes(flag: str, prefixes: Iterable[str], names: Collection[str]) -> None:
-    """Raises UserError, which begins with `flag`, for a prefix that is no name or beginning, up to
-    a dot, of a name.
+    """Raises UserError, which begins with `flag`, for a prefix of no name.
+
+    A prefix is a whole name, or its beginning up to a dot.
     """
+    # Parameters have long names, so the message lists the modules.
     for prefix in prefixes:
         if not any(begins_with(name, [prefix]) for name in names):
             modules = sorted({".".join(name.split(".")[:2]) for name in names})
             raise UserError(
-                f"{flag}: no parameter's name is or begins with {prefix}; they begin with {', '.join(modules)}"
+                f"{flag}: no parameter's name is or begins with {prefix}; "
+                f"they begin with {', '.join(modules)}"
             )
 
 
 def check_trained_names(config: Config, parameters: dict) -> None:
     """Raises UserError if a factor or `training.freeze` names no parameter, or all are frozen."""
-    names = named_leaves(parameters)
+    sizes = {name: leaf.size for name, leaf in named_leaves(parameters).items()}
+    rate_factors = config.optimizer.rate_factors
+    factor_names = [name for name, _ in read_factors(rate_factors)]
+    check_prefixes(f"config.optimizer.rate_factors={rate_factors}", factor_names, sizes)
+
+    # A run that trains nothing is a mistake.
+    flag = f"config.training.freeze={config.training.freeze}"
     frozen = names_in(config.training.freeze)
-    factors = [name for name, _ in read_factors(config.optimizer.rate_factors)]
-    check_prefixes(f"config.optimizer.rate_factors={config.optimizer.rate_factors}", factors, names)
-    check_prefixes(freeze := f"config.training.freeze={config.training.freeze}", frozen, names)
-    trained = [name for name in names if not begins_with(name, frozen)]
-    if not trained:
-        raise UserError(f"{freeze}: these are all parameters; leave out those to be trained")
+    check_prefixes(flag, frozen, sizes)
+    trained_sizes = [size for name, size in sizes.items() if not begins_with(name, frozen)]
+    if not trained_sizes:
+        raise UserError(f"{flag}: these are all parameters; leave out those to be trained")
     if frozen:
-        count, total = (sum(names[name].size for name in some) for some in (trained, names))
-        logging.info("Training changes %s of %s parameters.", f"{count:,}", f"{total:,}")
+        logging.info(
+            "Training changes %s of %s parameters.",
+            f"{sum(trained_sizes):,}",
+            f"{sum(sizes.values()):,}",
+        )
 
 
 def check_continuation(workdir: Workdir, config: Config, extend: int | None = None) -> None:
-    """Raises UserError if the run cannot continue with this configuration; `extend` is the value of
-    --extend.
+    """Raises UserError if the run cannot continue with this configuration.
+
+    `extend` is the value of --extend.
     """
     if workdir.averaged.exists():
         raise UserError(
-            f"--workdir={workdir.path}: holds a mean of checkpoints, without an optimizer; train from it in another "
-            f"--workdir with --config.training.init_from={workdir.path}"
+            f"--workdir={workdir.path}: holds a mean of checkpoints, without an optimizer; train "
+            f"from it in another --workdir with --config.training.init_from={workdir.path}"
         )
-    recorded = loading.load(workdir.path)
+    old_config = loading.load(workdir.path)
     if extend is not None:
-        _check_extension(workdir, config, extend, recorded.training.steps)
-    refused = {
-        key: values
-        for key, values in loading.difference(recorded, config).items()
-        if key in keys_of(RESULT)
-    }
+        _check_extension(workdir, config, extend, old_config.training.steps)
+
+    # Keys of other scopes may change, and so may the places of the files of listed corpora.
+    result_keys = keys_of(RESULT)
+    changes = loading.difference(old_config, config)
+    changes = {key: values for key, values in changes.items() if key in result_keys}
     for key in ("mixture", "valid_sets"):
-        if _without_paths(recorded.data[key]) == _without_paths(config.data[key]):
-            refused.pop(f"data.{key}", None)
-    changes = [start["changes"] for start in _read_environment(workdir)["resumed"]]
-    if extend is not None or config.training.steps in [
-        change[STEPS][0] for change in changes if STEPS in change
-    ]:
-        refused.pop(STEPS, None)
-    if refused:
-        listed = [f"{key}: {values}" for key, values in refused.items()]
-        is_longer = [*refused] == [STEPS] and config.training.steps > recorded.training.steps
+        if _without_paths(old_config.data[key]) == _without_paths(config.data[key]):
+            changes.pop(f"data.{key}", None)
+
+    # The length before an extension is also valid.
+    steps = config.training.steps
+    starts = _read_environment(workdir)["resumed"]
+    earlier_steps = [start["changes"][STEPS][0] for start in starts if STEPS in start["changes"]]
+    if extend is not None or steps in earlier_steps:
+        changes.pop(STEPS, None)
+
+    if changes:
+        texts = [f"{key}: {values}" for key, values in changes.items()]
+        is_longer = list(changes) == [STEPS] and steps > old_config.training.steps
+        advice = f"extend it with --extend={steps}, " if is_longer else ""
         raise UserError(
-            f"--workdir={workdir.path}: holds a run of another config ({first_of(listed, 5)}); "
-            f"{f'extend it with --extend={config.training.steps}, ' if is_longer else ''}"
-            f"resume it with --config={workdir.config} and without these keys, which are fixed for the run, or start a "
-            f"new run in another --workdir, from this one with --config.training.init_from={workdir.path}"
+            f"--workdir={workdir.path}: holds a run of another config ({first_of(texts, 5)}); "
+            f"{advice}resume it with --config={workdir.config} and without these keys, which are "
+            "fixed for the run, or start a new run in another --workdir, from this one with "
+            f"--config.training.init_from={workdir.path}"
         )
 
 
 def _without_paths(texts: Sequence[str]) -> list[list[str]]:
-    """Returns the words of listed corpora, without files and folders: these may move, and
-    fingerprints know them.
+    """Returns the words of listed corpora, without files and folders.
+
+    These may move, since fingerprints identify their contents.
     """
     return [[word for word in text.split() if not word.startswith(PATHS)] for text in texts]
 
 
-def _check_extension(workdir: Workdir, config: Config, extend: int, length: int) -> None:
+def _check_extension(workdir: Workdir, config: Config, extend: int, steps: int) -> None:
     progress = _last_progress(workdir)
-    least = max(progress.step, length)
+    least = max(progress.step, steps)
     if extend < least:
         raise UserError(
-            f"--extend={extend}: this run has done {progress.step} of {length} steps; name at least {least}, "
-            "or more to extend it"
+            f"--extend={extend}: this run has done {progress.step} of {steps} steps; "
+            f"name at least {least}, or more to extend it"
         )
     if extend > progress.step and progress.is_finished(config.training):
         raise UserError(
-            f"config.training.patience={config.training.patience}: {progress.validations_since_best} validations in "
-            "a row have not improved the score, so the run has ended; also set --config.training.patience=0 or raise it"
+            f"config.training.patience={config.training.patience}: "
+            f"{progress.validations_since_best} validations in a row have not improved the score, "
+            "so the run has ended; also set --config.training.patience=0 or raise it"
         )
 
 
@@ -233,25 +246,35 @@ def record_start(workdir: Workdir, config: Config) -> None:
     """
     if not workdir.has_begun():
         return
-    recorded = loading.load(workdir.path)
-    record = _read_environment(workdir)
+    old_config = loading.load(workdir.path)
+    old_values = flatten(old_config)
+    values = flatten(config)
+    difference = loading.difference(old_config, config)
     steps = steps_in(workdir.checkpoints)
-    before = flatten(recorded)
-    after = flatten(config)
-    difference = loading.difference(recorded, config)
-    changes = {key: [before[key], after[key]] for key in difference}
-    start = describe_environment() | {"step": max(steps, default=0), "changes": changes}
-    last = [record, *record["resumed"]][-1]
-    for fact in ("commit", *(["auto_dtype"] if config.model.dtype == "auto" else [])):
-        if start[fact] != last.get(fact, start[fact]):
+    start = describe_environment() | {
+        "step": max(steps, default=0),
+        "changes": {key: [old_values[key], values[key]] for key in difference},
+    }
+
+    # Other code or another dtype may explain a change in the curves.
+    record = _read_environment(workdir)
+    last_start = [record, *record["resumed"]][-1]
+    facts = ["commit"]
+    if config.model.dtype == "auto":
+        facts.append("auto_dtype")
+    for fact in facts:
+        old_value = last_start.get(fact, start[fact])
+        if start[fact] != old_value:
             logging.warning(
-                "Since the last start, %s has changed from %s to %s.", fact, last[fact], start[fact]
+                "Since the last start, %s has changed from %s to %s.", fact, old_value, start[fact]
             )
     files.write_json(workdir.environment, record | {"resumed": [*record["resumed"], start]})
-    if changes:
-        listed = "; ".join(f"{key}: {values}" for key, values in difference.items())
-        logging.info("Settings that change at step %d: %s.", start["step"], listed)
+
+    if difference:
+        texts = "; ".join(f"{key}: {change}" for key, change in difference.items())
+        logging.info("Settings that change at step %d: %s.", start["step"], texts)
         loading.save(config, workdir.path)
+    # For example, more steps than before.
     if workdir.is_complete() and steps and not _last_progress(workdir).is_finished(config.training):
         workdir.complete.unlink()
 
@@ -261,5 +284,5 @@ def _last_progress(workdir: Workdir) -> Progress:
 
 
 def _read_environment(workdir: Workdir) -> dict[str, Any]:
-    """Returns `environment.json`, a new one if it was deleted."""
+    """Returns `environment.json`, or a new record if it was deleted."""
     return read_environment(workdir.environment) or describe_environment() | {"resumed": []}

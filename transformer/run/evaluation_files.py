@@ -1,4 +1,4 @@
-"""The result of an evaluation and its files, in the workdir's folder `evaluations` or another one."""
+"""The result of an evaluation, and its files in the workdir's folder `evaluations`."""
 
 import argparse
 import dataclasses
@@ -37,13 +37,14 @@ class EvaluationFiles:
 
 
 def make_path(arguments: argparse.Namespace, models: Trained) -> Path:
-    """Returns the path of the files in a folder, which it makes.
+    """Returns the path of the files, and creates their folder.
 
-    Raises UserError if it cannot be written to.
+    Raises UserError if the folder cannot be written to.
     """
     folder = files.expanded(arguments.output) if arguments.output else models.workdir.evaluations
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        # Fails before the translation rather than after it.
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         if error.errno in files.FULL_DISK:
@@ -59,43 +60,48 @@ def of_translations(
     path: Path,
     sources: Sequence[str],
     references: References,
-    translated: ScoredTranslations,
+    scored: ScoredTranslations,
 ) -> EvaluationFiles:
     """Returns the evaluation of translations, with all texts.
 
     Repeating an evaluation overwrites its files.
     """
-    described = describe_models(models)
-    evaluated = {
-        # of the run's own data, as reports need
-        "split": None if arguments.data else arguments.split,
-        "data": f"{arguments.split} of {arguments.data}" if arguments.data else None,
+    # A split of another run's data is in "data", so that reports read only the run's own splits.
+    split = arguments.split
+    data = None
+    if arguments.data:
+        data = f"{split} of {arguments.data}"
+        split = None
+    model_facts = describe_models(models)
+    identity = {
+        "split": split,
+        "data": data,
         "source": arguments.source,
         "reference": _one_or_list(arguments.reference),
         "source_language": models.config.data.source_language,
         "target_language": models.config.data.target_language,
-        "models": described["models"],
+        "models": model_facts["models"],
         "decoding": models.config.decoding.to_dict(),
     }
-    path = numbered(path, evaluated)
+    path = numbered(path, identity)
+
+    # Each text is a line in its file.
     sources, *references = (
         [" ".join(text.splitlines()) for text in texts] for texts in (sources, *references)
     )
-    endings = [
-        "references.txt",
-        *(f"references.{number}.txt" for number in range(2, len(references) + 1)),
-    ]
+    endings = ["references.txt"]
+    endings += [f"references.{number}.txt" for number in range(2, len(references) + 1)]
     lines = {
         "sources.txt": sources,
-        "hypotheses.txt": [best.text for best in translated.translations],
+        "hypotheses.txt": [best.text for best in scored.translations],
+        **dict(zip(endings, references, strict=True)),
+        "sentences.jsonl": sentence_lines(sources, references, scored.translations),
     }
-    lines |= zip(endings, references, strict=True)
-    lines["sentences.jsonl"] = sentence_lines(sources, references, translated.translations)
     result = {
-        **files.six_digits(translated.scores | translated.speed),
-        **evaluated,
+        **files.six_digits(scored.scores | scored.speed),
+        **identity,
         "sentences": len(sources),
-        **described,
+        **model_facts,
         "shortlist": None if models.shortlist is None else models.shortlist.fingerprint,
         "sources": f"{path}.sources.txt",
         "references": _one_or_list([f"{path}.{ending}" for ending in endings]),
@@ -110,77 +116,83 @@ def sentence_lines(
 ) -> list[str]:
     """Returns a line of JSON for each sentence.
 
-    Lengths are in characters, `reference_length` that of the first one.
+    Lengths are in characters; `reference_length` is the length of the first reference.
     """
     chrf = CHRF()
     lines = []
-    for source, translation, *known in zip(sources, translations, *references, strict=True):
+    for source, translation, *texts in zip(sources, translations, *references, strict=True):
         sentence = {
             "line": len(lines) + 1,
-            "chrf": chrf.sentence_score(translation.text, known).score,
+            "chrf": chrf.sentence_score(translation.text, texts).score,
             "score": translation.score,
             "source_length": len(source),
             "hypothesis_length": len(translation.text),
-            "reference_length": len(known[0]),
+            "reference_length": len(texts[0]),
             "source": source,
             "hypothesis": translation.text,
-            "references": known,
+            "references": texts,
         }
         lines.append(json.dumps(files.six_digits(sentence), ensure_ascii=False))
     return lines
 
 
 def _one_or_list(names: Sequence[str]) -> str | list[str] | None:
-    """Returns the only name, as results with one reference have it; None for no names."""
-    return list(names) if len(names) > 1 else next(iter(names), None)
+    """Returns the names, or the name itself if there is one, or None if there are none."""
+    if len(names) > 1:
+        return list(names)
+    return names[0] if names else None
 
 
 def describe_models(models: Trained) -> dict[str, Any]:
-    """Returns the checkpoints of all models, and the first one's step and number of averaged
-    checkpoints.
-    """
-    described = [dataclasses.asdict(checkpoint) for checkpoint in models.checkpoints]
+    """Returns the checkpoints of all models, and facts about the first one."""
+    first = models.checkpoints[0]
     return {
-        "models": described,
-        "step": described[0]["step"],
-        "averaged": len(described[0]["averaged"]),
+        "models": [dataclasses.asdict(checkpoint) for checkpoint in models.checkpoints],
+        "step": first.step,
+        "averaged": len(first.averaged),
     }
 
 
 def evaluation_name(arguments: argparse.Namespace, models: Trained) -> str:
-    """Returns the name of an evaluation's files: split or file, checkpoint, other models and
-    overridden keys.
+    """Returns the name of an evaluation's files.
+
+    For example "test-step4000-average5-beam_size8": the split or file, the checkpoint, the other
+    models of an ensemble, and the overridden keys.
     """
-    first, *others = models.checkpoints
+    first, *rest = models.checkpoints
     parts = [arguments.split or Path(arguments.source).name[:32]]
     if arguments.data:
         parts.append(f"of-{Path(arguments.data).name[:20]}")
     parts.append(f"step{first.step}")
     if len(first.averaged) > 1:
         parts.append(f"average{len(first.averaged)}")
-    if others:
-        parts.append(
-            "with-" + "+".join(Path(checkpoint.workdir).name for checkpoint in others)[:20]
-        )
-    for key, value in sorted(arguments.overrides):  # of paths, the last part
-        parts.append(
-            key.rpartition(".")[-1] + "+".join(Path(part).name for part in value.split(","))[:60]
-        )
+    if rest:
+        names = "+".join(Path(checkpoint.workdir).name for checkpoint in rest)
+        parts.append(f"with-{names[:20]}")
+    for key, value in sorted(arguments.overrides):
+        # Slashes are not allowed in names, so paths are reduced to their last part.
+        names = "+".join(Path(part).name for part in value.split(","))
+        parts.append(key.rpartition(".")[-1] + names[:60])
     # File names have at most 255 bytes, and an ending and a number follow.
     return os.fsencode("-".join(parts))[:200].decode(errors="ignore")
 
 
-def numbered(path: Path, evaluated: Mapping[str, Any]) -> Path:
-    """Returns the path, with a number if it belongs to an evaluation of anything but `evaluated`."""
-    evaluated = json.loads(json.dumps(evaluated))  # lists instead of tuples, as in the file
+def numbered(path: Path, identity: Mapping[str, Any]) -> Path:
+    """Returns the path, with a number if another evaluation already has it.
+
+    Evaluations are the same if their results agree in all keys of `identity`.
+    """
+    identity = json.loads(json.dumps(identity))  # lists instead of tuples, as in the file
+    # The first path that is free or has the same evaluation.
     for number in itertools.count(1):
         candidate = Path(f"{path}-{number}") if number > 1 else path
         try:
             result = json.loads(Path(f"{candidate}.json").read_text(encoding="utf-8"))
-            known = {key: result[key] for key in evaluated}
-            # which lacks keys that are newer
-            known["decoding"] = evaluated["decoding"] | known["decoding"]
-            if known == evaluated:
+            existing = {key: result[key] for key in identity}
+            # An old result lacks newer keys.
+            existing["decoding"] = identity["decoding"] | existing["decoding"]
+            # A repeated evaluation replaces its own files.
+            if existing == identity:
                 return candidate
         except UNREADABLE:  # missing or damaged: it may be overwritten
             return candidate

@@ -28,6 +28,8 @@ def describe(run: Run) -> Iterator[str]:
     """
     for line in pair_lines(run.config.data, run.tokenizer, run.corpus, columns=68):
         yield f"pair        {line}"
+
+    # Modules are the first two parts of the names, such as encoder.layers.
     parameters = run.initializer.abstract_state.parameters
     leaves = named_leaves(parameters)
     for module, names in itertools.groupby(leaves, lambda name: ".".join(name.split(".")[:2])):
@@ -41,50 +43,61 @@ def describe(run: Run) -> Iterator[str]:
 
 
 def batch_lines(run: Run, loader: Loader) -> Iterator[str]:
-    for use in loader.plan.stats:
-        yield f"batches     {use.bucket}: {use.batches} per epoch, {100 * use.padding_fraction:.1f} % padding"
-    by_phase = phases(run.config.training)
-    num_batches = len(loader.plan)
-    (_, count), *later = by_phase
-    changes = [f"{num_batches / count:,.1f} from step {steps.start} on" for steps, count in later]
-    per_epoch = f"{num_batches / count:,.1f} steps" + (
-        f" ({', '.join(changes)})" if changes else ""
-    )
-    epochs = sum(len(steps) * count for steps, count in by_phase) / num_batches
-    read = loader.pairs.lengths
-    source_tokens, target_tokens = read.sum(axis=0, dtype=np.int64).tolist()
+    """Yields the lines about batches and epochs."""
+    plan = loader.plan
+    for use in plan.stats:
+        padding = f"{100 * use.padding_fraction:.1f} % padding"
+        yield f"batches     {use.bucket}: {use.batches} per epoch, {padding}"
+    yield f"batches     padding in all: {100 * plan.padding_fraction:.1f} %{run.padding_note}"
+
+    # A run may change the number of batches that it accumulates, so that an epoch has fewer steps.
+    training_phases = phases(run.config.training)
+    (_, first_count), *later = training_phases
+    steps_per_epoch = f"{len(plan) / first_count:,.1f} steps"
+    if later:
+        changes = [f"{len(plan) / count:,.1f} from step {steps.start} on" for steps, count in later]
+        steps_per_epoch += f" ({', '.join(changes)})"
+    num_batches = sum(len(steps) * count for steps, count in training_phases)
+    epochs = num_batches / len(plan)
+
+    lengths = loader.pairs.lengths  # (pairs, 2)
+    source_tokens, target_tokens = lengths.sum(axis=0, dtype=np.int64).tolist()
     tokens = f"{target_tokens:,} target" if target_tokens else f"{source_tokens:,} source"
-    yield f"batches     padding in all: {100 * loader.plan.padding_fraction:.1f} %{run.padding_note}"
-    yield f"epoch       {len(read):,} sentences, {tokens} tokens, {per_epoch}"
+    yield f"epoch       {len(lengths):,} sentences, {tokens} tokens, {steps_per_epoch}"
     yield f"run         {run.config.training.steps:,} steps, {epochs:.1f} epochs"
 
 
 def cost_lines(run: Run, loader: Loader) -> Iterator[str]:
+    """Yields the lines about memory, disk and time."""
     config = run.config
     state = run.initializer.abstract_state
     compile_largest = run.train_step.compilations(state, loader.buckets)[0]
     yield f"largest     {costs(compile_largest())}"
-    kept = max_checkpoints(config.checkpoint, config.training.steps, config.training.eval_every)
-    optimizer = num_bytes(state.optimizer_state)
-    resumable = min(kept, MAX_OPTIMIZER_STATES)
-    rest = num_bytes(state) - optimizer
+
+    # Only some checkpoints keep the optimizer's state.
+    count = max_checkpoints(config.checkpoint, config.training.steps, config.training.eval_every)
+    resumable_count = min(count, MAX_OPTIMIZER_STATES)
+    optimizer_size = num_bytes(state.optimizer_state)
+    other_size = num_bytes(state) - optimizer_size
+    disk = count * other_size + resumable_count * optimizer_size
     yield (
-        f"checkpoints at most {kept}, {mebibytes(rest)} each, and {mebibytes(optimizer)} in {resumable} of them for "
-        f"the optimizer, {mebibytes(kept * rest + resumable * optimizer)} of disk"
+        f"checkpoints at most {count}, {mebibytes(other_size)} each, and "
+        f"{mebibytes(optimizer_size)} in {resumable_count} of them for the optimizer, "
+        f"{mebibytes(disk)} of disk"
     )
-    first = max(steps_in(run.workdir.checkpoints), default=0) + 1
-    per_batch = sum(use.positions for use in loader.plan.stats) / len(loader.plan)
-    remaining = [
-        (range(max(first, steps.start), steps.stop), count)
-        for steps, count in phases(config.training)
-    ]
-    times = [
-        len(steps) * count * seconds_per_position(run, loader, count)
-        for steps, count in remaining
-        if steps
-    ]
-    left = timedelta(seconds=round(per_batch * sum(times)))
-    yield f"time        {left} of training left, by {MEASURED_STEPS} steps; validation is extra"
+
+    # The positions of all remaining batches, times the measured seconds per position.
+    first_step = max(steps_in(run.workdir.checkpoints), default=0) + 1
+    positions = sum(use.positions for use in loader.plan.stats) / len(loader.plan)
+    seconds = 0.0
+    for steps, num_batches in phases(config.training):
+        num_steps = steps.stop - max(first_step, steps.start)
+        if num_steps > 0:
+            num_positions = num_steps * num_batches * positions
+            seconds += num_positions * seconds_per_position(run, loader, num_batches)
+    time_left = timedelta(seconds=round(seconds))
+    source = f"by {MEASURED_STEPS} steps; validation is extra"
+    yield f"time        {time_left} of training left, {source}"
 
 
 def num_bytes(tree: Any) -> int:
@@ -96,30 +109,33 @@ def mebibytes(count: int) -> str:
 
 
 def costs(program: jax.stages.Compiled) -> str:
-    """Describes the memory and operations of a program on one device, as far as the backend reports
-    them.
+    """Describes the memory and operations of a program on one device.
+
+    A backend may report neither.
     """
+    parts = []
     memory = program.memory_analysis()
+    if memory is not None:
+        parts.append(f"{mebibytes(bytes_used(memory))} per device")
     operations = program.cost_analysis() or {}
-    parts = [f"{mebibytes(bytes_used(memory))} per device"] if memory is not None else []
-    parts += (
-        [f"{operations['flops'] / 1e9:,.1f} GFLOP per batch and device"]
-        if "flops" in operations
-        else []
-    )
+    if "flops" in operations:
+        parts.append(f"{operations['flops'] / 1e9:,.1f} GFLOP per batch and device")
     return ", ".join(parts) or "compiled; this backend reports neither memory nor operations"
 
 
 def seconds_per_position(run: Run, loader: Loader, num_batches: int) -> float:
-    """Measures updates from so many of the largest batch and returns the seconds for each position,
-    of both sides.
+    """Measures an update from `num_batches` batches of the largest shape.
+
+    Returns the seconds for each position of source and target.
     """
     batch = max(loader.plan, key=lambda batch: batch.bucket.positions)
     batches = [place(assemble(loader.pairs, batch), run.train_step.mesh)] * num_batches
+    # The first update includes the compilation.
     state, _ = run.train_step(run.initializer.create(), batches)
     jax.block_until_ready(state)
-    began = time.perf_counter()
+    started = time.perf_counter()
     for _ in range(MEASURED_STEPS):
         state, _ = run.train_step(state, batches)
     jax.block_until_ready(state)
-    return (time.perf_counter() - began) / MEASURED_STEPS / (num_batches * batch.bucket.positions)
+    seconds = (time.perf_counter() - started) / MEASURED_STEPS
+    return seconds / (num_batches * batch.bucket.positions)
