@@ -1,5 +1,6 @@
-"""Fine-tuning: opening the parent of a run (`training.init_from`), the checks that it fits, and its
-record.
+"""Fine-tuning: opens and records the parent of a run, and checks that it fits.
+
+`training.init_from` names the parent.
 """
 
 import re
@@ -25,12 +26,12 @@ from transformer.workdir import Workdir, open_existing
 
 
 def prepare(config: Config, workdir: Workdir) -> Parent | None:
-    """Returns the parent of a run that has no checkpoint yet. Raises UserError if it does not fit
-    the run.
+    """Returns the parent of a run that has no checkpoint yet.
 
-    Gives the workdir a copy of the vocabularies that belong to the taken parameters, unless it has
-    one.
+    Copies the vocabularies of the parameters that the run takes to the workdir, unless it has them.
+    Raises UserError if the parent does not fit the run.
     """
+    # A run that resumes needs its parent only for vocabularies that have been deleted.
     names = tokenizer.model_names(config.tokenizer.shared)
     missing = {side for side, name in enumerate(names) if not (workdir.path / name).exists()}
     has_checkpoint = bool(restore.steps_in(workdir.checkpoints))
@@ -41,6 +42,7 @@ def prepare(config: Config, workdir: Workdir) -> Parent | None:
     _check_parameters(parent)
     if config.training.init_optimizer and not has_checkpoint:
         _check_optimizer(parent)
+    # The vocabulary must have the tokens of the embeddings that are taken.
     if not (config.tokenizer.model_file or parent.has_own_vocabulary):
         for side in missing.intersection(parent.token_sides.values()):
             files.write_bytes(workdir.path / names[side], parent.tokenizer.sides[side].serialized)
@@ -52,22 +54,28 @@ def open_parent(config: Config, workdir: Workdir) -> Parent:
 
     Raises UserError if it is missing, damaged, or has changed since the run began.
     """
-    name = config.training.init_from
+    # The name of a folder may itself end with a colon and a number.
+    init_from = config.training.init_from
+    name = init_from
     which = "best"
-    if not files.expanded(name).is_dir() and (
-        suffix := re.fullmatch(r"(.*):(best|last|\d+)", name)
-    ):
+    suffix = re.fullmatch(r"(.*):(best|last|\d+)", name)
+    if suffix and not files.expanded(name).is_dir():
         name, which = suffix.groups()
     path = files.expanded(name)
+
+    # A restart takes the recorded step, although another one may be the best by now.
     recorded = _read_record(workdir)
+    if recorded:
+        which = str(recorded[0])
+    for_training = config.training.init_optimizer
     try:
-        opened, parent_config = open_existing(path)
+        parent_workdir, parent_config = open_existing(path)
         vocabularies = tokenizer.Tokenizer.load(path, parent_config)
-        # A restart takes the same step, although another one may be the best by then.
-        step = restore.choose_step(path, str(recorded[0]) if recorded else which)
-        checkpoint = opened.checkpoints / str(step)
+        step = restore.choose_step(path, which)
+        checkpoint = parent_workdir.checkpoints / str(step)
         with restore.readable(checkpoint, "name another step"):
-            if damage := checksums.damage(checkpoint, for_training=config.training.init_optimizer):
+            damage = checksums.damage(checkpoint, for_training)
+            if damage:
                 raise ValueError(damage)
             checksum = checksums.digest(checkpoint)
         if recorded and recorded[1] != checksum:
@@ -77,101 +85,120 @@ def open_parent(config: Config, workdir: Workdir) -> Parent:
     except UserError as error:
         # Names the key instead of the flag of another command.
         message = re.sub(r"^--(workdir|checkpoint)=.*?: ", "", str(error))
-        raise UserError(
-            f"config.training.init_from={config.training.init_from}: {message}"
-        ) from error
-    item = "parameters" if config.training.init_optimizer else restore.eval_item(checkpoint)
-    return Parent(opened, parent_config, vocabularies, step, checksum, item, config)
+        raise UserError(f"config.training.init_from={init_from}: {message}") from error
+    # The optimizer's state belongs to the raw parameters, not to their moving average.
+    item = "parameters" if for_training else restore.eval_item(checkpoint)
+    return Parent(parent_workdir, parent_config, vocabularies, step, checksum, item, config)
 
 
 def _check_vocabularies(parent: Parent) -> None:
-    """Raises UserError if parameters are taken that belong to another vocabulary."""
-    settings = parent.run_config.tokenizer
-    theirs = parent.config.tokenizer
-    taken = parent.token_sides
-    # The vocabulary of a monolingual parent is that of either side.
-    keys = (
-        ("kind", "shared") if OBJECTIVES[parent.config.training.objective].translates else ("kind",)
-    )
-    differing = [key for key in keys if settings[key] != theirs[key]]
+    """Raises UserError if the run takes parameters that belong to another vocabulary."""
+    tokenizer_config = parent.run_config.tokenizer
+    parent_tokenizer_config = parent.config.tokenizer
+    token_sides = parent.token_sides
+
+    # The vocabulary of a monolingual parent may become either side's, or both sides'.
+    keys = ["kind"]
+    if OBJECTIVES[parent.config.training.objective].translates:
+        keys.append("shared")
+    differing = [key for key in keys if tokenizer_config[key] != parent_tokenizer_config[key]]
     if parent.has_own_vocabulary:
-        differing = [
-            key for key in differing if key == "shared" or "ids" in (settings.kind, theirs.kind)
-        ]
-    elif settings.model_file:
-        own = tokenizer.read_model_files(parent.run_config).sides
+        # Vectors are found by the strings of tokens, whose kind matters only for integers.
+        if "ids" not in (tokenizer_config.kind, parent_tokenizer_config.kind):
+            differing = [key for key in differing if key == "shared"]
+    elif tokenizer_config.model_file:
+        run_sides = tokenizer.read_model_files(parent.run_config).sides
+        parent_sides = parent.tokenizer.sides
         if any(
-            own[side].serialized != parent.tokenizer.sides[side].serialized
-            for side in taken.values()
+            run_sides[side].serialized != parent_sides[side].serialized
+            for side in token_sides.values()
         ):
             differing.append("model_file")
-    if taken and differing:
+
+    if token_sides and differing:
+        key = differing[0]
         raise UserError(
-            f"config.tokenizer.{differing[0]}={show(settings[differing[0]])}: {parent.workdir.path} has another "
-            "tokenizer, so its embeddings would get other tokens; take that run's tokenizer, or set "
-            f"config.training.init_skip={','.join([*parent.skipped, *taken])}"
+            f"config.tokenizer.{key}={show(tokenizer_config[key])}: {parent.workdir.path} has "
+            "another tokenizer, so its embeddings would get other tokens; take that run's "
+            "tokenizer, or set config.training.init_skip="
+            f"{','.join([*parent.skipped, *token_sides])}"
         )
 
 
 def _check_parameters(parent: Parent) -> None:
     """Raises UserError if the parent's parameters do not fit the run, or `init_skip` names none."""
-    training = parent.run_config.training
-    # the run's, or those that its own vocabulary replaces
-    source, target = parent.tokenizer.vocab_sizes
-    target = source if parent.run_config.tokenizer.shared else target
-    own = restore.named_leaves(abstract_init(parent.run_config, source, target)[1])
-    wanted = {origin: own[name] for name, origin in parent.origins.items()}
-    differing = restore.differing_shapes(parent.folder, parent.item, wanted)
+    training_config = parent.run_config.training
+    # The sizes of the run's vocabulary, or of the parent's that its own one replaces.
+    source_size, target_size = parent.tokenizer.vocab_sizes
+    if parent.run_config.tokenizer.shared:
+        target_size = source_size
+    arrays = restore.named_leaves(abstract_init(parent.run_config, source_size, target_size)[1])
+    expected = {origin: arrays[name] for name, origin in parent.origins.items()}
+    differing = restore.differing_shapes(parent.folder, parent.item, expected)
     check_prefixes(
-        f"config.training.init_skip={training.init_skip}", parent.skipped, own | differing
+        f"config.training.init_skip={training_config.init_skip}",
+        parent.skipped,
+        arrays | differing,
     )
+
     # A parent of another objective may have more parameters than the run.
-    is_alike = parent.config.training.objective == training.objective
-    required = {name for name in differing if name in wanted or (is_alike and parent.takes(name))}
-    if unfit := [f"{name}: {shapes}" for name, shapes in differing.items() if name in required]:
+    is_alike = parent.config.training.objective == training_config.objective
+    misfits = [
+        f"{name}: {shapes}"
+        for name, shapes in differing.items()
+        if name in expected or (is_alike and parent.takes(name))
+    ]
+    if misfits:
         raise UserError(
-            f"config.training.init_from={training.init_from}: its parameters do not fit this model "
-            f"({first_of(unfit, 3)}); make the models equal ({parent.model_difference()}) or list what is not to be "
-            "taken in config.training.init_skip"
+            f"config.training.init_from={training_config.init_from}: its parameters do not fit "
+            f"this model ({first_of(misfits, 3)}); make the models equal "
+            f"({parent.model_difference()}) or list what is not to be taken in "
+            "config.training.init_skip"
         )
 
 
 def _check_optimizer(parent: Parent) -> None:
-    """Raises UserError unless the checkpoint has the state of the run's optimizer, for the same
-    model.
-    """
+    """Raises UserError if the checkpoint lacks the state of the run's optimizer and model."""
     config = parent.run_config
     checkpoint = parent.folder
     reasons = [
         "it has no optimizer's state, which only the best and the newest two checkpoints keep"
     ]
     if checksums.has_optimizer(checkpoint):
-        optimizer = make_optimizer(
-            config.optimizer, optax.constant_schedule(0.0), config.training.freeze
-        )
-        state = jax.eval_shape(
-            optimizer.init, abstract_init(config, *parent.tokenizer.vocab_sizes)[1]
-        )
-        changes = difference(parent.config, config) | {"model": parent.model_difference()}
-        facts = {key: changes.get(key) for key in ("model", "training.objective", "optimizer.name")}
-        facts |= restore.differing_shapes(checkpoint, checksums.OPTIMIZER, state)
+        # The values of the schedule do not change the shapes of the state.
+        schedule = optax.constant_schedule(0.0)
+        optimizer = make_optimizer(config.optimizer, schedule, config.training.freeze)
+        parameters = abstract_init(config, *parent.tokenizer.vocab_sizes)[1]
+        state = jax.eval_shape(optimizer.init, parameters)
+
+        # Momentum belongs to the same loss, the same optimizer and the same arrays.
+        changes = difference(parent.config, config)
+        facts = {
+            "model": parent.model_difference(),
+            "training.objective": changes.get("training.objective"),
+            "optimizer.name": changes.get("optimizer.name"),
+            **restore.differing_shapes(checkpoint, checksums.OPTIMIZER, state),
+        }
         reasons = [f"{name}: {values}" for name, values in facts.items() if values]
     if reasons:
         raise UserError(
             f"config.training.init_optimizer=True: the state of {checkpoint} does not fit this run "
-            f"({first_of(reasons, 3)}); set model and optimizer as there, name another step, or set it to false"
+            f"({first_of(reasons, 3)}); set model and optimizer as there, name another step, or "
+            "set it to false"
         )
 
 
 def record(workdir: Workdir, parent: Parent) -> None:
     """Writes `parent.json`, unless the run has begun with it.
 
-    Warns if the model computes something else.
+    Warns if the models differ, or settings of the vocabulary have no effect.
     """
+    path = parent.workdir.path
+    # The record is about the initial parameters, so a later start does not replace it.
     if _read_record(workdir) is None:
         environment = read_environment(parent.workdir.environment)
         facts = {
-            "workdir": str(parent.workdir.path.resolve()),
+            "workdir": str(path.resolve()),
             "step": parent.step,
             "item": parent.item,
             "checksum": parent.checksum,
@@ -180,18 +207,21 @@ def record(workdir: Workdir, parent: Parent) -> None:
             "not_taken": parent.skipped,
         }
         files.write_json(workdir.parent, facts)
-    if differing := parent.model_difference():
-        logging.warning("The model differs from that of %s: %s.", parent.workdir.path, differing)
-    if differing := parent.ignored_settings():
+    differing = parent.model_difference()
+    if differing:
+        logging.warning("The model differs from that of %s: %s.", path, differing)
+    ignored = parent.ignored_settings()
+    if ignored:
         logging.warning(
-            "The vocabulary is that of %s, so these keys have no effect: %s; init_vocabulary=own trains another.",
-            parent.workdir.path,
-            differing,
+            "The vocabulary is that of %s, so these keys have no effect: %s; "
+            "init_vocabulary=own trains another.",
+            path,
+            ignored,
         )
 
 
 def _read_record(workdir: Workdir) -> tuple[int, str] | None:
-    """Returns step and checksum in the `parent.json` of a run that has begun; None if it has not."""
+    """Returns step and checksum in `parent.json`, or None if the run has not begun."""
     if not (workdir.has_begun() and workdir.parent.exists()):
         return None
     return files.read_json(

@@ -1,6 +1,4 @@
-"""The parent of a run: a checkpoint of another run, and the initial values that it gives
-(`training.init_from`).
-"""
+"""The parent of a run: the checkpoint with its initial values (`training.init_from`)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -25,7 +23,8 @@ from transformer.training.optimizer import begins_with, restart_schedule
 from transformer.training.state import abstract_init
 from transformer.workdir import Workdir
 
-INDEPENDENT_KEYS = (  # keys of `config.model` that do not change what its parameters mean
+# Keys of `config.model` that do not change what its parameters mean.
+INDEPENDENT_KEYS = (
     # Only in training.
     "dropout",
     "attention_dropout",
@@ -39,7 +38,7 @@ INDEPENDENT_KEYS = (  # keys of `config.model` that do not change what its param
     "source_vectors",
     "target_vectors",
 )
-# of `config.tokenizer`
+# Keys of `config.tokenizer`.
 VOCABULARY_KEYS = ("vocab_size", "normalization", "character_coverage", "byte_fallback")
 # The embedding tables, with the side of their tokens: 0 is the source, 1 the target.
 EMBEDDINGS = {"decoder.embedding.table": 1, "encoder.embedding.table": 0}
@@ -48,16 +47,14 @@ WORD_START = "\u2581"
 
 @dataclass(frozen=True)
 class Parent:
-    """The checkpoint from which a run takes its initial parameters, with its workdir, configuration
-    and tokenizer.
-    """
+    """A checkpoint that gives a run its initial parameters, with the run that wrote it."""
 
     workdir: Workdir
     config: Config
     tokenizer: Tokenizer
     step: int
     checksum: str
-    # of the checkpoint: its moving average if it has one, unless the optimizer's state is taken too
+    # The moving average if the checkpoint has one and the optimizer's state is not taken.
     item: str
     run_config: Config  # of the run that starts from it
 
@@ -77,23 +74,24 @@ class Parent:
     def origins(self) -> dict[str, str]:
         """The names of the run's parameters that are taken, with their names in the parent.
 
-        A parent of another objective gives what models of both objectives have. The only embedding
-        of a model belongs to the decoder if there is one, else to the encoder.
+        A parent of another objective gives the parameters that both models have. The only
+        embedding of a model belongs to the decoder if there is one, else to the encoder.
         """
-        own = _parameter_names(self.run_config, self.run_config.training.objective)
-        parents = _parameter_names(self.run_config, self.config.training.objective)
-        origins = {name: name for name in own if name in parents and self.takes(name)}
-        own_tables, parent_tables = (
-            [name for name in EMBEDDINGS if name in names] for names in (own, parents)
-        )
-        if len(own_tables) == len(parent_tables) == 1 and self.takes(own_tables[0]):
-            origins[own_tables[0]] = parent_tables[0]
+        # Both with the run's sizes: only the names matter.
+        run_names = _parameter_names(self.run_config, self.run_config.training.objective)
+        parent_names = _parameter_names(self.run_config, self.config.training.objective)
+        origins = {name: name for name in run_names if name in parent_names and self.takes(name)}
+        run_tables = [name for name in EMBEDDINGS if name in run_names]
+        parent_tables = [name for name in EMBEDDINGS if name in parent_names]
+        if len(run_tables) == len(parent_tables) == 1 and self.takes(run_tables[0]):
+            origins[run_tables[0]] = parent_tables[0]
         return origins
 
     @property
     def token_sides(self) -> dict[str, int]:
-        """The taken parameters with a vector for each token, each with the side of the tokens; 0
-        for shared ones.
+        """The taken parameters with a vector for each token, and the side of their tokens.
+
+        The side of a shared vocabulary is 0.
         """
         sides = EMBEDDINGS | {"projection.kernel": 1, "output_bias": 1}
         is_shared = self.run_config.tokenizer.shared
@@ -105,54 +103,54 @@ class Parent:
     def has_own_vocabulary(self) -> bool:
         return self.run_config.training.init_vocabulary == "own"
 
-    def initial_parameters(self, parameters: dict, own: Tokenizer) -> dict:
-        """Returns the random parameters of the run with those that are taken in their places,
-        sharded alike.
+    def initial_parameters(self, parameters: dict, tokenizer: Tokenizer) -> dict:
+        """Returns the run's random parameters, with the parent's in their places, sharded alike.
 
-        `own` is the tokenizer of the run.
+        `tokenizer` is the run's.
         """
+        # All parameters of the parent, with its own vocabulary.
         expected = abstract_init(self.config, *self.tokenizer.vocab_sizes)[1]
-        loaded = named_leaves(
-            restore.load_parameters(
-                self.workdir.path, [self.step], expected, self.config, self.item
-            )
+        loaded = restore.load_parameters(
+            self.workdir.path, [self.step], expected, self.config, self.item
         )
-        leaves = named_leaves(parameters)
+        loaded = named_leaves(loaded)
         logging.info("Initial parameters %s.", self.describe(parameters))
-        taken = {name: loaded[origin] for name, origin in self.origins.items()}
+        taken_arrays = {name: loaded[origin] for name, origin in self.origins.items()}
+
+        # Another vocabulary: each token gets the mean vector of some of the parent's tokens.
         if self.has_own_vocabulary:
-            labels = ("both sides",) if own.is_shared else ("source", "target")
-            origins = {
-                side: find_origins(own.sides[side], self.tokenizer.sides[side], labels[side])
+            labels = ("both sides",) if tokenizer.is_shared else ("source", "target")
+            token_origins = {
+                side: find_origins(tokenizer.sides[side], self.tokenizer.sides[side], labels[side])
                 for side in sorted(set(self.token_sides.values()))
             }
-            taken |= {
-                name: mean_vectors(name, taken[name], origins[side])
-                for name, side in self.token_sides.items()
-            }
-        for name, array in taken.items():
+            for name, side in self.token_sides.items():
+                taken_arrays[name] = mean_vectors(name, taken_arrays[name], token_origins[side])
+
+        # Each device gets its part of the array, as in the random parameters.
+        leaves = named_leaves(parameters)
+        for name, array in taken_arrays.items():
+            leaf = leaves[name]
             leaves[name] = jax.make_array_from_callback(
-                leaves[name].shape, leaves[name].sharding, array.__getitem__
+                leaf.shape, leaf.sharding, array.__getitem__
             )
         return jax.tree.unflatten(jax.tree.structure(parameters), leaves.values())
 
     def initial_optimizer_state(self, fresh: optax.OptState) -> optax.OptState:
-        """Returns the parent's optimizer state with its schedule at the beginning, sharded as the
-        `fresh` state.
+        """Returns the parent's optimizer state with its schedule at the beginning.
+
+        It is sharded as the `fresh` state.
         """
         loaded = named_leaves(restore.read_arrays(self.folder, OPTIMIZER))
-        state = jax.tree.unflatten(
-            jax.tree.structure(fresh), [loaded[name] for name in named_leaves(fresh)]
-        )
-        return jax.device_put(
-            restart_schedule(state), jax.tree.map(lambda leaf: leaf.sharding, fresh)
-        )
+        leaves = [loaded[name] for name in named_leaves(fresh)]
+        state = jax.tree.unflatten(jax.tree.structure(fresh), leaves)
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, fresh)
+        return jax.device_put(restart_schedule(state), shardings)
 
     def describe(self, parameters: dict) -> str:
         """Describes which of the run's parameters are taken; `parameters` may be abstract."""
         sizes = {name: leaf.size for name, leaf in named_leaves(parameters).items()}
-        taken = sum(sizes[name] for name in self.origins)
-        total = sum(sizes.values())
+        taken_size = sum(sizes[name] for name in self.origins)
         note = " (moving average)" if self.item == "ema_parameters" else ""
         if self.run_config.training.init_optimizer:
             note = " (raw parameters, with the optimizer's state)"
@@ -161,21 +159,24 @@ class Parent:
         if objective != self.run_config.training.objective:
             skipped = [f"what training.objective={objective} does not have", *skipped]
         return (
-            f"from {self.workdir.path}, step {self.step}{note}: {taken:,} of {total:,}; not taken: "
-            f"{', '.join(skipped) or 'none'}"
+            f"from {self.workdir.path}, step {self.step}{note}: "
+            f"{taken_size:,} of {sum(sizes.values()):,}; "
+            f"not taken: {', '.join(skipped) or 'none'}"
         )
 
     def model_difference(self) -> str:
-        """Returns the keys whose difference may change what the parameters mean, each with
-        "PARENT'S -> RUN'S".
+        """Returns the keys that differ and may change what the parameters mean.
+
+        Each has the values "PARENT'S -> RUN'S".
         """
         return self._difference(
             f"model.{key}" for key in self.config.model if key not in INDEPENDENT_KEYS
         )
 
     def ignored_settings(self) -> str:
-        """Returns the same for keys with which the vocabulary would have been trained, were it not
-        the parent's.
+        """Returns the keys of a vocabulary that differ, if the run takes the parent's vocabulary.
+
+        Each has the values "PARENT'S -> RUN'S".
         """
         if self.has_own_vocabulary or self.run_config.tokenizer.model_file or not self.token_sides:
             return ""
@@ -192,42 +193,51 @@ def _parameter_names(config: Config, objective: str) -> tuple[str, ...]:
     return tuple(named_leaves(abstract_init(changed, SPECIAL, SPECIAL)[1]))
 
 
-def find_origins(own: Vocabulary, parent: Vocabulary, side: str) -> list[list[int]]:
-    """Returns for each token those of the parent's vocabulary whose mean vector it gets; none: the
-    mean of all.
+def find_origins(vocabulary: Vocabulary, parent: Vocabulary, side: str) -> list[list[int]]:
+    """Returns the parent's tokens that give each token of the vocabulary their mean vector.
 
-    They are the same piece, or else the parts into which the parent's vocabulary segments it. Logs
-    how many tokens of this side have which origin.
+    They are the same piece, or else the parts into which the parent's vocabulary segments it. An
+    empty list means the mean of all. Logs how many tokens of this side have which origin.
     """
-    known = {piece: token for token, piece in enumerate(parent.pieces)}
-    new = [piece for piece in own.pieces if piece not in known]
-    encoded = parent.encode([piece.replace(WORD_START, " ") for piece in new])
-    parts = {}  # the tokens that spell a piece, none if one is unknown
-    for piece, tokens in zip(new, encoded, strict=True):
-        unspelled = None if piece.startswith(WORD_START) else known.get(WORD_START)
-        parts[piece] = [] if UNK in tokens else [token for token in tokens if token != unspelled]
-    total = len(own.pieces)
-    kept = len(own.pieces) - len(new)
-    made = sum(len(parts[piece]) > 0 for piece in new)
+    # Pieces that both vocabularies have, and the other ones in the parent's segmentation.
+    parent_tokens = {piece: token for token, piece in enumerate(parent.pieces)}
+    new_pieces = [piece for piece in vocabulary.pieces if piece not in parent_tokens]
+    encoded = parent.encode([piece.replace(WORD_START, " ") for piece in new_pieces])
+    parts = {}
+    for piece, tokens in zip(new_pieces, encoded, strict=True):
+        if UNK in tokens:
+            parts[piece] = []
+            continue
+        # Within a word, the encoder's mark of a word's start is not part of the piece.
+        unspelled = None if piece.startswith(WORD_START) else parent_tokens.get(WORD_START)
+        parts[piece] = [token for token in tokens if token != unspelled]
+
+    total = len(vocabulary.pieces)
+    num_same = total - len(new_pieces)
+    num_from_parts = sum(len(parts[piece]) > 0 for piece in new_pieces)
     logging.info(
-        "Vocabulary, %s: %s of %s tokens keep their vectors, %s start from those of their parts, %s from the mean of "
-        "all; %s of the parent's are dropped.",
+        "Vocabulary, %s: %s of %s tokens keep their vectors, %s start from those of their parts, "
+        "%s from the mean of all; %s of the parent's are dropped.",
         side,
-        f"{kept:,}",
+        f"{num_same:,}",
         f"{total:,}",
-        f"{made:,}",
-        f"{total - kept - made:,}",
-        f"{len(known) - kept:,}",
+        f"{num_from_parts:,}",
+        f"{total - num_same - num_from_parts:,}",
+        f"{len(parent_tokens) - num_same:,}",
     )
-    return [[known[piece]] if piece in known else parts[piece] for piece in own.pieces]
+    return [
+        [parent_tokens[piece]] if piece in parent_tokens else parts[piece]
+        for piece in vocabulary.pieces
+    ]
 
 
 def mean_vectors(
-    name: str, taken: Float[np.ndarray, "..."], origins: Sequence[Sequence[int]]
+    name: str, array: Float[np.ndarray, "..."], origins: Sequence[Sequence[int]]
 ) -> Float[np.ndarray, "..."]:
-    """Returns the parameter of this name for the vocabulary with these origins, given the parent's."""
+    """Returns the parent's parameter of this name for a vocabulary with these origins."""
     axis = 1 if name == "projection.kernel" else 0  # of the tokens
-    rows = np.moveaxis(taken, axis, 0)
+    rows = np.moveaxis(array, axis, 0)
+    # Tokens without an origin start from the mean of all ordinary tokens.
     mean = rows[SPECIAL:].mean(axis=0)
-    own = np.stack([rows[tokens].mean(axis=0) if tokens else mean for tokens in origins])
-    return np.moveaxis(own.astype(taken.dtype), 0, axis)
+    vectors = np.stack([rows[tokens].mean(axis=0) if tokens else mean for tokens in origins])
+    return np.moveaxis(vectors.astype(array.dtype), 0, axis)
