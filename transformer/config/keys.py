@@ -1,11 +1,12 @@
 """Names, declarations and checks of configuration keys.
 
-A key is written with its group, `model.d_model`; a flat configuration is a dictionary from such
-keys to values.
+The name of a key begins with its group, such as `model.d_model`. A flat configuration is a
+dictionary from such names to values.
 """
 
 import dataclasses
 import difflib
+import inspect
 import numbers
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -19,7 +20,8 @@ from transformer.config.tables import tables
 from transformer.config.types import Config
 from transformer.support.errors import UserError
 
-LARGEST = 1 << 1000  # larger integers may overflow as floats
+# Larger integers may overflow as floats.
+LARGEST = 1 << 1000
 TYPE_NAMES = {
     int: "an integer",
     float: "a number",
@@ -30,16 +32,16 @@ TYPE_NAMES = {
 
 
 def declared_keys() -> dict[str, Key]:
-    """Returns the declaration of every key, from `configs/base.py`.
+    """Returns the declaration of every key in `configs/base.py`.
 
-    `LISTED` becomes the rule of the key's table.
+    The rule `LISTED` is replaced by the names in the key's table.
     """
+    # Rules are resolved at the time of a check, since the tables import JAX.
     keys = flatten(base.get_keys())
     for name, key in keys.items():
         if key.rule is LISTED:
-            keys[name] = dataclasses.replace(
-                key, rule=NameRule(lambda name=name: tuple(tables()[name]))
-            )
+            rule = NameRule(lambda name=name: tuple(tables()[name]))
+            keys[name] = dataclasses.replace(key, rule=rule)
     return keys
 
 
@@ -50,7 +52,7 @@ def keys_of(*scopes: Scope) -> list[str]:
 
 def flatten(config: Config) -> dict[str, Any]:
     """Returns the flat form of a configuration."""
-    flat: dict[str, Any] = {}
+    flat = {}
     for key, value in config.items():
         if isinstance(value, ml_collections.ConfigDict):
             flat |= {f"{key}.{name}": inner for name, inner in flatten(value).items()}
@@ -61,71 +63,81 @@ def flatten(config: Config) -> dict[str, Any]:
 
 def freeze(flat: dict[str, Any]) -> ml_collections.FrozenConfigDict:
     """Returns the configuration with these values, the inverse of `flatten`."""
-    nested: dict[str, Any] = {}
+    nested = {}
     for key, value in flat.items():
         group, _, name = key.rpartition(".")
-        (nested.setdefault(group, {}) if group else nested)[name] = value
+        values = nested.setdefault(group, {}) if group else nested
+        values[name] = value
     return ml_collections.FrozenConfigDict(nested)
 
 
 def nearest(name: str, candidates: Iterable[str], count: int = 1) -> str:
-    """Returns "; did you mean ...?" with the candidates most like `name`, or "" if none is like it."""
+    """Returns "; did you mean ...?" with the most similar candidates, or "" if none is similar."""
     close = difflib.get_close_matches(name, candidates, n=count)
     return f"; did you mean {', '.join(close)}?" if close else ""
 
 
 def show(value: Any) -> str:
-    """Returns the value for a message, as one types it if that is printable text."""
+    """Returns the value for a message, as a user would type it if it is printable text."""
     return value if isinstance(value, str) and value and value.isprintable() else repr(value)
 
 
 def checked(flat: dict[str, Any]) -> ml_collections.FrozenConfigDict:
-    """Returns the configuration with these values and the defaults of others.
+    """Returns the configuration with these values, and defaults for the other keys.
 
     Raises UserError if it is not allowed.
     """
-    flat, keys = coerce_types(flat), declared_keys()
+    keys = declared_keys()
+    flat = coerce_types(flat)
+    # Each value by the rule of its key, then each combination of values.
     for name, value in flat.items():
         rule = keys[name].rule
         if value is not None and not rule.accepts(value):
             advice = nearest(str(value), rule.names)
             raise UserError(f"config.{name}={show(value)}: must be {rule.description}{advice}")
+
     config = freeze(flat)
     for advice, is_impossible in COMBINATIONS.items():
-        values: dict[str, Any] = {}
-        if is_impossible(_Recorder(config, values)):
-            raise UserError(
-                f"{', '.join(f'config.{name}={show(value)}' for name, value in values.items())}: {advice}"
-            )
+        values = {}
+        # The recorders note which values a condition reads, for its error message.
+        groups = [
+            _Recorder(config[group], group, values)
+            for group in inspect.signature(is_impossible).parameters
+        ]
+        if is_impossible(*groups):
+            settings = [f"config.{name}={show(value)}" for name, value in values.items()]
+            raise UserError(f"{', '.join(settings)}: {advice}")
     return config
 
 
 class _Recorder:
-    """A configuration, or a group of it, that records each value read from it under its key."""
+    """A group of a configuration that records each value which is read from it."""
 
-    def __init__(self, config: Config, values: dict[str, Any], prefix: str = "") -> None:
-        self._config, self._values, self._prefix = config, values, prefix
+    def __init__(self, config: Config, group: str, values: dict[str, Any]) -> None:
+        self._config = config
+        self._group = group
+        self._values = values
 
     def __getattr__(self, name: str) -> Any:
-        value, key = self._config[name], f"{self._prefix}{name}"
-        if isinstance(value, ml_collections.ConfigDict):
-            return _Recorder(value, self._values, f"{key}.")
-        self._values[key] = value
+        value = self._config[name]
+        self._values[f"{self._group}.{name}"] = value
         return value
 
 
 def check_for_training(config: Config) -> None:
     """Raises UserError for a key that only decoding with a trained model may set."""
-    for key, exact in {"shortlist": 0, "dtype": "auto"}.items():
-        if (value := config.decoding[key]) != exact:
+    for key, required in {"shortlist": 0, "dtype": "auto"}.items():
+        value = config.decoding[key]
+        if value != required:
             raise UserError(
-                f"config.decoding.{key}={value}: must be {exact} in training, whose validation does not approximate; "
-                f"give --decoding.{key}={value} to transformer.evaluate or transformer.translate"
+                f"config.decoding.{key}={value}: must be {required} in training, whose validation "
+                f"does not approximate; give --decoding.{key}={value} to transformer.evaluate or "
+                "transformer.translate"
             )
 
 
 def coerce_types(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values of all keys, with the defaults of others, in their types.
+    """Returns the values of all keys in their types, with defaults for missing ones.
 
     Raises UserError as `coerce`.
     """
@@ -138,14 +150,17 @@ def coerce(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     Raises UserError, which begins with `prefix` and the key, for an unknown key or a value of
     another type.
     """
-    keys, coerced = declared_keys(), {}
+    keys = declared_keys()
+    coerced = {}
     for name, value in values.items():
         if name not in keys:
             advice = nearest(name, keys, count=3) or "; configs/base.py explains every key"
             raise UserError(f"{prefix}{name}={show(value)}: there is no key {name}{advice}")
         key = keys[name]
-        if isinstance(value, numbers.Number) and hasattr(value, "item"):  # of NumPy
+        # NumPy scalars become Python numbers.
+        if isinstance(value, numbers.Number) and hasattr(value, "item"):
             value = value.item()
+        # Conversions that lose nothing. bool is not an int here, because types must be equal.
         if key.type is float and type(value) is int and abs(value) < LARGEST:
             value = float(value)
         elif key.type is int and type(value) is float and value.is_integer():
