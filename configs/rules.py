@@ -1,6 +1,4 @@
-"""Declarations of configuration keys for `configs/base.py`: default, type, and the values that a
-key may take.
-"""
+"""Declarations of configuration keys for `configs/base.py`: default, type, and allowed values."""
 
 import enum
 import math
@@ -12,7 +10,7 @@ from typing import Any, TypeVar
 import ml_collections
 from ml_collections.config_dict import placeholder
 
-Chosen = TypeVar("Chosen")
+Entry = TypeVar("Entry")
 
 
 @dataclass(frozen=True)
@@ -29,7 +27,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class NameRule:
-    """A rule that accepts the names which `list_names` returns at the time of the check."""
+    """A rule that accepts the names that `list_names` returns at the time of the check."""
 
     list_names: Callable[[], tuple[str, ...]]
 
@@ -46,15 +44,15 @@ class NameRule:
 
 
 class UnknownName(ValueError):
-    """The argument after the colon of `configs/X.py:ARGUMENT` names nothing."""
+    """Raised for an argument in `configs/X.py:ARGUMENT` that is not one of its names."""
 
 
 class Scope(enum.Enum):
-    """The reach of a key. A run that resumes may change all keys but those of RESULT."""
+    """The reach of a key. A run that resumes may change all keys except those of RESULT."""
 
     RESULT = "what is computed"
     RECORD = "what is validated and saved, and when a run gives up or ends early"
-    LOG = "what is logged only; no checkpoint or score depends on it"
+    LOG = "what is only logged; no checkpoint or score depends on it"
     PATH = "where the data are, which fingerprints identify"
     MESH = "the devices and what is particular to them; results agree up to rounding"
     HOST = "how one process works; processes of a run may differ"
@@ -94,7 +92,7 @@ def defaults(keys: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
 
     Optional keys become placeholders, so that a config can set them.
     """
-    # types are checked later, and 1e4 is an integer
+    # Types are checked later: 1e4 is allowed for an integer.
     config = ml_collections.ConfigDict(type_safe=False)
     for name, key in keys.items():
         if isinstance(key, ml_collections.ConfigDict):
@@ -105,8 +103,9 @@ def defaults(keys: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
 
 
 def at_least(least: int | float) -> Rule:
-    """Returns a rule with an upper bound too: the largest 32-bit integer, since JAX arrays hold
-    steps and lengths.
+    """Returns a rule with a lower bound.
+
+    Values must also fit into 32 bits, since JAX arrays hold steps and lengths.
     """
     return Rule(f"at least {least} and below 2^31", lambda value: least <= value < 2**31)
 
@@ -121,17 +120,15 @@ def between(least: int | float, most: int | float) -> Rule:
 
 def either(value: int | float, rule: Rule) -> Rule:
     """Returns a rule that accepts one special value and those of another rule."""
-    return Rule(
-        f"{value} or {rule.description}", lambda given: given == value or rule.accepts(given)
-    )
+    return Rule(f"{value} or {rule.description}", lambda x: x == value or rule.accepts(x))
 
 
 def one_of(*names: str) -> NameRule:
     return NameRule(lambda: names)
 
 
-def choose(kind: str, name: str, table: Mapping[str, Chosen]) -> Chosen:
-    """Returns the entry that the argument of a config names.
+def choose(kind: str, name: str, table: Mapping[str, Entry]) -> Entry:
+    """Returns the entry of the table that the argument of a config names.
 
     Raises UnknownName if there is none.
     """
@@ -146,7 +143,9 @@ def _is_line(value: Any) -> bool:
     return isinstance(value, str) and "\n" not in value and "\0" not in value
 
 
-def _has_languages_only(tag: str) -> bool:
+def _is_tag(tag: str) -> bool:
+    if tag and tag.split() != [tag]:
+        return False
     rest = tag.replace("{source_language}", "").replace("{target_language}", "")
     return "{" not in rest and "}" not in rest
 
@@ -157,16 +156,14 @@ def _is_triples(value: tuple) -> bool:
     )
 
 
-def _is_changes(value: str) -> bool:
-    changes = (
-        [re.fullmatch("([0-9]{1,9}):([0-9]{1,9})", change) for change in value.split(",")]
-        if value
-        else []
-    )
-    if None in changes:
-        return False
-    steps = [1, *(int(change[1]) for change in changes)]
-    return steps == sorted(set(steps)) and all(int(change[2]) >= 1 for change in changes)
+def _is_changes(text: str) -> bool:
+    last_step = 1
+    for change in text.split(",") if text else ():
+        match = re.fullmatch("([0-9]{1,9}):([0-9]{1,9})", change)
+        if match is None or int(match[1]) <= last_step or int(match[2]) < 1:
+            return False
+        last_step = int(match[1])
+    return True
 
 
 TEXT = Rule("text of one line", _is_line)
@@ -180,18 +177,18 @@ WORDS = Rule(
 )
 TAG = Rule(
     "one word, or empty, in which braces are those of {source_language} or {target_language}",
-    lambda value: value.split() == [value] * bool(value) and _has_languages_only(value),
+    _is_tag,
 )
 CHANGES = Rule(
-    "empty, or STEP:BATCHES,STEP:BATCHES,... of ascending steps from 2 on and at least 1 batch, such as 2000:2,4000:4",
+    "empty, or STEP:BATCHES,STEP:BATCHES,... of ascending steps from 2 on and at least 1 batch, "
+    "such as 2000:2,4000:4",
     _is_changes,
 )
 LANGUAGE = Rule("a language code, or empty", lambda value: not any(map(str.isspace, value)))
 SWITCH = Rule("true or false", lambda value: True)
 PROBABILITY = Rule("at least 0 and below 1", lambda value: 0 <= value < 1)
 FRACTION = Rule("above 0 and at most 1", lambda value: 0 < value <= 1)
-# A marker: `transformer.config.keys.declared_keys` replaces it by the names in the key's table of
-# implementations.
+# A marker, which `transformer.config.keys.declared_keys` replaces by the names in the key's table.
 LISTED = NameRule(lambda: ())
 SEED = between(0, 2**32 - 1)
 DOWNLOADS = Rule("a tuple of (file name, URL, sha256) triples", _is_triples)

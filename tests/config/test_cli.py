@@ -71,9 +71,8 @@ def test_an_empty_folder_and_a_bucket_are_refused(flag, capsys):
     parser.add_argument("--workdir")
     parser.add_argument("--output")
     for words in ([flag], [flag[:-1], ""]):
-        with pytest.raises(
-            UserError, match=f"^{words[0]}: is empty, as an unset variable of a shell"
-        ):
+        empty = f"^{words[0]}: is empty \\(unset shell variable\\?\\); name a folder$"
+        with pytest.raises(UserError, match=empty):
             parser.parse(words)
     for words in ([f"{flag}gs://a/b"], [flag[:-1], "gs://a/b"]):
         with pytest.raises(UserError, match=f"^{flag}gs://a/b: must be a folder of this machine"):

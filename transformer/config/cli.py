@@ -27,14 +27,16 @@ from transformer.support.extras import installation_advice
 LANGUAGES = ("source_language", "target_language")
 FOLDERS = ("--workdir", "--output")
 DISK_IS_FULL = "the disk is full"
-# the advice, by the parser's `overrides`, which are the keys that the command can change
+# The advice, by the keys that a command can change (`Parser.overrides`).
 OUT_OF_MEMORY = {
-    "config": "lower config.batch.tokens and raise config.training.accumulation in return, or lower "
-    "config.data.max_length; a run that continues can set config.model.remat=layers; if validation does not fit, lower "
-    "config.decoding.batch_tokens",
+    "config": "lower config.batch.tokens and raise config.training.accumulation in return, "
+    "or lower config.data.max_length; a run that continues can set config.model.remat=layers; "
+    "if validation does not fit, lower config.decoding.batch_tokens",
     "decoding": "lower --decoding.batch_tokens",
-    **dict.fromkeys((None, "data"), "use a device with more memory"),
+    "data": "use a device with more memory",
+    None: "use a device with more memory",
 }
+# Errors of the file system that another path avoids.
 UNUSABLE_PATH = (
     errno.EACCES,
     errno.EPERM,
@@ -49,7 +51,7 @@ UNUSABLE_PATH = (
 
 
 class Parser(argparse.ArgumentParser):
-    """The flags of one command, those of `add_argument` and overrides of configuration keys.
+    """The flags of one command: those of `add_argument`, and overrides of configuration keys.
 
     Overrides are `--config.GROUP.KEY=VALUE` if `overrides` is "config", and `--GROUP.KEY=VALUE` if
     it is the name of a group. `arguments.overrides` lists them as (GROUP.KEY, VALUE), the argument
@@ -74,47 +76,53 @@ class Parser(argparse.ArgumentParser):
         Raises UserError for an unknown or repeated flag or key, or a value of another type.
         """
         flags = self._option_string_actions
-        plain: list[str] = []
-        overrides: list[tuple[str, str]] = []
-        given: dict[str, str] = {}
+        # argparse parses all words but the overrides.
+        plain = []
+        overrides = []
+        previous = {}
         words = iter(argv)
         for word in words:
             name, equals, text = word.partition("=")
             flag = flags.get(name)
             collects_values = flag and isinstance(flag.default, list) and flag.nargs != 0
-            if name in given and not collects_values:
-                raise UserError(f"{word}: {given[name]} is given before it; give {name} once")
-            if name.startswith("--"):
-                given[name] = word
+            if name in previous and not collects_values:
+                raise UserError(f"{word}: {previous[name]} is given before it; give {name} once")
+            if not name.startswith("--"):
+                plain.append(word)
+                continue
+            previous[name] = word
             if self._is_override(name):
-                if not equals and (text := next(words, None)) is None:
-                    raise UserError(f"{word}: needs a value, {word}=VALUE")
+                if not equals:
+                    text = next(words, None)
+                    if text is None:
+                        raise UserError(f"{word}: needs a value, {word}=VALUE")
                 overrides.append((name.removeprefix(self._prefix), text))
-            elif name.startswith("--") and name not in flags:
+            elif name not in flags:
                 keys = filter(self._is_override, (self._prefix + key for key in declared_keys()))
                 advice = nearest(name, [*flags, *keys])
                 raise UserError(f"{word}: no such flag{advice} (--help lists the flags)")
-            # the shell expands ~ only where it begins a word
-            elif name.startswith("--") and text.startswith("~/"):
-                plain.append(f"{name}={','.join(map(os.path.expanduser, text.split(',')))}")
+            elif text.startswith("~/"):
+                # The shell expands ~ only at the beginning of a word.
+                paths = [os.path.expanduser(path) for path in text.split(",")]
+                plain.append(f"{name}={','.join(paths)}")
             else:
                 plain.append(word)
+
         for word, following in itertools.pairwise([*plain, "-"]):
             name, equals, text = word.partition("=")
             folder = text if equals else following
             if name in FOLDERS and not folder:
-                raise UserError(
-                    f"{word}: is empty, as an unset variable of a shell is; name a folder"
-                )
+                raise UserError(f"{word}: is empty (unset shell variable?); name a folder")
             if name in FOLDERS and "://" in folder:
                 raise UserError(
                     f"{name}={folder}: must be a folder of this machine; mount the bucket"
                 )
+
         arguments = self.parse_args(plain)
-        languages = {name: getattr(arguments, name, None) for name in LANGUAGES}
-        overrides += [
-            (f"data.{name}", code) for name, code in languages.items() if code is not None
-        ]
+        for name in LANGUAGES:
+            code = getattr(arguments, name, None)
+            if code is not None:
+                overrides.append((f"data.{name}", code))
         parse_overrides(overrides, self._prefix)
         arguments.overrides = overrides
         return arguments
@@ -122,10 +130,9 @@ class Parser(argparse.ArgumentParser):
     def add_model_flags(
         self, ensemble: bool = True, several: bool = False, languages: bool = False
     ) -> None:
-        """Adds the flags that select the models to decode with, or the one model unless it may be
-        an `ensemble`.
+        """Adds the flags that select the model to decode with, which may be an `ensemble`.
 
-        `several` makes a list of --workdir. `languages` adds the flags --source_language and
+        With `several`, --workdir is repeatable. `languages` adds the flags --source_language and
         --target_language, which replace the keys of `data`.
         """
         workdir = "the folder of a run" + ("; DIR,DIR,... for an ensemble" if ensemble else "")
@@ -141,13 +148,12 @@ class Parser(argparse.ArgumentParser):
             "--average", metavar="N", type=int, default=1, help="mean of N checkpoints up to it (1)"
         )
         for name in LANGUAGES if languages else ():
-            advice = (
-                f"the {name.partition('_')[0]} language, of a model that knows several (the run's)"
-            )
-            self.add_argument(f"--{name}", metavar="CODE", help=advice)
+            side = name.partition("_")[0]
+            text = f"the {side} language, of a model that knows several (the run's)"
+            self.add_argument(f"--{name}", metavar="CODE", help=text)
 
     def add_number(self, flag: str, default: int | None, text: str, least: int = 1) -> None:
-        """Adds a flag whose value is an integer from `least` on.
+        """Adds a flag with an integer of at least `least`.
 
         Its help has the text and the default, if any.
         """
@@ -157,7 +163,8 @@ class Parser(argparse.ArgumentParser):
                 raise argparse.ArgumentTypeError(f"{value}: must be at least {least}")
             return int(value)
 
-        text = text if default is None else f"{text} ({default})"
+        if default is not None:
+            text = f"{text} ({default})"
         self.add_argument(flag, metavar="N", type=integer, default=default, help=text)
 
     def error(self, message: str) -> NoReturn:
@@ -174,10 +181,12 @@ def run(parser: Parser, main: Callable[[argparse.Namespace], None]) -> NoReturn:
     def terminate(number: int, frame: object) -> NoReturn:
         raise KeyboardInterrupt(f"terminated by signal {number}")
 
-    for number in runtime.TERMINATIONS:  # they end a command as Ctrl-C does
+    # These signals end a command as Ctrl-C does.
+    for number in runtime.TERMINATIONS:
         signal.signal(number, terminate)
     code = execute(parser, main, sys.argv[1:])
-    gc.freeze()  # else the exit searches all modules for garbage: half a second with JAX
+    # Otherwise the exit would search all modules for garbage: half a second with JAX.
+    gc.freeze()
     sys.exit(code)
 
 
@@ -191,14 +200,15 @@ def execute(parser: Parser, main: Callable[[argparse.Namespace], None], argv: Se
         finally:
             try:
                 sys.stdout.flush()
-            except OSError:  # without a redirection the interpreter fails again at its exit
+            except OSError:
+                # Otherwise the interpreter would fail again at its exit.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def exit_code(function: Callable[[], object], overrides: str | None) -> int:
     """Calls the function, logs its error, if any, and returns the exit code.
 
-    `overrides` is that of `Parser`.
+    `overrides` is the attribute of the `Parser`.
     """
     try:
         function()
@@ -212,7 +222,8 @@ def exit_code(function: Callable[[], object], overrides: str | None) -> int:
     except BrokenPipeError:  # the reader has closed its end, as `| head` does
         return 128 + signal.SIGPIPE
     except Exception as error:
-        if advice := _advice(error, overrides):
+        advice = _advice(error, overrides)
+        if advice:
             logging.error("%s", advice)
             return 2
         logging.exception("unexpected %s; this is a bug", type(error).__name__)
@@ -220,23 +231,32 @@ def exit_code(function: Callable[[], object], overrides: str | None) -> int:
 
 
 def _advice(error: BaseException | None, overrides: str | None) -> str | None:
-    """Returns a one-line message if the error, or one that caused it, comes from the machine and
-    not from the code.
+    """Returns a message if the error, or one that caused it, comes from the machine.
+
+    Returns None if it comes from the code.
     """
     while error is not None:
         if isinstance(error, ModuleNotFoundError):
             return installation_advice(error)
         number = error.errno if isinstance(error, OSError) else None
         if number in files.FULL_DISK or "No space left on device" in str(error):
-            return f"{DISK_IS_FULL} ({str(error).splitlines()[0]}); make room and run the same command again"
+            reason = str(error).splitlines()[0]
+            return f"{DISK_IS_FULL} ({reason}); make room and run the same command again"
         if number in UNUSABLE_PATH and error.filename is not None:
-            return f"{error.filename}: {error.strerror}; change its permissions or move it, or name another path"
+            return (
+                f"{error.filename}: {error.strerror}; "
+                "change its permissions or move it, or name another path"
+            )
         if is_out_of_memory(error):
             return f"out of device memory; {OUT_OF_MEMORY[overrides]}"
+        # JAX starts its devices in xla_bridge.py.
         frames = traceback.extract_tb(error.__traceback__)
-        if frames and frames[-1].filename.endswith("xla_bridge.py"):  # where JAX starts its devices
-            given = f"JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')}"
+        if frames and frames[-1].filename.endswith("xla_bridge.py"):
+            platforms = os.environ.get("JAX_PLATFORMS", "")
             reason = str(error).partition("\n")[0] or "it is not installed for them"
-            return f"{given}: JAX cannot use these devices ({reason}); install JAX for them, or set JAX_PLATFORMS=cpu"
+            return (
+                f"JAX_PLATFORMS={platforms}: JAX cannot use these devices ({reason}); "
+                "install JAX for them, or set JAX_PLATFORMS=cpu"
+            )
         error = error.__cause__ or error.__context__
     return None

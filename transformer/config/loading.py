@@ -1,5 +1,6 @@
-"""Reading, overriding, saving and comparing configurations: `FrozenConfigDict`s with all keys of
-`configs/base.py`.
+"""Functions that read, override, save and compare configurations.
+
+A configuration is a `FrozenConfigDict` with all keys of `configs/base.py`.
 """
 
 import ast
@@ -21,21 +22,25 @@ from transformer.support import files
 from transformer.support.errors import UserError
 
 FILE_NAME = "config.json"
-SCHEMA_VERSION = 2  # of config.json; raised when a key is renamed or changes its meaning
+# The version of config.json, which is raised when a key is renamed or changes its meaning.
+SCHEMA_VERSION = 2
 
-Overrides = Iterable[tuple[str, str]]  # keys and values as typed, such as ("model.d_model", "256")
+# Keys and values as typed, such as ("model.d_model", "256").
+Overrides = Iterable[tuple[str, str]]
 
 
 def load_file(path_and_argument: str, overrides: Overrides) -> ml_collections.FrozenConfigDict:
-    """Returns the configuration of `configs/X.py`, `configs/X.py:ARGUMENT` or a workdir, to train
-    with.
+    """Returns a configuration to train with.
 
-    `get_config` receives the argument. Warm-up and validation interval are reduced to the length of
+    It comes from `configs/X.py`, from `configs/X.py:ARGUMENT`, which passes the argument to
+    `get_config`, or from a workdir. Warm-up and validation interval are reduced to the length of
     the run. Raises UserError if the file cannot be used, or its configuration, with the overrides,
     is not allowed.
     """
-    name, argument = path_and_argument, ""
-    if not os.path.exists(name):  # else a name has a colon
+    # The name of a file that exists may itself have a colon.
+    name = path_and_argument
+    argument = ""
+    if not os.path.exists(name):
         name, _, argument = path_and_argument.partition(":")
     path = find_file("--config", f"{name}/{FILE_NAME}" if os.path.isdir(name) else name)
     if path.suffix == ".json":
@@ -44,21 +49,24 @@ def load_file(path_and_argument: str, overrides: Overrides) -> ml_collections.Fr
         config = call_function(path, "get_config", *([argument] if argument else []))
     else:
         raise UserError(
-            f"--config={path}: must be a .py file that defines get_config(), or the config.json of a run"
+            f"--config={path}: must be a .py file that defines get_config(), "
+            "or the config.json of a run"
         )
     if not isinstance(config, ml_collections.ConfigDict):
         raise UserError(
             f"--config={path}: get_config() returned {type(config).__name__}, must be a ConfigDict"
         )
-    given = parse_overrides(overrides, "--config.")
+
+    # Overrides are set in the ConfigDict, so that values which refer to these keys follow.
+    new_values = parse_overrides(overrides, "--config.")
     if not isinstance(config, ml_collections.FrozenConfigDict):
-        present = keys.flatten(config)
-        # so that values which refer to these keys follow
+        declared = keys.flatten(config)
         with config.unlocked(), config.ignore_type():
             config.update_from_flattened_dict(
-                {name: value for name, value in given.items() if name in present}
+                {name: value for name, value in new_values.items() if name in declared}
             )
-    values = keys.coerce_types(keys.flatten(config) | given)
+    # A short run, such as a test of a config, needs no change of these two keys.
+    values = keys.coerce_types(keys.flatten(config) | new_values)
     steps = values["training.steps"]
     for name in ("optimizer.warmup_steps", "training.eval_every"):
         if values[name] > steps > 0:
@@ -70,15 +78,15 @@ def load_file(path_and_argument: str, overrides: Overrides) -> ml_collections.Fr
 
 
 def find_file(flag: str, name: str) -> Path:
-    """Returns the path of a file that the user names; without one, configs/... means the installed
-    package's.
+    """Returns the path of a file; `configs/X.py` may be a file of the installed package.
 
-    Raises UserError, which begins with `flag`, if there is none.
+    Raises UserError, which begins with `flag`, if there is no such file.
     """
     path = Path(name)
     if name.startswith("configs/") and not os.path.isfile(name):
         path = Path(base.__file__).parent.parent / name
-    if not os.path.isfile(path):  # unlike Path.is_file, false for a name that is too long
+    # Path.is_file would raise an error for a name that is too long.
+    if not os.path.isfile(path):
         present = [
             str(file) for file in Path(name).parent.glob("*.py") if file.name != "__init__.py"
         ]
@@ -101,24 +109,25 @@ def call_function(path: Path, function: str, *arguments: Any) -> Any:
     except (UserError, UnknownName) as error:
         raise UserError(f"{path}: {error}") from None
     except Exception as error:
-        frames = [
-            frame
-            for frame in traceback.extract_tb(error.__traceback__)
-            if frame.filename == str(path.resolve())
-        ]
-        line = f"line {frames[-1].lineno}: " if frames else ""
-        raise UserError(f"{path}: {line}{type(error).__name__}: {error}") from error
+        # The last line of the file itself, which may have called other code.
+        where = ""
+        for frame in traceback.extract_tb(error.__traceback__):
+            if frame.filename == str(path.resolve()):
+                where = f"line {frame.lineno}: "
+        raise UserError(f"{path}: {where}{type(error).__name__}: {error}") from error
 
 
 def parse_overrides(overrides: Overrides, flag: str) -> dict[str, Any]:
-    """Returns the values that overrides set, by key.
+    """Returns the values of overrides, by key.
 
-    Raises UserError, which begins with `flag`, if one cannot be.
+    Raises UserError, which begins with `flag`, for an unknown key or a value of another type.
     """
-    literals = {name for name, key in keys.declared_keys().items() if key.type is not str}
-    return keys.coerce(
-        {name: _literal(text) if name in literals else text for name, text in overrides}, flag
-    )
+    declared = keys.declared_keys()
+    values = {}
+    for name, text in overrides:
+        is_text = name not in declared or declared[name].type is str
+        values[name] = text if is_text else _literal(text)
+    return keys.coerce(values, flag)
 
 
 def override(config: Config, overrides: Overrides) -> ml_collections.FrozenConfigDict:
@@ -162,17 +171,18 @@ def _parse(nested: dict[str, Any]) -> ml_collections.FrozenConfigDict:
 
 def difference(old: Config, new: Config) -> dict[str, str]:
     """Returns the keys whose values differ, each with "OLD -> NEW"."""
-    before, after = keys.flatten(old), keys.flatten(new)
+    new_values = keys.flatten(new)
     return {
-        key: f"{keys.show(before[key])} -> {keys.show(after[key])}"
-        for key in before
-        if before[key] != after[key]
+        key: f"{keys.show(value)} -> {keys.show(new_values[key])}"
+        for key, value in keys.flatten(old).items()
+        if value != new_values[key]
     }
 
 
 def _literal(text: str) -> Any:
-    """Returns the value of a literal of Python, also true, false and none, and all other text
-    unchanged.
+    """Returns the value of a Python literal, or the text itself if it is not one.
+
+    `true`, `false` and `none` are literals too.
     """
     try:
         return ast.literal_eval(text.title() if text.lower() in ("true", "false", "none") else text)

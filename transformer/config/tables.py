@@ -1,9 +1,8 @@
-"""Tables that the checks of a configuration read: the names in a table are the allowed values of
-its key.
+"""Tables of implementations, by the configuration keys that name an entry.
 
 A table stands next to its implementations, in a part of the package that imports
-transformer/config. Only this module imports such parts, inside functions, so that commands parse
-their flags without JAX.
+transformer/config. Only this module imports such parts. It does so inside functions, so that
+commands parse their flags without JAX.
 """
 
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from typing import Any
 
 def tables() -> dict[str, Mapping[str, Any]]:
     """Returns the table of each key that `configs/base.py` declares with the rule `LISTED`."""
+    # These imports take seconds, because many of the modules import JAX.
     from transformer.data.batches.loader import PLANS
     from transformer.data.sources.source import SOURCES
     from transformer.data.tokenizers.vocabulary_training import TOKENIZERS
