@@ -41,9 +41,11 @@ RESULT = {
 QUICK = """
 data.source=synthetic data.synthetic_examples=5000 data.workers=1 data.max_length=80
 data.valid_split=valid tokenizer.vocab_size=800 batch.tokens=1024 batch.max_buckets=1
-model.num_layers=1 model.d_model=64 model.d_ff=128 model.num_heads=4 model.dropout=0.0 model.dtype=float32
+model.num_layers=1 model.d_model=64 model.d_ff=128 model.num_heads=4 model.dropout=0.0
+model.dtype=float32
 optimizer.schedule=linear optimizer.learning_rate=0.005 optimizer.warmup_steps=50
-training.steps=400 training.eval_every=200 training.eval_sentences=40 training.log_every=50 training.samples=0
+training.steps=400 training.eval_every=200 training.eval_sentences=40 training.log_every=50
+training.samples=0
 checkpoint.every=200 checkpoint.keep=2 decoding.max_source_length=80 decoding.max_extra_length=8
 """
 

@@ -165,7 +165,10 @@ def test_scores_are_logged_for_people(workdir, capsys):
     captured = capsys.readouterr()
     saved = json.loads(captured.out)
     lines = [line.split(" ", 1)[1] for line in captured.err.splitlines()]
-    scores = f"{saved['bleu_lowercase_tokenized']:.2f}, BLEU {saved['bleu']:.2f}, chrF {saved['chrf']:.2f}, "
+    scores = (
+        f"{saved['bleu_lowercase_tokenized']:.2f}, BLEU {saved['bleu']:.2f}, chrF "
+        f"{saved['chrf']:.2f}, "
+    )
     assert f"test: BLEU (lower-cased, tokenized) {scores}" in "\n".join(lines)
     assert any(line == f"model: {workdir} at step 20 (mean of 2)" for line in lines)
     assert f"translations: {saved['hypotheses']}" in lines
@@ -279,7 +282,8 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_search(
     (tmp_path / "file").touch()
     message = error(capsys, f"--workdir={workdir}", f"--output={tmp_path}/file/folder")
     assert message.endswith(
-        "file/folder: cannot be written to (Not a directory); name another folder with --output=FOLDER"
+        "file/folder: cannot be written to (Not a directory); name another folder with "
+        "--output=FOLDER"
     )
 
     def fail(dir):
@@ -408,7 +412,10 @@ def test_missing_data_is_reported_with_the_flags_for_files(workdir, tmp_path, ca
     finally:
         (tmp_path / "moved").rename(data)
     assert "no such folder" in message and message.endswith("with --source=FILE --reference=FILE")
-    command = f"transformer.train --config={workdir}/config.json --workdir={workdir} --config.data.path=FOLDER, which"
+    command = (
+        f"transformer.train --config={workdir}/config.json --workdir={workdir} "
+        "--config.data.path=FOLDER, which"
+    )
     assert command in message
 
 

@@ -176,7 +176,12 @@ from transformer.support.errors import UserError
 for name in {sorted(names)}:
     parser = importlib.import_module(name).make_parser()
     parser.format_help()
-    for flag in ("--no_such_flag", "--config.model.no_such_key=1", "--config.seed=x", "--decoding.beam_size=x"):
+    for flag in (
+        "--no_such_flag",
+        "--config.model.no_such_key=1",
+        "--config.seed=x",
+        "--decoding.beam_size=x",
+    ):
         with contextlib.suppress(UserError):
             parser.parse([flag])
             raise AssertionError(f"{{name}} accepts {{flag}}")

@@ -85,7 +85,8 @@ def test_an_unknown_name_is_refused_with_the_names(config, argument):
     (line,) = str(error.value).splitlines()
     kind = "variant" if config == "variants" else "row"
     assert line.startswith(
-        f"configs/{config}.py: {kind}={argument.removeprefix(':')}: must be one of {', '.join(NAMES[config])}"
+        f"configs/{config}.py: {kind}={argument.removeprefix(':')}: must be one of "
+        f"{', '.join(NAMES[config])}"
     )
 
 

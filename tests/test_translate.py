@@ -85,7 +85,10 @@ def test_a_column_of_prefixes_begins_the_outputs(translated):
     assert lines[0].startswith("7 7") and lines[1:] == translated(b"4 5\n6\n\n")[1]
     code, others, log = translated(b"4 5\n1 2 3\t" + b"7 " * 9 + b"\n6", "--prefix_column")
     assert (code, others) == (0, [lines[1], "", lines[2]])
-    message = "Not translated: line 2: prefix and required phrases have 9 tokens, an output may have 6; shorten them"
+    message = (
+        "Not translated: line 2: prefix and required phrases have 9 tokens, an output "
+        "may have 6; shorten them"
+    )
     assert message in log
 
 

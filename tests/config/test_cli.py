@@ -369,7 +369,10 @@ def test_failing_to_write_the_output_is_an_error():
 
 @pytest.mark.parametrize("numbers", [(0,), (1,), (2,), (0, 1, 2)])
 def test_closed_standard_streams_are_the_null_device(tmp_path, numbers):
-    body = f"sys.stdin.read(); print('result'); print('note', file=sys.stderr)\nopen({str(tmp_path / 'x')!r}, 'w').close()"
+    body = (
+        "sys.stdin.read(); print('result'); print('note', "
+        f"file=sys.stderr)\nopen({str(tmp_path / 'x')!r}, 'w').close()"
+    )
     process = run_python(
         body, stdin=subprocess.DEVNULL, redirections=" ".join(f"{number}>&-" for number in numbers)
     )

@@ -55,9 +55,11 @@ def reads(monkeypatch):
 
 TINY = """
 data.workers=1 data.max_length=64 batch.tokens=512 batch.max_buckets=1
-model.num_layers=1 model.d_model=16 model.d_ff=16 model.num_heads=2 model.max_positions=128 model.dtype=float32
+model.num_layers=1 model.d_model=16 model.d_ff=16 model.num_heads=2 model.max_positions=128
+model.dtype=float32
 optimizer.warmup_steps=1 training.steps=2 training.log_every=1 training.eval_every=2
-training.eval_sentences=4 checkpoint.every=1 checkpoint.keep=1 decoding.max_source_length=16 decoding.max_extra_length=4
+training.eval_sentences=4 checkpoint.every=1 checkpoint.keep=1 decoding.max_source_length=16
+decoding.max_extra_length=4
 """
 
 
@@ -94,7 +96,8 @@ def run_evaluation(folder: Path, flags: str) -> None:
 
 def synthetic(folder: Path) -> None:
     settings = """
-    data.source=synthetic data.synthetic_examples=300 tokenizer.vocab_size=200 training.ema_decay=0.5
+    data.source=synthetic data.synthetic_examples=300 tokenizer.vocab_size=200
+    training.ema_decay=0.5
     training.patience=9
     """
     run_training(folder, settings, {})
@@ -108,8 +111,10 @@ def text_by_download(folder: Path) -> None:
             (source.name, source.as_uri(), hashlib.sha256(source.read_bytes()).hexdigest())
         )
     settings = """
-    data.source=text data.valid_split=valid data.test_split=test2016 tokenizer.kind=unigram tokenizer.vocab_size=100
-    tokenizer.subword_sampling=0.1 batch.plan=packed batch.packed_length=64 training.accumulation=2 training.r_drop=1
+    data.source=text data.valid_split=valid data.test_split=test2016 tokenizer.kind=unigram
+    tokenizer.vocab_size=100
+    tokenizer.subword_sampling=0.1 batch.plan=packed batch.packed_length=64 training.accumulation=2
+    training.r_drop=1
     optimizer.name=adamw optimizer.schedule=cosine optimizer.weight_decay=0.1 optimizer.clip_norm=1
     model.positions=learned
     """
@@ -118,7 +123,8 @@ def text_by_download(folder: Path) -> None:
     )
     run_evaluation(
         folder,
-        "--decoding.strategy=mbr --decoding.top_k=5 --decoding.top_p=0.9 --decoding.temperature=0.8",
+        "--decoding.strategy=mbr --decoding.top_k=5 --decoding.top_p=0.9 "
+        "--decoding.temperature=0.8",
     )
 
 
@@ -130,8 +136,10 @@ def ids(folder: Path) -> None:
             )
     (folder / "links").write_text("0-0\n" * 40)
     settings = """
-    data.source=ids tokenizer.kind=ids tokenizer.vocab_size=20 model.positions=rotary optimizer.name=adafactor
-    tokenizer.shared=false model.share_embeddings=target training.guided_heads=1.1 model.attention_implementation=plain
+    data.source=ids tokenizer.kind=ids tokenizer.vocab_size=20 model.positions=rotary
+    optimizer.name=adafactor
+    tokenizer.shared=false model.share_embeddings=target training.guided_heads=1.1
+    model.attention_implementation=plain
     """
     mixture = f"('weight=2 alignments={folder / 'links'}',)"
     trace(folder, "run", settings, {"data.path": str(folder), "data.mixture": mixture}, 16)
@@ -142,9 +150,12 @@ def diverging_tfds(folder: Path) -> None:
     subprocess.run([sys.executable, "-c", WRITE_TFDS, str(folder)], check=True, capture_output=True)
     # The first update makes the parameters overflow, so every later update is skipped.
     settings = """
-    data.source=tfds data.name=tiny_translate data.test_split=validation tokenizer.kind=char tokenizer.vocab_size=60
-    tokenizer.shared=false model.share_embeddings=none training.eval_bleu=false checkpoint.best_metric=loss
-    optimizer.learning_rate=1e38 training.steps=9 training.eval_every=9 training.max_skipped=2 training.max_rollbacks=1
+    data.source=tfds data.name=tiny_translate data.test_split=validation tokenizer.kind=char
+    tokenizer.vocab_size=60
+    tokenizer.shared=false model.share_embeddings=none training.eval_bleu=false
+    checkpoint.best_metric=loss
+    optimizer.learning_rate=1e38 training.steps=9 training.eval_every=9 training.max_skipped=2
+    training.max_rollbacks=1
     """
     # It starts from parameters of another branch that do not depend on the vocabulary.
     parent = {"training.init_from": str(folder.parent / "synthetic" / "run")}
@@ -153,7 +164,10 @@ def diverging_tfds(folder: Path) -> None:
 
 
 def objectives(folder: Path) -> None:
-    settings = "data.source=synthetic data.synthetic_examples=300 tokenizer.vocab_size=200 training.eval_bleu=false "
+    settings = (
+        "data.source=synthetic data.synthetic_examples=300 tokenizer.vocab_size=200 "
+        "training.eval_bleu=false "
+    )
     settings += "checkpoint.best_metric=loss "
     trace(folder, "masked", settings + "training.objective=masked_lm data.target_language=", {}, 0)
     trace(folder, "ctc", settings + CTC, {}, 16)

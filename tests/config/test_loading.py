@@ -167,7 +167,10 @@ def test_invalid_overrides_are_rejected(key, text, says):
     assert says in str(caught.value)
 
 
-FROM_BASE = "from configs import base\n\ndef get_config({}):\n    config = base.get_config()\n    {}\n    return config\n"
+FROM_BASE = (
+    "from configs import base\n\ndef get_config({}):\n    config = "
+    "base.get_config()\n    {}\n    return config\n"
+)
 
 
 def test_get_config_receives_the_text_after_the_colon(tmp_path):
@@ -186,7 +189,10 @@ def test_a_whole_number_may_be_written_as_a_float(tmp_path):
 
 
 def test_values_that_refer_to_other_keys_follow_overrides(tmp_path):
-    lines = 'width = config.model.get_ref("d_model"); config.model.d_ff = 4 * width; config.model.d_k = width'
+    lines = (
+        'width = config.model.get_ref("d_model"); config.model.d_ff = 4 * width; '
+        "config.model.d_k = width"
+    )
     path = write_config(tmp_path, FROM_BASE.format("", lines))
     model = loading.load_file(path, [("model.d_model", "64")]).model
     assert (model.d_model, model.d_ff, model.d_k) == (64, 256, 64)
@@ -195,7 +201,10 @@ def test_values_that_refer_to_other_keys_follow_overrides(tmp_path):
 
 
 def test_a_config_may_have_some_keys_only(tmp_path):
-    body = "import ml_collections\ndef get_config(): return ml_collections.ConfigDict({'model': {'d_model': 64}})\n"
+    body = (
+        "import ml_collections\ndef get_config(): return "
+        "ml_collections.ConfigDict({'model': {'d_model': 64}})\n"
+    )
     config = loading.load_file(
         write_config(tmp_path, body), [("training.steps", "5000"), ("model.num_heads", "4")]
     )
@@ -203,7 +212,10 @@ def test_a_config_may_have_some_keys_only(tmp_path):
 
 
 def test_numbers_may_be_numpys(tmp_path):
-    lines = "import numpy as np; config.optimizer.learning_rate = np.sqrt(0.25); config.training.steps = np.int64(7)"
+    lines = (
+        "import numpy as np; config.optimizer.learning_rate = np.sqrt(0.25); "
+        "config.training.steps = np.int64(7)"
+    )
     config = loading.load_file(write_config(tmp_path, FROM_BASE.format("", lines)), [])
     assert (config.optimizer.learning_rate, config.training.steps) == (0.5, 7) and type(
         config.training.steps

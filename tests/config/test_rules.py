@@ -342,7 +342,8 @@ def test_a_possible_combination_is_accepted(changes):
 def test_an_unknown_key_is_named_with_the_nearest_keys():
     message = error_of({"model.d_modle": 3})
     assert re.fullmatch(
-        r"config\.model\.d_modle=3: there is no key model\.d_modle; did you mean model\.d_model, [\w.]+, [\w.]+\?",
+        r"config\.model\.d_modle=3: there is no key model\.d_modle; did you mean model\.d_model, "
+        r"[\w.]+, [\w.]+\?",
         message,
     )
     assert "did you mean model.d_model" in error_of({"modle.d_model": 3})

@@ -98,7 +98,7 @@ def gradient(shape: Shape, changes: dict) -> tuple[float, dict[str, np.ndarray]]
 
 
 def errors(shapes: Sequence[Shape], changes: dict) -> dict[str, dict[str, float]]:
-    """Returns the relative errors of the loss and the gradient on each mesh, if the first is right."""
+    """Returns the relative errors of loss and gradient on each mesh, if the first is right."""
     found = {str(shape): gradient(shape, changes) for shape in shapes}
     expected_loss, expected = found[str(shapes[0])]
     return {

@@ -118,7 +118,10 @@ def test_processes_gather_their_values_and_keep_only_the_last(client):
 def test_facts_that_differ_are_an_error_in_every_process(client):
     client.values["0/0"] = client.values["1/0"] = json.dumps({"a": 1, "b": 2})
     coordination.require_same("config", lambda: {"a": 1, "b": 2}, 0)
-    message = r"^process 1 differs from process 0 in b \(3, not 2\); start all .* same code, config and data$"
+    message = (
+        r"^process 1 differs from process 0 in b \(3, not 2\); start all .* same code, "
+        r"config and data$"
+    )
     with pytest.raises(UserError, match=message):
         coordination.require_same("config", lambda: {"a": 1, "b": 3}, 0)
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""Compilation ahead: all programs are compiled, in parallel, before the first step, and none later."""
+"""Compilation ahead: all programs are compiled before the first step, and none later."""
 
 import threading
 import time

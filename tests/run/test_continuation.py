@@ -157,7 +157,8 @@ def test_an_extension_cannot_remove_steps(workdir, monkeypatch):
         message = refusal(checks.check_continuation, workdir, make_config(), extend)
         assert (
             message
-            == f"--extend={extend}: this run has done 8 of 8 steps; name at least 8, or more to extend it"
+            == f"--extend={extend}: this run has done 8 of 8 steps; name at least 8, or more to "
+            "extend it"
         )
     # a command that is repeated finds the run complete
     checks.check_continuation(workdir, make_config(), 8)
@@ -195,7 +196,7 @@ class Killed(Exception):
 def test_a_kill_during_the_transition_leaves_a_run_that_is_complete_or_extended(
     workdir, monkeypatch, writes, is_extended
 ):
-    """The writes are those of environment.json and config.json, and the deletion of complete.json."""
+    """The writes are environment.json and config.json, and the deletion of complete.json."""
     longer, left = make_config(training__steps=12), [writes]
 
     def unless_killed(function):

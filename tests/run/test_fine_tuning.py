@@ -453,7 +453,8 @@ def test_a_parent_without_a_record_of_its_environment_has_an_unknown_commit(copi
         ),
         (
             {"training__init_skip": "encodr"},
-            "config.training.init_skip=encodr: no parameter's name is or begins with encodr; they begin with decoder.",
+            "config.training.init_skip=encodr: no parameter's name is or begins with encodr; "
+            "they begin with decoder.",
         ),
         (
             {"training__init_skip": "lm_head"},
@@ -462,7 +463,8 @@ def test_a_parent_without_a_record_of_its_environment_has_an_unknown_commit(copi
         ),
         (
             {"model__d_ff": "24"},
-            "do not fit this model (decoder.layers.0.feed_forward.inner.bias: found (8,), expected (24,); decoder.",
+            "do not fit this model (decoder.layers.0.feed_forward.inner.bias: found (8,), "
+            "expected (24,); decoder.",
         ),
         (
             {"model__d_ff": "24"},
@@ -474,8 +476,9 @@ def test_a_parent_without_a_record_of_its_environment_has_an_unknown_commit(copi
         ),
         (
             {"model__share_embeddings": "none", "tokenizer__shared": "false"},
-            "config.tokenizer.shared=False: {} has another tokenizer, so its embeddings would get other tokens; take "
-            "that run's tokenizer, or set config.training.init_skip=decoder.embedding.table,encoder.embedding.table,"
+            "config.tokenizer.shared=False: {} has another tokenizer, so its embeddings would "
+            "get other tokens; take that run's tokenizer, or set "
+            "config.training.init_skip=decoder.embedding.table,encoder.embedding.table,"
             "projection.kernel",
         ),
         (
@@ -563,7 +566,8 @@ def test_a_damaged_checkpoint_is_refused(copied, tmp_path, damage):
     DAMAGES[damage](copied / "checkpoints" / "20")
     message = refusal(tmp_path / "run", child(copied))
     assert message.startswith(
-        f"config.training.init_from={copied}: {copied / 'checkpoints' / '20'}: this checkpoint cannot"
+        f"config.training.init_from={copied}: {copied / 'checkpoints' / '20'}: this checkpoint "
+        "cannot"
     )
 
 

@@ -131,8 +131,8 @@ def test_a_run_refuses_another_vocabulary_or_data_than_it_began_with(straight, t
     assert run(tmp_path / "run", **settings) == 2
     errors = capsys.readouterr().err
     assert (
-        f"error: {contents}: the vocabulary is not the one that this run began with; restore the data"
-        in errors
+        f"error: {contents}: the vocabulary is not the one that this run began with; restore the "
+        "data" in errors
     )
     assert errors.count("\n") == 1  # nothing was encoded with it
     # As the message says, a deleted tokenizer is made again.

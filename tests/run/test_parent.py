@@ -89,7 +89,8 @@ def test_a_new_piece_gets_the_mean_of_its_parts(caplog):
         origins = find_origins(Words("▁ab", "b", "▁xy", "ax"), Words("a", "b", "c"), "source")
     assert origins == [[0], [1], [2], [3], [4, 5], [5], [], []]
     assert caplog.messages == [
-        "Vocabulary, source: 5 of 8 tokens keep their vectors, 1 start from those of their parts, 2 from the mean of "
+        "Vocabulary, source: 5 of 8 tokens keep their vectors, 1 start from those of their "
+        "parts, 2 from the mean of "
         "all; 2 of the parent's are dropped."
     ]
     taken = np.arange(14, dtype=np.float32).reshape(7, 2)

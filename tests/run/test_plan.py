@@ -129,7 +129,10 @@ def made(monkeypatch) -> list[int]:
 def test_the_number_of_batches_may_change(made, print_plan):
     plan = print_plan("--config.training.accumulation_changes=3:2,4:4")
     batches = sum(int(count) for count in re.findall(r"(\d+) per epoch", plan))
-    per_epoch = rf"{batches:.1f} steps \({batches / 2:.1f} from step 3 on, {batches / 4:.1f} from step 4 on\)\n"
+    per_epoch = (
+        rf"{batches:.1f} steps \({batches / 2:.1f} from step 3 on, {batches / 4:.1f} "
+        r"from step 4 on\)\n"
+    )
     assert re.search(f"target tokens, {per_epoch}", plan)
     assert f"4 steps, {(1 + 1 + 2 + 4) / batches:.1f} epochs" in plan
     assert made == [count for count in (1, 2, 4) for _ in range(1 + plans.MEASURED_STEPS)]

@@ -42,7 +42,7 @@ def crash() -> None:
 
 
 def poison(monkeypatch, is_bad) -> None:
-    """Makes loss and gradients of a batch NaN where `is_bad(step, batch)`, a traced boolean, holds."""
+    """Makes loss and gradients NaN where the traced boolean `is_bad(step, batch)` holds."""
     gradients = CompiledStep._gradients
 
     def poisoned(self, state, batch, part, seed):

@@ -234,7 +234,8 @@ def test_a_tracker_that_fails_is_left_out_with_one_warning(tmp_path, monkeypatch
         "The tracker absent fails and is left out (OSError: disk); the next start"
     )
     assert failing.startswith(
-        "The tracker failing fails and is left out (ConnectionError: no route to host); the next start"
+        "The tracker failing fails and is left out (ConnectionError: no route to host); the next "
+        "start"
     )
 
 
@@ -249,7 +250,8 @@ def test_without_trackers_the_record_is_written(tmp_path):
     [
         (
             "wandbb",
-            "wandbb: must be empty, or names out of tensorboard, wandb, mlflow; did you mean wandb?",
+            "wandbb: must be empty, or names out of tensorboard, wandb, mlflow; "
+            "did you mean wandb?",
         ),
         (
             "tensorboard,mlflow",

@@ -56,7 +56,8 @@ import sys, time
 from pathlib import Path
 from transformer.support import locks, progress_bar
 progress_bar.REPORT_SECONDS = 0.2
-with locks.exclusive(Path(sys.argv[1]), "a friend", "call", 0), progress_bar.bar("Preparing", 15) as advance:
+lock = locks.exclusive(Path(sys.argv[1]), "a friend", "call", 0)
+with lock, progress_bar.bar("Preparing", 15) as advance:
     print("held", flush=True)
     for _ in range(15):
         time.sleep(0.1)

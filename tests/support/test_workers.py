@@ -67,7 +67,10 @@ def test_arguments_are_taken_only_as_workers_become_free():
 
 def test_workers_import_only_what_the_work_needs():
     assert list(workers.map_ordered(loaded_modules, range(2), 2)) == [[], []]
-    code = "import sys, transformer.data.corpus.corpus; assert 'jax' not in sys.modules and 'flax' not in sys.modules"
+    code = (
+        "import sys, transformer.data.corpus.corpus; assert 'jax' not in sys.modules and "
+        "'flax' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
