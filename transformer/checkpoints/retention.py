@@ -1,5 +1,6 @@
-"""Retention: which checkpoints of a run stay, which keep the optimizer's state, and which can be
-resumed from.
+"""Retention of the checkpoints of a run, and of their optimizer states.
+
+It also finds the checkpoint that a run resumes from.
 """
 
 import contextlib
@@ -21,77 +22,85 @@ MAX_OPTIMIZER_STATES = 4  # in the best checkpoint, the newest two and the one t
 class Retention:
     """Orbax's preservation policy for a run.
 
-    Its own `BestN` loses the scores on resuming and knows no neighbours.
+    Orbax's own `BestN` forgets the scores on resuming, and does not keep the checkpoints before the
+    best for averages.
     """
 
-    def __init__(self, settings: Config) -> None:
-        self.settings = settings
+    def __init__(self, checkpoint_config: Config) -> None:
+        self.config = checkpoint_config
+        # Both are set by `Checkpoints`.
         self.best: int | None = None  # the step of the best validation
         self.rollback: int | None = None  # the newest saved step that follows no skipped update
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
-        kept = self.kept([checkpoint.step for checkpoint in checkpoints])
-        return [checkpoint.step in kept for checkpoint in checkpoints]
+        steps = self.steps_to_keep([checkpoint.step for checkpoint in checkpoints])
+        return [checkpoint.step in steps for checkpoint in checkpoints]
 
-    def kept(self, steps: Sequence[int]) -> set[int | None]:
-        return {self.rollback, *steps_to_keep(steps, self.settings, self.best)}
+    def steps_to_keep(self, steps: Sequence[int]) -> set[int | None]:
+        return {self.rollback, *steps_to_keep(steps, self.config, self.best)}
 
 
-def steps_to_keep(steps: Sequence[int], settings: Config, best: int | None) -> set[int]:
-    """Returns which of the ascending `steps` stay by `config.checkpoint`: to resume from, or for
-    `--average`.
+def steps_to_keep(steps: Sequence[int], checkpoint_config: Config, best: int | None) -> set[int]:
+    """Returns which of the ascending `steps` stay: to resume from, or for `--average`."""
+    every = checkpoint_config.every
+    keep = checkpoint_config.keep
+    keep_every = checkpoint_config.keep_every
+    # A checkpoint of an interruption is not a multiple of `every`. It must not displace a
+    # checkpoint that `--average` takes.
+    regular = [step for step in steps if step % every == 0]
+    up_to_best = []
+    if best:
+        up_to_best = [step for step in regular if step < best]
+        up_to_best += [step for step in steps if step == best]
+    permanent = [step for step in steps if keep_every and step % keep_every == 0]
+    return {steps[-1], *regular[-keep:], *up_to_best[-keep:], *permanent}
+
+
+def max_checkpoints(checkpoint_config: Config, last_step: int, eval_every: int) -> int:
+    """Returns the largest number of checkpoints that a run can end with.
+
+    The number depends on which step is the best.
     """
-    # A checkpoint of an interruption is no multiple of `every`. It must not displace one that
-    # `--average` takes.
-    regular = [step for step in steps if step % settings.every == 0]
-    up_to_best = [
-        step
-        for step in steps
-        if best and step <= best and (step == best or step % settings.every == 0)
-    ]
-    permanent = [step for step in steps if settings.keep_every and step % settings.keep_every == 0]
-    return {steps[-1], *regular[-settings.keep :], *up_to_best[-settings.keep :], *permanent}
-
-
-def max_checkpoints(settings: Config, last_step: int, eval_every: int) -> int:
-    """Returns the largest number of checkpoints that a run can end with; it depends on which step
-    is the best.
-    """
-    steps = [*range(settings.every, last_step, settings.every), last_step]
-    kept = steps_to_keep(steps, settings, None)
-    # the best may be no multiple of `every`
-    others = len(steps) - len(kept) + (eval_every % settings.every != 0)
-    return len(kept) + min(settings.keep, others)
+    every = checkpoint_config.every
+    # All steps at which a run saves without interruptions.
+    steps = [*range(every, last_step, every), last_step]
+    count = len(steps_to_keep(steps, checkpoint_config, None))
+    # Checkpoints up to the best that are not among these. The best may be no multiple of `every`.
+    other_count = len(steps) - count + (eval_every % every != 0)
+    return count + min(checkpoint_config.keep, other_count)
 
 
 def remove_optimizer_states(folder: Path, best: int | None) -> None:
-    """Deletes the optimizer's state where neither a start nor a rollback needs it; averages take
-    parameters.
+    """Deletes the optimizer's state where neither a start nor a rollback needs it.
+
+    Averages only take parameters.
     """
     steps = steps_in(folder)
-    without_skips = []
-    kept = {best, *steps[-2:]}  # the second, in case the newest one is damaged
+    resumable = {best, *steps[-2:]}  # two, in case the newest one is damaged
+    num_without_skips = 0
     for step in reversed(steps):
-        # Leaves damaged checkpoints, which a start renames that needs them.
+        checkpoint = folder / str(step)
+        # Leaves damaged checkpoints, which a start that needs them renames.
         with contextlib.suppress(*UNREADABLE):
-            if len(without_skips) < 2 and read_progress(folder / str(step)).skipped == 0:
-                without_skips.append(step)
-            elif step not in kept and (folder / str(step) / checksums.OPTIMIZER).exists():
-                checksums.remove_optimizer(folder / str(step))
+            # The newest two without skipped updates, for rollbacks.
+            if num_without_skips < 2 and read_progress(checkpoint).skipped == 0:
+                num_without_skips += 1
+            elif step not in resumable and (checkpoint / checksums.OPTIMIZER).exists():
+                checksums.remove_optimizer(checkpoint)
 
 
 def newest_resumable(workdir: Workdir, without_skips: bool = False) -> int | None:
-    """Returns the step of the newest undamaged checkpoint with the optimizer's state; None if there
-    is no checkpoint.
+    """Returns the step of the newest undamaged checkpoint with the optimizer's state.
 
-    Renames damaged ones. Raises UserError if there are checkpoints, but none to resume from.
-    `without_skips` also requires that it follows no skipped update; then None means that there is
-    no such checkpoint.
+    Renames damaged checkpoints. Returns None if there is no checkpoint. Raises UserError if there
+    are checkpoints, but none to resume from. With `without_skips`, the checkpoint must not follow a
+    skipped update, and None means that there is no such checkpoint.
     """
     folder = workdir.checkpoints
     for step in reversed(steps_in(folder)):
         checkpoint = folder / str(step)
-        if damage := checksums.damage(checkpoint, for_training=True):
+        damage = checksums.damage(checkpoint, for_training=True)
+        if damage:
             number = sum(1 for _ in folder.glob(f"damaged-{step}-*"))
             renamed = checkpoint.rename(folder / f"damaged-{step}-{number}")
             logging.warning(
@@ -100,13 +109,17 @@ def newest_resumable(workdir: Workdir, without_skips: bool = False) -> int | Non
                 damage,
                 renamed.name,
             )
-        elif checksums.has_optimizer(checkpoint) and not (
-            without_skips and read_progress(checkpoint).skipped
-        ):
-            return step
+            continue
+        if not checksums.has_optimizer(checkpoint):
+            continue
+        if without_skips and read_progress(checkpoint).skipped:
+            continue
+        return step
+    # If all checkpoints of a run are damaged, it must not silently start over.
     if not without_skips and (steps_in(folder) or any(folder.glob("damaged-*"))):
         raise UserError(
-            f"{folder}: no undamaged checkpoint has the optimizer's state; delete this folder to start over, or start "
-            f"another --workdir from undamaged parameters with --config.training.init_from={workdir.path}"
+            f"{folder}: no undamaged checkpoint has the optimizer's state; delete this folder to "
+            "start over, or start another --workdir from undamaged parameters with "
+            f"--config.training.init_from={workdir.path}"
         )
     return None

@@ -31,19 +31,18 @@ from transformer.workdir import Workdir, open_existing
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The source of a model's parameters: the mean over the steps `averaged`, of which `step` is
-    the last.
-    """
+    """The source of a model's parameters: the mean over the steps in `averaged`."""
 
     workdir: str
-    step: int
+    step: int  # the last of `averaged`
     averaged: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Trained:
-    """Models with the workdir, configuration, tokenizer and shortlist of the first one, and
-    parameters in NumPy.
+    """Models with their parameters in NumPy.
+
+    Workdir, configuration, tokenizer and shortlist belong to the first model.
     """
 
     workdir: Workdir
@@ -56,24 +55,25 @@ class Trained:
     scorers: tuple[Scorer, ...]
 
     def decoder(self, takes_controls: bool = False) -> tuple[TextDecoder, Replicas]:
-        """Returns a decoder on all local devices, and the parameters as its methods take them: see
-        `make_decoder`.
+        """Returns a decoder on all local devices, and the parameters for its methods.
+
+        See `make_decoder`.
         """
-        fields = (
+        decoder = make_decoder(
+            self.config,
             self.graphs,
             self.tokenizer,
             self.config.decoding,
             jax.local_devices(),
             self.shortlist,
-        )
-        decoder = make_decoder(
-            self.config, *fields, scorers=self.scorers, takes_controls=takes_controls
+            scorers=self.scorers,
+            takes_controls=takes_controls,
         )
         return decoder, decoder.place(self.parameters)
 
 
 def check_translates(config: Config, workdir: str) -> None:
-    """Raises UserError, which names --workdir, if the models of a configuration generate no text."""
+    """Raises UserError, which names --workdir, if the models generate no text."""
     objective = config.training.objective
     if "translate" not in OBJECTIVES[objective].methods:
         raise UserError(
@@ -82,87 +82,112 @@ def check_translates(config: Config, workdir: str) -> None:
 
 
 def check_translates_sentences(config: Config, workdir: str) -> None:
-    """Raises UserError, which names --workdir, if the models do not translate each sentence by
-    itself.
-    """
+    """Raises UserError, which names --workdir, if the models need more than single sentences."""
     check_translates(config, workdir)
     if config.data.context:
         raise UserError(
-            f"--workdir={workdir}: its data.context needs whole documents; use transformer.translate"
+            f"--workdir={workdir}: its data.context needs whole documents; "
+            "use transformer.translate"
         )
 
 
 def load(
     workdirs: Sequence[str], which: str, average: int, overrides: Sequence[tuple[str, str]]
 ) -> Trained:
-    """Loads the model of one workdir, or those of several with the same tokenizer as an ensemble.
+    """Loads the model of a workdir, or the models of several workdirs as an ensemble.
 
-    `which` and `average` choose the checkpoints of each workdir: see `choose_steps`. `overrides`
-    are decoding keys and languages with their values, as typed, for the first workdir's
-    configuration. Raises UserError if the models cannot be loaded, or do not know the languages.
+    Models of an ensemble have the same tokenizer. `which` and `average` choose the checkpoints of
+    each workdir: see `choose_steps`. `overrides` are decoding keys and languages with their values,
+    as typed, for the first workdir's configuration. Raises UserError if the models cannot be
+    loaded, or do not know the languages.
     """
-    opened = [open_existing(Path(name)) for name in workdirs]
-    first, first_config = opened[0]
+    # The first run's configuration decides how all models are decoded.
+    runs = [open_existing(Path(name)) for name in workdirs]
+    first, first_config = runs[0]
     config = override(first_config, overrides)
     _warn_about_unread_keys(config, overrides)
-    tokenizers = [Tokenizer.load(workdir.path, run_config) for workdir, run_config in opened]
-    decoding = {f"decoding.{key}": value for key, value in config.decoding.items()}
-    for (workdir, run_config), tokenizer in zip(opened, tokenizers, strict=True):
+    tokenizers = [Tokenizer.load(workdir.path, run_config) for workdir, run_config in runs]
+    tokenizer = tokenizers[0]
+    for (workdir, run_config), run_tokenizer in zip(runs, tokenizers, strict=True):
         try:
             check_direction(run_config.data, config.data)
         except UserError as error:
             raise UserError(f"--workdir={workdir.path}: {error}") from None
-        if tokenizer.fingerprint != tokenizers[0].fingerprint:
+        # An ensemble averages probabilities token by token.
+        if run_tokenizer.fingerprint != tokenizer.fingerprint:
             raise UserError(
-                f"--workdir={','.join(workdirs)}: {first.path} and {workdir.path} have different tokenizers; models "
-                "that translate together need the same (give the second run the first one's by "
-                "--config.tokenizer.model_file)"
+                f"--workdir={','.join(workdirs)}: {first.path} and {workdir.path} have different "
+                "tokenizers; models that translate together need the same (give the second run "
+                "the first one's by --config.tokenizer.model_file)"
             )
-        for group, key in (("training", "objective"), ("model", "ctc_frames")):
-            if run_config[group][key] != config[group][key]:
-                raise UserError(
-                    f"--workdir={','.join(workdirs)}: {first.path} has {group}.{key}={config[group][key]} and "
-                    f"{workdir.path} has {run_config[group][key]}; the models of an ensemble need the same"
-                )
-        try:
-            with_values(run_config, decoding)
-        except UserError as error:
-            raise UserError(
-                f"{workdir.path}: cannot be decoded with the settings of {first.path}: {error}"
-            ) from None
+        _check_member(workdir, run_config, first, config, workdirs)
+
+    # All checks are done before the first model is loaded.
     size = config.decoding.shortlist
-    shortlist = Shortlist.load(first.shortlist, tokenizers[0], size) if size else None
+    shortlist = Shortlist.load(first.shortlist, tokenizer, size) if size else None
     scorers = load_scorers(config)
-    loaded = []
-    for workdir, run_config in opened:
-        steps = choose_steps(workdir.path, which, average, run_config.checkpoint.every)
-        graph, expected = abstract_init(run_config, *tokenizers[0].vocab_sizes)
-        checkpoint = Checkpoint(
-            str(workdir.path), steps[-1], tuple(workdir.averaged_steps() or steps)
-        )
-        loaded.append(
-            (graph, load_parameters(workdir.path, steps, expected, run_config), checkpoint)
-        )
+    graphs = []
+    parameters = []
+    checkpoints = []
+    for workdir, run_config in runs:
+        path = workdir.path
+        steps = choose_steps(path, which, average, run_config.checkpoint.every)
+        graph, expected = abstract_init(run_config, *tokenizer.vocab_sizes)
+        # scripts.average has already averaged the steps of its workdirs.
+        averaged = tuple(workdir.averaged_steps() or steps)
+        checkpoints.append(Checkpoint(str(path), steps[-1], averaged))
+        graphs.append(graph)
+        parameters.append(load_parameters(path, steps, expected, run_config))
         noun = "step" if len(steps) == 1 else "the mean of steps"
-        logging.info("%s: loaded %s %s.", workdir.path, noun, ", ".join(map(str, steps)))
-    models = zip(*loaded, strict=True)  # graphs, parameters and checkpoints
+        logging.info("%s: loaded %s %s.", path, noun, ", ".join(map(str, steps)))
     return Trained(
-        first, config, tokenizers[0].tagged(source_tag(config.data)), *models, shortlist, scorers
+        workdir=first,
+        config=config,
+        tokenizer=tokenizer.tagged(source_tag(config.data)),
+        graphs=tuple(graphs),
+        parameters=tuple(parameters),
+        checkpoints=tuple(checkpoints),
+        shortlist=shortlist,
+        scorers=scorers,
     )
+
+
+def _check_member(
+    workdir: Workdir, run_config: Config, first: Workdir, config: Config, workdirs: Sequence[str]
+) -> None:
+    """Raises UserError if a model cannot be decoded together with the first one."""
+    for group, key in (("training", "objective"), ("model", "ctc_frames")):
+        if run_config[group][key] != config[group][key]:
+            raise UserError(
+                f"--workdir={','.join(workdirs)}: {first.path} has "
+                f"{group}.{key}={config[group][key]} and {workdir.path} has "
+                f"{run_config[group][key]}; the models of an ensemble need the same"
+            )
+    try:
+        with_values(
+            run_config, {f"decoding.{key}": value for key, value in config.decoding.items()}
+        )
+    except UserError as error:
+        raise UserError(
+            f"{workdir.path}: cannot be decoded with the settings of {first.path}: {error}"
+        ) from None
 
 
 def _warn_about_unread_keys(config: Config, overrides: Sequence[tuple[str, str]]) -> None:
     """Logs a warning for keys of sampling that are set for a strategy without samples."""
-    chosen = config.decoding.strategy
-    unread = [
-        f"--{key}={value}" for key, value in overrides if key.removeprefix("decoding.") in SAMPLING
-    ]
-    if unread and not STRATEGIES[chosen].samples:
-        logging.warning(
-            "%s: decoding.strategy=%s draws no samples; try decoding.strategy=sample.",
-            unread[0],
-            chosen,
-        )
+    # Otherwise a user would believe that, for example, a temperature has an effect.
+    strategy = config.decoding.strategy
+    if STRATEGIES[strategy].samples:
+        return
+    for key, value in overrides:
+        if key.removeprefix("decoding.") in SAMPLING:
+            logging.warning(
+                "--%s=%s: decoding.strategy=%s draws no samples; try decoding.strategy=sample.",
+                key,
+                value,
+                strategy,
+            )
+            return
 
 
 def load_scorers(config: Config) -> tuple[Scorer, ...]:
@@ -171,44 +196,51 @@ def load_scorers(config: Config) -> tuple[Scorer, ...]:
     Raises UserError if one cannot rerank.
     """
     scorers = []
+    # Each item is WORKDIR:WEIGHT, where the folder may contain colons.
     for item in filter(None, config.decoding.rerank.split(",")):
         path, _, text = item.rpartition(":")
         name = path and str(files.expanded(path))
         weight = parse_number(text)
         if not name or not math.isfinite(weight):
             raise UserError(
-                f"--decoding.rerank={item}: must be WORKDIR:WEIGHT with a number, such as runs/de-en:0.5"
+                f"--decoding.rerank={item}: must be WORKDIR:WEIGHT with a number, "
+                "such as runs/de-en:0.5"
             )
-        arrange = choose_arrangement(
-            open_existing(Path(name), "--decoding.rerank")[1], config, name
-        )
-        outer = {"rerank": "", "shortlist": "0", "dtype": config.decoding.dtype}
-        models = load(
-            [name], "best", 1, [(f"decoding.{key}", value) for key, value in outer.items()]
-        )
+        _, scorer_config = open_existing(Path(name), "--decoding.rerank")
+        arrange = choose_arrangement(scorer_config, config, name)
+        # A scorer neither reranks nor uses a shortlist, and computes in the dtype of the search.
+        overrides = [
+            ("decoding.rerank", ""),
+            ("decoding.shortlist", "0"),
+            ("decoding.dtype", config.decoding.dtype),
+        ]
+        models = load([name], "best", 1, overrides)
         scorers.append(Scorer(name, weight, arrange, *models.decoder()))
     return tuple(scorers)
 
 
 def choose_arrangement(
-    config: Config, searched: Config, name: str
+    scorer_config: Config, config: Config, name: str
 ) -> Callable[[str, str], tuple[str, str]]:
     """Returns `Scorer.arrange` of the model in the workdir `name`.
 
-    Raises UserError unless it can score the texts.
+    `config` is the configuration of the search. Raises UserError unless the model can score its
+    texts.
     """
-    source = searched.data.source_language
-    target = searched.data.target_language
+    # By the languages of the model: forward, backward, or a language model of the target.
+    source = config.data.source_language
+    target = config.data.target_language
     arrangements = {
         (source, target): lambda text, hypothesis: (text, hypothesis),
         (target, source): lambda text, hypothesis: (hypothesis, text),
         ("", target): lambda text, hypothesis: ("", hypothesis),
     }
-    sides = config.data.source_language, config.data.target_language
-    objective = config.training.objective
+    sides = (scorer_config.data.source_language, scorer_config.data.target_language)
+    objective = scorer_config.training.objective
     if sides not in arrangements or objective not in ("translation", "causal_lm"):
         raise UserError(
-            f"--decoding.rerank={name}: a model of training.objective={objective} from {sides[0]!r} to {sides[1]!r}; "
-            f"must be a translation model from {target} to {source}, or the other way, or a language model of {target}"
+            f"--decoding.rerank={name}: a model of training.objective={objective} from "
+            f"{sides[0]!r} to {sides[1]!r}; must be a translation model from {target} to {source}, "
+            f"or the other way, or a language model of {target}"
         )
     return arrangements[sides]
