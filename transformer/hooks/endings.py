@@ -1,4 +1,4 @@
-"""Early ends of a run: signals, after which it saves, and a timer that ends a run which hangs."""
+"""Early ends of a run: signals, after which it saves, and a timer for a run that hangs."""
 
 import faulthandler
 import signal
@@ -27,6 +27,7 @@ class Interruption(Hook):
         self._any_process = coordination.AnyProcess()
 
     def __enter__(self) -> "Interruption":
+        # Python calls the handlers in the main thread, between two bytecodes.
         numbers = (signal.SIGINT, *runtime.TERMINATIONS)
         self._handlers = {number: signal.signal(number, self._record) for number in numbers}
         return self
@@ -36,7 +37,7 @@ class Interruption(Hook):
             signal.signal(number, handler)
 
     def stop_requested(self) -> bool:
-        """Tells whether any process received a signal. All processes must call it equally often."""
+        """True if any process received a signal. All processes must call it equally often."""
         return self._any_process(self.signal is not None)
 
     def poll(self) -> None:
@@ -48,22 +49,25 @@ class Interruption(Hook):
             raise Interrupted
 
     def _record(self, number: int, frame: object) -> None:
-        if self.signal is None:
+        is_first = self.signal is None
+        if is_first:
             self.signal = number
-            if number == signal.SIGINT:
-                logging.info(
-                    "Interrupted: stopping after this step or compilation; press Ctrl-C again to stop at once"
-                )
-        # a second one changes nothing: a machine that shuts down may send several
-        elif number == signal.SIGINT:
+        # Only Ctrl-C has a second stage: a machine that shuts down may send several other signals.
+        if number != signal.SIGINT:
+            return
+        if not is_first:
             raise KeyboardInterrupt("interrupted twice: stopped without saving")
+        logging.info(
+            "Interrupted: stopping after this step or compilation; "
+            "press Ctrl-C again to stop at once"
+        )
 
 
 class Watchdog(Hook):
-    """Ends the process if no step and no poll follows the last one within `seconds`; 0 disables it.
+    """A timer that ends the process if no step or poll happens for `seconds`; 0 disables it.
 
-    It first writes the stacks of all threads to standard error; the exit code is 1. A thread of the
-    C library measures the time, so that code which never returns to Python is detected too.
+    It first writes the stacks of all threads to standard error. The exit code is 1. A thread in C
+    measures the time, so that it also detects code that never returns to Python.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -78,11 +82,12 @@ class Watchdog(Hook):
 
     def poll(self) -> None:
         """Restarts the timer if it is running."""
+        # Each call replaces the previous timer.
         if self._is_running:
             faulthandler.dump_traceback_later(self.seconds, exit=True, file=sys.__stderr__)
 
     def during(self, activity: str) -> AbstractContextManager:
-        """Allows any time for restoring after a rollback."""
+        """Stops the timer while a rollback restores a checkpoint."""
         if activity == "rolling back":
             self.stop()
         elif activity == "validating":

@@ -13,41 +13,38 @@ from transformer.training.validation import Sample
 
 
 class Hook(AbstractContextManager):
-    """A participant of the training loop, which calls these methods in the main thread.
+    """Base class for hooks of the training loop. All methods are no-ops.
 
-    Here they do nothing.
+    The loop calls the methods in the main thread.
     """
 
     def __exit__(self, *_: object) -> None:
         return None
 
     def on_start(self, progress: Progress) -> None:
-        """Is called before the programs of the first step are compiled, also after a rollback."""
+        """Called before the programs of the first step are compiled, also after a rollback."""
 
     def before_step(self, step: int) -> None:
-        """Is called before the batches of this step are fetched."""
+        """Called before the batches of this step are fetched."""
 
     def after_step(self, progress: Progress, metrics: dict) -> None:
-        """Is called once the step has been dispatched; the devices may not have computed it yet."""
+        """Called once the step has been dispatched. The devices may not have computed it yet."""
 
     def on_log(self, progress: Progress, values: Record) -> None:
-        """Is called with the metrics of the steps since the last call."""
+        """Called with the metrics of the steps since the last call."""
 
     def on_validation(self, progress: Progress, values: Record, samples: Sequence[Sample]) -> None:
-        """Is called after a validation that was not interrupted."""
+        """Called after a validation that was not interrupted."""
 
     def during(self, activity: str) -> AbstractContextManager:
         """Returns a context for "wait for data", "validating", "saving" or "rolling back"."""
         return contextlib.nullcontext()
 
     def poll(self) -> None:
-        """Is called often during validation and compilation.
-
-        It may raise an exception that ends them.
-        """
+        """Called often during validation and compilation. An exception ends them."""
 
     def stop_requested(self) -> bool:
-        """Tells, once a step, whether the run is to save a checkpoint and stop."""
+        """Called once per step. True makes the run save a checkpoint and stop."""
         return False
 
 
@@ -57,6 +54,7 @@ class Hooks(contextlib.ExitStack):
     def __init__(self, *hooks: Hook) -> None:
         super().__init__()
         self._hooks = hooks
+        # These methods call the method of the same name of each hook.
         for method in ("on_start", "before_step", "after_step", "on_log", "on_validation", "poll"):
             setattr(self, method, functools.partial(self._call, method))
 
@@ -77,5 +75,5 @@ class Hooks(contextlib.ExitStack):
             yield
 
     def stop_requested(self) -> bool:
-        # All are asked, since processes that ask one equally often agree on its answer.
+        # Without short-circuit: all processes must call each hook equally often.
         return any([hook.stop_requested() for hook in self._hooks])

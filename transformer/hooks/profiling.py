@@ -1,6 +1,4 @@
-"""A trace of some steps of a run, `transformer.train --profile=FROM:TO`, for TensorBoard or
-Perfetto.
-"""
+"""A trace of some steps of a run, for TensorBoard or Perfetto (`--profile=FROM:TO`)."""
 
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -13,9 +11,7 @@ from transformer.training.progress import Progress
 
 
 class Profile(Hook):
-    """Traces this process and its devices in the steps from `first` to `last`, as far as this start
-    takes them.
-    """
+    """A hook that traces this process and its devices in the steps from `first` to `last`."""
 
     def __init__(self, folder: Path, first: int, last: int):
         self.folder = folder
@@ -34,15 +30,17 @@ class Profile(Hook):
             )
 
     def before_step(self, step: int) -> None:
-        """Begins the trace before the first of the steps, and names what happens until `after_step`
-        as this step.
+        """Begins the trace before the first of the steps.
+
+        The events until `after_step` are named as this step.
         """
         if not self.is_tracing and step in self.steps:
+            # Python's own tracer would slow the steps down by an event for each call.
             options = jax.profiler.ProfileOptions()
-            options.python_tracer_level = 0  # would slow the steps down by an event for each call
+            options.python_tracer_level = 0
             jax.profiler.start_trace(self.folder, profiler_options=options)
             self.is_tracing = True
-        # for TensorBoard's page of steps
+        # TensorBoard's page of steps needs this annotation.
         self._annotation = jax.profiler.StepTraceAnnotation("train", step_num=step)
         self._annotation.__enter__()
 
@@ -57,6 +55,7 @@ class Profile(Hook):
         return jax.profiler.TraceAnnotation(activity)
 
     def _stop(self) -> None:
+        # A trace is written once.
         self.is_tracing = False
         self.steps = range(0)
         jax.profiler.stop_trace()

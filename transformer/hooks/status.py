@@ -4,14 +4,11 @@ import contextlib
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from absl import logging
-from rich.console import RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-from rich.progress import Progress as ProgressBar
-from rich.text import Text
 
 from transformer.config.types import Config
 from transformer.decoding.bleu import METRICS, describe_scores, metrics_in
@@ -25,7 +22,7 @@ CURVE_WIDTH = 48  # characters
 
 
 class Status(Hook):
-    """Logs losses and scores.
+    """A hook that logs losses and scores.
 
     A terminal also shows a progress bar, curves since this start, and a translation.
     """
@@ -37,8 +34,8 @@ class Status(Hook):
             BarColumn(bar_width=14),
             MofNCompleteColumn(),
             TextColumn("{task.fields[scores]}{task.fields[left]}"),
-            kind=Panel,
         )
+        # Values since this start, which the sparklines show.
         self.curves: dict[str, list[float]] = defaultdict(list)
         self.task = self.bar.add_task("training", total=self.steps, scores="", left="")
 
@@ -50,7 +47,8 @@ class Status(Hook):
         self.bar.update(self.task, completed=self.step, left="")
 
     def before_step(self, step: int) -> None:
-        if self.step == self.first_step:  # after the compilation, which has a bar too
+        # The bar starts after the compilation, which shows its own bar.
+        if self.step == self.first_step:
             self.started = time.perf_counter()
             self.bar.start()
 
@@ -63,6 +61,7 @@ class Status(Hook):
         speed = f"{values['tokens_per_second'] / 1000:.1f}k tok/s"
         self.bar.update(self.task, scores=f"{loss}  {speed}  ")
         self._extend("loss", values["loss"])
+        # Notes about causes of slow or missing progress.
         waiting = values["waiting_fraction"]
         skipped = values["skipped"]
         notes = f"  ({waiting:.0%} waiting for data)" if waiting >= 0.05 else ""
@@ -79,6 +78,7 @@ class Status(Hook):
         )
 
     def on_validation(self, progress: Progress, values: Record, samples: Sequence[Sample]) -> None:
+        # The metrics that the log shows, such as BLEU, also have curves.
         for name in metrics_in("log"):
             if name in values:
                 self._extend(METRICS[name].label, values[name])
@@ -86,14 +86,11 @@ class Status(Hook):
             self._show_line("source", samples[-1].source)
             self._show_line("translation", samples[-1].translation)
         scores = "".join(f"  {text}" for text in describe_scores(values, metrics_in("log")))
-        others = [
-            key.partition("/")
-            for key in values
-            if key.partition("/")[0] in metrics_in("log") and "/" in key
-        ]
-        scores += "".join(
-            f"  {name} {values[f'{metric}/{name}']:.2f}" for metric, _, name in others
-        )
+        # Scores of further validation sets, such as "bleu/news".
+        for key, value in values.items():
+            metric, slash, name = key.partition("/")
+            if slash and metric in metrics_in("log"):
+                scores += f"  {name} {value:.2f}"
         logging.info(
             "step %d  validation  loss %.3f  ppl %.4g%s%s",
             progress.step,
@@ -105,23 +102,23 @@ class Status(Hook):
 
     @contextlib.contextmanager
     def during(self, activity: str) -> Iterator[None]:
-        self.bar.update(
-            self.task, description="training" if activity == "wait for data" else activity
-        )
+        # Waiting for data is so frequent that the bar would flicker.
+        description = "training" if activity == "wait for data" else activity
+        self.bar.update(self.task, description=description)
         yield
         self.bar.update(self.task, description="training")
 
     @property
     def time_left(self) -> str:
-        """The estimated time to the last step: 3h07m or 5m20s, at the mean speed so far, with
-        validations.
+        """The estimated time to the last step, such as 3h07m or 5m20s.
+
+        The estimate is the mean time of a step so far, including validations.
         """
-        elapsed = time.perf_counter() - self.started
-        left = round(elapsed / (self.step - self.first_step) * (self.steps - self.step))
-        minutes, seconds = divmod(left, 60)
-        return (
-            f"{minutes // 60}h{minutes % 60:02}m" if minutes >= 60 else f"{minutes}m{seconds:02}s"
-        )
+        seconds_per_step = (time.perf_counter() - self.started) / (self.step - self.first_step)
+        minutes, seconds = divmod(round(seconds_per_step * (self.steps - self.step)), 60)
+        if minutes >= 60:
+            return f"{minutes // 60}h{minutes % 60:02}m"
+        return f"{minutes}m{seconds:02}s"
 
     def _extend(self, name: str, value: float) -> None:
         if math.isfinite(value):
@@ -129,28 +126,15 @@ class Status(Hook):
             self._show_line(name, f"{sparkline(self.curves[name], CURVE_WIDTH)} {value:.2f}")
 
     def _show_line(self, name: str, text: str) -> None:
-        # A new dictionary, since the thread that draws the panel may be reading the old one.
-        self.bar.lines = self.bar.lines | {
-            name: "".join(c if c.isprintable() else " " for c in text)
-        }
-
-
-class Panel(ProgressBar):
-    """A progress bar with named lines below it."""
-
-    lines: Mapping[str, str] = {}
-
-    def get_renderables(self) -> Iterator[RenderableType]:
-        yield self.make_tasks_table(self.tasks)
-        for name, line in self.lines.items():
-            yield Text(f"{name:12}{line}", no_wrap=True, overflow="ellipsis")
+        line = "".join(c if c.isprintable() else " " for c in text)
+        # A new dictionary, since the thread that draws the bar may be reading the old one.
+        self.bar.lines = self.bar.lines | {name: line}
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Returns a curve of at most `width` block characters, each for the mean of about equally many
-    values.
-    """
+    """Returns a curve of at most `width` block characters, each for a mean of neighbours."""
     groups = np.array_split(np.asarray(values, float), min(width, len(values)))
     means = np.array([group.mean() for group in groups])
+    # A constant curve has heights of 0.
     heights = (means - means.min()) / (np.ptp(means) or 1.0)
     return "".join(BLOCKS[round(height * (len(BLOCKS) - 1))] for height in heights)
