@@ -1,4 +1,4 @@
-"""The cache: a folder of tokenizers, corpora, downloads and compiled programs that many runs share."""
+"""The cache folder, where runs share tokenizers, corpora, downloads and compiled programs."""
 
 import hashlib
 import json
@@ -15,13 +15,12 @@ MIN_COMPILE_SECONDS = 0.5  # programs that compile faster are not cached
 
 
 def folder(cache_dir: str) -> Path:
-    """Returns the cache folder, created if missing, for `config.data.cache_dir`.
+    """Returns the cache folder for `config.data.cache_dir`, and creates it if it is missing.
 
-    Raises UserError if it cannot be.
+    Raises UserError if the folder cannot be created.
     """
-    path = files.expanded(
-        cache_dir or f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/transformer"
-    )
+    default = f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/transformer"
+    path = files.expanded(cache_dir or default)
     files.make_folder(path, "data.cache_dir")
     return path.resolve()
 
@@ -36,9 +35,11 @@ def make_once(folder: Path, fill: Callable[[Path], None], seconds: int) -> None:
 
     Other processes wait.
     """
-    if folder.exists():  # perhaps in a cache that this user may only read
+    # Checked before locking, since the cache may be readable only.
+    if folder.exists():
         return
     folder.parent.mkdir(exist_ok=True)
+    # The lock is beside the folder, which does not exist yet.
     lock = folder.with_name(f".{folder.name}.lock")
     advice = f"check whether it still runs, or raise config.data.wait_seconds={seconds}"
     with locks.exclusive(lock, "another process that prepares data", advice, seconds):
@@ -48,26 +49,28 @@ def make_once(folder: Path, fill: Callable[[Path], None], seconds: int) -> None:
 
 
 def enable_compilation_cache(cache_dir: str = "") -> None:
-    """Enables JAX's compilation cache in the cache: a resumed run or a second evaluation does not
-    compile again.
+    """Enables JAX's compilation cache in the cache folder.
 
-    JAX executes what it finds there, so the folder must come from the user's own settings and never
-    from a workdir that is only read. $JAX_COMPILATION_CACHE_DIR takes precedence. If the folder
-    cannot be created, nothing is cached.
+    A resumed run or a second evaluation then does not compile again. JAX executes what it finds
+    there, so the folder must come from the user's own settings and never from a workdir that is
+    only read. $JAX_COMPILATION_CACHE_DIR takes precedence. If the folder cannot be created, nothing
+    is cached.
     """
-    import jax  # commands that compute nothing need only the functions above
+    # Imported here, since commands that compute nothing only need the functions above.
+    import jax
 
     if jax.config.jax_compilation_cache_dir is not None:
         return
-    # The GPUs of several processes tune a program together. One that finds it in its own cache
-    # would block the others.
+    # The GPUs of several processes tune a program together. A process that finds the program in its
+    # own cache would block the other processes.
     if jax.distributed.is_initialized() and jax.default_backend() == "gpu":
         return
     # Code compiled for another processor may use instructions that this one lacks.
-    processor = platform.machine(), platform.processor(), processor_features()
+    processor = (platform.machine(), platform.processor(), processor_features())
     try:
         compiled = folder(cache_dir) / "compiled" / key(processor)
     except UserError:
         return
+    # By default JAX only caches programs that take longer to compile.
     jax.config.update("jax_compilation_cache_dir", str(compiled))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", MIN_COMPILE_SECONDS)

@@ -1,6 +1,4 @@
-"""The environment of a run (commit, package versions, devices, command line), and the fingerprints
-of its data.
-"""
+"""The record of a run's environment, and the fingerprints of its data."""
 
 import datetime
 import importlib.metadata
@@ -19,9 +17,10 @@ from transformer.support.errors import UserError
 from transformer.support.processor import auto_dtype
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-MAX_DIFF = 100_000  # characters
-# those that results depend on; tests compare them with requirements.txt, which an installation
-# lacks
+# Characters of uncommitted changes that are recorded.
+MAX_DIFF = 100_000
+# The packages that results depend on. A test compares them with requirements.txt, which an
+# installation lacks.
 PACKAGES = (
     "flax",
     "jax",
@@ -35,23 +34,22 @@ PACKAGES = (
     "sentencepiece",
     "tensorflow-datasets",
 )
-# fingerprints of vocabulary and corpora, so that a run resumes with the same ones
+# The file with the fingerprints, so that a run resumes with the same vocabulary and corpora.
 CONTENTS = "contents.json"
-VOCABULARY, TRAINING_CORPUS, VALIDATION_CORPUS = (
-    "the vocabulary",
-    "the training corpus",
-    "the validation corpus",
-)
+VOCABULARY = "the vocabulary"
+TRAINING_CORPUS = "the training corpus"
+VALIDATION_CORPUS = "the validation corpus"
 FINGERPRINTS = (VOCABULARY, TRAINING_CORPUS, VALIDATION_CORPUS)
 
 
 def describe_environment() -> dict[str, Any]:
-    """Returns commit (None unless git tracks the code), uncommitted changes, packages, devices and
-    command line.
+    """Returns commit, uncommitted changes, packages, devices and command line.
 
-    Uncommitted changes include new modules of `transformer`, of which only the names are recorded.
+    The commit is None unless git tracks the code. Uncommitted changes include new modules of
+    `transformer`, but only their names.
     """
-    import jax  # commands that compute nothing need only `now`
+    # Imported here, since commands that compute nothing only need `now`.
+    import jax
 
     commit = None
     diff = None
@@ -70,19 +68,17 @@ def describe_environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "cpu_count": os.cpu_count(),
         "devices": [device.device_kind for device in jax.devices()],
-        "auto_dtype": auto_dtype(jax.default_backend()),  # of products with model.dtype=auto
+        "auto_dtype": auto_dtype(jax.default_backend()),  # of matmuls with model.dtype=auto
         "processes": jax.process_count(),
         "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
     }
     if untracked:
         environment["untracked"] = untracked.splitlines()
     if diff:
-        cut = (
-            f"\n[cut: the first {MAX_DIFF:,} of {len(diff):,} characters]\n"
-            if len(diff) > MAX_DIFF
-            else ""
-        )
-        environment["diff"] = diff[:MAX_DIFF] + cut
+        environment["diff"] = diff[:MAX_DIFF]
+        if len(diff) > MAX_DIFF:
+            note = f"\n[cut: the first {MAX_DIFF:,} of {len(diff):,} characters]\n"
+            environment["diff"] += note
     return environment
 
 
@@ -93,17 +89,17 @@ def read_environment(path: Path) -> dict[str, Any] | None:
     """
 
     def check(record: dict[str, Any]) -> dict[str, Any]:
-        if any(
-            len(values) != 2 for start in record["resumed"] for values in start["changes"].values()
-        ):
-            raise ValueError("a change must have two values")
+        # Other code reads these values without checking them again.
+        for start in record["resumed"]:
+            if any(len(values) != 2 for values in start["changes"].values()):
+                raise ValueError("a change must have two values")
         if not all("commit" in start for start in (record, *record["resumed"])):
             raise ValueError("a start must have a commit")
         return record
 
-    return (
-        files.read_json(path, check, "delete it to continue without it") if path.exists() else None
-    )
+    if not path.exists():
+        return None
+    return files.read_json(path, check, "delete it to continue without it")
 
 
 def check_fingerprints(workdir: Path, fingerprints: Mapping[str, str]) -> None:
@@ -114,11 +110,13 @@ def check_fingerprints(workdir: Path, fingerprints: Mapping[str, str]) -> None:
     recorded = files.read_json(
         path, lambda record: {name: record[name] for name in fingerprints}, "delete it to continue"
     )
-    if differing := [name for name, digest in fingerprints.items() if recorded[name] != digest]:
-        raise UserError(
-            f"{path}: {differing[0]} is not the one that this run began with; restore the data and tokenizer*.model "
-            "(training makes a deleted one again), or name another --workdir"
-        )
+    for name, digest in fingerprints.items():
+        if recorded[name] != digest:
+            raise UserError(
+                f"{path}: {name} is not the one that this run began with; "
+                "restore the data and tokenizer*.model (training makes a deleted one again), "
+                "or name another --workdir"
+            )
 
 
 def now() -> str:
@@ -126,7 +124,7 @@ def now() -> str:
 
 
 def git(*arguments: str) -> str | None:
-    """Returns what git prints in this repository; None if it fails.
+    """Returns the output of a git command in this repository; None if it fails.
 
     Warns if git does not trust the folder's owner.
     """
@@ -137,7 +135,8 @@ def git(*arguments: str) -> str | None:
     except OSError:
         return None
     except subprocess.CalledProcessError as error:
-        if b"dubious ownership" in error.stderr:  # as for a folder that a container mounts
+        # For example, the folder is mounted by a container.
+        if b"dubious ownership" in error.stderr:
             logging.warning(
                 "The commit is unknown: git config --global --add safe.directory %s", REPOSITORY
             )

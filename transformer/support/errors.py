@@ -1,13 +1,11 @@
-"""The exception for errors that the user can correct, and errors of files and devices that become
-one.
-"""
+"""The exception for errors that the user can correct, and the errors that it replaces."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
 
-# Raised by code that parses a damaged file, or that finds values of other types in it than it
-# expects.
+# Errors of code that parses a damaged file, or a file with values of other types than expected.
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+# Errors of a file that is missing, not readable or damaged.
 UNREADABLE = (OSError, *MALFORMED)
 
 
@@ -20,14 +18,15 @@ class UserError(ValueError):
 
 def first_of(items: Sequence[str], limit: int, separator: str = "; ") -> str:
     """Joins the first items for a message, with the number of omitted ones."""
-    others = len(items) - limit
-    return separator.join(items[:limit]) + (f" and {others} more" if others > 0 else "")
+    text = separator.join(items[:limit])
+    if len(items) > limit:
+        text += f" and {len(items) - limit} more"
+    return text
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tells whether a device has too little memory: accelerators say RESOURCE_EXHAUSTED, CPUs
-    INTERNAL.
-    """
+    """True if a device has too little memory."""
+    # Accelerators say RESOURCE_EXHAUSTED; CPUs say INTERNAL: Out of memory.
     message = str(error)
     is_full = "RESOURCE_EXHAUSTED" in message or "Out of memory" in message
     return type(error).__name__ == "JaxRuntimeError" and is_full

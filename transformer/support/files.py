@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from transformer.support.errors import MALFORMED, UserError
 
 Parsed = TypeVar("Parsed")
+# Errors of a full disk, or of a full quota.
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -27,15 +28,18 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Writes a file atomically: a kill leaves the old or the new file, and several machines may
-    write it at once.
+    """Writes a file atomically.
+
+    A kill leaves the old or the new file, and several machines may write it at once.
     """
     unfinished = path.with_name(f".{uuid.uuid4().hex}.unfinished")
     try:
         with unfinished.open("wb") as file:
             file.write(content)
+            # The content must be on disk before the name refers to it.
             file.flush()
             os.fsync(file.fileno())
+        # Renaming is atomic.
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -43,6 +47,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 def write_json(path: Path, value: object) -> None:
     """Writes indented JSON atomically."""
+    # allow_nan=False: NaN is not JSON, and other programs could not read the file.
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     # Python represents invalid UTF-8 in file names by surrogates, which can only be encoded as
     # escapes.
@@ -50,9 +55,9 @@ def write_json(path: Path, value: object) -> None:
 
 
 def read_json(path: Path, parse: Callable[[Any], Parsed], advice: str) -> Parsed:
-    """Returns what `parse` makes of a JSON file.
+    """Returns the result of `parse` for the content of a JSON file.
 
-    Raises UserError, with the path, if it or `parse` fails.
+    Raises UserError, with the path, if the file cannot be read or `parse` fails.
     """
     try:
         return parse(json.loads(path.read_bytes()))
@@ -67,7 +72,7 @@ def read_json(path: Path, parse: Callable[[Any], Parsed], advice: str) -> Parsed
 def make_folder(path: Path, flag: str) -> None:
     """Creates the folder, with its parents, unless it exists.
 
-    Raises UserError, naming the flag, if it cannot.
+    Raises UserError, which names the flag, if it cannot be created.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -75,7 +80,8 @@ def make_folder(path: Path, flag: str) -> None:
         if error.errno in FULL_DISK:
             raise
         raise UserError(
-            f"{flag}={path}: cannot be made ({error.strerror}: {error.filename}); name another folder"
+            f"{flag}={path}: cannot be made ({error.strerror}: {error.filename}); "
+            "name another folder"
         ) from error
 
 
@@ -94,19 +100,23 @@ def new_folder(output: Path) -> Iterator[Path]:
     check_new(output)
     make_folder(output.parent, "--output")
     unfinished = output.with_name(f".{output.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
+    # A process that was killed may have left the folder.
+    shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir()
     try:
         yield unfinished
+        # The folder appears under its name only when it is complete.
         unfinished.rename(output)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def six_digits(value: Any) -> Any:
-    """Returns JSON data whose floats are rounded to six significant digits."""
+    """Returns the JSON data with floats rounded to six significant digits."""
     if isinstance(value, float):
         return float(f"{value:.6g}")
     if isinstance(value, dict):
         return {key: six_digits(item) for key, item in value.items()}
-    return [six_digits(item) for item in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [six_digits(item) for item in value]
+    return value

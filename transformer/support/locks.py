@@ -12,15 +12,18 @@ from absl import logging
 
 from transformer.support.errors import UserError
 
-FIRST_WARNING = 10  # seconds of waiting before the first log line
-WARNING_INTERVAL = 60  # seconds between later ones
+# Seconds of waiting before the first log line, and between later ones.
+FIRST_WARNING = 10
+WARNING_INTERVAL = 60
+# Functions that pass progress on to waiting processes.
 _listeners: list[Callable[[], object]] = []
 
 
 @contextlib.contextmanager
 def progress_reported_to(listener: Callable[[], object]) -> Iterator[None]:
-    """Calls the listener during the block whenever this process makes progress, or sees another one
-    do so.
+    """Calls the listener during the block whenever this process makes progress.
+
+    Progress of a process that this one waits for counts too.
     """
     _listeners.append(listener)
     try:
@@ -31,6 +34,7 @@ def progress_reported_to(listener: Callable[[], object]) -> Iterator[None]:
 
 def report_progress() -> None:
     """Extends the wait of the processes that wait for this one."""
+    # A copy, since a listener of another thread may be removed meanwhile.
     for listener in list(_listeners):
         listener()
 
@@ -44,32 +48,36 @@ def poll_until(
     """
     started = changed = time.monotonic()
     next_warning = FIRST_WARNING
-    seen = progress()
+    previous = progress()
     while True:
         yield
         now = time.monotonic()
-        if (latest := progress()) != seen:
-            seen = latest
+        latest = progress()
+        if latest != previous:
+            previous = latest
             changed = now
+            # Others may wait for this process, and thus for the one that has made progress.
             report_progress()
+        waited = now - started
         idle = now - changed
         if idle > seconds:
             raise UserError(f"waited {idle:.0f} s for {what}; {advice}")
-        if now - started > next_warning:
-            next_warning = now - started + WARNING_INTERVAL
+        if waited > next_warning:
+            next_warning = waited + WARNING_INTERVAL
             logging.warning(
                 "Waiting for %s: %.0f s, %.0f of at most %d s without progress.",
                 what,
-                now - started,
+                waited,
                 idle,
                 seconds,
             )
 
 
 def try_lock(file: IO[str]) -> bool:
-    """Locks a file until it is closed, unless another process has.
+    """Locks a file until it is closed, and returns False if another process has locked it.
 
-    Raises UserError if the file system has no locks.
+    The kernel unlocks the files of a process that dies. Raises UserError if the file system has no
+    locks.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -86,14 +94,17 @@ def try_lock(file: IO[str]) -> bool:
 def exclusive(lock: Path, holder: str, advice: str, seconds: int) -> Iterator[IO[str]]:
     """Locks a file and yields it.
 
-    Raises UserError if its holder makes no progress for `seconds`.
+    Its time of change tells other processes that the holder makes progress. Raises UserError if the
+    holder makes none for `seconds`.
     """
     with lock.open("a") as file:
+        descriptor = file.fileno()
         for _ in poll_until(
-            f"{holder} ({lock})", advice, seconds, lambda: os.fstat(file.fileno()).st_mtime_ns
+            f"{holder} ({lock})", advice, seconds, lambda: os.fstat(descriptor).st_mtime_ns
         ):
+            # Polling instead of waiting in the kernel, so that the wait can end with a message.
             if try_lock(file):
                 break
             time.sleep(0.1)
-        with progress_reported_to(lambda: os.utime(file.fileno())):
+        with progress_reported_to(lambda: os.utime(descriptor)):
             yield file

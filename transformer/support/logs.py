@@ -1,5 +1,6 @@
-"""Logging of the commands: the project's own lines and the warnings of libraries, on standard error
-and in a file.
+"""Logging of the commands, on standard error and in a file.
+
+It has the project's own lines and the warnings of libraries.
 """
 
 import contextlib
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from absl import logging
 
+# The folders of the project's own code.
 OWN_CODE = tuple(
     str(Path(__file__).resolve().parents[2] / folder) + os.sep
     for folder in ("transformer", "scripts")
@@ -20,9 +22,11 @@ OWN_CODE = tuple(
 
 @contextlib.contextmanager
 def to_standard_error() -> Iterator[None]:
-    """Sends log lines and Python's warnings to standard error during the block, and closes log
-    files after it.
+    """Sends log lines and Python's warnings to standard error during the block.
+
+    Closes log files after it.
     """
+    # absl's logger and the warnings of Python pass their records to the root logger.
     root = standard_logging.getLogger()
     earlier = root.handlers[:]
     root.handlers[:] = [_StandardErrorHandler()]
@@ -57,11 +61,13 @@ def file_handler(path: Path) -> standard_logging.Handler:
 
 
 class _StandardErrorHandler(standard_logging.StreamHandler):
-    """Writes to the current `sys.stderr`, which a progress bar replaces to keep log lines apart
-    from the bar.
+    """A handler that writes to the current `sys.stderr`.
+
+    A progress bar replaces `sys.stderr`, so that log lines stand above the bar.
     """
 
     def emit(self, record: standard_logging.LogRecord) -> None:
+        # The stream at the time of the record, not at the construction of the handler.
         self.stream = sys.stderr
         super().emit(record)
 
@@ -73,12 +79,9 @@ class _StandardErrorHandler(standard_logging.StreamHandler):
 
 
 def _is_relevant(record: standard_logging.LogRecord) -> bool:
-    """Selects the project's own lines and the warnings of libraries except Orbax, which raises what
-    it logs.
-    """
+    """Selects the project's own lines, and the warnings of libraries except Orbax."""
     if record.pathname.startswith(OWN_CODE):
         return True
-    return (
-        record.levelno >= standard_logging.WARNING
-        and f"{os.sep}orbax{os.sep}" not in record.pathname
-    )
+    # Orbax also raises the errors that it logs.
+    is_orbax = f"{os.sep}orbax{os.sep}" in record.pathname
+    return record.levelno >= standard_logging.WARNING and not is_orbax

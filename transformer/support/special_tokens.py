@@ -1,5 +1,9 @@
 """The four special tokens, which every vocabulary has under the same ids."""
 
-PAD, UNK, BOS, EOS = 0, 1, 2, 3
+# Padding, unknown, beginning and end of a sentence.
+PAD = 0
+UNK = 1
+BOS = 2
+EOS = 3
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
 SPECIAL = len(SPECIAL_PIECES)

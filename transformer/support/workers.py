@@ -1,8 +1,8 @@
-"""Worker processes for Python code, which would otherwise take turns with the train step, and
-worker threads.
+"""Worker processes for Python code, and worker threads.
 
-Processes are spawned, since forking is unsafe after JAX has started threads. A spawned process
-imports the main module, so a command imports JAX only inside its `main`.
+In the process of a run, Python code would take turns with the train step. Processes are spawned,
+since forking is unsafe after JAX has started threads. A spawned process imports the main module, so
+a command imports JAX only inside its `main`.
 """
 
 import collections
@@ -21,24 +21,28 @@ from typing import Any
 from transformer.support import runtime
 from transformer.support.errors import UserError
 
-SECONDS_AFTER_TERMINATION = 10  # in which a run can take what it waits for
+# A run can still take the results that it waits for during this time.
+SECONDS_AFTER_TERMINATION = 10
 
 
-def num_workers(wanted: int) -> int:
-    """Returns `wanted`, or the number of cores available to this process if it is 0."""
-    return wanted or (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+def num_workers(count: int) -> int:
+    """Returns `count`, or the number of cores available to this process if it is 0."""
+    if count:
+        return count
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def map_ordered(function: Callable, arguments: Iterable, workers: int) -> Iterator:
-    """Yields `function(argument)` in order, from processes or, with 1, from this one.
+    """Yields `function(argument)` in order, computed in `workers` processes.
 
-    Raises UserError if one dies.
+    One worker is this process. Raises UserError if a process dies.
     """
     if workers == 1:
         yield from map(function, arguments)
         return
+    # A few results are computed ahead, but not all arguments are read at once.
     pool = Pool(function, workers)
     ahead = collections.deque()
     with contextlib.closing(pool), pool.death_reported():
@@ -53,12 +57,13 @@ def map_ordered(function: Callable, arguments: Iterable, workers: int) -> Iterat
 class Pool:
     """At most `workers` processes that compute `function(*arguments)` for the threads of this one.
 
-    A process starts when a call finds none idle. A call raises the exceptions of the function,
-    UserError if a process has died, after which the pool cannot be used any more, and RuntimeError
-    if the pool has been closed.
+    A process starts when a call finds none idle. A call raises the exceptions of the function, and
+    RuntimeError if the pool has been closed. It raises UserError if a process has died; then the
+    pool cannot be used any more.
     """
 
     def __init__(self, function: Callable, workers: int) -> None:
+        # The function is sent to a process once, and not with each call.
         context = multiprocessing.get_context("spawn")
         self.workers = workers
         self._executor = ProcessPoolExecutor(
@@ -79,10 +84,7 @@ class Pool:
             signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
     def close(self) -> None:
-        """Ends the processes after the calls that they compute.
-
-        Calls that wait for a process are cancelled.
-        """
+        """Ends the processes after their current calls, and cancels the other calls."""
         self._executor.shutdown(cancel_futures=True)
 
     @contextlib.contextmanager
@@ -91,27 +93,28 @@ class Pool:
         try:
             yield
         except BrokenProcessPool as error:
-            died = f"data.workers: one of {self.workers} worker processes died; if memory ran out, choose fewer"
-            raise UserError(died) from error
+            raise UserError(
+                f"data.workers: one of {self.workers} worker processes died; "
+                "if memory ran out, choose fewer"
+            ) from error
 
 
 def _start(pickled_function: bytes) -> None:
-    """Prepares a worker process: a session first, then the function, whose modules take most of the
-    start.
-    """
+    """Prepares a worker process, and loads the function, which takes most of the time."""
     global _function
-    # Linux divides busy cores equally among sessions (autogroup): in the command's, all workers
-    # share one part.
+    # Linux divides busy cores equally among sessions (autogroup). Without a session for each
+    # worker, all workers would share the part of the command.
     os.setsid()
-    os.dup2(2, 1)  # standard output has the command's results only
+    # Standard output only has the results of the command.
+    os.dup2(2, 1)
 
-    # if the parent is killed; otherwise the executor ends this process
     def exit_with_parent() -> None:
+        # The executor ends this process, unless the parent is killed.
         multiprocessing.parent_process().join()
         os._exit(1)
 
-    # Slurm signals all processes; the run needs batches to end its step and save
     def exit_later(*_: object) -> None:
+        # Slurm signals all processes, but the run needs batches to end its step and save.
         timer = threading.Timer(SECONDS_AFTER_TERMINATION, os._exit, (1,))
         timer.daemon = True
         timer.start()
@@ -119,7 +122,8 @@ def _start(pickled_function: bytes) -> None:
     for number in runtime.TERMINATIONS:
         signal.signal(number, exit_later)
     _function = pickle.loads(pickled_function)
-    threading.Thread(target=exit_with_parent, daemon=True).start()  # not while this one imports
+    # The thread starts after the imports of the function.
+    threading.Thread(target=exit_with_parent, daemon=True).start()
 
 
 def _call(*arguments: Any) -> Any:
@@ -127,14 +131,15 @@ def _call(*arguments: Any) -> Any:
 
 
 def merge(streams: Sequence[Iterator]) -> Iterator:
-    """Yields the items of all streams as they come, each from a thread.
+    """Yields the items of all streams as they come, with a thread for each stream.
 
-    The error of one ends all of them.
+    The error of a stream ends all of them.
     """
     if len(streams) <= 1:
         for stream in streams:
             yield from stream
         return
+    # All threads put their items into one queue.
     received = queue.SimpleQueue()
     stopped = threading.Event()
 
@@ -146,6 +151,7 @@ def merge(streams: Sequence[Iterator]) -> Iterator:
 
     with ThreadPoolExecutor(len(streams)) as pool:
         try:
+            # A finished stream puts its Future into the queue, after its items.
             for stream in streams:
                 pool.submit(read, stream).add_done_callback(received.put)
             running = len(streams)
@@ -163,10 +169,11 @@ def merge(streams: Sequence[Iterator]) -> Iterator:
 def call_all(
     jobs: Sequence[Callable[[], object]], after_job: Callable[[], None] = lambda: None
 ) -> None:
-    """Calls the jobs in threads, and `after_job` after each in this one.
+    """Calls the jobs in threads, and `after_job` in this thread after each job.
 
     After the first error no job starts.
     """
+    # XLA compiles outside Python's global lock.
     with ThreadPoolExecutor(num_workers(0)) as pool:
         for _ in pool.map(lambda job: job(), jobs):
             after_job()
