@@ -1,9 +1,8 @@
-"""Coordination of the processes of a run: work of process 0, values that it broadcasts, checks that
-all agree.
+"""Coordination of the processes of a run: work of process 0, broadcasts, and comparisons.
 
-The values pass through JAX's coordination service. Collectives on devices, as in
+Values pass through JAX's coordination service. Collectives on devices, as in
 `jax.experimental.multihost_utils`, have no deadline, and block signals while they wait. With one
-process none of these functions communicates.
+process, no function here communicates.
 """
 
 import contextlib
@@ -21,9 +20,12 @@ from jax.sharding import PartitionSpec as P
 from transformer.support.errors import UserError, first_of
 from transformer.support.locks import poll_until
 
-failures: list[str] = []  # of other processes, as received by `launch`
-_calls = itertools.count()  # all processes make the same calls in the same order
-_gathered: list[str] = []  # at most one key: what this process published in the last `gather`
+# Messages about the failures of other processes, which `launch` receives.
+failures: list[str] = []
+# Numbers for the keys of values: all processes make the same calls in the same order.
+_calls = itertools.count()
+# At most one key: the one that this process published in the last `gather`.
+_gathered: list[str] = []
 
 
 def on_process_zero(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -35,7 +37,7 @@ def on_process_zero(function: Callable[..., Any], *arguments: Any) -> Any:
 def process_zero_first(what: str, seconds: int) -> Iterator[None]:
     """Runs the block in process 0 first.
 
-    Raises UserError in others if it makes no progress for `seconds`.
+    Raises UserError in other processes if process 0 makes no progress for `seconds`.
     """
     if jax.process_index() > 0:
         broadcast(None, seconds, f"process 0 to prepare {what}")
@@ -48,6 +50,7 @@ def broadcast(value: Any, seconds: int, awaited: str = "process 0") -> Any:
     """Returns process 0's value, a JSON value, in all processes. `awaited` is for messages."""
     if jax.process_count() == 1:
         return value
+    # The counter gives all processes the same key.
     key = f"{next(_calls)}/value"
     if jax.process_index() == 0:
         client().key_value_set(key, json.dumps(value))
@@ -55,29 +58,35 @@ def broadcast(value: Any, seconds: int, awaited: str = "process 0") -> Any:
 
 
 def require_same(what: str, facts: Callable[[], Mapping[str, Any]], seconds: int) -> None:
-    """Raises UserError, naming the first process that deviates, if `facts()` differs between the
-    processes.
+    """Raises UserError if `facts()` differs between the processes.
+
+    The message names the first process that differs from process 0.
     """
     if jax.process_count() == 1:
         return
+    # Each process compares all values, so that all raise the same error.
     expected, *rest = gather(f"reach the check of {what}", facts(), seconds)
-    for index, own in enumerate(rest, start=1):
-        names = [name for name in expected | own if expected.get(name) != own.get(name)]
-        if names:
-            values = [f"{name} ({own.get(name)}, not {expected.get(name)})" for name in names]
+    for index, values in enumerate(rest, start=1):
+        differing = [
+            f"{name} ({values.get(name)}, not {expected.get(name)})"
+            for name in expected | values
+            if values.get(name) != expected.get(name)
+        ]
+        if differing:
             raise UserError(
-                f"process {index} differs from process 0 in {first_of(values, 5, ', ')}; start all processes with the "
-                "same code, config and data"
+                f"process {index} differs from process 0 in {first_of(differing, 5, ', ')}; "
+                "start all processes with the same code, config and data"
             )
 
 
 def gather(purpose: str, value: Any, seconds: int) -> list[Any]:
     """Returns the JSON values of all processes in their order.
 
-    Messages say that one is awaited "to `purpose`".
+    Messages say that a process is awaited "to `purpose`".
     """
     if jax.process_count() == 1:
         return [value]
+    # Each process publishes its value under its own key, and reads all keys.
     call = next(_calls)
     keys = [f"{call}/{i}" for i in range(jax.process_count())]
     client().key_value_set(keys[jax.process_index()], json.dumps(value))
@@ -85,7 +94,7 @@ def gather(purpose: str, value: Any, seconds: int) -> list[Any]:
         json.loads(await_value(key, i, f"process {i} to {purpose}", seconds))
         for i, key in enumerate(keys)
     ]
-    # Since all have published a new value, all have received the one before.
+    # All processes have published a new value, so all have received the previous one.
     while _gathered:
         client().key_value_delete(_gathered.pop())
     _gathered.append(keys[jax.process_index()])
@@ -93,13 +102,14 @@ def gather(purpose: str, value: Any, seconds: int) -> list[Any]:
 
 
 class AnyProcess:
-    """Logical OR of a flag over all processes, called once a step in each.
+    """Logical OR of a flag over all processes, called once per step in each.
 
-    With several processes the result is that of the previous call, so that no step waits for a
+    With several processes, it returns the result of the previous call, so that no step waits for a
     collective.
     """
 
     def __init__(self) -> None:
+        # An array with an element for each device, and its replicated logical OR.
         mesh = Mesh(np.array(jax.devices()), ("device",), axis_types=(AxisType.Auto,))
         self._one_per_device = NamedSharding(mesh, P("device"))
         self._any = jax.jit(lambda flags: flags.any(), out_shardings=NamedSharding(mesh, P()))
@@ -108,6 +118,7 @@ class AnyProcess:
     def __call__(self, flag: bool) -> bool:
         if jax.process_count() == 1:
             return flag
+        # Each process contributes the flag of its devices. The reduction runs asynchronously.
         flags = jax.make_array_from_callback(
             (jax.device_count(),), self._one_per_device, lambda _: np.array([flag])
         )
@@ -123,21 +134,22 @@ def client() -> Any:
 
 def publish_progress() -> None:
     """Tells the processes that wait for this one that it makes progress."""
-    with contextlib.suppress(jax.errors.JaxRuntimeError):  # the service has ended, and nobody waits
+    # The service may have ended; then no process waits.
+    with contextlib.suppress(jax.errors.JaxRuntimeError):
         client().key_value_increment(f"progress/{jax.process_index()}", 1)
 
 
 def await_value(key: str, process: int, what: str, seconds: int) -> str:
     """Returns the value of a key.
 
-    Raises UserError if its process makes no progress for `seconds`, or another fails.
+    Raises UserError if its process makes no progress for `seconds`, or another process fails.
     """
     advice = f"see its log, or raise config.data.wait_seconds={seconds}"
     for _ in poll_until(
         what, advice, seconds, lambda: client().key_value_increment(f"progress/{process}", 0)
     ):
         try:
-            # milliseconds; signals are handled in between
+            # Python handles signals between two calls of 1000 milliseconds.
             return client().blocking_key_value_get(key, 1000)
         except jax.errors.JaxRuntimeError as error:
             if "DEADLINE_EXCEEDED" not in str(error):
@@ -147,9 +159,9 @@ def await_value(key: str, process: int, what: str, seconds: int) -> str:
 
 
 def is_collective_failure(error: BaseException | None) -> bool:
-    """Tells whether a collective failed because a process died.
+    """True if a collective failed because a process died.
 
-    Only CPUs report this; elsewhere JAX aborts.
+    Only CPUs report this. On other devices JAX aborts.
     """
-    # JAX raises it as JaxRuntimeError or ValueError, depending on where it surfaces
+    # The type is JaxRuntimeError or ValueError, depending on where the error is raised.
     return "Gloo" in str(error)
