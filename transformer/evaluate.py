@@ -1,13 +1,12 @@
-"""Translates a split of the data, or any pair of files, with a trained model and scores the
-translations.
+"""Translates a split of the data, or any pair of files, and scores the translations.
 
-python -m transformer.evaluate --workdir=DIR [--split=test] [--data=WORKDIR] [--checkpoint=best|last|STEP] [--average=N]
-    [--source=FILE --reference=FILE ...] [--output=FOLDER] [--source_language=CODE]
-    [--target_language=CODE] [--decoding.KEY=VALUE ...]
+python -m transformer.evaluate --workdir=DIR [--split=test] [--data=WORKDIR]
+    [--checkpoint=best|last|STEP] [--average=N] [--source=FILE --reference=FILE ...]
+    [--output=FOLDER] [--source_language=CODE] [--target_language=CODE] [--decoding.KEY=VALUE ...]
 
-Prints the result as one JSON object, whose keys docs/decoding.md explains, and logs the scores
-in words. The result, the sources, the references and the hypotheses are written to the workdir's
-folder `evaluations`, or to --output=FOLDER. A language model has no hypotheses: its result is the
+Prints the result as one JSON object and logs the scores in words. docs/decoding.md explains the
+keys. The result, the sources, the references and the hypotheses are written to the workdir's folder
+`evaluations`, or to --output=FOLDER. A language model has no hypotheses: its result is the
 perplexity.
 """
 
@@ -39,23 +38,22 @@ from transformer.workdir import Workdir, open_existing, split_names
 
 def main(arguments: argparse.Namespace) -> None:
     evaluation = evaluate(arguments)
-    print(json.dumps(evaluation.result), flush=True)  # before a full disk can lose it
+    # Printed first, since the disk may be full.
+    print(json.dumps(evaluation.result), flush=True)
     evaluation.save()
 
 
 def evaluate(arguments: argparse.Namespace) -> Any:
-    """Runs the evaluation of these flags, logs the scores, and returns `EvaluationFiles` that are
-    not saved yet.
+    """Runs the evaluation of these flags and logs the scores.
+
+    Returns `EvaluationFiles` that are not saved yet.
     """
+    # These imports take seconds, which --help and a wrong flag should not.
     from transformer.checkpoints import trained
-    from transformer.config.loading import override
     from transformer.decoding.bleu import METRICS, describe_scores
     from transformer.decoding.evaluation import translate_and_score
-
-    # these imports take seconds, which --help and a wrong flag should not
     from transformer.run import evaluation_files
     from transformer.support.cache import enable_compilation_cache
-    from transformer.training.held_out import held_out_means
     from transformer.training.objectives import OBJECTIVES
 
     check_flags(arguments)
@@ -63,80 +61,114 @@ def evaluate(arguments: argparse.Namespace) -> Any:
     models = trained.load(
         split_names(arguments.workdir), arguments.checkpoint, arguments.average, arguments.overrides
     )
+    model_config = models.config
+    if not OBJECTIVES[model_config.training.objective].translates:
+        return evaluate_perplexity(arguments, models)
+
+    # The texts, from the model's own data, another run's, or files.
     workdir = models.workdir
-    config = models.config
-    objective = config.training.objective
-    if not OBJECTIVES[objective].translates:
-        model = f"a model of training.objective={objective}"
-        if arguments.source or arguments.data or len(models.checkpoints) > 1:
-            raise UserError(
-                f"--workdir={arguments.workdir}: {model} is evaluated by itself on a split of its own data; give "
-                "--split only"
-            )
-        for key, text in arguments.overrides:
-            raise UserError(
-                f"--{key}={text}: has no meaning for the perplexity of {model}; leave it out"
-            )
-        path = evaluation_files.make_path(arguments, models)
-        means = held_out_means(
-            config, models.tokenizer, models.graphs[0], models.parameters[0], arguments.split
-        )
-        scores = means["perplexity"], 100 * means["accuracy"]
-        logging.info("%s: perplexity %.3f, accuracy %.1f %%", arguments.split, *scores)
-        result = (
-            files.six_digits(means)
-            | {"split": arguments.split}
-            | evaluation_files.describe_models(models)
-        )
-        return evaluation_files.EvaluationFiles(path, result, {})
+    data_config = model_config.data
     if arguments.data is not None:
-        workdir, config = open_existing(Path(arguments.data), "--data")
-        config = override(
-            config, [(key, value) for key, value in arguments.overrides if key.startswith("data.")]
-        )
-        text, own = (
-            f"{base_code(data.source_language)} to {base_code(data.target_language)}"
-            for data in (config.data, models.config.data)
-        )
-        if text != own:
-            raise UserError(
-                f"--data={arguments.data}: is text from {text}, and the model translates {own}; name a run of these "
-                "languages, or a direction of the model with --target_language"
-            )
-    texts, references = read_texts(arguments, workdir, config.data)
+        workdir, data_config = open_data(arguments, model_config.data)
+    sources, references = read_texts(arguments, workdir, data_config)
     path = evaluation_files.make_path(arguments, models)
     name = arguments.source or arguments.split
-    if models.config.tokenizer.kind != "ids":  # the decoder names a line that is not of integers
-        losses = losses_of_pairs(models.tokenizer, zip(texts, references[0], strict=True))
-        for warning in find_losses(models.config, models.tokenizer, name, losses, is_train=False):
+    # The decoder names a line that is not of integers.
+    if model_config.tokenizer.kind != "ids":
+        losses = losses_of_pairs(models.tokenizer, zip(sources, references[0], strict=True))
+        for warning in find_losses(model_config, models.tokenizer, name, losses, is_train=False):
             logging.warning("%s", warning)
-    if models.config.data.context:
-        log_documents(name, count_documents(bool(text.strip()) for text in texts))
+    if model_config.data.context:
+        log_documents(name, count_documents(bool(text.strip()) for text in sources))
+
+    # What can be wrong with the texts has been reported before this slow part.
     decoder, parameters = models.decoder()
-    logging.info("Translating %s.", counted(len(texts), "sentence"))
-    with bar("Translating", len(texts)) as report:
-        translated = translate_and_score(
-            decoder, parameters, texts, references, config.data, METRICS, report
+    logging.info("Translating %s.", counted(len(sources), "sentence"))
+    with bar("Translating", len(sources)) as report:
+        scored = translate_and_score(
+            decoder, parameters, sources, references, data_config, METRICS, report
         )
     evaluation = evaluation_files.of_translations(
-        arguments, models, path, texts, references, translated
+        arguments, models, path, sources, references, scored
     )
     log_result(evaluation.result, describe_scores(evaluation.result, METRICS))
     return evaluation
 
 
+def evaluate_perplexity(arguments: argparse.Namespace, models: Any) -> Any:
+    """Evaluates a model that does not translate, by its loss on a split.
+
+    Raises UserError for flags that only apply to translation.
+    """
+    from transformer.run import evaluation_files
+    from transformer.training.held_out import held_out_means
+
+    config = models.config
+    # Decoding keys and files have no meaning for the loss on a split.
+    model = f"a model of training.objective={config.training.objective}"
+    if arguments.source or arguments.data or len(models.checkpoints) > 1:
+        raise UserError(
+            f"--workdir={arguments.workdir}: {model} is evaluated by itself on a split of its own "
+            "data; give --split only"
+        )
+    for key, text in arguments.overrides:
+        raise UserError(
+            f"--{key}={text}: has no meaning for the perplexity of {model}; leave it out"
+        )
+    path = evaluation_files.make_path(arguments, models)
+    split = arguments.split
+    means = held_out_means(config, models.tokenizer, models.graphs[0], models.parameters[0], split)
+    logging.info(
+        "%s: perplexity %.3f, accuracy %.1f %%", split, means["perplexity"], 100 * means["accuracy"]
+    )
+    result = {
+        **files.six_digits(means),
+        "split": split,
+        **evaluation_files.describe_models(models),
+    }
+    return evaluation_files.EvaluationFiles(path, result, {})
+
+
+def open_data(arguments: argparse.Namespace, model_data: Config) -> tuple[Workdir, Config]:
+    """Returns the workdir of --data and its group `data`, with the overridden keys.
+
+    Raises UserError if its languages differ from `model_data`.
+    """
+    from transformer.config.loading import override
+
+    workdir, config = open_existing(Path(arguments.data), "--data")
+    overrides = [(key, value) for key, value in arguments.overrides if key.startswith("data.")]
+    data_config = override(config, overrides).data
+    text_direction = describe_direction(data_config)
+    model_direction = describe_direction(model_data)
+    if text_direction != model_direction:
+        raise UserError(
+            f"--data={arguments.data}: is text from {text_direction}, and the model translates "
+            f"{model_direction}; name a run of these languages, or a direction of the model with "
+            "--target_language"
+        )
+    return workdir, data_config
+
+
+def describe_direction(data_config: Config) -> str:
+    source_code = base_code(data_config.source_language)
+    return f"{source_code} to {base_code(data_config.target_language)}"
+
+
 def check_flags(arguments: argparse.Namespace) -> None:
-    """Sets the split to test if neither it nor files are given.
+    """Sets the split to test if the flags give neither a split nor files.
 
     Raises UserError for flags that exclude each other.
     """
     if arguments.source is None:
         if arguments.reference:
             raise UserError(
-                f"--reference={arguments.reference[0]}: needs --source=FILE, the sentences to translate"
+                f"--reference={arguments.reference[0]}: needs --source=FILE, "
+                "the sentences to translate"
             )
         arguments.split = arguments.split or "test"
         return
+    # Files exclude the data of a run.
     name = f"--source={arguments.source}"
     if not arguments.reference:
         workdir, file = map(shlex.quote, (arguments.workdir, arguments.source))
@@ -145,14 +177,13 @@ def check_flags(arguments: argparse.Namespace) -> None:
             f"{name}: scores need --reference=FILE; to translate without one: {command}"
         )
     for flag in ("split", "data"):
-        if getattr(arguments, flag) is not None:
-            raise UserError(
-                f"--{flag}={getattr(arguments, flag)} {name}: give a run's data or files, not both"
-            )
+        value = getattr(arguments, flag)
+        if value is not None:
+            raise UserError(f"--{flag}={value} {name}: give a run's data or files, not both")
 
 
 def read_texts(
-    arguments: argparse.Namespace, workdir: Workdir, data: Config
+    arguments: argparse.Namespace, workdir: Workdir, data_config: Config
 ) -> tuple[list[str], list[list[str]]]:
     """Returns the source texts and the lists of raw references.
 
@@ -160,17 +191,19 @@ def read_texts(
     """
     if arguments.source is None:
         try:
-            texts, references = source.read_pairs(data, arguments.split)
-            return texts, [references]
+            sources, references = source.read_pairs(data_config, arguments.split)
+            return sources, [references]
+        # The data of a run may have moved since its training.
         except UserError as error:
-            words = [
+            flags = [
                 f"--config={workdir.config}",
                 f"--workdir={workdir.path}",
                 "--config.data.path=FOLDER",
             ]
             raise UserError(
-                f"{error}; if the data has moved, run transformer.train {shlex.join(words)}, which records its place "
-                "and resumes a run that is not complete, or evaluate files with --source=FILE --reference=FILE"
+                f"{error}; if the data has moved, run transformer.train {shlex.join(flags)}, which "
+                "records its place and resumes a run that is not complete, or evaluate files with "
+                "--source=FILE --reference=FILE"
             ) from error
     pairs = [
         read_parallel_files(Path(arguments.source), Path(name)) for name in arguments.reference
@@ -184,7 +217,9 @@ def read_texts(
 
 def log_result(result: dict, scores: list[str]) -> None:
     """Logs the result for a person to read."""
-    logging.info("%s: %s", result["split"] or result["data"] or result["source"], ", ".join(scores))
+    name = result["split"] or result["data"] or result["source"]
+    logging.info("%s: %s", name, ", ".join(scores))
+    # The compilation is reported apart from the speed.
     speed = [result[key] for key in ("output_tokens_per_second", "seconds", "compile_seconds")]
     sentences = counted(result["sentences"], "sentence")
     logging.info("%s; %.0f tokens/s for %.1f s, after %.1f s of compilation", sentences, *speed)
@@ -201,7 +236,7 @@ def make_parser() -> cli.Parser:
         "--split", choices=source.SPLITS, help="the split of the run's data to translate (test)"
     )
     parser.add_argument(
-        "--data", metavar="WORKDIR", help="another run, whose split is translated instead"
+        "--data", metavar="WORKDIR", help="another run: translate a split of its data instead"
     )
     parser.add_argument(
         "--source", metavar="FILE", help="a file to translate instead, one sentence a line"

@@ -1,8 +1,9 @@
-"""Trains a model: prepares data and tokenizer, trains, validates, saves checkpoints. Run again, it
-resumes.
+"""Trains a model: prepares data and tokenizer, trains, validates, and saves checkpoints.
 
-python -m transformer.train --config=configs/X.py[:ARG] --workdir=DIR [--config.GROUP.KEY=VALUE ...] [--plan]
-    [--profile=FROM:TO]
+The same command resumes a run.
+
+python -m transformer.train --config=configs/X.py[:ARG] --workdir=DIR
+    [--config.GROUP.KEY=VALUE ...] [--plan] [--profile=FROM:TO]
 python -m transformer.train --workdir=DIR --extend=STEPS
 """
 
@@ -20,61 +21,73 @@ from transformer.config.loading import load_file
 from transformer.config.types import Config
 from transformer.support import logs
 from transformer.support.errors import UserError
-from transformer.workdir import open_existing
+from transformer.workdir import Workdir, open_existing
 
 
 def main(arguments: argparse.Namespace) -> None:
-    from transformer.distributed import coordination
+    # These imports take seconds, which --help should not.
     from transformer.distributed.launch import distributed_run
-    from transformer.run import checks, loop
-    from transformer.run.plan import describe
-    from transformer.run.preparation import open_workdir, prepare
+    from transformer.run.preparation import open_workdir
 
     with distributed_run(arguments):
-        given = read_config(arguments)
-        with open_workdir(Path(arguments.workdir), given, arguments.extend, arguments.plan) as (
-            workdir,
-            config,
-        ):
-            if arguments.profile and arguments.profile[0] > (steps := config.training.steps):
-                raise UserError(
-                    f"--profile: the run ends at config.training.steps={steps}; name earlier steps"
-                )
-            if arguments.plan:
-                for line in describe(prepare(config, workdir)):
-                    coordination.on_process_zero(functools.partial(print, line, flush=True))
-                return
-            coordination.on_process_zero(logs.to_file, workdir.log)
-            run = prepare(config, workdir)
-            coordination.on_process_zero(checks.record_start, workdir, config)
-            if coordination.broadcast(workdir.is_complete(), config.data.wait_seconds):
-                logging.info(
-                    "This run is complete. To continue it until step STEPS: python -m transformer.train --workdir=%s "
-                    "--extend=STEPS",
-                    shlex.quote(arguments.workdir),
-                )
-            else:
-                loop.train(run, arguments.profile)
+        config = read_config(arguments)
+        path = Path(arguments.workdir)
+        with open_workdir(path, config, arguments.extend, arguments.plan) as (workdir, config):
+            run(arguments, workdir, config)
+
+
+def run(arguments: argparse.Namespace, workdir: Workdir, config: Config) -> None:
+    """Trains in a locked workdir, or prints the plan."""
+    from transformer.distributed import coordination
+    from transformer.run import checks, loop
+    from transformer.run.plan import describe
+    from transformer.run.preparation import prepare
+
+    steps = config.training.steps
+    if arguments.profile and arguments.profile[0] > steps:
+        raise UserError(
+            f"--profile: the run ends at config.training.steps={steps}; name earlier steps"
+        )
+    # A plan prepares the run in a temporary folder, and trains nothing.
+    if arguments.plan:
+        for line in describe(prepare(config, workdir)):
+            coordination.on_process_zero(functools.partial(print, line, flush=True))
+        return
+    # From here on, log lines also go to the workdir.
+    coordination.on_process_zero(logs.to_file, workdir.log)
+    prepared = prepare(config, workdir)
+    coordination.on_process_zero(checks.record_start, workdir, config)
+    if coordination.broadcast(workdir.is_complete(), config.data.wait_seconds):
+        logging.info(
+            "This run is complete. To continue it until step STEPS: "
+            "python -m transformer.train --workdir=%s --extend=STEPS",
+            shlex.quote(arguments.workdir),
+        )
+    else:
+        loop.train(prepared, arguments.profile)
 
 
 def read_config(arguments: argparse.Namespace) -> Config:
     """Returns the configuration of --config, or of the run that --extend continues.
 
-    Raises UserError if unusable.
+    Raises UserError if it cannot be used.
     """
+    # Without --extend the run is described by its configuration.
     if arguments.extend is None:
         if arguments.config is None:
             raise UserError("--config: is required, except with --extend (--help lists the flags)")
         return load_file(arguments.config, arguments.overrides)
     if "training.steps" in dict(arguments.overrides):
         raise UserError(
-            f"--extend={arguments.extend}: becomes config.training.steps; remove --config.training.steps"
+            f"--extend={arguments.extend}: becomes config.training.steps; "
+            "remove --config.training.steps"
         )
-    workdir, recorded = open_existing(Path(arguments.workdir))
     # `load_file` reduces warm-up and intervals to a shorter length, which `check_continuation` then
     # refuses.
-    length = ("training.steps", str(max(arguments.extend, recorded.training.steps)))
-    return load_file(arguments.config or str(workdir.config), [*arguments.overrides, length])
+    workdir, recorded_config = open_existing(Path(arguments.workdir))
+    steps = max(arguments.extend, recorded_config.training.steps)
+    overrides = [*arguments.overrides, ("training.steps", str(steps))]
+    return load_file(arguments.config or str(workdir.config), overrides)
 
 
 def make_parser() -> cli.Parser:
@@ -120,6 +133,7 @@ def profiled_steps(text: str) -> tuple[int, int]:
 
     Raises ArgumentTypeError if they are not such steps.
     """
+    # int() would also accept signs, spaces and other digits.
     steps = re.fullmatch(r"([0-9]+):([0-9]+)", text)
     if steps is None or not 1 <= int(steps[1]) <= int(steps[2]):
         raise argparse.ArgumentTypeError(

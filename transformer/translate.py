@@ -1,19 +1,20 @@
-"""Translates standard input, one sentence a line, to standard output, in order. A language model
-continues the lines.
+"""Translates the lines of standard input to standard output, in order.
 
-python -m transformer.translate --workdir=DIR [--checkpoint=best|last|STEP] [--average=N] [--n_best=N]
-    [--format=text|jsonl] [--source_language=CODE] [--target_language=CODE] [--glossary=FILE]
-    [--COLUMN_column ...] [--decoding.KEY=VALUE ...]
+Each line is a sentence. A language model continues the lines.
+
+python -m transformer.translate --workdir=DIR [--checkpoint=best|last|STEP] [--average=N]
+    [--n_best=N] [--format=text|jsonl] [--source_language=CODE] [--target_language=CODE]
+    [--glossary=FILE] [--COLUMN_column ...] [--decoding.KEY=VALUE ...]
 
 text: a line of output for each line of input. With --n_best=N above 1: N lines of NUMBER, SCORE and
     TEXT, separated by tabs, best first; score and text are empty where the search found fewer
     texts.
-jsonl: a JSON object a line with the source and its translations, whose keys docs/decoding.md
-    explains.
+jsonl: a JSON object in each line, with the source and its translations. docs/decoding.md
+    explains the keys.
 
 A COLUMN of the lines (prefix, required, banned) and a glossary control the output: see
-docs/control.md. A line that cannot be translated is reported; its output is that of an empty
-line, and the exit code is 0.
+docs/control.md. A line that cannot be translated is reported; its output is the output
+for an empty line, and the exit code is 0.
 
 Another program can write a line and wait for its translation. --decoding.batch_tokens=1 makes
 single lines fast.
@@ -32,7 +33,7 @@ from transformer.data.sources.lines import decode_lines, read_chunks, whole_docu
 from transformer.support import files
 from transformer.workdir import split_names
 
-# lines per device, translated together: more would fill batches better, but use more memory
+# Lines per device that are translated together. More lines fill batches better and use more memory.
 CHUNK_LINES = 4096
 
 
@@ -45,13 +46,12 @@ def main(arguments: argparse.Namespace) -> None:
     from transformer.support.cache import enable_compilation_cache
 
     interactive = sys.stdin.isatty()
-    # A person waits for each line, so a batch has one row instead of many filler rows.
-    overrides = (
-        [*arguments.overrides, ("decoding.batch_tokens", "1")]
-        if interactive
-        else arguments.overrides
-    )
+    overrides = arguments.overrides
+    if interactive:
+        # A person waits for each line, so a batch has one row instead of many filler rows.
+        overrides = [*overrides, ("decoding.batch_tokens", "1")]
     enable_compilation_cache()
+    # Read before the model, so that a wrong file fails early.
     glossary = Glossary.read(arguments.glossary) if arguments.glossary else None
     models = trained.load(
         split_names(arguments.workdir), arguments.checkpoint, arguments.average, overrides
@@ -65,19 +65,25 @@ def main(arguments: argparse.Namespace) -> None:
             "Type one sentence a line; end %swith Ctrl-D.",
             "documents with an empty line, and " * has_context,
         )
+
     first_line = 1
-    chunks = read_chunks(sys.stdin.buffer, 1 if interactive else CHUNK_LINES * len(decoder.devices))
-    for chunk in whole_documents(chunks) if has_context else chunks:
-        lines = read_columns(
-            decode_lines(chunk, first_line), arguments.columns, glossary, first_line
+    chunk_lines = 1 if interactive else CHUNK_LINES * len(decoder.devices)
+    chunks = read_chunks(sys.stdin.buffer, chunk_lines)
+    # The sentences of a document are context for each other.
+    if has_context:
+        chunks = whole_documents(chunks)
+    for chunk in chunks:
+        lines = decode_lines(chunk, first_line)
+        texts, controls, errors = read_columns(lines, arguments.columns, glossary, first_line)
+        translations = translate_lines(
+            decoder, parameters, arguments.n_best, texts, controls, errors, first_line
         )
-        translations = translate_lines(decoder, parameters, arguments.n_best, *lines, first_line)
-        for text, best in zip(lines[0], translations, strict=True):
-            output = (
-                as_jsonl(text, best)
-                if arguments.format == "jsonl"
-                else as_text(best, arguments.n_best)
-            )
+        # Bytes are written, since the terminal may have another encoding than UTF-8.
+        for text, best in zip(texts, translations, strict=True):
+            if arguments.format == "jsonl":
+                output = as_jsonl(text, best)
+            else:
+                output = as_text(best, arguments.n_best)
             sys.stdout.buffer.write(output.encode())
         sys.stdout.buffer.flush()
         first_line += len(chunk)
@@ -87,6 +93,7 @@ def as_text(translations: Sequence[Any], n_best: int) -> str:
     if n_best == 1:
         return f"{translations[0].text}\n"
     columns = [f"{translation.score:.4f}\t{translation.text}" for translation in translations]
+    # Scripts can rely on `n_best` lines for each sentence.
     columns += ["\t"] * (n_best - len(translations))
     return "".join(f"{number}\t{column}\n" for number, column in enumerate(columns, start=1))
 
@@ -104,16 +111,17 @@ def make_parser() -> cli.Parser:
         "--format", choices=("text", "jsonl"), default="text", help="output format (text)"
     )
     parser.add_argument(
-        "--glossary", metavar="FILE", help="a term, a tab and its translation a line"
+        "--glossary", metavar="FILE", help="a term, a tab and its translation in each line"
     )
-    columns = {
-        "action": "append_const",
-        "dest": "columns",
-        "default": [],
-        "help": "read a column more of each line",
-    }
     for name in ("prefix", "required", "banned"):
-        parser.add_argument(f"--{name}_column", const=name, **columns)
+        parser.add_argument(
+            f"--{name}_column",
+            action="append_const",
+            dest="columns",
+            const=name,
+            default=[],
+            help="read a column more of each line",
+        )
     return parser
 
 
