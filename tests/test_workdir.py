@@ -21,7 +21,13 @@ from transformer.run.record import Recorder
 from transformer.support import environment, files
 from transformer.support.errors import UserError
 from transformer.training.progress import Progress
-from transformer.workdir import Workdir, create_workdir, lock_workdir, open_existing, shadow
+from transformer.workdir import (
+    Workdir,
+    create_workdir,
+    linked_workdir,
+    lock_workdir,
+    open_existing,
+)
 
 BASE = flatten(base.get_config())
 CONFIG = freeze(BASE)
@@ -306,7 +312,7 @@ def test_other_files_of_the_user_stay_in_a_workdir(tmp_path):
 
 def test_a_plan_works_on_links_to_the_files_of_a_run(begun):
     before = contents(begun.path)
-    with shadow(begun.path) as path:
+    with linked_workdir(begun.path) as path:
         files.write_text(path / "metrics.jsonl", "changed")
         assert Workdir(path).has_begun() and open_existing(path)[1] == CONFIG
     assert contents(begun.path) == before and not path.exists()
@@ -314,7 +320,7 @@ def test_a_plan_works_on_links_to_the_files_of_a_run(begun):
 
 def test_the_errors_of_a_plan_name_the_workdir(tmp_path):
     def refuse() -> None:
-        with shadow(tmp_path / "run") as path:
+        with linked_workdir(tmp_path / "run") as path:
             raise UserError(f"{path}/config.json: no")
 
     assert refusal(refuse) == f"{tmp_path}/run/config.json: no" and not (tmp_path / "run").exists()

@@ -27,27 +27,27 @@ def load(
     average: int = 1,
     **decoding: bool | int | float | str,
 ) -> "Model":
-    """Returns the trained model of a run, which translates, scores, and shows its attention and
-    encoder states.
+    """Returns the trained model of a run.
 
-    The methods of the result are `translate`, `alternatives`, `score`, `can_score`, `attention`,
-    `beam_tree`, `encode`, `num_tokens`, `with_decoding`, `with_languages` and `compile`; `help` of
-    it describes them. Each local device holds a copy of the parameters.
+    It translates, scores, and shows its attention and encoder states. Its methods are `translate`,
+    `alternatives`, `score`, `can_score`, `attention`, `beam_tree`, `encode`, `num_tokens`,
+    `with_decoding`, `with_languages` and `compile`; `help(model)` describes them. Each local device
+    holds a copy of the parameters.
 
     Args:
       workdir: the run's folder. A list of folders makes an ensemble, which averages the models'
           probabilities.
       checkpoint: "best", "last" or a step.
       average: the number of checkpoints to average: the newest at or before `checkpoint`.
-      **decoding: values of keys of the group `decoding` that replace the run's, such as beam_size=8 or
-        length_penalty=1.0. configs/base.py explains each. batch_tokens=1 makes single sentences
+      **decoding: values of keys of the group `decoding` that replace the run's, such as beam_size=8
+        or length_penalty=1.0. configs/base.py explains each. batch_tokens=1 makes single sentences
         fast: batches have one row.
 
     Raises:
       UserError: a folder is not a run's, a checkpoint is missing or damaged, the tokenizers of an
         ensemble differ, or a key or its value is not allowed. The message names the remedy.
     """
-    # JAX takes seconds to import, and every command imports this package
+    # JAX takes seconds to import, and every command imports this package.
     from transformer import api
 
     return api.load(workdir, checkpoint, average, decoding)

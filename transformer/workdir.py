@@ -1,4 +1,4 @@
-"""A workdir: the folder with the whole record of a run, all that evaluation and translation need."""
+"""Workdirs: folders with the whole record of a run, which suffices to evaluate and translate."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ from transformer.support import files, locks
 from transformer.support.environment import CONTENTS, describe_environment, now
 from transformer.support.errors import UNREADABLE, UserError
 
-# the second only if the vocabulary is not shared
+# The second file exists only if the vocabulary is not shared.
 TOKENIZER_FILES = ("tokenizer.model", "tokenizer.target.model")
 
 
@@ -34,71 +34,73 @@ class Workdir:
         self.metrics = path / "metrics.jsonl"
         self.checkpoints = (path / "checkpoints").resolve()  # Orbax refuses relative paths
         self.tensorboard = path / "tensorboard"
-        # ids of the run in W&B and MLflow; absent without these
+        # Ids of the run in W&B and MLflow; absent without these trackers.
         self.trackers = path / "trackers.json"
         self.profile = path / "profile"  # traces; absent without --profile
         self.evaluations = path / "evaluations"
         self.log = path / "log.txt"
-        # the run whose parameters it began with; absent if they were random
+        # The run that gave the initial parameters; absent if they were random.
         self.parent = path / "parent.json"
-        # how the folder of the data was made; absent if that has no record
+        # The origin of the data folder; absent if the folder has no record of it.
         self.data = path / "data.json"
-        self.events = path / "events.jsonl"  # the rollbacks, one a line; absent if there were none
-        # the run and steps whose mean scripts.average has written here
+        self.events = path / "events.jsonl"  # a line for each rollback; absent if there were none
+        # The run and steps that scripts.average has averaged to this workdir.
         self.averaged = path / "averaged.json"
-        # for decoding.shortlist; absent unless scripts.shortlist has made it
+        # For decoding.shortlist; absent unless scripts.shortlist has made it.
         self.shortlist = path / "shortlist.npz"
         self.complete = path / "complete.json"
         self.lock = path / ".lock"
         self.contents = path / CONTENTS
         self.tokenizers = [path / name for name in TOKENIZER_FILES]
+        # Identifies the folder, even if it is renamed.
         self.inode = os.stat(path).st_ino if os.path.exists(path) else None
 
     @property
     def written(self) -> list[Path]:
-        """The files and folders that a run writes, whether they exist or not, but for its lock."""
-        paths = [path for path in vars(self).values() if isinstance(path, Path)] + self.tokenizers
+        """The files and folders that a run may write, except the lock."""
+        paths = [path for path in vars(self).values() if isinstance(path, Path)]
+        paths += self.tokenizers
         return [path for path in paths if path not in (self.path, self.lock)]
 
     def check_in_place(self, cause: Exception | None = None) -> None:
-        """Raises UserError, from `cause`, if another folder or none is at the path now, where no
-        run may write.
+        """Raises UserError, from `cause`, if the path now has another folder or none.
+
+        The run must not write there.
         """
         if self.inode not in (None, Workdir(self.path).inode):
             raise UserError(
-                f"--workdir={self.path}: was renamed, deleted or replaced while the run used it; to resume, run the "
-                "same command with the new name of the folder"
+                f"--workdir={self.path}: was renamed, deleted or replaced while the run used it; "
+                "to resume, run the same command with the new name of the folder"
             ) from cause
 
     def check_own(self) -> None:
-        """Raises UserError if the folder has files that a run would write, but no `config.json`,
-        its first one.
+        """Raises UserError if the folder has files that a run would write, but no `config.json`.
+
+        A run writes `config.json` first.
         """
         with contextlib.suppress(*UNREADABLE):
-            if {"schema_version", "model", "data", "training"} <= set(
-                json.loads(self.config.read_bytes())
-            ):
+            config = json.loads(self.config.read_bytes())
+            if {"schema_version", "model", "data", "training"} <= set(config):
                 return
+        # A folder that does not belong to a run must not lose its files.
         foreign = [path for path in self.written if os.path.lexists(path)]
-        # Empty, or with the name of a process, if a start was killed at once.
-        if (
-            self.lock.exists()
-            and (content := self.lock.read_bytes())
-            and not content.startswith(b"process ")
-        ):
+        # A start that was killed at once leaves a lock that is empty or names its process.
+        content = self.lock.read_bytes() if self.lock.exists() else b""
+        if content and not content.startswith(b"process "):
             foreign.append(self.lock)
         if foreign:
             raise UserError(
-                f"--workdir={self.path}: has {foreign[0].name}, which a run would write, but no config.json of a "
-                "run; name a new folder"
+                f"--workdir={self.path}: has {foreign[0].name}, which a run would write, but no "
+                "config.json of a run; name a new folder"
             )
 
     def delete(self) -> None:
         """Deletes what a run writes, and the folder unless it has other files."""
         for path in (*self.written, self.lock):
-            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(
-                missing_ok=True
-            )
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.path.rmdir()
 
@@ -109,7 +111,7 @@ class Workdir:
         return self.complete.exists()
 
     def averaged_steps(self) -> list[int] | None:
-        """Returns the steps whose mean the workdir holds; None for a run.
+        """Returns the steps of an averaged checkpoint; None for a run.
 
         Raises UserError if the record is damaged.
         """
@@ -122,9 +124,9 @@ class Workdir:
         )
 
     def has_begun(self) -> bool:
-        """Tells whether a run has left results here.
+        """True if a run has left results here.
 
-        A plan, or a start that failed over its data, leaves none.
+        A plan, or a start that failed because of its data, leaves none.
         """
         has_saved = any(
             "orbax-checkpoint-tmp" not in path.name for path in self.checkpoints.glob("*")
@@ -133,19 +135,20 @@ class Workdir:
 
 
 def create_workdir(path: Path, config: Config) -> Workdir:
-    """Creates a run's workdir, also in place of a start that never trained. Raises UserError for an
-    unusable path.
+    """Creates a run's workdir, which may replace a start that never trained.
 
-    If that start had the same configuration, the run continues its runs in the trackers.
+    If that start had the same configuration, the run continues its runs in the trackers. Raises
+    UserError for an unusable path.
     """
     workdir = Workdir(path)
     files.make_folder(path, "--workdir")
     workdir.check_own()
+    # The files of a start that never trained.
     for stale in (workdir.contents, workdir.parent, workdir.data, *workdir.tokenizers):
         stale.unlink(missing_ok=True)
-    earlier = workdir.config.read_bytes() if workdir.config.exists() else None
+    previous = workdir.config.read_bytes() if workdir.config.exists() else None
     loading.save(config, path)
-    if workdir.config.read_bytes() != earlier:
+    if workdir.config.read_bytes() != previous:
         workdir.trackers.unlink(missing_ok=True)
     files.write_json(workdir.environment, describe_environment() | {"resumed": []})
     return workdir
@@ -155,19 +158,22 @@ def create_workdir(path: Path, config: Config) -> Workdir:
 def lock_workdir(path: Path) -> Iterator[None]:
     """Locks the workdir during the block, or until the process dies.
 
-    Deletes what a run has written in a new folder if the block raises UserError before the training
-    loop. Raises InUse if another process holds the lock, and UserError if the block fails because
-    the folder is no longer at its path.
+    If the block raises UserError before the training loop, a new folder is deleted again. Raises
+    InUse if another process holds the lock, and UserError if the block fails because the folder is
+    no longer at its path.
     """
+    # Only a folder that this process has created may be deleted after an error.
     is_new = not path.exists()
     files.make_folder(path, "--workdir")
     workdir = Workdir(path)
+    # The kernel releases the lock when the process dies, so the file may stay.
     with workdir.lock.open("a+", encoding="utf-8") as file:
         if not locks.try_lock(file):
             file.seek(0)
             raise InUse(
                 f"--workdir={path}: is in use by {file.read()}; wait for it, or name another"
             )
+        # The holder's description is for the message of other processes.
         file.truncate(0)
         file.write(f"process {os.getpid()} on {platform.node()}, started {now()}")
         file.flush()
@@ -175,25 +181,27 @@ def lock_workdir(path: Path) -> Iterator[None]:
             yield
         except Exception as error:
             workdir.check_in_place(error)
-            # which the loop creates
+            # The loop creates the folder `tensorboard`.
             if isinstance(error, UserError) and is_new and not workdir.tensorboard.exists():
                 workdir.delete()
             raise
 
 
 @contextlib.contextmanager
-def shadow(path: Path) -> Iterator[Path]:
-    """Yields a temporary folder for a plan, which must not change the workdir, with links to the
-    files of its run.
+def linked_workdir(path: Path) -> Iterator[Path]:
+    """Yields a temporary folder for a plan, with links to the files of the run.
 
-    Raises UserError, naming the workdir, if the block does, or if it has files that no run wrote.
+    The plan thus does not change the workdir. Raises UserError, which names the workdir, if the
+    block does, or if the workdir has files of another program.
     """
     Workdir(path).check_own()
     with tempfile.TemporaryDirectory() as folder:
         if Workdir(path).has_begun():
             for entry in path.iterdir():
-                if entry.name != ".lock":  # plan and run write into it; other files are replaced
+                # Other files are replaced when they are written, but a lock is written in place.
+                if entry.name != ".lock":
                     (Path(folder) / entry.name).symlink_to(entry.resolve())
+        # Messages name the workdir instead of the temporary folder.
         try:
             yield Path(folder)
         except UserError as error:
@@ -201,15 +209,16 @@ def shadow(path: Path) -> Iterator[Path]:
 
 
 def split_names(names: str) -> list[str]:
-    """Returns the folders in DIR,DIR,... A comma in the name of one folder separates nothing."""
+    """Returns the folders in DIR,DIR,... unless the text is itself the name of a folder."""
     return [names] if Path(names).is_dir() else names.split(",")
 
 
 def open_existing(path: Path, flag: str = "--workdir") -> tuple[Workdir, Config]:
     """Returns the workdir and the configuration of a run.
 
-    Raises UserError, naming the flag, if it cannot be used.
+    Raises UserError, which names the flag, if it cannot be used.
     """
+    # A misspelled name is likely the name of another run in the same folder.
     if not path.is_dir():
         siblings = [
             str(folder) for folder in path.parent.glob("*") if (folder / loading.FILE_NAME).exists()
@@ -220,6 +229,5 @@ def open_existing(path: Path, flag: str = "--workdir") -> tuple[Workdir, Config]
 
 def describe_note(config: Config) -> str:
     """Returns the note and the tags of a run."""
-    return " ".join(
-        filter(None, (config.training.note, *(f"#{tag}" for tag in config.training.tags)))
-    )
+    words = [config.training.note, *(f"#{tag}" for tag in config.training.tags)]
+    return " ".join(filter(None, words))

@@ -35,7 +35,7 @@ from transformer.training.pretrained_embeddings import check_files, load_pretrai
 from transformer.training.progress import Progress
 from transformer.training.state import Initializer, TrainState
 from transformer.training.validation import Validation
-from transformer.workdir import Workdir, create_workdir, lock_workdir, shadow
+from transformer.workdir import Workdir, create_workdir, linked_workdir, lock_workdir
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +103,7 @@ def open_workdir(
     coordination.require_same("config and code", lambda: checks.process_facts(config), wait_seconds)
     with contextlib.ExitStack() as stack:
         if is_plan:
-            path = stack.enter_context(shadow(path))
+            path = stack.enter_context(linked_workdir(path))
             workdir = Workdir(path)
             create_or_check(workdir, config, extend)
         else:
@@ -180,12 +180,11 @@ def prepare(config: Config, workdir: Workdir) -> Run:
     graph = initializer.graph
     parameters = initializer.abstract_state.parameters
     checks.check_trained_names(config, parameters)
+    num_parameters = sum(leaf.size for leaf in jax.tree.leaves(parameters))
+    source_size, target_size = vocabulary.vocab_sizes
     logging.info(
-        "Model: %s parameters; vocabulary %d and %d; matmuls in %s; devices: %d.",
-        f"{sum(leaf.size for leaf in jax.tree.leaves(parameters)):,}",
-        *vocabulary.vocab_sizes,
-        product_dtype(config.model.dtype),
-        mesh.size,
+        f"Model: {num_parameters:,} parameters; vocabulary {source_size} and {target_size}; "
+        f"matmuls in {product_dtype(config.model.dtype)}; devices: {mesh.size}."
     )
     pieces = vocabulary.source.pieces
     return Run(
