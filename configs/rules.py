@@ -48,7 +48,7 @@ class UnknownName(ValueError):
 
 
 class Scope(enum.Enum):
-    """The reach of a key. A run that resumes may change all keys except those of RESULT."""
+    """The reach of a key. A run that resumes may change all keys except keys of RESULT."""
 
     RESULT = "what is computed"
     RECORD = "what is validated and saved, and when a run gives up or ends early"
@@ -94,6 +94,7 @@ def defaults(keys: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
     """
     # Types are checked later: 1e4 is allowed for an integer.
     config = ml_collections.ConfigDict(type_safe=False)
+    # Groups are nested.
     for name, key in keys.items():
         if isinstance(key, ml_collections.ConfigDict):
             config[name] = defaults(key)
@@ -119,7 +120,7 @@ def between(least: int | float, most: int | float) -> Rule:
 
 
 def either(value: int | float, rule: Rule) -> Rule:
-    """Returns a rule that accepts one special value and those of another rule."""
+    """Returns a rule that accepts one special value, and the values of another rule."""
     return Rule(f"{value} or {rule.description}", lambda x: x == value or rule.accepts(x))
 
 
@@ -157,6 +158,7 @@ def _is_triples(value: tuple) -> bool:
 
 
 def _is_changes(text: str) -> bool:
+    # Training begins with `training.accumulation` batches at step 1.
     last_step = 1
     for change in text.split(",") if text else ():
         match = re.fullmatch("([0-9]{1,9}):([0-9]{1,9})", change)

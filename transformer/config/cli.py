@@ -51,7 +51,7 @@ UNUSABLE_PATH = (
 
 
 class Parser(argparse.ArgumentParser):
-    """The flags of one command: those of `add_argument`, and overrides of configuration keys.
+    """The flags of one command, and its overrides of configuration keys.
 
     Overrides are `--config.GROUP.KEY=VALUE` if `overrides` is "config", and `--GROUP.KEY=VALUE` if
     it is the name of a group. `arguments.overrides` lists them as (GROUP.KEY, VALUE), the argument
@@ -83,6 +83,7 @@ class Parser(argparse.ArgumentParser):
         words = iter(argv)
         for word in words:
             name, equals, text = word.partition("=")
+            # Flags with a list collect several values; all other flags may be given once.
             flag = flags.get(name)
             collects_values = flag and isinstance(flag.default, list) and flag.nargs != 0
             if name in previous and not collects_values:
@@ -108,6 +109,7 @@ class Parser(argparse.ArgumentParser):
             else:
                 plain.append(word)
 
+        # Folders would otherwise be created under wrong names.
         for word, following in itertools.pairwise([*plain, "-"]):
             name, equals, text = word.partition("=")
             folder = text if equals else following
@@ -118,6 +120,7 @@ class Parser(argparse.ArgumentParser):
                     f"{name}={folder}: must be a folder of this machine; mount the bucket"
                 )
 
+        # The flags of languages are short forms of overrides.
         arguments = self.parse_args(plain)
         for name in LANGUAGES:
             code = getattr(arguments, name, None)
@@ -219,7 +222,8 @@ def exit_code(function: Callable[[], object], overrides: str | None) -> int:
     except KeyboardInterrupt as interruption:
         logging.error("%s", str(interruption) or "interrupted")
         return 130
-    except BrokenPipeError:  # the reader has closed its end, as `| head` does
+    except BrokenPipeError:
+        # The reader has closed its end, as `| head` does. SIGPIPE ends programs with this code.
         return 128 + signal.SIGPIPE
     except Exception as error:
         advice = _advice(error, overrides)
@@ -235,6 +239,7 @@ def _advice(error: BaseException | None, overrides: str | None) -> str | None:
 
     Returns None if it comes from the code.
     """
+    # Libraries wrap errors of the machine, so the causes are searched too.
     while error is not None:
         if isinstance(error, ModuleNotFoundError):
             return installation_advice(error)

@@ -54,7 +54,8 @@ def _guides_missing_heads(training: Config, model: Config) -> bool:
 def _cannot_hold_longest_pairs(batch: Config, data: Config) -> bool:
     if batch.plan != "buckets":
         return False
-    # The longest length, a multiple of `length_multiple`, of which a batch holds `row_multiple`.
+    # The longest length such that a batch holds `row_multiple` rows. It is a multiple of
+    # `length_multiple`.
     length = batch.tokens // batch.row_multiple
     length = length // batch.length_multiple * batch.length_multiple
     return length < data.max_length

@@ -99,6 +99,7 @@ def call_function(path: Path, function: str, *arguments: Any) -> Any:
 
     Raises UserError if there is none, or the file fails.
     """
+    # The file is not imported by its name, so that files of the same name do not collide.
     spec = importlib.util.spec_from_file_location("python_file", path.resolve())
     module = importlib.util.module_from_spec(spec)
     try:
@@ -161,6 +162,7 @@ def load(path: Path) -> ml_collections.FrozenConfigDict:
 
 
 def _parse(nested: dict[str, Any]) -> ml_collections.FrozenConfigDict:
+    # The file has the configuration and its schema version side by side.
     version = nested.pop("schema_version")
     if version != SCHEMA_VERSION:
         raise UserError(
@@ -170,7 +172,7 @@ def _parse(nested: dict[str, Any]) -> ml_collections.FrozenConfigDict:
 
 
 def difference(old: Config, new: Config) -> dict[str, str]:
-    """Returns the keys whose values differ, each with "OLD -> NEW"."""
+    """Returns the keys with different values, each with "OLD -> NEW"."""
     new_values = keys.flatten(new)
     return {
         key: f"{keys.show(value)} -> {keys.show(new_values[key])}"
@@ -185,6 +187,7 @@ def _literal(text: str) -> Any:
     `true`, `false` and `none` are literals too.
     """
     try:
+        # Python's literals begin with a capital letter.
         return ast.literal_eval(text.title() if text.lower() in ("true", "false", "none") else text)
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return text

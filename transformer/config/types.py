@@ -20,6 +20,7 @@ def with_changes(config: Config, **changes: Any) -> ml_collections.ConfigDict:
 
 def head_widths(model_config: Config) -> tuple[int, int]:
     """Returns d_k and d_v, the widths of a head's queries and keys, and of its values."""
+    # Section 3.2.2: d_k = d_v = d_model / h, unless set.
     equal_part = model_config.d_model // model_config.num_heads
     return model_config.d_k or equal_part, model_config.d_v or equal_part
 

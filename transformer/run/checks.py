@@ -167,11 +167,8 @@ def check_trained_names(config: Config, parameters: dict) -> None:
     if not trained_sizes:
         raise UserError(f"{flag}: these are all parameters; leave out those to be trained")
     if frozen:
-        logging.info(
-            "Training changes %s of %s parameters.",
-            f"{sum(trained_sizes):,}",
-            f"{sum(sizes.values()):,}",
-        )
+        count = sum(trained_sizes)
+        logging.info(f"Training changes {count:,} of {sum(sizes.values()):,} parameters.")
 
 
 def check_continuation(workdir: Workdir, config: Config, extend: int | None = None) -> None:
@@ -242,7 +239,7 @@ def _check_extension(workdir: Workdir, config: Config, extend: int, steps: int) 
 def record_start(workdir: Workdir, config: Config) -> None:
     """Records a new start and the settings that it changes.
 
-    A run with more to do is no longer complete.
+    Removes the mark of a complete run if it now has more steps to do.
     """
     if not workdir.has_begun():
         return

@@ -118,6 +118,7 @@ def sentence_lines(
 
     Lengths are in characters; `reference_length` is the length of the first reference.
     """
+    # chrF is defined for sentences, unlike BLEU without smoothing.
     chrf = CHRF()
     lines = []
     for source, translation, *texts in zip(sources, translations, *references, strict=True):

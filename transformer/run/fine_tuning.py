@@ -103,7 +103,7 @@ def _check_vocabularies(parent: Parent) -> None:
         keys.append("shared")
     differing = [key for key in keys if tokenizer_config[key] != parent_tokenizer_config[key]]
     if parent.has_own_vocabulary:
-        # Vectors are found by the strings of tokens, whose kind matters only for integers.
+        # Tokens are matched by their text, so the kind of tokenizer matters only for integers.
         if "ids" not in (tokenizer_config.kind, parent_tokenizer_config.kind):
             differing = [key for key in differing if key == "shared"]
     elif tokenizer_config.model_file:

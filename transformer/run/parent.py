@@ -216,14 +216,10 @@ def find_origins(vocabulary: Vocabulary, parent: Vocabulary, side: str) -> list[
     num_same = total - len(new_pieces)
     num_from_parts = sum(len(parts[piece]) > 0 for piece in new_pieces)
     logging.info(
-        "Vocabulary, %s: %s of %s tokens keep their vectors, %s start from those of their parts, "
-        "%s from the mean of all; %s of the parent's are dropped.",
-        side,
-        f"{num_same:,}",
-        f"{total:,}",
-        f"{num_from_parts:,}",
-        f"{total - num_same - num_from_parts:,}",
-        f"{len(parent_tokens) - num_same:,}",
+        f"Vocabulary, {side}: {num_same:,} of {total:,} tokens keep their vectors, "
+        f"{num_from_parts:,} start from those of their parts, "
+        f"{total - num_same - num_from_parts:,} from the mean of all; "
+        f"{len(parent_tokens) - num_same:,} of the parent's are dropped."
     )
     return [
         [parent_tokens[piece]] if piece in parent_tokens else parts[piece]

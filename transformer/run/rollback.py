@@ -72,7 +72,7 @@ def roll_back(
 def give_up(run: Run, diverged: Diverged) -> NoReturn:
     """Logs the norms of parameters and gradients by module, and raises UserError.
 
-    The gradients are those of the last batch.
+    The gradients are computed on the last batch.
     """
     step = diverged.progress.step
     position = diverged.progress.position

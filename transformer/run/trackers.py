@@ -26,6 +26,7 @@ from transformer.training.progress import Record
 from transformer.training.validation import Sample
 from transformer.workdir import Workdir
 
+# Values of a line that identify it or only count.
 NOT_DRAWN = ("step", "split", "examples", "tokens", "seconds")
 UPLOAD_SECONDS = 60  # W&B uploads every 15 seconds, so it has all lines of this age
 # Pictures of attention.
@@ -239,6 +240,7 @@ def recorded_id(workdir: Workdir, name: str, make: Callable[[], str], is_new: bo
 
     The first start of the run makes the id. `is_new` replaces an id that the tracker no longer has.
     """
+    # A restart must find the same run in the tracker.
     ids = json.loads(workdir.trackers.read_bytes()) if workdir.trackers.exists() else {}
     if name not in ids or is_new:
         ids[name] = make()
