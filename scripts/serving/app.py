@@ -1,4 +1,4 @@
-"""LibreTranslate's API and the routes of the page, as an application of Starlette."""
+"""LibreTranslate's API and the routes of the page, as a Starlette application."""
 
 import asyncio
 import contextlib
@@ -28,8 +28,11 @@ from scripts.serving.texts import split_html
 from transformer.data.languages import base_code
 from transformer.support.errors import UserError
 
+Handler = Callable[[Fields], Awaitable[Any]]  # computes the JSON value of an answer
+
 PAGE = Path(__file__).parent / "page"
-CERTAIN = 90.0  # percent; 0.3 % of the English words of Multi30k are German with this confidence
+# In percent. 0.3 % of the English words of Multi30k are German with this confidence.
+MIN_CONFIDENCE = 90.0
 
 
 def make_app(
@@ -37,36 +40,34 @@ def make_app(
 ) -> ASGIApp:
     """Returns the application.
 
-    With `keys`, those who ask for translations must give one of them.
+    If there are `keys`, requests for translations must have one of them.
     """
     routes = Routes(models, limits, keys)
-    post = {"methods": ["POST"]}
+    handlers = {"/translate": routes.translate, "/detect": routes.detect}
+    for function in explore.FUNCTIONS:
+        handlers[f"/explore/{function.__name__}"] = routes.explored(function)
+    posts = [
+        Route(path, routes.limited(handler), methods=["POST"]) for path, handler in handlers.items()
+    ]
+
+    def measurements(request: Request) -> Response:
+        return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
         for model in models:
-            for queue in (model.queue, model.beside):
-                await asyncio.to_thread(queue.close)
+            await asyncio.to_thread(model.queue.close)
+            await asyncio.to_thread(model.compiling_queue.close)
 
     app = Starlette(
         lifespan=lifespan,
         routes=[
-            Route("/translate", routes.limited(routes.translate), **post),
-            Route("/detect", routes.limited(routes.detect), **post),
-            *(
-                Route(f"/explore/{f.__name__}", routes.limited(routes.explored(f)), **post)
-                for f in explore.FUNCTIONS
-            ),
+            *posts,
             Route("/languages", routes.languages),
             Route("/frontend/settings", routes.settings),
             Route("/health", routes.health),
-            Route(
-                "/metrics",
-                lambda _: Response(
-                    generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST
-                ),
-            ),
+            Route("/metrics", measurements),
             Route("/", lambda _: FileResponse(PAGE / "index.html")),
             Mount("/static", StaticFiles(directory=PAGE)),
         ],
@@ -76,7 +77,7 @@ def make_app(
 
 
 class Routes:
-    """The routes. Errors are {"error": text}, as LibreTranslate's."""
+    """The routes. An error is {"error": text}, as in LibreTranslate."""
 
     def __init__(self, models: Sequence[ServedModel], limits: Limits, keys: Sequence[str]) -> None:
         self.models = {(model.source, model.target): model for model in models}
@@ -87,31 +88,27 @@ class Routes:
         self.sources = list(dict.fromkeys(source for source, _ in self.models))
         self.detector = languages.Detector(self.codes)
 
-    def limited(
-        self, route: Callable[[Fields], Awaitable[Any]]
-    ) -> Callable[[Request], Awaitable[Response]]:
-        """Returns an endpoint that answers with the route's JSON for the fields of a request,
-        within the limits.
-        """
+    def limited(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+        """Returns an endpoint that reads a request and answers with JSON, within the limits."""
 
         async def endpoint(request: Request) -> Response:
             try:
-                # a client may send its body slowly
+                # The limit includes the body, because a client may send it slowly.
                 async with asyncio.timeout(self.limits.seconds):
                     fields = await requests.read_fields(request, self.limits)
                     requests.check_key(fields, self.keys)
-                    if self._places.locked():  # those whose body comes slowly do not count
+                    # A request takes a place only once its body has arrived.
+                    if self._places.locked():
                         raise HTTPException(429, "Slow down: too many requests at a time")
                     async with self._places:
-                        return JSONResponse(await requests.unless_gone(request, route(fields)))
+                        return JSONResponse(await requests.unless_gone(request, handler(fields)))
             except QueueFull:
                 raise HTTPException(429, "Slow down: the queue is full") from None
             except UserError as error:
                 raise HTTPException(400, str(error)) from None
             except TimeoutError:
-                raise HTTPException(
-                    503, f"the request took more than {self.limits.seconds:g} seconds"
-                ) from None
+                message = f"the request took more than {self.limits.seconds:g} seconds"
+                raise HTTPException(503, message) from None
             except ClientDisconnect:
                 return Response(status_code=requests.CLIENT_CLOSED)
 
@@ -120,69 +117,69 @@ class Routes:
     async def translate(self, fields: Fields) -> dict[str, Any]:
         texts, is_list = requests.read_texts(fields, "q", self.limits)
         source, target = self._direction(fields)
-        form = fields.get("format") or "text"
-        if form not in ("text", "html"):
-            raise HTTPException(400, f"{form!s:.20} format is not supported")
-        detected = self._detect(texts, form, target) if source == "auto" else []
-        sources = [found["language"] for found in detected] or [source] * len(texts)
+        text_format = fields.get("format") or "text"
+        if text_format not in ("text", "html"):
+            raise HTTPException(400, f"{text_format!s:.20} format is not supported")
+        detected = []
+        sources = [source] * len(texts)
+        if source == "auto":
+            detected = self._detect(texts, text_format, target)
+            sources = [language["language"] for language in detected]
         models = [self._model_or_none(code, target) for code in sources]
         alternatives = _alternatives(fields)
         controls, glossary = requests.read_controls(fields, texts, is_list, self.limits)
-        found = {i: [text] for i, text in enumerate(texts)}
+
+        # Each model translates all of its texts together.
+        translations = [[text] for text in texts]
         for model in dict.fromkeys(filter(None, models)):
-            chosen = [i for i, other in enumerate(models) if other is model]
-            n_best = min(1 + alternatives, model.max_n_best)
-            known = (
-                [texts[i] for i in chosen],
-                form,
-                n_best,
-                [controls[i] for i in chosen],
+            numbers = [i for i, other in enumerate(models) if other is model]
+            n_best = await model.translate(
+                [texts[i] for i in numbers],
+                text_format,
+                min(1 + alternatives, model.max_n_best),
+                [controls[i] for i in numbers],
                 glossary,
             )
-            found |= zip(chosen, await model.translate(*known), strict=True)
-        answer = {"translatedText": [best for best, *_ in found.values()]}
+            for i, hypotheses in zip(numbers, n_best, strict=True):
+                translations[i] = hypotheses
+
+        answer = {"translatedText": [best for best, *_ in translations]}
         if detected:
             answer["detectedLanguage"] = detected
         if alternatives:
-            answer["alternatives"] = [others for _, *others in found.values()]
+            answer["alternatives"] = [next_best for _, *next_best in translations]
         return answer if is_list else {key: value for key, (value,) in answer.items()}
 
     async def detect(self, fields: Fields) -> list[dict[str, Any]]:
         texts, _ = requests.read_texts(fields, "q", self.limits)
         return self.detector("\n".join(texts))
 
-    def explored(self, function: Callable[..., Any]) -> Callable[[Fields], Awaitable[Any]]:
-        """Returns the route of a function of a model and the fields, which the model's queue calls."""
+    def explored(self, function: Callable[..., Any]) -> Handler:
+        """Returns a handler that calls a function of `explore` in the queue of the model."""
 
-        async def route(fields: Fields) -> Any:
+        async def handler(fields: Fields) -> Any:
             served = self._model(*self._direction(fields))
             model = served.explorer
             queue = served.queue
-            if function is explore.alternatives:  # its programs are not compiled ahead
+            # The programs of this function are compiled when they are needed.
+            if function is explore.alternatives:
                 requests.check_controls_allowed(["prefix"], self.limits)
-                model = served.aside
-                queue = served.beside
+                model = served.compiling_explorer
+                queue = served.compiling_queue
             call = functools.partial(function, model, fields, self.limits)
             return (await queue.compute("explore", [call]))[0]
 
-        return route
+        return handler
 
     async def languages(self, request: Request) -> Response:
-        targets = {
-            code: [target for source, target in self.models if source == code]
-            for code in self.codes
-        }
-        return JSONResponse(
-            [
-                {"code": code, "name": languages.name(code), "targets": targets[code]}
-                for code in self.codes
-            ]
-        )
+        answer = []
+        for code in self.codes:
+            targets = [target for source, target in self.models if source == code]
+            answer.append({**_language(code), "targets": targets})
+        return JSONResponse(answer)
 
     async def settings(self, request: Request) -> Response:
-        source, target = (
-            {"code": code, "name": languages.name(code)} for code in next(iter(self.models))
-        )
+        source, target = map(_language, next(iter(self.models)))
         return JSONResponse(
             {
                 "apiKeys": bool(self.keys),
@@ -201,51 +198,63 @@ class Routes:
         return JSONResponse({"status": "ok" if is_ok else "failed"}, 200 if is_ok else 503)
 
     def _direction(self, fields: Fields) -> tuple[str, str]:
-        """Returns the codes of source and target that a request names."""
-        return tuple(
-            self._served(requests.read_name(fields, name)) for name in ("source", "target")
-        )
+        """Returns the language codes of source and target that a request names."""
+        names = ("source", "target")
+        return tuple(self._served_code(requests.read_name(fields, name)) for name in names)
 
-    def _served(self, code: str) -> str:
+    def _served_code(self, code: str) -> str:
         """Returns the served language that a code such as EN or en-US means, or else the code."""
-        alike = [known for known in self.codes if base_code(known) == base_code(code)]
-        if code in self.codes or not alike:
+        variants = [served for served in self.codes if base_code(served) == base_code(code)]
+        if code in self.codes or not variants:
             return code
-        codec = languages.chinese_codec
-        return min(alike, key=lambda known: codec(known) != codec(code))
+        codec = languages.chinese_codec(code)
+        return min(variants, key=lambda variant: languages.chinese_codec(variant) != codec)
 
-    def _detect(self, texts: Sequence[str], form: str, target: str) -> list[dict[str, Any]]:
-        """Returns the language of each text: a source, or the target, whose texts do not change.
+    def _detect(self, texts: Sequence[str], text_format: str, target: str) -> list[dict[str, Any]]:
+        """Returns the language of each text: one of the source languages, or the target language.
 
         A text whose language is not certain has the language of all texts together.
         """
-        if form == "html":
+        if text_format == "html":
             split = [split_html(text, target) for text in texts]
             sentences = [[piece.text for piece in pieces if piece.is_sentence] for pieces in split]
             texts = list(map("\n".join, sentences))
         codes = [*self.sources, target] if self.detector.knows(self.sources) else self.sources
-        together, *others = self.detector("\n".join(texts), codes)
-        if together["language"] == target and together["confidence"] < CERTAIN:
+        together, *less_probable = self.detector("\n".join(texts), codes)
+        if together["language"] == target and together["confidence"] < MIN_CONFIDENCE:
             # A text to translate is probably not in the target language.
-            known = [other for other in others if (other["language"], target) in self.models]
-            together = (known or others or [together])[0]
-        found = [self.detector(text, codes)[0] for text in texts]
-        return [one if one["confidence"] >= CERTAIN else together for one in found]
+            translatable = [
+                language
+                for language in less_probable
+                if (language["language"], target) in self.models
+            ]
+            together = (translatable or less_probable or [together])[0]
+        detected = [self.detector(text, codes)[0] for text in texts]
+        return [
+            language if language["confidence"] >= MIN_CONFIDENCE else together
+            for language in detected
+        ]
 
     def _model(self, source: str, target: str) -> ServedModel:
         """Returns the model of a pair. Raises HTTPException if a language is not served."""
         if (source, target) in self.models:
             return self.models[source, target]
-        if unknown := [code for code in (source, target) if code not in self.codes]:
-            raise HTTPException(400, f"{unknown[0]:.20} is not supported")
+        for code in (source, target):
+            if code not in self.codes:
+                raise HTTPException(400, f"{code:.20} is not supported")
         raise HTTPException(400, f"{target} is not available as a target language from {source}")
 
     def _model_or_none(self, source: str, target: str) -> ServedModel | None:
-        """Returns the model of a pair; None for one language twice: as in LibreTranslate, its texts
-        do not change.
+        """Returns the model of a pair, or None if both languages are the same.
+
+        As in LibreTranslate, a text in the target language does not change.
         """
         is_same = source == target and source in self.codes and (source, target) not in self.models
         return None if is_same else self._model(source, target)
+
+
+def _language(code: str) -> dict[str, str]:
+    return {"code": code, "name": languages.name(code)}
 
 
 def _alternatives(fields: Fields) -> int:
@@ -261,7 +270,7 @@ def _alternatives(fields: Fields) -> int:
 async def _error(request: Request, error: Exception) -> Response:
     """Returns the answer to a request that failed.
 
-    The log has the place of an error in the code, without texts.
+    The log shows where in the code an unexpected error occurred, without texts of the request.
     """
     if isinstance(error, HTTPException):
         return JSONResponse({"error": error.detail}, error.status_code, error.headers)

@@ -1,4 +1,4 @@
-"""A queue that gathers the work of concurrent requests for one model, and the thread that does it."""
+"""A queue for one model. It gathers the work of concurrent requests into batches."""
 
 import asyncio
 import threading
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from transformer.support.errors import UserError
 
 EMA = 0.5  # weight of the newest batch in the number of jobs that the next one waits for
-SHARE = 8  # jobs of a request that go before the requests which come a batch later
+SHARE = 8  # jobs of a request in each turn
 
 
 class QueueFull(Exception):
@@ -18,8 +18,11 @@ class QueueFull(Exception):
 
 
 class Work(NamedTuple):
-    """A kind of work: a function from a list of arguments to a list of results, and the most
-    arguments of a call.
+    """A kind of work.
+
+    Attributes:
+      function: returns a list of results for a list of arguments.
+      capacity: the largest number of arguments of a call.
     """
 
     function: Callable[[list[Any]], Sequence[Any]]
@@ -34,21 +37,21 @@ class Job(NamedTuple):
 
 
 class Batcher:
-    """A queue for one model. Jobs of one kind that wait together are computed together, the
-    earliest turns first.
+    """A queue whose thread computes jobs in batches. All jobs of a batch are of one kind.
 
-    The first jobs of a request have their turn in the next batch, and every further `SHARE` of them
-    a batch later. So short requests pass a long one, which they cannot delay for ever.
+    Jobs with earlier turns come first. The first `SHARE` jobs of a request have their turn in the
+    next batch, the next `SHARE` jobs a batch later, and so on. So short requests pass a long one,
+    and cannot delay it for ever.
 
-    An idle queue computes a job at once. A busy one waits for as many jobs as in the last batches,
-    at most `wait_seconds` after the first: clients send their next requests when they have the
-    answers of a batch. A job whose future was cancelled leaves the queue. If a batch fails, its
-    jobs are computed one by one, so that only those at fault fail.
+    An idle queue computes a job at once. A busy queue waits for as many jobs as its last batches
+    had, because clients send their next requests when they have the answers of a batch. It waits at
+    most `wait_seconds` after the first job. A job leaves the queue if its future is cancelled. If a
+    batch fails, its jobs are computed one by one, so that only the jobs at fault fail.
 
     Attributes:
       kinds: the kinds of work, by name.
-      report: is called after each batch with its kind, its jobs relative to the most, and its
-      seconds.
+      report: a function that is called after each batch with its kind, its number of jobs divided
+        by the capacity, and its seconds.
     """
 
     def __init__(
@@ -80,8 +83,8 @@ class Batcher:
     async def compute(self, kind: str, arguments: Sequence[Any]) -> list[Any]:
         """Returns the results for the arguments.
 
-        Raises UserError if the queue is too short for them, QueueFull if it is now, or the first
-        exception of the work.
+        Raises UserError if the queue can never hold so many jobs, QueueFull if it cannot hold them
+        now, or the first exception of the work.
         """
         if len(arguments) > self.max_jobs:
             raise UserError(
@@ -96,12 +99,13 @@ class Batcher:
                 self._jobs = [job for job in self._jobs if not job.future.cancelled()]
                 if len(self._jobs) + len(jobs) > self.max_jobs:
                     raise QueueFull
-            # stable, so that equal turns keep order
+            # The sort is stable, so jobs of the same turn keep their order.
             self._jobs = sorted(self._jobs + jobs, key=lambda job: job.turn)
             self._changed.notify()
         futures = [asyncio.wrap_future(job.future) for job in jobs]
         try:
-            return await asyncio.gather(*futures)  # if it is cancelled, so are the futures
+            # If this call is cancelled, so are the futures.
+            return await asyncio.gather(*futures)
         except Exception:
             for future in futures:
                 future.cancel()
@@ -115,34 +119,35 @@ class Batcher:
         self._thread.join()
 
     def _work(self) -> None:
-        while jobs := self._gather():
+        while jobs := self._next_batch():
             start = time.perf_counter()
             self._compute(jobs)
             kind = jobs[0].kind
             self.report(kind, len(jobs) / self.kinds[kind].capacity, time.perf_counter() - start)
 
-    def _gather(self) -> list[Job]:
-        """Returns the next jobs, of one kind; [] after the last one of a closed queue."""
-        wanted = min(round(self._expected), self.max_jobs)
+    def _next_batch(self) -> list[Job]:
+        """Removes the next jobs from the queue; returns [] after the last one of a closed queue."""
+        expected = min(round(self._expected), self.max_jobs)
         with self._changed:
             while True:
                 self._changed.wait_for(lambda: self._jobs or self._is_closed)
                 self._changed.wait_for(
-                    lambda: len(self._jobs) >= wanted or self._is_closed, self.wait_seconds
+                    lambda: len(self._jobs) >= expected or self._is_closed, self.wait_seconds
                 )
-                taken = []
-                others = []
+                batch = []
+                remaining = []
                 for job in self._jobs:
-                    kind = taken[0].kind if taken else job.kind
-                    if job.kind != kind or len(taken) == self.kinds[kind].capacity:
-                        others.append(job)
+                    kind = batch[0].kind if batch else job.kind
+                    if job.kind != kind or len(batch) == self.kinds[kind].capacity:
+                        remaining.append(job)
+                    # A cancelled job is in neither list.
                     elif job.future.set_running_or_notify_cancel():
-                        taken.append(job)
-                self._jobs = others
+                        batch.append(job)
+                self._jobs = remaining
                 self._batches += 1
-                if taken or self._is_closed:
-                    self._expected += EMA * (len(taken) - self._expected)
-                    return taken
+                if batch or self._is_closed:
+                    self._expected += EMA * (len(batch) - self._expected)
+                    return batch
 
     def _compute(self, jobs: Sequence[Job]) -> None:
         try:

@@ -1,7 +1,7 @@
 """Explanations of one sentence: the model's attention, the scores of translations, the beam search.
 
-Each function returns the answer to a request with these fields. Pieces are those of the Python
-interface: U+2581 begins a word, "</s>" is end-of-sentence.
+Each function returns the answer to a request with these fields. Pieces are strings of tokens, as in
+the Python interface: U+2581 begins a word, "</s>" is end-of-sentence.
 """
 
 from collections.abc import Sequence
@@ -18,30 +18,33 @@ from transformer.decoding.translation import Translation
 
 
 def attention(model: Model, fields: Fields, limits: Limits) -> dict[str, Any]:
-    """Explains `translation` by cross-attention: weights (T, S), the mean of guided heads, or of
-    the last layer.
+    """Explains `translation` by cross-attention.
+
+    The weights (T, S) are the mean of the guided heads or, without any, of the last layer's heads.
     """
     source = _sentence(fields, "q", limits)
     target = _sentence(fields, "translation", limits)
-    read = model.attention(source, target)
-    heads = guided_heads(model.config.training)
-    weights = np.mean([read.cross[head] for head in heads] if heads else read.cross[-1], axis=0)
-    weights = weights.astype(float).round(4).tolist()
-    return {"source": read.source_pieces, "target": read.target_output_pieces, "weights": weights}
+    forced = model.attention(source, target)
+    guided = [forced.cross[head] for head in guided_heads(model.config.training)]
+    weights = np.mean(guided or forced.cross[-1], axis=0)
+    return {
+        "source": forced.source_pieces,
+        "target": forced.target_output_pieces,
+        "weights": weights.astype(float).round(4).tolist(),
+    }
 
 
 def score(model: Model, fields: Fields, limits: Limits) -> dict[str, Any]:
-    """Scores each of `translations`, a list of texts, in total and by tokens."""
-    source, (targets, _) = (
-        _sentence(fields, "q", limits),
-        read_texts(fields, "translations", limits),
-    )
+    """Scores each text of the list `translations`, in total and by tokens."""
+    source = _sentence(fields, "q", limits)
+    targets, _ = read_texts(fields, "translations", limits)
     return {"scores": _as_json(model.score([(source, target) for target in targets]))}
 
 
 def alternatives(model: Model, fields: Fields, limits: Limits) -> dict[str, Any]:
-    """Completes `prefix` with each of the likeliest next tokens, twice as many as the beam has
-    hypotheses.
+    """Completes `prefix` with each of the likeliest next tokens.
+
+    Their number is twice the beam size.
     """
     source = _whole(model, fields, limits)
     prefix = _sentence({"prefix": "", **fields}, "prefix", limits)
@@ -50,8 +53,9 @@ def alternatives(model: Model, fields: Fields, limits: Limits) -> dict[str, Any]
 
 
 def beam(model: Model, fields: Fields, limits: Limits) -> dict[str, Any]:
-    """Shows the hypotheses of the beam search: a chart of Vega-Lite, as the report has it."""
-    return beam_chart.tree(model.beam_tree(_whole(model, fields, limits))).to_dict()
+    """Returns the hypotheses of the beam search as a Vega-Lite chart, as in the report."""
+    beam_tree = model.beam_tree(_whole(model, fields, limits))
+    return beam_chart.tree(beam_tree).to_dict()
 
 
 FUNCTIONS = (attention, score, alternatives, beam)
@@ -65,11 +69,11 @@ def _as_json(translations: Sequence[Translation]) -> list[dict[str, Any]]:
 def _whole(model: Model, fields: Fields, limits: Limits) -> str:
     """Returns the field `q`. Raises HTTPException if a search would cut it."""
     source = _sentence(fields, "q", limits)
+    tokens = model.num_tokens(source)
     longest = model.config.decoding.max_source_length
-    if (tokens := model.num_tokens(source)) > longest:
-        raise HTTPException(
-            400, f"q has {tokens} tokens including end-of-sentence, must have at most {longest}"
-        )
+    if tokens > longest:
+        message = f"q has {tokens} tokens including end-of-sentence, must have at most {longest}"
+        raise HTTPException(400, message)
     return source
 
 

@@ -1,6 +1,4 @@
-"""Measurements for Prometheus, security headers of all answers, and the end of connections that
-stand still.
-"""
+"""Measurements for Prometheus, security headers, and limits of connections."""
 
 import asyncio
 import functools
@@ -16,43 +14,46 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 HEADERS = {
-    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+        "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
+# upper bounds of the histograms' buckets
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 FILL = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1)
-HEADER_BYTES = 65536  # the most of a request, its first line included
-_TOO_LARGE = {"error": f"the headers have more than {HEADER_BYTES} bytes"}
+HEADER_BYTES = 65536  # limit of a request's first line and headers together
 
 
 class Metrics:
     """The measurements of one server.
 
-    Histograms give quantiles, counters rates: rate(tokens_total[1m]) is tokens/s.
+    Histograms give quantiles. Counters give rates: rate(tokens_total[1m]) is in tokens/s.
     """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        known = {"registry": self.registry, "namespace": "transformer"}
-        self.requests = Counter(
-            "requests", "Requests that were answered", ["route", "status"], **known
+        counter, gauge, histogram = (
+            functools.partial(kind, registry=self.registry, namespace="transformer")
+            for kind in (Counter, Gauge, Histogram)
         )
-        self.latency = Histogram(
-            "request_seconds", "From request to answer", ["route"], buckets=SECONDS, **known
+        self.requests = counter("requests", "Requests that were answered", ["route", "status"])
+        self.latency = histogram(
+            "request_seconds", "From request to answer", ["route"], buckets=SECONDS
         )
-        self.tokens = Counter(
-            "tokens", "Tokens of translations, end-of-sentence included", ["pair"], **known
+        self.tokens = counter(
+            "tokens", "Tokens of translations, end-of-sentence included", ["pair"]
         )
-        self.queue = Gauge("queue", "Sentences and other jobs that wait", ["pair"], **known)
-        self._fill = Histogram(
-            "batch_fill", "Jobs / the most of a batch", ["pair", "kind"], buckets=FILL, **known
+        self.queue = gauge("queue", "Sentences and other jobs that wait", ["pair"])
+        self._fill = histogram(
+            "batch_fill", "Jobs / the most of a batch", ["pair", "kind"], buckets=FILL
         )
-        self._seconds = Histogram(
-            "batch_seconds", "Computation of a batch", ["pair"], buckets=SECONDS, **known
+        self._seconds = histogram(
+            "batch_seconds", "Computation of a batch", ["pair"], buckets=SECONDS
         )
 
     def report(self, pair: str, kind: str, fill: float, seconds: float) -> None:
@@ -62,11 +63,11 @@ class Metrics:
 
 
 class Measured:
-    """Adds the security headers, counts requests and measures their latency."""
+    """An application with security headers, counted requests and measured latency."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, paths: Collection[str]) -> None:
         self.app = app
-        self.measurements = metrics
+        self.metrics = metrics
         self.paths = set(paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -76,47 +77,49 @@ class Measured:
         start = time.perf_counter()
         path = scope["path"] if scope["path"] in self.paths else "other"
         app = self.app
-        # A header has four bytes more: ": " and the line end.
+        # Each header has four bytes more: ": " and the line end.
         size = sum(len(name) + len(value) + 4 for name, value in scope["headers"])
         if size + len(scope["raw_path"]) + len(scope["query_string"]) > HEADER_BYTES:
-            app = JSONResponse(_TOO_LARGE, 400, {"connection": "close"})
+            error = {"error": f"the headers have more than {HEADER_BYTES} bytes"}
+            app = JSONResponse(error, 400, {"connection": "close"})
 
         async def send_measured(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [
-                    *message["headers"],
-                    *((k.encode(), v.encode()) for k, v in HEADERS.items()),
-                ]
-                self.measurements.requests.labels(path, message["status"]).inc()
-                self.measurements.latency.labels(path).observe(time.perf_counter() - start)
+                added = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+                message["headers"] = [*message["headers"], *added]
+                self.metrics.requests.labels(path, message["status"]).inc()
+                self.metrics.latency.labels(path).observe(time.perf_counter() - start)
             await send(message)
 
         await app(scope, receive, send_measured)
 
 
 def make_server(app: ASGIApp, seconds: float, **options: Any) -> uvicorn.Server:
-    """Returns a server of the application with `Connection`s, and other options of
-    `uvicorn.Config`.
+    """Returns a server of the application with `Connection`s.
+
+    `options` are those of `uvicorn.Config`.
     """
-    # Without uvicorn's access log, which would have one line a request, and its headers, which name
-    # the server. Its log has a line for each wrong request, and what `app` has logged already.
-    known = {
-        "log_config": None,
-        "log_level": "critical",
-        "access_log": False,
-        "server_header": False,
-        "ws": "none",
-    }
-    limits = {"timeout_keep_alive": seconds, "http": functools.partial(Connection, seconds=seconds)}
-    return uvicorn.Server(uvicorn.Config(app, **limits, **known, **options))
+    config = uvicorn.Config(
+        app,
+        timeout_keep_alive=seconds,
+        http=functools.partial(Connection, seconds=seconds),
+        # uvicorn logs a line for each wrong request, and errors that `app` has already logged.
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        server_header=False,  # it names the server
+        ws="none",
+        **options,
+    )
+    return uvicorn.Server(config)
 
 
 class Connection(AutoHTTPProtocol):
-    """A connection of uvicorn that does not outlast its limits: headers that trickle, answers that
-    nobody reads.
+    """A connection of uvicorn with limits on slow clients.
 
-    It is closed if no request begins in `seconds`, if one takes two times as long, the reading of
-    its answer included, or if its headers are too large.
+    Examples are headers that trickle, and answers that nobody reads. The connection is closed if no
+    request begins in `seconds`, if a request takes twice as long, including the time in which the
+    client reads its answer, or if the headers are too large.
     """
 
     def __init__(self, *, seconds: float, **options: Any) -> None:
@@ -137,7 +140,7 @@ class Connection(AutoHTTPProtocol):
             cycle.message_event.set()
 
     def on_headers_complete(self) -> None:
-        """Remembers a request of httptools. uvicorn tells only the latest that its client left."""
+        """Stores the request, since uvicorn tells only the latest one that its client has left."""
         super().on_headers_complete()
         self._cycles.add(self.cycle)
 

@@ -17,6 +17,7 @@ from scripts.serving import texts
 from scripts.serving.batching import Batcher, Work
 from scripts.serving.inline_tags import insert
 from scripts.serving.middleware import Metrics
+from scripts.serving.requests import split_control
 from transformer.api import Model
 from transformer.checkpoints.trained import check_translates_sentences
 from transformer.decoding.batches import SHORTEST, padded_lengths
@@ -30,25 +31,27 @@ from transformer.model.kernels import FLOAT32, product_dtype
 from transformer.support.errors import UserError
 from transformer.workdir import split_names
 
-# of the shortest batches: few sentences do not pay for the filler rows of a full batch
+# Rows of the smaller batches. For few sentences, the filler rows of a full batch cost too much.
 ROWS = (1, 8)
 _CALLS = Work(lambda calls: [call() for call in calls], 1)  # functions without arguments
 
 
 class ServedModel:
-    """A model for one pair of languages.
+    """A model for one pair of languages, with its queues.
 
-    Batches have one of a few numbers of rows. With products in float32 they all find the same
-    translations; with others all batches are full, so that answers cannot depend on the number of
-    requests either.
+    Batches have one of a few numbers of rows. If matmuls are in float32, the translations do not
+    depend on the number of rows. Otherwise all batches are full, so that an answer does not depend
+    on the number of requests either.
 
     Attributes:
-      source, target: the codes of the languages. max_n_best: the most translations of a sentence.
-      model: the model as loaded, with full batches. explorer: the same with the smallest batches.
-      queue: the queue of its work: the kinds "translate" and "alternatives", which finds
-        `beam_size` translations of a sentence, and "explore", functions without arguments.
-      aside, beside: another model with the same parameters, and a queue for what may wait for the
-        compiler, which therefore does not delay `queue`. It has only the kind "explore".
+      source, target: codes of the languages.
+      max_n_best: the largest number of translations of a sentence.
+      model: the model as loaded, with full batches.
+      explorer: the same model with the smallest batches.
+      queue: the work of both, of the kinds "translate", "alternatives" (`beam_size` translations of
+        a sentence), and "explore" (functions without arguments).
+      compiling_explorer, compiling_queue: another model with the same parameters, and a queue for
+        work that may wait for the compiler, which does not delay `queue`. It is of kind "explore".
     """
 
     def __init__(
@@ -60,201 +63,206 @@ class ServedModel:
         max_shapes: int,
     ) -> None:
         config = model.config
+        decoding = config.decoding
         self.model = model
         self.source = config.data.source_language
         self.target = config.data.target_language
         self._gap = texts.gap(self.source, self.target)
-        self.max_n_best = config.decoding.beam_size
-        row = self.max_n_best * (SHORTEST + FIRST_EXTRA_LENGTH)
-        capacity = max(config.decoding.batch_tokens // row, 1)
-        is_exact = product_dtype(config.model.dtype) == FLOAT32 and config.decoding.dtype == "auto"
-        # else rounding may differ
-        rows = [n for n in ROWS if is_exact and n * row < config.decoding.batch_tokens]
-        # asked twice of a sentence
+        self.max_n_best = decoding.beam_size
+        # A request asks for the length of a sentence more than once.
         self._num_tokens = functools.lru_cache(max_jobs)(model.num_tokens)
-        self._models = {n: model.with_decoding(batch_tokens=n * row) for n in rows} | {
-            capacity: model
-        }
-        self.explorer = next(iter(self._models.values()))
+
+        row_tokens = self.max_n_best * (SHORTEST + FIRST_EXTRA_LENGTH)
+        capacity = max(decoding.batch_tokens // row_tokens, 1)
+        self._models = {}  # by the number of rows
+        # In other types, rounding may differ between numbers of rows.
+        if product_dtype(config.model.dtype) == FLOAT32 and decoding.dtype == "auto":
+            for rows in ROWS:
+                if rows * row_tokens < decoding.batch_tokens:
+                    self._models[rows] = model.with_decoding(batch_tokens=rows * row_tokens)
+        self._models[capacity] = model
+        self.explorer = self._models[min(self._models)]
+
         kinds = {
             "translate": Work(self._translate, capacity),
-            "alternatives": Work(
-                lambda sentences: self.explorer.translate(sentences, self.max_n_best), capacity
-            ),
+            "alternatives": Work(self._alternatives, capacity),
             "explore": _CALLS,
         }
         pair = f"{self.source}-{self.target}"
         self.queue = Batcher(kinds, wait_seconds, max_jobs, functools.partial(metrics.report, pair))
-        self.aside = self.explorer.separate()
-        self.beside = Batcher({"explore": _CALLS}, 0.0, max_jobs)
-        self._controlled = {}  # by shapes, the latest used one last
+        self.compiling_explorer = self.explorer.separate()
+        self.compiling_queue = Batcher({"explore": _CALLS}, 0.0, max_jobs)
+        self._controlled = {}  # by length and shapes of controls, the latest used model last
         self._max_shapes = max_shapes
         metrics.queue.labels(pair).set_function(lambda: len(self.queue))
         self._tokens = metrics.tokens.labels(pair)
 
     def compile(self) -> None:
-        """Compiles the programs of translations, and those that explain them, except with controls."""
+        """Compiles the programs of translations without controls, and of their explanations."""
         for model in self._models.values():
             model.compile()
         self.explorer.compile(self.max_n_best)
-        (one, two), decoding = (
-            map(self.explorer.num_tokens, ("1", "1 1")),
-            self.model.config.decoding,
-        )
+
+        decoding = self.model.config.decoding
+        one, two = map(self.explorer.num_tokens, ("1", "1 1"))
+
+        def text_of(num_tokens: int) -> str:
+            return " ".join(["1"] * (1 + (num_tokens - one) // max(two - one, 1)))
+
         for padded in padded_lengths(longest_text(decoding)):
-            # of known texts and of texts to translate
-            lengths = padded, min(padded, decoding.max_source_length)
-            text, source = (
-                " ".join(["1"] * (1 + (length - one) // max(two - one, 1))) for length in lengths
-            )
-            for method, arguments in (
-                ("score", [[(text, "")]]),
-                ("attention", (text, "")),
-                ("beam_tree", [source]),
-            ):
+            known_text = text_of(padded)
+            source = text_of(min(padded, decoding.max_source_length))
+            pairs = [(known_text, "")]
+            calls = (("score", pairs), ("attention", *pairs[0]), ("beam_tree", source))
+            for method, *arguments in calls:
                 with contextlib.suppress(UserError):  # the model has no such method
                     getattr(self.explorer, method)(*arguments)
 
     async def translate(
         self,
         sources: Sequence[str],
-        form: str,
+        text_format: str,
         n_best: int,
         controls: Sequence[Control],
         glossary: Glossary,
     ) -> list[list[str]]:
-        """Returns the `n_best` translations of each text, best first; fewer if its searches do not
-        find so many.
+        """Returns at most `n_best` translations of each text, the best one first.
 
-        `form`: "text" or "html". Number N joins the N-th best translation of each sentence, or its
-        last one. `controls` has one for each text, whose first sentence has its prefix. Raises
-        UserError if no output can obey one.
+        Translation N of a text consists of the N-th best translation of each sentence, or of its
+        last one if it has fewer.
+
+        Args:
+          text_format: "text" or "html".
+          controls: one for each text. Its prefix is for the first sentence of the text.
+
+        Raises:
+          UserError: no output can obey a control.
         """
-        # so that no request waits for a long one
-        split = await asyncio.to_thread(self._split, sources, form)
+        # In a thread, so that no request waits while a long text is split.
+        split = await asyncio.to_thread(self._split, sources, text_format)
         sentences = [[piece.text for piece in pieces if piece.is_sentence] for pieces in split]
         jobs = list(itertools.chain(*sentences))
         kind = "translate" if n_best == 1 else "alternatives"
         if glossary.terms or any(map(any, controls)):
-            controls = list(
-                itertools.chain(*map(_controls, sentences, controls, itertools.repeat(glossary)))
-            )
-            jobs = await self._controlled_jobs(jobs, controls)
+            sentence_controls = []
+            for text_sentences, control in zip(sentences, controls, strict=True):
+                sentence_controls += split_control(control, text_sentences, glossary)
+            jobs = await self._controlled_jobs(jobs, sentence_controls)
             kind = "explore"
-        found = await self.queue.compute(kind, jobs)
-        self._tokens.inc(sum(len(best[0].tokens) for best in found))
-        translated = [piece for piece in itertools.chain(*split) if piece.is_sentence]
-        escape = texts.ESCAPES[form]
+        hypotheses = await self.queue.compute(kind, jobs)
+        self._tokens.inc(sum(len(best.tokens) for best, *_ in hypotheses))
 
-        def insert_marks(piece: texts.Piece, best: Sequence[Translation]) -> list[str]:
+        def insert_marks(piece: texts.Piece, translations: Sequence[Translation]) -> list[str]:
+            escape = texts.ESCAPES[text_format]
             return [
-                insert(self.explorer, piece.text, piece.marks, one.text, escape)
-                for one in best[:n_best]
+                insert(self.explorer, piece.text, piece.marks, translation.text, escape)
+                for translation in translations[:n_best]
             ]
 
-        calls = list(map(functools.partial, itertools.repeat(insert_marks), translated, found))
-        if any(piece.marks for piece in translated):  # these need the model
-            marked = await self.queue.compute("explore", calls)
+        pieces = [piece for piece in itertools.chain(*split) if piece.is_sentence]
+        calls = [
+            functools.partial(insert_marks, *pair) for pair in zip(pieces, hypotheses, strict=True)
+        ]
+        if any(piece.marks for piece in pieces):  # these need the model
+            marked = iter(await self.queue.compute("explore", calls))
         else:
-            marked = [call() for call in calls]
-        remaining = iter(marked)
-        translations = []
-        for pieces, own in zip(split, sentences, strict=True):
-            hypotheses = list(itertools.islice(remaining, len(own)))
-            count = max(map(len, hypotheses), default=1)
-            chosen = [[best[min(n, len(best) - 1)] for best in hypotheses] for n in range(count)]
-            joined = [texts.join(pieces, iter(nth), self._gap) for nth in chosen]
-            translations.append(list(dict.fromkeys(joined)))
-        return translations
+            marked = (call() for call in calls)
 
-    def _split(self, sources: Sequence[str], form: str) -> list[list[texts.Piece]]:
-        can = texts.Model(self._fits, self.model.knows)
-        return [texts.SPLITTERS[form](text, self.source, can) for text in sources]
+        answers = []
+        for pieces, text_sentences in zip(split, sentences, strict=True):
+            n_best_of = list(itertools.islice(marked, len(text_sentences)))
+            answer = []
+            for n in range(max(map(len, n_best_of), default=1)):
+                nth = (translations[min(n, len(translations) - 1)] for translations in n_best_of)
+                answer.append(texts.join(pieces, nth, self._gap))
+            answers.append(list(dict.fromkeys(answer)))
+        return answers
+
+    def _split(self, sources: Sequence[str], text_format: str) -> list[list[texts.Piece]]:
+        model = texts.Model(self._fits, self.model.knows)
+        split = texts.SPLITTERS[text_format]
+        return [split(text, self.source, model) for text in sources]
 
     def _translate(self, sentences: list[str]) -> list[list[Translation]]:
-        rows = self._choose_rows([self._num_tokens(sentence) for sentence in sentences])
-        found = {}
+        rows = self._choose_rows(map(self._num_tokens, sentences))
+        translations = {}
         for count in set(rows):
-            chosen = [i for i in range(len(sentences)) if rows[i] == count]
-            found |= zip(
-                chosen, self._models[count].translate([sentences[i] for i in chosen]), strict=True
-            )
-        return [found[i] for i in range(len(sentences))]
+            numbers = [i for i, other in enumerate(rows) if other == count]
+            results = self._models[count].translate([sentences[i] for i in numbers])
+            translations |= zip(numbers, results, strict=True)
+        return [translations[i] for i in range(len(sentences))]
+
+    def _alternatives(self, sentences: list[str]) -> list[list[Translation]]:
+        return self.explorer.translate(sentences, self.max_n_best)
 
     async def _controlled_jobs(
         self, sentences: Sequence[str], controls: Sequence[Control]
     ) -> list[Callable[[], list[Translation]]]:
-        """Returns the searches with controls, when their programs are compiled.
+        """Returns the searches with controls, after their programs have been compiled.
 
-        Each sentence is searched by itself: a program's shapes depend on all phrases of a batch.
+        Each sentence is searched separately: a program's shapes depend on all phrases of a batch.
         """
         shapes = await asyncio.to_thread(self.model.control_shapes, sentences, controls)
-        shapes = list(zip(self._padded(map(self._num_tokens, sentences)), shapes, strict=True))
+        lengths = self._padded(map(self._num_tokens, sentences))
         # Sentences without terms of the glossary have the programs of plain ones.
-        models = {(length, ()): self.explorer for length, _ in shapes}
+        models = {(length, ()): self.explorer for length in lengths}
         jobs = []
-        for shape, *pair in zip(shapes, sentences, controls, strict=True):
-            if shape not in models:
-                model = self._controlled.pop(shape, None)
+        for length, shape, *pair in zip(lengths, shapes, sentences, controls, strict=True):
+            key = (length, shape)
+            if key not in models:
+                model = self._controlled.pop(key, None)
                 if model is None:
-                    call = functools.partial(self._compile_controlled, shape, *pair)
-                    (model,) = await self.beside.compute("explore", [call])
-                models[shape] = model
-                self._controlled[shape] = model  # the latest used one is the last
-            jobs.append(functools.partial(_search, models[shape], self.max_n_best, *pair))
+                    call = functools.partial(self._compile_controlled, key, *pair)
+                    (model,) = await self.compiling_queue.compute("explore", [call])
+                models[key] = model
+                self._controlled[key] = model  # now the last one
+            jobs.append(functools.partial(_search, models[key], self.max_n_best, *pair))
         return jobs
 
-    def _compile_controlled(self, shape: tuple, sentence: str, control: Control) -> Model:
-        """Returns a model with the programs of a shape. Forgets those used the longest ago."""
-        if shape not in self._controlled:
+    def _compile_controlled(self, key: tuple, sentence: str, control: Control) -> Model:
+        """Returns a model with the programs of a length and the shapes of a control.
+
+        The models that were used the longest ago are removed.
+        """
+        if key not in self._controlled:
             model = self.explorer.separate()
             model.compile(self.max_n_best, sentence, control)
-            self._controlled[shape] = model
-            for old in list(self._controlled)[: -self._max_shapes]:
-                self._controlled.pop(old, None)
-            gc.collect()  # frees the old programs, and much that the compilation leaves
-        return self._controlled[shape]
+            self._controlled[key] = model
+            for old_key in list(self._controlled)[: -self._max_shapes]:
+                self._controlled.pop(old_key, None)
+            gc.collect()  # frees the old programs, and much memory of the compiler
+        return self._controlled[key]
 
     def _padded(self, lengths: Iterable[int]) -> list[int]:
-        """Returns the number of the padded length of each length."""
+        """Returns the index of each length's padded length."""
         shapes = padded_lengths(self.model.config.decoding.max_source_length)
         return [bisect.bisect_left(shapes, length) for length in lengths]
 
-    def _choose_rows(self, lengths: Sequence[int]) -> list[int]:
-        """Returns each sentence's number of rows: the most that the sentences of its padded length
-        fill by half.
+    def _choose_rows(self, lengths: Iterable[int]) -> list[int]:
+        """Returns the number of rows of each sentence's batch.
+
+        It is the largest number that the sentences of the same padded length fill at least half.
         """
         padded = self._padded(lengths)
-        counts = collections.Counter(padded)
-        return [
-            max((n for n in self._models if n <= 2 * counts[i]), default=min(self._models))
-            for i in padded
-        ]
+        rows = {}
+        for shape, count in collections.Counter(padded).items():
+            half_filled = [number for number in self._models if number <= 2 * count]
+            rows[shape] = max(half_filled, default=min(self._models))
+        return [rows[shape] for shape in padded]
 
     def _fits(self, sentence: str) -> bool:
         return self._num_tokens(sentence) <= self.model.config.decoding.max_source_length
 
 
 def _search(model: Model, n_best: int, sentence: str, control: Control) -> list[Translation]:
-    (found,) = model.translate(
+    (translations,) = model.translate(
         [sentence],
         n_best,
         prefixes=[control.prefix],
         required=[control.required],
         banned=[control.banned],
     )
-    return found
-
-
-def _controls(sentences: Sequence[str], control: Control, glossary: Glossary) -> list[Control]:
-    """Returns the controls of a text's sentences, of which the first has its prefix."""
-    if control.required and len(sentences) != 1:
-        raise UserError(
-            "required: the text must be one sentence; send each sentence as a text, or a glossary"
-        )
-    prefixes = itertools.chain([control.prefix], itertools.repeat(""))
-    required = [glossary.required(sentence, control.required) for sentence in sentences]
-    return [Control(*known, control.banned) for known in zip(prefixes, required, strict=False)]
+    return translations
 
 
 def load_models(
@@ -262,31 +270,40 @@ def load_models(
     checkpoint: str,
     average: int,
     decoding: dict[str, str],
-    *queue: Any,
+    *options: Any,
     pairs: Sequence[tuple[str, str]] = (),
 ) -> list[ServedModel]:
-    """Loads the model of each workdir and compiles its programs; `queue`: the other arguments of
-    `ServedModel`.
+    """Loads the model of each workdir and compiles its programs.
 
-    `pairs`, if there are any, are those of languages that the only model translates. Raises
-    UserError if a model cannot be loaded, does not translate or does not know a language, or if two
-    translate the same pair.
+    Args:
+      options: the arguments of `ServedModel` after the model.
+      pairs: the pairs of languages that the only model translates; () for the pair of each model.
+
+    Raises:
+      UserError: a model cannot be loaded, does not translate or does not know a language, or two
+        models translate the same pair.
     """
     models = {}
     for workdir in workdirs:
         model = transformer.load(split_names(workdir), checkpoint, average, **decoding)
         check_translates_sentences(model.config, workdir)
-        if STRATEGIES[strategy := model.config.decoding.strategy].samples:
+        strategy = model.config.decoding.strategy
+        if STRATEGIES[strategy].samples:
             raise UserError(
                 f"--workdir={workdir}: decoding.strategy={strategy} is not served; choose a search"
             )
-        pair = source, target = model.config.data.source_language, model.config.data.target_language
-        if pair in models:
+        source = model.config.data.source_language
+        target = model.config.data.target_language
+        if (source, target) in models:
             raise UserError(
-                f"--workdir={workdir}: translates {source} to {target}, as an earlier one does; leave one out"
+                f"--workdir={workdir}: translates {source} to {target}, as an earlier one does; "
+                "leave one out"
             )
-        models |= {pair: model.with_languages(*pair) for pair in pairs} if pairs else {pair: model}
-    served = [ServedModel(model, *queue) for model in models.values()]
+        models[source, target] = model
+    if pairs:
+        (model,) = models.values()
+        models = {pair: model.with_languages(*pair) for pair in pairs}
+    served = [ServedModel(model, *options) for model in models.values()]
     for model in served:
         model.compile()
         logging.info("Serves %s to %s.", model.source, model.target)

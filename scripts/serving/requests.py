@@ -1,4 +1,4 @@
-"""Requests: their fields, within limits, and the errors that they are answered with."""
+"""Fields of requests: how they are read, and the limits that they must keep."""
 
 import asyncio
 import hmac
@@ -15,19 +15,22 @@ from starlette.requests import ClientDisconnect, Request
 from transformer.decoding.control.arguments import CHECKS, check_controls, check_glossary
 from transformer.decoding.control.control import Control
 from transformer.decoding.control.glossary import Glossary
+from transformer.support.errors import UserError
+
+Fields = dict[str, Any]  # of a request
 
 CLIENT_CLOSED = 499  # nginx's status for a client that went away; nobody receives it
 
 
-Fields = dict[str, Any]  # of a request
-
-
 class Limits(NamedTuple):
-    """The most that clients may ask for.
+    """The largest sizes that a request may have.
 
-    body_bytes: of a request. characters, items: of all texts of a request. requests: at a time.
-    seconds: of a request, from its first byte to the answer. shapes: of controls; with 0, controls
-    are refused.
+    Attributes:
+      body_bytes: bytes of the body.
+      characters, items: characters and number of all texts together.
+      requests: number of requests at a time.
+      seconds: from the first byte of a request to its answer.
+      shapes: shapes of controls whose programs stay compiled. With 0, controls are refused.
     """
 
     body_bytes: int
@@ -51,30 +54,34 @@ async def read_fields(request: Request, limits: Limits) -> Fields:
     header = request.headers.get("content-type", "")
     kind = header.partition(";")[0].strip().lower()
     if kind == "application/json":
-        try:
-            fields = json.loads(bytes(body), object_pairs_hook=_distinct)
-            json.dumps(fields, ensure_ascii=False).encode()  # fails for half a surrogate pair
-        except (ValueError, RecursionError):
-            raise HTTPException(400, "Invalid JSON format") from None
-        if not isinstance(fields, dict):
-            raise HTTPException(400, "Invalid JSON format: must be an object")
-        return fields
-    # in UTF-8 even if not escaped, as by curl -d
+        return _read_json(bytes(body))
     if kind in ("", "application/x-www-form-urlencoded"):
+        # Clients such as curl -d send UTF-8 without escapes.
         form = urllib.parse.parse_qsl(body.decode(errors="replace"), keep_blank_values=True)
     elif kind == "multipart/form-data":
         form = await _read_multipart(request, header, bytes(body))
     else:
         raise HTTPException(415, "content-type must be application/json or that of a form")
-    return {**_gather(request.query_params.multi_items()), **_gather(form)}  # as LibreTranslate
+    # As in LibreTranslate, the address may have fields too.
+    return {**_gather(request.query_params.multi_items()), **_gather(form)}
 
 
-def _gather(pairs: Sequence[tuple[str, str]]) -> Fields:
-    """Returns the fields of a form, as lists if they come more than once."""
-    fields = {}
-    for name, value in pairs:
-        fields.setdefault(name, []).append(value)
-    return {name: values if len(values) > 1 else values[0] for name, values in fields.items()}
+def _read_json(body: bytes) -> Fields:
+    try:
+        fields = json.loads(body, object_pairs_hook=_distinct)
+        json.dumps(fields, ensure_ascii=False).encode()  # fails for half a surrogate pair
+    except (ValueError, RecursionError):
+        raise HTTPException(400, "Invalid JSON format") from None
+    if not isinstance(fields, dict):
+        raise HTTPException(400, "Invalid JSON format: must be an object")
+    return fields
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> Fields:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise HTTPException(400, "Invalid JSON format: an object has a name twice")
+    return fields
 
 
 async def _read_multipart(request: Request, header: str, body: bytes) -> list[tuple[str, str]]:
@@ -83,34 +90,34 @@ async def _read_multipart(request: Request, header: str, body: bytes) -> list[tu
     async def receive() -> Fields:
         return {"type": "http.request", "body": body}
 
-    headers = [
-        (b"content-type", re.sub("charset", "_", header, flags=re.IGNORECASE).encode("latin-1"))
-    ]
-    async with Request({**request.scope, "headers": headers}, receive).form(max_files=0) as form:
+    header = re.sub("charset", "_", header, flags=re.IGNORECASE)
+    scope = {**request.scope, "headers": [(b"content-type", header.encode("latin-1"))]}
+    async with Request(scope, receive).form(max_files=0) as form:
         return form.multi_items()
 
 
-def _distinct(pairs: list[tuple[str, Any]]) -> Fields:
-    if len(fields := dict(pairs)) < len(pairs):
-        raise HTTPException(400, "Invalid JSON format: an object has a name twice")
-    return fields
+def _gather(pairs: Sequence[tuple[str, str]]) -> Fields:
+    """Returns the fields of a form. A field that comes more than once is a list."""
+    fields = {}
+    for name, value in pairs:
+        fields.setdefault(name, []).append(value)
+    return {name: values if len(values) > 1 else values[0] for name, values in fields.items()}
 
 
 def check_key(fields: Fields, keys: Sequence[str]) -> None:
-    """Raises HTTPException unless there are no keys or the field `api_key` is one.
+    """Raises HTTPException unless there are no keys, or the field `api_key` is one of them.
 
-    Takes the same time for all keys.
+    The comparison takes the same time for all keys, so that the time does not reveal a key.
     """
-    given = str(fields.get("api_key") or "").encode("utf-8", "surrogatepass")
-    matches = [hmac.compare_digest(given, key.encode()) for key in keys]
+    key = str(fields.get("api_key") or "").encode("utf-8", "surrogatepass")
+    matches = [hmac.compare_digest(key, valid_key.encode()) for valid_key in keys]
     if keys and not any(matches):
-        raise HTTPException(
-            403, "Invalid API key" if given else "Please contact the server operator for an API key"
-        )
+        message = "Invalid API key" if key else "Please contact the server operator for an API key"
+        raise HTTPException(403, message)
 
 
 def read_texts(fields: Fields, name: str, limits: Limits) -> tuple[list[str], bool]:
-    """Returns the texts of a field, and whether it is a list.
+    """Returns the texts of a field, and whether the field is a list.
 
     Raises HTTPException if it is missing or too large.
     """
@@ -127,41 +134,59 @@ def read_texts(fields: Fields, name: str, limits: Limits) -> tuple[list[str], bo
 def read_controls(
     fields: Fields, texts: Sequence[str], is_list: bool, limits: Limits
 ) -> tuple[list[Control], Glossary]:
-    """Returns the control of each text, and the glossary of all, whose terms are not among the
-    required phrases yet.
+    """Returns the control of each text, and the glossary of all texts.
 
-    If the texts are a list, `prefix`, `required` and `banned` are lists with an item for each.
-    Raises HTTPException or UserError if a field is wrong or too large.
+    The required phrases of the controls do not include the terms of the glossary. If the texts are
+    a list, `prefix`, `required` and `banned` are lists with an item for each text. Raises
+    HTTPException or UserError if a field is wrong or too large.
     """
-    given = {name: fields[name] for name in CHECKS if fields.get(name)}
-    check_controls_allowed([*given, *(["glossary"] if fields.get("glossary") else [])], limits)
+    names = [name for name in (*CHECKS, "glossary") if fields.get(name)]
+    check_controls_allowed(names, limits)
     glossary = check_glossary(fields.get("glossary") or {})
-    controls = check_controls(
-        texts, given if is_list else {name: [value] for name, value in given.items()}
-    )
-    phrases = [
-        [control.prefix, *control.banned, *itertools.chain(*control.required)]
-        for control in controls
-    ]
-    phrases += [[term, *translations] for term, translations in glossary.terms]
-    _check_size([*filter(None, itertools.chain(*phrases))], limits)
+    columns = {name: fields[name] if is_list else [fields[name]] for name in names}
+    columns.pop("glossary", None)
+    controls = check_controls(texts, columns)
+
+    phrases = []
+    for control in controls:
+        phrases += [control.prefix, *control.banned, *itertools.chain(*control.required)]
+    for term, translations in glossary.terms:
+        phrases += [term, *translations]
+    _check_size(list(filter(None, phrases)), limits)
     return controls, glossary
 
 
+def split_control(control: Control, sentences: Sequence[str], glossary: Glossary) -> list[Control]:
+    """Returns the control of each sentence of a text. Only the first one has the prefix.
+
+    Raises UserError if phrases are required of several sentences.
+    """
+    if control.required and len(sentences) != 1:
+        raise UserError(
+            "required: the text must be one sentence; send each sentence as a text, or a glossary"
+        )
+    prefixes = [control.prefix, *[""] * len(sentences)]
+    required = [glossary.required(sentence, control.required) for sentence in sentences]
+    pairs = zip(prefixes, required, strict=False)
+    return [Control(*pair, control.banned) for pair in pairs]
+
+
 def check_controls_allowed(names: Sequence[str], limits: Limits) -> None:
+    """Raises HTTPException if there are names of fields and the server refuses controls."""
     if names and not limits.shapes:
         raise HTTPException(400, f"Invalid request: {names[0]} is not supported by this server")
 
 
 def _check_size(texts: Sequence[str], limits: Limits) -> None:
-    for size, limit in ((len(texts), limits.items), (sum(map(len, texts)), limits.characters)):
+    characters = sum(map(len, texts))
+    for size, limit in ((len(texts), limits.items), (characters, limits.characters)):
         if size > limit:
-            raise HTTPException(
-                400, f"Invalid request: request ({size}) exceeds text limit ({limit})"
-            )
+            message = f"Invalid request: request ({size}) exceeds text limit ({limit})"
+            raise HTTPException(400, message)
 
 
 def read_name(fields: Fields, name: str) -> str:
+    """Returns a field that is one text. Raises HTTPException if it is missing or a list."""
     value = fields.get(name)
     if not value:
         raise HTTPException(400, f"Invalid request: missing {name} parameter")

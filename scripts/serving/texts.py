@@ -12,27 +12,29 @@ from scripts.serving.inline_tags import Element, Escape, Mark, parse, peel
 from transformer.data.languages import base_code
 from transformer.decoding.control.phrases import is_boundary
 
-# languages without spaces between sentences
+# Languages without spaces between sentences.
 _UNSPACED = ("zh", "yue", "ja", "th", "lo", "km", "my")
-_UNREAD = "script|style|textarea|code|kbd|samp|var|math"  # elements without text to translate
-# Comments, these elements, and tags, as browsers read them: one without its end reaches to the end
-# of the text. So a search never begins again within markup, and its time is linear in the text.
-# Python's HTMLParser takes quadratic time.
+_OPAQUE = "script|style|textarea|code|kbd|samp|var|math"  # elements without text to translate
+# Markup is a comment, an opaque element, or a tag. As in browsers, markup without its end reaches
+# to the end of the text. So a search never begins again within markup, and its time is linear in
+# the text. Python's HTMLParser takes quadratic time.
 _VALUE = r"""=\s*+(?>"[^"]*+"?+|'[^']*+'?+|[^\s>]*+)"""
 _ATTRIBUTES = rf"(?:[^>=]++|{_VALUE})*+"
 _MARKUP = re.compile(
-    rf"""<!--(?:-?>|.*?(?:--!?>|\Z))|<({_UNREAD})(?=[\s/>]){_ATTRIBUTES}>.*?(?:</\1(?=[\s/>])[^>]*>?|\Z)"""
-    rf"""|</?[a-z]{_ATTRIBUTES}>?|<[!?/][^>]*>?""",
+    r"<!--(?:-?>|.*?(?:--!?>|\Z))"
+    rf"|<({_OPAQUE})(?=[\s/>]){_ATTRIBUTES}>.*?(?:</\1(?=[\s/>])[^>]*>?|\Z)"
+    rf"|</?[a-z]{_ATTRIBUTES}>?"
+    r"|<[!?/][^>]*>?",
     re.DOTALL | re.IGNORECASE,
 )
-# The tag of an element with translate="no" that has content which is not markup already.
-_WITHOUT_CONTENT = f"{_UNREAD}|area|base|br|col|embed|hr|img|input|link|meta|source|track|wbr"
+# The tag of an element with translate="no" whose content is not markup already.
+_VOID = "area|base|br|col|embed|hr|img|input|link|meta|source|track|wbr"
 _UNTRANSLATED = re.compile(
-    rf"""<(?!(?:{_WITHOUT_CONTENT})[\s/>])([a-z][^\s/>]*+)"""
+    rf"""<(?!(?:{_OPAQUE}|{_VOID})[\s/>])([a-z][^\s/>]*+)"""
     rf"""(?>{_VALUE}|[^>=])*?(?<=[\s/"'])translate\s*+=\s*+(["']?)no\2[\s/>]""",
     re.IGNORECASE,
 )
-# Markup within a sentence: tags of these elements, comments, and elements without words of it.
+# Markup within a sentence: tags of these elements, comments, and opaque or void elements.
 _INLINE = re.compile(
     r"<(?:(?P<void>!--|(?:code|img|kbd|math|samp|var|wbr)(?=[\s/>]))|(?P<end>/?)"
     r"(?P<name>a|abbr|acronym|b|bdi|bdo|big|cite|data|del|dfn|em|font|i|ins|mark|nobr|q|s|small"
@@ -45,13 +47,13 @@ _PRE = re.compile(r"<(/?)pre(?=[\s/>])", re.IGNORECASE)
 _SYMBOLS = r"\u2300-\u23ff\u2600-\u2775\u2794-\u27bf\u2b00-\u2bff\U0001f000-\U0001f0ff"
 _PICTOGRAPH = rf"[{_SYMBOLS}\U0001f1e6-\U0001faff]"
 _VARIANT = "[\u20e3\ufe0e\ufe0f\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]"
-_SPACES = (" ", "\t", "\xa0")
-_ENDING = re.compile(r"[\s.,;:!?)]")
 _EMOJI = re.compile(rf"((?:{_PICTOGRAPH}{_VARIANT}*\u200d?)+)")
+_SPACES = (" ", "\t", "\xa0")
+_ENDING = re.compile(r"[\s.,;:!?)]")  # what may follow a mark that takes the space before it along
 
 
 class Piece(NamedTuple):
-    """A sentence with the marks that its translation gets, or the text between two sentences."""
+    """A sentence with the marks for its translation, or the text between two sentences."""
 
     is_sentence: bool
     text: str
@@ -59,7 +61,7 @@ class Piece(NamedTuple):
 
 
 class Model(NamedTuple):
-    """The limits of a model: whether a sentence fits it, and its vocabulary has an emoji."""
+    """What a model can translate: sentences that fit it, and emoji that its vocabulary has."""
 
     fits: Callable[[str], bool] = lambda sentence: True
     knows: Callable[[str], bool] = lambda emoji: True
@@ -72,25 +74,29 @@ def split_text(text: str, language: str, model: Model = ANY) -> list[Piece]:
     """Returns the sentences of a text, without white space at their ends, and the other text.
 
     A sentence ends at the end of its line at the latest. Text without a letter or digit is not
-    translated. Emoji that the vocabulary lacks are marks. Without any, the pieces, joined, are the
-    text.
+    translated. Emoji that the vocabulary lacks become marks. If there are none, the pieces, joined,
+    are the text.
     """
-    return _split(*_take_out(_find_emoji(text, model.knows)), language, model, ESCAPES["text"])
+    content, marks = _take_out(_find_emoji(text, model.knows))
+    return _split(content, marks, language, model, ESCAPES["text"])
 
 
 def split_html(text: str, language: str, model: Model = ANY) -> list[Piece]:
-    """Returns the sentences of the text, unescaped, and the markup between them as it stands.
+    """Returns the sentences of the text, unescaped, and the unchanged markup between them.
 
-    Inline tags are marks of their sentence. Comments, elements such as script and code, and those
-    with translate="no" are markup. A line break in the text is a space, except in the element pre.
+    Inline tags become marks of their sentence. Comments, elements such as script and code, and
+    elements with translate="no" are markup. A line break in the text is a space, except in the
+    element pre.
     """
     pieces = []
-    parts = []  # since the last markup that ends a sentence
-    end = 0
+    parts = []  # text and marks since the last markup that ends a sentence
+    previous_stop = 0
     in_pre = False
     for start, stop in [*_markup(text), (len(text), len(text))]:
-        parts += _find_emoji(html.unescape(text[end:start]), model.knows)
-        if mark := _mark(text[start:stop]):
+        parts += _find_emoji(html.unescape(text[previous_stop:start]), model.knows)
+        markup = text[start:stop]
+        mark = _mark(markup)
+        if mark:
             parts.append(mark)
         else:
             content, marks = _take_out(parts)
@@ -98,11 +104,12 @@ def split_html(text: str, language: str, model: Model = ANY) -> list[Piece]:
                 before, inside, after = _strip(content)
                 content = before + _LINE_BREAK.sub(" ", inside) + after
             pieces += _split(content, marks, language, model, ESCAPES["html"])
-            pieces.append(Piece(False, text[start:stop]))
+            pieces.append(Piece(False, markup))
             parts = []
-        end = stop
-        if tag := _PRE.match(text, start):
-            in_pre = not tag[1]
+        previous_stop = stop
+        pre_tag = _PRE.match(text, start)
+        if pre_tag:
+            in_pre = not pre_tag[1]
     return pieces
 
 
@@ -111,29 +118,29 @@ ESCAPES = {"text": str, "html": lambda text: html.escape(text, quote=False)}
 
 
 def shorten(sentence: str, fits: Callable[[str], bool]) -> list[Piece]:
-    """Returns the sentence in pieces that all fit, cut at the white space nearest to the middle if
-    there is any.
+    """Returns the sentence in pieces that all fit.
+
+    It is cut at the white space nearest to its middle or, if there is none, in the middle.
     """
     if len(sentence) < 2 or fits(sentence):
         return [Piece(True, sentence)]
-    middle = len(sentence) / 2
+    half = len(sentence) // 2
     spaces = [match.span() for match in re.finditer(r"\s+", sentence)]
-    start, end = min(
-        spaces, key=lambda span: abs(sum(span) / 2 - middle), default=(int(middle), int(middle))
-    )
+    start, end = min(spaces, key=lambda span: abs(sum(span) - len(sentence)), default=(half, half))
     between = Piece(False, sentence[start:end])
     return [*shorten(sentence[:start], fits), between, *shorten(sentence[end:], fits)]
 
 
 def gap(source: str, target: str) -> str:
-    """Returns what separates the translations of two sentences between which the source has
-    nothing.
-    """
+    """Returns a space if sentences of only the target language are separated by spaces."""
     return " " if base_code(source) in _UNSPACED and base_code(target) not in _UNSPACED else ""
 
 
 def join(pieces: Sequence[Piece], translations: Iterator[str], between: str = "") -> str:
-    """Returns the text with the next translation in place of each sentence, and `between` them."""
+    """Returns the text with the next translation in place of each sentence.
+
+    `between` separates the translations of two sentences that follow each other immediately.
+    """
     joined = []
     is_after_sentence = False
     for is_sentence, text, _ in pieces:
@@ -145,20 +152,25 @@ def join(pieces: Sequence[Piece], translations: Iterator[str], between: str = ""
 
 
 def _markup(text: str) -> Iterator[tuple[int, int]]:
-    """Yields where markup starts and ends.
+    """Yields the start and the stop of each markup.
 
-    An element with translate="no" ends with its own end tag, if it has one.
+    An element with translate="no" is one markup, up to its end tag if it has one.
     """
-    start, depth = 0, 0  # of an element with translate="no": how many tags of its name are open
+    start = 0
+    depth = 0  # of open tags with the name of an element with translate="no"
     for markup in _MARKUP.finditer(text):
-        if depth == 0:
+        if not depth:
             start = markup.start()
-            if first := _UNTRANSLATED.match(markup[0]):
+            untranslated = _UNTRANSLATED.match(markup[0])
+            if untranslated:
                 depth = 1
-                same_name = re.compile(rf"<(/?){re.escape(first[1])}(?=[\s/>])", re.IGNORECASE)
-        elif tag := same_name.match(markup[0]):
-            depth += -1 if tag[1] else 1
-        if depth == 0:
+                name = re.escape(untranslated[1])
+                same_name = re.compile(rf"<(/?){name}(?=[\s/>])", re.IGNORECASE)
+        else:
+            tag = same_name.match(markup[0])
+            if tag:
+                depth += -1 if tag[1] else 1
+        if not depth:
             yield start, markup.end()
     if depth:
         yield start, len(text)
@@ -175,23 +187,25 @@ def _mark(markup: str) -> Mark | None:
 
 
 def _find_emoji(text: str, knows: Callable[[str], bool]) -> list[str | Mark]:
-    """Returns the text, with the emoji that `knows` rejects as marks.
+    """Returns the text in parts, where emoji that `knows` rejects are marks.
 
     The words on both sides of an emoji remain two words.
     """
-    parts = [*_EMOJI.split(text)]
+    parts = _EMOJI.split(text)  # emoji have odd numbers
     for i in range(1, len(parts), 2):
         if not knows(parts[i]):
             parts[i] = Mark(parts[i])
-            is_apart = is_boundary(parts[i - 1] + parts[i + 1], len(parts[i - 1]))
-            parts[i + 1] = parts[i + 1] if is_apart else " " + parts[i + 1]
+            before = parts[i - 1]
+            after = parts[i + 1]
+            if not is_boundary(before + after, len(before)):
+                parts[i + 1] = " " + after
     return parts
 
 
 def _take_out(parts: Sequence[str | Mark]) -> tuple[str, list[Mark]]:
     """Returns the text of the parts, and the marks with their positions in it.
 
-    A mark that is no tag takes the space before it along, if white space or punctuation follows.
+    A mark that is not a tag includes the space before it if white space or punctuation follows.
     """
     content = ""
     marks = []
@@ -223,16 +237,18 @@ def _split(
         # Between two pieces, tags that begin an element belong to the second one.
         is_later = [mark.position >= end + (not mark.opens) for mark in marks]
         count = [*is_later, True].index(True)
-        own = marks[:count]
+        part_marks = marks[:count]
         marks = marks[count:]
-        if part.is_sentence and (root := parse(own, start, end)):
+        root = parse(part_marks, start, end) if part.is_sentence else None
+        if root:
             before, inside, after = peel(root, root.stop - 1)
             pieces += [Piece(False, before), Piece(True, part.text, inside), Piece(False, after)]
             continue
         # The texts between the marks are translated separately, or not at all.
-        edges = itertools.pairwise([start, *(mark.position for mark in own), end])
-        for edge, mark in itertools.zip_longest(edges, own, fillvalue=Mark("")):
-            for piece in _split_line(text[slice(*edge)], language, model):
+        edges = [start, *(mark.position for mark in part_marks), end]
+        spans = itertools.pairwise(edges)
+        for span, mark in itertools.zip_longest(spans, part_marks, fillvalue=Mark("")):
+            for piece in _split_line(text[slice(*span)], language, model):
                 pieces.append(piece if piece.is_sentence else Piece(False, escape(piece.text)))
             pieces.append(Piece(False, mark.text))
     pieces += [Piece(False, mark.text) for mark in marks]
@@ -243,14 +259,14 @@ def _split_line(line: str, language: str, model: Model) -> Iterator[Piece]:
     segments = sentencex.segment(base_code(language), line)
     if "".join(segments) != line:
         segments = [line]
-    # a point without a space after it may be inside a name
+    # A point without a space after it may be inside a name.
     elif base_code(language) not in _UNSPACED:
-        groups = [[]]
+        groups = [""]
         for segment in segments:
-            groups[-1].append(segment)
+            groups[-1] += segment
             if segment[-1:].isspace():
-                groups.append([])
-        segments = map("".join, groups)
+                groups.append("")
+        segments = groups
     for segment in segments:
         before, inside, after = _strip(segment)
         is_text = any(map(str.isalnum, inside))

@@ -351,7 +351,7 @@ def test_languages_that_langid_knows_by_another_code_are_detected():
             and len(set(found)) == 2
         )
     routes = Routes([types.SimpleNamespace(source="zh-Hans", target="zh-Hant")], LIMITS, [])
-    assert [routes._served(code) for code in ("zh", "zh-TW", "zh-CN")] == [
+    assert [routes._served_code(code) for code in ("zh", "zh-TW", "zh-CN")] == [
         "zh-Hans",
         "zh-Hant",
         "zh-Hans",
@@ -361,7 +361,7 @@ def test_languages_that_langid_knows_by_another_code_are_detected():
 def test_codes_of_regions_and_capitals_mean_a_served_language():
     routes = Routes([types.SimpleNamespace(source="en", target="pt_BR")], LIMITS, [])
     codes = ("en", "EN", "en-US", "pt", "pt-BR", "fr", "auto")
-    assert [routes._served(code) for code in codes] == [
+    assert [routes._served_code(code) for code in codes] == [
         "en",
         "en",
         "en",
