@@ -14,13 +14,13 @@ from transformer.decoding.forced_decoding import Attention
 from transformer.support.cache import enable_compilation_cache
 from transformer.support.errors import UserError
 
-LAYERS = (2, 4, 6)  # those that the Annotated Transformer draws, of which a model may lack some
-HEADS = 4  # as many as it draws, the first ones
+# The Annotated Transformer draws these layers and the first four heads.
+LAYERS = (2, 4, 6)
+HEADS = 4
 MAX_TOKENS = 60
 SMALLEST_CELL = 6  # points
 LARGEST_CELL = 14
-# width of the row labels, the legend and the gaps, by columns of the paper
-LABELS = {1: 110, 2: 135}
+LABELS = {1: 110, 2: 135}  # width of the row labels, the legend and the gaps
 
 
 def draw(
@@ -30,44 +30,46 @@ def draw(
     heads: Sequence[int] | None = None,
     columns: int = 2,
 ) -> Any:
-    """Returns the heat maps of attention weights, with a row of panels for each layer and a column
-    for each head.
+    """Returns heat maps of attention weights, with a row for each layer and a column for each head.
 
     Args:
-      attention: what `transformer.load(WORKDIR).attention(source, target)` returns.
-      part: "encoder", "decoder" or "cross". layers, heads: numbers from 1. None: of the layers 2, 4
-      and 6 those that there are, and the first four heads.
+      attention: the result of `transformer.load(WORKDIR).attention(source, target)`.
+      part: "encoder", "decoder" or "cross".
+      layers: numbers from 1. None: the layers 2, 4 and 6 that the model has, or else all layers.
+      heads: numbers from 1. None: the first four heads.
       columns: 1 or 2 columns of a paper. A long sentence is wider.
 
     Raises:
       UserError: the model has no such part, layer or head, or the sentence has more than 60 tokens.
     """
-    weights, (rows, keys) = getattr(attention, part), axes(attention, part)
+    weights = getattr(attention, part)  # (layers, heads, queries, keys)
     if weights is None:
         raise UserError(f"part={part}: the decoder has no self-attention; choose encoder or cross")
-    if (tokens := max(len(rows.labels), len(keys.labels))) > MAX_TOKENS:
+    rows, keys = axes(attention, part)
+    num_layers, num_heads, *num_tokens = weights.shape
+    if max(num_tokens) > MAX_TOKENS:
         raise UserError(
-            f"the sentence has {tokens} tokens, and at most {MAX_TOKENS} can be drawn; choose a shorter one"
+            f"the sentence has {max(num_tokens)} tokens, and at most {MAX_TOKENS} can be drawn; "
+            "choose a shorter one"
         )
-    num_layers, num_heads = weights.shape[:2]
     default_layers = [layer for layer in LAYERS if layer <= num_layers] or range(1, num_layers + 1)
-    layers = chosen("layers", layers or default_layers, num_layers, part)
-    heads = chosen("heads", heads or range(1, min(HEADS, num_heads) + 1), num_heads, part)
+    layers = check_numbers("layers", layers or default_layers, num_layers, part)
+    heads = check_numbers("heads", heads or range(1, min(HEADS, num_heads) + 1), num_heads, part)
     width = theme.COLUMN_WIDTHS[columns] - LABELS[columns]
     side = min(max(width / (len(heads) * len(keys.labels)), SMALLEST_CELL), LARGEST_CELL)
-    panels = [({"layer": i, "head": j}, weights[i - 1, j - 1]) for i in layers for j in heads]
+
+    panels = []
+    for layer in layers:
+        for head in heads:
+            panels.append(({"layer": layer, "head": head}, weights[layer - 1, head - 1]))
     chart = heat_map(
         panels, rows, keys, cell=(side, side), value="weight", domain=(0, 1), legend=gradient(60)
     )
+    row_header = alt.Header(labelExpr="'Layer ' + datum.value", labelAngle=-90)
+    column_header = alt.Header(labelExpr="'Head ' + datum.value")
     chart = chart.facet(
-        row=alt.Row(
-            "layer:O",
-            title=None,
-            header=alt.Header(labelExpr="'Layer ' + datum.value", labelAngle=-90),
-        ),
-        column=alt.Column(
-            "head:O", title=None, header=alt.Header(labelExpr="'Head ' + datum.value")
-        ),
+        row=alt.Row("layer:O", title=None, header=row_header),
+        column=alt.Column("head:O", title=None, header=column_header),
     )
     return theme.themed(chart)
 
@@ -80,9 +82,9 @@ def draw_run(
     average: int = 1,
     **options: Any,
 ) -> Any:
-    """Returns the attention of a run over a sentence pair; None: its own translation.
+    """Returns the attention of a run's model over a sentence pair.
 
-    `options`: see `draw`.
+    Without `target`, it is the model's translation. `options` are arguments of `draw`.
     """
     for name, text in (("--source", source), ("--target", target or "")):
         check_text(text, name)
@@ -97,28 +99,29 @@ def axes(attention: Attention, part: str) -> tuple[Axis, Axis]:
     """Returns the rows (queries) and columns (keys) of the weights of a part.
 
     Rows of cross-attention have the tokens that they predict, so that a heat map shows which source
-    tokens an output comes from. The decoder's self-attention has the tokens that it reads, of which
-    the first is BOS.
+    tokens an output comes from. The decoder's self-attention has the input tokens, which begin with
+    BOS.
     """
     source = attention.source_pieces
-    read = attention.target_input_pieces
-    predicted = attention.target_output_pieces
+    target_input = attention.target_input_pieces
     if part == "encoder":
         return Axis("query", source), Axis("key", source)
     if part == "decoder":
-        return Axis("query", read), Axis("key", read)
-    return Axis("predicted token", predicted), Axis("source token", source)
+        return Axis("query", target_input), Axis("key", target_input)
+    predicted = Axis("predicted token", attention.target_output_pieces)
+    return predicted, Axis("source token", source)
 
 
-def chosen(name: str, numbers: Sequence[int], count: int, part: str) -> list[int]:
+def check_numbers(name: str, numbers: Sequence[int], count: int, part: str) -> list[int]:
     """Returns the numbers in ascending order.
 
-    Raises UserError, listing 1 to `count`, if one of them is another.
+    Raises UserError if one of them is not in 1 ... `count`.
     """
     numbers = sorted(set(numbers))
-    if missing := [number for number in numbers if not 1 <= number <= count]:
-        given = ",".join(map(str, missing))
+    valid = range(1, count + 1)
+    wrong = ",".join(str(number) for number in numbers if number not in valid)
+    if wrong:
         raise UserError(
-            f"{name}={given}: the part {part} has the {name} {', '.join(map(str, range(1, count + 1)))}"
+            f"{name}={wrong}: the part {part} has the {name} {', '.join(map(str, valid))}"
         )
     return numbers

@@ -22,16 +22,14 @@ class Axis(NamedTuple):
     labels: Sequence[str] | None = None
 
     def make(self, count: int, cell: float) -> alt.Axis:
-        """Returns the axis of `count` rows or columns with this size."""
+        """Returns the Altair axis of `count` rows or columns of size `cell`."""
         look = {"title": self.title, "domain": False, "ticks": False, "labelPadding": 3}
         if self.labels is not None:
             look["labelFontSize"] = min(max(cell - 0.5, SMALLEST_FONT), theme.SMALL)
-            return alt.Axis(
-                labelExpr=theme.label_expression(self.labels), labelOverlap=False, **look
-            )
-        step = next(
-            step for step in TICK_STEPS if count <= step * TICK_LABELS or step == TICK_STEPS[-1]
-        )
+            labels = theme.label_expression(self.labels)
+            return alt.Axis(labelExpr=labels, labelOverlap=False, **look)
+        few_labels = (step for step in TICK_STEPS if count <= step * TICK_LABELS)
+        step = next(few_labels, TICK_STEPS[-1])
         return alt.Axis(values=list(range(0, count, step)), labelAngle=0, **look)
 
 
@@ -48,17 +46,17 @@ def heat_map(
     palette: Sequence[str] = theme.SEQUENTIAL,
     has_grid: bool = False,
 ) -> alt.LayerChart:
-    """Returns a heat map of matrices (R, C). Its fields are `row`, `column`, `value` and the names
-    of the panels.
+    """Returns a heat map of matrices (R, C).
+
+    Its fields are `row`, `column`, `value` and the fields of the panels.
 
     Args:
-      matrices: each with the values of the fields that select it in a facet, such as {"layer": 2,
-          "head": 1}.
+      matrices: pairs of the values of the fields of a panel, such as {"layer": 2, "head": 1}, and
+        its matrix.
       cell: width and height of a cell, in points.
       value: title of the legend.
-      domain: the values of the lightest and the darkest colour.
-      numbers: the format of the value that each cell shows, as d3 writes it; None: cells show only
-          colours.
+      domain: values of the lightest and the darkest colour.
+      numbers: d3's format of the number in each cell; None: cells show only colours.
       palette: colours of equal steps over the domain.
       has_grid: draws white lines between cells.
 
@@ -67,19 +65,20 @@ def heat_map(
     """
     if not all(np.isfinite(matrix).all() for _, matrix in matrices):
         raise UserError(
-            f"{value}: has numbers that are not finite, which cannot be drawn; choose another checkpoint"
+            f"{value}: has numbers that are not finite, which cannot be drawn; "
+            "choose another checkpoint"
         )
     height, width = matrices[0][1].shape
-    values = [
-        {**panel, "row": row, "column": column, "value": float(number)}
-        for panel, matrix in matrices
-        for (row, column), number in np.ndenumerate(matrix)
-    ]
-    x = alt.X("column:O", axis=columns.make(width, cell[0]))
-    y = alt.Y("row:O", axis=rows.make(height, cell[1]))
-    colors = {"domain": domain, "range": list(palette), "interpolate": "lab"}
+    records = []
+    for panel, matrix in matrices:
+        for (row, column), number in np.ndenumerate(matrix):
+            records.append({**panel, "row": row, "column": column, "value": float(number)})
+
+    color = alt.Color("value:Q", title=value, legend=legend)
     cells = alt.Chart().encode(
-        x=x, y=y, color=alt.Color("value:Q", title=value, legend=legend).scale(**colors)
+        x=alt.X("column:O", axis=columns.make(width, cell[0])),
+        y=alt.Y("row:O", axis=rows.make(height, cell[1])),
+        color=color.scale(domain=domain, range=list(palette), interpolate="lab"),
     )
     if has_grid:
         layers = [cells.mark_rect(stroke="white", strokeWidth=0.5)]
@@ -94,21 +93,21 @@ def heat_map(
         ink = alt.condition(f"datum.value > {middle}", alt.value("white"), alt.value(theme.INK))
         text = alt.Text("value:Q", format=numbers)
         layers.append(cells.mark_text(fontSize=theme.SMALL - 1).encode(text=text, color=ink))
-    return alt.layer(*layers, data=alt.InlineData(values=values)).properties(
-        width=width * cell[0], height=height * cell[1], view=alt.ViewBackground(stroke=frame)
-    )
+    chart = alt.layer(*layers, data=alt.InlineData(values=records))
+    view = alt.ViewBackground(stroke=frame)
+    return chart.properties(width=width * cell[0], height=height * cell[1], view=view)
 
 
 def panels(
-    matrices: Mapping[str, np.ndarray], rows: Axis, columns: Axis, *, in_row: int, **look: Any
+    matrices: Mapping[str, np.ndarray], rows: Axis, columns: Axis, *, in_row: int, **options: Any
 ) -> alt.FacetChart:
-    """Returns a heat map of each matrix under its name, `in_row` beside each other; `look`: options
-    of `heat_map`.
+    """Returns a heat map of each matrix under its name, with `in_row` heat maps in a row.
+
+    `options` are arguments of `heat_map`.
     """
-    chart = heat_map(
-        [({"panel": name}, matrix) for name, matrix in matrices.items()], rows, columns, **look
-    )
-    return chart.facet(facet=alt.Facet("panel:N", title=None, sort=list(matrices)), columns=in_row)
+    pairs = [({"panel": name}, matrix) for name, matrix in matrices.items()]
+    facet = alt.Facet("panel:N", title=None, sort=list(matrices))
+    return heat_map(pairs, rows, columns, **options).facet(facet=facet, columns=in_row)
 
 
 def gradient(length: float) -> alt.Legend:

@@ -1,6 +1,4 @@
-"""Attention masks (section 3.2.3): padding, later positions, and the other sentences of a packed
-row.
-"""
+"""Attention masks (section 3.2.3): padding, later positions, other sentences of a packed row."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,17 +12,8 @@ from scripts.charts.heat_map import Axis
 from transformer.model.masks import Mask
 
 LABELS = 40  # width of the axis
-# Whether a query sees only earlier keys, as in the decoder.
+# True for a causal mask, as in the decoder.
 MASKS = {"padding": False, "causal": True, "packed": False, "packed_causal": True}
-LEGEND = {
-    "type": "symbol",
-    "symbolType": "square",
-    "orient": "bottom",
-    "direction": "horizontal",
-    "title": None,
-    "values": [1, 0],
-    "labelExpr": "datum.value ? 'may attend' : 'masked'",
-}
 
 
 def draw(
@@ -36,23 +25,33 @@ def draw(
     """Returns which keys each query may attend to, in a panel for each kind of mask.
 
     Args:
-      panels: of "padding", "causal", "packed" and "packed_causal". "packed" is the encoder's mask
-        of a packed row, "packed_causal" the decoder's. The first two have one sentence.
-      sentences: number of tokens of each sentence of a packed row; the padded sentence has as many
-          as all of them.
-      length: positions of a row; the rest is padding.
+      panels: of "padding" and "causal", with one sentence, and "packed" and "packed_causal", the
+        encoder's and the decoder's mask of a packed row.
+      sentences: the number of tokens of each sentence of a packed row. The padded sentence has
+        their sum.
+      length: the number of positions of a row, with padding.
     """
     in_row = min(len(panels), 2 * columns)
-    cell = (theme.COLUMN_WIDTHS[columns] - LABELS - 8 * in_row) / in_row / length
+    width = theme.COLUMN_WIDTHS[columns] - LABELS - 8 * in_row
+    cell = min(width / in_row / length, 12)
+    legend = alt.Legend(
+        type="symbol",
+        symbolType="square",
+        orient="bottom",
+        direction="horizontal",
+        title=None,
+        values=[1, 0],
+        labelExpr="datum.value ? 'may attend' : 'masked'",
+    )
     chart = heat_map.panels(
         {name.replace("_", ", "): mask(name, sentences, length) for name in panels},
         Axis("query position"),
         Axis("key position"),
         in_row=in_row,
-        cell=(min(cell, 12),) * 2,
+        cell=(cell, cell),
         value="",
         domain=(0, 1),
-        legend=alt.Legend(**LEGEND),
+        legend=legend,
         palette=(theme.MASKED, theme.SEQUENTIAL[6]),
         has_grid=True,
     )
@@ -60,8 +59,9 @@ def draw(
 
 
 def mask(name: str, sentences: Sequence[int], length: int) -> np.ndarray:
-    """Returns the mask (length, length) of a row: who may attend to whom."""
+    """Returns the mask (length, length) of a row: True where a query may attend to a key."""
     lengths = {"padding": [sum(sentences)], "causal": [length]}.get(name, sentences)
     segments = np.repeat(np.arange(1, len(lengths) + 1), lengths)
-    segments = jnp.asarray(np.pad(segments, (0, length - len(segments))))[None]
+    segments = np.pad(segments, (0, length - len(segments)))
+    segments = jnp.asarray(segments)[None]  # (1, length)
     return np.asarray(Mask(segments, segments, MASKS[name], is_packed=True).dense[0, 0])

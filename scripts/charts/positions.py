@@ -32,8 +32,7 @@ def draw(
       d_model: width of the encodings.
       kind: a value of `config.model.positions`.
       panels: of "heat_map" and "products" (dot products of some positions with all).
-      columns: 1 or 2 columns of a paper. Two panels stand beside each other in 2, one above the
-          other in 1.
+      columns: 1 or 2 columns of a paper. With 2, two panels are beside each other.
 
     Raises:
       UserError: an argument is not allowed.
@@ -47,17 +46,19 @@ def draw(
     in_row = min(columns, len(panels))
     width = theme.COLUMN_WIDTHS[columns] / in_row - LABELS
     charts = [PANELS[name](vectors, width) for name in panels]
-    own = {"color": "independent", "stroke": "independent", "strokeDash": "independent"}
-    return theme.themed(alt.concat(*charts, columns=in_row, spacing=16).resolve_scale(**own))
+    chart = alt.concat(*charts, columns=in_row, spacing=16)
+    # Each panel has its own legend.
+    return theme.themed(
+        chart.resolve_scale(color="independent", stroke="independent", strokeDash="independent")
+    )
 
 
 def encodings(length: int, d_model: int, kind: str) -> np.ndarray:
-    """Returns the vectors (length, d_model) that the model adds to the embeddings at positions 0,
-    1, ...
+    """Returns the vectors (length, d_model) that are added to the embeddings at positions 0, 1, ...
 
-    "rotary" adds none. Its result is the vector with 1 in the first element of each plane and 0 in
-    the second, rotated as queries and keys are. `d_model` is then the width of a head. Raises
-    UserError if `kind` has no formula, or the width is odd.
+    "rotary" adds no vectors. Its result is a vector rotated as queries and keys are. Before the
+    rotation, the first element of each plane is 1 and the second is 0. `d_model` is then the width
+    of a head. Raises UserError if `kind` has no formula, or the width is odd.
     """
     formulas = [name for name in POSITIONS if name.startswith("sinusoidal") or name == "rotary"]
     if kind not in formulas:
@@ -71,20 +72,28 @@ def encodings(length: int, d_model: int, kind: str) -> np.ndarray:
     return sinusoids(kind, d_model, np.arange(length))
 
 
-def heat_map_of(vectors: np.ndarray, width: float) -> alt.Chart:
+def encoding_panel(vectors: np.ndarray, width: float) -> alt.Chart:
     """Returns the vectors (L, D) as a heat map with a row for each position."""
-    cell = (width / vectors.shape[1], HEIGHT / vectors.shape[0])
-    look = {"cell": cell, "value": "value", "domain": (-1, 1), "legend": gradient(HEIGHT * 0.6)}
-    return heat_map([({}, vectors)], Axis("position"), Axis("dimension"), **look)
+    length, d_model = vectors.shape
+    return heat_map(
+        [({}, vectors)],
+        Axis("position"),
+        Axis("dimension"),
+        cell=(width / d_model, HEIGHT / length),
+        value="value",
+        domain=(-1, 1),
+        legend=gradient(HEIGHT * 0.6),
+    )
 
 
-def products_of(vectors: np.ndarray, width: float) -> alt.LayerChart:
+def product_panel(vectors: np.ndarray, width: float) -> alt.LayerChart:
     """Returns the dot products (L, L) of four positions with all positions, as curves."""
     length = len(vectors)
-    chosen = sorted({0, length // 4, length // 2, length - max(length // 4, 1)})
-    products = vectors @ vectors[chosen].T
-    curves = {str(p): (np.arange(length), products[:, i]) for i, p in enumerate(chosen)}
+    marked = sorted({0, length // 4, length // 2, length - max(length // 4, 1)})
+    products = vectors @ vectors[marked].T  # (L, number of curves)
+    x = np.arange(length)
+    curves = {str(position): (x, y) for position, y in zip(marked, products.T, strict=True)}
     return theme.lines(curves, "position", "dot product", "with position", width, HEIGHT)
 
 
-PANELS = {"heat_map": heat_map_of, "products": products_of}
+PANELS = {"heat_map": encoding_panel, "products": product_panel}

@@ -14,8 +14,7 @@ from transformer.support.special_tokens import PAD
 from transformer.training.columns import Columns
 from transformer.training.loss import smoothed_cross_entropy
 
-# the example of the Annotated Transformer: five tokens, of which 0 is padding
-TARGETS = (2, 1, PAD, 3, 3)
+TARGETS = (2, 1, PAD, 3, 3)  # as in the Annotated Transformer
 CELL = 24  # points
 HEADERS = {"others": "spread over all other tokens", "uniform": "spread over all tokens"}
 
@@ -27,8 +26,9 @@ def draw(
     supports: Sequence[str] = ("others", "uniform"),
     columns: int = 2,
 ) -> Any:
-    """Returns the smoothed distribution of each target as a row, in a panel for each way to spread
-    the probability.
+    """Returns the smoothed distribution of each target as a row of a heat map.
+
+    There is a panel for each way to spread the probability.
 
     Args:
       smoothing: `config.training.label_smoothing`.
@@ -40,13 +40,14 @@ def draw(
     """
     if not 0 <= smoothing < 1:
         raise UserError(f"smoothing={smoothing}: must be in 0 ... 1, without 1")
-    rows = Axis("target token", ["padding" if target == PAD else str(target) for target in targets])
+    labels = ["padding" if target == PAD else str(target) for target in targets]
+    matrices = {}
+    for support in supports:
+        header = HEADERS.get(support, support)
+        matrices[header] = distributions(smoothing, targets, vocab_size, support)
     chart = heat_map.panels(
-        {
-            HEADERS.get(support, support): distributions(smoothing, targets, vocab_size, support)
-            for support in supports
-        },
-        rows,
+        matrices,
+        Axis("target token", labels),
         Axis("token of the vocabulary"),
         in_row=columns,
         cell=(CELL, CELL),
@@ -61,13 +62,12 @@ def draw(
 def distributions(
     smoothing: float, targets: Sequence[int], vocab_size: int, support: str
 ) -> np.ndarray:
-    """Returns the distribution (T, V) for each of T targets, 0 for padding, from the gradient of
-    the loss.
+    """Returns the distribution (T, V) of each target, with 0 for padding.
 
-    The gradient of cross-entropy with respect to the logits is p - q, for the model's p and the
-    distribution q. Equal logits give p = 1 / V.
+    It is computed from the loss. The gradient of cross-entropy with respect to the logits is p - q,
+    where p is the model's distribution and q the smoothed one. Equal logits give p = 1 / V.
     """
-    labels = jnp.asarray([targets])
+    labels = jnp.asarray([targets])  # (1, T)
 
     def loss(logits: jax.Array) -> jax.Array:
         losses = smoothed_cross_entropy(
@@ -76,6 +76,6 @@ def distributions(
         return jnp.sum(jnp.where(labels == PAD, 0.0, losses))
 
     gradient = jax.grad(loss)(jnp.zeros((1, len(targets), vocab_size)))
-    # padding has no loss, and no gradient
+    # Padding has no loss, so its gradient is 0.
     p = np.where(np.asarray(targets)[:, None] == PAD, 0.0, 1 / vocab_size)
     return p - np.asarray(gradient[0], np.float64)

@@ -1,6 +1,4 @@
-"""Table 3 of the paper: how its rows differ from base as printed and as `scripts.reproduce`
-measured them.
-"""
+"""Table 3 of the paper: differences from its base row, in the paper and by `scripts.reproduce`."""
 
 import os
 import re
@@ -35,33 +33,33 @@ TITLES = {
 COLORS = {"paper": theme.INK, "here": theme.CATEGORICAL[0]}
 SHAPES = ["diamond", "circle"]
 
-Scores = Mapping[str, Sequence[float]]  # of each row, one a seed
+Scores = Mapping[str, Sequence[float]]  # the scores of all seeds, by row
 
 
 def draw(folder: str | os.PathLike, columns: int = 2) -> Any:
-    """Returns the differences from the base row, here and in the paper, in BLEU and in perplexity
-    as a fraction.
+    """Returns the differences from the base row, here and in the paper.
 
-    It has the rows with complete runs; those with several seeds have the mean and ± one standard
-    deviation.
+    There is a panel for BLEU, and one for perplexity as a fraction. It has the rows with complete
+    runs. Rows with several seeds have their mean and ± one standard deviation.
 
     Args:
       folder: the `--output` of `scripts.reproduce`.
 
     Raises:
       UserError: the folder is not one of `scripts.reproduce`, or a run that is needed is not
-      complete.
+        complete.
     """
-    measured = read(Path(folder))
-    if "base" not in measured["bleu"]:
+    results = read(Path(folder))
+    if "base" not in results["bleu"]:
         raise UserError(
-            f"{folder}: has no complete run of the row base, from which the others differ; run it first"
+            f"{folder}: has no complete run of the row base, from which the others differ; "
+            "run it first"
         )
     width = (theme.COLUMN_WIDTHS[columns] - LABELS[columns]) / columns - 12
-    panels = [
-        panel(records(measured[metric], metric), metric, width, i % columns == 0)
-        for i, metric in enumerate(TITLES)
-    ]
+    panels = []
+    for i, metric in enumerate(TITLES):
+        points = records(results[metric], metric)
+        panels.append(panel(points, metric, width, has_names=i % columns == 0))
     return theme.themed(alt.concat(*panels, columns=columns), orient="bottom")
 
 
@@ -85,29 +83,30 @@ def read(path: Path) -> dict[str, Scores]:
     return {metric: scores(results, metric) for metric in TITLES}
 
 
-def records(measured: Scores, metric: str) -> list[dict[str, Any]]:
-    """Returns the difference `value` from the base row, for each row of the paper and each finite
-    one here.
+def records(results: Scores, metric: str) -> list[dict[str, Any]]:
+    """Returns the difference `value` from the base row, for each score in the paper and here.
+
+    Rows with a score that is not finite are left out.
     """
-    paper = {name: [getattr(ROWS[name], metric)] for name in measured}
+    paper = {name: [getattr(ROWS[name], metric)] for name in results}
     points = []
-    for source, rows in (("paper", paper), ("here", measured)):
+    for source, rows in (("paper", paper), ("here", results)):
         base = np.mean(rows["base"])
         for name, values in rows.items():
-            shown = (
-                np.array(values) / base - 1 if metric == "perplexity" else np.array(values) - base
-            )
-            if np.isfinite(shown).all():  # otherwise this run has diverged
-                points += [
-                    {"row": row_name(name), "source": source, "value": value}
-                    for value in shown.tolist()
-                ]
+            differences = np.array(values) - base
+            if metric == "perplexity":
+                differences = np.array(values) / base - 1
+            if not np.isfinite(differences).all():  # a run has diverged
+                continue
+            for value in differences.tolist():
+                points.append({"row": row_name(name), "source": source, "value": value})
     return points
 
 
 def row_name(name: str) -> str:
     """Returns the name of a row with the paper's symbols: "(A) h = 1" for A_h1."""
-    if not (parts := re.fullmatch(r"(\w_[A-Za-z]+?)([\d.]+)", name)):
+    parts = re.fullmatch(r"(\w_[A-Za-z]+?)([\d.]+)", name)
+    if not parts:
         return {"E_learned": "(E) learned positions"}.get(name, name)
     return f"({name[0]}) {SYMBOLS[parts[1]]} = {parts[2]}"
 
@@ -118,20 +117,18 @@ def panel(
     """Returns the points of one metric, a row of the table on each line, without a theme."""
     title, number = TITLES[metric]
     rows = list(dict.fromkeys(point["row"] for point in points))
-    axis = alt.Axis(format=number, tickCount=5, labelExpr="datum.value ? datum.label : '0'")
     names = alt.Axis(grid=True, ticks=False, labels=has_names, domain=False)
-    chart = alt.Chart(alt.InlineData(values=list(points))).encode(
+    chart = theme.chart_of(points).encode(
         y=alt.Y("row:N", sort=rows, title=None, axis=names),
         yOffset=alt.YOffset("source:N", sort=list(COLORS)),
         color=theme.categories(alt.Color, "source", COLORS, COLORS.values(), title=None),
     )
-    shape = theme.categories(alt.Shape, "source", COLORS, SHAPES, title=None)
-    return alt.layer(
-        alt.Chart().mark_rule(strokeWidth=0.5, color=theme.INK).encode(x=alt.datum(0)),
-        chart.mark_errorbar(extent="stdev", rule={"strokeWidth": 1}).encode(
-            x=alt.X("value:Q", title=title)
-        ),
-        chart.mark_point(filled=True, opacity=1).encode(
-            x=alt.X("mean(value):Q", title=title, axis=axis), shape=shape
-        ),
-    ).properties(width=width, height=alt.Step(ROW_HEIGHT, **{"for": "position"}))
+    base = alt.Chart().mark_rule(strokeWidth=0.5, color=theme.INK).encode(x=alt.datum(0))
+    bars = chart.mark_errorbar(extent="stdev", rule={"strokeWidth": 1})
+    axis = alt.Axis(format=number, tickCount=5, labelExpr="datum.value ? datum.label : '0'")
+    means = chart.mark_point(filled=True, opacity=1).encode(
+        x=alt.X("mean(value):Q", title=title, axis=axis),
+        shape=theme.categories(alt.Shape, "source", COLORS, SHAPES, title=None),
+    )
+    layers = alt.layer(base, bars.encode(x=alt.X("value:Q", title=title)), means)
+    return layers.properties(width=width, height=alt.Step(ROW_HEIGHT, **{"for": "position"}))

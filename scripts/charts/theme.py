@@ -1,5 +1,6 @@
-"""The look and the files of all charts: colours that print and that all readers tell apart, fonts,
-sizes in points.
+"""The look of all charts, and the files that they are written to. Sizes are in points.
+
+The colours print well, and readers with colour blindness can tell them apart.
 """
 
 import io
@@ -14,8 +15,8 @@ import numpy as np
 from transformer.support import files
 from transformer.support.errors import UserError
 
-# Equal steps of 13 in CIELAB, from white to dark blue. Lightness falls at every step, so it also
-# prints in grey.
+# White to dark blue in equal steps of 13 in CIELAB. Each step is darker than the one before it, so
+# the scale also prints in grey.
 SEQUENTIAL = (
     "#ffffff",
     "#d5e6f3",
@@ -27,13 +28,13 @@ SEQUENTIAL = (
     "#0f4a92",
     "#08306b",
 )
-# Okabe and Ito's colours without the yellow, which is too light for a line. The eighth category
-# repeats the first.
+# Okabe and Ito's colours without the yellow, which is too light for a line. The eighth category has
+# the first colour again.
 CATEGORICAL = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-LINE_SYMBOL = 300  # size of a legend's symbol that shows a dashed line
-# For readers without colours. One fewer than the colours, so that lines with the same colour have
-# different dashes.
+# For readers without colours. There is one pattern less than colours, so that lines of the same
+# colour have different patterns.
 DASHES = ([], [6, 2], [2, 2], [8, 2, 2, 2], [4, 4], [1, 2])
+LINE_SYMBOL = 300  # size of a legend's symbol that shows a dashed line
 MASKED = "#e8e8e8"
 
 COLUMN_WIDTHS = {1: 240, 2: 500}  # of a paper; a point of the PDF is a pixel of Vega
@@ -44,7 +45,7 @@ INK = "#222222"
 GRID = "#dddddd"
 FRAME = "#bbbbbb"
 ALL = 0  # in Vega: no limit to the length of a label
-RESOLUTION = 300  # pixels an inch of a PNG
+RESOLUTION = 300  # pixels per inch of a PNG
 
 LETTERS = {
     "labelFontSize": SMALL,
@@ -57,48 +58,61 @@ CONFIG = {
     "background": "white",
     "padding": 4,
     "view": {"stroke": None},
-    "axis": LETTERS
-    | {"titleColor": INK, "titlePadding": 4, "labelLimit": ALL, "labelFlush": False}
-    | {"gridColor": GRID, "gridWidth": 0.5, "domainColor": INK, "domainWidth": 0.5}
-    | {"tickColor": INK, "tickWidth": 0.5, "tickSize": 3},
-    "legend": LETTERS
-    | {
+    "axis": {
+        **LETTERS,
+        "titleColor": INK,
+        "titlePadding": 4,
+        "labelLimit": ALL,
+        "labelFlush": False,
+        "gridColor": GRID,
+        "gridWidth": 0.5,
+        "domainColor": INK,
+        "domainWidth": 0.5,
+        "tickColor": INK,
+        "tickWidth": 0.5,
+        "tickSize": 3,
+    },
+    "legend": {
+        **LETTERS,
         "titleColor": INK,
         "titleLimit": ALL,
         "labelLimit": ALL,
         "symbolStrokeWidth": 1.5,
         "offset": 8,
-    }
-    | {"gradientThickness": 8, "gradientStrokeWidth": 0.5, "gradientStrokeColor": INK},
-    "header": LETTERS | {"labelFontSize": TEXT, "labelPadding": 3, "labelLimit": ALL},
+        "gradientThickness": 8,
+        "gradientStrokeWidth": 0.5,
+        "gradientStrokeColor": INK,
+    },
+    "header": {**LETTERS, "labelFontSize": TEXT, "labelPadding": 3, "labelLimit": ALL},
     "title": {"fontSize": TEXT, "fontWeight": "normal", "color": INK, "offset": 4, "limit": ALL},
     "line": {"strokeWidth": 1.2},
     "point": {"size": 24, "strokeWidth": 1.2},
     "concat": {"spacing": 24},
     "facet": {"spacing": 8},
-    # Otherwise every cell of a heat map carries its description, which makes an SVG five times as
-    # large.
+    # Otherwise each cell of a heat map has a description, and an SVG is five times as large.
     "aria": False,
 }
 
 
 def themed(chart: Any, **legend: Any) -> Any:
-    """Returns the chart with the theme and these options of legends.
+    """Returns the chart with the theme, and with these options of its legends.
 
-    It cannot be combined with others afterwards.
+    It cannot be combined with other charts afterwards.
     """
     return chart.configure(**CONFIG | {"legend": CONFIG["legend"] | legend})
+
+
+def chart_of(records: Sequence[Mapping[str, Any]], **options: Any) -> alt.Chart:
+    """Returns a chart of these records, without marks."""
+    return alt.Chart(alt.InlineData(values=list(records)), **options)
 
 
 def categories(
     channel: Any, field: str, order: Collection[str], values: Iterable[Any], **options: Any
 ) -> Any:
-    """Returns a channel, such as alt.Shape, that shows the categories in `order` of a field by
-    these values.
-    """
-    return channel(f"{field}:N", sort=list(order), **options).scale(
-        domain=list(order), range=list(values)
-    )
+    """Returns a channel, such as alt.Shape, with one of `values` for each category in `order`."""
+    channel = channel(f"{field}:N", sort=list(order), **options)
+    return channel.scale(domain=list(order), range=list(values))
 
 
 def lines(
@@ -109,17 +123,17 @@ def lines(
     width: float,
     height: float,
 ) -> alt.Chart:
-    """Returns curves, given as x and y by name, with the fields `name`, `x` and `y`.
+    """Returns curves with the fields `name`, `x` and `y`.
 
-    `x`, `y`, `legend` are titles.
+    `curves` are the values of x and y by name. `x`, `y` and `legend` are titles.
     """
-    points = [
-        (name, *point) for name, curve in curves.items() for point in zip(*curve, strict=True)
-    ]
-    records = [{"name": name, "x": float(a), "y": float(b)} for name, a, b in points]
+    records = []
+    for name, curve in curves.items():
+        for x_value, y_value in zip(*curve, strict=True):
+            records.append({"name": name, "x": float(x_value), "y": float(y_value)})
     box = alt.Legend(title=legend, symbolSize=LINE_SYMBOL)
     return (
-        alt.Chart(alt.InlineData(values=records), width=width, height=height)
+        chart_of(records, width=width, height=height)
         .mark_line(clip=True)
         .encode(
             x=alt.X("x:Q", title=x, axis=alt.Axis(grid=False, tickCount=5)).scale(nice=False),
@@ -131,29 +145,26 @@ def lines(
 
 
 def visible(text: str) -> str:
-    """Returns the text on one line: control and invisible characters are written as escapes, as in
-    Python.
+    """Returns the text on one line, with control and invisible characters escaped as in Python.
 
-    XML has no control characters. SentencePiece's mark of a space, which few fonts have, becomes a
-    middle dot.
+    XML cannot contain control characters. SentencePiece's mark of a space, which few fonts have, is
+    replaced by a middle dot.
     """
     escaped = (c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
     return "".join(escaped).replace("\N{LOWER ONE EIGHTH BLOCK}", "\N{MIDDLE DOT}")
 
 
 def label_expression(labels: Sequence[str]) -> str:
-    """Returns the Vega expression of the labels of an axis whose values are 0, 1, ... The labels
-    may be any text.
+    """Returns the Vega expression for the labels of an axis with the values 0, 1, ...
 
-    JSON in ASCII is also a literal of Vega's expressions, so a label cannot end its string.
+    The labels may be any text. JSON in ASCII is also a literal of Vega's expressions, so a label
+    cannot end its string.
     """
     return f"{json.dumps([visible(label) for label in labels])}[datum.value]"
 
 
 def check_output(path: Path, formats: Sequence[str] = ("pdf", "svg", "png")) -> None:
-    """Raises UserError unless the file has one of the endings and its folder exists, before
-    anything is computed.
-    """
+    """Raises UserError unless the file has one of the endings and its folder exists."""
     endings = " or ".join(f".{ending}" for ending in formats)
     if path.suffix[1:].lower() not in formats:
         raise UserError(f"--output={path}: must end in {endings}")
@@ -166,6 +177,8 @@ def check_output(path: Path, formats: Sequence[str] = ("pdf", "svg", "png")) -> 
 def write(chart: Any, path: Path) -> None:
     """Writes the chart atomically. vl-convert renders it without a browser or a network."""
     ending = path.suffix[1:].lower()
-    content = io.StringIO() if ending == "svg" else io.BytesIO()
-    chart.save(content, format=ending, ppi=RESOLUTION)
-    files.write_bytes(path, content.getvalue().encode() if ending == "svg" else content.getvalue())
+    is_text = ending == "svg"
+    buffer = io.StringIO() if is_text else io.BytesIO()
+    chart.save(buffer, format=ending, ppi=RESOLUTION)
+    write_file = files.write_text if is_text else files.write_bytes
+    write_file(path, buffer.getvalue())

@@ -15,23 +15,26 @@ from scripts.results.runs import read_runs
 from transformer.data.sources.lines import counted
 
 FOLDER = Path(__file__).parent / "templates"
-NAMED = 3  # runs in the title, at most
+MAX_NAMED = 3  # runs in the title
 
 
 def make_page(
     paths: Sequence[Path], split: str | None, data: str | None, texts: Sequence[str], count: int
 ) -> str:
-    """Returns the page on the runs in `paths`. Raises UserError if one of them is not a workdir.
+    """Returns the page on the runs in `paths`. Raises UserError if a path is not a workdir.
 
-    It compares evaluations of `split`, of the run `data` if given. None: the split that most runs
-    were evaluated on, or valid if several tie. It shows attention for the source sentences `texts`,
-    and for `count` sentences of the split.
+    Args:
+      split: the split whose evaluations are compared. None: the split on which most runs were
+        evaluated, or valid if several tie.
+      data: the run whose data has the split. None: each run's own data.
+      texts: source sentences whose attention is shown.
+      count: the number of sentences of the split whose attention is shown too.
     """
     runs = read_runs(paths, "WORKDIR")
     compared = scores.compare(runs, split, data)
     sources = [*texts, *sentences.most_different_sources(compared, count)]
     logging.info("Reading %s with each model.", counted(len(sources), "sentence"))
-    inspected = attention_and_beams.inspect(runs, compared.chosen, sources)
+    inspected = attention_and_beams.inspect(runs, compared.evaluations, sources)
     parts = [
         sections.runs_section(runs, compared.systems),
         scores.section(compared),
@@ -41,26 +44,30 @@ def make_page(
         attention_and_beams.attention_section(*inspected),
         attention_and_beams.beam_section(*inspected),
     ]
-    named = ", ".join(run.label for run in runs) if len(runs) <= NAMED else f"{len(runs)} runs"
-    return render(f"Report on {named}", parts)
+    subject = f"{len(runs)} runs"
+    if len(runs) <= MAX_NAMED:
+        subject = ", ".join(run.label for run in runs)
+    return render(f"Report on {subject}", parts)
 
 
 def render(title: str, parts: Sequence[sections.Section]) -> str:
-    """Returns the page.
+    """Returns the page as HTML.
 
-    Its policy lets browsers run only the page's own scripts, and load nothing.
+    Its policy allows a browser to run only the page's own scripts, and to load nothing.
     """
     scripts = [
         _script(vl_convert.javascript_bundle()),
         _script((FOLDER / "page.js").read_text("utf-8")),
     ]
     policy = (
-        f"default-src 'none'; script-src {' '.join(map(_hash, scripts))}; style-src 'unsafe-inline'; "
-        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; script-src {' '.join(map(_hash, scripts))}; "
+        "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
-    data = {"charts": {name: chart for section in parts for name, chart in section.charts.items()}}
+    charts = {}
+    data = {"charts": charts}
     for section in parts:
-        data |= section.data
+        charts.update(section.charts)
+        data.update(section.data)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(FOLDER),
         autoescape=True,
@@ -73,19 +80,21 @@ def render(title: str, parts: Sequence[sections.Section]) -> str:
         sections=parts,
         policy=policy,
         style=(FOLDER / "page.css").read_text("utf-8"),
-        # numbers that are not finite become null
+        # Numbers that are not finite become null.
         data=json.loads(json.dumps(data), parse_constant=lambda _: None),
         scripts=scripts,
     )
 
 
 def _script(text: str) -> str:
-    """Returns a script that defines no global names but those it assigns to `window`, and cannot
-    end its element.
+    """Returns the text of an inline script.
+
+    It defines no global names except on `window`, and it cannot end its element.
     """
     return "(() => {\n" + text.replace("</script", "<\\/script") + "\n})();"
 
 
 def _hash(script: str) -> str:
-    """Returns the source expression with which a content-security policy allows a script."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+    """Returns the expression with which a content-security policy allows a script."""
+    digest = hashlib.sha256(script.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import altair as alt
 
-from scripts.charts import curves
+from scripts.charts import curves, theme
 from scripts.results.evaluations import differing_keys, read_contents, run_settings, short_commit
 from scripts.results.runs import RecordedRun, training_seconds
 from scripts.results.systems import System
@@ -30,8 +30,8 @@ HEADER = (
     "validation data",
     "note",
 )
-# The quantities in the lines of metrics.jsonl, with their splits; the metrics of translations stand
-# between the two.
+# Quantities in the lines of metrics.jsonl, with their splits. The page shows the metrics of
+# translations between the two groups.
 LOSSES = (("loss", "train"), ("loss", "valid"), ("perplexity", "valid"))
 OTHERS = (
     ("accuracy", "valid"),
@@ -47,9 +47,9 @@ class Section(NamedTuple):
     """A part of the page with a heading.
 
     Attributes:
-      name: of its template, `templates/NAME.html`, and its anchor.
+      name: the name of its template, `templates/NAME.html`, and its anchor.
       title: the heading.
-      content: the values for the template. None: the section has only notes.
+      content: values for the template. None: the section has only notes.
       notes: sentences about missing parts.
       charts: Vega-Lite specifications by name. Names are unique on the page.
       data: values for the page's script.
@@ -64,50 +64,57 @@ class Section(NamedTuple):
 
 
 def runs_section(runs: Sequence[RecordedRun], systems: Sequence[System]) -> Section:
-    """Returns the section. A run without a score is in none of the `systems`."""
-    names = {
-        evaluation.workdir: system.name for system in systems for evaluation in system.evaluations
-    }
+    """Returns the section on the runs. A run without a score is in none of the `systems`."""
+    names = {}
+    for system in systems:
+        for evaluation in system.evaluations:
+            names[evaluation.workdir] = system.name
+    rows = [_row(run, names.get(run.workdir.path, "")) for run in runs]
     note = "has no checkpoint: the sections on attention and beam search leave it out."
     notes = [f"{run.label} {note}" for run in runs if not run.has_checkpoint]
-    rows = [_row(run, names.get(run.workdir.path, "")) for run in runs]
     return Section("overview", "Runs", {"header": HEADER, "rows": rows}, notes)
 
 
 def _row(run: RecordedRun, system: str) -> tuple[str, ...]:
     config = run.config
     environment = read_environment(run.workdir.environment) or {}
-    steps = f"{max((line['step'] for line in run.record), default=0):,} of {config.training.steps:,} steps"
+    state = "complete"
+    if not run.workdir.is_complete():
+        step = max((line["step"] for line in run.record), default=0)
+        state = f"{step:,} of {config.training.steps:,} steps"
+    languages = "-".join(filter(None, (config.data.source_language, config.data.target_language)))
     devices = environment.get("devices") or ["unknown"]
-    seconds = training_seconds(run.record)
     digests = {}
     with contextlib.suppress(UserError):  # the record is damaged
         digests = read_contents(run.workdir.path)
-    languages = "-".join(filter(None, (config.data.source_language, config.data.target_language)))
     return (
         run.label,
         system,
-        "complete" if run.workdir.is_complete() else steps,
+        state,
         f"{config.data.name}, {languages}",
         str(config.seed),
         short_commit(environment),
         f"{len(devices)} {devices[0]}",
-        f"{seconds / 60:.0f} min",
+        f"{training_seconds(run.record) / 60:.0f} min",
         *(digests.get(name, "unknown")[:8] for name in FINGERPRINTS),
         describe_note(config),
     )
 
 
 def settings_section(runs: Sequence[RecordedRun]) -> Section:
-    """Returns the section with all keys, except those that do not change what a run computes."""
+    """Returns the section with all keys that change the results of a run."""
     configs = [run_settings(run.config) | {"seed": run.config.seed} for run in runs]
-    differing = differing_keys(configs)
-    rows = [(key, *(show(config.get(key)) for config in configs)) for key in sorted(configs[0])]
-    content = {
-        "labels": [run.label for run in runs],
-        "differing": [row for row in rows if row[0] in differing],
-        "common": [row[:2] for row in rows if row[0] not in differing],
-    }
+    differing_names = differing_keys(configs)
+    differing = []
+    common = []
+    for key in sorted(configs[0]):
+        values = [show(config.get(key)) for config in configs]
+        if key in differing_names:
+            differing.append((key, *values))
+        else:
+            common.append((key, values[0]))
+    labels = [run.label for run in runs]
+    content = {"labels": labels, "differing": differing, "common": common}
     return Section("settings", "Settings", content)
 
 
@@ -119,7 +126,8 @@ def curve_section(runs: Sequence[RecordedRun]) -> Section:
         return Section("curves", "Curves", None, [*notes, f"There are no curves: {error}."])
     charts = {}
     panels = {}
-    for metric, split in (*LOSSES, *((name, "valid") for name in metrics_in("log")), *OTHERS):
+    translation_metrics = [(name, "valid") for name in metrics_in("log")]
+    for metric, split in (*LOSSES, *translation_metrics, *OTHERS):
         # Systems without the metric stay, so that each has the same colour in all panels.
         members = {
             label: [run for run in runs if curves.points(run, metric, split)]
@@ -133,35 +141,29 @@ def curve_section(runs: Sequence[RecordedRun]) -> Section:
 
 
 def panel(systems: Mapping[str, Sequence[RecordedRun]], metric: str, split: str) -> alt.LayerChart:
-    """Returns the curves of one quantity, with the points' values on hover and a zoom named `zoom`
-    over the steps.
+    """Returns the curves of one quantity, with the values of points in tooltips.
+
+    A zoom over the steps is named `zoom`, so that it can be shared by all panels.
     """
-    points = [
-        {"system": label, "run": run.label, "step": step, "value": value}
-        for label, members in systems.items()
-        for run in members
-        for step, value in curves.points(run, metric, split).items()
-    ]
+    points = []
+    for label, runs in systems.items():
+        for run in runs:
+            fields = {"system": label, "run": run.label}
+            for step, value in curves.points(run, metric, split).items():
+                points.append({**fields, "step": step, "value": value})
     nearest = alt.selection_point(
         name="nearest", nearest=True, on="pointermove", fields=["step", "run"], empty=False
     )
-    hover = (
-        alt.Chart(alt.InlineData(values=points))
-        .mark_point(filled=True, size=50)
-        .encode(
-            x="step:Q",
-            y="value:Q",
-            opacity=alt.condition(nearest, alt.value(1), alt.value(0)),
-            color=alt.Color("system:N"),
-            tooltip=[
-                "run:N",
-                "step:Q",
-                alt.Tooltip("value:Q", title=curves.title(metric), format=".5~g"),
-            ],
-        )
-        .add_params(nearest, alt.selection_interval(name="zoom", bind="scales", encodings=["x"]))
+    zoom = alt.selection_interval(name="zoom", bind="scales", encodings=["x"])
+    value = alt.Tooltip("value:Q", title=curves.title(metric), format=".5~g")
+    marks = theme.chart_of(points).mark_point(filled=True, size=50)
+    hover = marks.encode(
+        x="step:Q",
+        y="value:Q",
+        opacity=alt.condition(nearest, alt.value(1), alt.value(0)),
+        color=alt.Color("system:N"),
+        tooltip=["run:N", "step:Q", value],
     )
-    chart = alt.layer(curves.panel(systems, metric, split, HEIGHT, HEIGHT), hover).properties(
-        height=HEIGHT
-    )
+    lines = curves.panel(systems, metric, split, HEIGHT, HEIGHT)
+    chart = alt.layer(lines, hover.add_params(nearest, zoom)).properties(height=HEIGHT)
     return chart.configure_legend(orient="top")

@@ -14,10 +14,9 @@ from scripts.results.sufficient_statistics import additive_metrics
 def section(compared: Comparison) -> Section:
     if compared.result is None:
         return Section("sentences", "Sentences", None, ["There are no translations."])
-    pairs = [
-        _pair(difference, compared.first.sources) for difference in compared.result["differences"]
-    ]
-    columns = {"source": compared.first.sources, "reference": compared.first.references}
+    first = compared.first
+    pairs = [_pair(pair, first.sources) for pair in compared.result["differences"]]
+    columns = {"source": first.sources, "reference": first.references}
     for system in compared.systems:
         for evaluation in system.evaluations:
             columns[f"{system.label} seed {evaluation.config.seed}"] = evaluation.hypotheses
@@ -29,66 +28,66 @@ def section(compared: Comparison) -> Section:
 
 
 def _pair(difference: dict[str, Any], sources: Sequence[str]) -> dict[str, Any]:
-    """Returns a pair of systems with the sentences in which they differ, of the first seed of each."""
-    labels = difference["baseline"], difference["system"]
+    """Returns a pair of systems with the sentences that differ most between their first seeds."""
+    baseline = difference["baseline"]
+    system = difference["system"]
     sentences = []
     for sentence in difference["sentences"]:
-        first, second = (sentence["hypotheses"][label][0] for label in labels)
+        first = sentence["hypotheses"][baseline][0]
+        second = sentence["hypotheses"][system][0]
         marks = mark_differences(first, second), mark_differences(second, first)
         sentences.append({**sentence, "marks": marks, "source": sources[sentence["line"] - 1]})
-    return {"baseline": labels[0], "system": labels[1], "sentences": sentences}
+    return {"baseline": baseline, "system": system, "sentences": sentences}
 
 
 def mark_differences(text: str, other: str) -> list[tuple[str, bool]]:
-    """Splits `text` into spans of words, and tells of each whether `other` shares it, in the same
-    order.
+    """Returns spans of the words of `text`. The bool is True if `other` has the same span.
+
+    Common spans have the same order in both texts.
     """
     words = text.split()
-    other_words = other.split()
-    operations = difflib.SequenceMatcher(None, words, other_words, autojunk=False).get_opcodes()
-    return [
-        (" ".join(words[begin:end]), kind == "equal")
-        for kind, begin, end, *_ in operations
-        if begin < end
-    ]
+    matcher = difflib.SequenceMatcher(None, words, other.split(), autojunk=False)
+    spans = []
+    for kind, begin, end, *_ in matcher.get_opcodes():
+        if begin < end:
+            spans.append((" ".join(words[begin:end]), kind == "equal"))
+    return spans
 
 
 def _orders(compared: Comparison) -> list[dict[str, Any]]:
-    """Returns the orders in which the page can list the translations of a single run, worst lines
-    first.
-    """
-    evaluation = compared.first
-    references = evaluation.references
+    """Returns the orders of the translations of a single run, each with the worst line first."""
     if sum(len(system.evaluations) for system in compared.systems) > 1:
         return []
+    evaluation = compared.first
+    hypotheses = evaluation.hypotheses
+    references = evaluation.references
     metric = additive_metrics(evaluation.language)["chrf"]
-    chrf = metric.score(metric.statistics(evaluation.hypotheses, references))
-    pairs = zip(evaluation.hypotheses, references, strict=True)
-    longer = np.array([len(hypothesis) - len(reference) for hypothesis, reference in pairs])
+    chrf = metric.score(metric.statistics(hypotheses, references))
     scores = np.array(evaluation.model_scores)
-    orders = [("chrF", chrf, chrf), ("model score", scores, scores)]
-    orders.append(("characters more than the reference", longer, -np.abs(longer)))
-    return [
-        {
-            "name": name,
-            "values": np.round(values, 2).tolist(),
-            "order": np.argsort(key, kind="stable").tolist(),
-        }
-        for name, values, key in orders
+    longer = np.array(list(map(len, hypotheses))) - list(map(len, references))
+    keys = [
+        ("chrF", chrf, chrf),
+        ("model score", scores, scores),
+        ("characters more than the reference", longer, -np.abs(longer)),
     ]
+    orders = []
+    for name, values, key in keys:
+        order = np.argsort(key, kind="stable").tolist()
+        orders.append({"name": name, "values": np.round(values, 2).tolist(), "order": order})
+    return orders
 
 
 def most_different_sources(compared: Comparison, count: int) -> list[str]:
-    """Returns sources of the split: of the lines in which the first two systems differ most, or the
-    worst lines.
+    """Returns the sources of the lines in which the first two systems differ most.
+
+    Without two systems, it returns the sources of the worst lines or, if there are none, of the
+    first lines.
     """
-    if compared.result is None:
+    result = compared.result
+    if result is None:
         return []
-    differing = [
-        sentence["line"]
-        for pair in compared.result["differences"][:1]
-        for sentence in pair["sentences"]
-    ]
-    worst = [sentence["line"] for sentence in compared.result["worst"]]
-    lines = differing or worst or range(1, len(compared.first.sources) + 1)
-    return [compared.first.sources[line - 1] for line in lines[:count]]
+    sources = compared.first.sources
+    differing = [sentence for pair in result["differences"][:1] for sentence in pair["sentences"]]
+    lines = [sentence["line"] for sentence in differing or result["worst"]]
+    lines = lines or range(1, len(sources) + 1)
+    return [sources[line - 1] for line in lines[:count]]

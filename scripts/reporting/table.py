@@ -18,90 +18,74 @@ from transformer.decoding.bleu import METRICS, metrics_in
 from transformer.support.errors import UserError
 from transformer.workdir import open_existing
 
-SEARCH = tuple(
-    f"decoding.{key}"
-    for key in ("strategy", "beam_size", "length_penalty", "length_penalty_form", "shortlist")
-)
-# in every row, even if they do not differ
-SHOWN = {"data.name", *SEARCH, "averaged", "split", "step", "commit"}
+SEARCH = ("strategy", "beam_size", "length_penalty", "length_penalty_form", "shortlist")
+# Settings that have their own column, or a place in each row.
+SHOWN = {"data.name", "averaged", "split", "step", "commit"}
+SHOWN |= {f"decoding.{key}" for key in SEARCH}
 
 
 def read_results(path: Path) -> list[Evaluation]:
     """Returns the evaluations of a run on splits.
 
-    Raises UserError if it is not complete or has none.
+    Raises UserError if the run is not complete or has no evaluation.
     """
     workdir, _ = open_existing(path, "WORKDIR")
     if not workdir.is_complete():
         raise UserError(
-            f"{path}: this run is not complete; run the same transformer.train command to continue it"
+            f"{path}: this run is not complete; "
+            "run the same transformer.train command to continue it"
         )
-    if not (evaluations := read_evaluations(workdir)):
+    evaluations = read_evaluations(workdir)
+    if not evaluations:
         raise UserError(f"{path}: has no evaluation; run {evaluate_command(path)}")
     return evaluations
 
 
 def make_table(evaluations: Sequence[Evaluation]) -> str:
-    """Returns a Markdown table with a row for each system, followed by the signatures of the
-    scores.
-    """
-    scores = [
-        name
-        for name in metrics_in("results")
-        if any(name in evaluation.result for evaluation in evaluations)
-    ]
-    header = (
-        "config",
-        "split",
-        "sentences",
-        "decoding",
-        "seeds",
-        *scores,
-        "training",
-        "commit",
-        "device",
-    )
-    signed = [
-        evaluation.result.get(f"{name}_signature") for evaluation in evaluations for name in scores
-    ]
-    signatures = ", ".join(sorted({f"`{text}`" for text in signed if text}))
+    """Returns a Markdown table with a row for each system, and the signatures of the scores."""
+    results = [evaluation.result for evaluation in evaluations]
+    scores = [name for name in metrics_in("results") if any(name in result for result in results)]
+    signatures = {result.get(f"{name}_signature") for result in results for name in scores}
+    quoted = ", ".join(f"`{signature}`" for signature in sorted(filter(None, signatures)))
+    settings = ("config", "split", "sentences", "decoding", "seeds")
+    header = (*settings, *scores, "training", "commit", "device")
     rows = [make_row(system, scores) for system in group_systems(evaluations)]
-    return markdown.table([header, *rows], [f"Signatures: {signatures}."])
+    return markdown.table([header, *rows], [f"Signatures: {quoted}."])
 
 
 def make_row(system: System, scores: Sequence[str]) -> tuple[str, ...]:
-    first = system.evaluations[0]
-    result = system.evaluations[0].result
+    evaluations = system.evaluations
+    first = evaluations[0]
+    results = [evaluation.result for evaluation in evaluations]
     config = [first.config.data.name]
     decoding = [describe_search(first.decoding)]
     for key, value in system.differences.items():
         if key not in SHOWN:
             column = decoding if key.startswith("decoding.") else config
             column.append(f"{key.removeprefix('decoding.')}={show(value)}")
-    shown = []
-    for name in scores:  # a cell is empty if an evaluation lacks the score
-        values = [
-            evaluation.result[name]
-            for evaluation in system.evaluations
-            if name in evaluation.result
-        ]
-        complete = len(values) == len(system.evaluations)
-        shown.append(mean_and_spread(values, METRICS[name].format) if complete else "")
-    steps = [evaluation.result["step"] for evaluation in system.evaluations]
-    decoding.append(describe_checkpoints(steps, result["averaged"]))
+    steps = [result["step"] for result in results]
+    decoding.append(describe_checkpoints(steps, results[0]["averaged"]))
+
+    cells = []
+    for name in scores:
+        values = [result[name] for result in results if name in result]
+        # A cell is empty if an evaluation lacks the score.
+        is_complete = len(values) == len(results)
+        cells.append(mean_and_spread(values, METRICS[name].format) if is_complete else "")
+    seeds = sorted(evaluation.config.seed for evaluation in evaluations)
+    seconds = statistics.mean(evaluation.training_seconds for evaluation in evaluations)
     devices = first.environment["devices"]
-    cpus = first.environment["cpu_count"]
+    device = f"{len(devices)} {devices[0]}"
+    if set(devices) == {"cpu"}:
+        device = f"{first.environment['cpu_count']} CPU cores"
     return (
         ", ".join(config),
         first.text,
-        str(result["sentences"]),
+        str(results[0]["sentences"]),
         ", ".join(decoding),
-        ", ".join(
-            str(seed)
-            for seed in sorted(evaluation.config.seed for evaluation in system.evaluations)
-        ),
-        *shown,
-        f"{statistics.mean(evaluation.training_seconds for evaluation in system.evaluations) / 60:.0f} min",
-        ", ".join(sorted({evaluation.commit for evaluation in system.evaluations})),
-        f"{cpus} CPU cores" if set(devices) == {"cpu"} else f"{len(devices)} {devices[0]}",
+        ", ".join(map(str, seeds)),
+        *cells,
+        f"{seconds / 60:.0f} min",
+        ", ".join(sorted({evaluation.commit for evaluation in evaluations})),
+        device,
     )

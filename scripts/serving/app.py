@@ -119,7 +119,7 @@ class Routes:
         source, target = self._direction(fields)
         text_format = fields.get("format") or "text"
         if text_format not in ("text", "html"):
-            raise HTTPException(400, f"{text_format!s:.20} format is not supported")
+            raise UserError(f"{text_format!s:.20} format is not supported")
         detected = []
         sources = [source] * len(texts)
         if source == "auto":
@@ -236,13 +236,13 @@ class Routes:
         ]
 
     def _model(self, source: str, target: str) -> ServedModel:
-        """Returns the model of a pair. Raises HTTPException if a language is not served."""
+        """Returns the model of a pair. Raises UserError if a language is not served."""
         if (source, target) in self.models:
             return self.models[source, target]
         for code in (source, target):
             if code not in self.codes:
-                raise HTTPException(400, f"{code:.20} is not supported")
-        raise HTTPException(400, f"{target} is not available as a target language from {source}")
+                raise UserError(f"{code:.20} is not supported")
+        raise UserError(f"{target} is not available as a target language from {source}")
 
     def _model_or_none(self, source: str, target: str) -> ServedModel | None:
         """Returns the model of a pair, or None if both languages are the same.
@@ -263,7 +263,7 @@ def _alternatives(fields: Fields) -> int:
     except ValueError:
         value = math.nan
     if not value.is_integer() or not 0 <= value < 1e6:
-        raise HTTPException(400, "Invalid request: alternatives must be a whole number, such as 2")
+        raise UserError("Invalid request: alternatives must be a whole number, such as 2")
     return int(value)
 
 

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from starlette.exceptions import HTTPException
 
 from scripts.charts import beam as beam_chart
 from scripts.serving.requests import Fields, Limits, read_texts
 from transformer.api import Model
 from transformer.config.types import guided_heads
 from transformer.decoding.translation import Translation
+from transformer.support.errors import UserError
 
 
 def attention(model: Model, fields: Fields, limits: Limits) -> dict[str, Any]:
@@ -67,18 +67,19 @@ def _as_json(translations: Sequence[Translation]) -> list[dict[str, Any]]:
 
 
 def _whole(model: Model, fields: Fields, limits: Limits) -> str:
-    """Returns the field `q`. Raises HTTPException if a search would cut it."""
+    """Returns the field `q`. Raises UserError if a search would cut it."""
     source = _sentence(fields, "q", limits)
     tokens = model.num_tokens(source)
     longest = model.config.decoding.max_source_length
     if tokens > longest:
-        message = f"q has {tokens} tokens including end-of-sentence, must have at most {longest}"
-        raise HTTPException(400, message)
+        raise UserError(
+            f"q has {tokens} tokens including end-of-sentence, must have at most {longest}"
+        )
     return source
 
 
 def _sentence(fields: Fields, name: str, limits: Limits) -> str:
     (text, *_), is_list = read_texts(fields, name, limits)
     if is_list:
-        raise HTTPException(400, f"Invalid request: {name} must be one text")
+        raise UserError(f"Invalid request: {name} must be one text")
     return text

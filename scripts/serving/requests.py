@@ -44,7 +44,7 @@ class Limits(NamedTuple):
 async def read_fields(request: Request, limits: Limits) -> Fields:
     """Returns the fields of a JSON object or of a form.
 
-    Raises HTTPException if the body is neither, or too large.
+    Raises HTTPException or UserError if the body is neither, or too large.
     """
     body = bytearray()
     async for chunk in request.stream():
@@ -71,15 +71,16 @@ def _read_json(body: bytes) -> Fields:
         fields = json.loads(body, object_pairs_hook=_distinct)
         json.dumps(fields, ensure_ascii=False).encode()  # fails for half a surrogate pair
     except (ValueError, RecursionError):
-        raise HTTPException(400, "Invalid JSON format") from None
+        raise UserError("Invalid JSON format") from None
     if not isinstance(fields, dict):
-        raise HTTPException(400, "Invalid JSON format: must be an object")
+        raise UserError("Invalid JSON format: must be an object")
     return fields
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> Fields:
     fields = dict(pairs)
     if len(fields) < len(pairs):
+        # Not UserError, which is a ValueError, as are the errors of json.
         raise HTTPException(400, "Invalid JSON format: an object has a name twice")
     return fields
 
@@ -119,14 +120,14 @@ def check_key(fields: Fields, keys: Sequence[str]) -> None:
 def read_texts(fields: Fields, name: str, limits: Limits) -> tuple[list[str], bool]:
     """Returns the texts of a field, and whether the field is a list.
 
-    Raises HTTPException if it is missing or too large.
+    Raises UserError if it is missing or too large.
     """
     value = fields.get(name)
     texts = value if isinstance(value, list) else [value]
     if not value and value != "":
-        raise HTTPException(400, f"Invalid request: missing {name} parameter")
+        raise UserError(f"Invalid request: missing {name} parameter")
     if not all(isinstance(text, str) for text in texts):
-        raise HTTPException(400, f"Invalid request: {name} must be a text or a list of texts")
+        raise UserError(f"Invalid request: {name} must be a text or a list of texts")
     _check_size(texts, limits)
     return texts, isinstance(value, list)
 
@@ -138,7 +139,7 @@ def read_controls(
 
     The required phrases of the controls do not include the terms of the glossary. If the texts are
     a list, `prefix`, `required` and `banned` are lists with an item for each text. Raises
-    HTTPException or UserError if a field is wrong or too large.
+    UserError if a field is wrong or too large.
     """
     names = [name for name in (*CHECKS, "glossary") if fields.get(name)]
     check_controls_allowed(names, limits)
@@ -172,26 +173,25 @@ def split_control(control: Control, sentences: Sequence[str], glossary: Glossary
 
 
 def check_controls_allowed(names: Sequence[str], limits: Limits) -> None:
-    """Raises HTTPException if there are names of fields and the server refuses controls."""
+    """Raises UserError if there are names of fields and the server refuses controls."""
     if names and not limits.shapes:
-        raise HTTPException(400, f"Invalid request: {names[0]} is not supported by this server")
+        raise UserError(f"Invalid request: {names[0]} is not supported by this server")
 
 
 def _check_size(texts: Sequence[str], limits: Limits) -> None:
     characters = sum(map(len, texts))
     for size, limit in ((len(texts), limits.items), (characters, limits.characters)):
         if size > limit:
-            message = f"Invalid request: request ({size}) exceeds text limit ({limit})"
-            raise HTTPException(400, message)
+            raise UserError(f"Invalid request: request ({size}) exceeds text limit ({limit})")
 
 
 def read_name(fields: Fields, name: str) -> str:
-    """Returns a field that is one text. Raises HTTPException if it is missing or a list."""
+    """Returns a field that is one text. Raises UserError if it is missing or a list."""
     value = fields.get(name)
     if not value:
-        raise HTTPException(400, f"Invalid request: missing {name} parameter")
+        raise UserError(f"Invalid request: missing {name} parameter")
     if not isinstance(value, str):
-        raise HTTPException(400, f"Invalid request: {name} must be a text")
+        raise UserError(f"Invalid request: {name} must be a text")
     return value
 
 

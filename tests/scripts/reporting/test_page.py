@@ -157,7 +157,7 @@ def test_the_page_compares_evaluations_on_the_data_of_another_run(runs, tmp_path
         for flags in ((None, f"{tmp_path}/lo"), ("test", f"{tmp_path}/lo")):
             compared = scores.compare(read, *flags)
             assert (
-                list(compared.chosen) == ["plain"]
+                list(compared.evaluations) == ["plain"]
                 and compared.result["text"] == f"test of {tmp_path}/lo"
             )
             command = [
@@ -172,7 +172,7 @@ def test_the_page_compares_evaluations_on_the_data_of_another_run(runs, tmp_path
             )
     finally:
         path.write_text(saved)
-    assert list(scores.compare(read_runs(runs[:2]), None, None).chosen) == ["<b>bold", "plain"]
+    assert list(scores.compare(read_runs(runs[:2]), None, None).evaluations) == ["<b>bold", "plain"]
 
 
 def test_a_damaged_evaluation_is_a_note(runs, tmp_path):
