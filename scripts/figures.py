@@ -1,15 +1,21 @@
 """Draws figures for papers as PDF, SVG or PNG, without a browser or a network.
 
-    python -m scripts.figures positions --output=positions.pdf [--length=N] [--d_model=N] [--panels=heat_map,products]
+    python -m scripts.figures positions --output=positions.pdf [--length=N] [--d_model=N]
+        [--panels=heat_map,products]
     python -m scripts.figures schedule --output=schedule.pdf [--curves=512:4000,...] [--steps=N]
     python -m scripts.figures smoothing --output=smoothing.pdf [--smoothing=0.4]
     python -m scripts.figures masks --output=masks.pdf
-    python -m scripts.figures attention --workdir=DIR --source=TEXT --output=FILE [--part=cross] [--layers=2,4]
-    python -m scripts.figures curves --workdir DIR DIR ... --output=FILE [--metrics=loss,bleu] [--split=train]
+
+Figures of runs need their workdirs:
+
+    python -m scripts.figures attention --workdir=DIR --source=TEXT --output=FILE [--part=cross]
+        [--layers=2,4]
+    python -m scripts.figures curves --workdir DIR DIR ... --output=FILE [--metrics=loss,bleu]
+        [--split=train]
     python -m scripts.figures table3 --workdir=DIR --output=FILE
 
-The ending of the output names its format. `scripts.charts` draws the same from Python and explains
-each flag.
+The ending of the output names its format. `scripts.charts` draws the same figures from Python and
+explains each flag.
 """
 
 import argparse
@@ -20,11 +26,12 @@ from typing import Any
 from transformer.config import cli
 from transformer.support.errors import UserError
 
-# Names in scripts.charts, which takes seconds to import
+# Names in scripts.charts, whose import takes seconds.
 PARTS = ("encoder", "decoder", "cross")
 PANELS = ("heat_map", "products")
 SPLITS = ("valid", "train")
-FLAGS = {  # of each figure
+# The flags of each figure.
+FLAGS = {
     "attention": (
         "workdir",
         "checkpoint",
@@ -46,41 +53,40 @@ REQUIRED = ("workdir", "source")  # by the figures that have them
 
 
 def main(arguments: argparse.Namespace) -> None:
-    given = {name: value for name, value in vars(arguments).items() if value is not None}
-    name = given.pop("figure")
-    output = Path(given.pop("output"))
-    del given["overrides"]
+    options = {name: value for name, value in vars(arguments).items() if value is not None}
+    figure = options.pop("figure")
+    output = Path(options.pop("output"))
+    del options["overrides"]
     from scripts.charts.theme import check_output, write
 
     check_output(output)
-    check_flags(name, given)
-    write(draw(name, **given), output)
+    check_flags(figure, options)
+    write(draw(figure, **options), output)
 
 
-def check_flags(name: str, given: dict[str, Any]) -> None:
+def check_flags(figure: str, options: dict[str, Any]) -> None:
     """Raises UserError for flags that the figure does not have, and for missing ones."""
-    own = ("columns", *FLAGS[name])
-    for flag in given:
-        if flag not in own:
-            raise UserError(
-                f"--{flag}: the figure {name} has no such flag; it has {', '.join(f'--{x}' for x in own)}"
-            )
-    for flag in REQUIRED:
-        if flag in own and flag not in given:
-            raise UserError(f"--{flag}: the figure {name} needs it")
+    flags = ("columns", *FLAGS[figure])
+    for name in options:
+        if name not in flags:
+            names = ", ".join(f"--{flag}" for flag in flags)
+            raise UserError(f"--{name}: the figure {figure} has no such flag; it has {names}")
+    for name in REQUIRED:
+        if name in flags and name not in options:
+            raise UserError(f"--{name}: the figure {figure} needs it")
 
 
-def draw(name: str, workdir: Sequence[str] = (), **options: Any) -> Any:
-    """Returns the chart of that name, of the runs in `workdir` if it shows runs."""
+def draw(figure: str, workdir: Sequence[str] = (), **options: Any) -> Any:
+    """Returns the chart of that name. `workdir` has the runs that it shows, if any."""
     from scripts import charts
 
-    if name == "curves":
+    if figure == "curves":
         return charts.curves.draw(workdir, **options)
     if len(workdir) > 1:
         raise UserError(
-            f"--workdir={' '.join(workdir)}: the figure {name} shows one run; name one folder"
+            f"--workdir={' '.join(workdir)}: the figure {figure} shows one run; name one folder"
         )
-    module = getattr(charts, name)
+    module = getattr(charts, figure)
     return getattr(module, "draw_run", module.draw)(*workdir, **options)
 
 
@@ -92,9 +98,8 @@ def _numbers(text: str, separator: str = ",") -> tuple[int, ...]:
     try:
         return tuple(int(number) for number in text.split(separator))
     except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r}: must be whole numbers separated by {separator!r}"
-        ) from None
+        message = f"{text!r}: must be whole numbers separated by {separator!r}"
+        raise argparse.ArgumentTypeError(message) from None
 
 
 def _pairs(text: str) -> tuple[tuple[int, ...], ...]:

@@ -10,29 +10,31 @@ from transformer.support.errors import UserError
 
 def table(rows: Sequence[Sequence[str]], notes: Iterable[str] = ()) -> str:
     """Returns a Markdown table, with the first row as its header, and a paragraph for each note."""
-    header, *cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
-    lines = [f"| {' | '.join(row)} |\n" for row in (header, ["---"] * len(header), *cells)]
-    return "".join([*lines, *(f"\n{note}\n" for note in notes)])
+    header, *body = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    rule = ["---"] * len(header)
+    lines = [f"| {' | '.join(row)} |\n" for row in (header, rule, *body)]
+    paragraphs = [f"\n{note}\n" for note in notes]
+    return "".join(lines + paragraphs)
 
 
 def add_flag(parser: argparse.ArgumentParser) -> None:
     """Adds the flag --readme."""
-    text = "Markdown file to write the table into, between its marks"
-    parser.add_argument("--readme", help=text)
+    parser.add_argument("--readme", help="Markdown file to write the table into, between its marks")
 
 
 def check_marks(name: str, readme: str | None) -> None:
-    """Raises UserError if a file is named that does not exist or lacks the marks of NAME: before
-    hours of work.
+    """Raises UserError if the file `readme` does not exist or lacks the marks of `name`.
+
+    Commands call it before hours of work. Without `readme` it does nothing.
     """
     if readme is not None:
         _split(name, readme)
 
 
 def publish(text: str, name: str, readme: str | None) -> None:
-    """Prints the text, or puts it between the marks of NAME in the file `readme`.
+    """Prints the text, or writes it between the marks of `name` in the file `readme`.
 
-    Raises UserError without marks.
+    Raises UserError if the file does not exist or lacks the marks.
     """
     if readme is None:
         print(text, end="")
@@ -42,20 +44,17 @@ def publish(text: str, name: str, readme: str | None) -> None:
 
 
 def read_table(name: str, readme: str) -> list[list[str]]:
-    """Returns the rows of the table between the marks of NAME, without its header.
+    """Returns the rows of the table between the marks of `name`, without its header.
 
-    Raises UserError without marks.
+    Raises UserError if the file does not exist or lacks the marks.
     """
-    lines = _split(name, readme)[1].splitlines()
-    return [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in lines[2:]
-        if line.startswith("|")
-    ]
+    _, text, _ = _split(name, readme)
+    rows = [line.strip("|").split("|") for line in text.splitlines()[2:] if line.startswith("|")]
+    return [[cell.strip() for cell in row] for row in rows]
 
 
 def _split(name: str, readme: str) -> tuple[str, str, str]:
-    """Returns the file's text up to the first mark, between the marks, and from the last one."""
+    """Returns the file's text up to the first mark, between the marks, and from the last mark."""
     path = Path(readme)
     if not path.is_file():
         raise UserError(f"--readme={path}: no such file")

@@ -1,8 +1,7 @@
-"""Reports on runs, made from their workdirs: an HTML page to look at, or a Markdown table of
-results.
+"""Reports on runs, made from their workdirs: an HTML page, or a Markdown table of results.
 
-    python -m scripts.report WORKDIR [WORKDIR ...] --output=report.html [--split=train|valid|test] [--data=WORKDIR]
-        [--sentence=TEXT ...]
+    python -m scripts.report WORKDIR [WORKDIR ...] --output=report.html
+        [--split=train|valid|test] [--data=WORKDIR] [--sentence=TEXT ...]
     python -m scripts.report WORKDIR [WORKDIR ...] [--readme=docs/results.md]
 
 The page is one file that needs no network: settings, curves, scores with their differences, the
@@ -10,12 +9,13 @@ sentences that differ most, and attention maps and beam searches of some sentenc
 incomplete, or have no evaluation. The page then has a note about it.
 
 The table has a row for each system and each way in which it was evaluated. Runs that differ only in
-their seed are one system; if runs differ in more, the first column shows in what. Scores are the
-mean over seeds and, with several, the sample standard deviation. Minutes are those of the training
-loop, validations included. Ensembles are left out. A sweep's folder is replaced by its complete
-trials.
+their seeds are one system. If runs differ in other settings, the first column shows them. Scores
+are the mean over seeds and, with several, the sample standard deviation. Minutes are the time of
+the training loop, including validations. Ensembles are left out. A sweep's folder is replaced by
+its complete trials.
 
---readme replaces the text between two marks in a file with the table. Without it the table is printed.
+--readme replaces the text between two marks in a file with the table. Otherwise the table is
+printed.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from transformer.data.sources.source import SPLITS
 from transformer.support import cache, files
 from transformer.support.errors import UserError
 
-SENTENCES = 3  # of the split, of which attention is drawn
+SENTENCES = 3  # of the split, whose attention is drawn
 MAX_SENTENCES = 20
 
 
@@ -53,7 +53,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 def check_flags(arguments: argparse.Namespace) -> None:
-    """Raises UserError for flags that do not go together, and for an output that cannot be written."""
+    """Raises UserError for flags that do not go together, and for an unusable output."""
     if arguments.output is None:
         for name in ("split", "data", "sentence", "sentences"):
             if getattr(arguments, name):

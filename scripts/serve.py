@@ -1,12 +1,11 @@
 """Serves trained models: a page at /, and the API of LibreTranslate, whose clients work unchanged.
 
-python -m scripts.serve --workdir=DIR [--workdir=DIR ...] [--host=ADDRESS] [--port=PORT] [--api_keys=FILE]
-    [--languages=SOURCE:TARGET,...] [--decoding.KEY=VALUE ...]
+python -m scripts.serve --workdir=DIR [--workdir=DIR ...] [--host=ADDRESS] [--port=PORT]
+    [--api_keys=FILE] [--languages=SOURCE:TARGET,...] [--decoding.KEY=VALUE ...]
 
-Each workdir translates one pair of languages; with --languages, the only workdir translates
-several. The server answers when the programs of plain translations are compiled. docs/serving.md
-explains routes, limits and metrics. SIGTERM and Ctrl-C end it after the requests that it has
-accepted.
+Each workdir translates one pair of languages. With --languages, the only workdir translates
+several. The server answers once the programs of plain translations are compiled. SIGTERM and Ctrl-C
+end it after the requests that it has accepted. docs/serving.md explains routes, limits and metrics.
 """
 
 import argparse
@@ -26,7 +25,7 @@ from transformer.support.errors import UserError
 SHORTEST_KEY = 16  # characters
 LAST_PORT = 65535
 OPEN_FILES = 1 << 16
-GRACE = 10  # seconds to read the answer of a request that took as long as it may
+GRACE = 10  # seconds for a client to read the answer of a request at the time limit
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -56,42 +55,43 @@ def main(arguments: argparse.Namespace) -> None:
         )
         limits = Limits(*(getattr(arguments, f"max_{name}") for name in Limits._fields))
         server = make_server(make_app(models, limits, keys, metrics), limits.seconds + GRACE)
-        # open files, of which each connection is one
-        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        resource.setrlimit(
-            resource.RLIMIT_NOFILE, (OPEN_FILES if most < 0 else min(most, OPEN_FILES), most)
-        )
-        gc.freeze()  # the models and programs stay: no search for garbage needs to visit them
+
+        # Each connection is an open file.
+        _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+        soft_limit = OPEN_FILES if hard_limit < 0 else min(hard_limit, OPEN_FILES)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft_limit, hard_limit))
+        # Models and programs are never freed, so the garbage collector need not visit them.
+        gc.freeze()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.listen(server.config.backlog)  # so that who reads the next line can connect
         logging.info("Listens on http://%s.", authority(arguments.host, listener.getsockname()[1]))
-        # uvicorn raises the signal again after its orderly end
+        # uvicorn raises the signal again after its orderly end.
         with contextlib.suppress(KeyboardInterrupt):
             server.run(sockets=[listener])
         logging.info("Ended after the requests that were accepted.")
 
 
 def authority(host: str, port: int) -> str:
-    """Returns a host and a port as in the address of a page."""
+    """Returns host and port as in a URL."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_not_about_a_line(record: LogRecord) -> bool:
-    """Returns False for warnings about lines of a file, which requests do not have."""
+    """Returns False for warnings about lines of a file. Requests have no lines."""
     return record.module != "text_decoder"
 
 
 def read_pairs(arguments: argparse.Namespace) -> list[tuple[str, str]]:
     """Returns the pairs of --languages.
 
-    Raises UserError if one is no pair, or several models are served.
+    Raises UserError if a pair is not SOURCE:TARGET, or several models are served.
     """
-    pairs = [
-        tuple(pair.strip().split(":")) for pair in filter(None, arguments.languages.split(","))
-    ]
+    names = filter(None, arguments.languages.split(","))
+    pairs = [tuple(name.strip().split(":")) for name in names]
     if any(len(pair) != 2 or not all(pair) for pair in pairs):
         raise UserError(
-            f"--languages={arguments.languages}: must be SOURCE:TARGET,SOURCE:TARGET,... such as en:de"
+            f"--languages={arguments.languages}: must be SOURCE:TARGET,SOURCE:TARGET,... "
+            "such as en:de"
         )
     if pairs and len(arguments.workdir) > 1:
         raise UserError(f"--languages={arguments.languages}: is for one model; give one --workdir")
@@ -99,9 +99,9 @@ def read_pairs(arguments: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 def read_keys(path: Path) -> list[str]:
-    """Returns the keys of a file, one a line.
+    """Returns the keys in a file, which has one key per line.
 
-    Raises UserError if it has none, or one that is easily guessed.
+    Raises UserError if there is no key, or a short one, which is easily guessed.
     """
     keys = [line.strip() for line in read_text_file(path) if line.strip()]
     if not keys or min(map(len, keys)) < SHORTEST_KEY:
@@ -112,11 +112,10 @@ def read_keys(path: Path) -> list[str]:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Returns a socket bound to the address, which does not listen yet. Raises UserError if that is
-    impossible.
+    """Returns a socket that is bound to the address and does not listen yet.
 
     The socket has no SO_REUSEADDR until it listens, so that a second server cannot bind to the same
-    port.
+    port. Raises UserError if the address cannot be used.
     """
     if port > LAST_PORT:
         raise UserError(f"--port={port}: must be at most {LAST_PORT}; choose another one")
@@ -127,7 +126,7 @@ def bind(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
-    except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host
+    except (OSError, UnicodeError) as error:  # UnicodeError: not a name of a host
         if listener is not None:
             listener.close()
         reason = getattr(error, "strerror", None) or error

@@ -55,6 +55,7 @@ def draw(
     default_layers = [layer for layer in LAYERS if layer <= num_layers] or range(1, num_layers + 1)
     layers = check_numbers("layers", layers or default_layers, num_layers, part)
     heads = check_numbers("heads", heads or range(1, min(HEADS, num_heads) + 1), num_heads, part)
+    # Cells are square, and as large as the columns of the paper allow.
     width = theme.COLUMN_WIDTHS[columns] - LABELS[columns]
     side = min(max(width / (len(heads) * len(keys.labels)), SMALLEST_CELL), LARGEST_CELL)
 
@@ -65,11 +66,11 @@ def draw(
     chart = heat_map(
         panels, rows, keys, cell=(side, side), value="weight", domain=(0, 1), legend=gradient(60)
     )
-    row_header = alt.Header(labelExpr="'Layer ' + datum.value", labelAngle=-90)
-    column_header = alt.Header(labelExpr="'Head ' + datum.value")
+    row = alt.Row("layer:O").title(None)
+    column = alt.Column("head:O").title(None)
     chart = chart.facet(
-        row=alt.Row("layer:O", title=None, header=row_header),
-        column=alt.Column("head:O", title=None, header=column_header),
+        row=row.header(labelExpr="'Layer ' + datum.value", labelAngle=-90),
+        column=column.header(labelExpr="'Head ' + datum.value"),
     )
     return theme.themed(chart)
 

@@ -23,6 +23,7 @@ def tree(beam_tree: BeamTree) -> alt.LayerChart:
     records = _records(beam_tree)
     steps = max(record["step"] for record in records)
     ranks = max(record["rank"] for record in records)
+    # Columns are steps. Ranks have no axis, and rank 1 is on top.
     x = {
         "title": "step",
         "axis": alt.Axis(grid=False, values=list(range(1, steps + 1)), format="d"),
@@ -41,6 +42,7 @@ def tree(beam_tree: BeamTree) -> alt.LayerChart:
         color=color,
         strokeWidth=alt.condition("datum.is_best", alt.value(2.5), alt.value(0.7)),
     )
+    # The hypotheses on the way to the translation are bold.
     weight = alt.expr("datum.is_best ? 'bold' : 'normal'")
     width = 2 * HALF_TOKEN * STEP
     tokens = chart.mark_text(fontSize=11, baseline="middle", fontWeight=weight, limit=width)
@@ -60,6 +62,7 @@ def _records(beam_tree: BeamTree) -> list[dict[str, Any]]:
     steps = []
     for node in nodes:
         steps.append(0 if node.parent is None else steps[node.parent] + 1)
+    # The most probable node of each step has rank 1.
     ranks = {}
     nodes_of_step = Counter()
     for i in sorted(range(len(nodes)), key=lambda i: -nodes[i].log_probability):

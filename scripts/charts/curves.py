@@ -97,7 +97,7 @@ def panel(
         runs = [run for members in systems.values() for run in members]
         common = (name for name in SPLITS if all(points(run, metric, name) for run in runs))
         split = next(common, "valid")
-    records = _records(systems, metric, split)
+    records = make_records(systems, metric, split)
     y = _y_axis(metric, split, [record["value"] for record in records])
     box = alt.Legend(title=None, symbolSize=theme.LINE_SYMBOL, symbolType="stroke", symbolOpacity=1)
     legend = box if len(systems) > 1 else None
@@ -105,6 +105,7 @@ def panel(
     # The line of a run with one point is only a mark.
     shortest = min(Counter(record["run"] for record in records).values())
     is_marked = shortest == 1 or len(records) <= MAX_MARKED
+    # The mean of several runs is thick, as is the line of a system with one run.
     thick = alt.MarkDef(type="line", point=alt.OverlayMarkDef(size=12) if is_marked else False)
     chart = theme.chart_of(records).encode(
         x=alt.X("step:Q", title="step", axis=alt.Axis(grid=False, tickCount=4)),
@@ -129,13 +130,14 @@ def panel(
     return alt.layer(*layers).properties(width=width, height=height)
 
 
-def _records(
+def make_records(
     systems: Mapping[str, Sequence[RecordedRun]], metric: str, split: str
 ) -> list[dict[str, Any]]:
     """Returns a record for each point of each run. Raises UserError if a run has no points."""
     records = []
     for label, runs in systems.items():
         curves = [points(run, metric, split) for run in runs]
+        # The mean is drawn at the steps that all runs of the system have.
         common = set.intersection(*map(set, curves)) if len(runs) > 1 else set()
         for run, curve in zip(runs, curves, strict=True):
             if not curve:

@@ -28,6 +28,7 @@ class Axis(NamedTuple):
             look["labelFontSize"] = min(max(cell - 0.5, SMALLEST_FONT), theme.SMALL)
             labels = theme.label_expression(self.labels)
             return alt.Axis(labelExpr=labels, labelOverlap=False, **look)
+        # The smallest round step with few enough labels.
         few_labels = (step for step in TICK_STEPS if count <= step * TICK_LABELS)
         step = next(few_labels, TICK_STEPS[-1])
         return alt.Axis(values=list(range(0, count, step)), labelAngle=0, **look)
@@ -69,6 +70,7 @@ def heat_map(
             "choose another checkpoint"
         )
     height, width = matrices[0][1].shape
+    # A record for each cell of each panel.
     records = []
     for panel, matrix in matrices:
         for (row, column), number in np.ndenumerate(matrix):
@@ -89,6 +91,7 @@ def heat_map(
         layers = [cells.mark_rect(width=size, height=size)]
         frame = theme.FRAME
     if numbers is not None:
+        # White numbers on dark cells.
         middle = 0.45 * domain[0] + 0.55 * domain[1]
         ink = alt.condition(f"datum.value > {middle}", alt.value("white"), alt.value(theme.INK))
         text = alt.Text("value:Q", format=numbers)

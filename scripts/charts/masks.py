@@ -61,6 +61,7 @@ def draw(
 def mask(name: str, sentences: Sequence[int], length: int) -> np.ndarray:
     """Returns the mask (length, length) of a row: True where a query may attend to a key."""
     lengths = {"padding": [sum(sentences)], "causal": [length]}.get(name, sentences)
+    # Each position has the number of its sentence, from 1. Padding has 0.
     segments = np.repeat(np.arange(1, len(lengths) + 1), lengths)
     segments = np.pad(segments, (0, length - len(segments)))
     segments = jnp.asarray(segments)[None]  # (1, length)

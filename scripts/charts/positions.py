@@ -89,6 +89,7 @@ def encoding_panel(vectors: np.ndarray, width: float) -> alt.Chart:
 def product_panel(vectors: np.ndarray, width: float) -> alt.LayerChart:
     """Returns the dot products (L, L) of four positions with all positions, as curves."""
     length = len(vectors)
+    # From the beginning, a quarter, the middle and three quarters of the positions.
     marked = sorted({0, length // 4, length // 2, length - max(length // 4, 1)})
     products = vectors @ vectors[marked].T  # (L, number of curves)
     x = np.arange(length)

@@ -68,6 +68,7 @@ def read(path: Path) -> dict[str, Scores]:
 
     Raises UserError if it has none.
     """
+    # The record of a sweep does not name its scale. d_model of the base row tells it.
     folder = Folder(path)
     record = folder.read()
     for scale in SCALES:
@@ -123,6 +124,7 @@ def panel(
         yOffset=alt.YOffset("source:N", sort=list(COLORS)),
         color=theme.categories(alt.Color, "source", COLORS, COLORS.values(), title=None),
     )
+    # A line marks the base row's score, a bar one standard deviation, and a point the mean.
     base = alt.Chart().mark_rule(strokeWidth=0.5, color=theme.INK).encode(x=alt.datum(0))
     bars = chart.mark_errorbar(extent="stdev", rule={"strokeWidth": 1})
     axis = alt.Axis(format=number, tickCount=5, labelExpr="datum.value ? datum.label : '0'")

@@ -73,6 +73,7 @@ def _inspect_run(
         decoding = evaluation.decoding
     decoding = {**decoding, "strategy": "beam"}
     model = transformer.load(run.workdir.path, checkpoint, average, **decoding)
+    # A sentence may be too long for the model. The other sentences are shown nevertheless.
     for number, text in enumerate(texts, start=1):
         try:
             ((translation,),) = model.translate([text])
@@ -110,6 +111,7 @@ def _parts(attention: Attention) -> dict[str, dict[str, Any]]:
         if weights is None:
             continue
         queries, keys = axes(attention, name)
+        # A byte for each weight keeps the page small.
         rounded = np.rint(255 * weights).astype(np.uint8)
         parts[name] = {
             "shape": list(weights.shape),

@@ -55,6 +55,7 @@ def render(title: str, parts: Sequence[sections.Section]) -> str:
 
     Its policy allows a browser to run only the page's own scripts, and to load nothing.
     """
+    # The script of the page uses the Vega libraries of the first one.
     scripts = [
         _script(vl_convert.javascript_bundle()),
         _script((FOLDER / "page.js").read_text("utf-8")),
@@ -63,6 +64,7 @@ def render(title: str, parts: Sequence[sections.Section]) -> str:
         f"default-src 'none'; script-src {' '.join(map(_hash, scripts))}; "
         "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
+    # The page's script reads the charts and other values from one JSON element.
     charts = {}
     data = {"charts": charts}
     for section in parts:

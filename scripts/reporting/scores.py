@@ -63,6 +63,7 @@ def compare(runs: Sequence[RecordedRun], split: str | None, data: str | None) ->
 
     evaluations = {}
     for run, of_run in candidates.items():
+        # Several evaluations of a split differ in their settings or checkpoints.
         of_split = [evaluation for evaluation in of_run if evaluation.split == split]
         if of_split:
             best_step = run.best_step
@@ -75,6 +76,7 @@ def compare(runs: Sequence[RecordedRun], split: str | None, data: str | None) ->
     if not evaluations:
         return Comparison([], None, notes, evaluations)
 
+    # Evaluations with other references, for example, cannot be compared.
     compared = list(evaluations.values())
     try:
         check_comparable(compared)
@@ -105,12 +107,14 @@ def section(compared: Comparison) -> Section:
         return Section("scores", "Scores", None, notes)
     names = {system.label: system.name for system in compared.systems}
 
+    # BLEU in each group of reference lengths is computed with the other scores.
     lengths = []
     for group in result["bleu_by_length"]:
         name = span(group["shortest"], group["longest"])
         for label, score in group["bleu"].items():
             row = {"group": name, "count": group["sentences"]}
             lengths.append(row | {"system": names[label], "score": score})
+    # F1 of words is computed here, for each seed.
     words = []
     for system in compared.systems:
         for evaluation in system.evaluations:

@@ -104,6 +104,7 @@ def _row(run: RecordedRun, system: str) -> tuple[str, ...]:
 def settings_section(runs: Sequence[RecordedRun]) -> Section:
     """Returns the section with all keys that change the results of a run."""
     configs = [run_settings(run.config) | {"seed": run.config.seed} for run in runs]
+    # The page shows the keys in which the runs differ first.
     differing_names = differing_keys(configs)
     differing = []
     common = []
@@ -145,19 +146,14 @@ def panel(systems: Mapping[str, Sequence[RecordedRun]], metric: str, split: str)
 
     A zoom over the steps is named `zoom`, so that it can be shared by all panels.
     """
-    points = []
-    for label, runs in systems.items():
-        for run in runs:
-            fields = {"system": label, "run": run.label}
-            for step, value in curves.points(run, metric, split).items():
-                points.append({**fields, "step": step, "value": value})
     nearest = alt.selection_point(
         name="nearest", nearest=True, on="pointermove", fields=["step", "run"], empty=False
     )
     zoom = alt.selection_interval(name="zoom", bind="scales", encodings=["x"])
     value = alt.Tooltip("value:Q", title=curves.title(metric), format=".5~g")
-    marks = theme.chart_of(points).mark_point(filled=True, size=50)
-    hover = marks.encode(
+    # The points of this layer are visible only near the mouse.
+    points = theme.chart_of(curves.make_records(systems, metric, split))
+    hover = points.mark_point(filled=True, size=50).encode(
         x="step:Q",
         y="value:Q",
         opacity=alt.condition(nearest, alt.value(1), alt.value(0)),

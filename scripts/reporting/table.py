@@ -57,6 +57,7 @@ def make_row(system: System, scores: Sequence[str]) -> tuple[str, ...]:
     evaluations = system.evaluations
     first = evaluations[0]
     results = [evaluation.result for evaluation in evaluations]
+    # Settings of the search have their own column.
     config = [first.config.data.name]
     decoding = [describe_search(first.decoding)]
     for key, value in system.differences.items():

@@ -120,6 +120,7 @@ class Routes:
         text_format = fields.get("format") or "text"
         if text_format not in ("text", "html"):
             raise UserError(f"{text_format!s:.20} format is not supported")
+        # With the source "auto", each text may have another language.
         detected = []
         sources = [source] * len(texts)
         if source == "auto":
@@ -143,6 +144,7 @@ class Routes:
             for i, hypotheses in zip(numbers, n_best, strict=True):
                 translations[i] = hypotheses
 
+        # As in LibreTranslate, a request with one text has an answer without lists.
         answer = {"translatedText": [best for best, *_ in translations]}
         if detected:
             answer["detectedLanguage"] = detected
@@ -207,6 +209,7 @@ class Routes:
         variants = [served for served in self.codes if base_code(served) == base_code(code)]
         if code in self.codes or not variants:
             return code
+        # Among variants of Chinese, the one with the same characters; else the first variant.
         codec = languages.chinese_codec(code)
         return min(variants, key=lambda variant: languages.chinese_codec(variant) != codec)
 
@@ -219,6 +222,7 @@ class Routes:
             split = [split_html(text, target) for text in texts]
             sentences = [[piece.text for piece in pieces if piece.is_sentence] for pieces in split]
             texts = list(map("\n".join, sentences))
+        # A source that the detector does not know would be taken for the target.
         codes = [*self.sources, target] if self.detector.knows(self.sources) else self.sources
         together, *less_probable = self.detector("\n".join(texts), codes)
         if together["language"] == target and together["confidence"] < MIN_CONFIDENCE:

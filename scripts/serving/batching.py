@@ -90,12 +90,14 @@ class Batcher:
             raise UserError(
                 f"the text has {len(arguments)} sentences, must have at most {self.max_jobs}"
             )
+        # Turn N is that of the N-th batch of this queue.
         jobs = [
             Job(kind, argument, self._batches + i // SHARE, Future())
             for i, argument in enumerate(arguments)
         ]
         with self._changed:
             if len(self._jobs) + len(jobs) > self.max_jobs:
+                # Cancelled jobs leave only now, or when their turn comes.
                 self._jobs = [job for job in self._jobs if not job.future.cancelled()]
                 if len(self._jobs) + len(jobs) > self.max_jobs:
                     raise QueueFull
@@ -107,6 +109,7 @@ class Batcher:
             # If this call is cancelled, so are the futures.
             return await asyncio.gather(*futures)
         except Exception:
+            # The request has failed, so its other results are not needed.
             for future in futures:
                 future.cancel()
             raise
@@ -131,9 +134,11 @@ class Batcher:
         with self._changed:
             while True:
                 self._changed.wait_for(lambda: self._jobs or self._is_closed)
+                # More jobs of concurrent requests may follow the first one.
                 self._changed.wait_for(
                     lambda: len(self._jobs) >= expected or self._is_closed, self.wait_seconds
                 )
+                # The first job decides the kind of the batch.
                 batch = []
                 remaining = []
                 for job in self._jobs:

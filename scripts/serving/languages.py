@@ -28,7 +28,7 @@ def name(code: str) -> str:
 
 
 def chinese_codec(code: str) -> str:
-    """Returns the codec of the characters that a code of Chinese, such as "zh-TW", stands for."""
+    """Returns the codec for Simplified or Traditional characters, by a code such as "zh-TW"."""
     tags = filter(_CHINESE.__contains__, re.split("[-_]", code.lower()))
     return _CHINESE[next(tags, "hans")]
 
@@ -47,9 +47,9 @@ def _label(code: str) -> str:
 class Detector:
     """A detector of a text's language among a few: naive Bayes on byte n-grams, by langid.py.
 
-    See Lui and Baldwin (2012). A language that langid.py does not know is detected only if there is
-    no other. Among variants of a language the first one is detected; among variants of Chinese, the
-    one with the characters of the text.
+    See Lui and Baldwin (2012). A language that langid.py does not know is detected only if it is
+    the only one. Among variants of a language the first one is detected; among variants of Chinese,
+    the one with the characters of the text.
     """
 
     def __init__(self, codes: Collection[str]) -> None:
@@ -76,6 +76,7 @@ class Detector:
                 variants.setdefault(self._labels[code], []).append(code)
         if len(among) == 1 or not variants:
             return [{"language": code, "confidence": 100.0} for code in among[:1]]
+        # Probabilities are over all languages of the detector; here they sum to 1 over `among`.
         probabilities = dict(self._identifier.rank(text))
         total = sum(probabilities[label] for label in variants) or 1.0
         ranks = []

@@ -75,6 +75,7 @@ class Measured:
             await self.app(scope, receive, send)
             return
         start = time.perf_counter()
+        # Unknown paths share a label, since each label takes memory.
         path = scope["path"] if scope["path"] in self.paths else "other"
         app = self.app
         # Each header has four bytes more: ": " and the line end.
@@ -135,6 +136,7 @@ class Connection(AutoHTTPProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
         super().connection_lost(exc)
+        # All pipelined requests that still run learn that their client has left.
         for cycle in self._cycles:
             cycle.disconnected = True
             cycle.message_event.set()
@@ -145,6 +147,7 @@ class Connection(AutoHTTPProtocol):
         self._cycles.add(self.cycle)
 
     def data_received(self, data: bytes) -> None:
+        # Data belongs to headers if it completes no headers and continues no body.
         earlier = self.cycle  # of the latest request; None before the first
         is_body = earlier and earlier.more_body
         super().data_received(data)

@@ -5,9 +5,8 @@ import bisect
 import collections
 import contextlib
 import functools
-import gc
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from absl import logging
@@ -15,7 +14,8 @@ from absl import logging
 import transformer
 from scripts.serving import texts
 from scripts.serving.batching import Batcher, Work
-from scripts.serving.inline_tags import insert
+from scripts.serving.controlled import ControlledSearches
+from scripts.serving.insertion import Escape, insert
 from scripts.serving.middleware import Metrics
 from scripts.serving.requests import split_control
 from transformer.api import Model
@@ -52,6 +52,7 @@ class ServedModel:
         a sentence), and "explore" (functions without arguments).
       compiling_explorer, compiling_queue: another model with the same parameters, and a queue for
         work that may wait for the compiler, which does not delay `queue`. It is of kind "explore".
+      controlled: the searches with controls.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class ServedModel:
         # A request asks for the length of a sentence more than once.
         self._num_tokens = functools.lru_cache(max_jobs)(model.num_tokens)
 
+        # The tokens that a row of the shortest padded length takes of `batch_tokens`.
         row_tokens = self.max_n_best * (SHORTEST + FIRST_EXTRA_LENGTH)
         capacity = max(decoding.batch_tokens // row_tokens, 1)
         self._models = {}  # by the number of rows
@@ -88,12 +90,12 @@ class ServedModel:
             "alternatives": Work(self._alternatives, capacity),
             "explore": _CALLS,
         }
+        # The measurements of the queue have the pair as their label.
         pair = f"{self.source}-{self.target}"
         self.queue = Batcher(kinds, wait_seconds, max_jobs, functools.partial(metrics.report, pair))
         self.compiling_explorer = self.explorer.separate()
         self.compiling_queue = Batcher({"explore": _CALLS}, 0.0, max_jobs)
-        self._controlled = {}  # by length and shapes of controls, the latest used model last
-        self._max_shapes = max_shapes
+        self.controlled = ControlledSearches(self.explorer, self.compiling_queue, max_shapes)
         metrics.queue.labels(pair).set_function(lambda: len(self.queue))
         self._tokens = metrics.tokens.labels(pair)
 
@@ -103,6 +105,7 @@ class ServedModel:
             model.compile()
         self.explorer.compile(self.max_n_best)
 
+        # Scores, attention and beam trees have a program for each padded length.
         decoding = self.model.config.decoding
         one, two = map(self.explorer.num_tokens, ("1", "1 1"))
 
@@ -141,24 +144,20 @@ class ServedModel:
         # In a thread, so that no request waits while a long text is split.
         split = await asyncio.to_thread(self._split, sources, text_format)
         sentences = [[piece.text for piece in pieces if piece.is_sentence] for pieces in split]
-        jobs = list(itertools.chain(*sentences))
+        jobs = list(itertools.chain(*sentences))  # of all texts together
         kind = "translate" if n_best == 1 else "alternatives"
         if glossary.terms or any(map(any, controls)):
             sentence_controls = []
             for text_sentences, control in zip(sentences, controls, strict=True):
                 sentence_controls += split_control(control, text_sentences, glossary)
-            jobs = await self._controlled_jobs(jobs, sentence_controls)
+            lengths = self._padded(map(self._num_tokens, jobs))
+            jobs = await self.controlled.jobs(jobs, sentence_controls, lengths)
             kind = "explore"
+        # `hypotheses` has a list for each sentence, with the best translation first.
         hypotheses = await self.queue.compute(kind, jobs)
         self._tokens.inc(sum(len(best.tokens) for best, *_ in hypotheses))
 
-        def insert_marks(piece: texts.Piece, translations: Sequence[Translation]) -> list[str]:
-            escape = texts.ESCAPES[text_format]
-            return [
-                insert(self.explorer, piece.text, piece.marks, translation.text, escape)
-                for translation in translations[:n_best]
-            ]
-
+        insert_marks = functools.partial(self._insert_marks, n_best, texts.ESCAPES[text_format])
         pieces = [piece for piece in itertools.chain(*split) if piece.is_sentence]
         calls = [
             functools.partial(insert_marks, *pair) for pair in zip(pieces, hypotheses, strict=True)
@@ -168,6 +167,7 @@ class ServedModel:
         else:
             marked = (call() for call in calls)
 
+        # The sentences of each text are joined, with the white space and the markup between them.
         answers = []
         for pieces, text_sentences in zip(split, sentences, strict=True):
             n_best_of = list(itertools.islice(marked, len(text_sentences)))
@@ -178,12 +178,22 @@ class ServedModel:
             answers.append(list(dict.fromkeys(answer)))
         return answers
 
+    def _insert_marks(
+        self, n_best: int, escape: Escape, piece: texts.Piece, translations: Sequence[Translation]
+    ) -> list[str]:
+        """Returns the best translations of a sentence, escaped, with its inline tags and emoji."""
+        return [
+            insert(self.explorer, piece.text, piece.marks, translation.text, escape)
+            for translation in translations[:n_best]
+        ]
+
     def _split(self, sources: Sequence[str], text_format: str) -> list[list[texts.Piece]]:
         model = texts.Model(self._fits, self.model.knows)
         split = texts.SPLITTERS[text_format]
         return [split(text, self.source, model) for text in sources]
 
     def _translate(self, sentences: list[str]) -> list[list[Translation]]:
+        # Each number of rows has its own programs, so its sentences are translated together.
         rows = self._choose_rows(map(self._num_tokens, sentences))
         translations = {}
         for count in set(rows):
@@ -195,46 +205,8 @@ class ServedModel:
     def _alternatives(self, sentences: list[str]) -> list[list[Translation]]:
         return self.explorer.translate(sentences, self.max_n_best)
 
-    async def _controlled_jobs(
-        self, sentences: Sequence[str], controls: Sequence[Control]
-    ) -> list[Callable[[], list[Translation]]]:
-        """Returns the searches with controls, after their programs have been compiled.
-
-        Each sentence is searched separately: a program's shapes depend on all phrases of a batch.
-        """
-        shapes = await asyncio.to_thread(self.model.control_shapes, sentences, controls)
-        lengths = self._padded(map(self._num_tokens, sentences))
-        # Sentences without terms of the glossary have the programs of plain ones.
-        models = {(length, ()): self.explorer for length in lengths}
-        jobs = []
-        for length, shape, *pair in zip(lengths, shapes, sentences, controls, strict=True):
-            key = (length, shape)
-            if key not in models:
-                model = self._controlled.pop(key, None)
-                if model is None:
-                    call = functools.partial(self._compile_controlled, key, *pair)
-                    (model,) = await self.compiling_queue.compute("explore", [call])
-                models[key] = model
-                self._controlled[key] = model  # now the last one
-            jobs.append(functools.partial(_search, models[key], self.max_n_best, *pair))
-        return jobs
-
-    def _compile_controlled(self, key: tuple, sentence: str, control: Control) -> Model:
-        """Returns a model with the programs of a length and the shapes of a control.
-
-        The models that were used the longest ago are removed.
-        """
-        if key not in self._controlled:
-            model = self.explorer.separate()
-            model.compile(self.max_n_best, sentence, control)
-            self._controlled[key] = model
-            for old_key in list(self._controlled)[: -self._max_shapes]:
-                self._controlled.pop(old_key, None)
-            gc.collect()  # frees the old programs, and much memory of the compiler
-        return self._controlled[key]
-
     def _padded(self, lengths: Iterable[int]) -> list[int]:
-        """Returns the index of each length's padded length."""
+        """Returns the number of each length's padded length."""
         shapes = padded_lengths(self.model.config.decoding.max_source_length)
         return [bisect.bisect_left(shapes, length) for length in lengths]
 
@@ -252,17 +224,6 @@ class ServedModel:
 
     def _fits(self, sentence: str) -> bool:
         return self._num_tokens(sentence) <= self.model.config.decoding.max_source_length
-
-
-def _search(model: Model, n_best: int, sentence: str, control: Control) -> list[Translation]:
-    (translations,) = model.translate(
-        [sentence],
-        n_best,
-        prefixes=[control.prefix],
-        required=[control.required],
-        banned=[control.banned],
-    )
-    return translations
 
 
 def load_models(

@@ -46,6 +46,7 @@ async def read_fields(request: Request, limits: Limits) -> Fields:
 
     Raises HTTPException or UserError if the body is neither, or too large.
     """
+    # The limit holds while the body arrives, so that a large one never fills the memory.
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
@@ -91,6 +92,7 @@ async def _read_multipart(request: Request, header: str, body: bytes) -> list[tu
     async def receive() -> Fields:
         return {"type": "http.request", "body": body}
 
+    # Without this parameter, Starlette decodes UTF-8.
     header = re.sub("charset", "_", header, flags=re.IGNORECASE)
     scope = {**request.scope, "headers": [(b"content-type", header.encode("latin-1"))]}
     async with Request(scope, receive).form(max_files=0) as form:
@@ -148,6 +150,7 @@ def read_controls(
     columns.pop("glossary", None)
     controls = check_controls(texts, columns)
 
+    # The limits of texts hold for the phrases too.
     phrases = []
     for control in controls:
         phrases += [control.prefix, *control.banned, *itertools.chain(*control.required)]
@@ -197,6 +200,7 @@ def read_name(fields: Fields, name: str) -> str:
 
 async def unless_gone(request: Request, work: Coroutine) -> Any:
     """Returns the result of `work`. Cancels it and raises ClientDisconnect if the client leaves."""
+    # Whichever ends first decides: the work, or the connection.
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_departure(request))
     try:

@@ -8,31 +8,32 @@ from typing import NamedTuple
 
 import sentencex
 
-from scripts.serving.inline_tags import Element, Escape, Mark, parse, peel
+from scripts.serving.inline_tags import Element, Mark, parse, peel
 from transformer.data.languages import base_code
 from transformer.decoding.control.phrases import is_boundary
 
 # Languages without spaces between sentences.
 _UNSPACED = ("zh", "yue", "ja", "th", "lo", "km", "my")
 _OPAQUE = "script|style|textarea|code|kbd|samp|var|math"  # elements without text to translate
-# Markup is a comment, an opaque element, or a tag. As in browsers, markup without its end reaches
-# to the end of the text. So a search never begins again within markup, and its time is linear in
-# the text. Python's HTMLParser takes quadratic time.
-_VALUE = r"""=\s*+(?>"[^"]*+"?+|'[^']*+'?+|[^\s>]*+)"""
-_ATTRIBUTES = rf"(?:[^>=]++|{_VALUE})*+"
+_VOID = "area|base|br|col|embed|hr|img|input|link|meta|source|track|wbr"
+# Markup is a comment, an opaque element, or a tag, as HTML's tokenizer reads them. As in browsers,
+# markup without its end reaches to the end of the text. So a search never begins again within
+# markup, and its time is linear in the text. Python's HTMLParser takes quadratic time.
+_VALUE = r"""(?>"[^"]*+"?+|'[^']*+'?+|[^\s>]*+)"""
+_ATTRIBUTE = rf"[^\s/>][^\s/>=]*+(?:\s*+=\s*+{_VALUE})?+"
+_ATTRIBUTES = rf"(?:[\s/]++|{_ATTRIBUTE})*+"
 _MARKUP = re.compile(
     r"<!--(?:-?>|.*?(?:--!?>|\Z))"
-    rf"|<({_OPAQUE})(?=[\s/>]){_ATTRIBUTES}>.*?(?:</\1(?=[\s/>])[^>]*>?|\Z)"
-    rf"|</?[a-z]{_ATTRIBUTES}>?"
+    rf"|<({_OPAQUE})(?=[\s/>]){_ATTRIBUTES}>.*?(?:</\1(?=[\s/>]){_ATTRIBUTES}>?|\Z)"
+    rf"|</?[a-z][^\s/>]*+{_ATTRIBUTES}>?"
     r"|<[!?/][^>]*>?",
-    re.DOTALL | re.IGNORECASE,
+    re.DOTALL | re.IGNORECASE | re.ASCII,
 )
 # The tag of an element with translate="no" whose content is not markup already.
-_VOID = "area|base|br|col|embed|hr|img|input|link|meta|source|track|wbr"
 _UNTRANSLATED = re.compile(
-    rf"""<(?!(?:{_OPAQUE}|{_VOID})[\s/>])([a-z][^\s/>]*+)"""
-    rf"""(?>{_VALUE}|[^>=])*?(?<=[\s/"'])translate\s*+=\s*+(["']?)no\2[\s/>]""",
-    re.IGNORECASE,
+    rf"<(?!(?:{_OPAQUE}|{_VOID})[\s/>])([a-z][^\s/>]*+)(?>[\s/]++|{_ATTRIBUTE})*?"
+    r"""translate\s*+=\s*+(["']?)no\2[\s/>]""",
+    re.IGNORECASE | re.ASCII,
 )
 # Markup within a sentence: tags of these elements, comments, and opaque or void elements.
 _INLINE = re.compile(
@@ -61,7 +62,12 @@ class Piece(NamedTuple):
 
 
 class Model(NamedTuple):
-    """What a model can translate: sentences that fit it, and emoji that its vocabulary has."""
+    """The limits of a model.
+
+    Attributes:
+      fits: True for a sentence that is not too long.
+      knows: True for emoji that the vocabulary has.
+    """
 
     fits: Callable[[str], bool] = lambda sentence: True
     knows: Callable[[str], bool] = lambda emoji: True
@@ -95,6 +101,7 @@ def split_html(text: str, language: str, model: Model = ANY) -> list[Piece]:
     for start, stop in [*_markup(text), (len(text), len(text))]:
         parts += _find_emoji(html.unescape(text[previous_stop:start]), model.knows)
         markup = text[start:stop]
+        # Inline markup is within a sentence; other markup ends it.
         mark = _mark(markup)
         if mark:
             parts.append(mark)
@@ -141,14 +148,14 @@ def join(pieces: Sequence[Piece], translations: Iterator[str], between: str = ""
 
     `between` separates the translations of two sentences that follow each other immediately.
     """
-    joined = []
+    parts = []
     is_after_sentence = False
     for is_sentence, text, _ in pieces:
         if is_sentence and is_after_sentence:
-            joined.append(between)
-        joined.append(next(translations) if is_sentence else text)
+            parts.append(between)
+        parts.append(next(translations) if is_sentence else text)
         is_after_sentence = is_sentence or (is_after_sentence and not text)
-    return "".join(joined)
+    return "".join(parts)
 
 
 def _markup(text: str) -> Iterator[tuple[int, int]]:
@@ -225,7 +232,7 @@ def _split(
     marks: Sequence[Mark],
     language: str,
     model: Model,
-    escape: Escape,
+    escape: Callable[[str], str],
 ) -> list[Piece]:
     """Returns the sentences of a text, with their marks, and the rest, escaped."""
     pieces = []
@@ -256,6 +263,7 @@ def _split(
 
 
 def _split_line(line: str, language: str, model: Model) -> Iterator[Piece]:
+    # The segments must be the line, character by character, so that the white space stays.
     segments = sentencex.segment(base_code(language), line)
     if "".join(segments) != line:
         segments = [line]
@@ -269,6 +277,7 @@ def _split_line(line: str, language: str, model: Model) -> Iterator[Piece]:
         segments = groups
     for segment in segments:
         before, inside, after = _strip(segment)
+        # Text without letters and digits is not translated.
         is_text = any(map(str.isalnum, inside))
         yield Piece(False, before)
         yield from shorten(inside, model.fits) if is_text else [Piece(False, inside)]

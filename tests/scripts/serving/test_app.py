@@ -23,6 +23,7 @@ from starlette.testclient import TestClient
 
 from scripts.serving import app as app_module
 from scripts.serving.app import Routes, make_app
+from scripts.serving.controlled import ControlledSearches
 from scripts.serving.languages import Detector, name
 from scripts.serving.middleware import Metrics
 from scripts.serving.models import load_models
@@ -218,13 +219,12 @@ def test_requests_do_not_wait_for_the_programs_of_another_one_s_controls(
 
 def test_the_programs_of_few_shapes_of_controls_are_kept(served, monkeypatch):
     monkeypatch.setattr(Model, "compile", lambda *arguments: None)
-    model = copy.copy(served[0])
-    model._controlled, model._max_shapes = {}, 2
-    found = [weakref.ref(model._compile_controlled((n,), "1", Control("7"))) for n in range(4)]
+    searches = ControlledSearches(served[0].explorer, served[0].compiling_queue, 2)
+    found = [weakref.ref(searches._compile((n,), "1", Control("7"))) for n in range(4)]
     gc.collect()
-    assert list(model._controlled) == [(2,), (3,)]
+    assert list(searches._models) == [(2,), (3,)]
     assert [reference() is None for reference in found] == [True, True, False, False]
-    assert model._compile_controlled((3,), "1", Control("7")) is found[3]()
+    assert searches._compile((3,), "1", Control("7")) is found[3]()
 
 
 def test_a_server_may_refuse_controls(make_client, expected):

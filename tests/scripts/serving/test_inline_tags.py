@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scripts.serving.inline_tags import MOST, insert
+from scripts.serving.inline_tags import MOST
+from scripts.serving.insertion import insert
 from scripts.serving.texts import ESCAPES, Model, join, split_html, split_text
 from tests.scripts.serving.linked import Linked, Unlinked
 from transformer.decoding.forced_decoding import Attention

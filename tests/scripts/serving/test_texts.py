@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scripts.serving.inline_tags import insert, serialize
+from scripts.serving.inline_tags import serialize
+from scripts.serving.insertion import insert
 from scripts.serving.texts import ESCAPES, SPLITTERS, gap, join, shorten, split_html, split_text
 from tests.scripts.serving.linked import Unlinked
 
@@ -95,6 +96,8 @@ def test_sentences_end_at_their_marks_and_at_line_breaks():
         ("<i data-translate=no>a</i> <i translate>b", "<i data-translate=no>A</i> <i translate>B"),
         ("<pre>one\n  two &amp;\n</pre>three\nfour", "<pre>ONE\n  TWO &amp;\n</pre>THREE FOUR"),
         ("<kbd>a</kbd><math><mi>b</mi></math>c", "<kbd>a</kbd><math><mi>b</mi></math>C"),
+        ("a <b ='>b</b> <b='>c", "A <b ='>B</b> <b='>C"),  # names of an attribute and an element
+        ("a <\u017f> b", "A &lt;S&gt; B"),  # not an ASCII letter, although it is s in another case
         ("", ""),
     ],
 )

@@ -1,0 +1,79 @@
+"""Searches with controls, whose programs are compiled when a request needs them."""
+
+import asyncio
+import functools
+import gc
+from collections.abc import Callable, Sequence
+
+from scripts.serving.batching import Batcher
+from transformer.api import Model
+from transformer.decoding.control.control import Control
+from transformer.decoding.translation import Translation
+
+
+class ControlledSearches:
+    """The searches of a model with controls.
+
+    Attributes:
+      explorer: the model with the smallest batches.
+      queue: a queue of the kind "explore", for the compiler.
+      max_shapes: the number of shapes whose programs are kept.
+    """
+
+    def __init__(self, explorer: Model, queue: Batcher, max_shapes: int) -> None:
+        self.explorer = explorer
+        self.queue = queue
+        self.max_shapes = max_shapes
+        self._models = {}  # by padded length and shapes of the control, the latest used model last
+
+    async def jobs(
+        self, sentences: Sequence[str], controls: Sequence[Control], padded: Sequence[int]
+    ) -> list[Callable[[], list[Translation]]]:
+        """Returns a search for each sentence, after their programs have been compiled.
+
+        Each sentence is searched separately, because a program's shapes depend on all phrases of a
+        batch. `padded` are the numbers of the sentences' padded lengths.
+        """
+        shapes = await asyncio.to_thread(self.explorer.control_shapes, sentences, controls)
+        # Sentences without terms of the glossary have the programs of plain ones.
+        models = {(length, ()): self.explorer for length in padded}
+        jobs = []
+        for length, shape, sentence, control in zip(
+            padded, shapes, sentences, controls, strict=True
+        ):
+            key = (length, shape)
+            if key not in models:
+                model = self._models.pop(key, None)
+                if model is None:
+                    # The compiler has its own queue, so that other requests do not wait for it.
+                    call = functools.partial(self._compile, key, sentence, control)
+                    (model,) = await self.queue.compute("explore", [call])
+                models[key] = model
+                self._models[key] = model  # now the last one
+            jobs.append(functools.partial(_search, models[key], sentence, control))
+        return jobs
+
+    def _compile(self, key: tuple, sentence: str, control: Control) -> Model:
+        """Returns a model with the programs of a padded length and the shapes of a control.
+
+        The models that were used the longest ago are removed.
+        """
+        if key not in self._models:
+            model = self.explorer.separate()
+            model.compile(model.config.decoding.beam_size, sentence, control)
+            self._models[key] = model
+            for old_key in list(self._models)[: -self.max_shapes]:
+                self._models.pop(old_key, None)
+            gc.collect()  # frees the old programs, and much memory of the compiler
+        return self._models[key]
+
+
+def _search(model: Model, sentence: str, control: Control) -> list[Translation]:
+    (translations,) = model.translate(
+        [sentence],
+        model.config.decoding.beam_size,
+        prefixes=[control.prefix],
+        required=[control.required],
+        banned=[control.banned],
+    )
+    return translations
