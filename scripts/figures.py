@@ -59,6 +59,7 @@ def main(arguments: argparse.Namespace) -> None:
     del options["overrides"]
     from scripts.charts.theme import check_output, write
 
+    # Before anything is computed.
     check_output(output)
     check_flags(figure, options)
     write(draw(figure, **options), output)
@@ -86,6 +87,7 @@ def draw(figure: str, workdir: Sequence[str] = (), **options: Any) -> Any:
         raise UserError(
             f"--workdir={' '.join(workdir)}: the figure {figure} shows one run; name one folder"
         )
+    # `draw_run` draws the figure of a run. The `draw` of table3 reads a folder too.
     module = getattr(charts, figure)
     return getattr(module, "draw_run", module.draw)(*workdir, **options)
 

@@ -10,6 +10,7 @@ from transformer.support.errors import UserError
 
 def table(rows: Sequence[Sequence[str]], notes: Iterable[str] = ()) -> str:
     """Returns a Markdown table, with the first row as its header, and a paragraph for each note."""
+    # A vertical bar in a cell would end it.
     header, *body = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     rule = ["---"] * len(header)
     lines = [f"| {' | '.join(row)} |\n" for row in (header, rule, *body)]
@@ -48,6 +49,7 @@ def read_table(name: str, readme: str) -> list[list[str]]:
 
     Raises UserError if the file does not exist or lacks the marks.
     """
+    # The first two lines are the header and the rule below it.
     _, text, _ = _split(name, readme)
     rows = [line.strip("|").split("|") for line in text.splitlines()[2:] if line.startswith("|")]
     return [[cell.strip() for cell in row] for row in rows]

@@ -39,6 +39,7 @@ def main(arguments: argparse.Namespace) -> None:
     from scripts.sweeping.folder import expand_sweeps
 
     paths = expand_sweeps(arguments.workdirs)
+    # Without --output, the report is a table.
     if arguments.output is None:
         evaluations = [evaluation for path in paths for evaluation in read_results(path)]
         markdown.publish(make_table(evaluations), "results", arguments.readme)

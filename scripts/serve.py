@@ -40,6 +40,7 @@ def main(arguments: argparse.Namespace) -> None:
 
         enable_compilation_cache()
         logging.get_absl_logger().addFilter(is_not_about_a_line)
+        # --decoding.KEY replaces the keys of all runs.
         decoding = {key.removeprefix("decoding."): value for key, value in arguments.overrides}
         metrics = Metrics()
         models = load_models(
@@ -86,6 +87,7 @@ def read_pairs(arguments: argparse.Namespace) -> list[tuple[str, str]]:
 
     Raises UserError if a pair is not SOURCE:TARGET, or several models are served.
     """
+    # An empty flag, or a comma at the end, names no pair.
     names = filter(None, arguments.languages.split(","))
     pairs = [tuple(name.strip().split(":")) for name in names]
     if any(len(pair) != 2 or not all(pair) for pair in pairs):
@@ -121,6 +123,7 @@ def bind(host: str, port: int) -> socket.socket:
         raise UserError(f"--port={port}: must be at most {LAST_PORT}; choose another one")
     listener = None
     try:
+        # The first address of a host name with several.
         family, kind, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

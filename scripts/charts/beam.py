@@ -33,6 +33,7 @@ def tree(beam_tree: BeamTree) -> alt.LayerChart:
     legend = alt.Legend(title=None, orient="top", symbolOpacity=1)
     color = theme.categories(alt.Color, "outcome", COLORS, COLORS.values(), legend=legend)
     chart = theme.chart_of(records)
+    # The root has no parent, and so no line.
     links = chart.transform_filter("isValid(datum.from_x)").mark_rule(opacity=0.5)
     links = links.encode(
         x=alt.X("from_x:Q", **x),

@@ -74,6 +74,7 @@ def group(runs: Sequence[RecordedRun]) -> dict[str, list[RecordedRun]]:
     for differences, members in grouped(runs, settings):
         label = describe_settings(differences)
         if not label:
+            # The common beginning of the runs' names, such as "base" for base-0 and base-1.
             beginning = os.path.commonprefix([run.label for run in members])
             label = beginning.rstrip("-_./ ") or members[0].label
         if len(members) > 1:
@@ -94,11 +95,13 @@ def panel(
 ) -> alt.LayerChart:
     """Returns the curves of one metric without a theme. Raises UserError if a run has none."""
     if split is None:
+        # The first split in which all runs have the metric.
         runs = [run for members in systems.values() for run in members]
-        common = (name for name in SPLITS if all(points(run, metric, name) for run in runs))
-        split = next(common, "valid")
+        complete = (name for name in SPLITS if all(points(run, metric, name) for run in runs))
+        split = next(complete, "valid")
     records = make_records(systems, metric, split)
     y = _y_axis(metric, split, [record["value"] for record in records])
+    # A single system needs no legend.
     box = alt.Legend(title=None, symbolSize=theme.LINE_SYMBOL, symbolType="stroke", symbolOpacity=1)
     legend = box if len(systems) > 1 else None
     dash = theme.categories(alt.StrokeDash, "system", systems, theme.DASHES, legend=legend)
@@ -116,6 +119,7 @@ def panel(
     # Vega warns about layers without data.
     layers = []
     if any(record["has_mean"] for record in records):
+        # The band and the mean of the seeds, with a thin line for each seed.
         common = chart.transform_filter("datum.is_common")
         seeds = chart.transform_filter("datum.has_mean").mark_line(strokeWidth=0.5, opacity=0.6)
         mean = alt.Y("mean(value):Q", **y)
@@ -125,6 +129,7 @@ def panel(
             common.properties(mark=thick).encode(y=mean, strokeDash=dash),
         ]
     if not all(record["has_mean"] for record in records):
+        # A line for each run of the other systems.
         single = chart.transform_filter("!datum.has_mean").properties(mark=thick)
         layers.append(single.encode(detail="run:N", strokeDash=dash))
     return alt.layer(*layers).properties(width=width, height=height)
@@ -171,6 +176,7 @@ def title(metric: str) -> str:
 
 def points(run: RecordedRun, metric: str, split: str) -> dict[int, float]:
     """Returns the finite values of a metric by step; {} if the run's record has none."""
+    # If a step has several lines, the last one counts.
     values = {line["step"]: line.get(metric) for line in run.record if line["split"] == split}
     return {
         step: float(value)

@@ -12,6 +12,7 @@ from transformer.support.errors import UserError
 OVERLAP = 0.04  # of neighbouring cells, as a fraction of their size
 TICK_LABELS = 8  # numbers on an axis, at most
 SMALLEST_FONT = 5.5  # of the labels of small cells
+Matrices = Sequence[tuple[Mapping[str, Any], np.ndarray]]  # with the values of a panel's fields
 TICK_STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 
 
@@ -35,7 +36,7 @@ class Axis(NamedTuple):
 
 
 def heat_map(
-    matrices: Sequence[tuple[Mapping[str, Any], np.ndarray]],
+    matrices: Matrices,
     rows: Axis,
     columns: Axis,
     *,
@@ -70,12 +71,7 @@ def heat_map(
             "choose another checkpoint"
         )
     height, width = matrices[0][1].shape
-    # A record for each cell of each panel.
-    records = []
-    for panel, matrix in matrices:
-        for (row, column), number in np.ndenumerate(matrix):
-            records.append({**panel, "row": row, "column": column, "value": float(number)})
-
+    # Colours between the steps of the palette are interpolated in CIELAB, where steps look equal.
     color = alt.Color("value:Q", title=value, legend=legend)
     cells = alt.Chart().encode(
         x=alt.X("column:O", axis=columns.make(width, cell[0])),
@@ -96,9 +92,18 @@ def heat_map(
         ink = alt.condition(f"datum.value > {middle}", alt.value("white"), alt.value(theme.INK))
         text = alt.Text("value:Q", format=numbers)
         layers.append(cells.mark_text(fontSize=theme.SMALL - 1).encode(text=text, color=ink))
-    chart = alt.layer(*layers, data=alt.InlineData(values=records))
+    chart = alt.layer(*layers, data=alt.InlineData(values=_records(matrices)))
     view = alt.ViewBackground(stroke=frame)
     return chart.properties(width=width * cell[0], height=height * cell[1], view=view)
+
+
+def _records(matrices: Matrices) -> list[dict[str, Any]]:
+    """Returns a record for each cell of each panel."""
+    records = []
+    for panel, matrix in matrices:
+        for (row, column), number in np.ndenumerate(matrix):
+            records.append({**panel, "row": row, "column": column, "value": float(number)})
+    return records
 
 
 def panels(

@@ -42,6 +42,7 @@ def draw(
             raise UserError(f"panels={name}: must be of {', '.join(PANELS)}")
     if length < 2:
         raise UserError(f"length={length}: must be at least 2")
+    # Panels are beside each other if the figure has the width of two columns.
     vectors = encodings(length, d_model, kind)
     in_row = min(columns, len(panels))
     width = theme.COLUMN_WIDTHS[columns] / in_row - LABELS
@@ -66,6 +67,7 @@ def encodings(length: int, d_model: int, kind: str) -> np.ndarray:
     if d_model < 2 or d_model % 2:
         raise UserError(f"d_model={d_model}: must be even, at least 2")
     if kind == "rotary":
+        # The first half of a head's elements are the first elements of its planes.
         vector = jnp.repeat(jnp.array([1.0, 0.0]), d_model // 2)
         vectors = jnp.broadcast_to(vector, (1, length, 1, d_model))
         return np.asarray(Rotary().rotate(vectors, jnp.arange(length)[None])[0, :, 0])

@@ -51,6 +51,7 @@ def rates(schedule: Callable[[Any], Any], steps: int) -> tuple[np.ndarray, np.nd
 
     400 updates are evenly spaced. The update with the highest rate is always included.
     """
+    # A constant schedule returns one number for all updates.
     rate = np.broadcast_to(np.asarray(schedule(jnp.arange(steps))), (steps,))
     evenly_spaced = np.linspace(0, steps - 1, POINTS).round().astype(int)
     completed = np.unique([*evenly_spaced, rate.argmax()])

@@ -92,6 +92,7 @@ def records(results: Scores, metric: str) -> list[dict[str, Any]]:
     paper = {name: [getattr(ROWS[name], metric)] for name in results}
     points = []
     for source, rows in (("paper", paper), ("here", results)):
+        # The paper's scores are compared with its own base row, and ours with ours.
         base = np.mean(rows["base"])
         for name, values in rows.items():
             differences = np.array(values) - base
@@ -116,6 +117,7 @@ def panel(
     points: Sequence[dict[str, Any]], metric: str, width: float, has_names: bool
 ) -> alt.LayerChart:
     """Returns the points of one metric, a row of the table on each line, without a theme."""
+    # Rows have the order of the paper. Each has a place for the paper's score and one for ours.
     title, number = TITLES[metric]
     rows = list(dict.fromkeys(point["row"] for point in points))
     names = alt.Axis(grid=True, ticks=False, labels=has_names, domain=False)

@@ -71,6 +71,7 @@ def _inspect_run(
         checkpoint = str(evaluation.result["step"])
         average = evaluation.average
         decoding = evaluation.decoding
+    # Only beam search has a tree of hypotheses.
     decoding = {**decoding, "strategy": "beam"}
     model = transformer.load(run.workdir.path, checkpoint, average, **decoding)
     # A sentence may be too long for the model. The other sentences are shown nevertheless.

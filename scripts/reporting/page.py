@@ -34,6 +34,7 @@ def make_page(
     compared = scores.compare(runs, split, data)
     sources = [*texts, *sentences.most_different_sources(compared, count)]
     logging.info("Reading %s with each model.", counted(len(sources), "sentence"))
+    # This loads the models one after another, which takes most of the time.
     inspected = attention_and_beams.inspect(runs, compared.evaluations, sources)
     parts = [
         sections.runs_section(runs, compared.systems),
@@ -70,6 +71,7 @@ def render(title: str, parts: Sequence[sections.Section]) -> str:
     for section in parts:
         charts.update(section.charts)
         data.update(section.data)
+    # Templates escape all text, since names and sentences may contain markup.
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(FOLDER),
         autoescape=True,

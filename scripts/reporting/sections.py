@@ -69,6 +69,7 @@ def runs_section(runs: Sequence[RecordedRun], systems: Sequence[System]) -> Sect
     for system in systems:
         for evaluation in system.evaluations:
             names[evaluation.workdir] = system.name
+    # A run that was not evaluated has an empty cell.
     rows = [_row(run, names.get(run.workdir.path, "")) for run in runs]
     note = "has no checkpoint: the sections on attention and beam search leave it out."
     notes = [f"{run.label} {note}" for run in runs if not run.has_checkpoint]
@@ -82,6 +83,7 @@ def _row(run: RecordedRun, system: str) -> tuple[str, ...]:
     if not run.workdir.is_complete():
         step = max((line["step"] for line in run.record), default=0)
         state = f"{step:,} of {config.training.steps:,} steps"
+    # Some kinds of data have no languages.
     languages = "-".join(filter(None, (config.data.source_language, config.data.target_language)))
     devices = environment.get("devices") or ["unknown"]
     digests = {}

@@ -46,6 +46,7 @@ def mark_differences(text: str, other: str) -> list[tuple[str, bool]]:
 
     Common spans have the same order in both texts.
     """
+    # `autojunk` would ignore frequent words in long texts.
     words = text.split()
     matcher = difflib.SequenceMatcher(None, words, other.split(), autojunk=False)
     spans = []
@@ -57,6 +58,7 @@ def mark_differences(text: str, other: str) -> list[tuple[str, bool]]:
 
 def _orders(compared: Comparison) -> list[dict[str, Any]]:
     """Returns the orders of the translations of a single run, each with the worst line first."""
+    # Several runs have several scores per line, so there is no single order.
     if sum(len(system.evaluations) for system in compared.systems) > 1:
         return []
     evaluation = compared.first
@@ -90,6 +92,7 @@ def most_different_sources(compared: Comparison, count: int) -> list[str]:
         return []
     sources = compared.first.sources
     differing = [sentence for pair in result["differences"][:1] for sentence in pair["sentences"]]
+    # A line is a number from 1.
     lines = [sentence["line"] for sentence in differing or result["worst"]]
     lines = lines or range(1, len(sources) + 1)
     return [sources[line - 1] for line in lines[:count]]

@@ -75,6 +75,7 @@ def make_row(system: System, scores: Sequence[str]) -> tuple[str, ...]:
         cells.append(mean_and_spread(values, METRICS[name].format) if is_complete else "")
     seeds = sorted(evaluation.config.seed for evaluation in evaluations)
     seconds = statistics.mean(evaluation.training_seconds for evaluation in evaluations)
+    # The device is that of the first seed.
     devices = first.environment["devices"]
     device = f"{len(devices)} {devices[0]}"
     if set(devices) == {"cpu"}:

@@ -43,6 +43,7 @@ def make_app(
     If there are `keys`, requests for translations must have one of them.
     """
     routes = Routes(models, limits, keys)
+    # Routes that compute are for POST, all other routes for GET.
     handlers = {"/translate": routes.translate, "/detect": routes.detect}
     for function in explore.FUNCTIONS:
         handlers[f"/explore/{function.__name__}"] = routes.explored(function)
@@ -196,6 +197,7 @@ class Routes:
         )
 
     async def health(self, request: Request) -> Response:
+        # A thread that has died never answers.
         is_ok = all(model.queue.is_alive for model in self.models.values())
         return JSONResponse({"status": "ok" if is_ok else "failed"}, 200 if is_ok else 503)
 
@@ -218,6 +220,7 @@ class Routes:
 
         A text whose language is not certain has the language of all texts together.
         """
+        # Markup is English, whatever the language of the text.
         if text_format == "html":
             split = [split_html(text, target) for text in texts]
             sentences = [[piece.text for piece in pieces if piece.is_sentence] for pieces in split]
@@ -278,6 +281,7 @@ async def _error(request: Request, error: Exception) -> Response:
     """
     if isinstance(error, HTTPException):
         return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+    # The message of an exception may contain a text, so only its type is logged.
     frames = "".join(traceback.format_tb(error.__traceback__))
     logging.error("%s failed with %s.\n%s", request.url.path, type(error).__name__, frames)
     return JSONResponse({"error": "the server failed; its log has the reason"}, 500)

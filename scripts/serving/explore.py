@@ -22,6 +22,7 @@ def attention(model: Model, fields: Fields, limits: Limits) -> dict[str, Any]:
 
     The weights (T, S) are the mean of the guided heads or, without any, of the last layer's heads.
     """
+    # The model reads this translation, whether or not a search would find it.
     source = _sentence(fields, "q", limits)
     target = _sentence(fields, "translation", limits)
     forced = model.attention(source, target)
@@ -69,6 +70,7 @@ def _as_json(translations: Sequence[Translation]) -> list[dict[str, Any]]:
 def _whole(model: Model, fields: Fields, limits: Limits) -> str:
     """Returns the field `q`. Raises UserError if a search would cut it."""
     source = _sentence(fields, "q", limits)
+    # A search would cut a longer source, so its explanation would be of another text.
     tokens = model.num_tokens(source)
     longest = model.config.decoding.max_source_length
     if tokens > longest:

@@ -62,6 +62,7 @@ class _Side:
 
     def __init__(self, text: str) -> None:
         self.text = EDGE + text + EDGE
+        # Both edges are units, so there is always a first and a last one.
         units = list(_UNIT.finditer(self.text))
         self.units = np.array([unit[0] for unit in units])
         self.starts, self.stops = np.array([unit.span() for unit in units]).T
@@ -123,6 +124,7 @@ class _Insertion:
         self.source = source
         self.target = target
         self.escape = escape
+        # Edges are linked only to edges.
         self.weights = np.pad(_word_weights(model, source, target)[1:-1, 1:-1], 1)
         self.weights[[0, -1], [0, -1]] = 1
         # Each target unit with a weight is linked to the source unit with the largest weight.
@@ -191,6 +193,7 @@ class _Insertion:
         A character belongs to the element of its link. Other characters are `FREE`, or `OUTSIDE`.
         An element without characters has the word with the largest weight for it, if that is free.
         """
+        # First the characters that are linked to the inside of an element.
         owners = np.full(len(self.links), OUTSIDE)
         owners[inside.start : inside.stop] = FREE
         for number, element in enumerate(elements):

@@ -37,6 +37,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        # All names begin with transformer_.
         counter, gauge, histogram = (
             functools.partial(kind, registry=self.registry, namespace="transformer")
             for kind in (Counter, Gauge, Histogram)
@@ -158,6 +159,7 @@ class Connection(AutoHTTPProtocol):
 
     def _check(self, earlier: Any) -> None:
         if self.cycle is earlier:
+            # No request has begun since the last check.
             self.transport.abort()
         else:
             self._timer = self.loop.call_later(self._seconds, self._check, self.cycle)

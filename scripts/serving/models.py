@@ -115,8 +115,11 @@ class ServedModel:
         for padded in padded_lengths(longest_text(decoding)):
             known_text = text_of(padded)
             source = text_of(min(padded, decoding.max_source_length))
-            pairs = [(known_text, "")]
-            calls = (("score", pairs), ("attention", *pairs[0]), ("beam_tree", source))
+            calls = (
+                ("score", [(known_text, "")]),
+                ("attention", known_text, ""),
+                ("beam_tree", source),
+            )
             for method, *arguments in calls:
                 with contextlib.suppress(UserError):  # the model has no such method
                     getattr(self.explorer, method)(*arguments)
@@ -146,6 +149,7 @@ class ServedModel:
         sentences = [[piece.text for piece in pieces if piece.is_sentence] for pieces in split]
         jobs = list(itertools.chain(*sentences))  # of all texts together
         kind = "translate" if n_best == 1 else "alternatives"
+        # With controls, the job of a sentence is a function that searches only for it.
         if glossary.terms or any(map(any, controls)):
             sentence_controls = []
             for text_sentences, control in zip(sentences, controls, strict=True):

@@ -83,6 +83,7 @@ def split_text(text: str, language: str, model: Model = ANY) -> list[Piece]:
     translated. Emoji that the vocabulary lacks become marks. If there are none, the pieces, joined,
     are the text.
     """
+    # Marks are taken out first, so that they do not divide a sentence.
     content, marks = _take_out(_find_emoji(text, model.knows))
     return _split(content, marks, language, model, ESCAPES["text"])
 
@@ -132,6 +133,7 @@ def shorten(sentence: str, fits: Callable[[str], bool]) -> list[Piece]:
     if len(sentence) < 2 or fits(sentence):
         return [Piece(True, sentence)]
     half = len(sentence) // 2
+    # Distances of centres from the middle are compared, in half characters.
     spaces = [match.span() for match in re.finditer(r"\s+", sentence)]
     start, end = min(spaces, key=lambda span: abs(sum(span) - len(sentence)), default=(half, half))
     between = Piece(False, sentence[start:end])
@@ -166,6 +168,7 @@ def _markup(text: str) -> Iterator[tuple[int, int]]:
     start = 0
     depth = 0  # of open tags with the name of an element with translate="no"
     for markup in _MARKUP.finditer(text):
+        # Within an untranslated element, only tags with its name matter.
         if not depth:
             start = markup.start()
             untranslated = _UNTRANSLATED.match(markup[0])
@@ -188,6 +191,7 @@ def _mark(markup: str) -> Mark | None:
     inline = _INLINE.match(markup)
     if not inline or not markup.endswith(">"):
         return None
+    # An untranslated element is one mark, whatever is in it.
     if inline["void"] or _UNTRANSLATED.match(markup):
         return Mark(markup)
     return Mark(markup, inline["name"].lower(), opens=not inline["end"])
