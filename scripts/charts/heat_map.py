@@ -12,8 +12,9 @@ from transformer.support.errors import UserError
 OVERLAP = 0.04  # of neighbouring cells, as a fraction of their size
 TICK_LABELS = 8  # numbers on an axis, at most
 SMALLEST_FONT = 5.5  # of the labels of small cells
-Matrices = Sequence[tuple[Mapping[str, Any], np.ndarray]]  # with the values of a panel's fields
 TICK_STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
+
+Matrices = Sequence[tuple[Mapping[str, Any], np.ndarray]]  # with the values of a panel's fields
 
 
 class Axis(NamedTuple):

@@ -10,7 +10,8 @@ from transformer.support.errors import UserError
 
 def test_the_panels_have_the_distributions_of_both_supports():
     drawn = matrices(smoothing.draw(), (5, 5), "panel")
-    # 0.4 over the three tokens that are neither the truth nor padding, as in the Annotated Transformer.
+    # As in the Annotated Transformer, 0.4 over the three tokens that are neither the truth nor
+    # padding.
     n = 0.4 / 3
     others = [[0, n, 0.6, n, n], [0, 0.6, n, n, n], [0] * 5, [0, n, n, 0.6, n], [0, n, n, 0.6, n]]
     np.testing.assert_allclose(drawn["spread over all other tokens"], others, atol=6e-5)

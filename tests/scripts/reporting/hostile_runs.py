@@ -16,7 +16,7 @@ SETTINGS = {"data.source": "text", "tokenizer.kind": "word", "tokenizer.vocab_si
 
 
 def make_runs(folder: Path, patch: pytest.MonkeyPatch) -> list[Path]:
-    """Makes two runs that differ in dropout and have evaluations, and one that only has a record."""
+    """Makes two evaluated runs that differ in dropout, and one that only has a record."""
     patch.setattr(workdirs, "SOURCES", SOURCES)
     patch.setattr(workdirs, "REFERENCES", REFERENCES)
     settings = SETTINGS | {"data.cache_dir": str(folder / "cache"), "data.name": "<i>data</i>"}

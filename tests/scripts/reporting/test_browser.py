@@ -11,8 +11,8 @@ sync_api = pytest.importorskip("playwright.sync_api")
 pytestmark = pytest.mark.slow
 
 # Events of a changed preference come before the callbacks of the next frame.
-THEME_AFTER_A_FRAME = """() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(
-    () => done(document.documentElement.dataset.theme))))"""
+THEME_AFTER_A_FRAME = """() => new Promise(done => requestAnimationFrame(
+    () => requestAnimationFrame(() => done(document.documentElement.dataset.theme))))"""
 
 
 @pytest.fixture

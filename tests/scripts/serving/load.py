@@ -1,7 +1,8 @@
 """Clients of a server in another process, and a measurement with them.
 
-python -m tests.scripts.serving.load WORKDIR < TEXTS prints sentences/s and latencies in ms of several ways. They take
-turns, so that other jobs of the machine disturb all of them; the numbers are medians over the repetitions.
+python -m tests.scripts.serving.load WORKDIR < TEXTS prints sentences/s and latencies in ms of
+several ways. They take turns, so that other jobs of the machine disturb all of them; the numbers
+are medians over the repetitions.
 """
 
 import asyncio

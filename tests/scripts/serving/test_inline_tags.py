@@ -16,7 +16,10 @@ from transformer.decoding.forced_decoding import Attention
 
 LAMP = "I think that my brother hid the red lamp in the garden."
 LAMPE = "Ich glaube, dass mein Bruder die rote Lampe im Garten versteckt hat."
-WORDS = "I-Ich think-glaube that-dass my-mein brother-Bruder hid-versteckt hid-hat the-die red-rote lamp-Lampe"
+WORDS = (
+    "I-Ich think-glaube that-dass my-mein brother-Bruder hid-versteckt hid-hat the-die red-rote "
+    "lamp-Lampe"
+)
 LINKS = {tuple(link.split("-")) for link in f"{WORDS} in-im garden-Garten .-.".split()}
 CLOCKS = "Must we sell the twelve small clocks on Monday?"
 CLOCK_WORDS = "Must-Müssen we-wir on-am Monday-Montag the-die twelve-zwölf"
@@ -54,7 +57,8 @@ def translate(text: str, model=GERMAN, translations=german, form="html") -> str:
             "Ich glaube, dass <b>mein Bruder</b> die <i>rote Lampe</i> im Garten versteckt hat.",
         ),
         (
-            "I think that my brother <em class='x'>hid</em> <span>the <a href=\"y\">red</a> lamp</span> in the garden.",
+            "I think that my brother <em class='x'>hid</em> "
+            '<span>the <a href="y">red</a> lamp</span> in the garden.',
             'Ich glaube, dass mein Bruder <span>die <a href="y">rote</a> Lampe</span> im Garten '
             "<em class='x'>versteckt hat</em>.",
         ),
@@ -65,22 +69,27 @@ def translate(text: str, model=GERMAN, translations=german, form="html") -> str:
         ),
         (
             "I think that my brother hid the <b>red</b><i>  lamp</i> in the <u>garden.</u>",
-            "Ich glaube, dass mein Bruder die <b>rote</b> <i>Lampe</i> im <u>Garten</u> versteckt hat.",
+            "Ich glaube, dass mein Bruder die <b>rote</b> <i>Lampe</i> im <u>Garten</u> versteckt "
+            "hat.",
         ),
         (
-            "I think that my brother<a id=x></a> hid the <img src=y>red lamp in the <!-- z --> garden.",
-            "Ich glaube, dass mein Bruder<a id=x></a> die <img src=y>rote Lampe im <!-- z --> Garten versteckt hat.",
+            "I think that my brother<a id=x></a> hid the <img src=y>red lamp in the <!-- z --> "
+            "garden.",
+            "Ich glaube, dass mein Bruder<a id=x></a> die <img src=y>rote Lampe im <!-- z --> "
+            "Garten versteckt hat.",
         ),
         (
-            "<p>I think that my <b>brother hid the red lamp in the garden. <i>Must we</i> sell the</b> twelve small "
-            "clocks on Monday?</p>",
-            "<p>Ich glaube, dass mein <b>Bruder die rote Lampe im Garten versteckt hat. <i>Müssen wir</i></b> am "
-            "Montag die zwölf kleinen Uhren verkaufen?</p>",
+            "<p>I think that my <b>brother hid the red lamp in the garden. <i>Must we</i> sell "
+            "the</b> twelve small clocks on Monday?</p>",
+            "<p>Ich glaube, dass mein <b>Bruder die rote Lampe im Garten versteckt hat. "
+            "<i>Müssen wir</i></b> am Montag die zwölf kleinen Uhren verkaufen?</p>",
         ),
         ("<b>Must</b><br><p>we", "<b>MUST</b><br><p>WE"),
         (
-            "Must we sell the twelve <code>a &lt; b</code> small clocks <b translate=no>on x</b> on Monday?",
-            "Müssen wir am Montag die zwölf <code>a &lt; b</code> kleinen Uhren <b translate=no>on x</b> verkaufen?",
+            "Must we sell the twelve <code>a &lt; b</code> small clocks <b translate=no>on x</b> "
+            "on Monday?",
+            "Müssen wir am Montag die zwölf <code>a &lt; b</code> kleinen Uhren "
+            "<b translate=no>on x</b> verkaufen?",
         ),
         # not well nested
         ("Must we <b>sell <i>the</b> twelve</i>", "MUST WE <b>SELL <i>THE</b> TWELVE</i>"),
@@ -97,7 +106,8 @@ def test_tags_are_around_the_words_of_their_translation(text, expected):
         ("Must we sell the twelve small clocks on Monday? \U0001f600", f"{UHREN} \U0001f600"),
         ("\u2764\ufe0f Must we sell the twelve small clocks on Monday?", f"\u2764\ufe0f {UHREN}"),
         (
-            "Must we\U0001f600 sell the twelve \U0001f44d\U0001f3fd\U0001f389 small clocks on Monday \U0001f600?",
+            "Must we\U0001f600 sell the twelve \U0001f44d\U0001f3fd\U0001f389 small clocks on "
+            "Monday \U0001f600?",
             "Müssen wir\U0001f600 am Montag die zwölf \U0001f44d\U0001f3fd\U0001f389 kleinen Uhren "
             "verkaufen \U0001f600?",
         ),

@@ -144,7 +144,8 @@ def test_a_word_shows_what_it_attended_to(opened, served):
 
     def expect(row: int) -> None:
         weight, name = max(zip(weights[row], ("1", "2", "3", "end of text"), strict=True))
-        line = f"{words.nth(row).text_content()} \N{LEFTWARDS ARROW} {name} {round(100 * float(weight))} %"
+        percent = round(100 * float(weight))
+        line = f"{words.nth(row).text_content()} \N{LEFTWARDS ARROW} {name} {percent} %"
         sync_api.expect(tab.locator("#attended")).to_contain_text(line)
         shown = tab.eval_on_selector_all(
             "#attention span", "all => all.map(x => +x.style.getPropertyValue('--weight'))"

@@ -88,7 +88,10 @@ def test_sigterm_finishes_what_was_accepted(workdirs):
     texts = [" ".join(words) for words in itertools.product("1234567", repeat=3)]
     with started(f"--workdir={workdirs[0]}", "--decoding.batch_tokens=1") as (process, port):
         body = f"q={'%0A'.join(texts).replace(' ', '+')}&source=in&target=out".encode()
-        head = b"POST /translate HTTP/1.0\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: %d\r\n\r\n"
+        head = (
+            b"POST /translate HTTP/1.0\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+            b"Content-Length: %d\r\n\r\n"
+        )
         with socket.create_connection(("127.0.0.1", port)) as connection:
             connection.sendall(head % len(body) + body)
             time.sleep(0.1)
