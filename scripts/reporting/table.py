@@ -46,7 +46,7 @@ def make_table(evaluations: Sequence[Evaluation]) -> str:
     results = [evaluation.result for evaluation in evaluations]
     scores = [name for name in metrics_in("results") if any(name in result for result in results)]
     signatures = {result.get(f"{name}_signature") for result in results for name in scores}
-    quoted = ", ".join(f"`{signature}`" for signature in sorted(filter(None, signatures)))
+    quoted = ", ".join(sorted(f"`{signature}`" for signature in signatures if signature))
     settings = ("config", "split", "sentences", "decoding", "seeds")
     header = (*settings, *scores, "training", "commit", "device")
     rows = [make_row(system, scores) for system in group_systems(evaluations)]
