@@ -216,7 +216,7 @@ class NoCache(NamedTuple):
 
 
 class Chain:
-    """A model that always gives EOS a tenth, and after five tokens 95 %; before, token 4 has 85 %."""
+    """A model in which token 4 has 85 % and EOS a tenth; after five tokens EOS has 95 %."""
 
     def start_cache(self, source, beams, length):
         return NoCache()

@@ -30,7 +30,7 @@ def build(models):
 
 
 def by_hand(models, source: np.ndarray, body: list[int]) -> float:
-    """Returns the penalty with beta 1, in loops over the weights that `attention_weights` captures."""
+    """Returns the penalty with beta 1, in loops over the weights from `attention_weights`."""
     arrays = jnp.array(source[None]), jnp.array([[BOS, *body]])
     weights = np.mean(
         [attention_weights(model, *arrays)["cross"][-1, 0] for model in models], axis=0

@@ -27,7 +27,8 @@ def frequencies(temperature: float, top_k: int, top_p: float, epsilon: float) ->
     keys = sample_keys(0, jnp.arange(1), DRAWS)
     # In reverse, since a row of -inf alone draws the first token.
     log_p = jnp.broadcast_to(jnp.array(LOG_P[::-1], jnp.float32), (1, DRAWS, len(LOG_P)))
-    drawn = np.asarray(draw(keys, log_p, temperature, top_k, top_p, epsilon))
+    config = decoding_config(temperature=temperature, top_k=top_k, top_p=top_p, epsilon=epsilon)
+    drawn = np.asarray(draw(keys, log_p, config))
     return np.bincount(drawn[0], minlength=len(LOG_P))[::-1] / DRAWS
 
 

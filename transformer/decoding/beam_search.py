@@ -28,9 +28,9 @@ class Sentences(NamedTuple):
       filler row, which gets no hypotheses.
     max_length: L, the static length of the outputs, EOS included. A row with a limit of L or more
       may be returned before it is done.
-    lines: the number of each row's line, which only samples depend on.
-    adjust: a function of the prediction, the tokens (B, K, L) and their number that returns the
-        prediction to search.
+    lines: the line number of each row. Only samples depend on it.
+    adjust: a function of the prediction, the tokens (B, K, L) and the number of tokens. It returns
+      the prediction to search.
     """
 
     source: Int[Array, "B S"]
@@ -51,18 +51,21 @@ class Hypotheses(NamedTuple):
     token_log_probabilities: Float[Array, "B N L"]  # nats, 0 at PAD
 
 
+class Extensions(NamedTuple):
+    """Hypotheses that are extended by one token, the most probable first."""
+
+    log_p: Float[Array, "B N"]
+    parents: Int[Array, "B N"]
+    tokens: Int[Array, "B N"]
+    token_log_p: Float[Array, "B N"]
+
+
 Models = Sequence[ensemble.AutoregressiveModel]
-SearchResult = tuple[Hypotheses, Bool[Array, "B"]]  # and which rows are done
-# Of each extension of a hypothesis: its log-probability, the parent, the last token and that
-# token's log-probability.
-Extensions = tuple[Float[Array, "B N"], Int[Array, "B N"], Int[Array, "B N"], Float[Array, "B N"]]
+SearchResult = tuple[Hypotheses, Bool[Array, "B"]]  # the second: which rows are done
 
 
 class State(NamedTuple):
-    """The state of the loop.
-
-    `position` is both the step and the length of every live hypothesis.
-    """
+    """The state of the loop. `position` is the step, and the length of every live hypothesis."""
 
     position: Int[Array, ""]
     live_tokens: Int[Array, "B K L"]
@@ -77,9 +80,9 @@ class State(NamedTuple):
 class BeamSearch:
     """A search of several sentences by an ensemble, step by step.
 
-    config: the group `config.decoding`; its beam_size is the number of live and of ended
-        hypotheses.
-    n_best: how many are returned, at most beam_size.
+    config: the group `config.decoding`. Its beam_size is the number of live hypotheses, and of
+      ended ones.
+    n_best: the number of hypotheses to return, at most beam_size.
     """
 
     models: Models
@@ -93,10 +96,9 @@ class BeamSearch:
         return self.config.beam_size
 
     def start(self) -> State:
-        """Returns the state before the first step: a sentence has one live hypothesis, without
-        tokens.
-        """
-        source, length = self.sentences.source, self.sentences.max_length
+        """Returns the state before the first step: one live, empty hypothesis per sentence."""
+        source = self.sentences.source
+        length = self.sentences.max_length
         rows = source.shape[0]
         live = empty_hypotheses(rows, self.num_live, length)
         ended = empty_hypotheses(rows, self.config.beam_size, length)
@@ -113,89 +115,117 @@ class BeamSearch:
     def step(
         self, state: State
     ) -> tuple[State, ensemble.Prediction, Bool[Array, "B K"], Float[Array, "B K"]]:
-        """Returns the next state, the prediction, which hypotheses end, and their log-probabilities
-        with EOS.
+        """Extends the live hypotheses by a token, or ends them.
+
+        Returns the next state, the prediction, which hypotheses end, and the log-probability of
+        each hypothesis with EOS.
         """
-        limits, config, position = self.sentences.limits, self.config, state.position
-        tokens = jnp.where(position == 0, BOS, state.live_tokens[:, :, position - 1])
+        config = self.config
+        limits = self.sentences.limits
+        position = state.position
+
+        # The models read the last token of each live hypothesis, at first BOS.
+        tokens = jnp.where(position == 0, BOS, state.live_tokens[..., position - 1])
         prediction, caches = ensemble.decode_step(self.models, tokens, position, state.caches)
         prediction = self.sentences.adjust(prediction, state.live_tokens, position)
-        end_token_log_p = prediction.logits[:, :, EOS] - prediction.log_normalizer
+        end_token_log_p = prediction.logits[..., EOS] - prediction.log_normalizer
         end_log_p = state.live_log_p + end_token_log_p
-        (live_log_p, parents, tokens, token_log_p), rivals = self.extend(state, prediction)
+
+        # At its limit a hypothesis can only end.
+        extensions, rivals = self.extend(state, prediction)
         can_grow = (position < limits)[:, None]
-        live_log_p = jnp.where(can_grow, live_log_p, -jnp.inf)
+        live_log_p = jnp.where(can_grow, extensions.log_p, -jnp.inf)
         rivals = jnp.where(can_grow, rivals, -jnp.inf)
 
-        _, best = jax.lax.top_k(jnp.concatenate([end_log_p, rivals], axis=1), config.beam_size)
-        slots = jnp.arange(self.num_live)[None, None]
-        if config.shrinking_beam:
-            is_free = slots[0] < jnp.isneginf(state.ended.scores).sum(axis=1, keepdims=True)
-            best = jnp.where(is_free, best, -1)
-            stays = (best[:, :, None] == self.num_live + slots).any(axis=1)
-            live_log_p = jnp.where(stays, live_log_p, -jnp.inf)
-        ends = (best[:, :, None] == slots).any(axis=1) & ~state.done[:, None]
+        # The hypotheses that end compete with those that ended before.
+        ends, live_log_p = self.compete(state, end_log_p, rivals, live_log_p)
         ending = Hypotheses(
-            state.live_tokens.at[:, :, position].set(EOS),
-            jnp.where(ends, end_log_p, -jnp.inf) / length_penalty(position + 1, config),
-            state.live_token_log_p.at[:, :, position].set(end_token_log_p),
+            tokens=state.live_tokens.at[..., position].set(EOS),
+            scores=jnp.where(ends, end_log_p, -jnp.inf) / length_penalty(position + 1, config),
+            token_log_probabilities=state.live_token_log_p.at[..., position].set(end_token_log_p),
         )
-        candidates = Hypotheses(
-            *(jnp.concatenate(pair, axis=1) for pair in zip(state.ended, ending, strict=True))
-        )
+        candidates = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), state.ended, ending)
         _, best = jax.lax.top_k(candidates.scores, config.beam_size)
-        ended = Hypotheses(*(gather(x, best) for x in candidates))
+        ended = gather(candidates, best)
 
-        # The best score a live hypothesis can reach: all further tokens certain, and the largest
-        # length penalty.
+        # The bound supposes that all further tokens are certain, with the largest length penalty.
         bound = live_log_p[:, 0] / length_penalty(limits + 1, config)
-        prospect = STOPPING_RULES[config.stopping](
-            live_log_p[:, 0] / length_penalty(position + 1, config), bound
-        )
+        current = live_log_p[:, 0] / length_penalty(position + 1, config)
+        prospect = STOPPING_RULES[config.stopping](current, bound)
         worst = ended.scores[:, -1]
         is_complete = jnp.isfinite(worst) & (prospect <= worst)
+
+        # The next live hypotheses are their parents and the new tokens.
+        def append(sequences, values):
+            return gather(sequences, extensions.parents).at[..., position].set(values)
+
         after = State(
             position=position + 1,
-            live_tokens=gather(state.live_tokens, parents).at[:, :, position].set(tokens),
-            live_token_log_p=gather(state.live_token_log_p, parents)
-            .at[:, :, position]
-            .set(token_log_p),
+            live_tokens=append(state.live_tokens, extensions.tokens),
+            live_token_log_p=append(state.live_token_log_p, extensions.token_log_p),
             live_log_p=live_log_p,
             ended=ended,
             done=state.done | is_complete | (bound <= ended.scores[:, self.n_best - 1]),
-            caches=caches
-            if self.num_live == 1
-            else tuple(cache.reorder(parents) for cache in caches),
+            caches=caches,
         )
+        if self.num_live > 1:
+            caches = tuple(cache.reorder(extensions.parents) for cache in caches)
+            after = after._replace(caches=caches)
         return after, prediction, ends, end_log_p
 
     def extend(
         self, state: State, prediction: ensemble.Prediction
     ) -> tuple[Extensions, Float[Array, "B _"]]:
-        """Returns the next live hypotheses, and the log-probabilities of the extensions with which
-        EOS competes.
-        """
+        """Returns the next live hypotheses, and the log-probabilities that compete with EOS."""
         extensions = self.best_extensions(state, prediction, self.num_live)
-        return extensions, extensions[0]
+        return extensions, extensions.log_p
 
     def best_extensions(
         self, state: State, prediction: ensemble.Prediction, count: int
     ) -> Extensions:
         """Returns the best `count` of the K x V extensions without EOS; the first wins a tie."""
-        # which may all be among the likeliest
+        # The excluded tokens may all be among the likeliest.
         excluded = (EOS, *ensemble.forbidden_tokens(self.config.forbid_unk))
         per_parent = min(count + len(excluded), prediction.logits.shape[-1])
-        logits, tokens = top_k(prediction.logits, per_parent)
+        logits, tokens = top_k(prediction.logits, per_parent)  # (B, K, per_parent)
         logits = jnp.where(jnp.isin(tokens, jnp.array(excluded)), -jnp.inf, logits)
-        token_log_p = logits - prediction.log_normalizer[:, :, None]
-        values = token_log_p + state.live_log_p[:, :, None]
-        best, index = jax.lax.top_k(values.reshape(values.shape[0], -1), count)
-        tokens, token_log_p = (
-            gather(x.reshape(x.shape[0], -1), index) for x in (tokens, token_log_p)
-        )
+        token_log_p = logits - prediction.log_normalizer[..., None]
+        log_p = token_log_p + state.live_log_p[..., None]
+
+        # The best of all hypotheses of a sentence together.
+        flat = (log_p.shape[0], -1)  # (B, K * per_parent)
+        best, index = jax.lax.top_k(log_p.reshape(flat), count)
+        tokens = gather(tokens.reshape(flat), index)
+        token_log_p = gather(token_log_p.reshape(flat), index)
         if prediction.candidates is not None:
+            # From indices of candidates to ids of the vocabulary.
             tokens = jnp.take_along_axis(prediction.candidates, tokens, axis=1)
-        return best, index // per_parent, tokens, token_log_p
+        return Extensions(best, index // per_parent, tokens, token_log_p)
+
+    def compete(
+        self,
+        state: State,
+        end_log_p: Float[Array, "B K"],
+        rivals: Float[Array, "B _"],
+        live_log_p: Float[Array, "B K"],
+    ) -> tuple[Bool[Array, "B K"], Float[Array, "B K"]]:
+        """Returns which hypotheses end, and the log-probabilities of the next live hypotheses.
+
+        A hypothesis ends if EOS is among the best `beam_size` continuations of its sentence.
+        """
+        continuations = jnp.concatenate([end_log_p, rivals], axis=1)
+        _, best = jax.lax.top_k(continuations, self.config.beam_size)
+
+        # The first K indices are hypotheses with EOS, and the next ones are extensions.
+        slots = jnp.arange(self.num_live)[None, None]
+        if self.config.shrinking_beam:
+            # Each hypothesis that has ended takes a place of the beam.
+            is_free = slots[0] < jnp.isneginf(state.ended.scores).sum(axis=1, keepdims=True)
+            best = jnp.where(is_free, best, -1)
+            stays = (best[..., None] == self.num_live + slots).any(axis=1)
+            live_log_p = jnp.where(stays, live_log_p, -jnp.inf)
+        ends = (best[..., None] == slots).any(axis=1) & ~state.done[:, None]
+        return ends, live_log_p
 
     def run(self) -> SearchResult:
         """Returns the `n_best` translations of each row, and which rows are done."""
@@ -205,7 +235,7 @@ class BeamSearch:
             lambda state: self.step(state)[0],
             self.start(),
         )
-        return Hypotheses(*(x[:, : self.n_best] for x in final.ended)), final.done
+        return jax.tree.map(lambda x: x[:, : self.n_best], final.ended), final.done
 
 
 def beam_search(models: Models, sentences: Sentences, config: Config, n_best: int) -> SearchResult:
@@ -219,21 +249,20 @@ def empty_hypotheses(rows: Any, count: int, length: int) -> Hypotheses:
     return Hypotheses(jnp.full(shape, PAD), jnp.full(shape[:2], -jnp.inf), jnp.zeros(shape))
 
 
-# Functions of a length, EOS included, and alpha that divide log-probabilities: Wu et al. 2016,
-# equation 14, and a plain power. None decreases with the length, as the bound of the search
-# supposes.
+# Divisors of the log-probability, given the length, EOS included, and alpha. "gnmt" is equation 14
+# of Wu et al. (2016). The bound of the search supposes that none decreases with the length.
 LENGTH_PENALTIES = {
     "gnmt": lambda length, alpha: ((5.0 + length) / 6.0) ** alpha,
     "power": lambda length, alpha: length**alpha,
 }
 
 
-# A sentence with K ended hypotheses is done when the worst of them is at least as good as this
-# score of the best live one, a function of its present score and of the best that it can reach.
+# A sentence with K ended hypotheses is done when the worst of them reaches this score. `current` is
+# the score that the best live hypothesis has now, `bound` the best score that it can reach.
 STOPPING_RULES = {
-    "ended": lambda present, bound: -jnp.inf,
-    "current": lambda present, bound: present,
-    "bound": lambda present, bound: bound,
+    "ended": lambda current, bound: -jnp.inf,
+    "current": lambda current, bound: current,
+    "bound": lambda current, bound: bound,
 }
 
 
@@ -243,7 +272,7 @@ def length_penalty(length: int | Int[Array, "*B"], config: Config) -> float | Fl
 
 
 def output_limits(source: Int[Array, "B S"], config: Config) -> Int[Array, "B"]:
-    """Returns `Sentences.limits` for sources; a filler row has not even EOS."""
+    """Returns `Sentences.limits` for sources. A filler row consists of PAD, without EOS."""
     limits = jnp.array([output_limit(tokens, config) for tokens in range(config.max_source_length)])
     lengths = (source != PAD).sum(axis=1) - 1
     return jnp.where(lengths < 0, -1, limits[lengths])

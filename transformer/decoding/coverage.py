@@ -12,7 +12,6 @@ from jaxtyping import Array, Float, Int
 
 from transformer.config.types import Config
 from transformer.decoding.beam_search import (
-    Hypotheses,
     Models,
     SearchResult,
     Sentences,
@@ -31,38 +30,35 @@ def search_with_coverage(
     n_best: int,
     search: Callable[..., SearchResult] = beam_search,
 ) -> SearchResult:
-    """Returns the best hypotheses of the beam by score plus coverage penalty, and which rows are
-    done.
-    """
+    """Returns the best hypotheses by score plus coverage penalty, and which rows are done."""
+    # The penalty ranks the whole beam, so the search returns all of it.
     hypotheses, done = search(models, sentences, config, config.beam_size)
     rows, beams, length = hypotheses.tokens.shape
-    log_coverages = log_coverage(
-        models, sentences.source, hypotheses.tokens.reshape(-1, length), beams
-    )
-    scores = hypotheses.scores + (config.coverage_penalty * log_coverages).reshape(rows, beams)
-    scores, best = jax.lax.top_k(scores, n_best)
-    return Hypotheses(*(gather(x, best) for x in hypotheses))._replace(scores=scores), done
+    targets = hypotheses.tokens.reshape(-1, length)  # (B * K, L)
+    log_coverages = log_coverage(models, sentences.source, targets, beams)
+    penalties = (config.coverage_penalty * log_coverages).reshape(rows, beams)
+    scores, best = jax.lax.top_k(hypotheses.scores + penalties, n_best)
+    return gather(hypotheses, best)._replace(scores=scores), done
 
 
 def log_coverage(
     models: Sequence[Transformer], source: Int[Array, "B S"], target: Int[Array, "N T"], beams: int
 ) -> Float[Array, "N"]:
-    """Returns the sum over the source tokens, EOS excluded, of the log of their attention in the
-    target, at most 1.
+    """Returns the log of the attention to each source token, at most 0, summed over the tokens.
 
-    The attention is the mean over the heads of the last decoder layer, and over the models. The
-    `beams` targets of a source follow each other.
+    EOS is not counted. The attention is the mean over the heads of the last decoder layer, and over
+    the models. The `beams` targets of a source follow each other.
     """
+    # One forward pass of each decoder over the outputs, with each source repeated for its beam.
     weights = []
     for model in models:
         encoded = model.encoder(source), model.encoder.visible_segments(source)
         memory = (jnp.repeat(x, beams, axis=0) for x in encoded)
-        weights.append(
-            attention_weights(model.decoder, shift_right(target), *memory)["cross"][-1].mean(axis=1)
-        )
-    is_output = (target != PAD)[:, :, None]
-    attention = jnp.where(is_output, sum(weights) / len(models), 0.0).sum(axis=1)
-    # no attention at all: a large penalty
+        attentions = attention_weights(model.decoder, shift_right(target), *memory)
+        weights.append(attentions["cross"][-1].mean(axis=1))  # (N, T, S)
+    is_output = (target != PAD)[..., None]
+    attention = jnp.where(is_output, sum(weights) / len(models), 0.0).sum(axis=1)  # (N, S)
+    # A source token without any attention costs a large penalty, not an infinite one.
     attention = jnp.clip(attention, jnp.finfo(jnp.float32).tiny, 1.0)
     is_counted = jnp.repeat((source != PAD) & (source != EOS), beams, axis=0)
     return jnp.where(is_counted, jnp.log(attention), 0.0).sum(axis=1)

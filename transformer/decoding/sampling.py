@@ -1,6 +1,6 @@
 """Ancestral sampling.
 
-The random numbers depend only on decoding.seed, line number, sample number and position.
+The random numbers depend only on decoding.seed and the numbers of line, sample and position.
 """
 
 import math
@@ -21,14 +21,12 @@ from transformer.decoding.beam_search import (
 )
 from transformer.support.special_tokens import BOS, EOS, PAD
 
-LOWEST_TEMPERATURE = 1e-30  # is greedy already; at 1e-38 all quotients would be -inf in float32
+# This temperature is greedy already. At 1e-38 all quotients would be -inf in float32.
+LOWEST_TEMPERATURE = 1e-30
 
 
 class State(NamedTuple):
-    """The state of the loop.
-
-    `position` is the step, which is the length of every unfinished sample.
-    """
+    """The state of the loop. `position` is the step, and the length of every unfinished sample."""
 
     position: Int[Array, ""]
     tokens: Int[Array, "B K L"]
@@ -40,43 +38,45 @@ class State(NamedTuple):
 def sample(models: Models, sentences: Sentences, config: Config, n_best: int) -> SearchResult:
     """Returns `n_best` samples of each row, in the order drawn, and which rows are done.
 
-    Temperature, top_k, top_p and epsilon of `config`, the group `config.decoding`, change which
-    tokens are drawn, not the log-probabilities and scores returned.
+    Temperature, top_k, top_p and epsilon of `config`, the group `config.decoding`, change the
+    distribution of the samples. The log-probabilities and scores are those of the models.
     """
     source, limits, max_length, lines, adjust = sentences
-    rows, keys = len(source), sample_keys(config.seed, lines, n_best)
+    shape = (len(source), n_best, max_length)
+    keys = sample_keys(config.seed, lines, n_best)
     forbidden = jnp.array(ensemble.forbidden_tokens(config.forbid_unk))
 
     def advance(state):
-        previous = jnp.where(state.position == 0, BOS, state.tokens[:, :, state.position - 1])
-        prediction, caches = ensemble.decode_step(models, previous, state.position, state.caches)
-        prediction = adjust(prediction, state.tokens, state.position)
-        log_p = (
-            (prediction.logits - prediction.log_normalizer[:, :, None])
-            .at[:, :, forbidden]
-            .set(-jnp.inf)
-        )
-        step_keys = jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, state.position)))(keys)
-        drawn = draw(
-            step_keys, log_p, config.temperature, config.top_k, config.top_p, config.epsilon
-        )
-        drawn = jnp.where((state.position < limits)[:, None], drawn, EOS)
-        gained = jnp.take_along_axis(log_p, drawn[:, :, None], axis=2)[:, :, 0]
+        position = state.position
+        previous = jnp.where(position == 0, BOS, state.tokens[..., position - 1])
+        prediction, caches = ensemble.decode_step(models, previous, position, state.caches)
+        prediction = adjust(prediction, state.tokens, position)
+        log_p = prediction.logits - prediction.log_normalizer[..., None]
+        log_p = log_p.at[..., forbidden].set(-jnp.inf)
+
+        # Each sample has its own key for each position. At its limit a sample ends.
+        step_keys = jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, position)))(keys)
+        tokens = draw(step_keys, log_p, config)
+        tokens = jnp.where((position < limits)[:, None], tokens, EOS)
+        token_log_p = jnp.take_along_axis(log_p, tokens[..., None], axis=2)[..., 0]
+
+        # Samples that are done get padding.
+        def append(sequences, values, padding):
+            return sequences.at[..., position].set(jnp.where(state.done, padding, values))
+
         return State(
-            position=state.position + 1,
-            tokens=state.tokens.at[:, :, state.position].set(jnp.where(state.done, PAD, drawn)),
-            token_log_p=state.token_log_p.at[:, :, state.position].set(
-                jnp.where(state.done, 0.0, gained)
-            ),
-            done=state.done | (drawn == EOS),
+            position=position + 1,
+            tokens=append(state.tokens, tokens, PAD),
+            token_log_p=append(state.token_log_p, token_log_p, 0.0),
+            done=state.done | (tokens == EOS),
             caches=caches,
         )
 
     start = State(
         position=jnp.array(0),
-        tokens=jnp.full((rows, n_best, max_length), PAD),
-        token_log_p=jnp.zeros((rows, n_best, max_length)),
-        done=jnp.broadcast_to((limits < 0)[:, None], (rows, n_best)),
+        tokens=jnp.full(shape, PAD),
+        token_log_p=jnp.zeros(shape),
+        done=jnp.broadcast_to((limits < 0)[:, None], shape[:2]),
         caches=tuple(model.start_cache(source, n_best, max_length) for model in models),
     )
     final = jax.lax.while_loop(
@@ -89,37 +89,36 @@ def sample(models: Models, sentences: Sentences, config: Config, n_best: int) ->
 
 def sample_keys(seed: int, lines: Int[Array, "B"], count: int) -> Key[Array, "B K"]:
     """Returns a key for each of `count` samples of each line."""
-    keys = jax.vmap(lambda line: jax.random.fold_in(jax.random.key(seed), line))(lines)
-    return jax.vmap(lambda key: jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(count)))(
-        keys
-    )
+    fold_in = jax.vmap(jax.random.fold_in, in_axes=(None, 0))  # one key and several numbers
+    line_keys = fold_in(jax.random.key(seed), lines)
+    return jax.vmap(fold_in, in_axes=(0, None))(line_keys, jnp.arange(count))
 
 
 def draw(
-    keys: Key[Array, "B K"],
-    log_p: Float[Array, "B K V"],
-    temperature: float,
-    top_k: int,
-    top_p: float,
-    epsilon: float,
+    keys: Key[Array, "B K"], log_p: Float[Array, "B K V"], config: Config
 ) -> Int[Array, "B K"]:
-    """Draws a token for each key from the `top_k` likeliest (0: all), and of these the fewest that
-    sum to `top_p`.
+    """Draws a token for each key, from the probabilities at the temperature of `config.decoding`.
 
-    Tokens of a probability below `epsilon` are left out before that, except the likeliest.
+    `epsilon` excludes the tokens with a lower probability, except the most probable one. `top_k`
+    then excludes all but the k most probable tokens (0: none). `top_p` then excludes all but the
+    fewest most probable tokens whose probabilities sum to p.
     """
-    logits = log_p / max(temperature, LOWEST_TEMPERATURE)
-    if epsilon > 0:
-        least = jnp.minimum(
-            jax.nn.logsumexp(logits, axis=-1) + math.log(epsilon), logits.max(axis=-1)
-        )
-        logits = jnp.where(logits >= least[:, :, None], logits, -jnp.inf)
-    if top_k == 0 and top_p == 1.0:
-        return jax.vmap(jax.vmap(jax.random.categorical))(keys, logits)
+    categorical = jax.vmap(jax.vmap(jax.random.categorical))
+    logits = log_p / max(config.temperature, LOWEST_TEMPERATURE)
+    if config.epsilon > 0:
+        lowest = jax.nn.logsumexp(logits, axis=-1) + math.log(config.epsilon)
+        lowest = jnp.minimum(lowest, logits.max(axis=-1))
+        logits = jnp.where(logits >= lowest[..., None], logits, -jnp.inf)
+    if config.top_k == 0 and config.top_p == 1.0:
+        return categorical(keys, logits)
+
+    # The k most probable tokens, in descending order.
     vocab_size = logits.shape[-1]
-    likeliest, tokens = jax.lax.top_k(logits, min(top_k or vocab_size, vocab_size))
-    p = jax.nn.softmax(likeliest, axis=-1)
-    # A token stays if the likelier ones have not reached top_p, so the likeliest always stays.
-    likeliest = jnp.where(jnp.cumsum(p, axis=-1) - p < top_p, likeliest, -jnp.inf)
-    drawn = jax.vmap(jax.vmap(jax.random.categorical))(keys, likeliest)
-    return jnp.take_along_axis(tokens, drawn[:, :, None], axis=2)[:, :, 0]
+    logits, tokens = jax.lax.top_k(logits, min(config.top_k or vocab_size, vocab_size))
+
+    # A token stays if the tokens before it have not reached top_p, so the first one always stays.
+    p = jax.nn.softmax(logits, axis=-1)
+    p_before = jnp.cumsum(p, axis=-1) - p
+    logits = jnp.where(p_before < config.top_p, logits, -jnp.inf)
+    index = categorical(keys, logits)
+    return jnp.take_along_axis(tokens, index[..., None], axis=2)[..., 0]

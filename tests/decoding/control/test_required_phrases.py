@@ -28,8 +28,9 @@ from tests.decoding.models import decoding_config, log_probabilities, random_sou
 from tests.decoding.test_text_decoder import random_texts, translate
 from transformer.decoding import ensemble
 from transformer.decoding.beam_search import BeamSearch, Sentences
-from transformer.decoding.control.constraints import constrain, measure_progress
+from transformer.decoding.control.constraints import constrain
 from transformer.decoding.control.control import Control, OutputControl
+from transformer.decoding.control.phrase_progress import measure_progress
 from transformer.decoding.control.required_phrases import rank_in_groups, search_with_phrases
 from transformer.decoding.translation import EMPTY
 from transformer.support.errors import UserError

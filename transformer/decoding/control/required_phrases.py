@@ -1,10 +1,9 @@
-"""Beam search for outputs that have given phrases, by dynamic beam allocation (Post and Vilar
-2018).
+"""Beam search for outputs that have given phrases: dynamic beam allocation.
 
-A required phrase has alternatives, of which an output needs one. The hypotheses that need equally
-many more tokens for their phrases form a bank. The beam takes the best of each bank in turn, so
-those that follow a phrase survive. EOS competes within the bank of the hypotheses that need no more
-tokens.
+Post and Vilar (2018) describe it. A required phrase has alternatives, and an output needs one of
+them. The hypotheses that need equally many more tokens for their phrases form a bank. The beam
+takes the best hypothesis of each bank in turn, so hypotheses that follow a phrase survive. EOS
+competes within the bank of the hypotheses that need no more tokens.
 """
 
 from dataclasses import dataclass
@@ -23,22 +22,22 @@ from transformer.decoding.beam_search import (
     Sentences,
     State,
 )
-from transformer.decoding.control.constraints import measure_progress, phrase_tokens
+from transformer.decoding.control.phrase_progress import measure_progress, phrase_tokens
 from transformer.decoding.top_k import gather, top_k
 from transformer.support.special_tokens import EOS, PAD
 
-PHRASE_TOKENS = 8  # of its phrases by which each hypothesis is extended, at most
+PHRASE_TOKENS = 8  # the most tokens of its phrases by which a hypothesis is extended
 UNLIKELY = 1e4  # more nats than any token costs
-MAX_BANKS = 8  # for which the beam has a place besides the beam_size ones, at most
+MAX_BANKS = 8  # the most places of the beam that are added for banks
 
 
 @dataclass(frozen=True)
 class PhraseSearch(BeamSearch):
-    """A search for outputs with C phrases of A alternatives; PAD fills up tokens, alternatives and
-    phrases.
+    """A search for outputs with C phrases of A alternatives, each of at most M tokens.
 
-    A sentence has the beam_size hypotheses of a plain search and one for each token of its phrases,
-    at most `MAX_BANKS` of these. edges: `Spelling.edges`.
+    PAD fills up tokens, alternatives and phrases. A sentence has the beam_size hypotheses of a
+    plain search and one for each token of its phrases, at most `MAX_BANKS` of these. `edges` is
+    `Spelling.edges`.
     """
 
     phrases: Int[Array, "B C A M"]
@@ -52,76 +51,82 @@ class PhraseSearch(BeamSearch):
     def extend(
         self, state: State, prediction: ensemble.Prediction
     ) -> tuple[Extensions, Float[Array, "B _"]]:
-        """Returns the best extensions of each bank in turn, the likeliest first, and those that
-        need no more tokens.
-        """
+        """Returns the best extensions of each bank in turn, and those that need no more tokens."""
+        # The best of each bank come first, then the second best, and impossible ones last.
         log_p, tokens, token_log_p, banks = self.candidates(state, prediction)
         turns = rank_in_groups(banks, log_p)
         turns = jnp.where(jnp.isneginf(log_p), log_p.shape[1], turns)
-        chosen = jnp.lexsort((-log_p, turns), axis=1)[:, : self.num_live]
-        # Padding does not change the number of live hypotheses of a row, at most `num_live`.
+        best = jnp.lexsort((-log_p, turns), axis=1)[:, : self.num_live]
+
+        # A row has as many live hypotheses as its own phrases need: padding does not change it.
         slots = jnp.arange(self.num_live)[None]
-        sizes = (self.phrases != PAD).sum(axis=3).max(axis=2).sum(axis=1)
-        is_kept = slots < self.config.beam_size + jnp.minimum(sizes, MAX_BANKS)[:, None]
-        chosen_log_p = jnp.where(is_kept, gather(log_p, chosen), -jnp.inf)
-        order = jnp.argsort(-chosen_log_p, axis=1, stable=True)
-        chosen = gather(chosen, order)
-        parents = chosen // (log_p.shape[1] // self.num_live)
-        extensions = (
-            gather(chosen_log_p, order),
-            parents,
-            gather(tokens, chosen),
-            gather(token_log_p, chosen),
+        sizes = (self.phrases != PAD).sum(axis=3).max(axis=2).sum(axis=1)  # (B,)
+        is_live = slots < self.config.beam_size + jnp.minimum(sizes, MAX_BANKS)[:, None]
+        best_log_p = jnp.where(is_live, gather(log_p, best), -jnp.inf)
+
+        # The search expects the most probable hypothesis first.
+        order = jnp.argsort(-best_log_p, axis=1, stable=True)
+        best = gather(best, order)
+        parents = best // (log_p.shape[1] // self.num_live)
+        extensions = Extensions(
+            log_p=gather(best_log_p, order),
+            parents=parents,
+            tokens=gather(tokens, best),
+            token_log_p=gather(token_log_p, best),
         )
         return extensions, jnp.where(banks == 0, log_p, -jnp.inf)
 
     def candidates(self, state: State, prediction: ensemble.Prediction) -> list[Array]:
-        """Returns the extensions by the likeliest tokens of each hypothesis, and by tokens that its
-        phrases need.
+        """Returns the extensions by likely tokens, and by tokens of the phrases.
 
-        They are arrays of shape (B, K * N): log-probabilities, tokens, log-probabilities of these,
-        and how many more tokens the extended hypothesis needs for its phrases.
+        They are arrays of shape (B, K * N), for N extensions of each hypothesis: log-probabilities,
+        tokens, log-probabilities of the tokens, and banks. The bank is the number of tokens that
+        the extended hypothesis still needs for its phrases.
         """
+        # The likeliest tokens, as in a plain search.
         excluded = (EOS, *ensemble.forbidden_tokens(self.config.forbid_unk))
-        logits = prediction.logits.at[:, :, jnp.array(excluded)].set(-jnp.inf)
+        logits = prediction.logits.at[..., jnp.array(excluded)].set(-jnp.inf)
         likely_logits, likely = top_k(logits, min(self.config.beam_size, logits.shape[-1]))
         progress = measure_progress(state.live_tokens, state.position, self.phrases, self.edges)
         likely_banks = progress.needed_after(likely)
 
-        wanted = phrase_tokens(self.phrases, self.num_live)
-        banks = progress.needed_after(wanted)
-        is_first = jnp.tril(wanted[:, :1, :, None] == wanted[:, :1, None], -1).sum(axis=3) == 0
-        is_new = is_first & (wanted[:, :, :, None] != likely[:, :, None]).all(axis=3)
-        wanted_logits = jnp.where(is_new, jnp.take_along_axis(logits, wanted, axis=2), -jnp.inf)
-        # Those after which a hypothesis needs the fewest tokens, the likeliest first.
-        log_p = wanted_logits - prediction.log_normalizer[:, :, None]
-        _, best = jax.lax.top_k(log_p - UNLIKELY * banks, min(PHRASE_TOKENS, wanted.shape[2]))
-        wanted, wanted_logits, banks = (
-            jnp.take_along_axis(x, best, axis=2) for x in (wanted, wanted_logits, banks)
+        # Each token of the phrases counts once, and not if it is among the likely tokens.
+        required = phrase_tokens(self.phrases, self.num_live)  # (B, K, C * A * M + 1)
+        banks = progress.needed_after(required)
+        is_equal = required[:, :1, :, None] == required[:, :1, None]  # (B, 1, N, N)
+        is_first = jnp.tril(is_equal, -1).sum(axis=3) == 0
+        is_new = is_first & (required[..., None] != likely[:, :, None]).all(axis=3)
+        required_logits = jnp.take_along_axis(logits, required, axis=2)
+        required_logits = jnp.where(is_new, required_logits, -jnp.inf)
+
+        # The tokens after which a hypothesis needs the fewest tokens, the likeliest first.
+        log_p = required_logits - prediction.log_normalizer[..., None]
+        priorities = log_p - UNLIKELY * banks
+        _, best = jax.lax.top_k(priorities, min(PHRASE_TOKENS, required.shape[2]))
+        required, required_logits, banks = (
+            jnp.take_along_axis(x, best, axis=2) for x in (required, required_logits, banks)
         )
 
-        tokens = jnp.concatenate([likely, wanted], axis=2)
+        # Both kinds together, as extensions of the hypotheses.
+        tokens = jnp.concatenate([likely, required], axis=2)
         banks = jnp.concatenate([likely_banks, banks], axis=2)
-        token_log_p = (
-            jnp.concatenate([likely_logits, wanted_logits], axis=2)
-            - prediction.log_normalizer[:, :, None]
-        )
-        log_p = token_log_p + state.live_log_p[:, :, None]
+        logits = jnp.concatenate([likely_logits, required_logits], axis=2)
+        token_log_p = logits - prediction.log_normalizer[..., None]
+        log_p = token_log_p + state.live_log_p[..., None]
         return [x.reshape(len(x), -1) for x in (log_p, tokens, token_log_p, banks)]
 
 
 def rank_in_groups(groups: Int[Array, "B N"], values: Float[Array, "B N"]) -> Int[Array, "B N"]:
-    """Returns the rank of each value among those of its group, 0 for the largest; the first wins a
-    tie.
-    """
+    """Returns the rank of each value in its group, 0 for the largest; the first wins a tie."""
     order = jnp.lexsort((-values, groups), axis=1)
     ordered = gather(groups, order)
+
+    # Sorted by group, the rank of a value is its distance from the begin of its group.
     places = jnp.broadcast_to(jnp.arange(groups.shape[1]), groups.shape)
     begins = ordered != jnp.roll(ordered, 1, axis=1)
     first = jax.lax.cummax(jnp.where(begins, places, 0), axis=1)
-    return jax.vmap(lambda at, ranks: jnp.zeros_like(ranks).at[at].set(ranks))(
-        order, places - first
-    )
+    ranks = places - first
+    return jax.vmap(lambda index, row: jnp.zeros_like(row).at[index].set(row))(order, ranks)
 
 
 def search_with_phrases(
@@ -133,7 +138,7 @@ def search_with_phrases(
     n_best: int,
 ) -> SearchResult:
     """Returns what `beam_search` does, by a `PhraseSearch`."""
-    # The first hypotheses that end are not those of the largest bank, and take no place from live
-    # ones.
+    # The hypotheses that end first are not those that need most tokens. So they neither stop the
+    # search nor take places from live hypotheses.
     changed = with_changes(config, shrinking_beam=False, stopping="current")
     return PhraseSearch(models, sentences, changed, n_best, phrases, edges).run()
