@@ -34,7 +34,10 @@ def decoding_config(**changes) -> Config:
 
 
 def tiny_model(vocab_size: int, seed: int, **changes) -> Model:
-    """Returns a random model, small enough to search exhaustively, with very unequal probabilities."""
+    """Returns a random model with very unequal probabilities.
+
+    It is small enough to search exhaustively.
+    """
     config = base.get_config().model
     config.update(
         {"num_layers": 1, "d_model": 8, "d_ff": 16, "num_heads": 2, "dtype": "float32", **changes}

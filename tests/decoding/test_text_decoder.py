@@ -143,7 +143,7 @@ def test_int8_is_refused_where_it_would_be_slow(monkeypatch, attribute):
     monkeypatch.setattr(batches, "computes_int8", lambda: True)
     monkeypatch.setattr(batches, *attribute)
     with pytest.raises(
-        UserError, match="decoding.dtype=int8: this machine has no fast products of 8 bits"
+        UserError, match="decoding.dtype=int8: this machine has no fast 8-bit matmuls"
     ):
         make_decoder(dtype="int8")
 
@@ -289,13 +289,13 @@ def test_long_outputs_take_a_second_pass_with_the_same_result(monkeypatch):
     texts = random_texts(40, longest=15, seed=3)
     one_pass = translate(make_decoder(max_extra_length=8), texts)
     functions, decoder = [], make_decoder(max_extra_length=8)
-    map_batches = decoder.map
+    run_batches = decoder.run_batches
 
     def spy(function, *arguments):
         functions.append(function)
-        return map_batches(function, *arguments)
+        return run_batches(function, *arguments)
 
-    monkeypatch.setattr(decoder, "map", spy)
+    monkeypatch.setattr(decoder, "run_batches", spy)
     monkeypatch.setattr("transformer.decoding.text_decoder.FIRST_EXTRA_LENGTH", 1)
     two_passes = translate(decoder, texts)
     assert len(set(functions)) == 2

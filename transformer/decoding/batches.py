@@ -1,9 +1,5 @@
-"""Batches of sequences of similar length, padded to one of a few shapes, and the devices that share
-them.
-"""
+"""Batches of sequences of similar length in a few padded shapes, and devices that share them."""
 
-import functools
-import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,15 +24,15 @@ from transformer.support.programs import Programs
 from transformer.support.special_tokens import PAD
 from transformer.support.workers import merge
 
-SHORTEST = 16  # the smallest padded length: shorter ones would save little, and each is compiled
-ROW_MULTIPLE = 8  # of batches with at least so many rows: TPUs compute on tiles of 8 rows
+SHORTEST = 16  # the smallest padded length: shorter ones save little, and each is compiled
+ROW_MULTIPLE = 8  # divides the rows of batches with at least 8: TPUs compute on tiles of 8 rows
 LAUNCHED_AHEAD = 1  # batches that a device has received while it computes another one
 
 Replicas = dict[jax.Device, tuple[dict, ...]]  # the parameters of each model, on each device
 
 
 class DecodingBatch(NamedTuple):
-    """The sequences at `indices`, one a row of an array of shape (rows, length)."""
+    """The sequences at `indices`, each in a row of an array of shape (rows, length)."""
 
     rows: int
     length: int
@@ -56,31 +52,36 @@ def make_batches(
     shortest: int = SHORTEST,
     positions: Callable[[int], int] = lambda length: length,
 ) -> list[DecodingBatch]:
-    """Returns batches of sequences of similar length, the longest first, so that devices finish at
-    about the same time.
+    """Returns batches of sequences of similar length, the longest first.
 
-    A sequence's padded length and number of rows depend only on its own length, so it always meets
-    the same program. `lengths`, by the sequences' indices, are at most `longest`. A row of a padded
-    length has `positions(length)` positions, and a batch of several rows at most `max_positions`.
+    In this order devices finish at about the same time. The padded length of a sequence and the
+    number of rows of its batch depend only on the length of the sequence, so it always meets the
+    same program. `lengths`, by the indices of the sequences, are at most `longest`. A row of a
+    padded length has `positions(length)` positions, and a batch of several rows has at most
+    `max_positions`.
     """
-    shapes, batches = padded_lengths(longest, shortest), []
-    order = sorted(lengths, key=lambda i: (lengths[i], i))
-    for length, group in itertools.groupby(
-        order, lambda i: next(shape for shape in shapes if lengths[i] <= shape)
-    ):
+    # The indices by padded length, the shortest first.
+    shapes = padded_lengths(longest, shortest)
+    groups = {}
+    for i in sorted(lengths, key=lambda i: (lengths[i], i)):
+        padded = next(shape for shape in shapes if lengths[i] <= shape)
+        groups.setdefault(padded, []).append(i)
+
+    # As many rows as the budget of positions allows.
+    batches = []
+    for length, indices in groups.items():
         rows = max(max_positions // positions(length), 1)
-        rows = rows if rows < ROW_MULTIPLE else rows // ROW_MULTIPLE * ROW_MULTIPLE
-        indices = list(group)
-        batches += [
-            DecodingBatch(rows, length, indices[i : i + rows]) for i in range(0, len(indices), rows)
-        ]
+        if rows >= ROW_MULTIPLE:
+            rows -= rows % ROW_MULTIPLE
+        for begin in range(0, len(indices), rows):
+            batches.append(DecodingBatch(rows, length, indices[begin : begin + rows]))
     return batches[::-1]
 
 
 def pad(
     sequences: Sequence[Sequence[int]], rows: int, length: int
 ) -> Int[np.ndarray, "rows length"]:
-    """Returns the sequences as rows, padded with PAD; the remaining rows are all PAD."""
+    """Returns the sequences as rows, padded with PAD. The remaining rows are all PAD."""
     padded = np.full((rows, length), PAD, np.int32)
     for row, sequence in zip(padded, sequences, strict=False):
         row[: len(sequence)] = sequence
@@ -89,12 +90,11 @@ def pad(
 
 @dataclass(eq=False)
 class DeviceModels:
-    """One or more models that share a tokenizer, and the local devices that share the batches to
-    decode.
+    """One or more models that share a tokenizer, and the local devices that share the batches.
 
-    Parameters are arguments of the methods, so that validation compiles once and decodes with new
-    ones each time. `config` is the group `config.decoding`. Without a shortlist, the whole
-    vocabulary is searched.
+    Parameters are arguments of the methods, so that validation compiles once and decodes with other
+    parameters each time. `config` is the group `config.decoding`. Without a shortlist, the search
+    considers the whole vocabulary.
     """
 
     graphs: Sequence[nnx.GraphDef]
@@ -104,31 +104,30 @@ class DeviceModels:
     shortlist: Shortlist | None = None
 
     def __post_init__(self) -> None:
-        self.programs, self._jitted = Programs(), {}
+        self.programs = Programs()
+        self._jitted = {}
         self.is_int8 = self.config.dtype == "int8"
         if self.is_int8 and not (target_platform() == "cpu" and computes_int8()):
             raise UserError(
-                "decoding.dtype=int8: this machine has no fast products of 8 bits; set decoding.dtype=auto"
+                "decoding.dtype=int8: this machine has no fast 8-bit matmuls; "
+                "set decoding.dtype=auto"
             )
 
     def place(self, parameters: Sequence[dict], mesh: Mesh | None = None) -> Replicas:
-        """Returns the parameters of each model on all devices, as the methods take them: see
-        `convert_kernels`.
+        """Returns the parameters of each model on all devices, converted by `convert_kernels`.
 
         `parameters` are pure dicts, in NumPy or sharded over `mesh`. With several processes this is
         a collective.
         """
         # NumPy converts its own arrays, which compiles nothing.
-        convert = (
-            _convert_on_devices
-            if isinstance(jax.tree.leaves(parameters)[0], jax.Array)
-            else convert_kernels
-        )
-        replicated = NamedSharding(
-            mesh or Mesh(np.array(self.devices), ("device",)), PartitionSpec()
-        )
-        converted = tuple(map(functools.partial(convert, self.is_int8), self.graphs, parameters))
-        arrays, structure = jax.tree.flatten(jax.device_put(converted, replicated))
+        is_sharded = isinstance(jax.tree.leaves(parameters)[0], jax.Array)
+        convert = _convert_on_devices if is_sharded else convert_kernels
+        mesh = mesh or Mesh(np.array(self.devices), ("device",))
+        converted = self._convert(convert, parameters)
+        replicated = jax.device_put(converted, NamedSharding(mesh, PartitionSpec()))
+
+        # Each device of the mesh has a whole copy, which its programs take without a transfer.
+        arrays, structure = jax.tree.flatten(replicated)
         shards = [
             {shard.device: shard.data for shard in array.addressable_shards} for array in arrays
         ]
@@ -139,20 +138,19 @@ class DeviceModels:
 
     def abstract(self, parameters: Sequence[dict]) -> tuple[dict, ...]:
         """Returns the shapes and dtypes of the parameters on a device; arrays may be abstract."""
-        return tuple(
-            map(
-                functools.partial(_convert_on_devices.eval_shape, self.is_int8),
-                self.graphs,
-                parameters,
-            )
-        )
+        return self._convert(_convert_on_devices.eval_shape, parameters)
+
+    def _convert(self, convert: Callable, parameters: Sequence[dict]) -> tuple[dict, ...]:
+        models = zip(self.graphs, parameters, strict=True)
+        return tuple(convert(self.is_int8, graph, tree) for graph, tree in models)
 
     def jit(self, function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-        """Returns the jitted function of (parameters, *arrays) that calls function(models, *arrays,
-        **options).
+        """Returns a jitted function of (parameters, *arrays).
+
+        It calls function(models, *arrays, **options).
         """
-        # the same in copies: see `with_tag`
-        key = getattr(function, "__func__", function), *options.items()
+        # Copies of this object share the programs of a method: see `TextDecoder.with_tag`.
+        key = (getattr(function, "__func__", function), *options.items())
         if key not in self._jitted:
 
             def apply(parameters, *arrays):
@@ -162,25 +160,26 @@ class DeviceModels:
             self._jitted[key] = jax.jit(apply)
         return self._jitted[key]
 
-    def map(
+    def run_batches(
         self,
         function: Callable[..., Any],
         parameters: Replicas,
         batches: Sequence[Any],
         arrays_of: Callable[[Any], Sequence[np.ndarray]],
     ) -> Iterator[tuple[Any, Any]]:
-        """Yields each batch with the result of a function from `jit`, in NumPy, in the order in
-        which devices finish.
+        """Yields each batch with the result of a function from `jit`, in NumPy.
 
-        A device takes the next batch as soon as it has room, and compiles the function at the first
-        batch of a shape. A single batch goes to the first device. `arrays_of` returns the arrays of
-        a batch, just before they are needed.
+        The results come in the order in which devices finish. A device takes the next batch as soon
+        as it has room, and compiles the function at the first batch of a shape. A single batch goes
+        to the first device. `arrays_of` returns the arrays of a batch, just before they are needed.
         """
         waiting = iter(batches)  # shared by the threads of the devices
 
         def results(device):
-            replica, launched = parameters[device], deque()
+            replica = parameters[device]
+            launched = deque()
             for batch in waiting:
+                # Dispatch is asynchronous: the device gets this batch while it computes the last.
                 arrays = jax.device_put(tuple(arrays_of(batch)), device)
                 program = self.programs.compile(function, replica, *arrays, device=device)
                 launched.append((batch, program(replica, *arrays)))
@@ -194,8 +193,9 @@ class DeviceModels:
 
 
 def convert_kernels(is_int8: bool, graph: nnx.GraphDef, parameters: dict) -> dict:
-    """Returns a model's parameters with kernels, and in int8 also a tied embedding table, as
-    decoding keeps them.
+    """Returns a model's parameters with the weights of matmuls in the dtype of decoding.
+
+    In int8 this includes a tied embedding table.
     """
     model = nnx.merge(graph, nnx.State(parameters))
     with np.errstate(invalid="ignore"):  # a diverged model may have NaN
@@ -204,7 +204,8 @@ def convert_kernels(is_int8: bool, graph: nnx.GraphDef, parameters: dict) -> dic
                 dtype = INT8 if is_int8 else product_dtype(module.dtype)
                 module.kernel = nnx.Param(decoding_weight(module.kernel[...], dtype))
         if is_int8 and model.projection is None:
-            model.output_embedding.table = nnx.Param(quantize(model.output_embedding.table[...]))
+            table = quantize(model.output_embedding.table[...])
+            model.output_embedding.table = nnx.Param(table)
     return nnx.to_pure_dict(nnx.state(model, nnx.Param))
 
 

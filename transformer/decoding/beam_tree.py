@@ -1,11 +1,7 @@
-"""The hypotheses that a beam search considers for one sentence: all of them as a tree, or those
-after a prefix.
-"""
+"""The hypotheses that a beam search considers for a sentence: a tree, or those after a prefix."""
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
@@ -22,17 +18,19 @@ from transformer.decoding.translation import EMPTY, Translation, pieces_of
 from transformer.support.errors import UserError
 from transformer.support.special_tokens import BOS, EOS
 
-KEPT, DROPPED, ENDED = "kept", "dropped", "ended"
+KEPT = "kept"
+DROPPED = "dropped"
+ENDED = "ended"
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(NamedTuple):
     """A hypothesis: its parent extended by one token, `piece`.
 
     parent: index of the node that it extends; None for the root, which is BOS.
-    log_probability: of all its tokens, in nats. score: log_probability / length penalty.
+    log_probability: of all its tokens, in nats.
+    score: log_probability / length penalty.
     outcome: `KEPT` if the search kept it and extended it, `ENDED` if it is complete, else
-        `DROPPED`.
+      `DROPPED`.
     """
 
     parent: int | None
@@ -42,15 +40,14 @@ class Node:
     outcome: str
 
 
-@dataclass(frozen=True)
-class BeamTree:
-    """The hypotheses of a search. A node follows its parent, and nodes of one depth are together,
-    best first.
+class BeamTree(NamedTuple):
+    """The hypotheses of a search.
 
     source_pieces: the source, EOS included.
     nodes: the root, and for each step the hypotheses that end, the K best extensions, and the K
-      next best, which are dropped at once.
-    best: the indices of the nodes on the way to the translation, from the root.
+      next best, which are dropped at once. A node follows its parent. Nodes of one depth follow
+      each other, best first.
+    best: the indices of the nodes on the path from the root to the translation.
     """
 
     source_pieces: tuple[str, ...]
@@ -59,10 +56,9 @@ class BeamTree:
 
 
 class Step(NamedTuple):
-    """The hypotheses of a step: the K live ones with EOS, and 2 K extensions, of which the search
-    keeps the first K.
+    """The hypotheses of a step: the K live ones with EOS, and 2 K extensions.
 
-    exists: whether the search considers it.
+    The search keeps the first K extensions. `exists` marks the hypotheses that it considers.
     """
 
     exists: Bool[Array, "L 3K"]
@@ -75,29 +71,30 @@ def trace(decoder: TextDecoder, parameters: Replicas, text: str) -> BeamTree:
     """Returns the beam search for the translation of a text."""
     (source,) = decoder.source_tokens([text], first_line=1)
     source = source or [EOS]
-    steps = _search_steps(decoder, parameters, source, decoder.arrays_of([source], first_line=1))
+    arrays_of = decoder.arrays_of([source], first_line=1)
+    steps = _search_steps(decoder, parameters, source, arrays_of)
     nodes = _make_nodes(steps, decoder.tokenizer.target.pieces, decoder.config)
-    best = [
-        max(
-            (i for i, node in enumerate(nodes) if node.outcome == ENDED),
-            key=lambda i: nodes[i].score,
-        )
-    ]
-    while (parent := nodes[best[0]].parent) is not None:
-        best.insert(0, parent)
-    return BeamTree(pieces_of(decoder.tokenizer.source, source), tuple(nodes), tuple(best))
+
+    # The path from the best ended hypothesis back to the root.
+    ended = [i for i, node in enumerate(nodes) if node.outcome == ENDED]
+    path = []
+    index = max(ended, key=lambda i: nodes[i].score)
+    while index is not None:
+        path.insert(0, index)
+        index = nodes[index].parent
+    return BeamTree(pieces_of(decoder.tokenizer.source, source), tuple(nodes), tuple(path))
 
 
 def alternatives(
     decoder: ControlledDecoder, parameters: Replicas, text: str, prefix: str, count: int
 ) -> list[Translation]:
-    """Returns a translation for each of the `count` likeliest tokens after the prefix, the
-    likeliest token first.
+    """Returns a translation for each of the `count` likeliest tokens after the prefix.
 
-    Raises UserError if the beam search does not consider so many tokens, or no output has the
-    prefix.
+    The translation with the likeliest token comes first. Raises UserError if the beam search
+    considers fewer than `count` tokens, or no output has the prefix.
     """
-    if count > (most := 2 * decoder.config.beam_size):
+    most = 2 * decoder.config.beam_size
+    if count > most:
         raise UserError(
             f"count={count}: must be at most {most}, twice decoding.beam_size; raise that"
         )
@@ -107,40 +104,39 @@ def alternatives(
     tokens = decoder.control.encode_text("prefix", prefix)
     arrays_of = decoder.arrays_of([source], 1, [Control(tokens)])
     steps = _search_steps(decoder, parameters, source, arrays_of)
-    _, _, following, log_p = (array[len(tokens)].tolist() for array in steps)
-    likeliest = sorted(zip(log_p, following, strict=True), key=lambda pair: -pair[0])[:count]
-    controls = [Control([*tokens, token]) for value, token in likeliest if math.isfinite(value)]
-    return [
-        best for (best,) in decoder.translate(parameters, [text] * len(controls), controls=controls)
-    ]
+
+    # The tokens that the search considers after the prefix; impossible ones have -inf.
+    position = len(tokens)
+    candidates = zip(steps.log_p[position].tolist(), steps.tokens[position].tolist(), strict=True)
+    likeliest = sorted(candidates, key=lambda pair: -pair[0])[:count]
+    controls = [Control([*tokens, token]) for log_p, token in likeliest if math.isfinite(log_p)]
+    translations = decoder.translate(parameters, [text] * len(controls), controls=controls)
+    return [best for (best,) in translations]
 
 
 def _search_steps(
     decoder: TextDecoder, parameters: Replicas, source: Sequence[int], arrays_of: Callable
 ) -> Step:
-    """Returns the steps of the search for the translation of a source."""
     (batch,) = make_batches({0: len(source)}, decoder.config.max_source_length, 1)
     search = decoder.jit(decoder.search, method=record, n_best=1, extra_length=None)
-    ((_, steps),) = decoder.map(search, parameters, [batch], arrays_of)
+    ((_, steps),) = decoder.run_batches(search, parameters, [batch], arrays_of)
     return steps
 
 
 def record(models: Models, sentences: Sentences, config: Config, n_best: int) -> Step:
-    """Returns the steps of the search for the one sentence, as many as the longest output has
-    tokens.
-    """
+    """Returns the L steps of the search for the one sentence. L is the limit of the output."""
     search = BeamSearch(models, sentences, config, n_best)
     slots = jnp.arange(config.beam_size)
 
     def step(state, _):
+        # After the limit, or when the row is done, there are no extensions.
         after, prediction, ends, end_log_p = search.step(state)
-        log_p, parents, tokens, _ = search.best_extensions(state, prediction, 2 * config.beam_size)
+        extensions = search.best_extensions(state, prediction, 2 * config.beam_size)
         is_possible = (state.position < sentences.limits[0]) & ~state.done[0]
-        log_p = jnp.concatenate([end_log_p[0], jnp.where(is_possible, log_p[0], -jnp.inf)])
-        parents, tokens = (
-            jnp.concatenate([slots, parents[0]]),
-            jnp.concatenate([jnp.full_like(slots, EOS), tokens[0]]),
-        )
+        log_p = [end_log_p[0], jnp.where(is_possible, extensions.log_p[0], -jnp.inf)]
+        log_p = jnp.concatenate(log_p)
+        parents = jnp.concatenate([slots, extensions.parents[0]])
+        tokens = jnp.concatenate([jnp.full_like(slots, EOS), extensions.tokens[0]])
         exists = jnp.isfinite(log_p).at[slots].min(ends[0])
         return after, Step(exists, parents, tokens, log_p)
 
@@ -148,19 +144,25 @@ def record(models: Models, sentences: Sentences, config: Config, n_best: int) ->
 
 
 def _make_nodes(steps: Step, pieces: Sequence[str], config: Config) -> list[Node]:
-    nodes, live = [Node(None, pieces[BOS], 0.0, 0.0, KEPT)], [0]
+    # live: the nodes that the parents of a step refer to, by slot.
+    nodes = [Node(None, pieces[BOS], 0.0, 0.0, KEPT)]
+    live = [0]
     outcomes = [outcome for outcome in (ENDED, KEPT, DROPPED) for _ in range(config.beam_size)]
-    for length, step in enumerate(zip(*(array.tolist() for array in steps), strict=True), start=1):
-        first = len(nodes)
-        for exists, parent, token, log_p, outcome in zip(*step, outcomes, strict=True):
+    rows = zip(*(array.tolist() for array in steps), strict=True)
+    for length, row in enumerate(rows, start=1):
+        next_live = []
+        for exists, parent, token, log_p, outcome in zip(*row, outcomes, strict=True):
+            if not exists:
+                continue
+            if outcome == KEPT:
+                next_live.append(len(nodes))
             score = log_p / length_penalty(length, config)
-            if exists:
-                nodes.append(Node(live[parent], pieces[token], log_p, score, outcome))
-        live = [i for i in range(first, len(nodes)) if nodes[i].outcome == KEPT]
+            nodes.append(Node(live[parent], pieces[token], log_p, score, outcome))
+        live = next_live
+
+    # The search dropped a hypothesis that it kept for a step if no kept one extends it.
     extended = {node.parent for node in nodes if node.outcome != DROPPED}
-    return [
-        dataclasses.replace(node, outcome=DROPPED)
-        if node.outcome == KEPT and i not in extended
-        else node
-        for i, node in enumerate(nodes)
-    ]
+    for i, node in enumerate(nodes):
+        if node.outcome == KEPT and i not in extended:
+            nodes[i] = node._replace(outcome=DROPPED)
+    return nodes

@@ -1,6 +1,4 @@
-"""The decoder that a configuration needs: the plain one, or one with constraints, for documents or
-for reranking.
-"""
+"""The decoder of a configuration: plain, or for constraints, documents or reranking."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,17 +19,11 @@ def make_decoder(
     """
     if scorers:
         return RerankingDecoder(*fields, scorers=scorers)
-    # The output of a language model begins with its source, so it continues each sentence by
-    # itself.
+    # The output of a language model begins with its source, so a language model continues each
+    # sentence by itself.
     if config.data.context and config.data.source_language:
         return DocumentDecoder(*fields, context=config.data.context)
-    decoding = config.decoding
-    constraints = (
-        decoding.min_length,
-        decoding.no_repeat_ngram,
-        decoding.banned,
-        decoding.banned_pieces,
-    )
-    if takes_controls or any(constraints):
+    constraints = ("min_length", "no_repeat_ngram", "banned", "banned_pieces")
+    if takes_controls or any(config.decoding[key] for key in constraints):
         return ControlledDecoder(*fields)
     return TextDecoder(*fields)

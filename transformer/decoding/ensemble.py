@@ -1,4 +1,4 @@
-"""An ensemble of one or more models, which averages their probabilities of the next token."""
+"""An ensemble of one or more models: the mean of their probabilities of the next token."""
 
 import math
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from jaxtyping import Array, Float, Int
 from transformer.decoding.shortlist import CandidateModel
 from transformer.support.special_tokens import BOS, PAD, UNK
 
-Caches = tuple[Any, ...]  # of each model
+Caches = tuple[Any, ...]  # one for each model
 
 
 @runtime_checkable
 class AutoregressiveModel(Protocol):
-    """A model that predicts one token after another.
+    """A model that predicts tokens one by one.
 
     Its cache is a pytree with the method `DecodingCache.reorder`.
     """
@@ -28,36 +28,32 @@ class AutoregressiveModel(Protocol):
     def decode_step(
         self, tokens: Int[Array, "B K"], position: Int[Array, ""], cache: Any
     ) -> tuple[Float[Array, "B K V"], Any]:
-        """Returns the logits of the token after `tokens`, which are at `position` (BOS: 0) of each
-        hypothesis.
+        """Returns the logits of the next token, and the next cache.
+
+        `tokens` are at `position` of each hypothesis; BOS is at position 0.
         """
 
 
 def build_models(graphs: Sequence[nnx.GraphDef], parameters: Sequence[dict]) -> list[nnx.Module]:
-    """Returns the models with these structures and these parameters, which are nested dictionaries
-    of arrays.
-    """
-    return [
-        nnx.merge(graph, nnx.State(tree)) for graph, tree in zip(graphs, parameters, strict=True)
-    ]
+    """Returns the models with these graphs and parameters, which are nested dicts of arrays."""
+    models = zip(graphs, parameters, strict=True)
+    return [nnx.merge(graph, nnx.State(tree)) for graph, tree in models]
 
 
 def log_probabilities(logits: Sequence[Float[Array, "*B V"]]) -> Float[Array, "*B V"]:
     """Returns the log of the mean of the models' probabilities, given the logits of each model."""
     log_p = [jax.nn.log_softmax(x, axis=-1) for x in logits]
-    return (
-        log_p[0]
-        if len(log_p) == 1
-        else jax.nn.logsumexp(jnp.stack(log_p), axis=0) - math.log(len(log_p))
-    )
+    if len(log_p) == 1:
+        return log_p[0]
+    # log((p_1 + ... + p_n) / n)
+    return jax.nn.logsumexp(jnp.stack(log_p), axis=0) - math.log(len(log_p))
 
 
 class Prediction(NamedTuple):
-    """Log-probabilities of the next token, logits - log_normalizer: a search normalizes only the
-    tokens that it keeps.
+    """Log-probabilities of the next token: logits - log_normalizer.
 
-    The last axis has the vocabulary, or the `candidates` of each row. The index of a special token
-    is its id in either.
+    A search normalizes only the tokens that it keeps. The last axis is the vocabulary, or the
+    `candidates` of each row. In both, the index of a special token is its id.
     """
 
     logits: Float[Array, "B K V"]
@@ -71,23 +67,24 @@ def decode_step(
     position: Int[Array, ""],
     caches: Caches,
 ) -> tuple[Prediction, Caches]:
-    """Returns the models' prediction of the token after `tokens`, which are at `position` of each
-    hypothesis.
+    """Returns the models' prediction of the next token, and the next caches.
+
+    `tokens` are at `position` of each hypothesis.
     """
-    steps = [
-        model.decode_step(tokens, position, cache)
-        for model, cache in zip(models, caches, strict=True)
-    ]
+    pairs = zip(models, caches, strict=True)
+    steps = [model.decode_step(tokens, position, cache) for model, cache in pairs]
     logits, caches = zip(*steps, strict=True)
     candidates = models[0].candidates if isinstance(models[0], CandidateModel) else None
     if len(models) == 1:
-        return Prediction(logits[0], jax.nn.logsumexp(logits[0], axis=-1), candidates), caches
+        log_normalizer = jax.nn.logsumexp(logits[0], axis=-1)
+        return Prediction(logits[0], log_normalizer, candidates), caches
+    # The mean of probabilities is normalized.
     return Prediction(log_probabilities(logits), jnp.zeros(tokens.shape), candidates), caches
 
 
 def forbidden_tokens(forbid_unk: bool) -> tuple[int, ...]:
     """Returns the tokens that are never generated.
 
-    The other probabilities stay as in forced decoding.
+    The probabilities of the other tokens are the same as in forced decoding.
     """
     return (PAD, BOS, UNK) if forbid_unk else (PAD, BOS)

@@ -23,7 +23,7 @@ from transformer.support.special_tokens import BOS, PAD
 
 @dataclass(frozen=True, eq=False)
 class Encoding:
-    """The encoder's output for a text: a float32 state for each of its S tokens, EOS included."""
+    """The encoder's output for a text: a float32 state for each of S tokens, EOS included."""
 
     tokens: tuple[int, ...]
     pieces: tuple[str, ...]
@@ -32,17 +32,15 @@ class Encoding:
 
 @dataclass(frozen=True, eq=False)
 class Attention:
-    """The attention weights of a model that reads a source and a target, with the pieces of all
-    axes.
+    """The attention weights of a model that reads a source and a target, with their pieces.
 
-    The weights are float32 arrays (layers, heads, query, key); those of a query sum to 1. Axes of
-    length S belong to `source_pieces`. Axes of length T belong to the decoder's positions: position
-    t reads `target_input_pieces[t]`, of which the first is BOS, and predicts
-    `target_output_pieces[t]`, of which the last is EOS.
+    The weights are float32 arrays (layers, heads, query, key), and sum to 1 over the keys. Axes of
+    length S belong to `source_pieces`. Axes of length T belong to the positions of the decoder:
+    position t reads `target_input_pieces[t]` and predicts `target_output_pieces[t]`. The first
+    input is BOS, and the last output is EOS.
 
-    encoder: (N, H, S, S). decoder: (M, H, T, T), 0 for later keys; None without self-attention in
-        the decoder.
-    cross: (M, H, T, S).
+    decoder: 0 for later keys. None if the decoder has no self-attention.
+    tag_length: the number of source pieces that belong to `data.source_tag`. They come first.
     """
 
     source_pieces: tuple[str, ...]
@@ -51,7 +49,7 @@ class Attention:
     encoder: Float[np.ndarray, "N H S S"]
     decoder: Float[np.ndarray, "M H T T"] | None
     cross: Float[np.ndarray, "M H T S"]
-    tag_length: int = 0  # the first source pieces, which are those of `data.source_tag`
+    tag_length: int = 0
 
 
 def score_pairs(
@@ -59,22 +57,30 @@ def score_pairs(
 ) -> list[Translation]:
     """Returns the target of each pair with its scores.
 
-    Raises UserError, with its name, if a text is too long.
+    Raises UserError, which names the text, if a text is too long.
     """
     sources, targets = (
         [
-            encode_known(models, side, f"pairs[{i}][{side}]", pair[side])
+            encode_text(models, side, f"pairs[{i}][{side}]", pair[side])
             for i, pair in enumerate(pairs)
         ]
         for side in (0, 1)
     )
     rows = _map_rows(models, models.jit(score_tokens), parameters, [sources, targets])
-    translations, vocabulary = [], models.tokenizer.target
+
+    # A row has the log-probability of each token of the target.
+    translations = []
     for (_, text), tokens, row in zip(pairs, targets, rows, strict=True):
         log_p = tuple(row.tolist())
-        score = sum(log_p) / length_penalty(len(tokens), models.config)
-        pieces = pieces_of(vocabulary, tokens)
-        translations.append(Translation(text, tuple(tokens), pieces, log_p, sum(log_p), score))
+        translation = Translation(
+            text=text,
+            tokens=tuple(tokens),
+            pieces=pieces_of(models.tokenizer.target, tokens),
+            token_log_probabilities=log_p,
+            log_probability=sum(log_p),
+            score=sum(log_p) / length_penalty(len(tokens), models.config),
+        )
+        translations.append(translation)
     return translations
 
 
@@ -83,9 +89,9 @@ def encode_texts(
 ) -> list[Encoding]:
     """Returns the encoding of each text by the one model.
 
-    Raises UserError, with its name, if a text is too long.
+    Raises UserError, which names the text, if a text is too long.
     """
-    sequences = [encode_known(models, 0, f"texts[{i}]", text) for i, text in enumerate(texts)]
+    sequences = [encode_text(models, 0, f"texts[{i}]", text) for i, text in enumerate(texts)]
     states = _map_rows(models, models.jit(encoder_states), parameters, [sequences])
     source = models.tokenizer.source
     pairs = zip(sequences, states, strict=True)
@@ -93,20 +99,27 @@ def encode_texts(
 
 
 def read_pair(models: DeviceModels, parameters: Replicas, source: str, target: str) -> Attention:
-    """Returns the weights with which the one model reads the pair.
+    """Returns the attention weights of the one model when it reads the pair.
 
     Raises UserError if a text is too long.
     """
     (source_tokens, target_tokens), arrays = _encode_pair(models, source, target)
-    ((_, weights),) = models.map(models.jit(attend), parameters, [arrays], lambda arrays: arrays)
-    S, T = len(source_tokens), len(target_tokens)
+    results = models.run_batches(models.jit(attend), parameters, [arrays], lambda arrays: arrays)
+    ((_, weights),) = results
+
+    # The weights without padding; they are copied so that the padding can be freed.
+    S = len(source_tokens)
+    T = len(target_tokens)
+    decoder = None
+    if "decoder" in weights:
+        decoder = weights["decoder"][:, 0, :, :T, :T].copy()
     source_side, target_side = models.tokenizer.sides
     return Attention(
         source_pieces=pieces_of(source_side, source_tokens),
         target_input_pieces=pieces_of(target_side, [BOS, *target_tokens[:-1]]),
         target_output_pieces=pieces_of(target_side, target_tokens),
         encoder=weights["encoder"][:, 0, :, :S, :S].copy(),
-        decoder=weights["decoder"][:, 0, :, :T, :T].copy() if "decoder" in weights else None,
+        decoder=decoder,
         cross=weights["cross"][:, 0, :, :T, :S].copy(),
         tag_length=models.tokenizer.tag_length,
     )
@@ -119,8 +132,10 @@ def attention_compilation(
 
     The parameters may be abstract.
     """
-    arguments = models.jit(attend), parameters, *_encode_pair(models, *pair)[1]
-    return functools.partial(models.programs.compile, *arguments, device=models.devices[0])
+    _, arrays = _encode_pair(models, *pair)
+    return functools.partial(
+        models.programs.compile, models.jit(attend), parameters, *arrays, device=models.devices[0]
+    )
 
 
 def score_tokens(
@@ -128,20 +143,17 @@ def score_tokens(
     source: Int[Array, "B S"],
     target: Int[Array, "B T"],
 ) -> Float[Array, "B T"]:
-    """Returns the ensemble's log-probability of each token of `target`, given those before it; 0 at
-    PAD.
+    """Returns the ensemble's log-probability of each token of `target`, given the tokens before it.
 
-    A language model does not read the source.
+    It is 0 at PAD. A language model does not read the source.
     """
-    inputs = (
-        [shift_right(target)]
-        if isinstance(models[0], LanguageModel)
-        else [source, shift_right(target)]
-    )
+    inputs = [source, shift_right(target)]
+    if isinstance(models[0], LanguageModel):
+        inputs = inputs[1:]
     log_p = ensemble.log_probabilities([model(*inputs) for model in models])
-    return jnp.where(
-        target == PAD, 0.0, jnp.take_along_axis(log_p, target[:, :, None], axis=2)[:, :, 0]
-    )
+    is_padding = target == PAD
+    token_log_p = jnp.take_along_axis(log_p, target[..., None], axis=2)[..., 0]
+    return jnp.where(is_padding, 0.0, token_log_p)
 
 
 def encoder_states(
@@ -157,7 +169,7 @@ def attend(
 
 
 def shift_right(target: Int[Array, "B T"]) -> Int[Array, "B T"]:
-    """Returns the decoder's input that predicts `target`: BOS, and all tokens but the last."""
+    """Returns the decoder input for the output `target`: BOS, and all tokens but the last."""
     return jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=BOS)
 
 
@@ -167,24 +179,22 @@ def _map_rows(
     parameters: Replicas,
     sides: Sequence[Sequence[Sequence[int]]],
 ) -> list[np.ndarray]:
-    """Returns each item's row of the function of [sources] or [sources, targets], as long as the
-    last of its texts.
+    """Returns each item's row of a function of [sources] or [sources, targets].
+
+    A row is as long as the item's last text.
     """
 
     def arrays_of(batch):
         return [pad([side[i] for i in batch.indices], batch.rows, batch.length) for side in sides]
 
+    # Both sides of a batch have the same padded length.
     lengths = {i: max(map(len, item)) for i, item in enumerate(zip(*sides, strict=True))}
-    batches, rows = (
-        make_batches(lengths, longest_text(models.config), models.config.batch_tokens),
-        {},
-    )
-    for batch, result in models.map(function, parameters, batches, arrays_of):
-        rows |= {
-            i: row[: len(sides[-1][i])].copy()
-            for i, row in zip(batch.indices, result, strict=False)
-        }
-    return [rows[i] for i in range(len(rows))]
+    batches = make_batches(lengths, longest_text(models.config), models.config.batch_tokens)
+    rows = [None] * len(lengths)
+    for batch, result in models.run_batches(function, parameters, batches, arrays_of):
+        for i, row in zip(batch.indices, result, strict=False):
+            rows[i] = row[: len(sides[-1][i])].copy()
+    return rows
 
 
 def _encode_pair(
@@ -194,40 +204,39 @@ def _encode_pair(
 
     Raises UserError if a text is too long.
     """
-    tokens = [encode_known(models, 0, "source", source), encode_known(models, 1, "target", target)]
+    tokens = [encode_text(models, 0, "source", source), encode_text(models, 1, "target", target)]
+    # A batch of one row: its shape depends only on the longer text.
     (batch,) = make_batches({0: max(map(len, tokens))}, longest_text(models.config), 1)
     return tokens, [pad([row], batch.rows, batch.length) for row in tokens]
 
 
-def encode_known(models: DeviceModels, side: int, name: str, text: str) -> list[int]:
+def encode_text(models: DeviceModels, side: int, name: str, text: str) -> list[int]:
     """Returns the tokens of a source (side 0) or target (side 1), and EOS.
 
-    Raises UserError for too long a text.
+    Raises UserError, which has the name, if the text is too long.
     """
-    tokens, longest = (
-        encode(models.tokenizer.encoders[side], name, text),
-        longest_text(models.config),
-    )
+    tokens = encode(models.tokenizer.encoders[side], name, text)
+    longest = longest_text(models.config)
     if len(tokens) > longest:
         raise UserError(
-            f"{name}: has {len(tokens)} tokens including end-of-sentence, must have at most {longest}; shorten it, or "
-            f"raise decoding.max_source_length={models.config.max_source_length}"
+            f"{name}: has {len(tokens)} tokens including end-of-sentence, must have at most "
+            f"{longest}; shorten it, or raise "
+            f"decoding.max_source_length={models.config.max_source_length}"
         )
     return tokens
 
 
 def longest_text(config: Config) -> int:
-    """Returns the most tokens, EOS included, that a known text may have: those of the longest
-    output or source.
+    """Returns the most tokens, EOS included, that a known text may have.
+
+    It is the length of the longest output or source.
     """
     longest = config.max_source_length
     return max(longest, output_limit(longest - 1, config) + 1)
 
 
 def is_scorable(models: DeviceModels, pair: Sequence[str], most: int | float = math.inf) -> bool:
-    """Tells whether both texts have at most `most` tokens, EOS included, and no more than
-    `longest_text`.
-    """
+    """True if both texts have at most `most` tokens, EOS included, and at most `longest_text`."""
     sides = zip(models.tokenizer.encoders, pair, strict=True)
     longest = max(len(vocabulary.encode([text])[0]) + 1 for vocabulary, text in sides)
     return longest <= min(most, longest_text(models.config))

@@ -1,4 +1,4 @@
-"""The strategies that `decoding.strategy` chooses from."""
+"""The table of search strategies for `decoding.strategy`."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -19,29 +19,29 @@ SAMPLING = ("temperature", "top_k", "top_p", "epsilon", "seed", "mbr_samples")
 class Strategy(NamedTuple):
     """A way to find hypotheses of sentences.
 
-    search(models, sentences, config.decoding, n_best): `n_best` hypotheses of each of the
-    `Sentences`, and which rows
-      are done.
-    samples: whether hypotheses are drawn. They are no measure of a model, so validation takes the
-        beam search instead.
-    takes_steps: whether it extends its outputs step by step, up to `max_length`. Otherwise all rows
-        are done.
-    size: the key with the number of hypotheses of a sentence; None: `n_best`. select(translations,
-    config.decoding): those of a sentence's hypotheses that are returned, best first.
-    ranks_all: whether `select` needs all hypotheses, also to return one.
+    search: a function of the models, the `Sentences`, `config.decoding` and n_best. It returns
+      `n_best` hypotheses of each sentence, and which rows are done.
+    samples: whether hypotheses are random. Samples do not measure a model, so validation takes the
+      beam search instead.
+    takes_steps: whether the search extends its outputs step by step, up to `max_length`. Otherwise
+      all rows are done.
+    size: the key with the number of hypotheses of a sentence; None: `n_best`.
+    select: a function of a sentence's translations and `config.decoding`. It returns the
+      translations to show, best first.
+    ranks_all: whether `select` needs all hypotheses even if it returns one.
     """
 
     search: Callable[..., SearchResult]
     samples: bool = False
     takes_steps: bool = True
     size: str | None = "beam_size"
-    select: Callable[..., list[Translation]] = lambda found, _: different_texts(found)
+    select: Callable[..., list[Translation]] = lambda translations, _: different_texts(translations)
     ranks_all: bool = False
 
 
 STRATEGIES = {
     "beam": Strategy(beam_search),
-    "sample": Strategy(sample, samples=True, size=None, select=lambda drawn, _: drawn),
+    "sample": Strategy(sample, samples=True, size=None, select=lambda samples, _: samples),
     "mbr": Strategy(
         mbr.draw_candidates,
         samples=True,
@@ -56,14 +56,15 @@ STRATEGIES = {
 
 def strategy_of(config: Config) -> Strategy:
     """Returns the strategy of `config.decoding`. A coverage penalty replaces the search."""
-    return (
-        Strategy(search_with_coverage) if config.coverage_penalty else STRATEGIES[config.strategy]
-    )
+    if config.coverage_penalty:
+        return Strategy(search_with_coverage)
+    return STRATEGIES[config.strategy]
 
 
 def check_n_best(config: Config, n_best: int) -> None:
     """Raises UserError if the search of `config.decoding` keeps fewer than `n_best` hypotheses."""
-    if (size := STRATEGIES[config.strategy].size) and n_best > config[size]:
+    key = STRATEGIES[config.strategy].size
+    if key and n_best > config[key]:
         raise UserError(
-            f"n_best={n_best}: must be at most decoding.{size}={config[size]}; raise that"
+            f"n_best={n_best}: must be at most decoding.{key}={config[key]}; raise that"
         )

@@ -38,8 +38,8 @@ class TextDecoder(DeviceModels):
     """Translates texts with one model, or with an ensemble of models that share a tokenizer.
 
     The cost of a step grows with the longest output allowed, and a batch takes as many steps as its
-    slowest sentence. So a search by steps has two passes: the second searches the few sentences
-    again whose outputs are much longer than the sources. Neither a sentence's pass nor its
+    slowest sentence. So a search by steps has two passes. The second pass repeats the search for
+    the few sentences with much longer outputs than sources. Neither a sentence's pass nor its
     translation depends on its neighbours.
     """
 
@@ -47,7 +47,8 @@ class TextDecoder(DeviceModels):
         super().__post_init__()
         self.strategy = strategy_of(self.config)
         self.compile_seconds = 0.0  # of all calls of `translate`
-        # Not at each validation; a server does not keep all warnings that texts of users cause.
+        # Each validation would repeat the warnings. The cache is bounded, because users of a server
+        # cause any number of different ones.
         self._warn_once = functools.lru_cache(128)(lambda warning: logging.warning("%s", warning))
 
     def translate(
@@ -58,19 +59,17 @@ class TextDecoder(DeviceModels):
         first_line: int = 1,
         report: Callable[[int], None] = lambda count: None,
     ) -> list[list[Translation]]:
-        """Returns the translations of each text, at most `n_best`, best first (samples: in the
-        order drawn).
+        """Returns at most `n_best` translations of each text, best first.
 
-        A text without tokens has `n_best` empty translations. `first_line` is the line number of
-        the first text, for warnings and for the samples' random numbers. `report` is called with
-        the number of texts just finished. Raises UserError if `check_n_best` does, or the
-        vocabulary cannot encode a text.
+        Samples are in the order drawn. A text without tokens has `n_best` empty translations.
+        `first_line` is the line number of the first text, for warnings and for the random numbers
+        of samples. `report` is called with the number of texts just finished. Raises UserError if
+        `check_n_best` does, or the vocabulary cannot encode a text.
         """
         check_n_best(self.config, n_best)
         sources = self.source_tokens(texts, first_line)
-        return self.search_sources(
-            parameters, sources, n_best, self.arrays_of(sources, first_line), report
-        )
+        arrays_of = self.arrays_of(sources, first_line)
+        return self.search_sources(parameters, sources, n_best, arrays_of, report)
 
     def search_sources(
         self,
@@ -85,13 +84,17 @@ class TextDecoder(DeviceModels):
         pending = [i for i, source in enumerate(sources) if source]
         report(len(sources) - len(pending))
         for extra_length in self.extra_lengths:
-            search, batches = self._pass(
-                {i: len(sources[i]) for i in pending}, n_best, extra_length
-            )
-            began, pending = time.perf_counter(), []
-            call_all(self._jobs(search, parameters[self.devices[0]], batches, arrays_of))
-            self.compile_seconds += time.perf_counter() - began
-            with contextlib.closing(self.map(search, parameters, batches, arrays_of)) as results:
+            lengths = {i: len(sources[i]) for i in pending}
+            pending = []
+            search, batches = self._plan_pass(lengths, n_best, extra_length)
+            start_time = time.perf_counter()
+            replica = parameters[self.devices[0]]
+            call_all(self._compile_jobs(search, replica, batches, arrays_of))
+            self.compile_seconds += time.perf_counter() - start_time
+
+            # A row that is not done waits for the next pass.
+            results = self.run_batches(search, parameters, batches, arrays_of)
+            with contextlib.closing(results):
                 for batch, (hypotheses, done) in results:
                     for row, index in enumerate(batch.indices):
                         if done[row]:
@@ -112,16 +115,16 @@ class TextDecoder(DeviceModels):
 
     @functools.cached_property
     def extra_lengths(self) -> tuple[int | None, ...]:
-        """Tokens by which an output may exceed its batch's source length, in each pass; None: up to
-        its limit.
+        """Tokens by which an output may exceed its batch's source length, in each pass.
+
+        None: the limit of the output is the only one.
         """
         if not self.strategy.takes_steps:
             return (0,)
-        is_short = (
-            self.config.max_length_factor <= 1.0
-            and self.config.max_extra_length <= FIRST_EXTRA_LENGTH
-        )
-        return (None,) if is_short else (FIRST_EXTRA_LENGTH, None)
+        is_never_longer = self.config.max_length_factor <= 1.0
+        if is_never_longer and self.config.max_extra_length <= FIRST_EXTRA_LENGTH:
+            return (None,)
+        return (FIRST_EXTRA_LENGTH, None)
 
     def compilations(
         self,
@@ -130,41 +133,42 @@ class TextDecoder(DeviceModels):
         n_best: int = 1,
         arrays_of: Callable | None = None,
     ) -> list[Callable]:
-        """Returns functions that each compile a program of `translate`. The parameters may be
-        abstract.
+        """Returns functions that each compile a program of `translate`.
 
-        `arrays_of` is a result of that method; None: for plain sources.
+        The parameters may be abstract. `arrays_of` is a result of that method; None: for plain
+        sources.
         """
-        lengths = dict(enumerate(lengths))
-        passes = [self._pass(lengths, n_best, extra_length) for extra_length in self.extra_lengths]
         arrays_of = arrays_of or self.arrays_of([], first_line=0)
-        return [
-            job
-            for search, batches in passes
-            for job in self._jobs(search, parameters, batches, arrays_of)
-        ]
+        lengths = dict(enumerate(lengths))
+        jobs = []
+        for extra_length in self.extra_lengths:
+            search, batches = self._plan_pass(lengths, n_best, extra_length)
+            jobs += self._compile_jobs(search, parameters, batches, arrays_of)
+        return jobs
 
-    def _pass(
+    def _plan_pass(
         self, lengths: dict[int, int], n_best: int, extra_length: int | None
     ) -> tuple[Callable, list[DecodingBatch]]:
         """Returns the search of a pass, and the batches of the sources with these lengths."""
-        num_hypotheses = getattr(self.config, self.strategy.size) if self.strategy.size else n_best
-        # Spare hypotheses replace those of equal text.
-        n_best = 1 if n_best == 1 and not self.strategy.ranks_all else num_hypotheses
+        num_hypotheses = n_best
+        if self.strategy.size:
+            num_hypotheses = self.config[self.strategy.size]
+        # Several translations have different texts: spare hypotheses replace those of equal text.
+        if n_best > 1 or self.strategy.ranks_all:
+            n_best = num_hypotheses
         search = self.jit(
             self.search, method=self.strategy.search, n_best=n_best, extra_length=extra_length
         )
-        shortest = SHORTEST if extra_length == self.extra_lengths[0] else SHORTEST_OF_SECOND
-        max_positions = self.config.batch_tokens // num_hypotheses
 
         def positions(length):
             return max(length, self._max_length(length, extra_length))
 
-        return search, make_batches(
-            lengths, self.config.max_source_length, max_positions, shortest, positions
-        )
+        longest = self.config.max_source_length
+        max_positions = self.config.batch_tokens // num_hypotheses
+        shortest = SHORTEST if extra_length == self.extra_lengths[0] else SHORTEST_OF_SECOND
+        return search, make_batches(lengths, longest, max_positions, shortest, positions)
 
-    def _jobs(
+    def _compile_jobs(
         self,
         search: Callable,
         parameters: tuple[dict, ...],
@@ -172,46 +176,49 @@ class TextDecoder(DeviceModels):
         arrays_of: Callable,
     ) -> list[Callable]:
         """Returns functions that each compile a program of one pass, the longest sources first."""
-        shapes, devices = (
-            dict.fromkeys((batch.rows, batch.length) for batch in batches),
-            self.devices[: len(batches)],
-        )
-        calls = [
-            (search, parameters, *arrays_of(DecodingBatch(*shape, indices=[]))) for shape in shapes
-        ]
-        return [
-            functools.partial(self.programs.compile, *call, device=device)
-            for call in calls
-            for device in devices
-        ]
+        jobs = []
+        for rows, length in dict.fromkeys((batch.rows, batch.length) for batch in batches):
+            arrays = arrays_of(DecodingBatch(rows, length, indices=[]))
+            compile_search = functools.partial(self.programs.compile, search, parameters, *arrays)
+            for device in self.devices[: len(batches)]:
+                jobs.append(functools.partial(compile_search, device=device))
+        return jobs
 
     def source_tokens(self, texts: Sequence[str], first_line: int) -> list[list[int]]:
-        """Returns the tokens of each text and EOS, cut to `max_source_length`; [] for a text
-        without tokens.
+        """Returns the tokens of each text and EOS, cut to `max_source_length`.
+
+        A text without tokens has []. Warns about texts that are cut or of unknown words.
         """
-        longest, (vocabulary, _) = self.config.max_source_length, self.tokenizer.encoders
+        longest = self.config.max_source_length
+        vocabulary, _ = self.tokenizer.encoders
         sources = [
             encode(vocabulary, f"line {line}", text)
             for line, text in enumerate(texts, start=first_line)
         ]
-        if cut := [i for i, tokens in enumerate(sources) if len(tokens) > longest]:
+
+        too_long = [i for i, tokens in enumerate(sources) if len(tokens) > longest]
+        if too_long:
+            first = too_long[0]
             warning = (
-                f"Line {first_line + cut[0]} has {len(sources[cut[0]])} tokens including end-of-sentence; only the "
-                f"first {longest - 1} are translated (decoding.max_source_length={longest})."
+                f"Line {first_line + first} has {len(sources[first])} tokens including "
+                f"end-of-sentence; only the first {longest - 1} are translated "
+                f"(decoding.max_source_length={longest})."
             )
-            self._warn_once(
-                warning + (f" {len(cut)} of {len(texts)} lines are cut." if len(cut) > 1 else "")
-            )
-        if warning := self.tokenizer.find_typed_tag(texts, first_line):
+            if len(too_long) > 1:
+                warning += f" {len(too_long)} of {len(texts)} lines are cut."
             self._warn_once(warning)
-        # Unknown words are half of the tokens: each follows one for its space.
-        if unknown := [
-            i for i, tokens in enumerate(sources) if 0 < len(tokens) - 1 <= 2 * tokens.count(UNK)
-        ]:
-            line = first_line + unknown[0]
-            self._warn_once(
-                f"Line {line}: its words are unknown to the vocabulary; check its language."
-            )
+
+        warning = self.tokenizer.find_typed_tag(texts, first_line)
+        if warning:
+            self._warn_once(warning)
+
+        # Unknown words are half of the tokens: each follows a token for its space.
+        for line, tokens in enumerate(sources, start=first_line):
+            if 0 < len(tokens) - 1 <= 2 * tokens.count(UNK):
+                self._warn_once(
+                    f"Line {line}: its words are unknown to the vocabulary; check its language."
+                )
+                break
         return [[*tokens[:-1][: longest - 1], EOS] if len(tokens) > 1 else [] for tokens in sources]
 
     def arrays_of(
@@ -221,9 +228,9 @@ class TextDecoder(DeviceModels):
 
         def arrays(batch):
             source = pad([sources[i] for i in batch.indices], batch.rows, batch.length)
-            # the last one for filler rows
-            rows = [*batch.indices, *[-1] * (batch.rows - len(batch.indices))]
-            lines = np.array(rows, np.int32) + first_line
+            # Filler rows have index -1.
+            indices = [*batch.indices, *[-1] * (batch.rows - len(batch.indices))]
+            lines = np.array(indices, np.int32) + first_line
             candidates = None if self.shortlist is None else self.shortlist.candidates(source)
             return source, lines, candidates
 
@@ -241,24 +248,18 @@ class TextDecoder(DeviceModels):
         extra_length: int | None,
     ) -> Any:
         """Returns the result of `method`, which has the arguments of `Strategy.search`."""
-        models = (
-            models
-            if candidates is None
-            else [CandidateModel(model, candidates) for model in models]
-        )
-        limits, max_length = (
-            output_limits(source, self.config),
-            self._max_length(source.shape[1], extra_length),
-        )
+        if candidates is not None:
+            models = [CandidateModel(model, candidates) for model in models]
+        limits = output_limits(source, self.config)
+        max_length = self._max_length(source.shape[1], extra_length)
         return method(models, Sentences(source, limits, max_length, lines), self.config, n_best)
 
     def _max_length(self, length: int, extra_length: int | None) -> int:
-        """Returns the length of the outputs of a pass, EOS included, for sources that are padded to
-        `length`.
-        """
+        """Returns the length of outputs, EOS included, for sources that are padded to `length`."""
         longest = output_limit(length - 1, self.config) + 1
         return longest if extra_length is None else min(length + extra_length, longest)
 
     def _read(self, hypotheses: Hypotheses, row: int) -> list[Translation]:
         sentence = Hypotheses(*(array[row] for array in hypotheses))
-        return self.strategy.select(read_hypotheses(sentence, self.tokenizer.target), self.config)
+        translations = read_hypotheses(sentence, self.tokenizer.target)
+        return self.strategy.select(translations, self.config)

@@ -1,4 +1,4 @@
-"""Translations: from a text to tokens, and from the hypotheses of a search to texts with scores."""
+"""Translations: the tokens of a text, and the texts and scores of the hypotheses of a search."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,18 +13,19 @@ from transformer.support.special_tokens import EOS
 
 @dataclass(frozen=True)
 class Translation:
-    """A translation and its score. The translation of a source without tokens has empty fields and
-    score 0.
+    """A translation and its score.
+
+    The translation of a source without tokens has empty fields and score 0.
 
     text: without line ends.
     tokens: the ids of the output; the last one is EOS.
     pieces: the string of each token: U+2581 begins a word, "</s>" is EOS.
     token_log_probabilities: of each token given the source and the tokens before it, in nats. A CTC
-      search does not know them: they are 0, and that of EOS is `log_probability`.
-    log_probability: the sum of these.
+      search does not know them: EOS has `log_probability`, and the other tokens 0.
+    log_probability: the sum of token_log_probabilities.
     score: log_probability / the length penalty, such as ((5 + length) / 6)^length_penalty, where
-      length counts EOS, plus the coverage penalty, if there is one; for a document, that of the
-      sentences before it and its own.
+      length counts EOS. The coverage penalty is added, if there is one. The score of a sentence of
+      a document includes the sentences before it.
     score_kind: "log_probability", or the name of another score: see `mbr` and `reranking`.
     """
 
@@ -52,21 +53,30 @@ def encode(vocabulary: Vocabulary | TaggedVocabulary, name: str, text: str) -> l
 
 
 def read_hypotheses(hypotheses: Hypotheses, vocabulary: Vocabulary) -> list[Translation]:
-    """Returns the translations of one sentence, at least one, given its hypotheses in NumPy, in
-    their order.
+    """Returns the translations of one sentence, at least one, in the order of its hypotheses.
+
+    The hypotheses are in NumPy, without the axis of sentences. Empty slots have no translation.
     """
+    # The tokens of each hypothesis up to its first EOS.
     finite = np.flatnonzero(np.isfinite(hypotheses.scores))
-    outputs = [
-        hypotheses.tokens[n, : np.argmax(hypotheses.tokens[n] == EOS) + 1].tolist() for n in finite
-    ]
+    outputs = []
+    for row in hypotheses.tokens[finite]:
+        end = np.argmax(row == EOS)
+        outputs.append(row[: end + 1].tolist())
+
+    # All texts are decoded together.
     translations = []
     for n, tokens, text in zip(finite, outputs, vocabulary.decode(outputs), strict=True):
         log_p = tuple(hypotheses.token_log_probabilities[n, : len(tokens)].tolist())
-        scores = log_p, sum(log_p), float(hypotheses.scores[n])
-        pieces = pieces_of(vocabulary, tokens)
-        translations.append(
-            Translation(" ".join(text.splitlines()), tuple(tokens), pieces, *scores)
+        translation = Translation(
+            text=" ".join(text.splitlines()),
+            tokens=tuple(tokens),
+            pieces=pieces_of(vocabulary, tokens),
+            token_log_probabilities=log_p,
+            log_probability=sum(log_p),
+            score=float(hypotheses.scores[n]),
         )
+        translations.append(translation)
     return translations or [EMPTY]
 
 
@@ -76,6 +86,8 @@ def pieces_of(vocabulary: Vocabulary, tokens: Sequence[int]) -> tuple[str, ...]:
 
 
 def different_texts(translations: list[Translation]) -> list[Translation]:
-    """Returns the first translation with each text, since several token sequences may have it."""
-    first: dict[str, Translation] = {}
-    return [x for x in translations if first.setdefault(x.text, x) is x]
+    """Returns the first translation with each text; several token sequences may have the same."""
+    first = {}
+    for translation in translations:
+        first.setdefault(translation.text, translation)
+    return list(first.values())
