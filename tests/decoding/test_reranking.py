@@ -1,4 +1,4 @@
-"""Reranking by a reverse model and a language model, compared with their scores of each hypothesis."""
+"""Reranking by a reverse model and a language model, compared with their own scores."""
 
 import io
 import json
@@ -156,11 +156,13 @@ def test_texts_too_long_for_a_model_keep_their_order(runs, monkeypatch):
         ("{}/revers:1", "^decoding.rerank={}/revers: no such folder; did you mean {}/reverse"),
         (
             "{}/ctc:1",
-            "^decoding.rerank={}/ctc: a model of training.objective=ctc from 'in' to 'out'; must be",
+            "^decoding.rerank={}/ctc: a model of training.objective=ctc from 'in' to 'out'; "
+            "must be",
         ),
         (
             "{}/other:1",
-            "^decoding.rerank={}/other: .*causal_lm from '' to 'in'; must be .* or a language model of out",
+            "^decoding.rerank={}/other: .*causal_lm from '' to 'in'; must be .* "
+            "or a language model of out",
         ),
     ],
 )

@@ -1,12 +1,13 @@
-"""The metrics of translations, in the table METRICS, which all parts that compute, record or show a
-metric read.
+"""The metrics of translations.
+
+All parts that compute, record or show a metric read the table METRICS.
 
 `bleu` is comparable between papers: cased, detokenized output against raw references (Post 2018).
-`bleu_lowercase_tokenized` is what much work on Multi30k reports: hypotheses and references are
-normalized and tokenized by Moses' rules for the language, with its usual escapes, and then
-lower-cased. `bleu_paper` is that of "Attention Is All You Need", by the rules of tensor2tensor's
-get_ende_bleu.sh: cased and tokenized, with German compounds split at their hyphens, scored as
-Moses' multi-bleu.perl does.
+`bleu_lowercase_tokenized` is the score that much work on Multi30k reports: hypotheses and
+references are normalized and tokenized by Moses' rules for the language, with its usual escapes,
+and then lower-cased. `bleu_paper` is the BLEU of "Attention Is All You Need", by the rules of
+tensor2tensor's get_ende_bleu.sh: cased and tokenized, with German compounds split at their hyphens,
+scored as Moses' multi-bleu.perl does.
 """
 
 import importlib.metadata
@@ -22,7 +23,7 @@ from transformer.config.types import Config
 from transformer.data.languages import base_code, script
 
 MOSES = f"prepared:sacremoses.{importlib.metadata.version('sacremoses')}"
-# sacreBLEU's tokenizers by language or script; 13a, for text with spaces, is that of all others.
+# sacreBLEU's tokenizers by language or script. All other languages have 13a, for text with spaces.
 TOKENIZERS = {
     **dict.fromkeys(("zh", "yue", "lzh", "wuu", "nan", "hans", "hant"), "zh"),
     **dict.fromkeys(("ja", "jpan"), "ja-mecab"),
@@ -32,18 +33,15 @@ TOKENIZERS = {
     ),
 }
 
-# other metrics of a validation, which are better if they are lower
-LOSSES = ("loss", "nll", "perplexity")
-References = Sequence[Sequence[str]]  # one or several lists with a reference of every sentence
+LOSSES = ("loss", "nll", "perplexity")  # other metrics of a validation; lower is better
+References = Sequence[Sequence[str]]  # one or several lists, each with a reference of each sentence
 
 
 class Language(NamedTuple):
-    """A code such as "de", or None for tokens separated by spaces, and sacreBLEU's tokenizer for
-    the metric `bleu`.
-    """
+    """A target language and its tokenizer."""
 
-    code: str | None
-    tokenizer: str
+    code: str | None  # such as "de"; None for tokens separated by spaces
+    tokenizer: str  # of sacreBLEU, for the metric `bleu`
 
 
 class Metric(NamedTuple):
@@ -52,9 +50,9 @@ class Metric(NamedTuple):
     compute: (hypotheses, references, language) -> the value, and a signature or None.
     label, format: the name and the format of the value for people.
     direction: "maximize" or "minimize".
-    is_mean: whether the value is a mean over sentences; `scripts.compare` tests differences of such
-        a metric.
-    shown_in: "validation" (and so `metrics.jsonl`, TensorBoard and sweeps that train), "log" (the
+    is_mean: whether the value is a mean over sentences. `scripts.compare` tests differences of such
+      a metric.
+    shown_in: "validation" (also `metrics.jsonl`, TensorBoard and sweeps that train), "log" (the
       line and the curve of a validation), "comparison" (`scripts.compare` and pages) and "results"
       (the table of `scripts.report`).
     """
@@ -68,20 +66,20 @@ class Metric(NamedTuple):
 
 
 def direction(metric: str) -> str:
-    """Returns "maximize" or "minimize", for a metric of a validation or of one of its sets, such as
-    bleu/NAME.
-    """
-    name = metric.partition("/")[0]
-    return (
-        METRICS[name].direction if name in METRICS else "minimize" if name in LOSSES else "maximize"
-    )
+    """Returns "maximize" or "minimize" for a metric, or for a set's metric such as bleu/NAME."""
+    name, _, _ = metric.partition("/")
+    if name in METRICS:
+        return METRICS[name].direction
+    return "minimize" if name in LOSSES else "maximize"
 
 
 def rank(score: float, loss: float | None, metric: str) -> tuple[float, ...]:
-    """Returns the values of a validation as they compare: the higher, the better; not finite is
-    worst.
+    """Returns the values by which validations compare, score first: higher is better.
+
+    Values that are not finite are worst.
     """
-    score = -score if direction(metric) == "minimize" else score
+    if direction(metric) == "minimize":
+        score = -score
     values = (score, -math.inf if loss is None else -loss)
     return tuple(value if math.isfinite(value) else -math.inf for value in values)
 
@@ -89,24 +87,26 @@ def rank(score: float, loss: float | None, metric: str) -> tuple[float, ...]:
 def score(
     hypotheses: Sequence[str], references: References, language: Language, metrics: Iterable[str]
 ) -> dict[str, float | str]:
-    """Returns the value of each metric NAME, and NAME_signature if it has one, by all lists of
-    references together.
+    """Returns the value of each metric NAME, and NAME_signature if it has one.
 
-    A blank reference of a sentence that has another counts as that one: an empty text would match
-    any short hypothesis.
+    A metric uses all lists of references together. If a sentence has several references, the first
+    one with text replaces blank ones: an empty text would match any short hypothesis.
     """
+    # A row has all references of a sentence.
     if len(references) > 1:
-        rows = [
-            (known, next(filter(str.strip, known), "")) for known in zip(*references, strict=True)
-        ]
-        filled = [[text if text.strip() else first for text in known] for known, first in rows]
-        references = [list(texts) for texts in zip(*filled, strict=True)]
+        rows = [_fill_blanks(row) for row in zip(*references, strict=True)]
+        references = [list(texts) for texts in zip(*rows, strict=True)]
     scores = {}
     for name in metrics:
         scores[name], signature = METRICS[name].compute(hypotheses, references, language)
         if signature is not None:
             scores[f"{name}_signature"] = signature
     return scores
+
+
+def _fill_blanks(texts: Sequence[str]) -> list[str]:
+    first = next(filter(str.strip, texts), "")
+    return [text if text.strip() else first for text in texts]
 
 
 def metrics_in(place: str) -> list[str]:
@@ -127,29 +127,24 @@ def lowercase_score(
     hypotheses: Sequence[str], references: References, language: Language
 ) -> tuple[float, str]:
     """Returns `bleu_lowercase_tokenized` and its signature."""
-    prepared, *others = (
-        lowercase_tokenize(texts, language.code) for texts in (hypotheses, *references)
-    )
-    value, signature = corpus_score(BLEU(tokenize="none", force=True), prepared, others)
-    preparation = (
-        "prepared:lowercased"
-        if language.code is None
-        else f"{MOSES}.normalized.tokenized.lowercased"
-    )
-    return value, f"{signature}|{preparation}"
+    hypotheses = lowercase_tokenize(hypotheses, language.code)
+    references = [lowercase_tokenize(texts, language.code) for texts in references]
+    metric = BLEU(tokenize="none", force=True)
+    value, signature = corpus_score(metric, hypotheses, references)
+    if language.code is None:
+        return value, f"{signature}|prepared:lowercased"
+    return value, f"{signature}|{MOSES}.normalized.tokenized.lowercased"
 
 
 def paper_score(
     hypotheses: Sequence[str], references: References, language: Language
 ) -> tuple[float, str]:
     """Returns `bleu_paper` and its signature."""
-    tokenized, *others = (
-        paper_tokenize(texts, language.code) for texts in (hypotheses, *references)
-    )
+    hypotheses = paper_tokenize(hypotheses, language.code)
+    references = [paper_tokenize(texts, language.code) for texts in references]
     # multi-bleu.perl does not smooth: without a single matching 4-gram the score is 0.
-    value, signature = corpus_score(
-        BLEU(tokenize="none", smooth_method="none", force=True), tokenized, others
-    )
+    metric = BLEU(tokenize="none", smooth_method="none", force=True)
+    value, signature = corpus_score(metric, hypotheses, references)
     if language.code is None:
         return value, f"{signature}|prepared:none"
     split = ".compounds-split" if base_code(language.code) == "de" else ""
@@ -160,11 +155,11 @@ def exact_match(
     hypotheses: Sequence[str], references: References, language: Language
 ) -> tuple[float, None]:
     """Returns the fraction of hypotheses that are equal to one of their references."""
-    sentences = zip(hypotheses, *references, strict=True)
-    equal = [
-        hypothesis.strip() in [text.strip() for text in known] for hypothesis, *known in sentences
+    matches = [
+        hypothesis.strip() in map(str.strip, texts)
+        for hypothesis, *texts in zip(hypotheses, *references, strict=True)
     ]
-    return sum(equal) / len(equal), None
+    return sum(matches) / len(matches), None
 
 
 def corpus_score(
@@ -175,16 +170,21 @@ def corpus_score(
 
 
 def make_bleu(tokenizer: str) -> BLEU:
-    """Returns sacreBLEU's BLEU with one of its tokenizers, or over characters if that is not
-    installed.
+    """Returns sacreBLEU's BLEU with one of its tokenizers.
+
+    It is BLEU over characters, with a warning, if the tokenizer is not installed.
     """
     try:
-        # no warning about tokens, which "none" expects
+        # "force" avoids a warning about tokenized text, which "none" expects.
         return BLEU(tokenize=tokenizer, force=tokenizer == "none")
     except RuntimeError:
-        message = "BLEU is computed over characters: sacreBLEU's %s is missing (pip install 'sacrebleu[%s]')."
         logging.log_first_n(
-            logging.WARNING, message, 1, tokenizer, tokenizer.removesuffix("-mecab")
+            logging.WARNING,
+            "BLEU is computed over characters: sacreBLEU's %s is missing "
+            "(pip install 'sacrebleu[%s]').",
+            1,
+            tokenizer,
+            tokenizer.removesuffix("-mecab"),
         )
         return BLEU(tokenize="char")
 
@@ -197,9 +197,8 @@ def lowercase_tokenize(texts: Sequence[str], language: str | None) -> list[str]:
     if language is None:
         return [text.lower() for text in texts]
     normalizer, tokenizer = moses(language)
-    return [
-        tokenizer.tokenize(normalizer.normalize(text), return_str=True).lower() for text in texts
-    ]
+    texts = map(normalizer.normalize, texts)
+    return [tokenizer.tokenize(text, return_str=True).lower() for text in texts]
 
 
 def paper_tokenize(texts: Sequence[str], language: str | None) -> list[str]:
@@ -207,16 +206,15 @@ def paper_tokenize(texts: Sequence[str], language: str | None) -> list[str]:
     if language is None:
         return list(texts)
     normalizer, tokenizer = moses(language)
-    tokenized = [
-        tokenizer.tokenize(normalizer.replace_unicode_punct(text), return_str=True)
-        for text in texts
-    ]
-    return (
-        [split_compounds(text) for text in tokenized] if base_code(language) == "de" else tokenized
-    )
+    texts = map(normalizer.replace_unicode_punct, texts)
+    tokenized = [tokenizer.tokenize(text, return_str=True) for text in texts]
+    if base_code(language) == "de":
+        return list(map(split_compounds, tokenized))
+    return tokenized
 
 
 def moses(language: str) -> tuple[Any, Any]:
+    """Returns the normalizer and the tokenizer of Moses for a language."""
     import sacremoses  # takes a second, which only commands that score should spend
 
     code = base_code(language)

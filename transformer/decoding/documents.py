@@ -1,5 +1,6 @@
-"""Translation of documents: each sentence after the sentences before it, given their translations
-(`data.context`).
+"""Translation of documents (`data.context`).
+
+The search for a sentence reads the sentences before it, and continues their translations.
 """
 
 import dataclasses
@@ -19,9 +20,9 @@ from transformer.support.errors import UserError
 class DocumentDecoder(ControlledDecoder):
     """Translates texts that are the sentences of documents, in order; blank texts end documents.
 
-    A sentence is searched after the best translations of at most `context` sentences before it, as
-    in training. Its translation has no part of theirs. As many searches follow each other as the
-    longest document has sentences.
+    The search for a sentence continues the best translations of at most `context` sentences before
+    it, as in training. The result is only the translation of the sentence itself. The number of
+    searches, one after the other, is the number of sentences of the longest document.
     """
 
     context: int = 0
@@ -31,7 +32,8 @@ class DocumentDecoder(ControlledDecoder):
         for key in ("min_length", "no_repeat_ngram"):
             if self.config[key]:
                 raise UserError(
-                    f"decoding.{key}={self.config[key]}: would count the sentences before too; set it to 0"
+                    f"decoding.{key}={self.config[key]}: would count the sentences before too; "
+                    "set it to 0"
                 )
 
     def translate(
@@ -49,19 +51,26 @@ class DocumentDecoder(ControlledDecoder):
         """
         if any(map(any, controls)):
             raise UserError(
-                "prefixes, phrases and glossaries are for single sentences; this model has data.context"
+                "prefixes, phrases and glossaries are for single sentences; "
+                "this model has data.context"
             )
+        # Runs of lines that are not blank.
         translations = [[EMPTY] * n_best for _ in texts]
         parts = itertools.groupby(range(len(texts)), lambda line: texts[line].strip() != "")
         documents = [list(lines) for has_text, lines in parts if has_text]
         report(len(texts) - sum(map(len, documents)))
+
+        # The n-th sentences of all documents are searched together.
         for number in range(max(map(len, documents), default=0)):
             begin = max(number - self.context, 0)
             windows = [lines[begin : number + 1] for lines in documents if number < len(lines)]
-            first, last = windows[0][-1], windows[-1][-1]
-            # The lines between are blank here, so that each sentence keeps its number, and with it
-            # its random numbers.
-            sources, controls = [""] * (last - first + 1), [Control()] * (last - first + 1)
+
+            # The lines between are blank here. So each sentence keeps its line number, which
+            # determines its random numbers.
+            first = windows[0][-1]
+            count = windows[-1][-1] - first + 1
+            sources = [""] * count
+            controls = [Control()] * count
             for lines in windows:
                 row = lines[-1] - first
                 sources[row], prefix = self._in_context(texts, translations, lines)
@@ -70,43 +79,43 @@ class DocumentDecoder(ControlledDecoder):
                 parameters, sources, n_best, first_line + first, controls=controls
             )
             for *_, line in windows:
-                given = len(controls[line - first].prefix)
-                translations[line] = [
-                    self._without(translation, given) for translation in results[line - first]
-                ]
+                row = line - first
+                prefix_length = len(controls[row].prefix)
+                translations[line] = [self._without(best, prefix_length) for best in results[row]]
             report(len(windows))
         return translations
 
     def _in_context(
         self, texts: Sequence[str], translations: Sequence[list[Translation]], lines: Sequence[int]
     ) -> tuple[str, list[int]]:
-        """Returns the source of the last line, and its output's first tokens, with as much context
-        as fits.
+        """Returns the source of the last line and the prefix of its output, with their context.
+
+        The context is as many of the lines before it as fit.
         """
-        vocabulary, (separator,) = (
-            self.tokenizer.encoders[0],
-            self.tokenizer.target.encode([SEPARATOR]),
-        )
+        vocabulary = self.tokenizer.encoders[0]
+        (separator,) = self.tokenizer.target.encode([SEPARATOR])
         size = len(vocabulary.encode([texts[lines[-1]]])[0])
+
+        # From the whole context to none, until it fits.
         for first in range(len(lines)):
             source = f" {SEPARATOR} ".join(texts[line].strip() for line in lines[first:])
-            length = len(vocabulary.encode([source])[0]) + 1  # of end-of-sentence
-            prefix = [
-                x
-                for line in lines[first:-1]
-                for x in (*translations[line][0].tokens[:-1], *separator)
-            ]
-            limit = output_limit(length - 1, self.config)
+            prefix = []
+            for line in lines[first:-1]:
+                prefix += [*translations[line][0].tokens[:-1], *separator]
+
             # The output has room for as many tokens as the sentence has.
-            if length <= self.config.max_source_length and len(prefix) + size <= limit:
+            length = len(vocabulary.encode([source])[0])  # without EOS
+            limit = output_limit(length, self.config)
+            if length < self.config.max_source_length and len(prefix) + size <= limit:
                 break
         return source, prefix
 
     def _without(self, translation: Translation, count: int) -> Translation:
-        """Returns the translation without its first tokens, which were given."""
+        """Returns the translation without its prefix, the first `count` tokens."""
         if not translation.tokens:  # no hypothesis obeys the constraints
             return translation
-        tokens, log_p = translation.tokens[count:], translation.token_log_probabilities[count:]
+        tokens = translation.tokens[count:]
+        log_p = translation.token_log_probabilities[count:]
         (text,) = self.tokenizer.target.decode([list(tokens)])
         return dataclasses.replace(
             translation,

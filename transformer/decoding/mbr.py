@@ -1,9 +1,9 @@
 """Minimum Bayes risk decoding: the candidate with the highest expected utility.
 
-All candidates are also the pseudo-references: the expected utility of one is the mean of its
-sentence scores by each. Samples have equal weights, so a text that is drawn twice counts twice
-(Eikema and Aziz 2022). The hypotheses of a beam search are weighted by their probabilities (Kumar
-and Byrne 2004).
+All candidates are also the pseudo-references: the expected utility of a candidate is the weighted
+mean of its sentence scores by each of them. Samples have equal weights, so a text that is drawn
+twice counts twice (Eikema and Aziz 2022). The weights of the hypotheses of a beam search are their
+probabilities (Kumar and Byrne 2004).
 """
 
 import dataclasses
@@ -23,8 +23,9 @@ from transformer.decoding.translation import Translation, different_texts
 def draw_candidates(
     models: Models, sentences: Sentences, config: Config, n_best: int
 ) -> SearchResult:
-    """Returns samples with the same random numbers on all lines, so that only the source matters."""
-    return sample(models, sentences._replace(lines=jnp.zeros_like(sentences.lines)), config, n_best)
+    """Returns samples that depend only on the source: all lines have the same random numbers."""
+    sentences = sentences._replace(lines=jnp.zeros_like(sentences.lines))
+    return sample(models, sentences, config, n_best)
 
 
 def rank_samples(translations: list[Translation], config: Config) -> list[Translation]:
@@ -50,42 +51,45 @@ def _rank(
     candidates: list[Translation], weights: Num[np.ndarray, "N"], config: Config
 ) -> list[Translation]:
     """Returns the candidates by expected utility, which is their score; the first wins a tie."""
-    expected = UTILITIES[config.mbr_utility]([candidate.text for candidate in candidates]) @ (
-        weights / weights.sum()
-    )
+    # utilities[i, j]: the score of candidate i by the pseudo-reference j.
+    utilities = UTILITIES[config.mbr_utility]([candidate.text for candidate in candidates])
+    expected = utilities @ (weights / weights.sum())
     kind = f"expected_{config.mbr_utility}"
     scored = [
         dataclasses.replace(candidate, score=score, score_kind=kind)
         for candidate, score in zip(candidates, expected.tolist(), strict=True)
     ]
-    # equal up to the order of sums: a tie
+    # Scores that differ only by the order of sums are a tie.
     return sorted(scored, key=lambda candidate: -round(candidate.score, 9))
 
 
 def chrf(texts: Sequence[str]) -> Float[np.ndarray, "N N"]:
-    """Returns chrF of each text (row) by each reference (column), as `sentence_score` of
-    sacreBLEU's CHRF() does.
+    """Returns chrF of each text (row) by each reference (column).
+
+    It equals `CHRF().sentence_score` of sacreBLEU.
     """
     from sacrebleu.metrics import CHRF  # here and below, since all decoding imports this module
 
+    characters = ["".join(text.split()) for text in texts]
+
+    # The mean precision over the orders that both texts have n-grams of.
     precision, orders = np.zeros((2, len(texts), len(texts)))
-    for counts, shared in count_ngrams(["".join(text.split()) for text in texts], CHRF.CHAR_ORDER):
+    for counts, shared in count_ngrams(characters, CHRF.CHAR_ORDER):
         precision += shared / np.maximum(counts, 1)[:, None]
         orders += (counts > 0)[:, None] & (counts > 0)
     precision /= np.maximum(orders, 1)
-    recall, factor = precision.T, CHRF.BETA**2
-    return (
-        100
-        * (1 + factor)
-        * precision
-        * recall
-        / np.maximum(factor * precision + recall, np.finfo(float).tiny)
-    )
+
+    # The precision of a text by a reference is the recall of the reference by the text.
+    recall = precision.T
+    factor = CHRF.BETA**2
+    denominator = np.maximum(factor * precision + recall, np.finfo(float).tiny)
+    return 100 * (1 + factor) * precision * recall / denominator
 
 
 def bleu(texts: Sequence[str]) -> Float[np.ndarray, "N N"]:
-    """Returns BLEU of each text (row) by each reference (column), as
-    BLEU(effective_order=True).sentence_score does.
+    """Returns BLEU of each text (row) by each reference (column).
+
+    It equals `BLEU(effective_order=True).sentence_score` of sacreBLEU.
     """
     from sacrebleu.metrics import BLEU
 
@@ -94,10 +98,14 @@ def bleu(texts: Sequence[str]) -> Float[np.ndarray, "N N"]:
     lengths = np.array([len(text) for text in tokens])
     log_p, halvings, has_match = np.zeros((3, len(texts), len(texts)))
     for counts, shared in count_ngrams(tokens, metric.max_ngram_order):
-        halvings += shared == 0  # NIST's smoothing of each order without a match
+        # NIST's smoothing: the n-th order without a match counts 1 / 2^n matches.
+        halvings += shared == 0
         has_match += shared
-        precision = np.where(shared == 0, 0.5**halvings, shared) / np.maximum(counts, 1)[:, None]
+        matches = np.where(shared == 0, 0.5**halvings, shared)
+        precision = matches / np.maximum(counts, 1)[:, None]
         log_p += np.where(counts[:, None] > 0, np.log(100 * precision), 0.0)
+
+    # Effective order: the mean of the orders that the text has n-grams of.
     log_p /= np.clip(lengths, 1, metric.max_ngram_order)[:, None]
     log_brevity = np.minimum(1 - lengths / np.maximum(lengths, 1)[:, None], 0.0)
     return np.where(has_match, np.exp(log_brevity + log_p), 0.0)
@@ -106,10 +114,9 @@ def bleu(texts: Sequence[str]) -> Float[np.ndarray, "N N"]:
 def count_ngrams(
     rows: Sequence[str | tuple[str, ...]], order: int
 ) -> Iterator[tuple[Int[np.ndarray, "N"], Int[np.ndarray, "N N"]]]:
-    """Yields for n from 1 to `order` the number of n-grams of each row, and of those that each two
-    rows share.
-    """
+    """Yields the numbers of n-grams of each row, and of each pair of rows, for n up to `order`."""
     for n in range(1, order + 1):
+        # Each different n-gram has an id. occurrences[i, id] counts it in row i.
         ids = {}
         ngrams = [
             [ids.setdefault(row[i : i + n], len(ids)) for i in range(len(row) - n + 1)]
@@ -118,11 +125,9 @@ def count_ngrams(
         occurrences = np.array(
             [np.bincount(np.array(row, int), minlength=len(ids)) for row in ngrams]
         )
-        yield (
-            occurrences.sum(axis=1),
-            np.array([np.minimum(row, occurrences).sum(axis=1) for row in occurrences]),
-        )
+        shared = [np.minimum(row, occurrences).sum(axis=1) for row in occurrences]
+        yield occurrences.sum(axis=1), np.array(shared)
 
 
-# The utilities that `decoding.mbr_utility` can name: from N texts to the scores of each by each.
+# The utilities of `decoding.mbr_utility`: functions from N texts to the scores of each by each.
 UTILITIES = {"chrf": chrf, "bleu": bleu}

@@ -1,15 +1,16 @@
-"""Reranking of the hypotheses of a search by other models (noisy channel: Yee et al. 2019, Ng et
-al. 2019).
+"""Reranking of the hypotheses of a search by other models.
 
-A hypothesis y has the score of the search + sum of weight * log p / S, with S source tokens. Yee et
-al. divide by S so that a longer output gains nothing. A model of the other direction has log
-p(x|y), a language model log p(y). Texts are tokenized again for each model.
+The noisy channel of Yee et al. (2019) and Ng et al. (2019) is an example. A hypothesis y has the
+score of the search + sum of weight * log p / S, with S source tokens. Yee et al. divide by S so
+that a longer output gains nothing. A model of the other direction has log p(x|y), a language model
+log p(y). Texts are tokenized again for each model.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from absl import logging
@@ -22,10 +23,10 @@ from transformer.decoding.strategies import check_n_best
 from transformer.decoding.translation import Translation
 
 
-@dataclass(frozen=True)
-class Scorer:
-    """A model and the weight of its log-probabilities. arrange(source, hypothesis): the pair of
-    texts that it reads.
+class Scorer(NamedTuple):
+    """A model and the weight of its log-probabilities.
+
+    `arrange` returns the pair of texts that the model reads, given a source and a hypothesis.
     """
 
     workdir: str
@@ -39,33 +40,31 @@ class Scorer:
     ) -> list[list[float]]:
         """Returns the log-probability of each hypothesis of each text, in nats.
 
-        Those of a text are 0 if it or one of its hypotheses is too long for the model, which a
-        warning says.
+        If a text or one of its hypotheses is too long for the model, all hypotheses of the text
+        have 0. A warning gives the number of such texts.
         """
+        # A text whose pairs do not all fit is left out.
         rows = [
-            [self.arrange(text, x.text) for x in known]
-            for text, known in zip(texts, hypotheses, strict=True)
+            [self.arrange(text, hypothesis.text) for hypothesis in text_hypotheses]
+            for text, text_hypotheses in zip(texts, hypotheses, strict=True)
         ]
-        scored = [
-            i for i, row in enumerate(rows) if all(is_scorable(self.models, pair) for pair in row)
-        ]
-        if len(scored) < len(rows):
+        fits = [all(is_scorable(self.models, pair) for pair in row) for row in rows]
+        if not all(fits):
             message = "%s: does not rerank %d of %d texts, which are too long for it."
-            logging.warning(message, self.workdir, len(rows) - len(scored), len(rows))
-        scores = iter(
-            score_pairs(self.models, self.parameters, [pair for i in scored for pair in rows[i]])
-        )
-        log_p = [[0.0] * len(row) for row in rows]
-        for i in scored:
-            log_p[i] = [next(scores).log_probability for _ in rows[i]]
-        return log_p
+            logging.warning(message, self.workdir, fits.count(False), len(rows))
+
+        # All pairs are scored together, in batches of similar length.
+        pairs = list(itertools.chain.from_iterable(itertools.compress(rows, fits)))
+        scores = iter(score_pairs(self.models, self.parameters, pairs))
+        return [
+            [next(scores).log_probability if row_fits else 0.0 for _ in row]
+            for row, row_fits in zip(rows, fits, strict=True)
+        ]
 
 
 @dataclass(eq=False)
 class RerankingDecoder(ControlledDecoder):
-    """A decoder that finds `beam_size` hypotheses of each text and returns the best by the scores
-    of all models.
-    """
+    """A decoder that ranks the `beam_size` hypotheses of each text by the scores of all models."""
 
     scorers: Sequence[Scorer] = ()
 
@@ -79,34 +78,41 @@ class RerankingDecoder(ControlledDecoder):
     ) -> list[list[Translation]]:
         """Returns what `ControlledDecoder.translate` does, in the order of the reranked scores."""
         check_n_best(self.config, n_best)
-        translations, weights = [], [1.0, *(scorer.weight for scorer in self.scorers)]
-        for known, terms in zip(
-            *self.hypotheses(parameters, texts, *arguments, **options), strict=True
-        ):
+        weights = [1.0, *(scorer.weight for scorer in self.scorers)]
+        rows = self.hypotheses(parameters, texts, *arguments, **options)
+
+        # The new score of a hypothesis is the weighted sum of its terms.
+        translations = []
+        for hypotheses, terms in zip(*rows, strict=True):
+            if not hypotheses[0].tokens:  # the empty translation
+                translations.append(hypotheses[:n_best])
+                continue
             scores = weights @ terms
-            order = np.argsort(-scores, kind="stable")[:n_best]
             best = [
-                dataclasses.replace(known[i], score=float(scores[i]), score_kind="reranked")
-                for i in order
+                dataclasses.replace(hypotheses[i], score=float(scores[i]), score_kind="reranked")
+                for i in np.argsort(-scores, kind="stable")[:n_best]
             ]
-            translations.append(best if known[0].tokens else known[:n_best])
+            translations.append(best)
         return translations
 
     def hypotheses(
         self, parameters: Replicas, texts: Sequence[str], *arguments: Any, **options: Any
     ) -> tuple[list[list[Translation]], list[Float[np.ndarray, "terms N"]]]:
-        """Returns the N hypotheses of each text, and the terms of their scores: the search's, and
-        each scorer's.
+        """Returns the N hypotheses of each text, and the terms of their scores.
+
+        The first term is the score of the search, and then each scorer has one.
         """
         hypotheses = super().translate(
             parameters, texts, self.config.beam_size, *arguments, **options
         )
         log_p = [scorer.log_probabilities(texts, hypotheses) for scorer in self.scorers]
+        # Log-probabilities are divided by the number of source tokens, EOS included.
         lengths = [len(tokens) + 1 for tokens in self.tokenizer.encoders[0].encode(texts)]
-        rows = zip(hypotheses, lengths, zip(*log_p, strict=True), strict=True)
-        return hypotheses, [
-            np.array([[x.score for x in known], *np.array(log_p) / S]) for known, S, log_p in rows
-        ]
+        terms = []
+        for row, S, *row_log_p in zip(hypotheses, lengths, *log_p, strict=True):
+            scores = [hypothesis.score for hypothesis in row]
+            terms.append(np.array([scores, *np.array(row_log_p) / S]))
+        return hypotheses, terms
 
     def compilations(
         self, parameters: Any, lengths: Iterable[int], n_best: int = 1, *options: Any

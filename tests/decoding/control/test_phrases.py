@@ -217,8 +217,10 @@ def test_tokens_of_vocabularies_whose_decoding_adds_spaces_are_words():
         spelling = Spelling(vocabulary)
         assert {text[0] for text in spelling.texts[SPECIAL:]} == {" "}
         one, two, both = (vocabulary.encode([text])[0] for text in ("1", "2", "1 2"))
-        assert spelling.ended(both, ["2"]) == "2" and spelling.ended(both, ["12"]) is None
-        assert spelling.ended(one, ["1"]) == "1" and one + two == both
+        assert (
+            spelling.find_phrase(both, ["2"]) == "2" and spelling.find_phrase(both, ["12"]) is None
+        )
+        assert spelling.find_phrase(one, ["1"]) == "1" and one + two == both
 
 
 def test_a_vocabulary_whose_first_token_is_a_space_bans_too():
@@ -227,7 +229,7 @@ def test_a_vocabulary_whose_first_token_is_a_space_bans_too():
         assert vocabulary.decode([[SPECIAL]]) == [""]
         spelling = Spelling(vocabulary)
         assert set("ab. ") <= set("".join(spelling.texts)) and spelling.rules(["ab"])
-        assert spelling.ended(vocabulary.encode(["a ab"])[0], ["ab"]) == "ab"
+        assert spelling.find_phrase(vocabulary.encode(["a ab"])[0], ["ab"]) == "ab"
 
 
 def test_phrases_that_no_token_ends_and_too_many_required_ones(tmp_path):

@@ -1,6 +1,4 @@
-"""Arguments of the Python interface, columns of lines and fields of requests: texts, phrases and
-glossaries.
-"""
+"""Texts, phrases and glossaries from arguments in Python, columns of lines, and requests."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +19,7 @@ LINE_BREAKS = str.maketrans("\r\n", "  ")
 def check_text(text: Any, name: str) -> str:
     """Returns the text with spaces for line breaks.
 
-    Raises UserError, with its name, unless it is a str in Unicode.
+    Raises UserError, which has the name, unless the text is a str in Unicode.
     """
     if not isinstance(text, str):
         advice = "; decode it" if isinstance(text, bytes) else ""
@@ -36,9 +34,8 @@ def check_text(text: Any, name: str) -> str:
 
 
 def check_texts(texts: Any, name: str, kind: str = "strings") -> list[str]:
-    return [
-        check_text(text, f"{name}[{i}]") for i, text in enumerate(check_items(texts, name, kind))
-    ]
+    items = check_items(texts, name, kind)
+    return [check_text(text, f"{name}[{i}]") for i, text in enumerate(items)]
 
 
 def check_items(items: Any, name: str, kind: str) -> list[Any]:
@@ -50,11 +47,9 @@ def check_items(items: Any, name: str, kind: str) -> list[Any]:
 
 
 def check_required(phrases: Any, name: str) -> list[list[str]]:
-    """Returns the alternatives of each phrase of a text."""
-    phrases = [
-        [phrase] if isinstance(phrase, str) else phrase
-        for phrase in check_items(phrases, name, "phrases")
-    ]
+    """Returns the alternatives of each phrase of a text. A str is a phrase without alternatives."""
+    phrases = check_items(phrases, name, "phrases")
+    phrases = [[phrase] if isinstance(phrase, str) else phrase for phrase in phrases]
     checked = [check_texts(phrase, f"{name}[{i}]") for i, phrase in enumerate(phrases)]
     if not all(checked):
         raise UserError(f"{name}={phrases!r:.60}: has a phrase without alternatives; remove it")
@@ -62,18 +57,18 @@ def check_required(phrases: Any, name: str) -> list[list[str]]:
 
 
 def check_glossary(glossary: Any) -> Glossary:
-    """Returns the glossary of a dict from terms to translations, or lists of alternative ones."""
+    """Returns the glossary of a dict from terms to translations, or to lists of alternatives."""
     if not isinstance(glossary, Mapping):
         raise UserError(
             f"glossary={glossary!r:.60}: must be a dict from terms to their translations"
         )
     entries = []
     for term, translations in glossary.items():
-        where = f"glossary[{term!r:.60}]"
-        alternatives = [translations] if isinstance(translations, str) else translations
-        entries.append(
-            (where, check_text(term, where), check_texts(alternatives, where, "translations"))
-        )
+        name = f"glossary[{term!r:.60}]"
+        term = check_text(term, name)
+        if isinstance(translations, str):
+            translations = [translations]
+        entries.append((name, term, check_texts(translations, name, "translations")))
     return Glossary(entries)
 
 
@@ -93,27 +88,24 @@ def check_controls(
 ) -> list[Control]:
     """Returns the control of each text.
 
-    Columns, by the names of `CHECKS`, are None or have an item for each text.
+    The columns, by the names of `CHECKS`, are None or have an item for each text.
     """
+    # The fields of each text's control.
     rows = [{} for _ in texts]
     for name, items in columns.items():
         if items is None:
             continue
-        items = check_items(items, name, "one item a text")
+        items = check_items(items, name, "one item for each text")
         if len(items) != len(rows):
             raise UserError(
                 f"{name}: has {len(items)} items, must have {len(rows)}, one for each text"
             )
         for i, item in enumerate(items):
             rows[i][name] = CHECKS[name](item, f"line {first_line + i}: {name}")
-    controls = [Control(**row) for row in rows]
-    if glossary:
-        known = zip(controls, texts, strict=True)
-        controls = [
-            control._replace(required=glossary.required(text, control.required))
-            for control, text in known
-        ]
-    return controls
+    if glossary is not None:
+        for row, text in zip(rows, texts, strict=True):
+            row["required"] = glossary.required(text, row.get("required", ()))
+    return [Control(**row) for row in rows]
 
 
 def read_columns(
@@ -121,9 +113,9 @@ def read_columns(
 ) -> tuple[list[str], list[Control], dict[int, UserError]]:
     """Returns the sources of lines, their controls, and the errors of controls by line number.
 
-    The columns after the source have these names. A missing one is empty. Columns of phrases are
-    JSON, as the arguments of `Model.translate`. A line whose columns are not has an error and no
-    control.
+    `names` are the names of the columns after the source. A missing column is empty. Columns of
+    phrases are JSON, with the form of the arguments of `Model.translate`. A line with a wrong
+    column has an error and no control.
     """
     texts = []
     controls = []
@@ -151,34 +143,37 @@ def translate_lines(
     errors: dict[int, UserError],
     first_line: int,
 ) -> list[list[Translation]]:
-    """Returns the translations of lines, those of an empty text for lines with an error.
+    """Returns the translations of lines. A line with an error has those of an empty text.
 
-    The errors, by line number, are those of `read_columns`, and of lines that cannot be encoded or
-    whose control no output can obey. Logs a warning of each. Raises UserError for an error of all
-    lines.
+    `errors`, by line number, are the errors of `read_columns`. Other errors are lines that cannot
+    be encoded, and controls that no output can obey. Logs a warning of each. Raises UserError for
+    an error that is not of a line.
     """
-    texts, controls = list(texts), list(controls)
+    texts = list(texts)
+    controls = list(controls)
     for line in errors:
-        texts[line - first_line], controls[line - first_line] = "", Control()
+        texts[line - first_line] = ""
+        controls[line - first_line] = Control()
     try:
         translations = decoder.translate(parameters, texts, n_best, first_line, controls=controls)
     except UserError:
-        if any(map(any, controls)):  # a strategy that takes no control is not the error of a line
+        # It is not the error of a line if the strategy takes no controls.
+        if any(map(any, controls)):
             decoder.control.check_takes_controls()
-        found = {}
-        for line, (text, control) in enumerate(zip(texts, controls, strict=True), start=first_line):
+
+        # Each line by itself, to find the lines with errors.
+        line_errors = {}
+        for line, (text, control) in enumerate(zip(texts, controls, strict=True), first_line):
             try:
-                tokens = encode(decoder.tokenizer.encoders[0], f"line {line}", text)[
-                    : decoder.config.max_source_length
-                ]
+                tokens = encode(decoder.tokenizer.encoders[0], f"line {line}", text)
+                tokens = tokens[: decoder.config.max_source_length]
                 decoder.control.encode([control], [tokens], line)
             except UserError as error:
-                found[line] = error
-        if not found:
+                line_errors[line] = error
+        if not line_errors:
             raise
-        return translate_lines(
-            decoder, parameters, n_best, texts, controls, errors | found, first_line
-        )
+        errors = errors | line_errors
+        return translate_lines(decoder, parameters, n_best, texts, controls, errors, first_line)
     for line in sorted(errors):
         logging.warning("Not translated: %s.", errors[line])
     return translations

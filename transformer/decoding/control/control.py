@@ -1,6 +1,4 @@
-"""Control of the output: the constraints of a configuration, and those that come with each source
-as texts.
-"""
+"""Control of the output: the constraints of a configuration, and texts that control a source."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -21,11 +19,12 @@ from transformer.support import files
 from transformer.support.errors import UserError
 from transformer.support.special_tokens import EOS, PAD, UNK
 
-# tokens; a search compares each with each, and with all tokens of each hypothesis
+# The most tokens of required phrases. A search compares each of them with all others, and with all
+# tokens of each hypothesis.
 MAX_REQUIRED = 256
-NO_CHARACTER = "\uffff"  # which no text has
-# The least sizes of the nested lists that are a sentence's values. Larger ones are these times a
-# power of `GROWTH`, so that there are few shapes: each is compiled.
+NO_CHARACTER = "\uffff"  # no text has it
+# The smallest sizes of the nested lists of a sentence's values. A larger size is the smallest one
+# times a power of `GROWTH`, so that there are few shapes: each is compiled.
 LEAST_SIZES = {
     "prefix": (16,),
     "fragment": (16, 16),
@@ -40,7 +39,7 @@ class Control(NamedTuple):
     """The texts that control the translations of one source.
 
     prefix: the text that they begin with, or its tokens.
-    required: phrases that they have. A phrase is a list of alternatives, of which one suffices.
+    required: phrases that they have. A phrase is a list of alternatives, and one of them suffices.
     banned: phrases that they do not have.
     limit: the most tokens before EOS; 0: as many as the configuration allows.
     """
@@ -54,15 +53,17 @@ class Control(NamedTuple):
 class OutputControl:
     """The constraints of the keys of `config.decoding`, and of texts for the sources of a call.
 
-    values: those of the keys. banned: the phrases of `config.banned`. Raises UserError if that file
-        cannot be read.
+    `values` are those of the keys, and `banned` are the phrases of the file `config.banned`. Raises
+    UserError if that file cannot be read.
     """
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
-        self.config, self.vocabulary = config, vocabulary
-        values = {"min_length": config.min_length, "no_repeat_ngram": config.no_repeat_ngram}
-        self.values = {name: value for name, value in values.items() if value}
-        self.banned, rules = [], []
+        self.config = config
+        self.vocabulary = vocabulary
+        keys = ("min_length", "no_repeat_ngram")
+        self.values = {key: config[key] for key in keys if config[key]}
+        self.banned = []
+        rules = []
         if config.banned:
             try:
                 lines = read_text_file(files.expanded(config.banned))
@@ -70,13 +71,14 @@ class OutputControl:
                 raise UserError(f"decoding.banned={config.banned}: {error}") from error
             self.banned = self.spelling.normalize(config.banned, lines)
             rules = self.spelling.rules(self.banned)
+
+        # A banned piece is forbidden after any characters.
         width = len(rules[0]) if rules else 2
         for piece in config.banned_pieces:
             if piece not in vocabulary.pieces:
                 raise UserError(
                     f"decoding.banned_pieces: the vocabulary lacks {piece}; leave it out"
                 )
-            # after any characters
             rules.append([vocabulary.pieces.index(piece)] + [0] * (width - 1))
         if rules:
             self.values["banned"] = jnp.array([rules])
@@ -86,7 +88,7 @@ class OutputControl:
         return spelling_of(self.vocabulary)
 
     def values_with(self, arrays: Mapping[str, Array]) -> dict[str, Any]:
-        """Returns the values that `constrain` takes; `arrays` are those of the rows of a batch."""
+        """Returns the values that `constrain` takes, with the arrays of the rows of a batch."""
         values = self.values | arrays
         if not {"banned", "banned_here", "required", "fragment"}.isdisjoint(values):
             names = ("table", "edges", "ranks", "lengths")
@@ -96,120 +98,136 @@ class OutputControl:
     def encode(
         self, controls: Sequence[Control], sources: Sequence[Sequence[int]], first_line: int
     ) -> Callable[[Sequence[int]], dict[str, Int[np.ndarray, "B ..."]]]:
-        """Returns a function from numbers of sources (-1: none) to their arrays, by the names of
-        `CONSTRAINTS`.
+        """Returns a function from indices of sources to their arrays, by name in `CONSTRAINTS`.
 
-        Without controls there are no arrays. Raises UserError if no output can have a text, since
-        it has unknown characters, too many tokens together, or banned phrases.
+        The index -1 is a filler row. Without controls there are no arrays. Raises UserError if no
+        output can have a text: it has unknown characters, too many tokens together, or banned
+        phrases.
         """
         if not any(map(any, controls)):
-            return lambda rows: {}
+            return lambda indices: {}
         self.check_takes_controls()
-        limits = [output_limit(max(len(source) - 1, 0), self.config) for source in sources]
-        known = enumerate(zip(limits, controls, strict=True), start=first_line)
-        rows = [
-            self._encode_row(f"line {line}", limit, control) for line, (limit, control) in known
-        ]
-        columns = {
-            name: [*column, []]
-            for name, column in zip(LEAST_SIZES, zip(*rows, strict=True), strict=True)
-        }
+        # The values of each source, as nested lists of tokens.
+        rows = []
+        for line, (source, control) in enumerate(zip(sources, controls, strict=True), first_line):
+            limit = output_limit(max(len(source) - 1, 0), self.config)
+            rows.append(self._encode_row(f"line {line}", limit, control))
+        rows.append(dict.fromkeys(LEAST_SIZES, []))  # for filler rows
+        columns = {name: [row[name] for row in rows] for name in LEAST_SIZES}
+
+        # The shape of a row of each array. A constraint that no source has gets no array.
         sizes = {
             name: _sizes(column, LEAST_SIZES[name], GROWTH)
             for name, column in columns.items()
             if any(column)
         }
-        # so many PAD would make the search slow
+        # Much padding would make the search slow.
         if math.prod(sizes.get("required", ())) > MAX_REQUIRED:
             sizes["required"] = _sizes(columns["required"], (1, 1, 1), 2)
-        return lambda rows: {
-            name: _array([columns[name][row] for row in rows], (len(rows), *size))
-            for name, size in sizes.items()
-        }
+
+        def arrays(indices):
+            return {
+                name: _array([columns[name][i] for i in indices], (len(indices), *size))
+                for name, size in sizes.items()
+            }
+
+        return arrays
 
     def check_takes_controls(self) -> None:
         """Raises UserError if the search of the configuration takes no controls of sources."""
         if not STRATEGIES[self.config.strategy].takes_steps or self.config.shortlist:
             raise UserError(
-                "prefixes, phrases and glossaries need a search by steps without decoding.shortlist; change the "
-                "decoding keys"
+                "prefixes, phrases and glossaries need a search by steps without "
+                "decoding.shortlist; change the decoding keys"
             )
 
-    def _encode_row(self, line: str, limit: int, control: Control) -> tuple[Sequence, ...]:
-        """Returns the values of a sentence.
+    def _encode_row(self, line: str, limit: int, control: Control) -> dict[str, Sequence]:
+        """Returns the values of a sentence, by the names of `LEAST_SIZES`.
 
-        Raises UserError if no output of `limit` tokens obeys them.
+        Raises UserError if no output of `limit` tokens obeys the control.
         """
+        # The tokens of all texts. A prefix may be tokens already.
         prefix, required, banned, shorter = control
-        tokens = (
-            self.encode_text(f"prefix of {line}", prefix) if isinstance(prefix, str) else prefix
-        )
+        is_text = isinstance(prefix, str)
+        tokens = self.encode_text(f"prefix of {line}", prefix) if is_text else prefix
         banned = self.spelling.normalize(line, banned) if banned else []
-        known = [*banned, *self.banned]
         phrases = [
-            [x for text in texts for x in self._encode_required(line, text, known)]
-            for texts in required
+            self._encode_required(line, texts, [*banned, *self.banned]) for texts in required
         ]
-        count = sum(token != EOS for token in tokens) + sum(
-            min(map(len, alternatives)) for alternatives in phrases
-        )
-        phrases = [[x for x in alternatives if len(x) <= limit] for alternatives in phrases]
+        count = sum(token != EOS for token in tokens)
+        count += sum(min(map(len, alternatives)) for alternatives in phrases)
         if count > limit:
-            advice = "shorten them, or raise decoding.max_extra_length"
             raise UserError(
-                f"{line}: prefix and required phrases have {count} tokens, an output may have {limit}; {advice}"
+                f"{line}: prefix and required phrases have {count} tokens, an output may have "
+                f"{limit}; shorten them, or raise decoding.max_extra_length"
             )
-        if math.prod(size := _sizes([phrases], (1, 1, 1), 2)) > MAX_REQUIRED:
-            listed = "{} required phrases of {} alternatives of {} tokens".format(*size)
+
+        # Longer alternatives never fit.
+        phrases = [[x for x in alternatives if len(x) <= limit] for alternatives in phrases]
+        size = _sizes([phrases], (1, 1, 1), 2)
+        if math.prod(size) > MAX_REQUIRED:
             raise UserError(
-                f"{line}: {listed} are more than {MAX_REQUIRED} tokens; give fewer or shorter ones"
+                f"{line}: {size[0]} required phrases of {size[1]} alternatives of {size[2]} tokens "
+                f"are more than {MAX_REQUIRED} tokens; give fewer or shorter ones"
             )
-        rules = self.spelling.rules(banned) if banned else []
+
+        # Any tokens may spell the last word of a prefix, if there is room for one per character.
         states = []
-        if isinstance(prefix, str) and tokens and not prefix[-1].isspace():
-            tokens, states = self._encode_fragment(tokens, limit - count)
-        return tokens, states, phrases, rules, [shorter] if shorter else []
+        if is_text and tokens and not prefix[-1].isspace():
+            forced, fragment = split_fragment(tokens, self.spelling)
+            if len(forced) + len(fragment) <= len(tokens) + limit - count:
+                tokens = forced
+                states = fragment_states(len(forced), fragment, self.spelling)
+        return {
+            "prefix": tokens,
+            "fragment": states,
+            "required": phrases,
+            "banned_here": self.spelling.rules(banned) if banned else [],
+            "limit": [shorter] if shorter else [],
+        }
 
-    def _encode_fragment(self, tokens: list[int], room: int) -> tuple[list[int], list[list[int]]]:
-        """Returns the tokens of a prefix to force, and the states of its last word if `room` more
-        tokens spell it.
-        """
-        forced, fragment = split_fragment(tokens, self.spelling)
-        if len(forced) + len(fragment) > len(tokens) + room:
-            return tokens, []
-        return forced, fragment_states(len(forced), fragment, self.spelling)
+    def _encode_required(
+        self, line: str, alternatives: Sequence[str], banned: Sequence[str]
+    ) -> list[list[int]]:
+        """Returns the tokens of the alternatives of a phrase.
 
-    def _encode_required(self, line: str, text: str, banned: Sequence[str]) -> list[list[int]]:
-        """Returns the tokens of a phrase after a space and, if it can follow a word so, without
-        one.
+        Each is encoded after a space. If it can follow a word without a space, it is also encoded
+        so.
         """
         name = f"required phrase of {line}"
-        if not (tokens := self.encode_text(name, text)):
-            raise UserError(f"{name}: {text!r:.60} has no tokens; change it")
-        if phrase := banned and self.spelling.ended(tokens, banned):
-            which = "is in decoding.banned" if phrase in self.banned else "is banned"
-            raise UserError(
-                f"{line}: {text!r:.60} is required, but {phrase!r:.60} {which}; remove one of them"
-            )
-        if WORD.match(text):
-            return [tokens]
-        before, whole = self.vocabulary.encode([NO_CHARACTER, NO_CHARACTER + text])
-        joined = whole[len(before) :]
-        return [tokens] if UNK in joined or joined in ([], tokens) else [tokens, joined]
+        spellings = []
+        for text in alternatives:
+            tokens = self.encode_text(name, text)
+            if not tokens:
+                raise UserError(f"{name}: {text!r:.60} has no tokens; change it")
+            phrase = self.spelling.find_phrase(tokens, banned) if banned else None
+            if phrase:
+                where = "is in decoding.banned" if phrase in self.banned else "is banned"
+                raise UserError(
+                    f"{line}: {text!r:.60} is required, but {phrase!r:.60} {where}; "
+                    "remove one of them"
+                )
+            spellings.append(tokens)
+            # The tokens that the text adds directly after another character.
+            if not WORD.match(text):
+                before, whole = self.vocabulary.encode([NO_CHARACTER, NO_CHARACTER + text])
+                without_space = whole[len(before) :]
+                if UNK not in without_space and without_space not in ([], tokens):
+                    spellings.append(without_space)
+        return spellings
 
     def searches(self, control: Control) -> list[Control]:
-        """Returns the controls of the searches that a sentence may need, the first of them without
-        required phrases.
+        """Returns the controls of the searches that a sentence may need.
 
-        The limit of the second one stands for that of `with_limit`, which is known after the first
-        search.
+        The first search is without the required phrases. The second one needs a control from
+        `with_limit`, which depends on the first result. Here it has the limit 1 instead.
         """
         if not control.required or self.config.strategy != "beam":
             return [control]
         return [control._replace(required=()), control._replace(limit=1)]
 
     def lacks(self, translation: Translation, required: Sequence[Sequence[str]]) -> bool:
-        """Returns True if the text of the translation lacks all alternatives of some phrase."""
+        """True if the text of the translation lacks all alternatives of some phrase."""
         for alternatives in required:
             texts = self.spelling.normalize("required", alternatives)
             if all(find_words(translation.text, text) < 0 for text in texts):
@@ -217,26 +235,21 @@ class OutputControl:
         return False
 
     def with_limit(self, control: Control, translation: Translation) -> Control:
-        """Returns a control that also limits the length, to the tokens of a translation that lacks
-        phrases and theirs.
+        """Returns a control that also limits the length.
 
-        After a phrase that it does not expect, a model tends to translate the source again, which
-        the length penalty rewards.
+        The limit is the length of a translation that lacks phrases, plus the lengths of the
+        phrases. After a phrase that it does not expect, a model tends to translate the source
+        again, which the length penalty rewards.
         """
         limit = max(len(translation.tokens) - 1, 0)
         for alternatives in control.required:
-            spelled = [
-                tokens
-                for text in alternatives
-                for tokens in self._encode_required("", text, banned=())
-            ]
-            limit += max(map(len, spelled))
+            limit += max(map(len, self._encode_required("", alternatives, banned=())))
         return control._replace(limit=limit)
 
     def encode_text(self, name: str, text: str) -> list[int]:
         """Returns the tokens of a text's best segmentation.
 
-        Raises UserError, with its name, if one is UNK.
+        Raises UserError, which has the name, if a token is UNK.
         """
         tokens = encode(self.vocabulary, name, text)[:-1]
         if UNK in tokens:
@@ -247,8 +260,9 @@ class OutputControl:
 
 
 def _sizes(rows: Sequence, least: Sequence[int], growth: int) -> tuple[int, ...]:
-    """Returns the lengths of nested lists below the rows, rounded up to `least` times a power of
-    `growth`.
+    """Returns the lengths of the nested lists of the rows, one for each level.
+
+    A length is rounded up to the entry of `least` times a power of `growth`.
     """
     sizes = []
     for size in least:

@@ -1,6 +1,4 @@
-"""Translation of texts whose outputs obey constraints: those of `config.decoding`, and those of
-each source.
-"""
+"""Translation of texts under constraints: of `config.decoding`, and of each source."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -20,12 +18,11 @@ from transformer.decoding.translation import EMPTY, Translation, different_texts
 
 
 class ControlledDecoder(TextDecoder):
-    """A decoder whose searches obey the constraints of `config.decoding` and the controls of a
-    call.
+    """A decoder that obeys the constraints of `config.decoding` and the controls of a call.
 
-    A beam search with required phrases has two parts: a source is searched with its phrases only if
-    an output of the search without them lacks one. So an output that has them without being forced
-    to is never lost.
+    A beam search with required phrases has two parts. The second part searches with the phrases,
+    but only for sources with an output of the first part that lacks one. So an output that has the
+    phrases without being forced to is never lost.
     """
 
     def __post_init__(self) -> None:
@@ -55,22 +52,25 @@ class ControlledDecoder(TextDecoder):
             arrays_of = self.arrays_of(sources, first_line, controls)
             return self.search_sources(parameters, sources, n_best, arrays_of, report)
 
+        # The first part: all sources, without required phrases.
         relaxed = [self.control.searches(control)[0] for control in controls]
         if relaxed == list(controls):
             return search(sources, controls, report)
         self.control.encode(controls, sources, first_line)  # refuses what no output can have
         translations = search(sources, relaxed)
+
+        # The second part: sources with an output that lacks a phrase.
         pending = [[]] * len(sources)
         limited = [Control()] * len(sources)
         obeying = []
         for i, (control, outputs) in enumerate(zip(controls, translations, strict=True)):
-            obeying.append(
-                [output for output in outputs if not self.control.lacks(output, control.required)]
-            )
+            obeying.append([x for x in outputs if not self.control.lacks(x, control.required)])
             if sources[i] and len(obeying[i]) < len(outputs):
                 pending[i] = sources[i]
                 limited[i] = self.control.with_limit(control, outputs[0])
         forced = search(pending, limited, report)
+
+        # The best of the outputs of both parts that have the phrases.
         for i in range(len(sources)):
             if pending[i]:
                 count = max(len(translations[i]), len(forced[i]))
@@ -99,29 +99,28 @@ class ControlledDecoder(TextDecoder):
     def search(
         self, models: Models, *arrays: Any, method: Callable[..., Any], **options: Any
     ) -> Any:
-        """Returns the result of `method` for sentences that obey the constraints, which are the
-        last of the arrays.
-        """
+        """Returns the result of `method` under the constraints, the last of the arrays."""
         *arrays, constraints = arrays
 
         def search(models, sentences, config, n_best):
+            # A control may lower the limit of its row; 0 leaves it.
             limits = sentences.limits
             if "limit" in constraints:
                 shorter = constraints["limit"][:, 0]
                 limits = jnp.where(shorter > 0, jnp.minimum(limits, shorter), limits)
             values = self.control.values_with(constraints)
-            sentences = sentences._replace(
-                limits=limits, adjust=functools.partial(constrain, values, limits)
-            )
-            found = method
+            adjust = functools.partial(constrain, values, limits)
+            sentences = sentences._replace(limits=limits, adjust=adjust)
+            # A beam search with required phrases has its own algorithm. Other methods only obey the
+            # constraint.
+            constrained = method
             if "required" in values:
-                with_phrases = functools.partial(
-                    search_with_phrases, values["required"], values["spelling"]["edges"]
-                )
-                with_coverage = functools.partial(search_with_coverage, search=with_phrases)
-                found = {beam_search: with_phrases, search_with_coverage: with_coverage}.get(
-                    method, method
-                )
-            return found(models, sentences, config, n_best)
+                edges = values["spelling"]["edges"]
+                with_phrases = functools.partial(search_with_phrases, values["required"], edges)
+                if method is beam_search:
+                    constrained = with_phrases
+                elif method is search_with_coverage:
+                    constrained = functools.partial(search_with_coverage, search=with_phrases)
+            return constrained(models, sentences, config, n_best)
 
         return super().search(models, *arrays, method=search, **options)
