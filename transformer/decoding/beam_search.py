@@ -152,7 +152,7 @@ class BeamSearch:
         bound = live_log_p[:, 0] / length_penalty(limits + 1, config)
         current = live_log_p[:, 0] / length_penalty(position + 1, config)
         prospect = STOPPING_RULES[config.stopping](current, bound)
-        worst = ended.scores[:, -1]
+        worst = ended.scores[:, -1]  # -inf if a slot is empty
         is_complete = jnp.isfinite(worst) & (prospect <= worst)
 
         # The next live hypotheses are their parents and the new tokens.
@@ -168,6 +168,7 @@ class BeamSearch:
             done=state.done | is_complete | (bound <= ended.scores[:, self.n_best - 1]),
             caches=caches,
         )
+        # A single hypothesis is always its own parent.
         if self.num_live > 1:
             caches = tuple(cache.reorder(extensions.parents) for cache in caches)
             after = after._replace(caches=caches)

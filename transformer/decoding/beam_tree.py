@@ -124,7 +124,7 @@ def _search_steps(
 
 
 def record(models: Models, sentences: Sentences, config: Config, n_best: int) -> Step:
-    """Returns the L steps of the search for the one sentence. L is the limit of the output."""
+    """Returns the L steps of the search for the one sentence; L is the longest output's length."""
     search = BeamSearch(models, sentences, config, n_best)
     slots = jnp.arange(config.beam_size)
 

@@ -142,6 +142,7 @@ def paper_score(
     """Returns `bleu_paper` and its signature."""
     hypotheses = paper_tokenize(hypotheses, language.code)
     references = [paper_tokenize(texts, language.code) for texts in references]
+
     # multi-bleu.perl does not smooth: without a single matching 4-gram the score is 0.
     metric = BLEU(tokenize="none", smooth_method="none", force=True)
     value, signature = corpus_score(metric, hypotheses, references)
@@ -232,6 +233,7 @@ def split_compounds(text: str) -> str:
 
 def bleu_language(data: Config) -> Language:
     """Returns the `language` argument of `score` for the configuration group `config.data`."""
+    # Ids are tokens, separated by spaces.
     code = None if data.source == "ids" else data.target_language
     tokenizer = data.bleu_tokenizer
     if tokenizer == "auto":

@@ -58,6 +58,7 @@ def log_coverage(
         weights.append(attentions["cross"][-1].mean(axis=1))  # (N, T, S)
     is_output = (target != PAD)[..., None]
     attention = jnp.where(is_output, sum(weights) / len(models), 0.0).sum(axis=1)  # (N, S)
+
     # A source token without any attention costs a large penalty, not an infinite one.
     attention = jnp.clip(attention, jnp.finfo(jnp.float32).tiny, 1.0)
     is_counted = jnp.repeat((source != PAD) & (source != EOS), beams, axis=0)

@@ -113,6 +113,7 @@ def _search(log_p: Float[Array, "F V"], is_frame: Bool[Array, "F"], beam_size: i
     def advance(prefixes, frame):
         log_p, is_real = frame
         after = _advance(prefixes, log_p)
+
         # Frames of padding change nothing.
         after = jax.tree.map(lambda new, old: jnp.where(is_real, new, old), after, prefixes)
         return after, None
@@ -124,6 +125,7 @@ def _advance(prefixes: Prefixes, log_p: Float[Array, "V"]) -> Prefixes:
     """Returns the best prefixes after one more frame."""
     count, length = prefixes.tokens.shape
     index = jnp.arange(count)
+
     # The row of the empty prefix is all PAD, so its last element, at index -1, is PAD.
     last = prefixes.tokens[index, prefixes.lengths - 1]
     last_log_p = jnp.where(prefixes.lengths > 0, log_p[last], -jnp.inf)

@@ -19,10 +19,12 @@ def make_decoder(
     """
     if scorers:
         return RerankingDecoder(*fields, scorers=scorers)
+
     # The output of a language model begins with its source, so a language model continues each
     # sentence by itself.
     if config.data.context and config.data.source_language:
         return DocumentDecoder(*fields, context=config.data.context)
+    # The keys that constrain outputs.
     constraints = ("min_length", "no_repeat_ngram", "banned", "banned_pieces")
     if takes_controls or any(config.decoding[key] for key in constraints):
         return ControlledDecoder(*fields)

@@ -54,6 +54,7 @@ class DocumentDecoder(ControlledDecoder):
                 "prefixes, phrases and glossaries are for single sentences; "
                 "this model has data.context"
             )
+
         # Runs of lines that are not blank.
         translations = [[EMPTY] * n_best for _ in texts]
         parts = itertools.groupby(range(len(texts)), lambda line: texts[line].strip() != "")

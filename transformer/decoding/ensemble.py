@@ -45,6 +45,7 @@ def log_probabilities(logits: Sequence[Float[Array, "*B V"]]) -> Float[Array, "*
     log_p = [jax.nn.log_softmax(x, axis=-1) for x in logits]
     if len(log_p) == 1:
         return log_p[0]
+
     # log((p_1 + ... + p_n) / n)
     return jax.nn.logsumexp(jnp.stack(log_p), axis=0) - math.log(len(log_p))
 
@@ -78,6 +79,7 @@ def decode_step(
     if len(models) == 1:
         log_normalizer = jax.nn.logsumexp(logits[0], axis=-1)
         return Prediction(logits[0], log_normalizer, candidates), caches
+
     # The mean of probabilities is normalized.
     return Prediction(log_probabilities(logits), jnp.zeros(tokens.shape), candidates), caches
 

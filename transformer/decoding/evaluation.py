@@ -87,6 +87,7 @@ def _translate_together(
     # The indices at which a part may begin or end.
     cuts = [i for i in range(len(texts)) if not (i and data.context and texts[i - 1].strip())]
     cuts.append(len(texts))
+
     # Each part of `size` texts is divided among the processes, at cuts near equal fractions.
     translations = []
     size = TEXTS_PER_DEVICE * jax.device_count()

@@ -205,6 +205,7 @@ def _encode_pair(
     Raises UserError if a text is too long.
     """
     tokens = [encode_text(models, 0, "source", source), encode_text(models, 1, "target", target)]
+
     # A batch of one row: its shape depends only on the longer text.
     (batch,) = make_batches({0: max(map(len, tokens))}, longest_text(models.config), 1)
     return tokens, [pad([row], batch.rows, batch.length) for row in tokens]

@@ -59,6 +59,7 @@ def _rank(
         dataclasses.replace(candidate, score=score, score_kind=kind)
         for candidate, score in zip(candidates, expected.tolist(), strict=True)
     ]
+
     # Scores that differ only by the order of sums are a tie.
     return sorted(scored, key=lambda candidate: -round(candidate.score, 9))
 

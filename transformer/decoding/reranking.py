@@ -106,6 +106,7 @@ class RerankingDecoder(ControlledDecoder):
             parameters, texts, self.config.beam_size, *arguments, **options
         )
         log_p = [scorer.log_probabilities(texts, hypotheses) for scorer in self.scorers]
+
         # Log-probabilities are divided by the number of source tokens, EOS included.
         lengths = [len(tokens) + 1 for tokens in self.tokenizer.encoders[0].encode(texts)]
         terms = []

@@ -123,6 +123,7 @@ class CandidateModel:
         table, bias = model.output_table_and_bias
         rows = jnp.take(table, candidates, axis=0, mode="clip").astype(dtype)
         self.bias = None if bias is None else jnp.take(bias, candidates, mode="clip")
+
         # The matmul of a step is faster on CPUs with this layout. Without a barrier XLA may
         # transpose at each step.
         self.weights = jax.lax.optimization_barrier(rows.swapaxes(1, 2))  # (B, D, C)
@@ -139,4 +140,6 @@ class CandidateModel:
         logits = jnp.einsum("bkd,bdc->bkc", x, self.weights, preferred_element_type=FLOAT32)
         if self.bias is not None:
             logits = logits + self.bias[:, None]
+
+        # -1 is not a token.
         return jnp.where((self.candidates >= 0)[:, None], logits, -jnp.inf), cache

@@ -39,6 +39,7 @@ class Strategy(NamedTuple):
     ranks_all: bool = False
 
 
+# The names of `decoding.strategy`.
 STRATEGIES = {
     "beam": Strategy(beam_search),
     "sample": Strategy(sample, samples=True, size=None, select=lambda samples, _: samples),

@@ -47,6 +47,7 @@ class TextDecoder(DeviceModels):
         super().__post_init__()
         self.strategy = strategy_of(self.config)
         self.compile_seconds = 0.0  # of all calls of `translate`
+
         # Each validation would repeat the warnings. The cache is bounded, because users of a server
         # cause any number of different ones.
         self._warn_once = functools.lru_cache(128)(lambda warning: logging.warning("%s", warning))
@@ -87,6 +88,8 @@ class TextDecoder(DeviceModels):
             lengths = {i: len(sources[i]) for i in pending}
             pending = []
             search, batches = self._plan_pass(lengths, n_best, extra_length)
+
+            # All programs of the pass compile in parallel, before its first batch.
             start_time = time.perf_counter()
             replica = parameters[self.devices[0]]
             call_all(self._compile_jobs(search, replica, batches, arrays_of))
@@ -153,6 +156,7 @@ class TextDecoder(DeviceModels):
         num_hypotheses = n_best
         if self.strategy.size:
             num_hypotheses = self.config[self.strategy.size]
+
         # Several translations have different texts: spare hypotheses replace those of equal text.
         if n_best > 1 or self.strategy.ranks_all:
             n_best = num_hypotheses
@@ -160,9 +164,11 @@ class TextDecoder(DeviceModels):
             self.search, method=self.strategy.search, n_best=n_best, extra_length=extra_length
         )
 
+        # A row needs as many positions as the longer of its source and its output.
         def positions(length):
             return max(length, self._max_length(length, extra_length))
 
+        # Each hypothesis of a sentence counts as a row.
         longest = self.config.max_source_length
         max_positions = self.config.batch_tokens // num_hypotheses
         shortest = SHORTEST if extra_length == self.extra_lengths[0] else SHORTEST_OF_SECOND
@@ -180,6 +186,7 @@ class TextDecoder(DeviceModels):
         for rows, length in dict.fromkeys((batch.rows, batch.length) for batch in batches):
             arrays = arrays_of(DecodingBatch(rows, length, indices=[]))
             compile_search = functools.partial(self.programs.compile, search, parameters, *arrays)
+            # Devices without a batch need no program.
             for device in self.devices[: len(batches)]:
                 jobs.append(functools.partial(compile_search, device=device))
         return jobs
@@ -219,6 +226,8 @@ class TextDecoder(DeviceModels):
                     f"Line {line}: its words are unknown to the vocabulary; check its language."
                 )
                 break
+
+        # The cut keeps EOS.
         return [[*tokens[:-1][: longest - 1], EOS] if len(tokens) > 1 else [] for tokens in sources]
 
     def arrays_of(
@@ -228,6 +237,7 @@ class TextDecoder(DeviceModels):
 
         def arrays(batch):
             source = pad([sources[i] for i in batch.indices], batch.rows, batch.length)
+
             # Filler rows have index -1.
             indices = [*batch.indices, *[-1] * (batch.rows - len(batch.indices))]
             lines = np.array(indices, np.int32) + first_line

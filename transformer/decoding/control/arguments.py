@@ -121,6 +121,7 @@ def read_columns(
     controls = []
     errors = {}
     for number, line in enumerate(lines, start=first_line):
+        # Missing columns are empty cells.
         text, *cells = [*line.split("\t", len(names)), *[""] * len(names)]
         texts.append(text)
         try:

@@ -17,7 +17,7 @@ from transformer.support.special_tokens import EOS, PAD
 
 
 class History(NamedTuple):
-    """The hypotheses.
+    """The tokens of the hypotheses, and the limits of their outputs.
 
     position: the number of tokens of each hypothesis.
     limits: the most tokens before EOS that an output of each row may have.
@@ -34,15 +34,16 @@ class History(NamedTuple):
 Forbidden = Bool[Array, "B K V"]  # as the next token
 
 
-def forbid_early_end(least: int, history: History, forbidden: Forbidden) -> Forbidden:
-    """Forbids EOS until a hypothesis has `least` tokens, or as many as its limit allows."""
-    is_short = history.position < jnp.minimum(least, history.limits)
+def forbid_early_end(min_length: int, history: History, forbidden: Forbidden) -> Forbidden:
+    """Forbids EOS until a hypothesis has `min_length` tokens, or as many as its limit allows."""
+    is_short = history.position < jnp.minimum(min_length, history.limits)
     return forbidden.at[..., EOS].max(is_short[:, None])
 
 
 def forbid_repeated_ngrams(size: int, history: History, forbidden: Forbidden) -> Forbidden:
     """Forbids the tokens that would repeat an n-gram of this size."""
     tokens = history.tokens
+
     # is_repeated[b, k, l]: position l ends an n-gram that begins with the last n - 1 tokens.
     ends = jnp.arange(tokens.shape[2])[None, None]
     is_repeated = (size - 1 <= ends) & (tokens != PAD)
@@ -173,6 +174,7 @@ def constrain(
     """
     if not values:
         return prediction
+
     # Within its prompt, a language model predicts only the next token of the prompt.
     values = {**values, "prompt": jnp.isfinite(prediction.logits).sum(axis=2, keepdims=True) == 1}
     forbidden = jnp.zeros(prediction.logits.shape, bool)

@@ -60,6 +60,8 @@ class OutputControl:
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         self.config = config
         self.vocabulary = vocabulary
+
+        # The constraints for all sources.
         keys = ("min_length", "no_repeat_ngram")
         self.values = {key: config[key] for key in keys if config[key]}
         self.banned = []
@@ -89,6 +91,7 @@ class OutputControl:
 
     def values_with(self, arrays: Mapping[str, Array]) -> dict[str, Any]:
         """Returns the values that `constrain` takes, with the arrays of the rows of a batch."""
+        # These constraints depend on the texts of tokens.
         values = self.values | arrays
         if not {"banned", "banned_here", "required", "fragment"}.isdisjoint(values):
             names = ("table", "edges", "ranks", "lengths")
@@ -107,6 +110,7 @@ class OutputControl:
         if not any(map(any, controls)):
             return lambda indices: {}
         self.check_takes_controls()
+
         # The values of each source, as nested lists of tokens.
         rows = []
         for line, (source, control) in enumerate(zip(sources, controls, strict=True), first_line):
@@ -121,6 +125,7 @@ class OutputControl:
             for name, column in columns.items()
             if any(column)
         }
+
         # Much padding would make the search slow.
         if math.prod(sizes.get("required", ())) > MAX_REQUIRED:
             sizes["required"] = _sizes(columns["required"], (1, 1, 1), 2)
@@ -208,6 +213,7 @@ class OutputControl:
                     "remove one of them"
                 )
             spellings.append(tokens)
+
             # The tokens that the text adds directly after another character.
             if not WORD.match(text):
                 before, whole = self.vocabulary.encode([NO_CHARACTER, NO_CHARACTER + text])

@@ -111,6 +111,7 @@ class ControlledDecoder(TextDecoder):
             values = self.control.values_with(constraints)
             adjust = functools.partial(constrain, values, limits)
             sentences = sentences._replace(limits=limits, adjust=adjust)
+
             # A beam search with required phrases has its own algorithm. Other methods only obey the
             # constraint.
             constrained = method

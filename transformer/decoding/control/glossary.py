@@ -62,6 +62,7 @@ class Glossary:
             while start >= 0:
                 if translations not in phrases:
                     phrases.append(translations)
+
                 # No later term has these words.
                 text = f"{text[:start]}\n{text[start + len(term) :]}"
                 start = find_words(text, term, start)

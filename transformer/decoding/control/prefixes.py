@@ -23,6 +23,7 @@ def split_fragment(tokens: Sequence[int], spelling: Spelling) -> tuple[list[int]
     has_parts = spelling.edges[:, 0].any()
     while has_parts and tokens and not fragment.startswith(" "):
         text = spelling.texts[tokens[-1]]
+
         # A token of a single byte has no characters.
         if not text or "\ufffd" in text or len(fragment) + len(text) > MAX_FRAGMENT:
             break
