@@ -16,7 +16,6 @@ import json
 import re
 from pathlib import Path
 
-from scripts.datasets import mtdata, parquet, tfds
 from scripts.datasets.folder import SPLITS, LanguagePair
 from transformer.config import cli
 from transformer.support import files
@@ -24,6 +23,9 @@ from transformer.support.errors import UserError
 
 
 def main(arguments: argparse.Namespace) -> None:
+    # pyarrow is a package of an extra.
+    from scripts.datasets import mtdata, parquet, tfds
+
     datasets = {}  # of mtdata
     for split in SPLITS:
         names = getattr(arguments, split)
