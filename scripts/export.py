@@ -4,12 +4,14 @@
         [--checkpoint=best|last|STEP] [--average=N] [--sentences=FILE] [--runtime=PYTHON]
         [--decoding.KEY=VALUE ...]
 
-docs/interop.md lists the formats and their limits. A model that a format cannot express is refused.
+docs/interop.md lists the formats and their limits. A model that a format cannot express is an
+error.
 
-Some sentences are then translated here and by the other toolkit, with the Python of .venv-interop
-(make interop) or
---runtime=PYTHON, and compared in FOLDER/certificate.json: those of --sentences=FILE, of the validation split, or
-bundled ones. If the results differ too much, the exit code is 1 and FOLDER has a file BELOW-THE-BARS.txt.
+The command then translates some sentences here and with the other toolkit, and compares the results
+in FOLDER/certificate.json. The other toolkit runs in .venv-interop (make interop), or in the Python
+of --runtime=PYTHON. The sentences are the lines of --sentences=FILE, the validation split, or
+bundled ones. If the results differ too much, the exit code is 1 and FOLDER has a file
+BELOW-THE-BARS.txt.
 """
 
 import argparse
@@ -34,23 +36,24 @@ def main(arguments: argparse.Namespace) -> None:
     if arguments.format not in writers:
         raise UserError(f"--format={arguments.format}: must be {', '.join(writers)}")
     entry = writers[arguments.format]
-    if arguments.quantization not in (None, *entry.quantizations):
+    quantization = arguments.quantization
+    if quantization not in (None, *entry.quantizations):
         allowed = ", ".join(entry.quantizations) or f"left out with --format={arguments.format}"
-        raise UserError(f"--quantization={arguments.quantization}: must be {allowed}")
+        raise UserError(f"--quantization={quantization}: must be {allowed}")
     python = runtimes.find_python(arguments.runtime, is_here=entry.has_own_search)
     sentences = read_sentences(arguments.sentences)
+
     model = workdirs.from_workdir(
         Path(arguments.workdir), arguments.checkpoint, arguments.average, arguments.overrides
     )
-    if tag := model.tokenizer.source_tag:
+    tag = model.tokenizer.source_tag
+    if tag:
         logging.warning("Texts for the exported model must begin with %s.", tag)
-    with files.new_folder(output) as unfinished:
-        entry.write(model, unfinished, arguments.quantization, python)
-        certified = certificate.certify(
-            model, unfinished, entry, python, sentences, arguments.quantization
-        )
-        certificate.write(certified, certificate.digests_in(unfinished), unfinished)
-    certificate.conclude(certified, output)
+    with files.new_folder(output) as folder:
+        entry.write(model, folder, quantization, python)
+        result = certificate.certify(model, folder, entry, python, sentences, quantization)
+        certificate.write(result, certificate.digests_in(folder), folder)
+    certificate.conclude(result, output)
 
 
 def make_parser() -> cli.Parser:

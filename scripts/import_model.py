@@ -1,18 +1,19 @@
-"""Makes a workdir of a model of another toolkit. All commands take it, and `training.init_from`
-fine-tunes it.
+"""Makes a workdir of a model that another toolkit trained.
 
     python -m scripts.import_model --from=FOLDER_OR_FILE --output=WORKDIR [--sentences=FILE]
         [--runtime=PYTHON] [--data.source_language=CODE] [--data.target_language=CODE]
         [--data.KEY=VALUE ...]
 
-The format is recognized by the names of the files; docs/interop.md lists the formats. The languages
-are needed where the files do not name them. --data.path=FOLDER --data.valid_split=STEM records
-parallel text of the model's languages for the commands that read a validation or test split.
+All commands take the workdir, and `training.init_from` fine-tunes its model. The names of the files
+tell the format; docs/interop.md lists the formats. The languages are needed if the files do not
+name them. --data.path=FOLDER --data.valid_split=STEM records parallel text of the model's
+languages, for the commands that read a validation or test split.
 
-Some sentences are then translated here and by the other toolkit, with the Python of .venv-interop
-(make interop) or
---runtime=PYTHON, and compared in WORKDIR/certificate.json: those of --sentences=FILE, of the validation split, or
-bundled ones. If the results differ too much, the exit code is 1 and WORKDIR has a file BELOW-THE-BARS.txt.
+The command then translates some sentences here and with the other toolkit, and compares the results
+in WORKDIR/certificate.json. The other toolkit runs in .venv-interop (make interop), or in the
+Python of --runtime=PYTHON. The sentences are the lines of --sentences=FILE, the validation split,
+or bundled ones. If the results differ too much, the exit code is 1 and WORKDIR has a file
+BELOW-THE-BARS.txt.
 """
 
 import argparse
@@ -42,47 +43,51 @@ def main(arguments: argparse.Namespace) -> None:
     entry = formats.FORMATS[name]
     python = runtimes.find_python(arguments.runtime, is_here=entry.has_own_search)
     sentences = read_sentences(arguments.sentences)
+
     model = entry.read(source)
     if any(None in getattr(side, "models", ()) for side in model.tokenizer.sides):
         logging.warning(
             "%s: has no SentencePiece models; texts must be pieces, separated by spaces.", source
         )
     model = model._replace(config=model.config | parse_overrides(arguments.overrides, "--"))
-    if missing := [
-        f"--data.{name}=CODE" for name in cli.LANGUAGES if f"data.{name}" not in model.config
-    ]:
+    missing = [f"--data.{key}=CODE" for key in cli.LANGUAGES if f"data.{key}" not in model.config]
+    if missing:
         raise UserError(
             f"--from={source}: its files do not name the languages; give {' '.join(missing)}"
         )
+
     origin = origin_of(name, source)
-    with files.new_folder(output) as unfinished:
-        workdirs.write(model, unfinished, origin)
-        written = workdirs.from_workdir(unfinished, "best", 1)
+    with files.new_folder(output) as folder:
+        workdirs.write(model, folder, origin)
+        # The certificate is for the model that the files of the workdir contain.
+        model = workdirs.from_workdir(folder, "best", 1)
         try:
-            certified = certificate.certify(
-                written, source, entry, python, sentences, quantization=None
-            )
-        except runtimes.CannotDecode as reason:  # the files are not ours to mend
-            certified = certificate.uncertified(reason)
-        certificate.write(certified, origin["files"], unfinished)
-    certificate.conclude(certified, output)
+            result = certificate.certify(model, source, entry, python, sentences, quantization=None)
+        except runtimes.CannotDecode as reason:
+            # The toolkit fails on files that this command cannot repair.
+            result = certificate.uncertified(reason)
+        certificate.write(result, origin["files"], folder)
+    certificate.conclude(result, output)
 
 
 def origin_of(name: str, source: Path) -> dict[str, Any]:
-    """Returns the content of parent.json: the format, the sha256 of its files, and the text of a
-    licence among them.
+    """Returns the content of parent.json.
+
+    It has the name of the format, the sha256 of each file, and the text of a licence file.
     """
     from scripts.interop import untrusted
     from scripts.interop.certificate import digests_in
 
     digests = digests_in(source)
     folder = source if source.is_dir() else source.parent
-    paths = [folder / file for file in digests]
-    licences = [
-        path for path in paths if path.name.upper().startswith(LICENCES) and not path.is_symlink()
-    ]
-    text = untrusted.read_bytes(licences[0]).decode(errors="replace") if licences else None
-    return {"format": name, "files": digests, "licence": text}
+    licence = None
+    for file in digests:
+        path = folder / file
+        # A link may lead to a private file of the user.
+        if path.name.upper().startswith(LICENCES) and not path.is_symlink():
+            licence = untrusted.read_bytes(path).decode(errors="replace")
+            break
+    return {"format": name, "files": digests, "licence": licence}
 
 
 def make_parser() -> cli.Parser:

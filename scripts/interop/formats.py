@@ -17,7 +17,7 @@ from scripts.interop import (
 from scripts.interop.portable import PortableModel
 from transformer.support.errors import UserError
 
-# What a certificate turns off of the search of a workdir, since no toolkit has it.
+# Certificates turn off these parts of the search in a workdir, because no toolkit has them.
 LIMITED_SEARCH = {
     "decoding.banned": "",
     "decoding.coverage_penalty": 0.0,
@@ -25,7 +25,7 @@ LIMITED_SEARCH = {
     "decoding.length_penalty_form": "power",
     "decoding.shrinking_beam": False,
 }
-# The search of most toolkits, in the configuration of a workdir.
+# The search of most toolkits, in configuration keys.
 COMMON_SEARCH = LIMITED_SEARCH | {
     "decoding.banned_pieces": (),
     "decoding.min_length": 0,
@@ -35,20 +35,19 @@ COMMON_SEARCH = LIMITED_SEARCH | {
 
 
 class Format(NamedTuple):
-    """A format of another toolkit. Its entry in the table says all that the two commands ask about
-    it.
+    """A format of another toolkit. The two commands read everything that depends on it here.
 
-    recognises(path): the models found, or True, if the files have the names of this format. None:
-    cannot be imported. read(path): the model. Raises UserError if it cannot be read or expressed
-    here. write(model, folder, quantization, python): writes the model into a new folder; the
-    toolkit's own converter runs in
-      that Python. Raises UserError, with the setting that the format cannot express. None: cannot
-      be exported.
+    recognises(path): the models there, or True, if the files have the names of this format; None
+        if the format cannot be imported.
+    read(path): the model. Raises UserError if the model cannot be read or expressed here.
+    write(model, folder, quantization, python): writes the model into a new folder. The toolkit's
+        own converter runs in `python`. Raises UserError, with the key, for a value that the format
+        cannot express. None if the format cannot be exported.
     quantizations: the values of --quantization.
-    runtime: the module of scripts/interop/runtimes/ that decodes with the toolkit, in another
+    runtime: the module in scripts/interop/runtimes/ that decodes with the toolkit, in another
         Python environment.
-    search: the settings that make a search here the toolkit's.
-    has_own_search: whether the toolkit runs the search of the workdir, in this environment.
+    search: configuration keys and values that make the search here equal to the toolkit's search.
+    has_own_search: True if the toolkit runs the search of the workdir, in this environment.
     """
 
     recognises: Callable[[Path], bool | list[Path]] | None
@@ -101,26 +100,26 @@ UNPACK = {".gz": "gunzip", ".argosmodel": "unzip", ".zip": "unzip"}  # by suffix
 def recognise(path: Path) -> str:
     """Returns the name of the format of a file or folder.
 
-    Raises UserError unless it is exactly one.
+    Raises UserError unless exactly one format matches.
     """
     if not path.exists():
         raise UserError(f"--from={path}: no such file or folder")
-    names = [
-        name
-        for name, entry in FORMATS.items()
-        if entry.recognises is not None and entry.recognises(path)
-    ]
+    importable = {name: entry for name, entry in FORMATS.items() if entry.recognises is not None}
+    names = [name for name, entry in importable.items() if entry.recognises(path)]
+    if len(names) == 1:
+        return names[0]
+
+    description = "looks like " + " and ".join(names)
     if not names:
+        # Pickles and archives have more specific messages.
         untrusted.refuse_pickles(path)
         for file in [path, *path.glob("*")]:
             if file.suffix in UNPACK:
                 raise UserError(
                     f"--from={path}: unpack {file.name} first, with {UNPACK[file.suffix]}"
                 )
-    if len(names) != 1:
-        description = "looks like " + " and ".join(names) if names else "is of no known format"
-        known = ", ".join(name for name, entry in FORMATS.items() if entry.read is not None)
-        raise UserError(
-            f"--from={path}: {description}; name the folder or file of one model ({known})"
-        )
-    return names[0]
+        description = "is of no known format"
+    raise UserError(
+        f"--from={path}: {description}; name the folder or file of one model "
+        f"({', '.join(importable)})"
+    )

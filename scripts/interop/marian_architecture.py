@@ -1,12 +1,13 @@
-"""Marian's settings of architectures and names of parameters, and ours."""
+"""Marian's names of settings and parameters, and the corresponding names here."""
 
+import itertools
 from typing import Any
 
 from scripts.interop.portable import COMMON, Settings
 from transformer.support.errors import UserError
 
-# The settings that can be expressed here, with Marian's default first, except those that add or
-# omit arrays.
+# The values that can be expressed here, with Marian's default first. Settings that add or omit
+# arrays are not in the table.
 REQUIRED = {
     "type": ("transformer",),
     "input-types": ([],),
@@ -27,17 +28,23 @@ SIZES = {
     "model.num_heads": "transformer-heads",
 }
 LARGEST = 1 << 16
-# transformer-preprocess and transformer-postprocess: of dropout, residual connection and norm
+# transformer-preprocess and transformer-postprocess, the steps before and after a sub-layer:
+# d is dropout, a is the residual connection, n is the norm.
 NORM_POSITIONS = {"post": ("", "dan"), "pre": ("n", "da")}
 _ATTENTION = {
-    f"{part}.{kind}": f"{letter}{part[0]}"
-    for part in ("query", "key", "value", "output")
-    for kind, letter in (("kernel", "W"), ("bias", "b"))
+    "query.kernel": "Wq",
+    "query.bias": "bq",
+    "key.kernel": "Wk",
+    "key.bias": "bk",
+    "value.kernel": "Wv",
+    "value.bias": "bv",
+    "output.kernel": "Wo",
+    "output.bias": "bo",
 }
-# Of each kind of sub-layer: Marian's names of the parameters by ours, and the beginning of the
-# names of its norm.
+# For each kind of sub-layer: Marian's name of each parameter, and the beginning of the names of its
+# norm.
 SUBLAYERS = {
-    "self_attention": ({ours: f"self_{theirs}" for ours, theirs in _ATTENTION.items()}, "self_Wo"),
+    "attention": ({ours: f"self_{theirs}" for ours, theirs in _ATTENTION.items()}, "self_Wo"),
     "ssru": (
         {"input.kernel": "rnn_W", "forget.kernel": "rnn_Wf", "forget.bias": "rnn_bf"},
         "rnn_ffn",
@@ -69,31 +76,31 @@ def parameter_names(config: Settings) -> dict[str, str]:
     suffix = "_pre" if config["model.norm_position"] == "pre" else ""
     names = {"decoder.embedding.table": "Wemb", "output_bias": OUTPUT_BIAS}
     if share != "all":
-        names |= {f"{stack}.embedding.table": f"{stack}_Wemb" for stack in ("encoder", "decoder")}
+        names["encoder.embedding.table"] = "encoder_Wemb"
+        names["decoder.embedding.table"] = "decoder_Wemb"
     if share == "none":
         names["projection.kernel"] = OUTPUT
-    self_attention = (
-        "ssru" if config["model.decoder_self_attention"] == "ssru" else "self_attention"
-    )
-    encoder = {"self_attention": "self_attention", "feed_forward": "feed_forward"}
-    decoder = encoder | {"self_attention": self_attention, "cross_attention": "cross_attention"}
-    for stack, sublayers, key in (
-        ("encoder", encoder, "num_layers"),
-        ("decoder", decoder, "num_decoder_layers"),
+
+    encoder = {"self_attention": "attention", "feed_forward": "feed_forward"}
+    decoder = encoder | {
+        "self_attention": config["model.decoder_self_attention"],
+        "cross_attention": "cross_attention",
+    }
+    for stack, sublayers, depth in (
+        ("encoder", encoder, config["model.num_layers"]),
+        ("decoder", decoder, config["model.num_decoder_layers"]),
     ):
         if config["model.final_norm"]:
             names |= _norm_names(f"{stack}.final_norm", f"{stack}_top")
-        for layer in range(config[f"model.{key}"]):
-            for sublayer, kind in sublayers.items():
-                ours = f"{stack}.layers.{layer}.{sublayer}"
-                theirs = f"{stack}_l{layer + 1}"
-                parameters, norm = SUBLAYERS[kind]
-                names |= {
-                    f"{ours}.{name}": f"{theirs}_{marian_name}"
-                    for name, marian_name in parameters.items()
-                }
-                norm = "rnn" if kind == "ssru" and suffix else norm
-                names |= _norm_names(f"{ours}_connection.norm", f"{theirs}_{norm}", suffix)
+        for layer, (sublayer, kind) in itertools.product(range(depth), sublayers.items()):
+            ours = f"{stack}.layers.{layer}.{sublayer}"
+            theirs = f"{stack}_l{layer + 1}"
+            parameters, norm = SUBLAYERS[kind]
+            for name, marian_name in parameters.items():
+                names[f"{ours}.{name}"] = f"{theirs}_{marian_name}"
+            if kind == "ssru" and suffix:
+                norm = "rnn"
+            names |= _norm_names(f"{ours}_connection.norm", f"{theirs}_{norm}", suffix)
     return names
 
 
@@ -101,40 +108,40 @@ def _norm_names(ours: str, theirs: str, suffix: str = "") -> dict[str, str]:
     return {f"{ours}.{part}": f"{theirs}_ln_{part}{suffix}" for part in ("scale", "bias")}
 
 
-def to_config(settings: Settings, arrays: int) -> Settings:
+def to_config(settings: Settings, num_arrays: int) -> Settings:
     """Returns the configuration of an architecture.
 
-    Raises UserError, with the setting, if it cannot be expressed.
+    No stack has more layers than the file has arrays. Raises UserError, with the setting, if the
+    architecture cannot be expressed.
     """
     for name, values in REQUIRED.items():
-        if (value := settings.get(name, values[0])) not in values:
-            listed = " or ".join(map(repr, values))
-            raise UserError(f"{name}={value!r:.60} cannot be expressed here, only {listed}")
+        value = settings.get(name, values[0])
+        if value not in values:
+            allowed = " or ".join(map(repr, values))
+            raise UserError(f"{name}={value!r:.60} cannot be expressed here, only {allowed}")
     is_ssru = settings.get("transformer-decoder-autoreg") == "rnn"
-    if is_ssru and settings.get("dec-cell") != "ssru":
-        raise UserError(
-            f"dec-cell={settings.get('dec-cell')!r:.60} cannot be expressed here, only 'ssru'"
-        )
+    cell = settings.get("dec-cell")
+    if is_ssru and cell != "ssru":
+        raise UserError(f"dec-cell={cell!r:.60} cannot be expressed here, only 'ssru'")
     norms = settings.get("transformer-preprocess"), settings.get("transformer-postprocess")
-    positions = [position for position, names in NORM_POSITIONS.items() if names == norms]
+    positions = [position for position, steps in NORM_POSITIONS.items() if steps == norms]
     if not positions:
-        listed = " or ".join(map(repr, NORM_POSITIONS.values()))
+        allowed = " or ".join(map(repr, NORM_POSITIONS.values()))
         raise UserError(
-            f"transformer-preprocess and -postprocess {norms!r:.80} cannot be expressed here, only {listed}"
+            f"transformer-preprocess and -postprocess {norms!r:.80} cannot be expressed here, "
+            f"only {allowed}"
         )
+
+    config = {}
     for key, name in SIZES.items():
-        largest = arrays if key.endswith("layers") else LARGEST
-        if type(value := settings.get(name)) is not int or not 1 <= value <= largest:
+        value = settings.get(name)
+        largest = num_arrays if key.endswith("layers") else LARGEST
+        if type(value) is not int or not 1 <= value <= largest:
             raise UserError(f"{name}={value!r:.60} must be an integer from 1 to {largest}")
-    share = (
-        "all"
-        if settings.get("tied-embeddings-all")
-        else "target"
-        if settings.get("tied-embeddings")
-        else "none"
-    )
-    return {key: settings[name] for key, name in SIZES.items()} | {
-        "model.share_embeddings": share,
+        config[key] = value
+    share = "target" if settings.get("tied-embeddings") else "none"
+    return config | {
+        "model.share_embeddings": "all" if settings.get("tied-embeddings-all") else share,
         "model.activation": settings.get("transformer-ffn-activation", "swish"),
         "model.norm_position": positions[0],
         "model.final_norm": settings.get("transformer-postprocess-top") == "n",
@@ -147,12 +154,9 @@ def to_config(settings: Settings, arrays: int) -> Settings:
 
 
 def expressible(config: Settings) -> dict[str, tuple[Any, ...]]:
-    """Returns the values that Marian can express.
-
-    It expresses every value of the settings in `SIZES`.
-    """
+    """Returns the values that Marian can express. Keys of `SIZES` may have any value."""
     is_ssru = config["model.decoder_self_attention"] == "ssru"
-    width = config["model.d_model"] // config["model.num_heads"]
+    head_width = config["model.d_model"] // config["model.num_heads"]
     return COMMON | {
         "tokenizer.kind": ("bpe", "unigram", "word", "char"),
         # Marian normalizes the keys and values of self-attention after a norm in training, but not
@@ -163,8 +167,8 @@ def expressible(config: Settings) -> dict[str, tuple[Any, ...]]:
         "model.decoder_self_attention": ("attention", "ssru"),
         "model.activation": REQUIRED["transformer-ffn-activation"],
         "model.layer_norm_epsilon": (1e-6,),
-        "model.d_k": (None, width),
-        "model.d_v": (None, width),
+        "model.d_k": (None, head_width),
+        "model.d_v": (None, head_width),
     }
 
 
@@ -173,8 +177,11 @@ def from_config(config: Settings) -> Settings:
     share = config["model.share_embeddings"]
     is_ssru = config["model.decoder_self_attention"] == "ssru"
     before, after = NORM_POSITIONS[config["model.norm_position"]]
-    return {name: values[0] for name, values in REQUIRED.items()} | {
-        **{name: config[key] for key, name in SIZES.items()},
+    defaults = {name: values[0] for name, values in REQUIRED.items()}
+    sizes = {name: config[key] for key, name in SIZES.items()}
+    return {
+        **defaults,
+        **sizes,
         "transformer-ffn-activation": config["model.activation"],
         "transformer-preprocess": before,
         "transformer-postprocess": after,

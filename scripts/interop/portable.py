@@ -14,12 +14,13 @@ from transformer.decoding.shortlist import Shortlist
 from transformer.model.positions import POSITIONS
 from transformer.support.errors import UserError
 
-ABSENT = -1  # the id of a special token that the other toolkit lacks
-# the output bias of an absent token: far below every logit, and finite, so that losses stay finite
+# The id of a special token that the other toolkit lacks.
+ABSENT = -1
+# The output bias of an absent token. It is far below every logit, but finite, so that losses stay
+# finite.
 NEVER = -100.0
 
-
-# The values that most formats can express. A format that supports fewer or more replaces the entry.
+# The values that most formats can express. A format that supports other values replaces the entry.
 COMMON = {
     "training.objective": ("translation",),
     "model.attention": ("dot_product",),
@@ -45,10 +46,10 @@ Settings = dict[str, Any]  # by dotted key, or by another toolkit's name
 class PortableModel(NamedTuple):
     """A model in this project's terms.
 
-    config: values by dotted key, such as {"model.num_layers": 6}; keys that are not named have
-        base.py's defaults.
+    config: values by dotted key, such as {"model.num_layers": 6}. Absent keys have the defaults of
+        base.py.
     parameters: float32 arrays by dotted name, as `checkpoints.restore.named_leaves` names them.
-    tokenizer: its tokens are the rows of the tables, in this order.
+    tokenizer: token i is row i of the embedding and output tables.
     """
 
     config: Settings
@@ -62,17 +63,18 @@ class PortableModel(NamedTuple):
         return coerce_types(self.config)
 
     def check_expressible(self, format: str, expressible: Mapping[str, Collection[Any]]) -> None:
-        """Raises UserError if a setting has none of the values that a format of export can express."""
+        """Raises UserError if a format of export cannot express the value of a key."""
         for key, values in expressible.items():
-            if (value := self.settings[key]) not in values:
-                listed = ", ".join(map(show, values))
+            value = self.settings[key]
+            if value not in values:
+                allowed = ", ".join(map(show, values))
                 raise UserError(
-                    f"--format={format}: cannot express {key}={show(value)}, only {listed}"
+                    f"--format={format}: cannot express {key}={show(value)}, only {allowed}"
                 )
 
 
-def sinusoids(name: str, d_model: int, positions: np.ndarray) -> np.ndarray:
-    """Returns the encodings of these positions, one a row."""
+def sinusoids(name: str, d_model: int, positions: np.ndarray) -> Float[np.ndarray, "_ D"]:
+    """Returns the encodings of these positions, one row for each."""
     module = POSITIONS[name](ml_collections.ConfigDict({"d_model": d_model}), False, None)
     return np.asarray(module(jnp.asarray(positions)[None])[0])
 
@@ -80,23 +82,20 @@ def sinusoids(name: str, d_model: int, positions: np.ndarray) -> np.ndarray:
 def fitting_positions(
     names: Collection[str], tables: Collection[Float[np.ndarray, "_ D"]]
 ) -> str | None:
-    """Returns the first kind of positions whose encodings all tables have; None if there is none."""
-    for name in names:
-        encodings = [
-            sinusoids(name, width, np.arange(length))
-            for length, width in (table.shape for table in tables)
-        ]
-        if all(
-            np.allclose(*pair, rtol=0, atol=5e-3) for pair in zip(tables, encodings, strict=True)
-        ):
-            return name
-    return None
+    """Returns the first kind of positions with the encodings of all tables, or None."""
+
+    def fits(name: str, table: np.ndarray) -> bool:
+        length, width = table.shape
+        encodings = sinusoids(name, width, np.arange(length))
+        return np.allclose(table, encodings, rtol=0, atol=5e-3)
+
+    return next((name for name in names if all(fits(name, table) for table in tables)), None)
 
 
 def rows_in_order(
     table: Float[np.ndarray, "V *D"], ids: list[int], absent: float = 0.0
 ) -> Float[np.ndarray, "W *D"]:
-    """Returns the rows of a table with these foreign ids; `absent` fills those of absent tokens."""
+    """Returns the rows with these ids of another toolkit. Rows of absent tokens are `absent`."""
     rows = np.full((len(ids), *table.shape[1:]), absent, np.float32)
     present = np.array(ids) != ABSENT
     rows[present] = table[np.array(ids)[present]]

@@ -1,6 +1,4 @@
-"""The sentences that certificates compare: the lines of a file, the validation split, or bundled
-ones.
-"""
+"""Sentences for certificates: the lines of a file, the validation split, or bundled sentences."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -28,9 +26,9 @@ class Sentences(NamedTuple):
 
 
 def read_sentences(path: str | None) -> Sentences | None:
-    """Returns the lines of a file; None without one.
+    """Returns the lines of a file, or None without a file.
 
-    Raises UserError if it cannot be read or has no sentence.
+    Raises UserError if the file cannot be read or has no sentence.
     """
     if path is None:
         return None
@@ -64,16 +62,17 @@ def usable(sentences: Sentences, model: PortableModel, config: Config) -> Senten
 
     Raises Unavailable if there are none.
     """
-    texts = model.tokenizer.encoders[0].tagged(sentences.texts)
+    origin, texts, references = sentences
+    texts = model.tokenizer.encoders[0].tagged(texts)
     lengths = [len(tokens) for tokens in model.tokenizer.source.encode(texts)]
-    kept = [i for i, length in enumerate(lengths) if 0 < length < config.decoding.max_source_length]
-    if not kept:
-        raise Unavailable(
-            f"{sentences.origin}: no sentence has 1 to {config.decoding.max_source_length - 1} tokens"
-        )
-    if skipped := len(lengths) - len(kept):
-        logging.warning(
-            "%s: skipped %s, empty or too long.", sentences.origin, counted(skipped, "sentence")
-        )
-    references = sentences.references and [sentences.references[i] for i in kept]
-    return Sentences(sentences.origin, [" ".join(texts[i].splitlines()) for i in kept], references)
+    limit = config.decoding.max_source_length
+    indices = [i for i, length in enumerate(lengths) if 0 < length < limit]
+    if not indices:
+        raise Unavailable(f"{origin}: no sentence has 1 to {limit - 1} tokens")
+    skipped = len(texts) - len(indices)
+    if skipped:
+        logging.warning("%s: skipped %s, empty or too long.", origin, counted(skipped, "sentence"))
+    if references is not None:
+        references = [references[i] for i in indices]
+    # Other toolkits read one sentence a line.
+    return Sentences(origin, [" ".join(texts[i].splitlines()) for i in indices], references)

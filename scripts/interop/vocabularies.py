@@ -1,6 +1,6 @@
-"""The vocabularies of other toolkits: which of their ids is which token, and how text is segmented."""
+"""The vocabularies of other toolkits: the token of each of their ids, and how text is segmented."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,12 +19,14 @@ from transformer.support.errors import UserError, first_of
 from transformer.support.special_tokens import EOS, SPECIAL, SPECIAL_PIECES, UNK
 
 SIDES = ("source", "target")
-PADDING = ("<pad>", "<blank>")  # CTranslate2's names of it
+PADDING = ("<pad>", "<blank>")  # CTranslate2's names of the padding token
 
 
 class Side(NamedTuple):
-    """A vocabulary, the toolkit's id of each of its tokens, or ABSENT, and the number of the
-    toolkit's ids.
+    """The vocabulary of source or target, with the toolkit's ids.
+
+    ids: the toolkit's id of each token, or ABSENT.
+    size: the number of the toolkit's ids.
     """
 
     vocabulary: Vocabulary
@@ -39,23 +41,29 @@ class Side(NamedTuple):
 
 
 def read_marian(folder: Path, names: Any) -> tuple[Side, Side]:
-    """Reads the vocabularies of source and target: those with these names, or if there are none
-    those in the folder.
+    """Reads the vocabularies of source and target.
 
-    Each is a SentencePiece model (.spm), or a list of pieces (.yml, or text with one a line), which
-    the models beside it segment, as in OPUS-MT. Raises UserError if they are missing or damaged.
+    They have these names, or are all the vocabularies in the folder if `names` is None. A
+    vocabulary is a SentencePiece model (.spm) or, as in OPUS-MT, a list of pieces: .yml, or text
+    with one piece per line. source.spm and target.spm beside a list segment its texts. Raises
+    UserError if a vocabulary is missing or damaged.
     """
     with untrusted.reading(folder):
-        found = sorted(path for path in folder.glob("*vocab*") if path.suffix in (".spm", ".yml"))
-        paths = found if names is None else [folder / Path(name).name for name in names]
+        if names is None:
+            candidates = sorted(folder.glob("*vocab*"))
+            paths = [path for path in candidates if path.suffix in (".spm", ".yml")]
+            # Without settings, only these names tell the source from the target.
+            is_ordered = [path.name[:3] for path in paths] == ["src", "trg"]
+        else:
+            paths = [folder / Path(name).name for name in names]
+            is_ordered = True
         segmenters = [folder / f"{side}.spm" for side in SIDES]
         models = [untrusted.read_bytes(path) if path.exists() else None for path in segmenters]
-    is_ordered = names is not None or [path.name[:3] for path in paths] == ["src", "trg"]
     if len(paths) != 1 and not (len(paths) == 2 and is_ordered):
-        listed = first_of([path.name for path in paths], 3, ", ") or "none"
+        described = first_of([path.name for path in paths], 3, ", ") or "none"
         raise UserError(
-            f"{folder}: has the vocabularies {listed}; it must have one (*vocab*.spm or .yml), two that begin with src "
-            "and trg, or a decoder.yml with vocabs: [SOURCE, TARGET]"
+            f"{folder}: has the vocabularies {described}; it must have one (*vocab*.spm or .yml), "
+            "two that begin with src and trg, or a decoder.yml with vocabs: [SOURCE, TARGET]"
         )
     sides = []
     for path in paths:
@@ -64,13 +72,11 @@ def read_marian(folder: Path, names: Any) -> tuple[Side, Side]:
                 sides.append(marian_side(SentencePieceVocabulary(untrusted.read_bytes(path))))
             else:
                 sides.append(_read_list(path, models))
-    return pair(sides[0], sides[-1])
+    return sides[0], sides[-1]
 
 
 def marian_side(vocabulary: SentencePieceVocabulary) -> Side:
-    """Returns a SentencePiece model with the ids by which Marian knows its tokens, which are the
-    model's.
-    """
+    """Returns the side of a SentencePiece model. Marian's ids are those of the model."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=vocabulary.serialized)
     if processor.eos_id() == ABSENT:
         raise UserError("its SentencePiece model must have an end-of-sentence piece")
@@ -80,99 +86,108 @@ def marian_side(vocabulary: SentencePieceVocabulary) -> Side:
 
 def _read_list(path: Path, models: Sequence[bytes | None]) -> Side:
     if path.suffix == ".yml":
-        # all are strings: `no` and `1` are pieces
-        loaded = untrusted.read_yaml(path, loader="BaseLoader")
-        ids = {piece: int(id_) for piece, id_ in loaded.items()}
+        # With BaseLoader every scalar is a string, because `no` and `1` are pieces.
+        content = untrusted.read_yaml(path, loader="BaseLoader")
+        ids = {piece: int(id_) for piece, id_ in content.items()}
     else:
         lines = untrusted.read_text(path).removesuffix("\n").split("\n")
         ids = {piece: id_ for id_, piece in enumerate(lines)}
-    if sorted(ids.values()) != list(range(len(ids))):
-        raise UserError("must map pieces to the ids 0, 1, 2, ...")
+    pieces = pieces_by_id(ids)
     special = [ids.get(piece, ABSENT) for piece in SPECIAL_PIECES]
     if ABSENT in (special[UNK], special[EOS]):
         raise UserError(f"must have the pieces {SPECIAL_PIECES[UNK]} and {SPECIAL_PIECES[EOS]}")
-    return piece_side(sorted(ids, key=ids.__getitem__), special, models)
+    return piece_side(pieces, special, models)
+
+
+def pieces_by_id(ids: Mapping[str, int]) -> list[str]:
+    """Returns the pieces in the order of their ids. Raises UserError if the ids have gaps."""
+    if any(type(id_) is not int for id_ in ids.values()) or {*ids.values()} != {*range(len(ids))}:
+        raise UserError(
+            f"the ids of its {len(ids)} pieces must be the integers 0 to {len(ids) - 1}"
+        )
+    return sorted(ids, key=ids.__getitem__)
 
 
 def read_ctranslate2(
     folders: Sequence[Path], settings: dict[str, Any], rows: Sequence[int]
 ) -> tuple[Side, Side]:
-    """Reads the vocabularies of source and target, segmented by the SentencePiece models in the
-    folders, or by spaces.
+    """Reads the vocabularies of source and target.
 
-    The ids are rows of tables, which have so many `rows`. The first folder has the lists of tokens.
-    Raises UserError if these are damaged, or longer than a table.
+    The first folder has the lists of tokens. A SentencePiece model in any of the folders segments
+    texts; without one, texts are pieces separated by spaces. Ids are rows of the embedding tables;
+    `rows` is the number of rows of both tables. Raises UserError if a file is damaged, or a list is
+    longer than its table.
     """
     models = []
     for side in SIDES:
-        paths = [
-            folder / name
-            for folder in folders
-            for name in (f"{side}.spm", "sentencepiece.model", "bpe.model")
-        ]
-        path = next((path for path in paths if path.exists()), None)
+        names = (f"{side}.spm", "sentencepiece.model", "bpe.model")
+        path = _first_file([folder / name for folder in folders for name in names])
         if path is not None and path.name == "bpe.model":
             raise UserError("has a bpe.model of subword-nmt, must have a SentencePiece model")
         models.append(path and untrusted.read_bytes(path))
-    return pair(
-        *(
-            _read_tokens(folders[0], *side, settings, models)
-            for side in zip(SIDES, rows, strict=True)
-        )
+    source, target = (
+        _read_tokens(folders[0], side, count, settings, models)
+        for side, count in zip(SIDES, rows, strict=True)
     )
+    return source, target
+
+
+def _first_file(paths: Sequence[Path]) -> Path | None:
+    return next((path for path in paths if path.exists()), None)
 
 
 def _read_tokens(
     folder: Path, side: str, rows: int, settings: dict[str, Any], models: Sequence[bytes | None]
 ) -> Side:
-    """Reads a file of tokens. The rows after them are <unk>, if the file lacks it, and padding."""
-    paths = [
-        folder / f"{name}_vocabulary{end}" for name in (side, "shared") for end in (".json", ".txt")
-    ]
-    path = next((path for path in paths if path.exists()), paths[0])
+    """Reads a list of tokens. Later rows are <unk>, if the list lacks it, and padding."""
+    names = [f"{name}_vocabulary{end}" for name in (side, "shared") for end in (".json", ".txt")]
+    path = _first_file([folder / name for name in names]) or folder / names[0]
+    unk = settings["unk_token"]
+    start = settings["decoder_start_token"]
     with untrusted.reading(path):
-        tokens = (
-            untrusted.read_json(path, list)
-            if path.suffix == ".json"
-            else untrusted.read_text(path).split("\n")
-        )
-        tokens = tokens[:-1] if path.suffix == ".txt" and tokens[-1] == "" else tokens
-        tokens += [] if settings["unk_token"] in tokens else [settings["unk_token"]]
+        if path.suffix == ".json":
+            tokens = untrusted.read_json(path, list)
+        else:
+            tokens = untrusted.read_text(path).removesuffix("\n").split("\n")
+        if unk not in tokens:
+            tokens.append(unk)
         if len(tokens) > rows:
             raise UserError(
                 f"has {len(tokens)} tokens, must have at most the {rows} rows of the {side} table"
             )
         tokens += [f"<padding {row}>" for row in range(len(tokens), rows)]
+
         row_of = {token: row for row, token in enumerate(tokens)}
-        start = settings["decoder_start_token"]
-        pad = next((token for token in PADDING if token in row_of and token != start), None)
-        special = [row_of[token] for token in (settings["unk_token"], start, settings["eos_token"])]
-        return piece_side(tokens, [row_of.get(pad, ABSENT), *special], models)
+        pad = next(
+            (row_of[token] for token in PADDING if token in row_of and token != start), ABSENT
+        )
+        special = [pad, row_of[unk], row_of[start], row_of[settings["eos_token"]]]
+        return piece_side(tokens, special, models)
 
 
 def piece_side(
     pieces: Sequence[str], special: Sequence[int], models: Sequence[bytes | None]
 ) -> Side:
-    """Returns the vocabulary of pieces in the order of their ids.
+    """Returns the side of pieces in the order of their ids.
 
     `special` has the ids of PAD, UNK, BOS and EOS.
     """
     ordinary = [id_ for id_ in range(len(pieces)) if id_ not in special]
-    # An ordinary piece with the string of a special one gets another.
-    named = [
-        f"<{pieces[id_]}>" if pieces[id_] in SPECIAL_PIECES else pieces[id_] for id_ in ordinary
-    ]
-    return Side(
-        PieceVocabulary([*SPECIAL_PIECES, *named], models), [*special, *ordinary], len(pieces)
-    )
+    names = [*SPECIAL_PIECES]
+    for id_ in ordinary:
+        # An ordinary piece must not have the string of a special token.
+        piece = pieces[id_]
+        names.append(f"<{piece}>" if piece in SPECIAL_PIECES else piece)
+    return Side(PieceVocabulary(names, models), [*special, *ordinary], len(pieces))
 
 
-def pair(source: Side, target: Side) -> tuple[Side, Side]:
-    """Returns both sides as a tokenizer has them: equal vocabularies are shared."""
+def make_tokenizer(source: Side, target: Side) -> Tokenizer:
+    """Returns the tokenizer of both sides. Equal vocabularies are shared."""
     is_shared = source.vocabulary.serialized == target.vocabulary.serialized
     vocabulary = source.vocabulary if is_shared else target.vocabulary
-    view = vocabulary.target_view if isinstance(vocabulary, PieceVocabulary) else vocabulary
-    return source, target._replace(vocabulary=view)
+    if isinstance(vocabulary, PieceVocabulary):
+        vocabulary = vocabulary.target_view
+    return Tokenizer(source.vocabulary, vocabulary)
 
 
 def kind(vocabulary: Vocabulary) -> str:
@@ -181,17 +196,17 @@ def kind(vocabulary: Vocabulary) -> str:
         return "pieces"
     processor = sentencepiece.SentencePieceProcessor(model_proto=vocabulary.serialized)
     scores = [processor.get_score(id_) for id_ in vocabulary.model_ids[SPECIAL:]]
-    # ranks or log-probabilities
+    # The scores of BPE are ranks, those of the unigram model are log-probabilities.
     return "bpe" if all(score == round(score) for score in scores) else "unigram"
 
 
 def write_segmenters(folder: Path, tokenizer: Tokenizer) -> None:
-    """Writes the SentencePiece models that segment the texts of source and target, if there are
-    any.
-    """
+    """Writes the SentencePiece models that segment texts of source and target, if there are any."""
     for index, vocabulary in enumerate(tokenizer.sides):
-        model = vocabulary.serialized if isinstance(vocabulary, SentencePieceVocabulary) else None
-        if isinstance(vocabulary, PieceVocabulary):
+        model = None
+        if isinstance(vocabulary, SentencePieceVocabulary):
+            model = vocabulary.serialized
+        elif isinstance(vocabulary, PieceVocabulary):
             model = vocabulary.models[index]
         if model is not None:
             files.write_bytes(folder / f"{SIDES[index]}.spm", model)

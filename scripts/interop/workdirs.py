@@ -1,6 +1,4 @@
-"""A portable model as a workdir that all commands take, and the model of any workdir as a portable
-one.
-"""
+"""Conversion between portable models and workdirs, which all commands take."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,13 +23,13 @@ from transformer.training.progress import Progress
 from transformer.training.state import TrainState, abstract_init
 from transformer.workdir import create_workdir
 
-STEP = 0  # no update was done here
-# An imported model has no training data: what needs it asks for data.path.
+STEP = 0  # an imported model has had no update here
+# An imported model has no training data. Commands that need data ask for data.path.
 NO_DATA = {"data.source": "text", "data.name": "imported", "data.valid_split": "valid"}
 
 
 def write(model: PortableModel, folder: Path, origin: Mapping[str, Any] | None = None) -> None:
-    """Writes a model as a workdir: one checkpoint, without an optimizer, complete.
+    """Writes a model as a complete workdir with one checkpoint, without an optimizer.
 
     `folder` is empty. `origin` is the content of parent.json. Raises UserError if the parameters do
     not fit the configuration.
@@ -42,7 +40,8 @@ def write(model: PortableModel, folder: Path, origin: Mapping[str, Any] | None =
         "tokenizer.shared": tokenizer.is_shared,
     }
     config = checked(NO_DATA | vocabulary | model.config)
-    parameters = _parameters(model, config)
+    parameters = _parameter_tree(model, config)
+
     workdir = create_workdir(folder, config)
     tokenizer.save(folder)
     files.write_json(workdir.contents, {VOCABULARY: tokenizer.fingerprint})
@@ -50,29 +49,27 @@ def write(model: PortableModel, folder: Path, origin: Mapping[str, Any] | None =
         files.write_json(workdir.parent, origin)
     if model.shortlist is not None:
         model.shortlist.save(workdir.shortlist, tokenizer)
+    state = TrainState(jnp.int32(STEP), jnp.int32(0), parameters, None, None)
     with Checkpoints(workdir, config) as checkpoints:
-        checkpoints.save(
-            TrainState(jnp.int32(STEP), jnp.int32(0), parameters, None, None), Progress(step=STEP)
-        )
+        checkpoints.save(state, Progress(step=STEP))
     workdir.mark_complete(STEP)
 
 
-def _parameters(model: PortableModel, config: Config) -> dict:
-    """Returns the parameters as a tree. Raises UserError if they do not fit the configuration."""
-    expected = abstract_init(config, *model.tokenizer.vocab_sizes)[1]
-    required = {name: leaf.shape for name, leaf in named_leaves(expected).items()}
+def _parameter_tree(model: PortableModel, config: Config) -> dict:
+    _, tree = abstract_init(config, *model.tokenizer.vocab_sizes)
+    required = {name: leaf.shape for name, leaf in named_leaves(tree).items()}
     shapes = {name: array.shape for name, array in model.parameters.items()}
-    differing = [
-        f"{name}: has {shapes.get(name, 'none')}, must have {required.get(name, 'none')}"
-        for name in sorted(required.keys() | shapes.keys())
-        if shapes.get(name) != required.get(name)
-    ]
-    if differing:
+    if shapes != required:
+        differences = [
+            f"{name}: has {shapes.get(name, 'none')}, must have {required.get(name, 'none')}"
+            for name in sorted(required.keys() | shapes.keys())
+            if shapes.get(name) != required.get(name)
+        ]
         raise UserError(
-            f"the arrays do not fit the configuration of the model ({first_of(differing, 3)})"
+            f"the arrays do not fit the configuration of the model ({first_of(differences, 3)})"
         )
     leaves = [jnp.asarray(model.parameters[name], jnp.float32) for name in required]
-    return jax.tree.unflatten(jax.tree.structure(expected), leaves)
+    return jax.tree.unflatten(jax.tree.structure(tree), leaves)
 
 
 def from_workdir(
