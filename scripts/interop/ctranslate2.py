@@ -1,7 +1,7 @@
-"""Export of a model to CTranslate2's format, which the toolkit's own converter writes, and the
-names of its variables.
+"""Export of a model to CTranslate2's format, and the names of its variables.
 
-CTranslate2 stores the transpose of a kernel, and one matrix for the projections of one input.
+The toolkit's own converter writes the files. CTranslate2 stores the transpose of a kernel.
+Projections of the same input, such as query, key and value, are one matrix.
 """
 
 import sys
@@ -19,7 +19,8 @@ from transformer.support.errors import UserError
 from transformer.support.special_tokens import SPECIAL
 
 STACKS = ("encoder", "decoder")
-ACTIVATIONS = {  # the number, and whether it is gated
+# CTranslate2's number of the activation, and True if it is gated.
+ACTIVATIONS = {
     "relu": (0, False),
     "gelu": (1, False),
     "swish": (2, False),
@@ -31,8 +32,8 @@ ACTIVATIONS = {  # the number, and whether it is gated
 SINUSOIDS = ("sinusoidal", "sinusoidal_concatenated", "sinusoidal_marian")
 EXPRESSIBLE = COMMON | {"model.activation": tuple(ACTIVATIONS), "model.source_eos": (True, False)}
 QUANTIZATIONS = ("int8", "int8_float32", "bfloat16", "float16")
-MAX_POSITIONS = 2048  # of sinusoids, which are stored
-# The keys of config.json with their defaults. The pieces are those of our vocabularies.
+MAX_POSITIONS = 2048  # the number of sinusoids in the file
+# The keys of config.json with their defaults. The tokens are pieces of the vocabularies here.
 SETTINGS = {
     "unk_token": "<unk>",
     "bos_token": "<s>",
@@ -41,7 +42,7 @@ SETTINGS = {
     "add_source_eos": False,
     "layer_norm_epsilon": 1e-5,
 }
-
+# The modules here that each module there contains, within a layer.
 PARTS = {
     "self_attention/linear_0": (
         "self_attention.query",
@@ -59,24 +60,22 @@ PARTS = {
     "ffn/linear_1": ("feed_forward.outer",),
     "ffn/layer_norm": ("feed_forward_connection.norm",),
 }
-# of linear maps, and of norms
-KINDS = {"weight": "kernel", "bias": "bias"}, {"gamma": "scale", "beta": "bias"}
+LINEAR = {"weight": "kernel", "bias": "bias"}
+NORM = {"gamma": "scale", "beta": "bias"}
 
 
 def names(layers: dict[str, int]) -> Iterator[tuple[str, list[str]]]:
-    """Yields the names of a variable and of the parameters that it contains, for all layers and
-    norms.
-    """
+    """Yields the name of each variable in a layer or norm, and the parameters that it contains."""
     for stack in STACKS:
         parts = {f"{stack}/layer_norm": [f"{stack}.final_norm"]}
         for layer in range(layers[stack]):
             for theirs, ours in PARTS.items():
-                parts[f"{stack}/layer_{layer}/{theirs}"] = [
-                    f"{stack}.layers.{layer}.{name}" for name in ours
-                ]
-        for theirs, ours in parts.items():
-            for their_kind, our_kind in KINDS[theirs.endswith("norm")].items():
-                yield f"{theirs}/{their_kind}", [f"{name}.{our_kind}" for name in ours]
+                modules = [f"{stack}.layers.{layer}.{name}" for name in ours]
+                parts[f"{stack}/layer_{layer}/{theirs}"] = modules
+        for theirs, modules in parts.items():
+            kinds = NORM if theirs.endswith("norm") else LINEAR
+            for their_kind, our_kind in kinds.items():
+                yield f"{theirs}/{their_kind}", [f"{module}.{our_kind}" for module in modules]
 
 
 def write(
@@ -84,45 +83,49 @@ def write(
 ) -> None:
     """Writes the model, its SentencePiece models, and vmap.txt if it has a shortlist.
 
-    `python` has CTranslate2's converter; None: .venv-interop has it. Raises UserError if
-    CTranslate2 cannot express a setting, or the converter is missing.
+    `python` has CTranslate2's converter; None means .venv-interop. Raises UserError if CTranslate2
+    cannot express a setting, or the converter is missing.
     """
-    config = freeze(model.settings)
-    d_k, d_v = head_widths(config.model)
-    model.check_expressible(
-        "ctranslate2", EXPRESSIBLE | {"model.d_v": (config.model.d_v if d_v == d_k else d_k,)}
-    )
+    model_config = freeze(model.settings).model
+    d_k, d_v = head_widths(model_config)
+    # A head of CTranslate2 has one width for keys and values.
+    allowed_d_v = model_config.d_v if d_v == d_k else d_k
+    model.check_expressible("ctranslate2", EXPRESSIBLE | {"model.d_v": (allowed_d_v,)})
+
+    num_heads = model_config.num_heads
     layers = {
-        "encoder": config.model.num_layers,
-        "decoder": config.model.num_decoder_layers or config.model.num_layers,
+        "encoder": model_config.num_layers,
+        "decoder": model_config.num_decoder_layers or model_config.num_layers,
     }
-    activation, is_gated = ACTIVATIONS[config.model.activation]
+    activation, is_gated = ACTIVATIONS[model_config.activation]
     arguments = {
-        "num_heads": config.model.num_heads,
+        "num_heads": num_heads,
         "activation": activation,
         "ffn_glu": is_gated,
         "no_final_norm": "decoder.final_norm.scale" not in model.parameters,
-        "head_dim": None if d_k * config.model.num_heads == config.model.d_model else d_k,
-        "rotary_dim": 0 if config.model.positions == "rotary" else None,
+        "head_dim": None if d_k * num_heads == model_config.d_model else d_k,
+        "rotary_dim": 0 if model_config.positions == "rotary" else None,
         "rotary_interleave": False,
     }
     settings = {
-        "add_source_eos": config.model.source_eos,
-        "layer_norm_epsilon": config.model.layer_norm_epsilon,
+        "add_source_eos": model_config.source_eos,
+        "layer_norm_epsilon": model_config.layer_norm_epsilon,
     }
     variables = folder / "variables.npz"
-    np.savez(variables, **_variables(model.parameters, config.model, layers))
+    np.savez(variables, **_variables(model.parameters, model_config, layers))
     request = {
         "folder": str(folder.resolve()),
         "quantization": quantization,
-        **{stack: arguments | {"num_layers": number} for stack, number in layers.items()},
+        **{stack: arguments | {"num_layers": layers[stack]} for stack in STACKS},
         "config": SETTINGS | settings,
         "vocabularies": [list(side.pieces) for side in model.tokenizer.sides],
         "sources": [],
     }
     try:
         python = python or runtimes.find_python(None, is_here=False)
-        runtimes.ask(python if python.exists() else Path(sys.executable), "ctranslate2", request)
+        if not python.exists():
+            python = Path(sys.executable)
+        runtimes.ask(python, "ctranslate2", request)
     except runtimes.Unavailable as reason:
         raise UserError(
             f"--format=ctranslate2: needs CTranslate2's converter: {reason}"
@@ -133,7 +136,7 @@ def write(
         files.write_text(folder / "vmap.txt", vocabulary_map(model))
 
 
-def _variables(parameters: Arrays, config: Config, layers: dict[str, int]) -> Arrays:
+def _variables(parameters: Arrays, model_config: Config, layers: dict[str, int]) -> Arrays:
     variables = {
         theirs: np.concatenate([parameters[name].T for name in ours])
         for theirs, ours in names(layers)
@@ -143,31 +146,35 @@ def _variables(parameters: Arrays, config: Config, layers: dict[str, int]) -> Ar
     variables["encoder/embeddings_0/weight"] = parameters.get("encoder.embedding.table", table)
     variables["decoder/embeddings/weight"] = table
     variables["decoder/projection/weight"] = parameters.get("projection.kernel", table.T).T
-    if config.output_bias:
+    if model_config.output_bias:
         variables["decoder/projection/bias"] = parameters["output_bias"]
-    variables["decoder/start_from_zero_embedding"] = np.int8(config.decoder_start == "zero")
+    starts_from_zero = model_config.decoder_start == "zero"
+    variables["decoder/start_from_zero_embedding"] = np.int8(starts_from_zero)
     for stack in STACKS:
         # The specifications have a final norm only with pre-norm.
-        variables[f"{stack}/pre_norm"] = np.int8(config.norm_position == "pre")
-        if config.positions in SINUSOIDS:
-            encodings = sinusoids(config.positions, config.d_model, np.arange(MAX_POSITIONS))
-            variables[f"{stack}/position_encodings/encodings"] = encodings
-        elif config.positions == "learned":
-            variables[f"{stack}/position_encodings/encodings"] = parameters[
-                f"{stack}.positions.table"
-            ]
+        variables[f"{stack}/pre_norm"] = np.int8(model_config.norm_position == "pre")
+        encodings = f"{stack}/position_encodings/encodings"
+        kind = model_config.positions
+        if kind in SINUSOIDS:
+            positions = np.arange(MAX_POSITIONS)
+            variables[encodings] = sinusoids(kind, model_config.d_model, positions)
+        elif kind == "learned":
+            variables[encodings] = parameters[f"{stack}.positions.table"]
     return variables
 
 
 def vocabulary_map(model: PortableModel) -> str:
-    """Returns the lines of vmap.txt: a source token, a tab and its candidates; without a token
-    those of all sources.
+    """Returns the content of vmap.txt.
+
+    A line has a source token, a tab and its candidates. The line without a source token has the
+    candidates for all sources.
     """
     source, target = (side.pieces for side in model.tokenizer.sides)
     lines = ["\t" + " ".join(target[token] for token in model.shortlist.frequent)]
     for token, translations in enumerate(model.shortlist.translations):
         candidates = [target[translation] for translation in translations if translation >= 0]
-        candidates += [source[token]] if model.shortlist.is_shared else []
+        if model.shortlist.is_shared:
+            candidates.append(source[token])
         if token >= SPECIAL and candidates:
             lines.append(f"{source[token]}\t{' '.join(candidates)}")
     return "".join(f"{line}\n" for line in lines)

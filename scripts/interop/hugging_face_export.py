@@ -1,5 +1,6 @@
-"""A model as a folder that Hugging Face's `from_pretrained` loads: as MarianMTModel, or with
-pre-norm as Pegasus.
+"""Export of a model as a folder that Hugging Face's `from_pretrained` loads.
+
+The class is MarianMTModel, or Pegasus for models with pre-norm.
 """
 
 import re
@@ -8,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from absl import logging
 
-from scripts.interop import hugging_face as names
+from scripts.interop import hugging_face_names as names
 from scripts.interop import vocabularies
 from scripts.interop.portable import COMMON, NEVER, Arrays, PortableModel, Settings, sinusoids
 from transformer.config.keys import freeze
@@ -41,19 +42,20 @@ def write(model: PortableModel, folder: Path, quantization: str | None, *_: obje
 
     settings = model.settings
     _check_expressible(model, settings)
-    dtype = np.dtype(quantization or "float32")
-    never = forbidden_tokens(settings["decoding.forbid_unk"])
-    banned = map(model.tokenizer.target.pieces.index, settings["decoding.banned_pieces"])
     longest = settings["decoding.max_source_length"]
-    length = output_limit(longest, freeze(settings).decoding) + 2  # of an output, with BOS and EOS
-    arrays = _layers(model.parameters, settings) | _tables(
-        model.parameters, settings, max(length, longest)
-    )
+    # The longest output, with BOS and EOS.
+    max_length = output_limit(longest, freeze(settings).decoding) + 2
+    max_positions = max(max_length, longest)
+    arrays = _layers(model.parameters, settings)
+    arrays |= _tables(model.parameters, settings, max_positions)
+    dtype = np.dtype(quantization or "float32")
     arrays = {name: np.ascontiguousarray(array, dtype) for name, array in arrays.items()}
     save_file(arrays, folder / names.WEIGHTS, metadata={"format": "pt"})
+
     model_type, architecture = names.CLASSES[settings["model.norm_position"]]
     source_size, target_size = model.tokenizer.vocab_sizes
-    config = {name: settings[key] for key, foreign in names.KEYS.items() for name in foreign} | {
+    config = {name: settings[key] for key, foreign in names.KEYS.items() for name in foreign}
+    config |= {
         "architectures": [architecture],
         "model_type": model_type,
         "is_encoder_decoder": True,
@@ -65,32 +67,40 @@ def write(model: PortableModel, folder: Path, quantization: str | None, *_: obje
         "scale_embedding": True,
         "share_encoder_decoder_embeddings": names.SHARED in arrays,
         "tie_word_embeddings": names.HEAD not in arrays,
-        "max_position_embeddings": max(length, longest),
+        "max_position_embeddings": max_positions,
     }
-    search = {
-        "num_beams": settings["decoding.beam_size"],
-        "length_penalty": settings["decoding.length_penalty"],
-        "early_stopping": EARLY_STOPPING[settings["decoding.stopping"]],
-        "max_length": length,
-        # with the start
-        "min_length": settings["decoding.min_length"] and settings["decoding.min_length"] + 1,
-        "no_repeat_ngram_size": settings["decoding.no_repeat_ngram"],
-        "bad_words_ids": [[token] for token in (*never, *banned)],
-    }
-    texts = {name: settings[key] for key, name in names.LANGUAGES.items()} | {
+    texts = {name: settings[key] for key, name in names.LANGUAGES.items()}
+    texts |= {
         "tokenizer_class": "MarianTokenizer",
         "bos_token": SPECIAL_PIECES[BOS],  # or decoded texts would begin with it
         "separate_vocabs": not settings["tokenizer.shared"],
         "model_max_length": longest,
     }
     files.write_json(folder / names.CONFIG, config | TOKENS)
-    files.write_json(folder / names.GENERATION, search | TOKENS)
+    files.write_json(folder / names.GENERATION, _search(model, settings, max_length) | TOKENS)
     files.write_json(folder / names.TOKENIZER, texts)
     vocabularies.write_segmenters(folder, model.tokenizer)
-    for side, vocabulary in enumerate(model.tokenizer.sides):
-        if side == 0 or not settings["tokenizer.shared"]:
-            ids = {piece: token for token, piece in enumerate(vocabulary.pieces)}
-            files.write_json(folder / names.VOCABULARIES[side], ids)
+    sides = model.tokenizer.sides[:1] if settings["tokenizer.shared"] else model.tokenizer.sides
+    for name, vocabulary in zip(names.VOCABULARIES, sides, strict=False):
+        ids = {piece: token for token, piece in enumerate(vocabulary.pieces)}
+        files.write_json(folder / name, ids)
+
+
+def _search(model: PortableModel, settings: Settings, max_length: int) -> Settings:
+    min_length = settings["decoding.min_length"]
+    pieces = model.tokenizer.target.pieces
+    banned = [pieces.index(piece) for piece in settings["decoding.banned_pieces"]]
+    never = [*forbidden_tokens(settings["decoding.forbid_unk"]), *banned]
+    return {
+        "num_beams": settings["decoding.beam_size"],
+        "length_penalty": settings["decoding.length_penalty"],
+        "early_stopping": EARLY_STOPPING[settings["decoding.stopping"]],
+        "max_length": max_length,
+        # The minimum in Transformers includes the start.
+        "min_length": min_length and min_length + 1,
+        "no_repeat_ngram_size": settings["decoding.no_repeat_ngram"],
+        "bad_words_ids": [[token] for token in never],
+    }
 
 
 def _check_expressible(model: PortableModel, settings: Settings) -> None:
@@ -106,22 +116,18 @@ def _check_expressible(model: PortableModel, settings: Settings) -> None:
         "model.d_v": (None, head_width),
     }
     model.check_expressible(FORMAT, expressible)
-    if any(
-        None in side.models for side in model.tokenizer.sides if isinstance(side, PieceVocabulary)
-    ):
+    if any(None in getattr(side, "models", ()) for side in model.tokenizer.sides):
         raise UserError(
             f"--format={FORMAT}: cannot express a vocabulary without a SentencePiece model"
         )
-    # MarianTokenizer takes a tag out of the text, which then has other pieces than with it.
     source = model.tokenizer.source
-    tags = (
-        []
-        if isinstance(source, PieceVocabulary)
-        else [piece for piece in source.pieces if TAG.fullmatch(piece)]
-    )
-    if tags:
-        raise UserError(f"--format={FORMAT}: cannot express {tags[0]} in a SentencePiece model")
-    if (epsilon := settings["model.layer_norm_epsilon"]) != names.EPSILON:
+    if not isinstance(source, PieceVocabulary):
+        # MarianTokenizer splits a tag off, and SentencePiece then segments the rest differently.
+        tags = list(filter(TAG.fullmatch, source.pieces))
+        if tags:
+            raise UserError(f"--format={FORMAT}: cannot express {tags[0]} in a SentencePiece model")
+    epsilon = settings["model.layer_norm_epsilon"]
+    if epsilon != names.EPSILON:
         logging.warning(
             "model.layer_norm_epsilon=%g becomes %g, which this format fixes.",
             epsilon,
@@ -139,9 +145,12 @@ def _layers(parameters: Arrays, settings: Settings) -> Arrays:
         else:
             weight = parameters[f"{module}.kernel"].T
             bias = parameters.get(f"{module}.bias", np.zeros(len(weight)))
-            # its outputs, not its inputs, are the model's dimensions
-            is_last = module.endswith(("output", "outer"))
-            weight, bias = (weight[order], bias[order]) if is_last else (weight[:, order], bias)
+            if module.endswith(("output", "outer")):
+                # The outputs are the model's dimensions.
+                weight = weight[order]
+                bias = bias[order]
+            else:
+                weight = weight[:, order]
         arrays |= {f"{foreign}.weight": weight, f"{foreign}.bias": bias}
     return arrays
 
@@ -153,10 +162,8 @@ def _order(settings: Settings) -> np.ndarray:
     return np.concatenate([dimensions[::2], dimensions[1::2]]) if alternate else dimensions
 
 
-def _tables(parameters: Arrays, settings: Settings, positions: int) -> Arrays:
-    """Returns the embeddings, the projection and bias of the logits, and the vectors of so many
-    positions.
-    """
+def _tables(parameters: Arrays, settings: Settings, max_positions: int) -> Arrays:
+    """Returns the embeddings, the projection and bias of the logits, and vectors of positions."""
     share = settings["model.share_embeddings"]
     is_pegasus = settings["model.norm_position"] == "pre"
     table = parameters["decoder.embedding.table"]
@@ -167,18 +174,24 @@ def _tables(parameters: Arrays, settings: Settings, positions: int) -> Arrays:
         if bias[BOS] > NEVER / 2:
             share = "none"  # the logits need the vector that BOS had
     source = target if share == "all" else parameters.get("encoder.embedding.table", table)
-    head = parameters.get("projection.kernel", table.T).T if share == "none" else target
-    arrays = {names.SHARED: source} if share == "all" or is_pegasus else {}
+
+    arrays = {}
+    if share == "all" or is_pegasus:
+        arrays[names.SHARED] = source
     if share != "all":
         arrays |= dict(zip(names.EMBEDDINGS, (source, target), strict=True))
-    # a Pegasus model has one table or three
-    if share == "none" or (share == "target" and is_pegasus):
-        arrays[names.HEAD] = head
-    arrays = {name: table[:, _order(settings)] for name, table in arrays.items()} | {
-        names.BIAS: bias[None]
-    }
-    if is_pegasus or settings["model.positions"] == names.POSITIONS[1]:
-        name = names.POSITIONS[settings["model.positions"] == names.POSITIONS[1]]
-        encodings = sinusoids(name, settings["model.d_model"], np.arange(positions))
+    # A Pegasus model has one table or three.
+    if share == "none":
+        arrays[names.HEAD] = parameters.get("projection.kernel", table.T).T
+    elif share == "target" and is_pegasus:
+        arrays[names.HEAD] = target
+    arrays = {name: table[:, _order(settings)] for name, table in arrays.items()}
+    arrays[names.BIAS] = bias[None]
+
+    # Only MarianMTModel computes positions, and only of the first kind.
+    is_second = settings["model.positions"] == names.POSITIONS[1]
+    if is_pegasus or is_second:
+        kind = names.POSITIONS[is_second]
+        encodings = sinusoids(kind, settings["model.d_model"], np.arange(max_positions))
         arrays |= dict.fromkeys(names.POSITION_TABLES, encodings)
     return arrays

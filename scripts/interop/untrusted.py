@@ -1,8 +1,8 @@
-"""Reading of files that others made: sizes are checked against the file before memory is taken, and
-no code runs.
+"""Safe reading of files from other people.
 
-Every function raises UserError, one line that begins with the file, if the file is missing or
-damaged. In a block `with reading(path)`, so do a Cursor and all other code.
+Sizes are checked against the file before memory is allocated, and no code in a file runs. If a file
+is missing or damaged, every function raises UserError: one line that begins with the file. So does
+any code, such as a Cursor, in a block `with reading(path)`.
 """
 
 import contextlib
@@ -26,9 +26,9 @@ from transformer.support.errors import MALFORMED, UserError
 
 MAX_TEXT = 1 << 26  # bytes of a JSON, YAML or text file, and of a SentencePiece model
 MAX_MODEL = 1 << 33  # bytes of a file of weights
-# times the size of an archive that its content may have, if that is more than MAX_TEXT
+# The content of an archive is at most MAX_TEXT, or this many times as large as the archive.
 MAX_INFLATION = 16
-LFS_POINTER = b"version https://git-lfs"  # the beginning of a small text instead of a file
+LFS_POINTER = b"version https://git-lfs"  # begins the small text that replaces a file
 PICKLES = ("pytorch_model.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle")
 DAMAGED = (
     *MALFORMED,
@@ -41,42 +41,39 @@ DAMAGED = (
     SafetensorError,
     yaml.YAMLError,
     SyntaxError,
-    tokenize.TokenError,  # in the header of a NumPy array, which is a Python expression
+    # NumPy parses the header of an array as a Python expression.
+    tokenize.TokenError,
 )
 
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turns the errors that a missing or damaged file causes in the block into a UserError that
-    names it.
-    """
+    """Converts errors from a missing or damaged file in the block to a UserError with its path."""
     try:
         yield
     except UserError as error:
-        raise UserError(
-            str(error) if str(error).startswith(str(path)) else f"{path}: {error}"
-        ) from None
+        # Nested blocks may have added the path.
+        prefix = "" if str(error).startswith(str(path)) else f"{path}: "
+        raise UserError(f"{prefix}{error}") from None
     except OSError as error:
         raise UserError(f"{error.filename or path}: {error.strerror or error}") from None
     except DAMAGED as error:
-        reason = (
-            f"no {error}"
-            if isinstance(error, KeyError)
-            else " ".join(str(error).split()) or type(error).__name__
-        )
+        reason = " ".join(str(error).split()) or type(error).__name__
+        if isinstance(error, KeyError):
+            reason = f"no {error}"
         raise UserError(f"{path}: damaged ({reason:.120})") from None
 
 
 def check_file(path: Path, limit: int = MAX_MODEL) -> Path:
-    """Returns the path. Raises UserError unless it is a regular file in its folder of at most
-    `limit` bytes.
+    """Returns the path. Raises UserError unless it is a regular file of at most `limit` bytes.
 
-    Reading a pipe or a device may never end, and a link may lead to a private file of the user.
+    A link out of its folder is an error, because it may lead to a private file of the user. Pipes
+    and devices are errors, because reading them may never end.
     """
     with reading(path):
         target = path.resolve(strict=True)
         folder = path.parent.resolve()
-        # The cache of Hugging Face's hub has links from snapshots/NAME/ into blobs/.
+        # In the cache of Hugging Face's hub, snapshots/NAME/ has links into blobs/.
         root = folder.parents[1] if folder.parent.name == "snapshots" else folder
         if not target.is_relative_to(root):
             raise UserError("is a link out of its folder; put the file itself there")
@@ -94,7 +91,7 @@ def check_file(path: Path, limit: int = MAX_MODEL) -> Path:
 
 
 def is_readable(path: Path) -> bool:
-    """Returns True for a file that `check_file` takes."""
+    """True for a file that `check_file` accepts."""
     try:
         return check_file(path) == path
     except UserError:
@@ -107,7 +104,7 @@ def read_bytes(path: Path, limit: int = MAX_TEXT) -> bytes:
 
 
 class Cursor:
-    """A position in the content of a binary file, whose numbers are little-endian."""
+    """A position in the content of a binary file with little-endian numbers."""
 
     def __init__(self, path: Path) -> None:
         self.content = memoryview(read_bytes(path, MAX_MODEL))
@@ -126,17 +123,18 @@ class Cursor:
         return int.from_bytes(self.take(size), "little")
 
     def name(self, size: int) -> str:
-        """Returns the next name, of `size` bytes with the NUL at its end, if there is one."""
+        """Returns the next name, of `size` bytes. These may include a NUL at its end."""
         return bytes(self.take(size)).decode().removesuffix("\0")
 
     def array(self, dtype: Any, shape: Sequence[int]) -> np.ndarray:
         """Returns the next array, a view of the content."""
         dtype = np.dtype(dtype)
-        return np.frombuffer(self.take(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)
+        content = self.take(math.prod(shape) * dtype.itemsize)
+        return np.frombuffer(content, dtype).reshape(shape)
 
 
 def check_finite(path: Path, arrays: Arrays) -> None:
-    """Raises UserError, with its name, for an array that has a NaN or an infinity."""
+    """Raises UserError, with the name of the array, if an array has a NaN or an infinity."""
     for name, array in arrays.items():
         if array.dtype.kind not in "iub" and not np.isfinite(array).all():
             raise UserError(f"{path}: {name} has values that are NaN or infinite")
@@ -167,10 +165,12 @@ def parse_yaml(text: str, path: Path, loader: str = "SafeLoader") -> dict[str, A
 
     With "BaseLoader" all scalars are strings.
     """
-    loader = getattr(yaml, f"C{loader}", getattr(yaml, loader))  # in C, if PyYAML has that
+    # PyYAML may have been built without its loaders in C, which are faster.
+    loader = getattr(yaml, f"C{loader}", getattr(yaml, loader))
     with reading(path):
+        # Nested aliases can expand to any size.
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, loader)):
-            raise ValueError("YAML with aliases")  # nested ones would print without an end
+            raise ValueError("YAML with aliases")
         return _of_kind(yaml.load(text, loader), dict)
 
 
@@ -182,9 +182,9 @@ def read_npz(path: Path) -> Arrays:
         np.load(file, allow_pickle=False) as archive,
     ):
         size = sum(member.file_size for member in archive.zip.infolist())
-        limit = MAX_INFLATION * path.stat().st_size
-        if size > max(limit, MAX_TEXT):
-            raise ValueError(f"an archive of {size:,} bytes in {path.stat().st_size:,}")
+        packed_size = path.stat().st_size
+        if size > max(MAX_INFLATION * packed_size, MAX_TEXT):
+            raise ValueError(f"an archive of {size:,} bytes in {packed_size:,}")
         arrays = dict(archive)
         check_finite(path, arrays)
     return arrays
@@ -195,7 +195,8 @@ def read_safetensors(path: Path) -> Arrays:
     with reading(path):
         arrays = load_file(check_file(path))
         for name, array in arrays.items():
-            arrays[name] = array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+            if array.dtype.name == "bfloat16":
+                arrays[name] = array.astype(np.float32)
         check_finite(path, arrays)
     return arrays
 
@@ -203,9 +204,11 @@ def read_safetensors(path: Path) -> Arrays:
 def refuse_pickles(path: Path) -> None:
     """Raises UserError if the file, or one in the folder, has the name of a pickle."""
     for pattern in PICKLES:
-        for pickle in [path] if path.match(pattern) else sorted(path.glob(pattern)):
+        pickles = [path] if path.match(pattern) else sorted(path.glob(pattern))
+        if pickles:
             raise UserError(
-                f"{pickle}: is a pickle, which can run any code when it is read; convert it to safetensors "
+                f"{pickles[0]}: is a pickle, which can run any code when it is read; convert it to "
+                "safetensors "
                 "(Transformers: MarianMTModel.from_pretrained(...).save_pretrained(FOLDER))"
             )
 
