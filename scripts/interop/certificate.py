@@ -1,5 +1,6 @@
-"""Certificates: the same sentences, translated and scored by this project and by the other toolkit,
-and compared.
+"""Certificates compare this project and another toolkit on the same sentences.
+
+Both sides translate the sentences with the same model and score the same translations.
 """
 
 import hashlib
@@ -30,9 +31,8 @@ MARK = "BELOW-THE-BARS.txt"  # in a folder whose translations differ too much
 SEARCHES = ("greedy", "beam")
 # The bars, for models that both sides compute in float32.
 MAX_DIFFERENCE = 1e-4  # of the log-probabilities of a translation, in nats per token
-# of the beam translations, and of the greedy ones; of these all if the scores are that close
+# The fraction of identical translations. If the scores are that close, it is 1 for greedy search.
 MIN_IDENTICAL = 0.99
-
 
 Json = dict[str, Any]
 
@@ -45,10 +45,11 @@ def certify(
     sentences: Sentences | None,
     quantization: str | None,
 ) -> Json:
-    """Returns the certificate of a model here and the model in a file or folder of a format and a
-    quantization.
+    """Returns the certificate of a model.
 
-    Raises CannotDecode if the toolkit fails.
+    `model` is the model here, and `folder` is its file or folder in the format of `entry`. Without
+    `sentences`, it takes the validation split or bundled sentences. Raises CannotDecode if the
+    toolkit fails.
     """
     try:
         if entry.runtime is None:
@@ -61,14 +62,14 @@ def certify(
             )
         config = float32_config(model, entry.search)
         sentences = usable(sentences or default_sentences(config), model, config)
-        # the sentences begin with the tag
+        # The sentences already begin with the tag.
         model = model._replace(tokenizer=model.tokenizer.tagged(""))
         request = {
             "folder": str(folder.resolve()),
             "sources": sentences.texts,
             "quantization": quantization,
+            **search_settings(sentences.texts, model, config),
         }
-        request |= search_settings(sentences.texts, model, config)
         ours = decode(model, config, request, has_own_search=entry.has_own_search)
         theirs = ask(python, entry.runtime, request | {"references": ours["references"]})
         return compare(sentences, request, ours, theirs, config)
@@ -77,21 +78,23 @@ def certify(
 
 
 def uncertified(reason: Exception) -> Json:
-    """Returns the certificate of a model that the other toolkit has not translated with."""
+    """Returns the certificate of a model that the other toolkit has not run."""
     return {"verdict": "uncertified", "reasons": [str(reason)]}
 
 
 def float32_config(model: PortableModel, search: Json) -> Config:
-    """Returns the configuration with a toolkit's beam search over the whole vocabulary in float32."""
-    settings = {"model.dtype": "float32", "decoding.dtype": "auto"}
-    settings |= {"decoding.strategy": "beam", "decoding.shortlist": 0}
+    """Returns the configuration of a toolkit's beam search in float32, without a shortlist."""
+    settings = {
+        "model.dtype": "float32",
+        "decoding.dtype": "auto",
+        "decoding.strategy": "beam",
+        "decoding.shortlist": 0,
+    }
     return checked(model.config | settings | search)
 
 
 def search_settings(texts: Sequence[str], model: PortableModel, config: Config) -> Json:
-    """Returns the settings of the search on both sides: one length limit for all sentences, and
-    length^alpha.
-    """
+    """Returns the settings of both searches, with one length limit for all sentences."""
     longest = max(map(len, model.tokenizer.source.encode(list(texts))))
     decoding = config.decoding
     # A toolkit's tables of positions may end at max_source_length.
@@ -106,16 +109,17 @@ def search_settings(texts: Sequence[str], model: PortableModel, config: Config) 
 def decode(
     model: PortableModel, config: Config, request: Json, has_own_search: bool = False
 ) -> Json:
-    """Returns this project's answer to the request, and the references that the other toolkit is to
-    score.
+    """Returns this project's answer to the request, with references for the other toolkit to score.
 
-    The search is that of the configuration if the other side has it, else the one that the request
-    describes.
+    The references are the translations of the beam search. With `has_own_search` the search has the
+    settings of `config`, otherwise those of the request.
     """
     began = time.perf_counter()
-    graph, expected = abstract_init(config, *model.tokenizer.vocab_sizes)
-    parameters = jax.tree.unflatten(jax.tree.structure(expected), model.parameters.values())
-    limit = {"decoding.max_length_factor": 0.0, "decoding.max_extra_length": request["max_length"]}
+    graph, shapes = abstract_init(config, *model.tokenizer.vocab_sizes)
+    parameters = jax.tree.unflatten(jax.tree.structure(shapes), model.parameters.values())
+    sources = request["sources"]
+    max_length = request["max_length"]
+    limit = {"decoding.max_length_factor": 0.0, "decoding.max_extra_length": max_length}
     answer = {"ended": {}}
     for search in ("beam",) if has_own_search else SEARCHES:
         beam_size = 1 if search == "greedy" else request["beam_size"]
@@ -123,97 +127,110 @@ def decode(
         decoding = with_values(config, settings).decoding
         decoder = ControlledDecoder((graph,), model.tokenizer, decoding, jax.local_devices(), None)
         placed = decoder.place((parameters,))
-        results = [best for (best,) in decoder.translate(placed, request["sources"])]
+        results = [best for (best,) in decoder.translate(placed, sources)]
         answer[search] = [best.text for best in results]
-        answer["ended"][search] = [len(best.tokens) <= request["max_length"] for best in results]
-    found = zip(request["sources"], answer["beam"], strict=True)
-    # The best segmentation of a text may be longer than the one that was found.
-    pairs = [pair if is_scorable(decoder, pair) else (pair[0], "") for pair in found]
+        answer["ended"][search] = [len(best.tokens) <= max_length for best in results]
+
+    pairs = []
+    for source, text in zip(sources, answer["beam"], strict=True):
+        # The best segmentation of a text may be too long, unlike the tokens of the search.
+        pairs.append((source, text if is_scorable(decoder, (source, text)) else ""))
     scored = score_pairs(decoder, placed, pairs)
-    references = [
-        {"text": text, "pieces": known.pieces[:-1]}
-        for (_, text), known in zip(pairs, scored, strict=True)
-    ]
-    answer |= {"scores": [known.log_probability for known in scored], "references": references}
     described = environment.describe_environment()
-    versions = {"commit": described["commit"], **described["packages"]}
-    return answer | {"versions": versions, "seconds": time.perf_counter() - began}
+    return answer | {
+        "scores": [target.log_probability for target in scored],
+        "references": [{"text": target.text, "pieces": target.pieces[:-1]} for target in scored],
+        "versions": {"commit": described["commit"], **described["packages"]},
+        "seconds": time.perf_counter() - began,
+    }
 
 
 def compare(sentences: Sentences, request: Json, ours: Json, theirs: Json, config: Config) -> Json:
-    """Returns the certificate of two answers. Raises Unavailable if most translations reach the
-    length limit.
+    """Returns the certificate of two answers.
 
-    A toolkit may cut such a translation or choose its end by other rules, so shares leave these
-    out.
+    The shares of identical translations leave out translations that reach the length limit, because
+    a toolkit may cut them or choose their end by other rules. Raises Unavailable if most
+    translations reach the limit.
     """
-    precision = theirs.get("precision") or request["quantization"] or "float32"
-    # whether the translations that end before the limit are equal, apart from the number of their
-    # spaces
-    equal = {}
-    for search in filter(theirs.get, SEARCHES):
-        triples = zip(ours[search], theirs[search], ours["ended"][search], strict=True)
-        equal[search] = [
-            first.split() == second.split() for first, second, has_ended in triples if has_ended
-        ]
     count = len(sentences.texts)
-    if min(map(len, equal.values())) < count / 2:
-        raise Unavailable(
-            f"most translations here reach the length limit of {request['max_length']} tokens"
-        )
-    identical = {search: sum(same) / len(same) for search, same in equal.items()}
+    at_limit = {}
+    identical = {}
+    for search in filter(theirs.get, SEARCHES):
+        has_ended = ours["ended"][search]
+        at_limit[search] = count - sum(has_ended)
+        if sum(has_ended) < count / 2:
+            raise Unavailable(
+                f"most translations here reach the length limit of {request['max_length']} tokens"
+            )
+        triples = zip(ours[search], theirs[search], has_ended, strict=True)
+        # The number of spaces between words does not matter.
+        same = [our.split() == their.split() for our, their, ended in triples if ended]
+        identical[search] = sum(same) / len(same)
+
     difference = None
     if theirs["scores"] is not None:
         triples = zip(ours["scores"], theirs["scores"], ours["references"], strict=True)
-        difference = max(abs(a - b) / (len(known["pieces"]) + 1) for a, b, known in triples)
-    reasons = below_bars(identical, difference) if precision == "float32" else []
-    language = bleu.bleu_language(config.data)
+        # A target has its pieces and end-of-sentence.
+        difference = max(abs(a - b) / (len(target["pieces"]) + 1) for a, b, target in triples)
+
+    precision = theirs.get("precision") or request["quantization"] or "float32"
+    verdict = "measured"
+    reasons = []
+    if precision == "float32":
+        reasons = below_bars(identical, difference)
+        verdict = "below the bars" if reasons else "certified"
     sides = {"ours": ours, "theirs": theirs}
     scores = None
-    if (references := sentences.references) is not None:
+    if sentences.references is not None:
+        language = bleu.bleu_language(config.data)
         metrics = bleu.metrics_in("comparison")
         scores = {
-            name: bleu.score(side["beam"], [references], language, metrics)
+            name: bleu.score(side["beam"], [sentences.references], language, metrics)
             for name, side in sides.items()
         }
-    verdict = "measured" if precision != "float32" else "below the bars" if reasons else "certified"
+    seconds = {name: side["seconds"] for name, side in sides.items()}
+    settings = {key: request[key] for key in ("beam_size", "length_penalty", "max_length")}
     return {
         "verdict": verdict,
         "reasons": reasons,
         "precision": precision,
         "sentences": count,
         "sentences_from": sentences.origin,
-        "at_length_limit": {search: count - len(same) for search, same in equal.items()},
-        **{f"identical_{search}": identical.get(search) for search in SEARCHES},
+        "at_length_limit": at_limit,
+        **{f"identical_{name}": identical.get(name) for name in SEARCHES},
         "largest_score_difference_per_token": difference,
         "bleu": scores,
-        "search": {key: request[key] for key in ("beam_size", "length_penalty", "max_length")}
-        | {"stopping": config.decoding.stopping},
+        "search": settings | {"stopping": config.decoding.stopping},
         "versions": {name: side["versions"] for name, side in sides.items()},
-        "seconds": {name: side["seconds"] for name, side in sides.items()}
-        | {"search": theirs.get("search_seconds")},
+        "seconds": seconds | {"search": theirs.get("search_seconds")},
     }
 
 
 def below_bars(identical: Mapping[str, float], difference: float | None) -> list[str]:
     """Returns the reasons for which two sides that compute in float32 differ too much."""
     reasons = []
-    is_close = difference is not None and difference <= MAX_DIFFERENCE
-    if difference is not None and not is_close:
-        reasons.append(
-            f"scores differ by {difference:.2g} nats per token, may differ by {MAX_DIFFERENCE:g}"
-        )
-    for search, bar in (("greedy", 1.0 if is_close else MIN_IDENTICAL), ("beam", MIN_IDENTICAL)):
-        if search in identical and identical[search] < bar:
+    bars = dict.fromkeys(SEARCHES, MIN_IDENTICAL)
+    if difference is not None:
+        if difference <= MAX_DIFFERENCE:
+            bars["greedy"] = 1.0
+        else:
             reasons.append(
-                f"{100 * identical[search]:.1f} % of {search} translations are identical, must be {bar:.0%}"
+                f"scores differ by {difference:.2g} nats per token, may differ by "
+                f"{MAX_DIFFERENCE:g}"
+            )
+    for search, share in identical.items():
+        if share < bars[search]:
+            reasons.append(
+                f"{100 * share:.1f} % of {search} translations are identical, must be "
+                f"{bars[search]:.0%}"
             )
     return reasons
 
 
 def write(certificate: Json, digests: Mapping[str, str], folder: Path) -> None:
-    """Writes the certificate into a folder, with the digests of the other toolkit's files, and
-    marks a bad one.
+    """Writes the certificate into a folder, with the digests of the other toolkit's files.
+
+    A certificate below the bars also gets the file `MARK`.
     """
     files.write_json(folder / FILE_NAME, files.six_digits({**certificate, "files": dict(digests)}))
     if certificate["verdict"] == "below the bars":
@@ -227,9 +244,8 @@ def digests_in(path: Path) -> dict[str, str]:
     digests = {}
     for file in paths:
         with file.open("rb") as content:
-            digests[str(file.relative_to(folder))] = hashlib.file_digest(
-                content, "sha256"
-            ).hexdigest()
+            digest = hashlib.file_digest(content, "sha256")
+        digests[str(file.relative_to(folder))] = digest.hexdigest()
     return digests
 
 
@@ -244,24 +260,24 @@ def conclude(certificate: Json, output: Path) -> None:
     if verdict == "uncertified":
         logging.warning("%s: uncertified: %s.", output, reasons)
         return
-    precision = certificate["precision"]
+
+    shares = []
+    for search in SEARCHES:
+        share = certificate[f"identical_{search}"]
+        if share is not None:
+            shares.append(f"{share:.1%} of {search}")
+    results = f"{' and '.join(shares)} translations identical"
     difference = certificate["largest_score_difference_per_token"]
-    shares = [
-        f"{share:.1%} of {name}"
-        for name in SEARCHES
-        if (share := certificate[f"identical_{name}"]) is not None
-    ]
-    results = [f"{' and '.join(shares)} translations identical"]
-    results.append(
-        "scores not compared"
-        if difference is None
-        else f"scores within {difference:.2g} nats per token"
-    )
-    if certificate["bleu"]:
-        ours, theirs = (certificate["bleu"][side]["bleu"] for side in ("ours", "theirs"))
-        results.append(f"BLEU {ours:.1f} here in float32, {theirs:.1f} there in {precision}")
+    if difference is None:
+        results += ", scores not compared"
+    else:
+        results += f", scores within {difference:.2g} nats per token"
+    precision = certificate["precision"]
+    scores = certificate["bleu"]
+    if scores:
+        ours, theirs = (scores[side]["bleu"] for side in ("ours", "theirs"))
+        results += f", BLEU {ours:.1f} here in float32, {theirs:.1f} there in {precision}"
     count = certificate["sentences"]
-    results = ", ".join(results)
     logging.info("%s: %s in %s on %d sentences: %s.", output, verdict, precision, count, results)
     if reasons:
         logging.error("%s: below the bars: %s; %s has the comparison", output, reasons, FILE_NAME)

@@ -1,4 +1,4 @@
-"""Translates standard input, one sentence a line: python translate.py < INPUT > OUTPUT
+"""Translates the lines of standard input: python translate.py < INPUT > OUTPUT
 
 Needs the packages jax, flatbuffers, numpy, safetensors and sentencepiece, and the files beside it.
 """
@@ -14,11 +14,12 @@ import sentencepiece
 from safetensors.numpy import load_file
 
 FOLDER = pathlib.Path(__file__).parent
-# The first tokens are padding, unknown, begin and end of sentence
+# The first tokens are padding, unknown, begin and end of sentence.
 UNK = 1
 EOS = 3
 SPECIAL = 4
-ROWS = 16  # sentences of a batch; a batch is compiled for each power of two of its length
+# The sentences of a batch. The search is compiled for each length of a batch, a power of two.
+ROWS = 16
 
 
 def read_processor(side: str) -> sentencepiece.SentencePieceProcessor | None:
@@ -30,20 +31,19 @@ source = read_processor("source")
 target = read_processor("target")
 pieces = json.loads((FOLDER / "vocabulary.json").read_text("utf-8"))
 tokens = {piece: token for token, piece in enumerate(pieces["source"]) if token >= SPECIAL}
-longest = json.loads((FOLDER / "config.json").read_text("utf-8"))["decoding"]["max_source_length"]
+config = json.loads((FOLDER / "config.json").read_text("utf-8"))
+longest = config["decoding"]["max_source_length"]
 weights = jax.device_put(load_file(FOLDER / "model.safetensors"))
 search = jax.jit(jax.export.deserialize((FOLDER / "search.jax").read_bytes()).call)
 
 
 def segment(line: str) -> list[str]:
-    """Returns the pieces of a line, which may begin with a token such as >>fra<<.
-
-    Not every source.spm has these.
-    """
+    """Returns the pieces of a line. The line may begin with a language token such as >>fra<<."""
     if source is None:
         return line.split()
     language, end, rest = line.partition("<<")
     tag = language + end
+    # SentencePiece would split a token that its model lacks.
     if end and tag in tokens and source.piece_to_id(tag) == source.unk_id():
         return [tag, *source.encode(rest, out_type=str)]
     return source.encode(line, out_type=str)
@@ -52,17 +52,21 @@ def segment(line: str) -> list[str]:
 sys.stdin.reconfigure(encoding="utf-8", errors="replace", newline="\n")
 sys.stdout.reconfigure(encoding="utf-8")
 for lines in iter(lambda: list(itertools.islice(sys.stdin, ROWS)), []):
-    lines = [line.rstrip("\n") for line in lines]
-    texts = [segment(line) for line in lines]
-    for line, text in zip(lines, texts, strict=True):
+    texts = []
+    for line in lines:
+        line = line.rstrip("\n")
+        text = segment(line)
         if len(text) >= longest:
             print(f"cut after {longest - 1} of {len(text)} tokens: {line[:40]}...", file=sys.stderr)
-    texts = [text[: longest - 1] for text in texts]
-    batch = np.zeros((ROWS, max(16, 1 << max(map(len, texts)).bit_length())), np.int32)
+        texts.append(text[: longest - 1])
+
+    length = 1 << max(map(len, texts)).bit_length()
+    batch = np.zeros((ROWS, max(16, length)), np.int32)
     for row, text in zip(batch, texts, strict=False):
         if text:  # an empty row gives an empty translation
             row[: len(text) + 1] = [*(tokens.get(piece, UNK) for piece in text), EOS]
-    for output in jax.device_get(search(weights, batch)[0])[: len(lines)]:
+    outputs, _ = jax.device_get(search(weights, batch))
+    for output in outputs[: len(lines)]:
         words = [pieces["target"][token] for token in output if token == UNK or token >= SPECIAL]
         text = target.decode(words).replace("\u2581", " ").strip() if target else " ".join(words)
         print(" ".join(text.splitlines()), flush=True)

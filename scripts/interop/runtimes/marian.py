@@ -1,4 +1,4 @@
-"""Marian: decodes as the package's docstring says, with pymarian."""
+"""Marian: decodes with pymarian. The docstring of the package explains the protocol."""
 
 import json
 import pathlib
@@ -11,46 +11,38 @@ import yaml
 
 
 def find_files(path):
-    """Returns the model, its vocabularies, and the SentencePiece models that segment text for lists
-    of pieces.
+    """Returns the model and its vocabularies.
+
+    The third result is the SentencePiece models that segment text for vocabularies that are lists
+    of pieces, else None.
     """
     folder = path if path.is_dir() else path.parent
     if path == folder:
-        path = next(
-            path
-            for path in sorted(folder.glob("*.npz"))
-            if not path.name.endswith(".optimizer.npz")
-        )
-    names = (
-        f"{path.name}.decoder.yml",
-        "decoder.yml",
-        *sorted(path.name for path in folder.glob("config*.yml")),
-    )
-    config = next((folder / name for name in names if (folder / name).exists()), None)
-    settings = {} if config is None else yaml.safe_load(config.read_text("utf-8"))
-    found = sorted(path for path in folder.glob("*vocab*") if path.suffix in (".spm", ".yml"))
-    vocabularies = [
-        str(folder / pathlib.Path(name).name) for name in (settings.get("vocabs", found) * 2)[:2]
-    ]
+        models = sorted(folder.glob("*.npz"))
+        path = next(file for file in models if not file.name.endswith(".optimizer.npz"))
+    configs = sorted(file.name for file in folder.glob("config*.yml"))
+    settings = {}
+    for name in (f"{path.name}.decoder.yml", "decoder.yml", *configs):
+        if (folder / name).exists():
+            settings = yaml.safe_load((folder / name).read_text("utf-8"))
+            break
+    files = sorted(file for file in folder.glob("*vocab*") if file.suffix in (".spm", ".yml"))
+    # A single vocabulary is for both sides.
+    names = (settings.get("vocabs", files) * 2)[:2]
+    vocabularies = [str(folder / pathlib.Path(name).name) for name in names]
     segmenters = [folder / "source.spm", folder / "target.spm"]
-    if vocabularies[0].endswith(".spm") or not all(path.exists() for path in segmenters):
+    if vocabularies[0].endswith(".spm") or not all(file.exists() for file in segmenters):
         return str(path), vocabularies, None
-    return (
-        str(path),
-        vocabularies,
-        [sentencepiece.SentencePieceProcessor(model_file=str(path)) for path in segmenters],
-    )
+    processors = [sentencepiece.SentencePieceProcessor(model_file=str(file)) for file in segmenters]
+    return str(path), vocabularies, processors
 
 
 def check_decoding(model):
-    """Exits if pymarian decodes a model otherwise than it trains it."""
-    settings = yaml.safe_load(
-        np.load(model)["special:model.yml"].tobytes().split(b"\0")[0].decode()
-    )
-    if (
-        settings["transformer-preprocess"]
-        and settings["transformer-decoder-autoreg"] == "self-attention"
-    ):
+    """Exits if pymarian does not decode a model as it trains it."""
+    text = np.load(model)["special:model.yml"].tobytes().split(b"\0")[0].decode()
+    settings = yaml.safe_load(text)
+    has_self_attention = settings["transformer-decoder-autoreg"] == "self-attention"
+    if settings["transformer-preprocess"] and has_self_attention:
         print(
             "Marian normalizes keys and values of pre-norm decoders in training, not in decoding",
             file=sys.stderr,
@@ -65,11 +57,11 @@ def decode(request):
     references = request["references"]
     targets = [reference["text"] for reference in references or []]
     if processors:
-        sources, targets = (
-            [" ".join(processor.encode(text, out_type=str)) for text in texts]
-            for processor, texts in zip(processors, (sources, targets), strict=True)
-        )
-    shortest = min(len(text.split()) for text in sources) + 1  # tokens, or more
+        source_processor, target_processor = processors
+        sources = [" ".join(source_processor.encode(text, out_type=str)) for text in sources]
+        targets = [" ".join(target_processor.encode(text, out_type=str)) for text in targets]
+    # Marian limits the length by a factor of the source, which has this many tokens or more.
+    shortest = min(len(text.split()) for text in sources) + 1
     options = {
         "models": [model],
         "vocabs": vocabularies,
@@ -84,12 +76,9 @@ def decode(request):
     }
 
     def translate(beam_size):
-        lines = (
-            pymarian.Translator(beam_size=beam_size, **options)
-            .translate("\n".join(sources))
-            .splitlines()
-        )
-        return [processors[1].decode(line.split()) for line in lines] if processors else lines
+        translator = pymarian.Translator(beam_size=beam_size, **options)
+        lines = translator.translate("\n".join(sources)).splitlines()
+        return [target_processor.decode(line.split()) for line in lines] if processors else lines
 
     answer = {"greedy": translate(1), "beam": translate(request["beam_size"]), "scores": None}
     if references is not None:
@@ -99,10 +88,10 @@ def decode(request):
 
 
 def score(sources, targets, lengths, options):
-    """Returns the log-probabilities of the targets: of hypotheses that begin with them, those that
-    end there.
+    """Returns the log-probabilities of the targets, or None if a target has none.
 
-    None if the hypotheses lack one. Marian's scorer is not part of pymarian.
+    pymarian does not contain Marian's scorer. Instead a beam search is forced to begin with the
+    target, and the score is that of the hypothesis that ends there.
     """
     forced = {
         "force_decode": True,
@@ -112,16 +101,17 @@ def score(sources, targets, lengths, options):
         "word_scores": True,
         "beam_size": 12,
     }
-    sources = [source.replace("\t", " ") for source in sources]
-    lines = [f"{source}\t{target}" for source, target in zip(sources, targets, strict=True)]
+    lines = []
+    for source, target in zip(sources, targets, strict=True):
+        lines.append(source.replace("\t", " ") + "\t" + target)
     scores = [None] * len(lines)
     for line in pymarian.Translator(**options, **forced).translate("\n".join(lines)).splitlines():
         number, text, words, *_ = line.split(" ||| ")
-        if text.split() == targets[int(number)].split():
-            word_scores = list(map(float, words.split()[1:]))
-            # More pieces would be without text, such as a space.
-            if len(word_scores) == lengths[int(number)] + 1:
-                scores[int(number)] = sum(word_scores)
+        index = int(number)
+        word_scores = list(map(float, words.split()[1:]))
+        # More pieces would be without text, such as a space.
+        if text.split() == targets[index].split() and len(word_scores) == lengths[index] + 1:
+            scores[index] = sum(word_scores)
     return None if None in scores else scores
 
 

@@ -1,6 +1,6 @@
-"""StableHLO: translates as the package's docstring says, with the search of the folder's program.
+"""StableHLO: translates with the program in the folder, which needs only JAX.
 
-Needs only JAX.
+The docstring of the package explains the protocol.
 """
 
 import importlib.metadata
@@ -12,16 +12,16 @@ import sys
 request = json.load(sys.stdin)
 program = pathlib.Path(request["folder"], "translate.py")
 text = "".join(f"{source}\n" for source in request["sources"])
-done = subprocess.run(
+process = subprocess.run(
     [sys.executable, program], input=text, stdout=subprocess.PIPE, encoding="utf-8", check=False
 )
-if done.returncode:
-    sys.exit(done.returncode)  # its error is the last line of standard error
-versions = {"jax": importlib.metadata.version("jax")}
+if process.returncode:
+    # The error of the program is the last line of standard error.
+    sys.exit(process.returncode)
 answer = {
-    "versions": versions,
+    "versions": {"jax": importlib.metadata.version("jax")},
     "greedy": None,
-    "beam": done.stdout.split("\n")[:-1],
+    "beam": process.stdout.split("\n")[:-1],
     "scores": None,
 }
 json.dump(answer, sys.stdout)
