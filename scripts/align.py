@@ -3,13 +3,13 @@
     python -m scripts.align --workdir=DIR [--heads=average|LAYER.HEAD,...] [--gold=FILE]
         [--source_language=CODE] [--target_language=CODE] < PAIRS
 
-A line of PAIRS is "SOURCE ||| TARGET", and a line of output has its links in Pharaoh's format: "0-0
-1-2" says that the first words belong together, and the second source word to the third target word.
-Words are separated by spaces. Every target word is linked to one source word.
+A line of PAIRS is "SOURCE ||| TARGET" with spaces between words. The output has a line of links for
+each pair, in Pharaoh's format: 0-0 links the first words of both sides, and 1-2 links the second
+source word to the third target word. Every target word has a link to one source word.
 
---heads=average takes the mean weights of all heads, and 2.1,2.3 those of two heads. The default is
-training.guided_heads, if the run has any, else average. With --gold, a file with a line of links for each pair, the
-alignment error rate is logged.
+--heads=average takes the mean weights of all heads, --heads=2.1,2.3 the mean of two heads. The
+default is training.guided_heads of the run, or average without guided heads. --gold names a file
+with a line of annotated links for each pair; the log then has the alignment error rate.
 """
 
 import argparse
@@ -36,34 +36,37 @@ def main(arguments: argparse.Namespace) -> None:
     model = transformer.load(arguments.workdir, arguments.checkpoint, arguments.average)
     if model.config.tokenizer.kind == "word":
         raise UserError(
-            "tokenizer.kind=word: unknown words in a row are one token, so that links cannot count words"
+            "tokenizer.kind=word: unknown words in a row are one token, so that links cannot count "
+            "words"
         )
     model = model.with_languages(arguments.source_language, arguments.target_language)
     names = arguments.heads or model.config.training.guided_heads or "average"
     heads = links.choose_heads(model.config.model, names)
-    aligned = []
+    alignments = []
     for number, (source, target) in enumerate(read_pairs(), start=1):
         try:
             attention = model.attention(source, target)
             links.check_words(attention, (source, target))
         except UserError as error:
             raise UserError(f"line {number}: {error}") from error
-        aligned.append(links.word_links(attention, heads))
-        print(links.format_links(aligned[-1]), flush=True)
+        alignment = links.word_links(attention, heads)
+        alignments.append(alignment)
+        print(links.format_links(alignment), flush=True)
     if gold is not None:
-        if len(gold) != len(aligned):
-            path = arguments.gold
+        if len(gold) != len(alignments):
             raise UserError(
-                f"--gold={path}: has {len(gold)} lines, must have one for each of {len(aligned)} pairs"
+                f"--gold={arguments.gold}: has {len(gold)} lines, must have one for each of "
+                f"{len(alignments)} pairs"
             )
-        percent = [100 * rate for rate in links.error_rate(aligned, gold)]
+        percent = [100 * rate for rate in links.error_rate(alignments, gold)]
         logging.info("Alignment error rate %.1f %%, precision %.1f %%, recall %.1f %%.", *percent)
 
 
 def read_pairs() -> Iterator[tuple[str, str]]:
-    """Yields the pairs of standard input. Raises UserError for a line that is none."""
+    """Yields the pairs of standard input. Raises UserError for a line without a separator."""
     for number, line in enumerate(decode_lines(sys.stdin.buffer), start=1):
-        source, separator, target = f" {line} ".partition(SEPARATOR)  # a side may be empty
+        # A side may be empty.
+        source, separator, target = f" {line} ".partition(SEPARATOR)
         if not separator:
             raise UserError(f"line {number}: has no{SEPARATOR}between source and target")
         yield source.strip(), target.strip()

@@ -1,11 +1,12 @@
 """Writes the mean of a run's last checkpoints as the checkpoint of a new workdir.
 
-python -m scripts.average --workdir=DIR [--average=N] [--checkpoint=best|last|STEP] [--output=DIR]
+    python -m scripts.average --workdir=DIR [--average=N] [--checkpoint=best|last|STEP]
+        [--output=DIR]
 
 All commands take the new workdir (`transformer.evaluate --workdir=DIR-average5`), and so does
-`training.init_from`. It has the configuration, vocabularies and record of the run, and one
-checkpoint: the parameters that the run has with `--average=N`, without an optimizer. The run itself
-is only read, so it resumes and keeps its checkpoints as before.
+`training.init_from`. It has the configuration, vocabularies and record of the run. Its checkpoint
+has the parameters of the run with `--average=N`, without an optimizer. The run itself does not
+change: it resumes and keeps its checkpoints as before.
 """
 
 import argparse
@@ -29,25 +30,28 @@ def main(arguments: argparse.Namespace) -> None:
     from transformer.training.state import TrainState
 
     source, config = open_existing(Path(arguments.workdir))
-    last = config.checkpoint.keep if arguments.average is None else arguments.average
-    output = Path(arguments.output or f"{source.path}-average{last}")
-    files.check_new(output)  # before the checkpoints are read, which takes longer
-    models = trained.load([str(source.path)], arguments.checkpoint, last, [])
+    count = config.checkpoint.keep if arguments.average is None else arguments.average
+    output = Path(arguments.output or f"{source.path}-average{count}")
+    # Reading the checkpoints takes longer than this check.
+    files.check_new(output)
+    models = trained.load([str(source.path)], arguments.checkpoint, count, [])
     checkpoint = models.checkpoints[0]
     # Without a best step, --checkpoint=best takes the only checkpoint there is.
     recorded = read_progress(source.checkpoints / str(checkpoint.step))
     progress = dataclasses.replace(recorded, best_step=None, best_score=None, best_loss=None)
-    with files.new_folder(output) as unfinished:
+    step = jnp.int32(progress.step)
+    skipped = jnp.int32(progress.skipped)
+    state = TrainState(step, skipped, models.parameters[0], None, None)
+
+    with files.new_folder(output) as folder:
         for file in source.written:
             if file.is_file() and file not in (source.log, source.trackers):
-                shutil.copy2(file, unfinished)
-        workdir = Workdir(unfinished)
+                shutil.copy2(file, folder)
+        workdir = Workdir(folder)
         with Checkpoints(workdir, models.config) as checkpoints:
-            counts = jnp.int32(progress.step), jnp.int32(progress.skipped)
-            checkpoints.save(TrainState(*counts, models.parameters[0], None, None), progress)
-        files.write_json(
-            workdir.averaged, {"workdir": str(source.path.resolve()), "steps": checkpoint.averaged}
-        )
+            checkpoints.save(state, progress)
+        origin = {"workdir": str(source.path.resolve()), "steps": checkpoint.averaged}
+        files.write_json(workdir.averaged, origin)
     steps = ", ".join(map(str, checkpoint.averaged))
     logging.info("%s: the mean of the checkpoints %s of %s.", output, steps, source.path)
     print(output)

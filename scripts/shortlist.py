@@ -1,13 +1,13 @@
-"""Learns a lexical shortlist from the training pairs of a run: the target tokens that a beam search
-considers.
+"""Learns a lexical shortlist from the training pairs of a run, for beam search.
 
     python -m scripts.shortlist --workdir=DIR [--pairs=200000]
     python -m transformer.translate --workdir=DIR --decoding.shortlist=32
 
-The shortlist has the likeliest translations of each source token, by IBM Model 1 (Brown et al.
-1993), and the most frequent target tokens. It is written to DIR/shortlist.npz. For several values
-of decoding.shortlist, the log has the fraction of the validation references' tokens that are among
-the candidates of their sentences.
+With a shortlist, the search considers only some target tokens for each sentence. The shortlist has
+the likeliest translations of each source token, by IBM Model 1 (Brown et al. 1993), and the most
+frequent target tokens. The command writes it to DIR/shortlist.npz. For several values of
+decoding.shortlist, it logs the fraction of the tokens of validation references that are candidates
+for their sentences.
 """
 
 import argparse
@@ -29,8 +29,8 @@ def main(arguments: argparse.Namespace) -> None:
     workdir, config = open_existing(Path(arguments.workdir))
     if "shortlist" not in OBJECTIVES[config.training.objective].options:
         raise UserError(
-            f"--workdir={workdir.path}: training.objective={config.training.objective} has no shortlist, which is for "
-            "models that translate token by token"
+            f"--workdir={workdir.path}: training.objective={config.training.objective} has no "
+            "shortlist, which is for models that translate token by token"
         )
     tokenizer = Tokenizer.load(workdir.path, config)
     train, valid = (corpus.prepare(config, tokenizer, split) for split in ("train", "valid"))
@@ -40,7 +40,8 @@ def main(arguments: argparse.Namespace) -> None:
     for size in translations.SIZES:
         covered, candidates = translations.coverage(shortlist, size, valid)
         logging.info(
-            "decoding.shortlist=%d: %.2f %% of the references' tokens; %.0f of %d tokens are candidates of a sentence.",
+            "decoding.shortlist=%d: %.2f %% of the references' tokens; "
+            "%.0f of %d tokens are candidates of a sentence.",
             size,
             100 * covered,
             candidates,

@@ -1,10 +1,9 @@
-"""Prints the weights of `decoding.rerank` with which a run has the best validation score, from a
-grid of 0 to 2.
+"""Prints the weights of `decoding.rerank` with the best validation score, from a grid of 0 to 2.
 
-    python -m scripts.tune_rerank --workdir=DIR --rerank=WORKDIR ... [--metric=bleu|chrf] [--checkpoint=best|last|STEP]
-        [--average=N] [--decoding.KEY=VALUE ...]
+    python -m scripts.tune_rerank --workdir=DIR --rerank=WORKDIR ... [--metric=bleu|chrf]
+        [--checkpoint=best|last|STEP] [--average=N] [--decoding.KEY=VALUE ...]
 
-The search runs once, and each model scores its hypotheses once. The grid of N models has 21^N
+The search runs once, and each model scores the hypotheses once. The grid of N models has 21^N
 points.
 """
 
@@ -28,33 +27,34 @@ def main(arguments: argparse.Namespace) -> None:
     from transformer.decoding.bleu import bleu_language
 
     cache.enable_compilation_cache()
-    overrides = [
-        *arguments.overrides,
-        ("decoding.rerank", ",".join(f"{name}:0" for name in arguments.models)),
-    ]
-    models = trained.load(
-        split_names(arguments.workdir), arguments.checkpoint, arguments.average, overrides
-    )
+    rerank = ",".join(f"{name}:0" for name in arguments.models)
+    overrides = [*arguments.overrides, ("decoding.rerank", rerank)]
+    workdirs = split_names(arguments.workdir)
+    models = trained.load(workdirs, arguments.checkpoint, arguments.average, overrides)
     trained.check_translates(models.config, arguments.workdir)
     texts, references = source.read_pairs(models.config.data, "valid")
     decoder, parameters = models.decoder()
-    found, terms = decoder.hypotheses(parameters, texts)
+    hypotheses, terms = decoder.hypotheses(parameters, texts)
+
     metric = additive_metrics(bleu_language(models.config.data))[arguments.metric]
-    pairs = [
-        (x.text, reference) for row, reference in zip(found, references, strict=True) for x in row
+    outputs = [hypothesis.text for row in hypotheses for hypothesis in row]
+    targets = [
+        reference for row, reference in zip(hypotheses, references, strict=True) for _ in row
     ]
-    statistics = metric.statistics(*zip(*pairs, strict=True))
-    firsts = np.cumsum([0, *map(len, found[:-1])])
-    values = {}
+    statistics = metric.statistics(outputs, targets)
+    # The hypotheses of sentence i begin at row firsts[i] of the statistics.
+    firsts = np.cumsum([0, *map(len, hypotheses[:-1])])
+    scores = {}
     for weights in itertools.product(GRID, repeat=len(models.scorers)):
         best = [np.argmax([1.0, *weights] @ row) for row in terms]
-        values[weights] = float(metric.score(statistics[firsts + best].sum(axis=0)))
-    best = max(values, key=values.get)  # the first of equal ones, with the smallest weights
-    weighted = [f"{name}:{weight}" for name, weight in zip(arguments.models, best, strict=True)]
+        scores[weights] = float(metric.score(statistics[firsts + best].sum(axis=0)))
+    # Of equal scores, the first one has the smallest weights.
+    weights = max(scores, key=scores.get)
+    names = [f"{name}:{weight}" for name, weight in zip(arguments.models, weights, strict=True)]
     result = {
-        "rerank": ",".join(weighted),
-        arguments.metric: values[best],
-        "unranked": values[(0.0,) * len(best)],
+        "rerank": ",".join(names),
+        arguments.metric: scores[weights],
+        "unranked": scores[(0.0,) * len(weights)],
     }
     print(json.dumps(files.six_digits(result)))
 

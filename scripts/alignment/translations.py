@@ -1,9 +1,9 @@
-"""Lexical shortlists: the likeliest translations of source tokens, and the most frequent target
-tokens.
+"""Lexical shortlists, learned from sentence pairs.
 
-The probabilities of translations are those of IBM Model 1 (Brown et al. 1993), by EM. Each target
-token is the translation of one token of its source, with a uniform prior over these. The source's
-end-of-sentence serves as the NULL word.
+A shortlist has the likeliest translations of source tokens, and the most frequent target tokens.
+EM learns the probabilities of translations by IBM Model 1 (Brown et al. 1993). In this model, each
+target token is the translation of one token of its source, with a uniform prior over the source
+tokens. The source's end-of-sentence serves as the NULL word.
 """
 
 import dataclasses
@@ -23,17 +23,20 @@ from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.shortlist import Shortlist
 from transformer.support.special_tokens import SPECIAL
 
-CHUNK = 1 << 22  # links of a chunk, about: a link is a source token and a target token of one pair
+# The approximate number of links of a chunk. A link is a source token and a target token of a pair.
+CHUNK = 1 << 22
 SMALLEST = 1e-6  # smaller probabilities become 0, which saves memory
 ITERATIONS = 5  # of EM
-# values of decoding.shortlist that are reported; the file has translations for the largest
+# Reported values of decoding.shortlist. The file has translations for the largest value.
 SIZES = (8, 16, 32, 64)
-FREQUENT = 100  # most frequent target tokens, the default of Marian
+FREQUENT = 100  # number of most frequent target tokens, Marian's default
 
 
 class Links(NamedTuple):
-    """All links of some sentence pairs: each has a source token, a target token, and the position
-    of the latter.
+    """All links of some sentence pairs.
+
+    sources, targets: the tokens of each link.
+    positions: the position of the target token among all target tokens.
     """
 
     sources: Int[np.ndarray, "L"]
@@ -43,12 +46,14 @@ class Links(NamedTuple):
 
 def read_links(corpus: Corpus, pairs: Int[np.ndarray, "N"]) -> Iterator[Links]:
     """Yields the links of these pairs of a corpus, a chunk of pairs at a time."""
-    links = np.cumsum(corpus.lengths[pairs].astype(np.int64).prod(axis=1))
-    for chunk in np.split(pairs, np.flatnonzero(np.diff(links // CHUNK)) + 1):
+    num_links = np.cumsum(corpus.lengths[pairs].astype(np.int64).prod(axis=1))
+    ends = np.flatnonzero(np.diff(num_links // CHUNK)) + 1
+    for chunk in np.split(pairs, ends):
         source_lengths, target_lengths = corpus.lengths[chunk].astype(np.int64).T
-        counts = np.repeat(source_lengths, target_lengths)  # of the links of each target token
-        starts = np.repeat(np.cumsum(source_lengths) - source_lengths, target_lengths)
-        positions = np.repeat(np.arange(len(counts)), counts)
+        # For each target token: the number of its links, and the first token of its source.
+        counts = np.repeat(source_lengths, target_lengths)  # (T,)
+        starts = np.repeat(np.cumsum(source_lengths) - source_lengths, target_lengths)  # (T,)
+        positions = np.repeat(np.arange(len(counts)), counts)  # (L,)
         sources = corpus.tokens(0, chunk)[starts[positions] + ragged_arange(counts)]
         yield Links(sources, corpus.tokens(1, chunk)[positions], positions)
 
@@ -56,34 +61,38 @@ def read_links(corpus: Corpus, pairs: Int[np.ndarray, "N"]) -> Iterator[Links]:
 def iterate(
     read: Callable[[], Iterable[Links]], sizes: tuple[int, int]
 ) -> Iterator[tuple[csr_array, float]]:
-    """Yields the probabilities after each iteration of EM, and the mean log-likelihood before it,
-    indefinitely.
+    """Yields the probabilities after each iteration of EM, and the mean log-likelihood before it.
 
-    The memory that it takes is proportional to the number of pairs of tokens that occur together.
+    The iterator is infinite. Its memory is proportional to the number of pairs of tokens that occur
+    together.
 
     Args:
-      read: returns the links of the training pairs, once an iteration.
+      read: returns the links of the training pairs. Each iteration calls it once.
       sizes: VS and VT, the vocabulary sizes of source and target.
 
     Yields:
-      probabilities: (VS, VT), p(target token | source token); a source token that does not occur
-          has none.
-      log_likelihood: in nats per target token, of the previous probabilities, which are uniform at
-      first.
+      probabilities: (VS, VT), p(target token | source token). The row of a source token that does
+          not occur is empty.
+      log_likelihood: in nats per target token, of the previous probabilities. The first
+          probabilities are uniform.
     """
     probabilities = None
     while True:
         expected = csr_array(sizes)
         log_likelihood = 0.0
         count = 0
+        # E-step: the expected number of times that a source token is translated by a target token.
         for sources, targets, positions in read():
-            uniform = np.full(len(positions), 1 / sizes[1])
-            p = uniform if probabilities is None else probabilities[sources, targets]
-            # 0 if all p of a token have become 0
+            p = np.full(len(positions), 1 / sizes[1])
+            if probabilities is not None:
+                p = probabilities[sources, targets]
+            # The sum is 0 if all p of a target token have become 0.
             sums = np.maximum(np.bincount(positions, p), SMALLEST)
             expected += csr_array((p / sums[positions], (sources, targets)), sizes)
             log_likelihood += np.log(sums / np.bincount(positions)).sum()
             count += len(sums)
+
+        # M-step: the expected counts of a source token, normalized.
         expected.data /= np.repeat(expected.sum(axis=1), np.diff(expected.indptr))
         expected.data[expected.data < SMALLEST] = 0
         expected.eliminate_zeros()
@@ -92,7 +101,7 @@ def iterate(
 
 
 def learn(train: Corpus, most: int, tokenizer: Tokenizer) -> Shortlist:
-    """Returns the shortlist of at most `most` pairs of a corpus, which are evenly spaced."""
+    """Returns the shortlist of at most `most` evenly spaced pairs of a corpus."""
     pairs = train.spread(most)
     logging.info("Learning from %d of %s.", len(pairs), counted(len(train), "pair"))
     iterations = iterate(lambda: read_links(train, pairs), tokenizer.vocab_sizes)
@@ -101,19 +110,15 @@ def learn(train: Corpus, most: int, tokenizer: Tokenizer) -> Shortlist:
         logging.info(
             "Iteration %d of %d: %.3f nats per target token.", number, ITERATIONS, -log_likelihood
         )
-    return Shortlist(
-        likeliest(probabilities, max(SIZES)),
-        most_frequent(np.bincount(train.tokens(1, pairs)), FREQUENT),
-        tokenizer.target.size,
-        tokenizer.is_shared,
-    )
+    translations = likeliest(probabilities, max(SIZES))
+    frequent = most_frequent(np.bincount(train.tokens(1, pairs)), FREQUENT)
+    return Shortlist(translations, frequent, tokenizer.target.size, tokenizer.is_shared)
 
 
 def likeliest(probabilities: csr_array, count: int) -> Int[np.ndarray, "VS N"]:
-    """Returns the most probable translations of each source token, the first one best; -1 where
-    there are fewer.
-    """
+    """Returns the most probable translations of each source token, best first, filled with -1."""
     translations = np.full((probabilities.shape[0], count), -1, np.int32)
+    # Row i of a sparse array is data[indptr[i] : indptr[i + 1]].
     for row, (begin, end) in enumerate(itertools.pairwise(probabilities.indptr)):
         order = np.argsort(-probabilities.data[begin:end], kind="stable")
         tokens = probabilities.indices[begin:end][order]
@@ -123,16 +128,16 @@ def likeliest(probabilities: csr_array, count: int) -> Int[np.ndarray, "VS N"]:
 
 
 def most_frequent(counts: Int[np.ndarray, "V"], count: int) -> Int[np.ndarray, "F"]:
-    """Returns the tokens with the largest counts, without special tokens and those that never
-    occur.
-    """
+    """Returns the tokens with the largest counts, without special tokens and counts of 0."""
     tokens = np.argsort(-counts, kind="stable")
-    return tokens[(tokens >= SPECIAL) & (counts[tokens] > 0)][:count].astype(np.int32)
+    tokens = tokens[(tokens >= SPECIAL) & (counts[tokens] > 0)]
+    return tokens[:count].astype(np.int32)
 
 
 def coverage(shortlist: Shortlist, size: int, held_out: Corpus) -> tuple[float, float]:
-    """Returns the fraction of target tokens that are candidates for their source, and the mean
-    number of candidates.
+    """Returns the fraction of target tokens that are candidates, and the mean number of candidates.
+
+    Both are per source, for a shortlist with `size` translations of each source token.
     """
     limited = dataclasses.replace(shortlist, translations=shortlist.translations[:, :size])
     covered = total = candidates = 0
