@@ -31,6 +31,7 @@ def main(arguments: argparse.Namespace) -> None:
     from scripts.alignment import links
     from transformer.support.cache import enable_compilation_cache
 
+    # A damaged file of links is an error before the model is loaded.
     gold = None if arguments.gold is None else links.read_gold(Path(arguments.gold))
     enable_compilation_cache()
     model = transformer.load(arguments.workdir, arguments.checkpoint, arguments.average)
@@ -42,6 +43,7 @@ def main(arguments: argparse.Namespace) -> None:
     model = model.with_languages(arguments.source_language, arguments.target_language)
     names = arguments.heads or model.config.training.guided_heads or "average"
     heads = links.choose_heads(model.config.model, names)
+    # The output begins before the input ends. Errors name the line of the pair.
     alignments = []
     for number, (source, target) in enumerate(read_pairs(), start=1):
         try:

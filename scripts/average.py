@@ -43,6 +43,7 @@ def main(arguments: argparse.Namespace) -> None:
     skipped = jnp.int32(progress.skipped)
     state = TrainState(step, skipped, models.parameters[0], None, None)
 
+    # The new workdir has all files of the run but its logs and checkpoints.
     with files.new_folder(output) as folder:
         for file in source.written:
             if file.is_file() and file not in (source.log, source.trackers):

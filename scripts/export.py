@@ -30,6 +30,7 @@ def main(arguments: argparse.Namespace) -> None:
     from scripts.interop.sentences import read_sentences
 
     cache.enable_compilation_cache()
+    # Wrong flags are errors before the model is loaded.
     output = Path(arguments.output)
     files.check_new(output)
     writers = {name: entry for name, entry in formats.FORMATS.items() if entry.write is not None}
@@ -51,6 +52,7 @@ def main(arguments: argparse.Namespace) -> None:
         logging.warning("Texts for the exported model must begin with %s.", tag)
     with files.new_folder(output) as folder:
         entry.write(model, folder, quantization, python)
+        # The command fails if the toolkit cannot decode files that were written here.
         result = certificate.certify(model, folder, entry, python, sentences, quantization)
         certificate.write(result, certificate.digests_in(folder), folder)
     certificate.conclude(result, output)

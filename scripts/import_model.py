@@ -36,6 +36,7 @@ def main(arguments: argparse.Namespace) -> None:
     from transformer.config.loading import parse_overrides
 
     cache.enable_compilation_cache()
+    # Wrong flags are errors before the model is read.
     output = Path(arguments.output)
     source = files.expanded(arguments.source)
     files.check_new(output)
@@ -45,6 +46,7 @@ def main(arguments: argparse.Namespace) -> None:
     sentences = read_sentences(arguments.sentences)
 
     model = entry.read(source)
+    # Without a SentencePiece model, a vocabulary of pieces cannot segment text.
     if any(None in getattr(side, "models", ()) for side in model.tokenizer.sides):
         logging.warning(
             "%s: has no SentencePiece models; texts must be pieces, separated by spaces.", source

@@ -37,6 +37,7 @@ def main(arguments: argparse.Namespace) -> None:
     shortlist = translations.learn(train, arguments.pairs, tokenizer)
     shortlist.save(workdir.shortlist, tokenizer)
     logging.info("%s: learned. The candidates of the validation split:", workdir.shortlist)
+    # The user chooses a size by the fraction of target tokens that the search can still generate.
     for size in translations.SIZES:
         covered, candidates = translations.coverage(shortlist, size, valid)
         logging.info(

@@ -27,6 +27,7 @@ def main(arguments: argparse.Namespace) -> None:
     from transformer.decoding.bleu import bleu_language
 
     cache.enable_compilation_cache()
+    # With weights of 0, the decoder returns the terms of each score but does not add them.
     rerank = ",".join(f"{name}:0" for name in arguments.models)
     overrides = [*arguments.overrides, ("decoding.rerank", rerank)]
     workdirs = split_names(arguments.workdir)
@@ -37,6 +38,7 @@ def main(arguments: argparse.Namespace) -> None:
     hypotheses, terms = decoder.hypotheses(parameters, texts)
 
     metric = additive_metrics(bleu_language(models.config.data))[arguments.metric]
+    # A row for each hypothesis of each sentence, with the reference of the sentence.
     outputs = [hypothesis.text for row in hypotheses for hypothesis in row]
     targets = [
         reference for row, reference in zip(hypotheses, references, strict=True) for _ in row

@@ -45,6 +45,7 @@ def word_links(attention: Attention, heads: Sequence[Head]) -> Links:
     if not len(source_words) or not len(target_words):
         return frozenset()
     weights = mean_weights(attention, heads)
+    # Sum over the tokens of each word by matmuls with membership matrices of 0 and 1.
     source_membership, target_membership = (
         (words[:, None] == np.arange(words[-1] + 1)).astype(weights.dtype)  # (tokens, words)
         for words in (source_words, target_words)
@@ -70,6 +71,7 @@ def choose_heads(model_config: Config, names: str) -> list[Head]:
 
     Raises UserError for a head that does not exist.
     """
+    # Names count layers and heads from 1.
     layers = range(model_config.num_decoder_layers or model_config.num_layers)
     heads = {
         f"{layer + 1}.{head + 1}": (layer, head)
@@ -99,6 +101,7 @@ def read_gold(path: Path) -> list[Gold]:
         sure = frozenset((source, target) for source, target, is_sure in links if is_sure)
         possible = frozenset((source, target) for source, target, _ in links)
         gold.append((sure, possible))
+    # Some test sets number words from 1.
     numbers = {number for _, possible in gold for link in possible for number in link}
     if numbers and 0 not in numbers:
         logging.warning(

@@ -47,6 +47,7 @@ class Links(NamedTuple):
 def read_links(corpus: Corpus, pairs: Int[np.ndarray, "N"]) -> Iterator[Links]:
     """Yields the links of these pairs of a corpus, a chunk of pairs at a time."""
     num_links = np.cumsum(corpus.lengths[pairs].astype(np.int64).prod(axis=1))
+    # A chunk ends where the number of links passes a multiple of CHUNK.
     ends = np.flatnonzero(np.diff(num_links // CHUNK)) + 1
     for chunk in np.split(pairs, ends):
         source_lengths, target_lengths = corpus.lengths[chunk].astype(np.int64).T
@@ -139,6 +140,7 @@ def coverage(shortlist: Shortlist, size: int, held_out: Corpus) -> tuple[float, 
 
     Both are per source, for a shortlist with `size` translations of each source token.
     """
+    # A shortlist of fewer translations is a prefix of the columns.
     limited = dataclasses.replace(shortlist, translations=shortlist.translations[:, :size])
     covered = total = candidates = 0
     for pair in range(len(held_out)):

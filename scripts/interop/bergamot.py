@@ -67,6 +67,7 @@ def read_arrays(path: Path) -> Arrays:
         file.take(file.unsigned(8))  # alignment
 
         for name, shape, (_, kind, _, size) in zip(names, shapes, headers, strict=True):
+            # The data of an array may be longer than its values.
             end = file.position + size
             if kind == INT8:
                 is_transposed = EMBEDDINGS not in name
@@ -97,6 +98,7 @@ def read_shortlist(path: Path, source: Side, target: Side, is_shared: bool) -> S
         offsets = file.array("<u8", [num_words]).astype(np.int64)
         ids = file.array("<u4", [num_ids]).astype(np.int64)
 
+    # Every id must exist in the vocabularies, and every slice of `ids` must exist.
     counts = np.diff(offsets)
     is_target = num_frequent <= target.size and ids.max(initial=0) < target.size
     if len(counts) != source.size or not is_target:
@@ -115,6 +117,7 @@ def read_shortlist(path: Path, source: Side, target: Side, is_shared: bool) -> S
     rows = np.repeat(np.arange(source.size), counts)
     columns = np.arange(num_ids) - offsets[rows]
     table[rows, columns] = tokens[ids]
+    # The first ids are frequent tokens. The search here always adds the special tokens.
     frequent = tokens[:num_frequent]
     frequent = frequent[frequent >= SPECIAL].astype(np.int32)
     return Shortlist(table[source.ids], frequent, len(target.ids), is_shared)

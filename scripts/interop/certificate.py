@@ -115,10 +115,12 @@ def decode(
     settings of `config`, otherwise those of the request.
     """
     began = time.perf_counter()
+    # A portable model of a workdir has its parameters in JAX's order.
     graph, shapes = abstract_init(config, *model.tokenizer.vocab_sizes)
     parameters = jax.tree.unflatten(jax.tree.structure(shapes), model.parameters.values())
     sources = request["sources"]
     max_length = request["max_length"]
+    # Both sides get the same length limit, whatever the length of the source.
     limit = {"decoding.max_length_factor": 0.0, "decoding.max_extra_length": max_length}
     answer = {"ended": {}}
     for search in ("beam",) if has_own_search else SEARCHES:
@@ -152,6 +154,7 @@ def compare(sentences: Sentences, request: Json, ours: Json, theirs: Json, confi
     a toolkit may cut them or choose their end by other rules. Raises Unavailable if most
     translations reach the limit.
     """
+    # The other toolkit may lack a greedy search.
     count = len(sentences.texts)
     at_limit = {}
     identical = {}
@@ -173,6 +176,7 @@ def compare(sentences: Sentences, request: Json, ours: Json, theirs: Json, confi
         # A target has its pieces and end-of-sentence.
         difference = max(abs(a - b) / (len(target["pieces"]) + 1) for a, b, target in triples)
 
+    # A quantized model has no bars, because some loss is expected.
     precision = theirs.get("precision") or request["quantization"] or "float32"
     verdict = "measured"
     reasons = []
@@ -209,6 +213,7 @@ def compare(sentences: Sentences, request: Json, ours: Json, theirs: Json, confi
 def below_bars(identical: Mapping[str, float], difference: float | None) -> list[str]:
     """Returns the reasons for which two sides that compute in float32 differ too much."""
     reasons = []
+    # Greedy searches with the same scores must find the same translations.
     bars = dict.fromkeys(SEARCHES, MIN_IDENTICAL)
     if difference is not None:
         if difference <= MAX_DIFFERENCE:

@@ -92,6 +92,7 @@ def write(
     allowed_d_v = model_config.d_v if d_v == d_k else d_k
     model.check_expressible("ctranslate2", EXPRESSIBLE | {"model.d_v": (allowed_d_v,)})
 
+    # The arguments of CTranslate2's specification of a stack.
     num_heads = model_config.num_heads
     layers = {
         "encoder": model_config.num_layers,
@@ -111,6 +112,7 @@ def write(
         "add_source_eos": model_config.source_eos,
         "layer_norm_epsilon": model_config.layer_norm_epsilon,
     }
+    # The converter runs in the Python of the toolkit, reads the variables and writes model.bin.
     variables = folder / "variables.npz"
     np.savez(variables, **_variables(model.parameters, model_config, layers))
     request = {
@@ -142,6 +144,7 @@ def _variables(parameters: Arrays, model_config: Config, layers: dict[str, int])
         for theirs, ours in names(layers)
         if ours[0] in parameters
     }
+    # Tied tables are written as copies, and the converter finds that they are equal.
     table = parameters["decoder.embedding.table"]
     variables["encoder/embeddings_0/weight"] = parameters.get("encoder.embedding.table", table)
     variables["decoder/embeddings/weight"] = table

@@ -1,9 +1,8 @@
 """Import of CTranslate2's model folders and of Argos packages."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +14,7 @@ from scripts.interop.portable import (
     NEVER,
     Arrays,
     PortableModel,
+    Settings,
     fitting_positions,
     rows_in_order,
     sinusoids,
@@ -37,212 +37,200 @@ WITHOUT_EFFECT = {
 
 
 def recognises(path: Path) -> bool:
-    return any([*folder.glob("*_vocabulary.*")] for folder in _model_folders(path))
+    return any(list(folder.glob("*_vocabulary.*")) for folder in _model_folders(path))
 
 
 def read(path: Path) -> PortableModel:
     """Reads a model folder, or an Argos package: a model folder and a SentencePiece model."""
     with untrusted.reading(path):
-        return _Importer(_model_folders(path)[0], path).read()
-
-
-def _model_folders(path: Path) -> list[Path]:
-    return [folder for folder in (path, path / "model") if (folder / "model.bin").is_file()]
-
-
-class _Importer:
-    """A model during import. Each method takes the variables of one part of the model.
-
-    The method adds settings to `config` and arrays to `parameters`. Variables that no method takes
-    are an error.
-    """
-
-    def __init__(self, folder: Path, package: Path) -> None:
-        self.folder = folder
-        self.package = package
-        self.variables = _read_variables(folder / "model.bin")
-        self.settings = _read_settings(folder, self.variables)
-        self.config = {
+        folder = _model_folders(path)[0]
+        variables = _read_variables(folder / "model.bin")
+        settings = _read_settings(folder, variables)
+        config = {
             "decoding.length_penalty": 1.0,
             "decoding.length_penalty_form": "power",
             "decoding.stopping": "ended",
+            "model.layer_norm_epsilon": settings["layer_norm_epsilon"],
         }
-        self.parameters = {}
-
-    def read(self) -> PortableModel:
-        layers = self.read_layers()
-        self.read_head_widths(layers)
-        tokenizer = self.read_embeddings()
-        self.read_positions()
-        for name, value in self.variables.items():
+        # Each function takes the variables of one part of the model.
+        parameters = _read_layers(variables, config)
+        _read_head_widths(variables, config)
+        tokenizer = _read_embeddings(variables, config, parameters, settings, (folder, path))
+        _read_positions(variables, config, parameters)
+        for name, value in variables.items():
             is_off = value.ndim == 0 and value == 0
             if name.rpartition("/")[2] not in WITHOUT_EFFECT and not is_off:
                 raise UserError(f"has the variable {name}, for which the models here have no part")
-        if (self.package / "metadata.json").exists():
-            metadata = untrusted.read_json(self.package / "metadata.json")
+        if (path / "metadata.json").exists():
+            metadata = untrusted.read_json(path / "metadata.json")
             prefix = metadata.get("target_prefix")
             if prefix:
                 raise UserError(
                     f"metadata.json has target_prefix={prefix!r:.60}, with which no model here can "
                     "begin"
                 )
-            self.config["data.source_language"] = metadata["from_code"]
-            self.config["data.target_language"] = metadata["to_code"]
-        return PortableModel(self.config, self.parameters, tokenizer)
+            config["data.source_language"] = metadata["from_code"]
+            config["data.target_language"] = metadata["to_code"]
+    return PortableModel(config, parameters, tokenizer)
 
-    def take(self, name: str) -> np.ndarray | None:
-        return self.variables.pop(name).astype(np.float32) if name in self.variables else None
 
-    def take_scalar(self, name: str, default: float, scopes: Iterable[str] = STACKS) -> float:
-        """Takes a scalar, which must have one value in all scopes."""
-        values = {
-            self.variables.pop(f"{scope}/{name}", np.array(default)).item() for scope in scopes
-        }
-        if len(values) > 1:
-            raise UserError(f"{name} has the values {sorted(values)}, must have one")
-        return values.pop()
+def _model_folders(path: Path) -> list[Path]:
+    return [folder for folder in (path, path / "model") if (folder / "model.bin").is_file()]
 
-    def read_layers(self) -> dict[str, int]:
-        """Reads the layers and norms of both stacks. Returns the numbers of layers."""
-        layers = dict.fromkeys(STACKS, 0)
-        for stack in STACKS:
-            while f"{stack}/layer_{layers[stack]}/ffn/linear_1/weight" in self.variables:
-                layers[stack] += 1
-        parameters = self.parameters
-        for theirs, ours in names(layers):
-            variable = self.take(theirs)
-            if variable is not None:
-                parts = np.split(variable, len(ours))
-                parameters |= {name: part.T for name, part in zip(ours, parts, strict=True)}
 
-        # A linear map without a bias gets a bias of 0 where the model here must have one.
-        has_attention_bias = any(
-            "attention." in name and name.endswith(".bias") for name in parameters
-        )
-        for name, kernel in list(parameters.items()):
-            if name.endswith(".kernel") and (has_attention_bias or ".feed_forward." in name):
-                bias = np.zeros(kernel.shape[1], np.float32)
-                parameters.setdefault(name.replace(".kernel", ".bias"), bias)
+def _take_scalar(
+    variables: Arrays, name: str, default: float, scopes: Iterable[str] = STACKS
+) -> float:
+    """Takes a scalar, which must have one value in all scopes."""
+    values = {variables.pop(f"{scope}/{name}", np.array(default)).item() for scope in scopes}
+    if len(values) > 1:
+        raise UserError(f"{name} has the values {sorted(values)}, must have one")
+    return values.pop()
 
-        number = int(self.take_scalar("activation", 0))
-        is_gated = "encoder.layers.0.feed_forward.gate.kernel" in parameters
-        activations = [name for name, value in ACTIVATIONS.items() if value == (number, is_gated)]
-        if not activations:
-            gates = " with gates" if is_gated else ""
-            raise UserError(f"has activation {number}{gates}, which no model here has")
-        self.config |= {
-            "model.num_layers": layers["encoder"],
-            "model.num_decoder_layers": layers["decoder"],
-            "model.num_heads": int(self.take_scalar("num_heads", 0)),
-            "model.d_ff": parameters["encoder.layers.0.feed_forward.inner.kernel"].shape[1],
-            "model.norm_position": "pre" if self.take_scalar("pre_norm", 1) else "post",
-            "model.final_norm": "encoder.final_norm.scale" in parameters,
-            "model.layer_norm_epsilon": self.settings["layer_norm_epsilon"],
-            "model.attention_bias": has_attention_bias,
-            "model.activation": activations[0],
-        }
-        return layers
 
-    def read_head_widths(self, layers: dict[str, int]) -> None:
-        """Reads d_k and the rotary positions, which all attentions must share."""
-        encoder = [f"encoder/layer_{layer}" for layer in range(layers["encoder"])]
-        decoder = [f"decoder/layer_{layer}" for layer in range(layers["decoder"])]
-        self_attentions = [f"{layer}/self_attention" for layer in encoder + decoder]
-        cross_attentions = [f"{layer}/attention" for layer in decoder]
-        width = int(self.take_scalar("head_dim", 0, self_attentions + cross_attentions))
-        if width:
-            self.config |= {"model.d_k": width, "model.d_v": width}
-        if self.take_scalar("rotary_dim", ABSENT, self_attentions) == ABSENT:
-            return
-        is_interleaved = self.take_scalar("rotary_interleave", 1, self_attentions)
-        if is_interleaved or self.take_scalar("rotary_base", 1e4, self_attentions) != 1e4:
+def _read_layers(variables: Arrays, config: Settings) -> Arrays:
+    """Returns the parameters of layers and norms, and adds their settings to `config`."""
+    layers = dict.fromkeys(STACKS, 0)
+    for stack in STACKS:
+        while f"{stack}/layer_{layers[stack]}/ffn/linear_1/weight" in variables:
+            layers[stack] += 1
+    parameters = {}
+    for theirs, ours in names(layers):
+        if theirs in variables:
+            parts = np.split(variables.pop(theirs), len(ours))
+            parameters |= {name: part.T for name, part in zip(ours, parts, strict=True)}
+
+    # A linear map without a bias gets a bias of 0 where the model here must have one.
+    has_attention_bias = any("attention." in name and name.endswith(".bias") for name in parameters)
+    for name, kernel in list(parameters.items()):
+        if name.endswith(".kernel") and (has_attention_bias or ".feed_forward." in name):
+            bias = np.zeros(kernel.shape[1], np.float32)
+            parameters.setdefault(name.replace(".kernel", ".bias"), bias)
+
+    number = int(_take_scalar(variables, "activation", 0))
+    is_gated = "encoder.layers.0.feed_forward.gate.kernel" in parameters
+    activations = [name for name, value in ACTIVATIONS.items() if value == (number, is_gated)]
+    if not activations:
+        gates = " with gates" if is_gated else ""
+        raise UserError(f"has activation {number}{gates}, which no model here has")
+    config |= {
+        "model.num_layers": layers["encoder"],
+        "model.num_decoder_layers": layers["decoder"],
+        "model.num_heads": int(_take_scalar(variables, "num_heads", 0)),
+        "model.d_ff": parameters["encoder.layers.0.feed_forward.inner.kernel"].shape[1],
+        "model.norm_position": "pre" if _take_scalar(variables, "pre_norm", 1) else "post",
+        "model.final_norm": "encoder.final_norm.scale" in parameters,
+        "model.attention_bias": has_attention_bias,
+        "model.activation": activations[0],
+    }
+    return parameters
+
+
+def _read_head_widths(variables: Arrays, config: Settings) -> None:
+    """Adds d_k and rotary positions, which all attentions must share, to `config`."""
+    encoder = [f"encoder/layer_{layer}" for layer in range(config["model.num_layers"])]
+    decoder = [f"decoder/layer_{layer}" for layer in range(config["model.num_decoder_layers"])]
+    self_attentions = [f"{layer}/self_attention" for layer in encoder + decoder]
+    attentions = self_attentions + [f"{layer}/attention" for layer in decoder]
+    width = int(_take_scalar(variables, "head_dim", 0, attentions))
+    if width:
+        config |= {"model.d_k": width, "model.d_v": width}
+    if _take_scalar(variables, "rotary_dim", ABSENT, self_attentions) != ABSENT:
+        is_interleaved = _take_scalar(variables, "rotary_interleave", 1, self_attentions)
+        if is_interleaved or _take_scalar(variables, "rotary_base", 1e4, self_attentions) != 1e4:
             raise UserError(
                 "has rotary_interleave or a rotary_base, must rotate halves with base 10000"
             )
-        self.config["model.positions"] = "rotary"
+        config["model.positions"] = "rotary"
 
-    def read_embeddings(self) -> Tokenizer:
-        """Reads embeddings and logits, with the rows of the tables in the order of tokens here."""
-        is_indexed = "encoder/embeddings_0/weight" in self.variables
-        source_prefix = "encoder/embeddings_0" if is_indexed else "encoder/embeddings"
-        tables = []
-        for stack, prefix in zip(STACKS, (source_prefix, "decoder/embeddings"), strict=True):
-            table = self.variables.pop(f"{prefix}/weight").astype(np.float32)
-            # The scale is a flag or a factor. The model here always multiplies by sqrt(d_model).
-            scale = self.variables.pop(f"{stack}/scale_embeddings", np.int8(1))
-            root = math.sqrt(table.shape[1])
-            factor = float(scale)
-            if scale.dtype == np.int8:
-                factor = root if scale else 1.0
-            if factor != root:
-                table = table * np.float32(factor / root)
-            tables.append(table)
-        source_table, target_table = tables
-        source, target = vocabularies.read_ctranslate2(
-            (self.folder, self.package), self.settings, [len(table) for table in tables]
-        )
-        projection = self.variables.pop("decoder/projection/weight")
-        bias = self.take("decoder/projection/bias")
-        starts_with_eos = target.ids[BOS] == target.ids[EOS]
-        outputs = [*target.ids]
-        if starts_with_eos:
-            # BOS has the row of EOS, but must not have its probability.
-            outputs[BOS] = ABSENT
 
-        share = "none"
-        if np.array_equal(projection, target_table):
-            is_same = source.ids == target.ids and np.array_equal(source_table, target_table)
-            share = "all" if is_same else "target"
-        self.parameters["decoder.embedding.table"] = rows_in_order(target_table, target.ids)
-        if share != "all":
-            self.parameters["encoder.embedding.table"] = rows_in_order(source_table, source.ids)
-        if share == "none":
-            self.parameters["projection.kernel"] = rows_in_order(projection, outputs).T
-        has_bias = bias is not None or ABSENT in outputs
-        if has_bias:
-            if bias is None:
-                bias = np.zeros(len(projection), np.float32)
-            self.parameters["output_bias"] = rows_in_order(bias, outputs, NEVER)
+def _read_embeddings(
+    variables: Arrays,
+    config: Settings,
+    parameters: Arrays,
+    settings: Settings,
+    folders: Sequence[Path],
+) -> Tokenizer:
+    """Adds embeddings and logits to `parameters`, with rows in the order of the tokens here."""
+    # With several source features, there is a table for each.
+    is_indexed = "encoder/embeddings_0/weight" in variables
+    source_prefix = "encoder/embeddings_0" if is_indexed else "encoder/embeddings"
+    tables = []
+    for stack, prefix in zip(STACKS, (source_prefix, "decoder/embeddings"), strict=True):
+        table = variables.pop(f"{prefix}/weight")
+        # The scale is a flag or a factor. The model here always multiplies by sqrt(d_model).
+        scale = variables.pop(f"{stack}/scale_embeddings", np.int8(1))
+        root = math.sqrt(table.shape[1])
+        if scale.dtype == np.int8:
+            scale = root if scale else 1.0
+        factor = float(scale)
+        if factor != root:
+            table = table * np.float32(factor / root)
+        tables.append(table)
+    source_table, target_table = tables
+    rows = len(source_table), len(target_table)
+    source, target = vocabularies.read_ctranslate2(folders, settings, rows)
+    projection = variables.pop("decoder/projection/weight")
+    bias = variables.pop("decoder/projection/bias", None)
+    # A decoder may start with EOS. BOS then has the row of EOS, but must not have its probability.
+    starts_with_eos = target.ids[BOS] == target.ids[EOS]
+    outputs = list(target.ids)
+    if starts_with_eos:
+        outputs[BOS] = ABSENT
 
-        starts_from_zero = self.take_scalar("start_from_zero_embedding", 0, STACKS[1:])
-        self.config |= {
-            "tokenizer.kind": "pieces",
-            "model.d_model": target_table.shape[1],
-            "model.share_embeddings": share,
-            "model.output_bias": has_bias,
-            "model.decoder_start": "zero" if starts_from_zero else "bos",
-            # Decoders of Marian and fairseq start with EOS. Callers of such models add EOS to
-            # sources.
-            "model.source_eos": self.settings["add_source_eos"] or starts_with_eos,
-        }
-        return vocabularies.make_tokenizer(source, target)
+    share = "none"
+    if np.array_equal(projection, target_table):
+        is_same = source.ids == target.ids and np.array_equal(source_table, target_table)
+        share = "all" if is_same else "target"
+    parameters["decoder.embedding.table"] = rows_in_order(target_table, target.ids)
+    if share != "all":
+        parameters["encoder.embedding.table"] = rows_in_order(source_table, source.ids)
+    if share == "none":
+        parameters["projection.kernel"] = rows_in_order(projection, outputs).T
+    if bias is None and ABSENT in outputs:
+        bias = np.zeros(len(projection), np.float32)
+    if bias is not None:
+        parameters["output_bias"] = rows_in_order(bias, outputs, NEVER)
 
-    def read_positions(self) -> None:
-        tables = [self.take(f"{stack}/position_encodings/encodings") for stack in STACKS]
-        if "model.positions" in self.config:
-            return  # they are rotary
-        if tables[0] is None:
-            # CTranslate2 computes encodings, and its first position is 1.
-            d_model = self.config["model.d_model"]
-            tables = [sinusoids("sinusoidal_marian", d_model, np.arange(1, 1025))] * 2
-        kind = fitting_positions(SINUSOIDS, tables)
-        if kind is not None:
-            self.config["model.positions"] = kind
-            return
-        max_positions = len(tables[0])
-        longest = min(max_positions - 50, 256)
-        self.config |= {
-            "model.positions": "learned",
-            "model.max_positions": max_positions,
-            "data.max_length": longest,
-            "decoding.max_source_length": longest,
-        }
-        for stack, table in zip(STACKS, tables, strict=True):
-            self.parameters[f"{stack}.positions.table"] = table
+    starts_from_zero = _take_scalar(variables, "start_from_zero_embedding", 0, STACKS[1:])
+    config |= {
+        "tokenizer.kind": "pieces",
+        "model.d_model": target_table.shape[1],
+        "model.share_embeddings": share,
+        "model.output_bias": bias is not None,
+        "model.decoder_start": "zero" if starts_from_zero else "bos",
+        # Such decoders are from Marian or fairseq, and callers add EOS to sources.
+        "model.source_eos": settings["add_source_eos"] or starts_with_eos,
+    }
+    return vocabularies.make_tokenizer(source, target)
+
+
+def _read_positions(variables: Arrays, config: Settings, parameters: Arrays) -> None:
+    tables = [variables.pop(f"{stack}/position_encodings/encodings", None) for stack in STACKS]
+    if "model.positions" in config:
+        return  # they are rotary
+    if tables[0] is None:
+        # CTranslate2 computes encodings, and its first position is 1.
+        positions = np.arange(1, 1025)
+        tables = [sinusoids("sinusoidal_marian", config["model.d_model"], positions)] * 2
+    kind = fitting_positions(SINUSOIDS, tables)
+    if kind is not None:
+        config["model.positions"] = kind
+        return
+    max_positions = len(tables[0])
+    longest = min(max_positions - 50, 256)
+    config |= {
+        "model.positions": "learned",
+        "model.max_positions": max_positions,
+        "data.max_length": longest,
+        "decoding.max_source_length": longest,
+    }
+    for stack, table in zip(STACKS, tables, strict=True):
+        parameters[f"{stack}.positions.table"] = table
 
 
 def _read_variables(path: Path) -> Arrays:
-    """Returns the variables of a model.bin, dequantized.
+    """Returns the variables of a model.bin. Arrays are dequantized and float32, scalars are not.
 
     The names of all settings begin with the stack, or with_.
     """
@@ -271,12 +259,16 @@ def _read_variables(path: Path) -> Arrays:
             # An infinite or NaN value is an error below.
             with np.errstate(divide="ignore", invalid="ignore"):
                 variables[name] = variables[name] / scale
+        # Since version 3, a list of aliases follows, such as tied tables.
         for _ in range(file.unsigned(4) if version >= 3 else 0):
             alias = file.name(file.unsigned(2))
             original = file.name(file.unsigned(2))
             if original in variables:
                 variables[alias] = variables[original]
         untrusted.check_finite(path, variables)
+    for name, value in variables.items():
+        if value.ndim:
+            variables[name] = value.astype(np.float32)
 
     # Before revision 5, the settings of both stacks have no stack in their names.
     shared = [name for name in variables if "/" not in name and not name.startswith("with_")]
@@ -286,7 +278,7 @@ def _read_variables(path: Path) -> Arrays:
     return defaults | variables
 
 
-def _read_settings(folder: Path, variables: Arrays) -> dict[str, Any]:
+def _read_settings(folder: Path, variables: Arrays) -> Settings:
     """Returns the content of config.json, with defaults.
 
     Before binary version 6, two variables replace it. They are taken.

@@ -69,6 +69,7 @@ def read(folder: Path) -> PortableModel:
             _read_values(folder / name) if (folder / name).exists() else {}
             for name in (GENERATION, TOKENIZER)
         )
+        # Each block names the file of its settings in errors.
         with untrusted.reading(folder / CONFIG):
             config = _read_architecture(settings)
         with untrusted.reading(folder / TOKENIZER):
@@ -178,6 +179,7 @@ def _read_search(search: Settings, path: Path, target: Side) -> Settings:
         target.vocabulary.pieces[token] for token in sorted(tokens) if token >= SPECIAL
     )
 
+    # Settings without a counterpart are not errors, because they may not matter.
     not_taken = {
         name: search[name] for name, off in NOT_TAKEN.items() if search.get(name, off) != off
     }
@@ -191,14 +193,16 @@ def _read_search(search: Settings, path: Path, target: Side) -> Settings:
 
 def _read_weights(folder: Path) -> Arrays:
     """Reads the weights, which may be in several files that an index lists."""
-    if (folder / WEIGHTS).exists() or not (folder / INDEX).exists():
-        if not (folder / WEIGHTS).exists():
+    names = [WEIGHTS]
+    if not (folder / WEIGHTS).exists():
+        if (folder / INDEX).exists():
+            with untrusted.reading(folder / INDEX):
+                names = set(untrusted.read_json(folder / INDEX)["weight_map"].values())
+                # An index must not lead to files elsewhere.
+                if any(Path(name).name != name for name in names):
+                    raise UserError("must have names of files in its folder")
+        else:
             untrusted.refuse_pickles(folder)
-        return untrusted.read_safetensors(folder / WEIGHTS)
-    with untrusted.reading(folder / INDEX):
-        names = set(untrusted.read_json(folder / INDEX)["weight_map"].values())
-        if any(Path(name).name != name for name in names):
-            raise UserError("must have names of files in its folder")
     arrays = {}
     for name in sorted(names):
         arrays |= untrusted.read_safetensors(folder / name)
@@ -225,6 +229,7 @@ def _read_tables(
         _read_rows(arrays, name if name in arrays else SHARED, side, d_model)
         for name, side in zip(EMBEDDINGS, (source, target), strict=True)
     )
+    # The logits use the target table, unless the file has another one.
     head = target_table
     if HEAD in arrays or not settings.get("tie_word_embeddings", True):
         head = _read_rows(arrays, HEAD, target, d_model)
@@ -232,11 +237,13 @@ def _read_tables(
     if BIAS in arrays:
         bias = _read_rows(arrays, BIAS, target, 1)[:, 0]
 
+    # The decoder starts with BOS, or with a vector of zeros.
     start = settings["decoder_start_token_id"]
     ids = target.ids
     bos = ids[BOS]
     if ids.count(bos) > 1:
-        bias[BOS] = NEVER  # its row is a copy of another token's
+        # BOS is a copy of another token, and must not have its probability.
+        bias[BOS] = NEVER
     starts_from_zero = start in ids and not target_table[ids.index(start)].any()
     if start != bos and not starts_from_zero:
         raise UserError(
@@ -270,6 +277,7 @@ def _read_tables(
 
 
 def _read_positions(arrays: Arrays) -> str:
+    # Without tables, Transformers computes the first kind.
     tables = [arrays[name] for name in POSITION_TABLES if name in arrays]
     kind = fitting_positions(POSITIONS, tables)
     if kind is None:

@@ -48,12 +48,14 @@ def write(model: PortableModel, folder: Path, quantization: str | None, *_: obje
     max_positions = max(max_length, longest)
     arrays = _layers(model.parameters, settings)
     arrays |= _tables(model.parameters, settings, max_positions)
+    # Transformers requires the metadata.
     dtype = np.dtype(quantization or "float32")
     arrays = {name: np.ascontiguousarray(array, dtype) for name, array in arrays.items()}
     save_file(arrays, folder / names.WEIGHTS, metadata={"format": "pt"})
 
     model_type, architecture = names.CLASSES[settings["model.norm_position"]]
     source_size, target_size = model.tokenizer.vocab_sizes
+    # The three files of settings: config.json, generation_config.json and tokenizer_config.json.
     config = {name: settings[key] for key, foreign in names.KEYS.items() for name in foreign}
     config |= {
         "architectures": [architecture],
@@ -80,6 +82,7 @@ def write(model: PortableModel, folder: Path, quantization: str | None, *_: obje
     files.write_json(folder / names.GENERATION, _search(model, settings, max_length) | TOKENS)
     files.write_json(folder / names.TOKENIZER, texts)
     vocabularies.write_segmenters(folder, model.tokenizer)
+    # A shared vocabulary has one file.
     sides = model.tokenizer.sides[:1] if settings["tokenizer.shared"] else model.tokenizer.sides
     for name, vocabulary in zip(names.VOCABULARIES, sides, strict=False):
         ids = {piece: token for token, piece in enumerate(vocabulary.pieces)}
@@ -104,6 +107,7 @@ def _search(model: PortableModel, settings: Settings, max_length: int) -> Settin
 
 
 def _check_expressible(model: PortableModel, settings: Settings) -> None:
+    # Pegasus has a shared vocabulary and final norms, MarianMTModel has no final norms.
     head_width = settings["model.d_model"] / settings["model.num_heads"]
     is_pre = settings["model.norm_position"] == "pre"
     expressible = COMMON | {
@@ -136,6 +140,7 @@ def _check_expressible(model: PortableModel, settings: Settings) -> None:
 
 
 def _layers(parameters: Arrays, settings: Settings) -> Arrays:
+    # A permutation of the model's dimensions does not change the model.
     order = _order(settings)
     arrays = {}
     for module, foreign in names.modules(settings):
@@ -156,7 +161,7 @@ def _layers(parameters: Arrays, settings: Settings) -> Arrays:
 
 
 def _order(settings: Settings) -> np.ndarray:
-    """Returns the order of the model's dimensions in which the sines come before the cosines."""
+    """Returns the order of the model's dimensions in which all sines come before all cosines."""
     dimensions = np.arange(settings["model.d_model"])
     alternate = settings["model.positions"] == "sinusoidal"
     return np.concatenate([dimensions[::2], dimensions[1::2]]) if alternate else dimensions
@@ -170,6 +175,7 @@ def _tables(parameters: Arrays, settings: Settings, max_positions: int) -> Array
     bias = parameters.get("output_bias", np.zeros(len(table)))
     target = table.copy()
     if settings["model.decoder_start"] == "zero":
+        # The decoder here starts with a vector of zeros instead of BOS.
         target[BOS] = 0.0
         if bias[BOS] > NEVER / 2:
             share = "none"  # the logits need the vector that BOS had

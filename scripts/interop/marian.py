@@ -52,6 +52,7 @@ def assemble(path: Path, arrays: Arrays, default_search: Settings) -> PortableMo
     The search settings are in a file beside it, or else `default_search`. Raises UserError if the
     model cannot be expressed here.
     """
+    # The first of these files has the settings of the search.
     configs = sorted(file.name for file in path.parent.glob("config*.yml"))
     candidates = [path.parent / name for name in (f"{path.name}.{SEARCH}", SEARCH, *configs)]
     search = next((untrusted.read_yaml(file) for file in candidates if file.is_file()), {})
@@ -61,6 +62,7 @@ def assemble(path: Path, arrays: Arrays, default_search: Settings) -> PortableMo
         logging.info(
             "%s: no %s and no config*.yml is beside it; the search has %s.", path, SEARCH, described
         )
+
     source, target = vocabularies.read_marian(path.parent, search.get("vocabs"))
     with untrusted.reading(path):
         text = arrays.pop(SETTINGS).tobytes().split(b"\0")[0].decode()
@@ -140,6 +142,7 @@ def write(model: PortableModel, folder: Path, *_: object) -> None:
             # Marian has a bias in each linear map, which the model here may lack.
             kernel = model.parameters[name.removesuffix("bias") + "kernel"]
             array = np.zeros(kernel.shape[1], np.float32)
+        # Marian's output table has a row for each token, the kernel here a column.
         array = array.T if marian_name == OUTPUT else array
         if marian_name.endswith(PER_TOKEN):
             side = source if name.startswith("encoder") else target
@@ -147,6 +150,7 @@ def write(model: PortableModel, folder: Path, *_: object) -> None:
         arrays[marian_name] = array if array.ndim == 2 else array[None]
     np.savez(folder / MODEL, **arrays)
 
+    # Marian reads a shared vocabulary once for each side.
     names = ["vocab.spm"] * 2 if model.tokenizer.is_shared else ["srcvocab.spm", "trgvocab.spm"]
     for name, side in zip(names, (source, target), strict=True):
         files.write_bytes(folder / name, side.vocabulary.serialized)

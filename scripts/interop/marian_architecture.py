@@ -81,6 +81,7 @@ def parameter_names(config: Settings) -> dict[str, str]:
     if share == "none":
         names["projection.kernel"] = OUTPUT
 
+    # The kind of each sub-layer. A decoder may have an SSRU instead of self-attention.
     encoder = {"self_attention": "attention", "feed_forward": "feed_forward"}
     decoder = encoder | {
         "self_attention": config["model.decoder_self_attention"],
@@ -98,6 +99,7 @@ def parameter_names(config: Settings) -> dict[str, str]:
             parameters, norm = SUBLAYERS[kind]
             for name, marian_name in parameters.items():
                 names[f"{ours}.{name}"] = f"{theirs}_{marian_name}"
+            # The norm of a pre-norm SSRU has another name.
             if kind == "ssru" and suffix:
                 norm = "rnn"
             names |= _norm_names(f"{ours}_connection.norm", f"{theirs}_{norm}", suffix)
@@ -119,6 +121,7 @@ def to_config(settings: Settings, num_arrays: int) -> Settings:
         if value not in values:
             allowed = " or ".join(map(repr, values))
             raise UserError(f"{name}={value!r:.60} cannot be expressed here, only {allowed}")
+    # Of the recurrent decoders, only the SSRU exists here.
     is_ssru = settings.get("transformer-decoder-autoreg") == "rnn"
     cell = settings.get("dec-cell")
     if is_ssru and cell != "ssru":
@@ -132,6 +135,7 @@ def to_config(settings: Settings, num_arrays: int) -> Settings:
             f"only {allowed}"
         )
 
+    # A damaged file must not make the names of billions of layers.
     config = {}
     for key, name in SIZES.items():
         value = settings.get(name)

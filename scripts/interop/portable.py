@@ -75,6 +75,7 @@ class PortableModel(NamedTuple):
 
 def sinusoids(name: str, d_model: int, positions: np.ndarray) -> Float[np.ndarray, "_ D"]:
     """Returns the encodings of these positions, one row for each."""
+    # The modules of positions take a batch of positions, (1, length).
     module = POSITIONS[name](ml_collections.ConfigDict({"d_model": d_model}), False, None)
     return np.asarray(module(jnp.asarray(positions)[None])[0])
 
@@ -87,6 +88,7 @@ def fitting_positions(
     def fits(name: str, table: np.ndarray) -> bool:
         length, width = table.shape
         encodings = sinusoids(name, width, np.arange(length))
+        # Other toolkits compute tables in other precisions.
         return np.allclose(table, encodings, rtol=0, atol=5e-3)
 
     return next((name for name in names if all(fits(name, table) for table in tables)), None)

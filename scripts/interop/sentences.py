@@ -63,6 +63,7 @@ def usable(sentences: Sentences, model: PortableModel, config: Config) -> Senten
     Raises Unavailable if there are none.
     """
     origin, texts, references = sentences
+    # The tag of a multilingual model counts as part of the text.
     texts = model.tokenizer.encoders[0].tagged(texts)
     lengths = [len(tokens) for tokens in model.tokenizer.source.encode(texts)]
     limit = config.decoding.max_source_length

@@ -83,6 +83,7 @@ def write_stablehlo(
         value = model.settings[key]
         if value:
             logging.warning("%s=%s: the exported search has no such part.", key, value)
+    # The parameters are arguments of the programs, by name as in safetensors.
     graph, shapes = abstract_init(config, *model.tokenizer.vocab_sizes)
     structure = jax.tree.structure(shapes)
     names = list(named_leaves(shapes))

@@ -77,6 +77,7 @@ def read_marian(folder: Path, names: Any) -> tuple[Side, Side]:
 
 def marian_side(vocabulary: SentencePieceVocabulary) -> Side:
     """Returns the side of a SentencePiece model. Marian's ids are those of the model."""
+    # A model has the id -1, which is ABSENT, for a special token that it lacks.
     processor = sentencepiece.SentencePieceProcessor(model_proto=vocabulary.serialized)
     if processor.eos_id() == ABSENT:
         raise UserError("its SentencePiece model must have an end-of-sentence piece")
@@ -157,6 +158,7 @@ def _read_tokens(
             )
         tokens += [f"<padding {row}>" for row in range(len(tokens), rows)]
 
+        # The padding token must not be the token from which decoding starts.
         row_of = {token: row for row, token in enumerate(tokens)}
         pad = next(
             (row_of[token] for token in PADDING if token in row_of and token != start), ABSENT

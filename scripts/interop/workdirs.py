@@ -49,6 +49,7 @@ def write(model: PortableModel, folder: Path, origin: Mapping[str, Any] | None =
         files.write_json(workdir.parent, origin)
     if model.shortlist is not None:
         model.shortlist.save(workdir.shortlist, tokenizer)
+    # Neither an optimizer state nor a moving average of the parameters.
     state = TrainState(jnp.int32(STEP), jnp.int32(0), parameters, None, None)
     with Checkpoints(workdir, config) as checkpoints:
         checkpoints.save(state, Progress(step=STEP))
@@ -68,6 +69,7 @@ def _parameter_tree(model: PortableModel, config: Config) -> dict:
         raise UserError(
             f"the arrays do not fit the configuration of the model ({first_of(differences, 3)})"
         )
+    # The tree has JAX's order of the parameters, `model.parameters` may have any order.
     leaves = [jnp.asarray(model.parameters[name], jnp.float32) for name in required]
     return jax.tree.unflatten(jax.tree.structure(tree), leaves)
 

@@ -109,6 +109,7 @@ def ask(python: Path, runtime: str, request: Mapping[str, Any]) -> dict[str, Any
     code = process.returncode
     if code:
         reason = (process.stderr.strip() or f"exit code {code}").splitlines()[-1]
+        # The environment lacks the toolkit, or the toolkit is no reference for this model.
         if reason.startswith(("ModuleNotFoundError", "ImportError")):
             raise Unavailable(f"{python}: {reason}; make interop")
         if code == NO_REFERENCE:
@@ -116,6 +117,7 @@ def ask(python: Path, runtime: str, request: Mapping[str, Any]) -> dict[str, Any
         raise CannotDecode(f"the other toolkit cannot decode it: {reason:.300}")
     try:
         answer = json.loads(process.stdout)
+        # Greedy translations and scores are optional.
         beam = answer["beam"]
         scores = answer["scores"]
         count = len(request["sources"])

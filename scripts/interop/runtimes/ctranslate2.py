@@ -31,6 +31,7 @@ def convert(request):
         transformer_spec.TransformerEncoderSpec(**request["encoder"]),
         transformer_spec.TransformerDecoderSpec(**request["decoder"]),
     )
+    # The name of a variable is its path in the specification.
     for name, variable in np.load(pathlib.Path(request["folder"], "variables.npz")).items():
         scope, _, attribute = name.rpartition("/")
         setattr(model_spec.index_spec(spec, scope), attribute, variable)
@@ -38,6 +39,7 @@ def convert(request):
     spec.register_target_vocabulary(request["vocabularies"][1])
     for key, value in request["config"].items():
         setattr(spec.config, key, value)
+    # `validate` checks that all weights are set, `optimize` makes aliases of equal weights.
     spec.validate()
     spec.optimize(quantization=request["quantization"])
     spec.save(request["folder"])
@@ -77,6 +79,7 @@ def decode(request):
     translator = ctranslate2.Translator(
         str(folder), compute_type=compute_type, inter_threads=THREADS, intra_threads=1
     )
+    # Special tokens that the vocabulary has must not be generated. UNK is an option.
     names = [f"{side}_vocabulary.{end}" for side in ("target", "shared") for end in ("json", "txt")]
     path = next(folder / name for name in names if (folder / name).exists())
     text = path.read_text("utf-8")

@@ -15,7 +15,7 @@ BEAM_SETTINGS = ("early_stopping", "length_penalty")
 SETTINGS = (*BEAM_SETTINGS, "min_length", "no_repeat_ngram_size", "suppress_tokens")
 
 
-def main() -> None:
+def main():
     request = json.load(sys.stdin)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -36,7 +36,7 @@ def main() -> None:
     json.dump(answer, sys.stdout)
 
 
-def translate(model, tokenizer, request: dict, search: dict, beam_size: int) -> list[str]:
+def translate(model, tokenizer, request, search, beam_size):
     """Returns the best translations, in batches of similar lengths.
 
     `search` has the folder's settings of the search.
@@ -44,8 +44,10 @@ def translate(model, tokenizer, request: dict, search: dict, beam_size: int) -> 
     eos = model.config.eos_token_id
     pad = model.config.pad_token_id
     start = model.config.decoder_start_token_id
+    # These tokens have no text.
     never = {pad, start, tokenizer.unk_token_id, *target_ids(tokenizer, ["<s>"])} - {eos}
     banned = [word for word in search.get("bad_words_ids") or [] if len(word) == 1]
+    # These settings need several beams.
     names = SETTINGS
     if beam_size == 1:
         names = [name for name in SETTINGS if name not in BEAM_SETTINGS]
@@ -59,6 +61,8 @@ def translate(model, tokenizer, request: dict, search: dict, beam_size: int) -> 
         forced_eos_token_id=eos,
         decoder_start_token_id=start,
     )
+
+    # Sorted sources have less padding.
     sources = request["sources"]
     translations = {}
     by_length = sorted(range(len(sources)), key=lambda i: len(sources[i]))
@@ -74,7 +78,8 @@ def translate(model, tokenizer, request: dict, search: dict, beam_size: int) -> 
     return [translations[i] for i in range(len(sources))]
 
 
-def score(model, tokenizer, request: dict) -> list[float]:
+def score(model, tokenizer, request):
+    """Returns the log-probability of each reference, with end-of-sentence."""
     scores = []
     for source, reference in zip(request["sources"], request["references"], strict=True):
         inputs = tokenizer([source], return_tensors="pt", truncation=True)
@@ -88,7 +93,7 @@ def score(model, tokenizer, request: dict) -> list[float]:
     return scores
 
 
-def target_ids(tokenizer, pieces: list[str]) -> list[int]:
+def target_ids(tokenizer, pieces):
     vocabulary = tokenizer.target_encoder if tokenizer.separate_vocabs else tokenizer.encoder
     return [vocabulary.get(piece, vocabulary["<unk>"]) for piece in pieces]
 

@@ -20,6 +20,7 @@ def find_files(path):
     if path == folder:
         models = sorted(folder.glob("*.npz"))
         path = next(file for file in models if not file.name.endswith(".optimizer.npz"))
+    # The settings of the search are in the first of these files.
     configs = sorted(file.name for file in folder.glob("config*.yml"))
     settings = {}
     for name in (f"{path.name}.decoder.yml", "decoder.yml", *configs):
@@ -101,11 +102,13 @@ def score(sources, targets, lengths, options):
         "word_scores": True,
         "beam_size": 12,
     }
+    # Each line of the input has a source, a tab and the forced beginning of the translation.
     lines = []
     for source, target in zip(sources, targets, strict=True):
         lines.append(source.replace("\t", " ") + "\t" + target)
     scores = [None] * len(lines)
     for line in pymarian.Translator(**options, **forced).translate("\n".join(lines)).splitlines():
+        # A hypothesis is "NUMBER ||| TEXT ||| WordScores= P P ... ||| ...".
         number, text, words, *_ = line.split(" ||| ")
         index = int(number)
         word_scores = list(map(float, words.split()[1:]))

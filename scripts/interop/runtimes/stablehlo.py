@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 request = json.load(sys.stdin)
+# The program reads and writes one sentence per line.
 program = pathlib.Path(request["folder"], "translate.py")
 text = "".join(f"{source}\n" for source in request["sources"])
 process = subprocess.run(
