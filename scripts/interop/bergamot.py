@@ -93,6 +93,7 @@ def read_shortlist(path: Path, source: Side, target: Side, is_shared: bool) -> S
             raise UserError(
                 f"begins with {magic:#x}, must begin with {SHORTLIST_MAGIC:#x}, as shortlists do"
             )
+
         _checksum, num_frequent, _most, num_words, num_ids = (file.unsigned(8) for _ in range(5))
         # The translations of source token i are ids[offsets[i] : offsets[i + 1]].
         offsets = file.array("<u8", [num_words]).astype(np.int64)

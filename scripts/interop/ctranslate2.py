@@ -115,6 +115,7 @@ def write(
     # The converter runs in the Python of the toolkit, reads the variables and writes model.bin.
     variables = folder / "variables.npz"
     np.savez(variables, **_variables(model.parameters, model_config, layers))
+
     request = {
         "folder": str(folder.resolve()),
         "quantization": quantization,
@@ -123,6 +124,7 @@ def write(
         "vocabularies": [list(side.pieces) for side in model.tokenizer.sides],
         "sources": [],
     }
+    # This Python may have CTranslate2 too. If not, its error names the missing module.
     try:
         python = python or runtimes.find_python(None, is_here=False)
         if not python.exists():
@@ -132,6 +134,7 @@ def write(
         raise UserError(
             f"--format=ctranslate2: needs CTranslate2's converter: {reason}"
         ) from reason
+
     variables.unlink()
     vocabularies.write_segmenters(folder, model.tokenizer)
     if model.shortlist is not None:

@@ -52,7 +52,7 @@ def read(path: Path) -> PortableModel:
             "decoding.stopping": "ended",
             "model.layer_norm_epsilon": settings["layer_norm_epsilon"],
         }
-        # Each function takes the variables of one part of the model.
+        # Each function takes the variables of one part of the model out of `variables`.
         parameters = _read_layers(variables, config)
         _read_head_widths(variables, config)
         tokenizer = _read_embeddings(variables, config, parameters, settings, (folder, path))
@@ -217,11 +217,10 @@ def _read_positions(variables: Arrays, config: Settings, parameters: Arrays) -> 
     if kind is not None:
         config["model.positions"] = kind
         return
-    max_positions = len(tables[0])
-    longest = min(max_positions - 50, 256)
+    longest = min(len(tables[0]) - 50, 256)
     config |= {
         "model.positions": "learned",
-        "model.max_positions": max_positions,
+        "model.max_positions": len(tables[0]),
         "data.max_length": longest,
         "decoding.max_source_length": longest,
     }

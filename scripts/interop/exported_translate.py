@@ -49,6 +49,14 @@ def segment(line: str) -> list[str]:
     return source.encode(line, out_type=str)
 
 
+def join(output: np.ndarray) -> str:
+    """Returns the text of the tokens of a translation."""
+    words = [pieces["target"][token] for token in output if token == UNK or token >= SPECIAL]
+    if target is None:
+        return " ".join(words)
+    return target.decode(words).replace("\u2581", " ").strip()
+
+
 sys.stdin.reconfigure(encoding="utf-8", errors="replace", newline="\n")
 sys.stdout.reconfigure(encoding="utf-8")
 for lines in iter(lambda: list(itertools.islice(sys.stdin, ROWS)), []):
@@ -60,13 +68,13 @@ for lines in iter(lambda: list(itertools.islice(sys.stdin, ROWS)), []):
             print(f"cut after {longest - 1} of {len(text)} tokens: {line[:40]}...", file=sys.stderr)
         texts.append(text[: longest - 1])
 
+    # Every batch has the same number of rows. An empty row gives an empty translation.
     length = 1 << max(map(len, texts)).bit_length()
     batch = np.zeros((ROWS, max(16, length)), np.int32)
     for row, text in zip(batch, texts, strict=False):
-        if text:  # an empty row gives an empty translation
+        if text:
             row[: len(text) + 1] = [*(tokens.get(piece, UNK) for piece in text), EOS]
-    outputs, _ = jax.device_get(search(weights, batch))
+    outputs, _scores = jax.device_get(search(weights, batch))
     for output in outputs[: len(lines)]:
-        words = [pieces["target"][token] for token in output if token == UNK or token >= SPECIAL]
-        text = target.decode(words).replace("\u2581", " ").strip() if target else " ".join(words)
-        print(" ".join(text.splitlines()), flush=True)
+        # A translation is one line.
+        print(" ".join(join(output).splitlines()), flush=True)

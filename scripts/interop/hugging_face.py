@@ -180,13 +180,11 @@ def _read_search(search: Settings, path: Path, target: Side) -> Settings:
     )
 
     # Settings without a counterpart are not errors, because they may not matter.
-    not_taken = {
-        name: search[name] for name, off in NOT_TAKEN.items() if search.get(name, off) != off
-    }
+    unused = {name: search[name] for name, off in NOT_TAKEN.items() if search.get(name, off) != off}
     if any(len(word) > 1 for word in words):
-        not_taken["bad_words_ids"] = words
-    if not_taken:
-        described = ", ".join(f"{name}={show(value):.60}" for name, value in not_taken.items())
+        unused["bad_words_ids"] = words
+    if unused:
+        described = ", ".join(f"{name}={show(value):.60}" for name, value in unused.items())
         logging.warning("%s: the search here does not take %s.", path, described)
     return config
 
@@ -242,8 +240,7 @@ def _read_tables(
     ids = target.ids
     bos = ids[BOS]
     if ids.count(bos) > 1:
-        # BOS is a copy of another token, and must not have its probability.
-        bias[BOS] = NEVER
+        bias[BOS] = NEVER  # BOS is a copy of another token, but must not have its probability
     starts_from_zero = start in ids and not target_table[ids.index(start)].any()
     if start != bos and not starts_from_zero:
         raise UserError(
@@ -288,18 +285,16 @@ def _read_positions(arrays: Arrays) -> str:
 
 
 def _read_modules(arrays: Arrays, config: Settings) -> Arrays:
-    """Returns the parameters of linear maps and norms. Raises UserError for unknown tensors."""
+    """Takes the linear maps and norms. Raises UserError if other tensors than tables are left."""
     parameters = {}
-    names = {SHARED, HEAD, BIAS, *EMBEDDINGS, *POSITION_TABLES}
     for module, foreign in modules(config):
-        weight = np.asarray(arrays[f"{foreign}.weight"], np.float32)
+        weight = np.asarray(arrays.pop(f"{foreign}.weight"), np.float32)
         if module.endswith("norm"):
             parameters[f"{module}.scale"] = weight
         else:
             parameters[f"{module}.kernel"] = weight.T
-        parameters[f"{module}.bias"] = np.asarray(arrays[f"{foreign}.bias"], np.float32)
-        names |= {f"{foreign}.weight", f"{foreign}.bias"}
-    unused = sorted(arrays.keys() - names)
+        parameters[f"{module}.bias"] = np.asarray(arrays.pop(f"{foreign}.bias"), np.float32)
+    unused = sorted(arrays.keys() - {SHARED, HEAD, BIAS, *EMBEDDINGS, *POSITION_TABLES})
     if unused:
         raise UserError(f"has tensors that the model of {CONFIG} lacks ({first_of(unused, 3)})")
     return parameters

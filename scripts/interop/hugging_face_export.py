@@ -46,6 +46,7 @@ def write(model: PortableModel, folder: Path, quantization: str | None, *_: obje
     # The longest output, with BOS and EOS.
     max_length = output_limit(longest, freeze(settings).decoding) + 2
     max_positions = max(max_length, longest)
+
     arrays = _layers(model.parameters, settings)
     arrays |= _tables(model.parameters, settings, max_positions)
     # Transformers requires the metadata.
@@ -71,6 +72,7 @@ def write(model: PortableModel, folder: Path, quantization: str | None, *_: obje
         "tie_word_embeddings": names.HEAD not in arrays,
         "max_position_embeddings": max_positions,
     }
+
     texts = {name: settings[key] for key, name in names.LANGUAGES.items()}
     texts |= {
         "tokenizer_class": "MarianTokenizer",
@@ -78,6 +80,7 @@ def write(model: PortableModel, folder: Path, quantization: str | None, *_: obje
         "separate_vocabs": not settings["tokenizer.shared"],
         "model_max_length": longest,
     }
+
     files.write_json(folder / names.CONFIG, config | TOKENS)
     files.write_json(folder / names.GENERATION, _search(model, settings, max_length) | TOKENS)
     files.write_json(folder / names.TOKENIZER, texts)

@@ -134,12 +134,12 @@ def write(model: PortableModel, folder: Path, *_: object) -> None:
     settings = marian_architecture.from_config(config) | {"dim-vocabs": [source.size, target.size]}
     arrays = {SETTINGS: np.frombuffer(f"{_yaml(settings)}\0".encode(), np.int8)}
     for name, marian_name in marian_architecture.parameter_names(config).items():
+        # Marian has a bias in each linear map, which the model here may lack.
         if name in model.parameters:
             array = model.parameters[name]
         elif name == "output_bias":
             array = np.zeros(len(target.ids), np.float32)
         else:
-            # Marian has a bias in each linear map, which the model here may lack.
             kernel = model.parameters[name.removesuffix("bias") + "kernel"]
             array = np.zeros(kernel.shape[1], np.float32)
         # Marian's output table has a row for each token, the kernel here a column.
@@ -154,6 +154,7 @@ def write(model: PortableModel, folder: Path, *_: object) -> None:
     names = ["vocab.spm"] * 2 if model.tokenizer.is_shared else ["srcvocab.spm", "trgvocab.spm"]
     for name, side in zip(names, (source, target), strict=True):
         files.write_bytes(folder / name, side.vocabulary.serialized)
+
     search = {
         "relative-paths": True,
         "models": [MODEL],

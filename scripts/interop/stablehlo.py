@@ -57,12 +57,14 @@ def write_safetensors(model: PortableModel, folder: Path, *_: object) -> None:
         "decoding": config.decoding.to_dict(),
         "languages": [config.data.source_language, config.data.target_language],
     }
+
     arrays = {
         name: np.ascontiguousarray(array, np.float32) for name, array in model.parameters.items()
     }
     # The metadata has one entry, because safetensors writes several in random order.
     files.write_bytes(folder / "model.safetensors", save(arrays, {"config": json.dumps(settings)}))
     files.write_json(folder / "config.json", settings)
+
     source, target = model.tokenizer.sides
     pieces = {"source": source.pieces, "target": target.pieces}
     files.write_json(folder / "vocabulary.json", pieces)
@@ -83,6 +85,7 @@ def write_stablehlo(
         value = model.settings[key]
         if value:
             logging.warning("%s=%s: the exported search has no such part.", key, value)
+
     # The parameters are arguments of the programs, by name as in safetensors.
     graph, shapes = abstract_init(config, *model.tokenizer.vocab_sizes)
     structure = jax.tree.structure(shapes)

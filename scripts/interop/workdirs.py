@@ -49,6 +49,7 @@ def write(model: PortableModel, folder: Path, origin: Mapping[str, Any] | None =
         files.write_json(workdir.parent, origin)
     if model.shortlist is not None:
         model.shortlist.save(workdir.shortlist, tokenizer)
+
     # Neither an optimizer state nor a moving average of the parameters.
     state = TrainState(jnp.int32(STEP), jnp.int32(0), parameters, None, None)
     with Checkpoints(workdir, config) as checkpoints:

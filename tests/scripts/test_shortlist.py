@@ -139,8 +139,8 @@ def test_mistakes_are_errors_of_one_line(workdir, learned, tmp_path, capsys):
     )
     line = errors(capsys, evaluate, f"--workdir={monolingual_run}", "--decoding.shortlist=8")
     assert (
-        "config.decoding.shortlist=8, config.training.objective=causal_lm: a shortlist is for beam search"
-        in line
+        "config.decoding.shortlist=8, config.training.objective=causal_lm: "
+        "a shortlist is for beam search" in line
     )
     with pytest.raises(
         transformer.UserError, match="^decoding.shortlist=8: .* is missing; make it with: python -m"

@@ -79,6 +79,7 @@ def decode(request):
     translator = ctranslate2.Translator(
         str(folder), compute_type=compute_type, inter_threads=THREADS, intra_threads=1
     )
+
     # Special tokens that the vocabulary has must not be generated. UNK is an option.
     names = [f"{side}_vocabulary.{end}" for side in ("target", "shared") for end in ("json", "txt")]
     path = next(folder / name for name in names if (folder / name).exists())
@@ -112,7 +113,8 @@ def decode(request):
     sources = request["sources"]
     beam_size = request["beam_size"]
     answer = {"versions": VERSIONS, "greedy": translate(sources, 1), "scores": None}
-    translate(sources[: ROWS * THREADS], beam_size)  # a warm-up: one batch on each thread
+    # A warm-up: one batch on each thread.
+    translate(sources[: ROWS * THREADS], beam_size)
     began = time.perf_counter()
     answer["beam"] = translate(sources, beam_size)
     answer["search_seconds"] = time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""Folders of MarianMTModel, written without the code under test, and the model's logits in NumPy."""
+"""Folders of MarianMTModel, made without the code under test, and the model's logits in NumPy."""
 
 import io
 import json
@@ -113,8 +113,8 @@ def write_vocabularies(folder: Path, is_shared: bool) -> list[dict[str, int]]:
     for name, texts in (("source.spm", ENGLISH), ("target.spm", GERMAN)):
         content = io.BytesIO()
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(texts * 5), model_writer=content, vocab_size=40, model_type="bpe",
-            eos_id=0, unk_id=1, bos_id=-1, pad_id=-1, minloglevel=2,
+            sentence_iterator=iter(texts * 5), model_writer=content, vocab_size=40,
+            model_type="bpe", eos_id=0, unk_id=1, bos_id=-1, pad_id=-1, minloglevel=2,
         )  # fmt: skip
         (folder / name).write_bytes(content.getvalue())
         model = sentencepiece.SentencePieceProcessor(model_proto=content.getvalue())

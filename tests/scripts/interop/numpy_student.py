@@ -18,7 +18,7 @@ HEADS = 8
 
 
 class Stored(NamedTuple):
-    """The values of an array in their order in the file, its shape, and the factor of int8 values."""
+    """The values of an array in the order of the file, its shape, and the factor of int8 values."""
 
     values: np.ndarray
     shape: tuple[int, ...]

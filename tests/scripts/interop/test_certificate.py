@@ -295,7 +295,8 @@ def test_without_the_toolkit_a_model_is_uncertified(toy, tmp_path, capsys, monke
         ("raise ValueError('a variant')", "cannot decode it: ValueError: a variant"),
         ("import os; os.abort()", "cannot decode it: exit code -6"),
         (
-            'print(\'{"greedy": "abcde", "beam": "abcde", "scores": [0, 0, NaN, 0, 0], "versions": {}}\')',
+            'print(\'{"greedy": "abcde", "beam": "abcde", "scores": [0, 0, NaN, 0, 0], \'\n'
+            "'\"versions\": {}}')",
             "has scores that are NaN or infinite",
         ),
     ],

@@ -478,7 +478,9 @@ def test_the_export_of_a_plan_is_timed_and_scored(interop_python, tmp_path, caps
         workdirs.write(model, workdir)
     export = 'plan.export(model, "ctranslate2", quantization="int8", decoding={"beam_size": 1})'
     (tmp_path / "plan.py").write_text(
-        f'def get_plan(plan):\n    model = plan.existing("model", "{tmp_path}/model")\n    return [{export}]\n'
+        "def get_plan(plan):\n"
+        f'    model = plan.existing("model", "{tmp_path}/model")\n'
+        f"    return [{export}]\n"
     )
     assert (
         run(distill, f"--plan={tmp_path / 'plan.py'}", f"--workdir={tmp_path / 'distilled'}") == 0

@@ -382,8 +382,8 @@ def test_single_banned_tokens_are_taken_and_settings_that_are_not_are_listed_onc
     change_json("generation_config.json", **settings, top_k=50, early_stopping=True)(folder)
     hugging_face.read(folder)
     assert caplog.messages == [
-        f"{folder / 'generation_config.json'}: the search here does not take max_length=100, do_sample=True, "
-        "repetition_penalty=1.2, bad_words_ids=[[4, 5]]."
+        f"{folder / 'generation_config.json'}: the search here does not take max_length=100, "
+        "do_sample=True, repetition_penalty=1.2, bad_words_ids=[[4, 5]]."
     ]
 
 
@@ -503,7 +503,8 @@ DAMAGES = {
     "no settings": (lambda folder: (folder / "config.json").unlink(), "config.json: No such file"),
     "a layer that no setting mentions": (
         change_weights(**{"model.decoder.layers.1.fc1.weight": np.zeros((16, 8), np.float32)}),
-        "model.safetensors: has tensors that the model of config.json lacks .model.decoder.layers.1.fc1.weight",
+        "model.safetensors: has tensors that the model of config.json lacks "
+        ".model.decoder.layers.1.fc1.weight",
     ),
     "a missing part of the weights": (
         lambda folder: (split_weights(folder) / "model-00002-of-00002.safetensors").unlink(),

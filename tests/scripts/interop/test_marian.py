@@ -100,7 +100,10 @@ def test_a_decoder_that_marian_decodes_otherwise_than_it_trains_is_not_exported(
 def test_the_settings_of_the_search_are_those_of_decoder_yml_or_marians_defaults(tmp_path):
     model = write_npz(tmp_path)
     assert marian.read(model).config["decoding.beam_size"] == 12
-    text = "beam-size: 5\nnormalize: 0.6\nmax-length-factor: 2.5\nvocabs: [/train/vocab.spm, /train/vocab.spm]\n"
+    text = (
+        "beam-size: 5\nnormalize: 0.6\nmax-length-factor: 2.5\n"
+        "vocabs: [/train/vocab.spm, /train/vocab.spm]\n"
+    )
     (tmp_path / "model.npz.decoder.yml").write_text(text)
     config = marian.read(model).config
     assert {key: value for key, value in config.items() if key.startswith("decoding")} == {

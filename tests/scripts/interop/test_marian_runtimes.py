@@ -39,20 +39,23 @@ TRAIN = """
 import json, sys, pymarian, sentencepiece
 folder, lines, options = json.load(sys.stdin)
 for side in ("src", "trg"):
+    texts = lines if side == "src" else [line.upper() for line in lines]
     with open(f"{folder}/text.{side}", "w") as file:
-        file.write("".join(f"{line}\\n" for line in (lines if side == "src" else [line.upper() for line in lines])))
+        file.write("".join(f"{line}\\n" for line in texts))
+texts = [f"{folder}/text.src", f"{folder}/text.trg"]
 sentencepiece.SentencePieceTrainer.train(
-    input=[f"{folder}/text.src", f"{folder}/text.trg"], model_prefix=f"{folder}/vocab", vocab_size=100, pad_id=-1,
-    bos_id=-1, eos_id=0, unk_id=1, model_type="unigram", minloglevel=2, hard_vocab_limit=False)
+    input=texts, model_prefix=f"{folder}/vocab", vocab_size=100, pad_id=-1, bos_id=-1, eos_id=0,
+    unk_id=1, model_type="unigram", minloglevel=2, hard_vocab_limit=False)
 with open(f"{folder}/vocab.model", "rb") as model, open(f"{folder}/vocab.spm", "wb") as file:
     file.write(model.read())
 size = sentencepiece.SentencePieceProcessor(model_file=f"{folder}/vocab.spm").vocab_size()
 pymarian.Trainer(
-    type="transformer", model=f"{folder}/model.npz", train_sets=[f"{folder}/text.src", f"{folder}/text.trg"],
-    vocabs=[f"{folder}/vocab.spm"] * 2, dim_vocabs=[size] * 2, dim_emb=32, transformer_dim_ffn=64, enc_depth=2,
-    transformer_heads=4, dec_depth=1, after="500u", cpu_threads=1, mini_batch=16, workspace=256, seed=1,
-    learn_rate=3e-3, quiet=True, tempdir=folder, valid_sets=[f"{folder}/text.src", f"{folder}/text.trg"],
-    valid_metrics=["cross-entropy"], valid_freq="500u", valid_log=f"{folder}/valid.log", **options).train()
+    type="transformer", model=f"{folder}/model.npz", train_sets=texts,
+    vocabs=[f"{folder}/vocab.spm"] * 2, dim_vocabs=[size] * 2, dim_emb=32, transformer_dim_ffn=64,
+    enc_depth=2, transformer_heads=4, dec_depth=1, after="500u", cpu_threads=1, mini_batch=16,
+    workspace=256, seed=1, learn_rate=3e-3, quiet=True, tempdir=folder, valid_sets=texts,
+    valid_metrics=["cross-entropy"], valid_freq="500u", valid_log=f"{folder}/valid.log",
+    **options).train()
 """
 PRE_NORM = {
     "transformer_preprocess": "n",

@@ -154,7 +154,8 @@ def test_a_run_starts_from_it_and_decodings_are_swept(model, pair, tmp_path):
     file = tmp_path / "beams.py"
     file.write_text(
         "def get_sweep(sweep):\n"
-        '    return sweep.listed(sweep.product({"decoding.beam_size": [1, 2]}), objective="bleu", pruner=None)\n'
+        '    trials = sweep.product({"decoding.beam_size": [1, 2]})\n'
+        '    return sweep.listed(trials, objective="bleu", pruner=None)\n'
     )
     assert (
         run(sweep, f"--from={workdir}", f"--sweep={file}", f"--workdir={tmp_path / 'sweep'}") == 0
