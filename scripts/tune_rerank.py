@@ -64,9 +64,14 @@ def main(arguments: argparse.Namespace) -> None:
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.tune_rerank", __doc__, overrides="decoding")
     parser.add_model_flags()
-    options = {"dest": "models", "action": "append", "default": [], "required": True}
     parser.add_argument(
-        "--rerank", metavar="WORKDIR", help="another model, without a weight; repeatable", **options
+        "--rerank",
+        dest="models",
+        metavar="WORKDIR",
+        action="append",
+        default=[],
+        required=True,
+        help="another model, without a weight; repeatable",
     )
     parser.add_argument(
         "--metric", choices=("bleu", "chrf"), default="bleu", help="the score to raise (bleu)"

@@ -32,7 +32,7 @@ SIZES = (8, 16, 32, 64)
 FREQUENT = 100  # number of most frequent target tokens, Marian's default
 
 
-class Links(NamedTuple):
+class TokenLinks(NamedTuple):
     """All links of some sentence pairs.
 
     sources, targets: the tokens of each link.
@@ -44,7 +44,7 @@ class Links(NamedTuple):
     positions: Int[np.ndarray, "L"]
 
 
-def read_links(corpus: Corpus, pairs: Int[np.ndarray, "N"]) -> Iterator[Links]:
+def read_links(corpus: Corpus, pairs: Int[np.ndarray, "N"]) -> Iterator[TokenLinks]:
     """Yields the links of these pairs of a corpus, a chunk of pairs at a time."""
     num_links = np.cumsum(corpus.lengths[pairs].astype(np.int64).prod(axis=1))
     # A chunk ends where the number of links passes a multiple of CHUNK.
@@ -56,11 +56,11 @@ def read_links(corpus: Corpus, pairs: Int[np.ndarray, "N"]) -> Iterator[Links]:
         starts = np.repeat(np.cumsum(source_lengths) - source_lengths, target_lengths)  # (T,)
         positions = np.repeat(np.arange(len(counts)), counts)  # (L,)
         sources = corpus.tokens(0, chunk)[starts[positions] + ragged_arange(counts)]
-        yield Links(sources, corpus.tokens(1, chunk)[positions], positions)
+        yield TokenLinks(sources, corpus.tokens(1, chunk)[positions], positions)
 
 
-def iterate(
-    read: Callable[[], Iterable[Links]], sizes: tuple[int, int]
+def em_iterations(
+    read: Callable[[], Iterable[TokenLinks]], sizes: tuple[int, int]
 ) -> Iterator[tuple[csr_array, float]]:
     """Yields the probabilities after each iteration of EM, and the mean log-likelihood before it.
 
@@ -105,7 +105,7 @@ def learn(train: Corpus, most: int, tokenizer: Tokenizer) -> Shortlist:
     """Returns the shortlist of at most `most` evenly spaced pairs of a corpus."""
     pairs = train.spread(most)
     logging.info("Learning from %d of %s.", len(pairs), counted(len(train), "pair"))
-    iterations = iterate(lambda: read_links(train, pairs), tokenizer.vocab_sizes)
+    iterations = em_iterations(lambda: read_links(train, pairs), tokenizer.vocab_sizes)
     for number in range(1, ITERATIONS + 1):
         probabilities, log_likelihood = next(iterations)
         logging.info(

@@ -61,9 +61,9 @@ def read_arrays(path: Path) -> Arrays:
         file = untrusted.Cursor(path)
         file.take(8)  # the version
         # For each array: the lengths of name, type, shape and data. Then all names and all shapes.
-        headers = [[file.unsigned(8) for _ in range(4)] for _ in range(file.unsigned(8))]
+        headers = file.array("<u8", [file.unsigned(8), 4]).tolist()
         names = [file.name(length) for length, _, _, _ in headers]
-        shapes = [tuple(map(int, file.array("<i4", [rank]))) for _, _, rank, _ in headers]
+        shapes = [file.array("<i4", [rank]).tolist() for _, _, rank, _ in headers]
         file.take(file.unsigned(8))  # alignment
 
         for name, shape, (_, kind, _, size) in zip(names, shapes, headers, strict=True):
@@ -94,7 +94,7 @@ def read_shortlist(path: Path, source: Side, target: Side, is_shared: bool) -> S
                 f"begins with {magic:#x}, must begin with {SHORTLIST_MAGIC:#x}, as shortlists do"
             )
 
-        _checksum, num_frequent, _most, num_words, num_ids = (file.unsigned(8) for _ in range(5))
+        _checksum, num_frequent, _most, num_words, num_ids = file.array("<u8", [5]).tolist()
         # The translations of source token i are ids[offsets[i] : offsets[i + 1]].
         offsets = file.array("<u8", [num_words]).astype(np.int64)
         ids = file.array("<u4", [num_ids]).astype(np.int64)

@@ -237,7 +237,7 @@ def write(certificate: Json, digests: Mapping[str, str], folder: Path) -> None:
 
     A certificate below the bars also gets the file `MARK`.
     """
-    files.write_json(folder / FILE_NAME, files.six_digits({**certificate, "files": dict(digests)}))
+    files.write_json(folder / FILE_NAME, files.six_digits(certificate | {"files": dict(digests)}))
     if certificate["verdict"] == "below the bars":
         files.write_text(folder / MARK, "".join(f"{reason}\n" for reason in certificate["reasons"]))
 

@@ -64,7 +64,7 @@ LINEAR = {"weight": "kernel", "bias": "bias"}
 NORM = {"gamma": "scale", "beta": "bias"}
 
 
-def names(layers: dict[str, int]) -> Iterator[tuple[str, list[str]]]:
+def variable_names(layers: dict[str, int]) -> Iterator[tuple[str, list[str]]]:
     """Yields the name of each variable in a layer or norm, and the parameters that it contains."""
     for stack in STACKS:
         parts = {f"{stack}/layer_norm": [f"{stack}.final_norm"]}
@@ -144,7 +144,7 @@ def write(
 def _variables(parameters: Arrays, model_config: Config, layers: dict[str, int]) -> Arrays:
     variables = {
         theirs: np.concatenate([parameters[name].T for name in ours])
-        for theirs, ours in names(layers)
+        for theirs, ours in variable_names(layers)
         if ours[0] in parameters
     }
     # Tied tables are written as copies, and the converter finds that they are equal.

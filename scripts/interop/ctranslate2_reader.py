@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from scripts.interop import untrusted, vocabularies
-from scripts.interop.ctranslate2 import ACTIVATIONS, SETTINGS, SINUSOIDS, STACKS, names
+from scripts.interop.ctranslate2 import ACTIVATIONS, SETTINGS, SINUSOIDS, STACKS, variable_names
 from scripts.interop.portable import (
     ABSENT,
     NEVER,
@@ -95,7 +95,7 @@ def _read_layers(variables: Arrays, config: Settings) -> Arrays:
         while f"{stack}/layer_{layers[stack]}/ffn/linear_1/weight" in variables:
             layers[stack] += 1
     parameters = {}
-    for theirs, ours in names(layers):
+    for theirs, ours in variable_names(layers):
         if theirs in variables:
             parts = np.split(variables.pop(theirs), len(ours))
             parameters |= {name: part.T for name, part in zip(ours, parts, strict=True)}

@@ -26,7 +26,7 @@ from scripts.interop.hugging_face_names import (
     TOKENIZER,
     VOCABULARIES,
     WEIGHTS,
-    modules,
+    module_names,
 )
 from scripts.interop.portable import (
     NEVER,
@@ -287,7 +287,7 @@ def _read_positions(arrays: Arrays) -> str:
 def _read_modules(arrays: Arrays, config: Settings) -> Arrays:
     """Takes the linear maps and norms. Raises UserError if other tensors than tables are left."""
     parameters = {}
-    for module, foreign in modules(config):
+    for module, foreign in module_names(config):
         weight = np.asarray(arrays.pop(f"{foreign}.weight"), np.float32)
         if module.endswith("norm"):
             parameters[f"{module}.scale"] = weight

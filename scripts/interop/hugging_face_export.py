@@ -146,7 +146,7 @@ def _layers(parameters: Arrays, settings: Settings) -> Arrays:
     # A permutation of the model's dimensions does not change the model.
     order = _order(settings)
     arrays = {}
-    for module, foreign in names.modules(settings):
+    for module, foreign in names.module_names(settings):
         if module.endswith("norm"):
             weight = parameters[f"{module}.scale"][order]
             bias = parameters[f"{module}.bias"][order]

@@ -78,7 +78,7 @@ EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.w
 POSITION_TABLES = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 
 
-def modules(settings: Settings) -> Iterator[tuple[str, str]]:
+def module_names(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yields the names, here and in Transformers, of the linear maps and norms of both stacks."""
     depth = settings["model.num_layers"]
     decoder_depth = settings["model.num_decoder_layers"] or depth

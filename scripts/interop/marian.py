@@ -68,7 +68,7 @@ def assemble(path: Path, arrays: Arrays, default_search: Settings) -> PortableMo
         text = arrays.pop(SETTINGS).tobytes().split(b"\0")[0].decode()
         settings = untrusted.parse_yaml(text, path)
         config = marian_architecture.to_config(settings, len(arrays)) | _search_config(search)
-        config["tokenizer.kind"] = vocabularies.kind(source.vocabulary)
+        config["tokenizer.kind"] = vocabularies.tokenizer_kind(source.vocabulary)
         parameters = _parameters(arrays, config, source, target)
     return PortableModel(config, parameters, vocabularies.make_tokenizer(source, target))
 

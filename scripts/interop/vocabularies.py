@@ -192,7 +192,7 @@ def make_tokenizer(source: Side, target: Side) -> Tokenizer:
     return Tokenizer(source.vocabulary, vocabulary)
 
 
-def kind(vocabulary: Vocabulary) -> str:
+def tokenizer_kind(vocabulary: Vocabulary) -> str:
     """Returns the value of `tokenizer.kind`."""
     if isinstance(vocabulary, PieceVocabulary):
         return "pieces"

@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 
 from scripts.alignment import translations
-from scripts.alignment.translations import Links
+from scripts.alignment.translations import TokenLinks
 
 
-def links_of(pairs) -> Links:
+def links_of(pairs) -> TokenLinks:
     targets = [(source, target) for source, side in pairs for target in side]
     links = [(token, target, i) for i, (source, target) in enumerate(targets) for token in source]
-    return Links(*map(np.array, zip(*links, strict=True)))
+    return TokenLinks(*map(np.array, zip(*links, strict=True)))
 
 
 def learned(chunks, sizes, iterations):
     """Returns the probabilities after each iteration, and the log-likelihood before it."""
-    results = itertools.islice(translations.iterate(lambda: chunks, sizes), iterations)
+    results = itertools.islice(translations.em_iterations(lambda: chunks, sizes), iterations)
     return [(probabilities.toarray(), log_likelihood) for probabilities, log_likelihood in results]
 
 
