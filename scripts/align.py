@@ -41,6 +41,7 @@ def main(arguments: argparse.Namespace) -> None:
             "words"
         )
     model = model.with_languages(arguments.source_language, arguments.target_language)
+    # Guided heads were trained to align.
     names = arguments.heads or model.config.training.guided_heads or "average"
     heads = links.choose_heads(model.config.model, names)
     # The output begins before the input ends. Errors name the line of the pair.

@@ -39,6 +39,7 @@ def main(arguments: argparse.Namespace) -> None:
     # Without a best step, --checkpoint=best takes the only checkpoint there is.
     recorded = read_progress(source.checkpoints / str(checkpoint.step))
     progress = dataclasses.replace(recorded, best_step=None, best_score=None, best_loss=None)
+    # Commands that resume a run need an optimizer state, commands that load a model do not.
     step = jnp.int32(progress.step)
     skipped = jnp.int32(progress.skipped)
     state = TrainState(step, skipped, models.parameters[0], None, None)

@@ -32,6 +32,7 @@ def main(arguments: argparse.Namespace) -> None:
             f"--workdir={workdir.path}: training.objective={config.training.objective} has no "
             "shortlist, which is for models that translate token by token"
         )
+    # The links are between the tokens of the run, with its exclusions and mixtures.
     tokenizer = Tokenizer.load(workdir.path, config)
     train, valid = (corpus.prepare(config, tokenizer, split) for split in ("train", "valid"))
     shortlist = translations.learn(train, arguments.pairs, tokenizer)

@@ -138,7 +138,7 @@ def most_frequent(counts: Int[np.ndarray, "V"], count: int) -> Int[np.ndarray, "
 def coverage(shortlist: Shortlist, size: int, held_out: Corpus) -> tuple[float, float]:
     """Returns the fraction of target tokens that are candidates, and the mean number of candidates.
 
-    Both are per source, for a shortlist with `size` translations of each source token.
+    The search considers `size` translations of each source token. The mean is per sentence.
     """
     # A shortlist of fewer translations is a prefix of the columns.
     limited = dataclasses.replace(shortlist, translations=shortlist.translations[:, :size])
@@ -146,6 +146,7 @@ def coverage(shortlist: Shortlist, size: int, held_out: Corpus) -> tuple[float, 
     for pair in range(len(held_out)):
         source, target = (held_out.tokens(side, np.array([pair])) for side in (0, 1))
         (allowed,) = limited.candidates(source[None])
+        # Special tokens are always candidates, and padding of `allowed` is -1.
         target = target[target >= SPECIAL]
         covered += int(np.isin(target, allowed).sum())
         total += len(target)

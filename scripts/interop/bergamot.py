@@ -113,6 +113,7 @@ def read_shortlist(path: Path, source: Side, target: Side, is_shared: bool) -> S
         )
 
     tokens = np.array(target.tokens)
+
     # The last row is for source tokens that Marian lacks: their id is -1.
     table = np.full((source.size + 1, counts.max()), ABSENT, np.int32)
     rows = np.repeat(np.arange(source.size), counts)

@@ -60,6 +60,7 @@ def certify(
             raise Unavailable(
                 f"{python} is missing; make interop, or name a Python with --runtime=PYTHON"
             )
+
         config = float32_config(model, entry.search)
         sentences = usable(sentences or default_sentences(config), model, config)
         # The sentences already begin with the tag.
@@ -70,6 +71,7 @@ def certify(
             "quantization": quantization,
             **search_settings(sentences.texts, model, config),
         }
+        # Both sides score the translations of this side.
         ours = decode(model, config, request, has_own_search=entry.has_own_search)
         theirs = ask(python, entry.runtime, request | {"references": ours["references"]})
         return compare(sentences, request, ours, theirs, config)
@@ -154,7 +156,6 @@ def compare(sentences: Sentences, request: Json, ours: Json, theirs: Json, confi
     a toolkit may cut them or choose their end by other rules. Raises Unavailable if most
     translations reach the limit.
     """
-    # The other toolkit may lack a greedy search.
     count = len(sentences.texts)
     at_limit = {}
     identical = {}
@@ -165,15 +166,15 @@ def compare(sentences: Sentences, request: Json, ours: Json, theirs: Json, confi
             raise Unavailable(
                 f"most translations here reach the length limit of {request['max_length']} tokens"
             )
-        triples = zip(ours[search], theirs[search], has_ended, strict=True)
         # The number of spaces between words does not matter.
+        triples = zip(ours[search], theirs[search], has_ended, strict=True)
         same = [our.split() == their.split() for our, their, ended in triples if ended]
         identical[search] = sum(same) / len(same)
 
     difference = None
     if theirs["scores"] is not None:
-        triples = zip(ours["scores"], theirs["scores"], ours["references"], strict=True)
         # A target has its pieces and end-of-sentence.
+        triples = zip(ours["scores"], theirs["scores"], ours["references"], strict=True)
         difference = max(abs(a - b) / (len(target["pieces"]) + 1) for a, b, target in triples)
 
     # A quantized model has no bars, because some loss is expected.
@@ -183,6 +184,7 @@ def compare(sentences: Sentences, request: Json, ours: Json, theirs: Json, confi
     if precision == "float32":
         reasons = below_bars(identical, difference)
         verdict = "below the bars" if reasons else "certified"
+
     sides = {"ours": ours, "theirs": theirs}
     scores = None
     if sentences.references is not None:
@@ -246,6 +248,7 @@ def digests_in(path: Path) -> dict[str, str]:
     """Returns the sha256 of a file, or of each regular file in a folder, by its path there."""
     folder = path if path.is_dir() else path.parent
     paths = sorted(filter(untrusted.is_readable, path.rglob("*"))) if path.is_dir() else [path]
+    # Links out of the folder and pipes are not part of the model.
     digests = {}
     for file in paths:
         with file.open("rb") as content:
@@ -259,6 +262,7 @@ def conclude(certificate: Json, output: Path) -> None:
 
     Exits with 1 if the model is below the bars.
     """
+    # The folder is kept below the bars too.
     print(output, flush=True)
     verdict = certificate["verdict"]
     reasons = "; ".join(certificate["reasons"])

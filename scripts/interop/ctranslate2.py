@@ -115,7 +115,6 @@ def write(
     # The converter runs in the Python of the toolkit, reads the variables and writes model.bin.
     variables = folder / "variables.npz"
     np.savez(variables, **_variables(model.parameters, model_config, layers))
-
     request = {
         "folder": str(folder.resolve()),
         "quantization": quantization,
@@ -134,7 +133,6 @@ def write(
         raise UserError(
             f"--format=ctranslate2: needs CTranslate2's converter: {reason}"
         ) from reason
-
     variables.unlink()
     vocabularies.write_segmenters(folder, model.tokenizer)
     if model.shortlist is not None:
@@ -156,11 +154,11 @@ def _variables(parameters: Arrays, model_config: Config, layers: dict[str, int])
         variables["decoder/projection/bias"] = parameters["output_bias"]
     starts_from_zero = model_config.decoder_start == "zero"
     variables["decoder/start_from_zero_embedding"] = np.int8(starts_from_zero)
+    kind = model_config.positions
     for stack in STACKS:
         # The specifications have a final norm only with pre-norm.
         variables[f"{stack}/pre_norm"] = np.int8(model_config.norm_position == "pre")
         encodings = f"{stack}/position_encodings/encodings"
-        kind = model_config.positions
         if kind in SINUSOIDS:
             positions = np.arange(MAX_POSITIONS)
             variables[encodings] = sinusoids(kind, model_config.d_model, positions)
@@ -179,6 +177,7 @@ def vocabulary_map(model: PortableModel) -> str:
     lines = ["\t" + " ".join(target[token] for token in model.shortlist.frequent)]
     for token, translations in enumerate(model.shortlist.translations):
         candidates = [target[translation] for translation in translations if translation >= 0]
+        # With a shared vocabulary, the search may copy source tokens.
         if model.shortlist.is_shared:
             candidates.append(source[token])
         if token >= SPECIAL and candidates:

@@ -33,6 +33,7 @@ pieces = json.loads((FOLDER / "vocabulary.json").read_text("utf-8"))
 tokens = {piece: token for token, piece in enumerate(pieces["source"]) if token >= SPECIAL}
 config = json.loads((FOLDER / "config.json").read_text("utf-8"))
 longest = config["decoding"]["max_source_length"]
+# The programs were traced without the weights, which are their first argument.
 weights = jax.device_put(load_file(FOLDER / "model.safetensors"))
 search = jax.jit(jax.export.deserialize((FOLDER / "search.jax").read_bytes()).call)
 

@@ -104,6 +104,7 @@ def recognise(path: Path) -> str:
     """
     if not path.exists():
         raise UserError(f"--from={path}: no such file or folder")
+    # The names of files decide. The readers check their content.
     importable = {name: entry for name, entry in FORMATS.items() if entry.recognises is not None}
     names = [name for name, entry in importable.items() if entry.recognises(path)]
     if len(names) == 1:

@@ -21,9 +21,11 @@ from transformer.support.errors import UserError
 from transformer.support.special_tokens import BOS, EOS, PAD, SPECIAL_PIECES
 
 FORMAT = "huggingface"
+# A language token of MarianTokenizer.
 TAG = re.compile(">>.+<<")
 ACTIVATIONS = {ours: foreign for foreign, ours in names.ACTIVATIONS.items()}
 EARLY_STOPPING = {ours: foreign for foreign, ours in names.STOPPING.items()}
+# The ids of the special tokens are their ids here.
 TOKENS = {
     "pad_token_id": PAD,
     "bos_token_id": BOS,

@@ -126,6 +126,7 @@ def to_config(settings: Settings, num_arrays: int) -> Settings:
     cell = settings.get("dec-cell")
     if is_ssru and cell != "ssru":
         raise UserError(f"dec-cell={cell!r:.60} cannot be expressed here, only 'ssru'")
+    # Both settings decide whether sub-layers are pre-norm or post-norm.
     norms = settings.get("transformer-preprocess"), settings.get("transformer-postprocess")
     positions = [position for position, steps in NORM_POSITIONS.items() if steps == norms]
     if not positions:

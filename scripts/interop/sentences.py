@@ -75,5 +75,5 @@ def usable(sentences: Sentences, model: PortableModel, config: Config) -> Senten
         logging.warning("%s: skipped %s, empty or too long.", origin, counted(skipped, "sentence"))
     if references is not None:
         references = [references[i] for i in indices]
-    # Other toolkits read one sentence a line.
+    # Other toolkits read one sentence per line, so line breaks become spaces.
     return Sentences(origin, [" ".join(texts[i].splitlines()) for i in indices], references)

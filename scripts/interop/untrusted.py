@@ -144,6 +144,7 @@ def read_text(path: Path) -> str:
     """Reads UTF-8 text."""
     with reading(path):
         text = read_bytes(path, MAX_TEXT).decode()
+        # The mark would become part of the first line.
         if text.startswith("\ufeff"):
             raise UserError("begins with a byte order mark; save it as UTF-8 without one")
         return text
@@ -181,6 +182,7 @@ def read_npz(path: Path) -> Arrays:
         check_file(path).open("rb") as file,
         np.load(file, allow_pickle=False) as archive,
     ):
+        # A small archive of zeros could fill the memory.
         size = sum(member.file_size for member in archive.zip.infolist())
         packed_size = path.stat().st_size
         if size > max(MAX_INFLATION * packed_size, MAX_TEXT):

@@ -119,6 +119,7 @@ def read_ctranslate2(
     `rows` is the number of rows of both tables. Raises UserError if a file is damaged, or a list is
     longer than its table.
     """
+    # Argos packages have one model for both sides beside the folder with the lists.
     models = []
     for side in SIDES:
         names = (f"{side}.spm", "sentencepiece.model", "bpe.model")
@@ -185,6 +186,7 @@ def piece_side(
 
 def make_tokenizer(source: Side, target: Side) -> Tokenizer:
     """Returns the tokenizer of both sides. Equal vocabularies are shared."""
+    # Texts of the target side may have another segmentation, even with the same pieces.
     is_shared = source.vocabulary.serialized == target.vocabulary.serialized
     vocabulary = source.vocabulary if is_shared else target.vocabulary
     if isinstance(vocabulary, PieceVocabulary):
