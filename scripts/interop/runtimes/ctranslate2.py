@@ -46,35 +46,30 @@ def convert(request):
     return {"versions": VERSIONS, "greedy": [], "beam": [], "scores": None}
 
 
-class Segmenter:
-    """The SentencePiece model of a side. Without a model, texts are pieces with spaces between."""
+def read_processor(folders, side):
+    """Returns the SentencePiece model of a side, or None if its texts are pieces."""
+    names = (f"{side}.spm", "sentencepiece.model")
+    paths = [folder / name for folder in folders for name in names]
+    models = [str(path) for path in paths if path.exists()]
+    return sentencepiece.SentencePieceProcessor(model_file=models[0]) if models else None
 
-    def __init__(self, folders, side):
-        names = (f"{side}.spm", "sentencepiece.model")
-        paths = [folder / name for folder in folders for name in names]
-        models = [str(path) for path in paths if path.exists()]
-        self.processor = None
-        if models:
-            self.processor = sentencepiece.SentencePieceProcessor(model_file=models[0])
 
-    def split(self, text):
-        if self.processor is None:
-            return text.split()
-        language, rest = re.fullmatch("(>>.*?<<)?(.*)", text).groups()
-        # The models of OPUS-MT lack language tokens.
-        if language and self.processor.piece_to_id(language) == self.processor.unk_id():
-            return [language, *self.processor.encode(rest, out_type=str)]
-        return self.processor.encode(text, out_type=str)
-
-    def join(self, pieces):
-        return " ".join(pieces) if self.processor is None else self.processor.decode(pieces)
+def segment(processor, text):
+    if processor is None:
+        return text.split()
+    language, rest = re.fullmatch("(>>.*?<<)?(.*)", text).groups()
+    # The models of OPUS-MT lack language tokens.
+    if language and processor.piece_to_id(language) == processor.unk_id():
+        return [language, *processor.encode(rest, out_type=str)]
+    return processor.encode(text, out_type=str)
 
 
 def decode(request):
     package = pathlib.Path(request["folder"])
     # An Argos package has the model in a folder.
     folder = package if (package / "model.bin").exists() else package / "model"
-    source, target = (Segmenter((folder, package), side) for side in ("source", "target"))
+    source = read_processor((folder, package), "source")
+    target = read_processor((folder, package), "target")
     compute_type = "default" if request["quantization"] else "float32"
     translator = ctranslate2.Translator(
         str(folder), compute_type=compute_type, inter_threads=THREADS, intra_threads=1
@@ -104,11 +99,14 @@ def decode(request):
         end = [eos] if config["decoder_start_token"] == eos else []
 
     def split(texts):
-        return [source.split(text) + end for text in texts]
+        return [segment(source, text) + end for text in texts]
 
     def translate(texts, beam_size):
         results = translator.translate_batch(split(texts), beam_size=beam_size, **options)
-        return [target.join(result.hypotheses[0]) for result in results]
+        hypotheses = [result.hypotheses[0] for result in results]
+        if target is None:
+            return [" ".join(pieces) for pieces in hypotheses]
+        return [target.decode(pieces) for pieces in hypotheses]
 
     sources = request["sources"]
     beam_size = request["beam_size"]
