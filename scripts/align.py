@@ -44,7 +44,8 @@ def main(arguments: argparse.Namespace) -> None:
     # Guided heads were trained to align.
     names = arguments.heads or model.config.training.guided_heads or "average"
     heads = links.choose_heads(model.config.model, names)
-    # The output begins before the input ends. Errors name the line of the pair.
+
+    # Links of a pair are printed before the next pair is read. Errors name the line of the pair.
     alignments = []
     for number, (source, target) in enumerate(read_pairs(), start=1):
         try:
@@ -55,6 +56,7 @@ def main(arguments: argparse.Namespace) -> None:
         alignment = links.word_links(attention, heads)
         alignments.append(alignment)
         print(links.format_links(alignment), flush=True)
+
     if gold is not None:
         if len(gold) != len(alignments):
             raise UserError(

@@ -32,7 +32,7 @@ def main(arguments: argparse.Namespace) -> None:
     source, config = open_existing(Path(arguments.workdir))
     count = config.checkpoint.keep if arguments.average is None else arguments.average
     output = Path(arguments.output or f"{source.path}-average{count}")
-    # Reading the checkpoints takes longer than this check.
+    # A wrong flag is an error before the checkpoints are read.
     files.check_new(output)
     models = trained.load([str(source.path)], arguments.checkpoint, count, [])
     checkpoint = models.checkpoints[0]

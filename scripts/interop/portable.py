@@ -64,8 +64,9 @@ class PortableModel(NamedTuple):
 
     def check_expressible(self, format: str, expressible: Mapping[str, Collection[Any]]) -> None:
         """Raises UserError if a format of export cannot express the value of a key."""
+        settings = self.settings
         for key, values in expressible.items():
-            value = self.settings[key]
+            value = settings[key]
             if value not in values:
                 allowed = ", ".join(map(show, values))
                 raise UserError(
