@@ -1,8 +1,7 @@
-"""The accelerators that programs can be compiled for: their speed, their memory, and XLA's
-compilers for them.
+"""Accelerators that programs can be compiled for: speed, memory, and XLA's compilers for them.
 
-Figures are from the vendors' data sheets, dense, per device (TPUs: per chip), in FLOP/s, bytes/s
-and bytes.
+The figures are from the vendors' data sheets, without sparsity, per device (TPUs: per chip). Speeds
+are in FLOP/s and bytes/s, memory is in bytes.
 """
 
 import importlib.util
@@ -20,8 +19,8 @@ from transformer.support.errors import UserError
 
 REQUIREMENTS = "requirements-accelerators.txt"
 MODULES = {"gpu": "jax_cuda13_plugin", "tpu": "libtpu"}
-# libtpu looks for the machine's own TPU: it asks a metadata server, takes a lock, and warns about
-# what it misses.
+# Without these variables libtpu looks for a TPU of this machine: it asks a metadata server, takes a
+# lock, and warns about everything that is missing.
 LIBTPU = {
     "TPU_SKIP_MDS_QUERY": "1",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
@@ -30,7 +29,8 @@ LIBTPU = {
     "TPU_WORKER_ID": "0",
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
-GPU_FRACTION = 0.95  # of a GPU's memory, which JAX can take: CUDA and its libraries need the rest
+# The part of a GPU's memory that JAX can take: CUDA and its libraries need the rest.
+GPU_FRACTION = 0.95
 
 
 class Accelerator(NamedTuple):
@@ -38,13 +38,13 @@ class Accelerator(NamedTuple):
 
     Attributes:
       platform: "gpu" or "tpu".
-      bfloat16, float32: peak FLOP/s of products of these operands, at JAX's default precision.
+      bfloat16, float32: peak FLOP/s of matmuls with such operands, at JAX's default precision.
       bandwidth: bytes/s of the main memory.
-      memory: bytes of the main memory; of a TPU's, those that the compiler lets a program use.
-      interconnect: bytes/s that a device can send to others of its host or slice, over all links.
-      axes: dimensions of a TPU's topology; GPUs are only counted.
+      memory: bytes of the main memory. For a TPU, the bytes that the compiler lets a program use.
+      interconnect: bytes/s that a device can send inside its host or slice, over all links.
+      axes: number of dimensions of a TPU's topology; 1 for GPUs, which are only counted.
       network: bytes/s that a GPU can send to other hosts.
-      name, description: of a GPU, as in XLA's own GpuTargetConfigProto.
+      name, description: a GPU's fields in XLA's GpuTargetConfigProto.
     """
 
     platform: str
@@ -61,13 +61,14 @@ class Accelerator(NamedTuple):
     @property
     def usable(self) -> int:
         """Bytes of the main memory that a program can use."""
-        return int(GPU_FRACTION * self.memory) if self.platform == "gpu" else self.memory
+        if self.platform == "gpu":
+            return int(GPU_FRACTION * self.memory)
+        return self.memory
 
 
-# GPUs: NVIDIA's data sheets of A100 80GB SXM, H100 SXM and H200 SXM. Products of float32 operands
-# run as TF32. NVLink sends half of its stated bandwidth in each direction. Networks are those of
-# DGX systems. What the compiler reads is from openxla/xla,
-# xla/backends/gpu/target_config/specs/*.txtpb.
+# GPUs: the data sheets of A100 80GB SXM, H100 SXM and H200 SXM. Matmuls of float32 operands run
+# as TF32. NVLink sends half of its stated bandwidth in each direction. The networks are the ones of
+# DGX systems. The descriptions are from openxla/xla, xla/backends/gpu/target_config/specs/*.txtpb.
 _AMPERE = """
     cuda_compute_capability { major: 8 }  core_count: 108  fpus_per_core: 64  clock_rate_ghz: 1.41
     shared_memory_per_core: 167936  shared_memory_per_block_optin: 166912  l2_cache_size: 41943040
@@ -79,9 +80,9 @@ _HOPPER = """
 _A100 = {"network": 25e9, "name": "NVIDIA A100-SXM4-80GB", "description": _AMPERE}
 _H100 = {"network": 50e9, "name": "NVIDIA H100 80GB HBM3", "description": _HOPPER}
 _H200 = _H100 | {"name": "NVIDIA H200 141GB HBM3e"}
-# TPUs: cloud.google.com/tpu/docs, pages v5e, v5p and v6e. Products of float32 operands round them
-# to bfloat16. Half of the stated bidirectional interconnect goes in each direction. The compiler
-# lets programs use 15.75 GiB of the 16 GB of a v5e and 31.25 GiB of the 32 GB of a v6e.
+# TPUs: cloud.google.com/tpu/docs, pages v5e, v5p, v6e. Matmuls round float32 operands to bfloat16.
+# Half of the stated bidirectional interconnect goes in each direction. The compiler lets programs
+# use 15.75 GiB of the 16 GB of a v5e and 31.25 GiB of the 32 GB of a v6e.
 ACCELERATORS = {
     "a100": Accelerator("gpu", 312e12, 156e12, 2.039e12, 85_100_068_864, 300e9, **_A100),
     "h100": Accelerator("gpu", 989.4e12, 494.7e12, 3.352e12, 84_942_979_072, 450e9, **_H100),
@@ -90,12 +91,12 @@ ACCELERATORS = {
     "v5p": Accelerator("tpu", 459e12, 459e12, 2765e9, 95 * 2**30, 600e9, axes=3),
     "v6e": Accelerator("tpu", 918e12, 918e12, 1638e9, int(31.25 * 2**30), 400e9, axes=2),
 }
-GPUS_PER_HOST = 8  # that NVLink connects
-EXAMPLES = {1: "8", 2: "2x2", 3: "2x2x1"}  # of a size, by its axes
+GPUS_PER_HOST = 8  # connected by NVLink
+EXAMPLES = {1: "8", 2: "2x2", 3: "2x2x1"}  # examples of a size, by its number of axes
 
 
 class Target(NamedTuple):
-    """Devices to compile for. `text` is what the user typed: h100:8, v5e:4x4."""
+    """Devices to compile for. `text` is the value of the flag, such as h100:8 or v5e:4x4."""
 
     text: str
     kind: Accelerator
@@ -106,28 +107,31 @@ class Target(NamedTuple):
     def interconnect(self) -> float:
         """Bytes/s that a device can send.
 
-        The GPUs of a host share their networks: each carries one of eight rings.
+        Collectives over several hosts of GPUs run as eight rings, and each GPU's network carries
+        one of them. So a device sends at the speed of all eight networks, if NVLink is not slower.
         """
-        shared = GPUS_PER_HOST * self.kind.network
-        is_network = self.kind.platform == "gpu" and self.count > GPUS_PER_HOST
-        return min(shared, self.kind.interconnect) if is_network else self.kind.interconnect
+        if self.kind.platform == "gpu" and self.count > GPUS_PER_HOST:
+            return min(GPUS_PER_HOST * self.kind.network, self.kind.interconnect)
+        return self.kind.interconnect
 
 
 def parse_target(text: str) -> Target:
-    """Returns the target that `--device=TEXT` names: NAME[:COUNT] for GPUs, NAME:TOPOLOGY for TPUs.
+    """Returns the target of `--device=TEXT`: NAME[:COUNT] for GPUs, NAME:TOPOLOGY for TPUs.
 
-    Raises UserError for an unknown name, listing the known ones, or if the rest is not such a count
-    or topology.
+    Raises UserError if the name is unknown, or the rest is not a count or a topology.
     """
-    name, _, rest = text.partition(":")
+    name, _, size = text.partition(":")
     kind = ACCELERATORS.get(name)
     if kind is None:
-        known = ", ".join(ACCELERATORS)
+        names = ", ".join(ACCELERATORS)
         raise UserError(
-            f"--device={text}: no such device; the known ones are {known}{nearest(name, ACCELERATORS)}"
+            f"--device={text}: no such device; the known ones are {names}"
+            f"{nearest(name, ACCELERATORS)}"
         )
     is_gpu = kind.platform == "gpu"
-    sizes = rest.split("x") if rest or not is_gpu else ["1"]
+    if is_gpu and not size:
+        size = "1"
+    sizes = size.split("x")
     if len(sizes) != kind.axes or not all(re.fullmatch(r"[1-9]\d{0,3}", size) for size in sizes):
         raise UserError(
             f"--device={text}: must be {name}:SIZE, such as {name}:{EXAMPLES[kind.axes]}"
@@ -135,7 +139,8 @@ def parse_target(text: str) -> Target:
     count = math.prod(map(int, sizes))
     if is_gpu and count > GPUS_PER_HOST and count % GPUS_PER_HOST:
         raise UserError(
-            f"--device={text}: more than {GPUS_PER_HOST} GPUs must be whole hosts of {GPUS_PER_HOST}"
+            f"--device={text}: more than {GPUS_PER_HOST} GPUs must be whole hosts of "
+            f"{GPUS_PER_HOST}"
         )
     return Target(text, kind, name, count)
 
@@ -145,16 +150,17 @@ def is_installed(platform: str) -> bool:
 
 
 def find_devices(target: Target) -> Sequence[jax.Device]:
-    """Returns the target's devices, which programs can be compiled for and not run on.
+    """Returns the target's devices. Programs can be compiled for them, but not run on them.
 
-    JAX itself runs on this machine's CPU afterwards. Raises UserError if the compiler is not
-    installed, or does not know the topology.
+    Makes the CPU the platform of JAX, and turns its compilation cache off. Raises UserError if the
+    compiler is not installed, or rejects the topology.
     """
     platform = target.kind.platform
+    compiler = f"XLA's compiler for {platform.upper()}s"
     if not is_installed(platform):
         raise UserError(
-            f"--device={target.text}: XLA's compiler for {platform.upper()}s is not installed; in a separate "
-            f"environment: pip install -r requirements.txt, then pip install --no-deps -r {REQUIREMENTS}"
+            f"--device={target.text}: {compiler} is not installed; in a separate environment: "
+            f"pip install -r requirements.txt, then pip install --no-deps -r {REQUIREMENTS}"
         )
     jax.config.update("jax_platforms", "cpu")
     # The cache cannot load programs for absent devices.
@@ -163,29 +169,33 @@ def find_devices(target: Target) -> Sequence[jax.Device]:
         if platform == "tpu":
             for name, value in LIBTPU.items():
                 os.environ.setdefault(name, value)
-            return topologies.get_topology_desc(platform="tpu", topology_name=target.text).devices
-        hosts = max(target.count // GPUS_PER_HOST, 1)
-        gpus = min(target.count, GPUS_PER_HOST)
-        topology = {"topology": f"1x{hosts}x{gpus}", "target_config": target_config(target.kind)}
-        return topologies.get_topology_desc(
-            platform="cuda", topology_name=target.name, **topology
-        ).devices
+            topology = topologies.get_topology_desc(platform="tpu", topology_name=target.text)
+        else:
+            hosts = max(target.count // GPUS_PER_HOST, 1)
+            gpus = min(target.count, GPUS_PER_HOST)
+            topology = topologies.get_topology_desc(
+                platform="cuda",
+                topology_name=target.name,
+                topology=f"1x{hosts}x{gpus}",
+                target_config=target_config(target.kind),
+            )
     except (RuntimeError, ValueError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
-        raise UserError(
-            f"--device={target.text}: XLA's compiler for {platform.upper()}s rejects it ({reason})"
-        ) from None
+        raise UserError(f"--device={target.text}: {compiler} rejects it ({reason})") from None
+    return topology.devices
 
 
 def target_config(kind: Accelerator) -> str:
-    """Returns the description of a GPU that XLA's compiler reads: a GpuTargetConfigProto as text."""
+    """Returns a GPU's GpuTargetConfigProto as text, which XLA's compiler reads."""
     return f"""
         gpu_device_info {{
           threads_per_block_limit: 1024  threads_per_warp: 32  threads_per_core_limit: 2048
           block_dim_limit_x: 2147483647  block_dim_limit_y: 65535  block_dim_limit_z: 65535
           thread_dim_limit_x: 1024  thread_dim_limit_y: 1024  thread_dim_limit_z: 64
-          shared_memory_per_block: 49152  registers_per_core_limit: 65536  registers_per_block_limit: 65536
-          memory_bandwidth: {int(kind.bandwidth)}  device_memory_size: {kind.memory}  {kind.description}
+          shared_memory_per_block: 49152
+          registers_per_core_limit: 65536  registers_per_block_limit: 65536
+          memory_bandwidth: {int(kind.bandwidth)}  device_memory_size: {kind.memory}
+          {kind.description}
           device_vendor: "NVIDIA Corporation"  device_address_bits: 64  name: "{kind.name}"
         }}
         platform_name: "CUDA"  device_description_str: "{kind.name}"

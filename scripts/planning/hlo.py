@@ -1,6 +1,4 @@
-"""Compiled programs, parsed from the text of optimized HLO that `as_text()` of an executable
-returns.
-"""
+"""A parser of compiled programs: of the optimized HLO that `as_text()` of an executable returns."""
 
 import dataclasses
 import functools
@@ -29,19 +27,23 @@ class Shape(NamedTuple):
     @property
     def bytes(self) -> int:
         """The bytes that the array occupies, with the padding of TPUs' tiles."""
-        dims, (order, _, rest) = self.dims, self.layout.partition(":")
-        if dims and (tile := re.match(r"T\(([\d,]+)\)", rest)):
-            dims = [dims[axis] for axis in integers(order)]  # the most minor first
-            for axis, size in zip(range(len(dims)), reversed(integers(tile[1])), strict=False):
+        dims = self.dims
+        order, _, rest = self.layout.partition(":")
+        tile = re.match(r"T\(([\d,]+)\)", rest)
+        if dims and tile:
+            # The tile pads the most minor dimensions.
+            dims = [dims[axis] for axis in integers(order)]
+            tile_sizes = reversed(integers(tile[1]))
+            for axis, size in zip(range(len(dims)), tile_sizes, strict=False):
                 dims[axis] = -(-dims[axis] // size) * size
         bits = re.search(r"\d+", self.dtype.replace("pred", "u8"))
-        return int(bits[0]) // 8 * math.prod(dims) if bits else 0  # tokens take no memory
+        if bits is None:  # a token, which takes no memory
+            return 0
+        return int(bits[0]) // 8 * math.prod(dims)
 
     @property
     def memory_space(self) -> int:
-        """0: the device's main memory; others, on TPUs: vector memory (1), scalar memory,
-        semaphores.
-        """
+        """0 for main memory. TPUs also have vector memory (1), scalar memory and semaphores."""
         space = re.search(r"S\((\d+)\)", self.layout)
         return int(space[1]) if space else 0
 
@@ -50,7 +52,7 @@ class Shape(NamedTuple):
 
 
 class Computation(NamedTuple):
-    """A function of a program. The instructions are in the order in which they run."""
+    """A function of a program, with its instructions in the order of execution."""
 
     name: str
     instructions: list["Instruction"]
@@ -63,7 +65,7 @@ class Instruction:
     Attributes:
       shapes: the arrays of the result: one, or the leaves of a tuple.
       attributes: the text after the operands.
-      number: that of a parameter, or the value of an integer constant.
+      number: the number of a parameter, or the value of an integer constant.
     """
 
     program: "Program"
@@ -77,14 +79,12 @@ class Instruction:
 
     @functools.cached_property
     def called(self) -> list[Computation]:
-        """The computations that the instruction calls; not the condition of a loop."""
+        """The computations that the instruction calls, without the condition of a loop."""
         return [self.program.computations[name] for name in _CALLED.findall(self.attributes)]
 
     @property
     def op_name(self) -> str:
-        """JAX's name of the operation, such as "jit(step)/transpose(jvp())/dot_general"; "" if it
-        has none.
-        """
+        """JAX's name of the operation: "jit(step)/transpose(jvp())/dot_general"; "" without one."""
         return self.attribute(r'op_name="([^"]*)"').replace("\\'", "'")
 
     @property
@@ -94,32 +94,37 @@ class Instruction:
 
     @property
     def trip_count(self) -> int:
-        """The number of times that the body of a loop runs; 1 if the program does not tell."""
-        if known := self.attribute(r'known_trip_count":\{"n":"(\d+)"'):
-            return int(known)
-        # Programs for TPUs lack that field; there the condition of a scan compares its counter with
+        """The number of iterations of a loop; 1 if the program does not state it."""
+        count = self.attribute(r'known_trip_count":\{"n":"(\d+)"')
+        if count:
+            return int(count)
+        # Programs for TPUs lack that field. There the condition of a scan compares its counter with
         # a constant.
         condition = self.program.computations[self.attribute(r"condition=%?([\w.\-]+)")]
         constants = [inner.number for inner in condition.instructions if inner.opcode == "constant"]
-        return (constants[0] if len(constants) == 1 else None) or 1
+        if len(constants) != 1:
+            return 1
+        return constants[0] or 1
 
     @property
     def group_size(self) -> int:
-        """The number of devices in a group of a collective, from the three forms of
-        `replica_groups`.
-        """
-        if axes := self.attribute(r"replica_groups=mesh\[[^\]]*\] ?\{([^}]*)\}"):
+        """The number of devices that take part in one group of a collective."""
+        # The attribute `replica_groups` has three forms: axes of a mesh, a shape, or a list.
+        axes = self.attribute(r"replica_groups=mesh\[[^\]]*\] ?\{([^}]*)\}")
+        if axes:
             sizes = dict(re.findall(r"'(\w+)'=(\d+)", self.attributes))
             return math.prod(int(sizes[name]) for name in re.findall(r"'(\w+)'", axes))
-        if size := self.attribute(r"replica_groups=\[\d+,(\d+)\]"):
+        size = self.attribute(r"replica_groups=\[\d+,(\d+)\]")
+        if size:
             return int(size)
-        if group := self.attribute(r"replica_groups=\{\{([\d,]*)\}"):
+        group = self.attribute(r"replica_groups=\{\{([\d,]*)\}")
+        if group:
             return len(integers(group))
         return 2 if "source_target_pairs" in self.attributes else 1
 
     @property
     def functions(self) -> list[str]:
-        """The Python functions that made the instruction, outermost first: "FeedForward.__call__"."""
+        """The Python functions, such as "Linear.__call__", that made this, outermost first."""
         tables = self.program.tables
         frames = tables["StackFrames"]
         locations = tables["FileLocations"]
@@ -129,20 +134,25 @@ class Instruction:
         while frame in frames:
             location = locations[_field(frames[frame], "file_location_id")]
             functions.append(names[_field(location, "function_name_id")].strip('"'))
-            parent = _field(frames[frame], "parent_frame_id") - 1  # 1 is no parent
+            # Frames count from 1, but 1 as a parent means none, and 2 the first frame.
+            parent = _field(frames[frame], "parent_frame_id") - 1
             frame = parent if parent < frame else 0
         return functions[::-1]
 
     def attribute(self, pattern: str) -> str:
-        """Returns what the pattern's group matches in the attributes; "" if nothing does."""
+        """Returns the text of the pattern's group in the attributes; "" without a match."""
         match = re.search(pattern, self.attributes)
         return match[1] if match else ""
 
 
 @dataclasses.dataclass
 class Program:
-    """The computations of a compiled program by name, and the tables that locate its instructions
-    in the source.
+    """A compiled program.
+
+    Attributes:
+      computations: by name.
+      tables: the tables that locate instructions in the source, as lines by number.
+      entry: the computation that runs first.
     """
 
     computations: dict[str, Computation]
@@ -151,7 +161,7 @@ class Program:
 
 
 def parse_shapes(text: str) -> tuple[Shape, ...]:
-    """Returns the arrays of a type: "(f32[2,3]{1,0}, s32[])" has two."""
+    """Returns the arrays of a type, such as the two arrays of "(f32[2,3]{1,0}, s32[])"."""
     return tuple(
         Shape(dtype, tuple(integers(dims)), layout) for dtype, dims, layout in _SHAPE.findall(text)
     )
@@ -160,38 +170,45 @@ def parse_shapes(text: str) -> tuple[Shape, ...]:
 def parse(text: str) -> Program:
     """Parses the text of an optimized program."""
     program = Program({}, {name: {} for name in _TABLES})
-    by_name = {}  # of the current computation
-    table, last = {}, None  # the first table, of file names, is dropped
+    table = {}  # the current table; the first one, of file names, is dropped
+    by_name = {}  # the instructions of the current computation
+    instruction = None
     for line in text.splitlines():
+        head = _COMPUTATION.match(line)
+        match = _INSTRUCTION.match(line)
         if line in program.tables:
             table = program.tables[line]
-        elif head := _COMPUTATION.match(line):
-            computation = program.computations[head[2]] = Computation(head[2], [])
+        elif head:
+            computation = Computation(head[2], [])
+            program.computations[head[2]] = computation
             by_name = {}
-            last = None
-            program.entry = computation if head[1] else program.entry
-        elif match := _INSTRUCTION.match(line):
-            last = by_name[match[2]] = _instruction(program, by_name, match)
-            computation.instructions.append(last)
-        elif last is not None:  # the attributes of a Pallas kernel have line breaks
-            last.attributes += f" {line.strip()}"
+            instruction = None
+            if head[1]:
+                program.entry = computation
+        elif match:
+            instruction = _parse_instruction(program, by_name, match)
+            by_name[instruction.name] = instruction
+            computation.instructions.append(instruction)
+        elif instruction is not None:  # the attributes of a Pallas kernel have line breaks
+            instruction.attributes += f" {line.strip()}"
         elif line[:1].isdigit():
             number, _, content = line.partition(" ")
             table[int(number)] = content
     return program
 
 
-def _instruction(
+def _parse_instruction(
     program: Program, by_name: Mapping[str, Instruction], match: re.Match
 ) -> Instruction:
     root, name, result, opcode, rest = match.groups()
     arguments, _, attributes = rest.partition(")")
     operands = [by_name[operand] for operand in re.findall(r"%([\w.\-]+)", arguments)]
-    number = (
-        int(arguments) if opcode in ("parameter", "constant") and arguments.isdecimal() else None
-    )
+    number = None
+    if opcode in ("parameter", "constant") and arguments.isdecimal():
+        number = int(arguments)
+    shapes = parse_shapes(result)
     return Instruction(
-        program, name, parse_shapes(result), opcode, operands, attributes, root is not None, number
+        program, name, shapes, opcode, operands, attributes, root is not None, number
     )
 
 

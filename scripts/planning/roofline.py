@@ -1,5 +1,7 @@
-"""The least time that a program can take on a device: its roofline (Williams et al. 2009), kernel
-by kernel.
+"""The roofline of a program: a lower bound on its time on a device (Williams et al. 2009).
+
+The bound is a sum over kernels. Each kernel takes at least the time of its bytes in main memory,
+and at least the time of its FLOPs.
 """
 
 import dataclasses
@@ -18,6 +20,7 @@ from scripts.planning.instructions import (
     has_target,
 )
 
+# Operations that launch nothing.
 FREE = {
     "parameter",
     "constant",
@@ -30,44 +33,38 @@ FREE = {
     "optimization-barrier",
     "add-dependency",
 }
-FREE_TARGETS = ("ConcatBitcast", "AssumeGatherIndicesInBound")  # of custom calls on TPUs
-TOP = 10  # kernels in a report
-GPU_LAUNCH_SECONDS = 2.5e-6  # that the launch of a kernel takes at the least
+FREE_TARGETS = ("ConcatBitcast", "AssumeGatherIndicesInBound")  # custom calls on TPUs
+TOP = 10  # number of kernels in a report
+GPU_LAUNCH_SECONDS = 2.5e-6  # the least time of a launch
 STEP = "CompiledStep."
-WRAPPERS = {"Layer", "SublayerConnection"}  # modules around every sublayer, which names leave out
+WRAPPERS = {"Layer", "SublayerConnection"}  # modules around every sublayer; names leave them out
 
 
 class Kernel(NamedTuple):
-    """A kernel, launched `times` a step; bytes in main memory and FLOPs of products are those of
-    one launch.
-    """
+    """A kernel that runs `times` in a step. `bytes` and `flops` are the work of one launch."""
 
     instruction: Instruction
     times: int
     bytes: int
     flops: Flops
     collective: Collective | None
-    is_async: bool  # a copy or collective that runs beside other kernels
+    is_async: bool  # true for copies and collectives that run beside other kernels
 
 
 def describe(instruction: Instruction) -> str:
-    """Returns an instruction's modules and operation, such as "Decoder/FeedForward/Linear
-    dot_general (backward)".
-    """
+    """Returns modules and operation: "Decoder/FeedForward/Linear dot_general (backward)"."""
     functions = instruction.functions
     modules = [name.removesuffix(".__call__") for name in functions if name.endswith(".__call__")]
-    path = [name for name in modules if name not in WRAPPERS][-3:] or [
-        f for f in functions if f.startswith(STEP)
-    ][:1]
+    path = [name for name in modules if name not in WRAPPERS][-3:]
+    if not path:
+        path = [name for name in functions if name.startswith(STEP)][:1]
     operation = instruction.op_name.rpartition("/")[2] or instruction.opcode
-    suffix = " (backward)" * ("transpose(jvp" in instruction.op_name)
+    suffix = " (backward)" if "transpose(jvp" in instruction.op_name else ""
     return f"{'/'.join(path)} {operation}{suffix}".strip()
 
 
 def kernels(computation: Computation, times: int = 1) -> Iterator[Kernel]:
-    """Yields the kernels of a computation that runs `times`; bodies of loops run as often as is
-    known.
-    """
+    """Yields the kernels of a computation that runs `times`, with the kernels of its loops."""
     for instruction in computation.instructions:
         if instruction.opcode == "while":
             yield from kernels(instruction.called[0], times * instruction.trip_count)
@@ -75,11 +72,15 @@ def kernels(computation: Computation, times: int = 1) -> Iterator[Kernel]:
             for called in instruction.called:
                 yield from kernels(called, times)
         elif not _is_free(instruction):
-            is_async = instruction.opcode.endswith("-start") or has_target(
-                instruction, "AsyncCollectiveStart"
+            starts_collective = has_target(instruction, "AsyncCollectiveStart")
+            yield Kernel(
+                instruction,
+                times,
+                bytes_moved(instruction),
+                flops(instruction),
+                find_collective(instruction),
+                is_async=instruction.opcode.endswith("-start") or starts_collective,
             )
-            work = bytes_moved(instruction), flops(instruction), find_collective(instruction)
-            yield Kernel(instruction, times, *work, is_async)
 
 
 def _is_free(instruction: Instruction) -> bool:
@@ -87,18 +88,15 @@ def _is_free(instruction: Instruction) -> bool:
         return True
     if instruction.opcode == "fusion":
         return has_target(instruction, "AsyncCollectiveDone")
+    if instruction.target in FREE_TARGETS:
+        return True
     # The scalar unit of a TPU works on scalar memory, beside the other units.
-    return (
-        all(shape.memory_space > 1 for shape in instruction.shapes)
-        or instruction.target in FREE_TARGETS
-    )
+    return all(shape.memory_space > 1 for shape in instruction.shapes)
 
 
 @dataclasses.dataclass(frozen=True)
 class KernelCost:
-    """Kernels of one kind, such as those of the same line of code in all layers: their number, and
-    sums over them.
-    """
+    """The sum over kernels with one name and result, such as one operation of all layers."""
 
     name: str
     result: str
@@ -110,7 +108,7 @@ class KernelCost:
 
 @dataclasses.dataclass(frozen=True)
 class CollectiveCost:
-    """Collectives of one kind and number of devices. `wire_bytes` are those that a device sends."""
+    """The sum over collectives of one kind and number of devices. A device sends `wire_bytes`."""
 
     kind: str
     devices: int
@@ -123,12 +121,12 @@ class Cost:
     """The cost of programs on one device.
 
     Attributes:
-      flops, float32_flops: of products, and of those on float32 operands.
-      bytes: read from and written to main memory.
-      kernels: launches.
-      kernel_seconds: the larger of memory and product time of each kernel, plus launches, one
-          kernel after another.
-      wire_seconds: of what collectives send.
+      flops, float32_flops: FLOPs of all matmuls, and of matmuls with float32 operands.
+      bytes: bytes read from and written to main memory.
+      kernels: number of launches.
+      kernel_seconds: the time of all kernels, except asynchronous ones, one after another.
+      memory_seconds: the time of all bytes in main memory.
+      wire_seconds: the time of all bytes that collectives send.
     """
 
     flops: int
@@ -143,40 +141,45 @@ class Cost:
 
     @property
     def seconds(self) -> float:
-        """The bound if everything that may overlap does: kernels, asynchronous copies, and the
-        wire.
-        """
+        """The bound if kernels, asynchronous copies and the wire overlap as far as they can."""
         return max(self.kernel_seconds, self.memory_seconds, self.wire_seconds)
 
 
 def cost(programs: Sequence[tuple[Program, int]], target: Target) -> Cost:
-    """Returns the cost of programs and how often each runs."""
-    launched = [kernel for program, times in programs for kernel in kernels(program.entry, times)]
-    by_name = defaultdict(Counter)
+    """Returns the cost of several programs, given each program and how often it runs."""
+    launched = [
+        kernel
+        for program, repetitions in programs
+        for kernel in kernels(program.entry, repetitions)
+    ]
+    costs_by_name = defaultdict(Counter)
     sent = defaultdict(Counter)
     for kernel in launched:
         times = kernel.times
-        collective = kernel.collective
-        result = str(kernel.instruction.shapes[0]) if kernel.instruction.shapes else ""
-        work = {"seconds": times * seconds(kernel, target), "bytes": times * kernel.bytes}
-        by_name[describe(kernel.instruction), result].update(
-            launches=times, flops=times * kernel.flops.total, **work
+        shapes = kernel.instruction.shapes
+        result = str(shapes[0]) if shapes else ""
+        costs_by_name[describe(kernel.instruction), result].update(
+            launches=times,
+            seconds=times * seconds(kernel, target),
+            bytes=times * kernel.bytes,
+            flops=times * kernel.flops.total,
         )
+        collective = kernel.collective
         if collective is not None:
-            key = collective.kind, collective.devices
-            sent[key].update(launches=times, wire_bytes=times * collective.wire_bytes)
-    costs = [KernelCost(*key, **values) for key, values in by_name.items()]
-    collectives = [CollectiveCost(*key, **values) for key, values in sent.items()]
-    moved = sum(cost.bytes for cost in costs)
+            wire_bytes = times * collective.wire_bytes
+            sent[collective.kind, collective.devices].update(launches=times, wire_bytes=wire_bytes)
+    costs = [KernelCost(*key, **sums) for key, sums in costs_by_name.items()]
+    collectives = [CollectiveCost(*key, **sums) for key, sums in sent.items()]
+    bytes_in_memory = sum(cost.bytes for cost in costs)
     return Cost(
         flops=sum(cost.flops for cost in costs),
         float32_flops=sum(kernel.times * kernel.flops.float32 for kernel in launched),
-        bytes=moved,
+        bytes=bytes_in_memory,
         kernels=sum(cost.launches for cost in costs),
         kernel_seconds=sum(
             kernel.times * seconds(kernel, target) for kernel in launched if not kernel.is_async
         ),
-        memory_seconds=moved / target.kind.bandwidth,
+        memory_seconds=bytes_in_memory / target.kind.bandwidth,
         wire_seconds=sum(cost.wire_bytes for cost in collectives) / target.interconnect,
         costliest_kernels=sorted(costs, key=lambda cost: -cost.seconds)[:TOP],
         collectives=sorted(collectives, key=lambda cost: -cost.wire_bytes),
@@ -184,12 +187,10 @@ def cost(programs: Sequence[tuple[Program, int]], target: Target) -> Cost:
 
 
 def seconds(kernel: Kernel, target: Target) -> float:
-    """Returns the least time of a launch: the larger of memory and product time, plus the launch
-    itself.
-    """
+    """Returns the least time of one launch: the time of its bytes or its FLOPs, plus overhead."""
     kind = target.kind
     flops = kernel.flops
-    products = (flops.total - flops.float32) / kind.bfloat16 + flops.float32 / kind.float32
-    return max(kernel.bytes / kind.bandwidth, products) + (
-        GPU_LAUNCH_SECONDS if kind.platform == "gpu" else 0.0
-    )
+    memory_seconds = kernel.bytes / kind.bandwidth
+    matmul_seconds = (flops.total - flops.float32) / kind.bfloat16 + flops.float32 / kind.float32
+    launch_seconds = GPU_LAUNCH_SECONDS if kind.platform == "gpu" else 0.0
+    return max(memory_seconds, matmul_seconds) + launch_seconds

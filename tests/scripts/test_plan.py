@@ -13,10 +13,9 @@ import jax
 import pytest
 
 from scripts import plan
-from scripts.planning import devices, estimate, lengths
+from scripts.planning import accelerator_estimate, devices, lengths
+from scripts.planning.accelerator_estimate import AcceleratorEstimate, estimate_run
 from scripts.planning.devices import parse_target
-from scripts.planning.estimate import Estimate
-from scripts.planning.estimate import estimate as make_estimate
 from tests.checkpoints.workdirs import run
 from transformer.config.loading import load_file, with_values
 from transformer.data.tokenizers import tokenizer
@@ -43,15 +42,15 @@ WITHOUT_LENGTHS = [flag for flag in TINY if "--lengths" not in flag]
 
 
 @pytest.fixture(scope="module")
-def estimated() -> Estimate:
+def estimated() -> AcceleratorEstimate:
     """Returns the estimate that the command makes, compiled once for all tests."""
     results = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(devices, "find_devices", lambda target: jax.devices()[: target.count])
         patch.setattr(
-            estimate,
-            "estimate",
-            lambda *arguments: results.append(make_estimate(*arguments)) or results[0],
+            accelerator_estimate,
+            "estimate_run",
+            lambda *arguments: results.append(estimate_run(*arguments)) or results[0],
         )
         assert run(plan, *TINY) == 0
     return results[0]
@@ -61,7 +60,7 @@ def estimated() -> Estimate:
 def print_plan(estimated, monkeypatch, capsys):
     def print_plan(*argv: str, flags: Sequence[str] = TINY) -> str:
         monkeypatch.setattr(devices, "find_devices", lambda target: jax.devices()[: target.count])
-        monkeypatch.setattr(estimate, "estimate", lambda *_: estimated)
+        monkeypatch.setattr(accelerator_estimate, "estimate_run", lambda *_: estimated)
         assert run(plan, *flags, *argv) == 0
         return capsys.readouterr().out
 
@@ -75,12 +74,16 @@ def test_the_report_in_words(print_plan):
     total = (
         256 * 16 + (attention + feed_forward + 2 * norm) + (2 * attention + feed_forward + 3 * norm)
     )
-    assumed = "lengths     assumed: 20,000 pairs, log-normal lengths with means of 10 source and 11 target tokens;"
+    assumed = (
+        "lengths     assumed: 20,000 pairs, log-normal lengths with means of 10 source "
+        "and 11 target tokens;"
+    )
     for line in (
         f"parameters  {total:,}\n",
         re.escape(assumed),
         r"memory      fits: [\d.]+ of 75.15 GiB per device, for batches of \d+ rows x",
-        r"memory      parameters 0.00 GiB, optimizer state 0.00 GiB; activations, gradients and other temporaries",
+        r"memory      parameters 0.00 GiB, optimizer state 0.00 GiB; activations, gradients "
+        r"and other temporaries",
         r"roofline    [\d.]+ ms at least: kernels [\d.]+, memory [\d.]+, wire 0.0",
         r"run         100,000 steps of [\d.]+ ms on average; [\d,]+ source and target tokens/s",
     ):
@@ -117,10 +120,10 @@ def test_the_products_in_the_report_are_those_of_the_model(print_plan):
 def test_the_cost_is_the_mean_over_all_steps_if_the_number_of_batches_changes(estimated):
     target = parse_target("h100")
 
-    def estimate_of(*flags: str) -> Estimate:
+    def estimate_of(*flags: str) -> AcceleratorEstimate:
         overrides = [flag.removeprefix("--config.").split("=") for flag in (*TINY[3:], *flags)]
         config = load_file("configs/base.py", list(map(tuple, overrides)))
-        return make_estimate(
+        return estimate_run(
             config, target, jax.devices()[:1], lengths.assume(config, "20000:10:11")
         )
 
@@ -149,7 +152,7 @@ def test_the_memory_in_the_report(print_plan, estimated):
     assert memory["temporaries"] > 0
 
 
-def with_memory(estimated: Estimate, **changes: int) -> Estimate:
+def with_memory(estimated: AcceleratorEstimate, **changes: int) -> AcceleratorEstimate:
     """Returns the estimate with another memory of its largest shape."""
     memory = estimated.largest.memory._replace(**changes)
     return estimated._replace(largest=estimated.largest._replace(memory=memory))
@@ -210,11 +213,16 @@ def test_the_vocabularies_are_those_of_the_run_and_pairs_that_do_not_count_are_t
 
 def test_what_does_not_fit_says_what_takes_the_memory(print_plan, estimated, monkeypatch, capsys):
     print_plan()
-    monkeypatch.setattr(estimate, "estimate", lambda *_: with_memory(estimated, available=100_000))
+    monkeypatch.setattr(
+        accelerator_estimate, "estimate_run", lambda *_: with_memory(estimated, available=100_000)
+    )
     assert run(plan, *TINY) == 2
     report = capsys.readouterr()
     assert "memory      does not fit: " in report.out
-    needs = r"^error: --device=h100: a step of \d+ rows x .* does not fit \(.* of 0.0 GiB per device: parameters .*"
+    needs = (
+        r"^error: --device=h100: a step of \d+ rows x .* does not fit \(.* of 0.0 GiB per "
+        r"device: parameters .*"
+    )
     advice = "lower config.batch.tokens=512 and raise config.training.accumulation in return"
     assert re.search(f"{needs}{advice}", report.err, re.MULTILINE)
 

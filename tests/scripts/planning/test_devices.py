@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from scripts.planning import devices, lengths
+from scripts.planning.accelerator_estimate import compile_program, compile_shape
 from scripts.planning.devices import ACCELERATORS, parse_target
-from scripts.planning.estimate import compile_program, compile_shape
 from tests.training import tiny
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.support.errors import UserError
@@ -29,7 +29,8 @@ def test_targets(text, count):
     [
         (
             "h1000",
-            "no such device; the known ones are a100, h100, h200, v5e, v5p, v6e; did you mean h100?",
+            "no such device; the known ones are a100, h100, h200, v5e, v5p, v6e; "
+            "did you mean h100?",
         ),
         ("", "no such device; the known ones are"),
         ("h100:0", "must be h100:SIZE, such as h100:8"),

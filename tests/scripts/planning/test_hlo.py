@@ -39,7 +39,7 @@ ENTRY %main (x: f32[8,4]) -> (f32[8,4], s32[]) {
   %count = s32[] constant(3)
   ROOT %result = (f32[8,4]{1,0}, /*index=1*/s32[]) tuple(%loop, %count)
 }
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture(scope="module")

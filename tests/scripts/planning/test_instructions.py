@@ -39,7 +39,8 @@ def flops(left: str, right: str, line: str) -> instructions.Flops:
         (
             "f32[6,16,8]{2,1,0}",
             "f32[6,4,8]{2,1,0}",
-            "f32[6,16,4]{2,1,0} dot(%x, %y), lhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_batch_dims={0}, "
+            "f32[6,16,4]{2,1,0} dot(%x, %y), lhs_batch_dims={0}, lhs_contracting_dims={2}, "
+            "rhs_batch_dims={0}, "
             "rhs_contracting_dims={2}",
             (6 * 2 * 16 * 8 * 4, 6 * 2 * 16 * 8 * 4),
         ),
@@ -52,15 +53,19 @@ def flops(left: str, right: str, line: str) -> instructions.Flops:
         (
             "bf16[16,8]{1,0}",
             "bf16[8,4]{1,0}",
-            '(bf16[16,4]{1,0}, s8[99]{0}) custom-call(%x, %y), custom_call_target="__cublas$lt$matmul", '
-            'backend_config={"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"]}}}',
+            "(bf16[16,4]{1,0}, s8[99]{0}) custom-call(%x, %y), "
+            'custom_call_target="__cublas$lt$matmul", '
+            'backend_config={"gemm_backend_config":{"dot_dimension_numbers":'
+            '{"lhs_contracting_dimensions":["1"]}}}',
             (2 * 16 * 8 * 4, 0),
         ),
         (  # q (B 2, T 10, H 4, d 8), weights (B H T S) with S 12; backward has five products
             "bf16[2,10,4,8]{3,2,1,0}",
             "bf16[2,12,4,8]{3,2,1,0}",
-            '(bf16[2,4,10,8]{3,1,2,0}) custom-call(%x, %y), custom_call_target="__cudnn$fmhaSoftmaxBackward", '
-            'backend_config={"cudnn_fmha_backend_config": {"intermediate_tensor_shape": {"element_type": "BF16", '
+            "(bf16[2,4,10,8]{3,1,2,0}) custom-call(%x, %y), "
+            'custom_call_target="__cudnn$fmhaSoftmaxBackward", '
+            'backend_config={"cudnn_fmha_backend_config": {"intermediate_tensor_shape": '
+            '{"element_type": "BF16", '
             '"dimensions": ["2", "4", "10", "12"]}}}',
             (5 * 2 * 2 * 4 * 10 * 12 * 8, 0),
         ),
@@ -89,7 +94,8 @@ def flops(left: str, right: str, line: str) -> instructions.Flops:
         (  # padding counts nothing: of 4 x 3 pairs of output and kernel positions, 2 read outside
             "bf16[4,5,6]{2,1,0}",
             "bf16[3,6,7]{2,1,0}",
-            "bf16[4,5,7]{2,1,0} convolution(%x, %y), window={size=3 pad=1_1}, dim_labels=0bf_0io->0bf",
+            "bf16[4,5,7]{2,1,0} convolution(%x, %y), window={size=3 pad=1_1}, "
+            "dim_labels=0bf_0io->0bf",
             (2 * 10 * 5 * 6 * 7, 0),
         ),
     ],

@@ -148,7 +148,8 @@ def test_sizes_of_groups(text, size):
 def test_bytes_over_the_wire(line, kind, sent):
     inner = "f32[100]{0} all-reduce(%p), replica_groups=[1,4]<=[4], to_apply=%region"
     called = "".join(
-        f"%{name} (p: f32[100]) -> f32[100] {{\n  %p = f32[100]{{0}} parameter(0)\n  ROOT %r = {inner}\n}}\n\n"
+        f"%{name} (p: f32[100]) -> f32[100] "
+        f"{{\n  %p = f32[100]{{0}} parameter(0)\n  ROOT %r = {inner}\n}}\n\n"
         for name in ("all-reduce-scatter.1", "async_collective_fusion.1")
     )
     text = f"{called}ENTRY %main (x: f32[100]) -> f32[100] {{\n  %x = f32[100]{{0}} parameter(0)\n"
@@ -205,7 +206,7 @@ ENTRY %main (x: f32[1024,128]) -> f32[1024,128] {
   %sum = f32[1024,128]{1,0:T(8,128)S(1)} add(%near, %near)
   ROOT %back = f32[1024,128]{1,0:T(8,128)} copy(%sum)
 }
-"""
+"""  # noqa: E501
     target = parse_target("v5e:2x2")
     cost = roofline.cost([(hlo.parse(text), 1)], target)
     size = 4 * 1024 * 128
