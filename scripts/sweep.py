@@ -1,13 +1,13 @@
-"""Varies keys of a configuration: trains a run for every trial, or decodes an existing run, and
-compares the results.
+"""Varies keys of a configuration: trains or decodes once for every trial and compares the results.
 
-    python -m scripts.sweep --config=configs/X.py[:ARG] [--config.KEY=VALUE ...] --sweep=configs/sweeps/Y.py
-        --workdir=DIR [--jobs=N] [--together [--plan]] [--storage=URL] [--retry_failed]
+    python -m scripts.sweep --config=configs/X.py[:ARG] [--config.KEY=VALUE ...]
+        --sweep=configs/sweeps/Y.py --workdir=DIR
+        [--jobs=N] [--together [--plan]] [--storage=URL] [--retry_failed]
     python -m scripts.sweep --from=WORKDIR --sweep=configs/sweeps/Y.py --workdir=DIR
     python -m scripts.sweep --workdir=DIR --report [--readme=FILE]
 
-The same command resumes a sweep. Several machines with one storage and one workdir share the
-trials.
+With --config every trial is a training run. With --from every trial decodes an existing run. The
+same command resumes a sweep. Several machines with one storage and one workdir share the trials.
 """
 
 import argparse
@@ -40,10 +40,11 @@ def main(arguments: argparse.Namespace) -> None:
             if arguments.together:
                 from scripts.sweeping import together
 
-                jobs = min(arguments.jobs or len(sweep.trials), len(sweep.trials))
+                num_trials = len(sweep.trials)
+                jobs = min(arguments.jobs or num_trials, num_trials)
                 together.check(task.config, sweep, jobs)
                 if arguments.plan:
-                    print(together.plan(task.config, sweep, folder.path))
+                    print(together.estimate_memory(task.config, sweep, folder.path))
                     return
                 start = functools.partial(together.Trial, together.Stack(jobs, sweep.keys))
             study = running.run_sweep(sweep, task, url, jobs, arguments.retry_failed, start)
@@ -61,19 +62,18 @@ def check_flags(arguments: argparse.Namespace) -> None:
         raise UserError("--together: trains the trials of --config; --from only decodes")
     if arguments.plan and not arguments.together:
         raise UserError(
-            "--plan: tells how many trials fit --together; transformer.train --plan describes one"
+            "--plan: shows how many trials fit --together; transformer.train --plan describes one"
         )
     if arguments.source is not None and arguments.overrides:
         raise UserError(
-            f"--config.{arguments.overrides[0][0]}: --from uses the configuration of its run unchanged"
+            f"--config.{arguments.overrides[0][0]}: --from uses the configuration of its run "
+            "unchanged"
         )
 
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.sweep", __doc__, overrides="config")
-    parser.add_argument(
-        "--workdir", required=True, help="folder of the sweep, with the workdirs of its trials"
-    )
+    parser.add_argument("--workdir", required=True, help="folder of the sweep and of its trials")
     parser.add_argument("--sweep", help="the keys to vary; configs/sweeps has examples")
     parser.add_argument("--config", metavar="FILE.py[:ARG]", help="the configuration of the trials")
     parser.add_argument(

@@ -2,7 +2,7 @@
 
     python -m scripts.sweeping.child MODULE [FLAGS]
 
-Standard input is a pipe that the parent keeps open. It closes when the parent dies, even by
+Standard input is a pipe that the parent keeps open. The pipe closes when the parent dies, even by
 SIGKILL. The child then sends itself SIGTERM, so that training saves a checkpoint and releases its
 workdir.
 """
@@ -19,20 +19,22 @@ from typing import Any
 
 from transformer.support import runtime
 
-LAST_LINES = 5  # of a failed child's log
+LAST_LINES = 5  # lines of a failed child's log in an error message
 
 
 def start(module: str, flags: Sequence[str], **options: Any) -> subprocess.Popen:
-    """Starts the module as a child process, in another session: Ctrl-C in a terminal reaches only
-    the parent.
+    """Starts the module as a child process, with options of `subprocess.Popen`.
+
+    The child gets a new session, so that Ctrl-C in a terminal reaches only the parent.
     """
     command = [sys.executable, "-m", "scripts.sweeping.child", module, *flags]
     return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, **options)
 
 
 def last_lines(log: Path, start: int) -> list[str]:
-    """Returns the last lines of a log that a child has written from the byte `start` on."""
-    return log.read_bytes()[start:].decode(errors="replace").splitlines()[-LAST_LINES:]
+    """Returns the last lines of a log, without the bytes before `start`."""
+    text = log.read_bytes()[start:].decode(errors="replace")
+    return text.splitlines()[-LAST_LINES:]
 
 
 def _terminate_with_parent() -> None:
@@ -42,7 +44,7 @@ def _terminate_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    # the module does so too, but then there is a thread already, and malloc would have two arenas
+    # The module calls this again, but too late: with two threads malloc would have two arenas.
     runtime.set_up()
     threading.Thread(target=_terminate_with_parent, daemon=True).start()
     del sys.argv[0]

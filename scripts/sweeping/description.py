@@ -1,12 +1,15 @@
-"""Descriptions of sweeps: the trials, the objective and the pruner. Sweep files get this module as
-their argument.
+"""Descriptions of sweeps: the trials, the objective and the pruner.
 
-A sweep file defines `get_sweep(sweep)` and returns `sweep.listed(...)` or `sweep.search(...)`. Keys
-are written with their group, "optimizer.learning_rate". Listed trials are dictionaries, which
-`product`, `zipped` and `seeds` make:
+A sweep file defines `get_sweep(sweep)`, where `sweep` is this module. The function returns
+`sweep.listed(...)` or `sweep.search(...)`. Keys are written with their group, such as
+"optimizer.learning_rate". Listed trials are dictionaries, which `product`, `zipped` and `seeds`
+make:
 
-    product({"model.dropout": [0.1, 0.3]}, zipped({"model.d_model": [256, 512], "model.d_ff": [1024,
-    2048]}), seeds(3))
+    product(
+        {"model.dropout": [0.1, 0.3]},
+        zipped({"model.d_model": [256, 512], "model.d_ff": [1024, 2048]}),
+        seeds(3),
+    )
 
 is 12 trials.
 """
@@ -33,7 +36,8 @@ from transformer.support.errors import UserError
 
 Value = None | bool | int | float | str  # the values that Optuna's storages hold
 Values = dict[str, Value]
-DRY_RUN_TRIALS = 12  # more than the random trials with which TPE, CMA-ES and GP begin: 10, 1 and 10
+# More than the random trials before the samplers' own: TPE has 10, CMA-ES 1 and GP 10.
+DRY_RUN_TRIALS = 12
 
 
 class Sweep(NamedTuple):
@@ -67,18 +71,16 @@ class Sweep(NamedTuple):
     @property
     def keys(self) -> list[str]:
         """The varied keys, in the order of the sweep file."""
-        return list(dict.fromkeys(key for values in (*self.trials, self.space) for key in values))
+        return list(dict.fromkeys(itertools.chain(*self.trials, self.space)))
 
     def distribution(self, key: str) -> BaseDistribution:
         """Returns the distribution of a varied key.
 
-        A listed key has one that spans its listed values.
+        The distribution of a listed key spans its values.
         """
-        return (
-            self.space[key]
-            if self.space
-            else _span([values[key] for values in self.trials if key in values])
-        )
+        if self.space:
+            return self.space[key]
+        return _span([values[key] for values in self.trials if key in values])
 
     def distributions(self, trial: int) -> dict[str, BaseDistribution]:
         """Returns a distribution for every key of the trial."""
@@ -88,12 +90,14 @@ class Sweep(NamedTuple):
 def listed(
     trials: Sequence[Mapping[str, Value]], *, objective: str, pruner: BasePruner | None
 ) -> Sweep:
-    """Returns a sweep of the given trials."""
+    """Returns a sweep of these trials."""
     trials = tuple(map(dict, trials))
     for number, values in enumerate(trials):
-        if (first := trials.index(values)) < number:
+        first = trials.index(values)
+        if first < number:
             raise UserError(
-                f"trial {number}: has the values of trial {first}, {values}; list it once, or vary the seed"
+                f"trial {number}: has the values of trial {first}, {values}; "
+                "list it once, or vary the seed"
             )
     return _check(Sweep(trials, {}, objective, RandomSampler, pruner))
 
@@ -106,29 +110,28 @@ def search(
     sampler: Callable[[int], BaseSampler],
     pruner: BasePruner | None,
 ) -> Sweep:
-    """Returns a sweep in which a sampler chooses the values of each trial from the results of
-    earlier ones.
+    """Returns a sweep in which a sampler chooses the values from the results of earlier trials.
 
     `space` has a distribution of Optuna for each key, such as `FloatDistribution(1e-4, 1e-2,
-    log=True)`. A sampler is for example `lambda seed: optuna.samplers.TPESampler(seed=seed)`. Every
-    trial has its own seed, so that neither a restart nor another machine draws the same values
-    again.
+    log=True)`. An example of `sampler` is `lambda seed: optuna.samplers.TPESampler(seed=seed)`.
+    Every trial has its own seed, so that neither a restart nor another machine draws the same
+    values again.
     """
     return _check(Sweep(({},) * trials, dict(space), objective, sampler, pruner))
 
 
 def product(*parts: Mapping[str, Sequence[Value]] | Sequence[Mapping[str, Value]]) -> list[Values]:
-    """Returns all combinations.
+    """Returns all combinations of the parts. The last part varies fastest.
 
-    A part maps keys to values, or is a list of trials. The last part varies fastest.
+    A part is a list of trials, or maps each of its keys to a list of values. Raises UserError if
+    two parts have the same key.
     """
     axes = []
     for part in parts:
-        axes += (
-            [zipped({key: values}) for key, values in part.items()]
-            if isinstance(part, Mapping)
-            else [part]
-        )
+        if isinstance(part, Mapping):
+            axes += [zipped({key: values}) for key, values in part.items()]
+        else:
+            axes.append(part)
     combinations = []
     for choice in itertools.product(*axes):
         merged = {key: value for values in choice for key, value in values.items()}
@@ -155,7 +158,8 @@ def load_sweep(name: str) -> Sweep:
     if not isinstance(sweep, Sweep):
         name = type(sweep).__name__
         raise UserError(
-            f"--sweep={path}: get_sweep() returned {name}, must return sweep.listed() or sweep.search()"
+            f"--sweep={path}: get_sweep() returned {name}, "
+            "must return sweep.listed() or sweep.search()"
         )
     return sweep
 
@@ -168,16 +172,21 @@ def extremes(distribution: BaseDistribution) -> list[Value]:
 
 
 def _check(sweep: Sweep) -> Sweep:
-    """Checks a sweep with a few trials in memory: some samplers need a missing package only after
-    several trials.
+    """Returns the sweep, after a dry run of a few trials in memory.
+
+    Some samplers notice that a package is missing only after several trials. Raises UserError if
+    the sweep is invalid.
     """
     if not sweep.trials:
         raise UserError("the sweep has no trials; give every key at least one value")
-    choices = [getattr(distribution, "choices", ()) for distribution in sweep.space.values()]
-    for value in itertools.chain(*choices, *(trial.values() for trial in sweep.trials)):
+    values = [value for trial in sweep.trials for value in trial.values()]
+    for distribution in sweep.space.values():
+        values += getattr(distribution, "choices", ())
+    for value in values:
         if not isinstance(value, Value):
             raise UserError(
-                f"{value!r:.60}: a sweep takes numbers, text, true, false and None; make a config of each"
+                f"{value!r:.60}: a sweep takes numbers, text, true, false and None; "
+                "make a config of each"
             )
     try:
         sampler = sweep.sampler(0)
@@ -197,8 +206,9 @@ def _check(sweep: Sweep) -> Sweep:
 
 
 def _span(values: Sequence[Value]) -> BaseDistribution:
-    """Returns a range for numbers, which plots and importances treat as such, and choices for other
-    values.
+    """Returns a range if the values are numbers, and choices otherwise.
+
+    Optuna's plots and importances treat a range as numeric.
     """
     types = {type(value) for value in values}
     if types == {int}:

@@ -1,6 +1,5 @@
 """The workdir of a sweep. Processes that share a sweep share the folder."""
 
-import itertools
 import json
 import secrets
 import urllib.parse
@@ -27,12 +26,11 @@ from transformer.workdir import Workdir
 SCHEMA_VERSION = 2  # of sweep.json
 LOCK_SECONDS = 600  # the longest wait; enqueueing all trials takes less
 
-
 Record = dict[str, Any]  # the content of sweep.json
 
 
 class Folder:
-    """The paths in a sweep's workdir. `logs` has the output of every trial's process."""
+    """The paths in a sweep's workdir. `logs` has the output of the trials' processes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -43,35 +41,28 @@ class Folder:
         self.logs = path / "logs"
         self.lock_file = path / ".sweep.lock"  # not .lock, the file of a training run
         self.database = path / "study.db"
-        # The default, as a URI of SQLite: in a plain URL, ? would end the path. SQLAlchemy removes
-        # one quotation.
-        self.storage = (
-            f"sqlite:///file:{urllib.parse.quote(urllib.parse.quote(str(self.database)))}?uri=true"
-        )
+        # The default storage is a URI of SQLite, since ? would end the path in a plain URL.
+        # SQLAlchemy removes one quotation, SQLite the other.
+        quoted = urllib.parse.quote(urllib.parse.quote(str(self.database)))
+        self.storage = f"sqlite:///file:{quoted}?uri=true"
 
     def check_own(self) -> None:
-        """Raises UserError if the folder is not a sweep's and has a file or folder that a sweep
-        would write.
-        """
-        foreign = [
-            path.name
-            for path in (self.table, self.database, self.trials, self.configs)
-            if path.exists()
-        ]
-        # a sweep makes the lock first
-        if foreign and not self.record.exists() and not self.lock_file.exists():
-            raise UserError(
-                f"--workdir={self.path}: has {foreign[0]}, but no sweep.json; name a new folder"
-            )
+        """Raises UserError if a sweep would overwrite a file of a folder that is not a sweep's."""
+        # A sweep makes the lock before all other files.
+        if self.record.exists() or self.lock_file.exists():
+            return
+        for path in (self.table, self.database, self.trials, self.configs):
+            if path.exists():
+                raise UserError(
+                    f"--workdir={self.path}: has {path.name}, but no sweep.json; name a new folder"
+                )
 
     def workdir(self, trial: int) -> Path:
-        """Returns the workdir of a trial that is a training run, or the folder for the result of an
-        evaluation.
-        """
+        """Returns the workdir of a training run, or the folder for the result of an evaluation."""
         return self.trials / f"{trial:04}"
 
     def result(self, trial: int) -> Path:
-        """Returns the file with the JSON object of a trial that is an evaluation."""
+        """Returns the file with the JSON object of an evaluation."""
         return self.workdir(trial) / "result.json"
 
     def lock(self) -> AbstractContextManager[None]:
@@ -98,31 +89,34 @@ class Folder:
         }
         if self.record.exists():
             recorded = self.read()
-            if difference := _difference(recorded, json.loads(json.dumps(record))):
-                raise UserError(
-                    f"--workdir={self.path}: holds another sweep ({difference}); name another folder"
-                )
-            before = recorded_sweep(recorded)
-            for key in before.keys:
-                try:
-                    check_distribution_compatibility(
-                        before.distribution(key), sweep.distribution(key)
-                    )
-                except ValueError as error:
-                    reason = f"{key} has other values now ({error})"
-                    raise UserError(
-                        f"--workdir={self.path}: {reason}; name another folder"
-                    ) from None
+            self._check_extension(recorded, record, sweep)
             name = recorded["study"]
         else:
             # unique in a database of several sweeps
             name = f"{self.path.resolve().name}-{secrets.token_hex(4)}"
         return {"schema_version": SCHEMA_VERSION, "study": name} | record
 
+    def _check_extension(self, recorded: Record, record: Record, sweep: Sweep) -> None:
+        """Raises UserError unless the sweep is the recorded one, perhaps with more trials."""
+        difference = _difference(recorded, json.loads(json.dumps(record)))
+        if difference:
+            raise UserError(
+                f"--workdir={self.path}: holds another sweep ({difference}); name another folder"
+            )
+        before = recorded_sweep(recorded)
+        for key in before.keys:
+            try:
+                check_distribution_compatibility(before.distribution(key), sweep.distribution(key))
+            except ValueError as error:
+                raise UserError(
+                    f"--workdir={self.path}: {key} has other values now ({error}); "
+                    "name another folder"
+                ) from None
+
     def read(self) -> Record:
         """Returns the sweep's record.
 
-        Raises UserError if there is none, or it is invalid or of another version.
+        Raises UserError if the record is missing, invalid or of another version.
         """
         if not self.record.exists():
             raise UserError(
@@ -131,7 +125,7 @@ class Folder:
 
         def check(record: Record) -> Record:
             version = record["schema_version"]
-            _ = record["task"]
+            _ = record["task"]  # raises KeyError: the record is invalid
             if version != SCHEMA_VERSION:
                 raise UserError(
                     f"schema_version={version}, must be {SCHEMA_VERSION}; name another folder"
@@ -143,66 +137,66 @@ class Folder:
     def complete_runs(self) -> list[Path]:
         """Returns the workdirs of the complete trials.
 
-        Raises UserError if there is none, or trials are evaluations.
+        Raises UserError if no trial is complete, or the trials are evaluations.
         """
         record = self.read()
-        if "from" in record["task"]:
-            source = record["task"]["from"]
+        source = record["task"].get("from")
+        if source is not None:
             raise UserError(
-                f"{self.path}: its trials are evaluations of one run; give {source}, or .json files in its evaluations"
+                f"{self.path}: its trials are evaluations of one run; "
+                f"give {source}, or .json files in its evaluations"
             )
-        trials = [self.workdir(trial) for trial in range(len(record["trials"]))]
-        complete = [path for path in trials if Workdir(path).is_complete()]
+        num_trials = len(record["trials"])
+        workdirs = map(self.workdir, range(num_trials))
+        complete = [workdir for workdir in workdirs if Workdir(workdir).is_complete()]
         if not complete:
             raise UserError(
-                f"{self.path}: none of its {len(trials)} trials is complete; run the same scripts.sweep command to "
-                "continue it"
+                f"{self.path}: none of its {num_trials} trials is complete; "
+                "run the same scripts.sweep command to continue it"
             )
-        left_out = len(trials) - len(complete)
         logging.info(
             "%s: %d of %d trials are complete, %d left out.",
             self.path,
             len(complete),
-            len(trials),
-            left_out,
+            num_trials,
+            num_trials - len(complete),
         )
         return complete
 
 
 def expand_sweeps(names: Sequence[str]) -> list[Path]:
     """Returns the paths, with the complete trials in place of a sweep's folder."""
-    folders = map(Folder, map(Path, names))
-    runs = [
-        folder.complete_runs() if folder.record.exists() else [folder.path] for folder in folders
-    ]
-    return list(itertools.chain(*runs))
+    paths = []
+    for folder in map(Folder, map(Path, names)):
+        paths += folder.complete_runs() if folder.record.exists() else [folder.path]
+    return paths
 
 
 def recorded_sweep(record: Record) -> Sweep:
-    """Returns the recorded sweep, to report it without its file: sampler and pruner are not
-    recorded.
+    """Returns the recorded sweep, for a report without its file.
+
+    The record does not have the sampler and the pruner.
     """
     space = {key: json_to_distribution(text) for key, text in record["space"].items()}
     return Sweep(tuple(record["trials"]), space, record["objective"], RandomSampler, None)
 
 
 def _difference(recorded: Record, record: Record) -> str:
-    """Returns a description of the difference, or an empty string. A sweep may have more trials
-    after those before.
+    """Describes how a sweep differs from the recorded one. Returns "" if it does not.
 
-    Keys that base.py had not yet when the sweep began had their defaults.
+    A sweep may have further trials after the recorded ones.
     """
     names = ["objective", "space"]
     if record["trials"][: len(recorded["trials"])] != recorded["trials"]:
         names.append("trials")
     pairs = [(f"its {name}", recorded[name], record[name]) for name in names]
-    defaults = json.loads(
-        json.dumps({key: declared.default for key, declared in declared_keys().items()})
-    )
+    # The record lacks keys that base.py did not have yet when the sweep began.
+    declared = {key: declaration.default for key, declaration in declared_keys().items()}
+    defaults = json.loads(json.dumps(declared))
     before = defaults | recorded["task"]
     after = defaults | record["task"]
     ignored = keys_of(MESH, HOST, LOG)  # older records have some of them
-    pairs += [
-        (key, before.get(key), after.get(key)) for key in before | after if key not in ignored
-    ]
+    for key in before | after:
+        if key not in ignored:
+            pairs.append((key, before.get(key), after.get(key)))
     return "; ".join(f"{name}: {old} -> {new}" for name, old, new in pairs if old != new)[:500]

@@ -1,4 +1,4 @@
-"""Running of a sweep: its study, and the workers of one process."""
+"""The study of a sweep and the workers of one process."""
 
 import concurrent.futures
 import os
@@ -20,8 +20,9 @@ def run_sweep(
 ) -> SweepStudy:
     """Runs the trials that are not complete, `jobs` at a time, and returns the study.
 
-    Raises UserError if a value is invalid or the folder holds another sweep, and KeyboardInterrupt
-    once the trials of an interrupted process have saved and are enqueued again.
+    Raises:
+      UserError: a value is invalid, or the folder holds another sweep.
+      KeyboardInterrupt: the process was interrupted. Its trials have saved and are enqueued again.
     """
     check_values(sweep, task)
     folder = task.folder
@@ -31,17 +32,18 @@ def run_sweep(
         record = folder.describe(sweep, task.identity)
         study = SweepStudy(url, record["study"], sweep, folder.lock)
         if folder.record.exists():
-            study.load()  # raises an error if the storage does not have it
+            study.load()  # raises UserError if the storage does not have the study
         study.create()
         files.write_json(folder.record, record)
     if retry_failed:
         study.retry_failed()
-    elif failed := [
-        str(number) for number, trial in enumerate(study.trials()) if trial.state == TrialState.FAIL
-    ]:
-        logging.warning(
-            "Failed earlier: trials %s. --retry_failed runs them again.", ", ".join(failed)
-        )
+    else:
+        states = [trial.state for trial in study.trials()]
+        failed = [str(number) for number, state in enumerate(states) if state == TrialState.FAIL]
+        if failed:
+            logging.warning(
+                "Failed earlier: trials %s. --retry_failed runs them again.", ", ".join(failed)
+            )
     run_trials(study, task, jobs, start)
     return study
 
@@ -49,12 +51,18 @@ def run_sweep(
 def run_trials(study: SweepStudy, task: Task, jobs: int, start: Starter | None = None) -> None:
     """Runs trials, `jobs` at a time, until no process has any left.
 
-    `start` takes the place of `child.start`, and its trials share all devices and processors.
+    `start` replaces `child.start`. Its trials share all devices and processors.
     """
-    shared = [(dict(os.environ), set())] * jobs
+    if start is None:
+        start = child.start
+        resources = zip(_environments(jobs), _processors(jobs), strict=True)
+    else:
+        resources = [(dict(os.environ), set())] * jobs
     stop = threading.Event()
-    resources = shared if start else zip(_environments(jobs), _processors(jobs), strict=True)
-    workers = [Worker(study, task, *resource, stop, start or child.start) for resource in resources]
+    workers = [
+        Worker(study, task, environment, processors, stop, start)
+        for environment, processors in resources
+    ]
     task.folder.logs.mkdir(exist_ok=True)
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         futures = [pool.submit(worker.run) for worker in workers]
@@ -71,39 +79,36 @@ def run_trials(study: SweepStudy, task: Task, jobs: int, start: Starter | None =
 
 
 def _environments(jobs: int) -> list[dict[str, str]]:
-    """Returns the environment of each worker's children: they share the GPUs of this one, or their
-    memory.
-    """
+    """Returns the environments of the workers' child processes, which share our GPUs."""
     devices = [device for device in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if device]
-    # By default a process takes three quarters of the memory of its GPUs.
-    shared = (
-        {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{0.9 / jobs:.3f}"}
-        if jobs > max(len(devices), 1)
-        else {}
-    )
+    environment = dict(os.environ)
+    if jobs > max(len(devices), 1):
+        # By default a process takes three quarters of the memory of its GPUs.
+        environment.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{0.9 / jobs:.3f}")
     if not devices:
-        return [shared | os.environ] * jobs
+        return [environment] * jobs
     return [
-        shared | os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(part)}
-        for part in _divided(devices, jobs)
+        environment | {"CUDA_VISIBLE_DEVICES": ",".join(part)} for part in _divide(devices, jobs)
     ]
 
 
 def _processors(jobs: int) -> list[set[int]]:
-    """Returns the processors of each worker's children; none where the system cannot reserve
-    processors.
+    """Returns the processors of the workers' child processes.
 
     On two cores, two trials that both use two threads take 1.5 times as long as with one core each.
+    The sets are empty if the operating system cannot reserve processors.
     """
     if not hasattr(os, "sched_getaffinity"):
         return [set()] * jobs
-    return [set(part) for part in _divided(sorted(os.sched_getaffinity(0)), jobs)]
+    return list(map(set, _divide(sorted(os.sched_getaffinity(0)), jobs)))
 
 
-def _divided(items: list, jobs: int) -> list[list]:
+def _divide(items: list, jobs: int) -> list[list]:
     """Divides the items equally among the workers.
 
-    Each worker gets all of them if they are fewer than the workers.
+    Each worker gets all items if there are more workers than items.
     """
     size = len(items) // jobs
-    return [items[slot * size : (slot + 1) * size] if size else items for slot in range(jobs)]
+    if size == 0:
+        return [items] * jobs
+    return [items[slot * size : (slot + 1) * size] for slot in range(jobs)]

@@ -1,9 +1,8 @@
-"""The training step of several trials as one program, in which the trials are an axis of every
-array.
+"""The training steps of several trials as one program, with the trials as an axis of every array.
 
 Each trial runs the loop of `transformer.train` in a thread. When all loops have requested a step,
-one of the threads takes it for all. Data, workdirs, validations and checkpoints of the trials are
-separate.
+one of the threads takes it for all of them. Each trial has separate data, workdir, validation and
+checkpoints.
 """
 
 import functools
@@ -30,24 +29,24 @@ from transformer.training.objectives import OBJECTIVES
 from transformer.training.optimizer import count_updates, make_optimizer
 from transformer.training.state import TrainState
 
-# of every step, by its seed and its rate
+# The keys in which trials may differ. A step takes the first ones as its seed and learning rate.
 ARGUMENTS = ("seed", "optimizer.learning_rate", "optimizer.warmup_steps")
 WEIGHT_DECAY = "optimizer.weight_decay"
-# attributes of modules
+# These are attributes of modules.
 RATES = ("model.dropout", "model.attention_dropout", "model.activation_dropout")
-# constants of a separate run's programs
+# These are constants in the programs of a separate run.
 TRACED = (*RATES, "training.label_smoothing", WEIGHT_DECAY)
 
 
 def stacked_update(run: Run, size: int) -> Any:
-    """Returns a jitted function that updates the stacked states of `size` trials, given the
-    arguments of each.
+    """Returns a jitted function that makes an update of `size` trials.
 
-    It maps (states, a tuple of (batch, seed, learning rate, numbers) for each trial) to (states, a
-    list of (count of updates, metrics) for each trial). `numbers` are the values of some keys of
-    TRACED.
+    Its arguments are the stacked states of the trials, and a tuple (batch, seed, learning rate,
+    numbers) for each trial, where `numbers` has the trial's values of keys of TRACED. It returns
+    the new states, and a tuple (count of updates, metrics) for each trial.
     """
-    idle = optax.constant_schedule(0.0)  # the rate is an argument
+    config = run.config
+    constant = optax.constant_schedule(0.0)  # unused: the learning rate is an argument
     pieces = run.tokenizer.source.pieces
 
     def update_one(
@@ -57,60 +56,61 @@ def stacked_update(run: Run, size: int) -> Any:
         rate: jax.Array,
         numbers: Mapping[str, jax.Array],
     ):
-        optimizer = make_optimizer(run.config.optimizer, idle, run.config.training.freeze)
+        optimizer = make_optimizer(config.optimizer, constant, config.training.freeze)
         if WEIGHT_DECAY in numbers:
             update = functools.partial(optimizer.update, weight_decay=numbers[WEIGHT_DECAY])
             optimizer = optax.GradientTransformationExtraArgs(optimizer.init, update)
         step = CompiledStep(
-            run.config, run.initializer.graph, optimizer, idle, run.train_step.mesh, pieces
+            config, run.initializer.graph, optimizer, constant, run.train_step.mesh, pieces
         )
-        training = with_changes(run.config.training)
-        with training.ignore_type():
-            training.label_smoothing = numbers.get(
-                "training.label_smoothing", training.label_smoothing
-            )
+        training = with_changes(config.training)
+        label_smoothing = numbers.get("training.label_smoothing", training.label_smoothing)
+        with training.ignore_type():  # it may be a traced array
+            training.label_smoothing = label_smoothing
         loss = OBJECTIVES[training.objective].make_loss(training, step.mesh)
         step.loss = lambda model, *inputs: loss(_with_rates(model, numbers), *inputs)
         return step.update(state, batch, seed, rate)
 
     def update(states: TrainState, arguments: tuple):
-        states, metrics = jax.vmap(update_one)(
-            states, *jax.tree.map(lambda *x: jnp.stack(x), *arguments)
-        )
-        return states, [
+        stacked = jax.tree.map(lambda *x: jnp.stack(x), *arguments)
+        states, metrics = jax.vmap(update_one)(states, *stacked)
+        results = [
             _select((count_updates(states.optimizer_state), metrics), slot) for slot in range(size)
         ]
+        return states, results
 
     return jax.jit(update, donate_argnums=0)
 
 
 def _with_rates(model: nnx.Module, numbers: Mapping[str, jax.Array]) -> nnx.Module:
+    """Returns the model after setting the dropout rates of its modules."""
     for _, module in nnx.iter_modules(model):
         for key in numbers.keys() & set(RATES):
-            if hasattr(module, name := key.removeprefix("model.")):
+            name = key.removeprefix("model.")
+            if hasattr(module, name):
                 setattr(module, name, nnx.data(numbers[key]))
     return model
 
 
 class Stack:
-    """The states of trials whose steps are one program.
+    """The states of trials that share the program of their step.
 
-    The slot of a trial that has ended computes on, unread.
+    After the end of a trial the program still computes its slot, but nothing reads the results.
     """
 
     def __init__(self, size: int, keys: Collection[str]) -> None:
-        """`keys`: those in which the trials differ."""
+        """Makes an empty stack of `size` slots, for trials that differ in `keys`."""
         self.size = size
         self.traced = [key for key in TRACED if key in keys]
-        # One trial at a time prepares, compiles what the next ones then find, and starts to save,
-        # since Orbax numbers the saves of a process.
+        # A trial holds `turn` while it prepares and compiles, so that the next trials find its
+        # programs, and while it starts to save, since Orbax numbers the saves of a process.
         self.turn = threading.Lock()
         self._programs = Programs()
         self._update = None
         self._states = None
         self._slots = {}  # by trial
-        self._waiting = {}  # the arguments of the next step, by slot
-        self._results = Future()  # of the next step, by slot
+        self._waiting = {}  # arguments of the next step, by slot
+        self._results = Future()  # results of the next step, by slot
         self._lock = threading.Lock()
 
     def enter(self, trial: Hashable) -> None:
@@ -119,7 +119,8 @@ class Stack:
         From now on all trials wait for its steps, so that all validate at the same time.
         """
         with self._lock:
-            self._slots[trial] = min(set(range(self.size)) - set(self._slots.values()))
+            free = set(range(self.size)) - set(self._slots.values())
+            self._slots[trial] = min(free)
 
     def leave(self, trial: Hashable) -> None:
         with self._lock:
@@ -127,26 +128,25 @@ class Stack:
             self._take_if_all_wait()
 
     def member_step(self, trial: Hashable, run: Run) -> "MemberStep":
-        """Returns the step of a trial, which takes the place of `run.train_step`."""
+        """Returns the step of a trial, a replacement for `run.train_step`."""
         if self._update is None:
             self._update = stacked_update(run, self.size)
-        values = flatten(run.config)
-        numbers = {key: np.float32(values[key]) for key in self.traced}
+        config = flatten(run.config)
+        numbers = {key: np.float32(config[key]) for key in self.traced}
         return MemberStep(run.train_step, self, self._slots[trial], numbers)
 
     def compile(self, state: TrainState, arguments: tuple) -> jax.stages.Compiled:
-        """Compiles the step of trials with states and arguments like these."""
+        """Compiles the step for abstract values like the state and the arguments of a trial."""
 
         def stacked(leaf: Any) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct(
-                (self.size, *leaf.shape), leaf.dtype, sharding=leaf.sharding
-            )
+            shape = (self.size, *leaf.shape)
+            return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=leaf.sharding)
 
-        return self._programs.compile(
-            self._update, jax.tree.map(stacked, state), (arguments,) * self.size
-        )
+        states = jax.tree.map(stacked, state)
+        return self._programs.compile(self._update, states, (arguments,) * self.size)
 
-    def put(self, slot: int, state: TrainState) -> None:
+    def write(self, slot: int, state: TrainState) -> None:
+        """Replaces the state of a trial."""
         with self._lock:
             if self._states is None:
                 self._states = jax.tree.map(lambda x: jnp.stack([x] * self.size), state)
@@ -154,13 +154,14 @@ class Stack:
                 self._states = _replace(self._states, state, slot)
 
     def read(self, slot: int, part: Callable[[TrainState], Any]) -> Any:
+        """Returns a copy of a part of the trial's state."""
         with self._lock:
             return _select(part(self._states), slot)
 
     def take(self, slot: int, arguments: tuple) -> Any:
-        """Returns the trial's results of the next step, once all trials have called this.
+        """Returns the results of the trial's next step.
 
-        Raises the step's error.
+        Blocks until all trials have called this. Raises the error of the step.
         """
         with self._lock:
             self._waiting[slot] = arguments
@@ -171,8 +172,9 @@ class Stack:
     def _take_if_all_wait(self) -> None:
         if not self._waiting or self._waiting.keys() < set(self._slots.values()):
             return
-        unused = next(iter(self._waiting.values()))
-        arguments = tuple(self._waiting.get(slot, unused) for slot in range(self.size))
+        # A slot without a trial computes with the arguments of another one.
+        filler = next(iter(self._waiting.values()))
+        arguments = tuple(self._waiting.get(slot, filler) for slot in range(self.size))
         results = self._results
         self._results = Future()
         self._waiting = {}
@@ -180,7 +182,7 @@ class Stack:
             self._states, values = self._programs.run(self._update, self._states, arguments)
             results.set_result(values)
         except Exception as error:
-            self._states = None
+            self._states = None  # the program has consumed them
             results.set_exception(error)
 
 
@@ -192,7 +194,7 @@ _select = jax.jit(lambda tree, slot: jax.tree.map(lambda x: x[slot], tree))
 
 
 class MemberStep:
-    """The step of a trial in a stack: a `CompiledStep` that returns a `MemberState`."""
+    """The step of a trial in a stack: like a `CompiledStep`, but it returns a `MemberState`."""
 
     def __init__(
         self, step: CompiledStep, stack: Stack, slot: int, numbers: Mapping[str, np.float32]
@@ -201,7 +203,7 @@ class MemberStep:
         self._stack = stack
         self._slot = slot
         self._numbers = numbers
-        self._count = None  # of updates
+        self._count = None  # number of updates
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._step, name)
@@ -212,20 +214,20 @@ class MemberStep:
         (batch,) = batches
         is_new = isinstance(state, TrainState)  # at the start, or after a rollback
         if is_new:
-            self._stack.put(self._slot, state)
+            self._stack.write(self._slot, state)
             self._count = count_updates(state.optimizer_state)
         rate = self._step.programs.run(self._step.learning_rate, self._count)
         if is_new:
-            jax.tree.map(lambda leaf: leaf.delete(), state)  # which the loop keeps
-        self._count, metrics = self._stack.take(
-            self._slot, self._arguments(self._step.place(batch), rate)
-        )
+            # The loop keeps a reference to the state, so its memory is freed explicitly.
+            jax.tree.map(lambda leaf: leaf.delete(), state)
+        arguments = self._arguments(self._step.place(batch), rate)
+        self._count, metrics = self._stack.take(self._slot, arguments)
         return MemberState(self._stack, self._slot), metrics
 
     def compilations(self, state: TrainState, buckets: Sequence[Bucket]) -> list[Callable[[], Any]]:
-        """Returns functions that compile the programs, like the method of `CompiledStep`.
+        """Returns functions that compile the programs for the only bucket.
 
-        There is one bucket.
+        This replaces the method of `CompiledStep`.
         """
         (bucket,) = buckets
         count = count_updates(state.optimizer_state)
@@ -241,7 +243,7 @@ class MemberStep:
 
 
 class MemberState:
-    """The state of a trial in a stack, which is copied out of it when a field is read."""
+    """The state of a trial in a stack. Reading a field copies it out of the stack."""
 
     def __init__(self, stack: Stack, slot: int) -> None:
         self._stack = stack

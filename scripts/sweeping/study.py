@@ -1,10 +1,12 @@
 """The Optuna study of a sweep, which several processes on one or several machines may share.
 
-A trial of the sweep is one trial of the study, or several. Optuna's
+A trial of the sweep is one or several trials of the study. Optuna's
 `RetryHeartbeatStaleTrialCallback` enqueues a copy with the same values when a process died, was
-interrupted, or a failed trial is retried. The user attribute "trial" is the number in the sweep,
-and the latest copy has its state. The queue is changed only under a file lock: `Study.ask` would
-create a trial if another process had just taken the last one, and SQLite does not lock rows.
+interrupted, or a failed trial is retried. The user attribute "trial" is the number in the sweep.
+The latest copy has the state of the trial.
+
+The queue is changed only under a file lock, for two reasons. `Study.ask` creates a trial if another
+process has just taken the last one in the queue. SQLite does not lock rows.
 """
 
 import contextlib
@@ -24,7 +26,7 @@ from scripts.sweeping.description import Sweep, Values
 from transformer.support.errors import UserError
 
 HEARTBEAT = 5  # seconds between the heartbeats of a running trial
-GRACE_PERIOD = 60  # seconds without a heartbeat after which a trial is taken from its process
+GRACE_PERIOD = 60  # seconds without a heartbeat until another process takes a trial over
 PROCESS = f"process {os.getpid()} on {platform.node()}"
 STORAGE_ERRORS = (sqlalchemy.exc.SQLAlchemyError, StorageInternalError)
 
@@ -49,21 +51,19 @@ class SweepStudy:
         self.name = name
         self.sweep = sweep
         self.lock = lock
-        wait = {"timeout": 60} if url.startswith("sqlite") else {"connect_timeout": 10}
-        escaped = url.replace("{", "{{").replace("}", "}}")  # Optuna formats the URL
         self.retry = RetryHeartbeatStaleTrialCallback()
+        timeout = {"timeout": 60} if url.startswith("sqlite") else {"connect_timeout": 10}
         try:
             self.storage = RDBStorage(
-                escaped,
-                {"connect_args": wait, "poolclass": sqlalchemy.pool.NullPool},
+                url.replace("{", "{{").replace("}", "}}"),  # Optuna formats the URL
+                {"connect_args": timeout, "poolclass": sqlalchemy.pool.NullPool},
                 heartbeat_interval=HEARTBEAT,
                 grace_period=GRACE_PERIOD,
                 heartbeat_stale_trial_callback=self.retry,
             )
         except (ImportError, RuntimeError) as error:
-            raise UserError(
-                f"--storage={hide_password(url)}: {str(error).splitlines()[0]}"
-            ) from error
+            message = str(error).splitlines()[0]
+            raise UserError(f"--storage={hide_password(url)}: {message}") from error
 
     def create(self) -> None:
         """Creates the study and enqueues the trials that it does not have.
@@ -86,11 +86,12 @@ class SweepStudy:
 
         Raises UserError if the storage does not have it.
         """
-        sampler = self.sweep.sampler(seed)
-        pruner = self.sweep.pruner or optuna.pruners.NopPruner()
         try:
             return optuna.load_study(
-                study_name=self.name, storage=self.storage, sampler=sampler, pruner=pruner
+                study_name=self.name,
+                storage=self.storage,
+                sampler=self.sweep.sampler(seed),
+                pruner=self.sweep.pruner or optuna.pruners.NopPruner(),
             )
         except KeyError:
             url = hide_password(self.url)
@@ -99,10 +100,11 @@ class SweepStudy:
             ) from None
 
     def claim(self) -> Trial | None:
-        """Returns the next waiting trial, which this process now runs; None if no trial is waiting.
+        """Returns the next waiting trial, for this process to run; None if no trial is waiting.
 
         Trials without a heartbeat for the grace period are enqueued first. Raises UserError if
-        another process has added trials to the sweep, whose values this process does not have.
+        another process has added trials to the sweep, since this process does not know their
+        values.
         """
         with self.lock():
             study = self.load()
@@ -113,36 +115,39 @@ class SweepStudy:
             number = waiting[0].user_attrs["trial"]
             if number >= len(self.sweep.trials) and not self.sweep.space:
                 raise UserError(
-                    f"the sweep has been extended by trial {number}; run the command of the longer sweep"
+                    f"the sweep has been extended by trial {number}; "
+                    "run the command of the longer sweep"
                 )
-            # Before the trial runs: Optuna never counts a trial without any heartbeat as stale.
+            # The first heartbeat comes before the trial runs: Optuna never counts a trial without
+            # heartbeats as stale.
             self.storage.record_heartbeat(waiting[0]._trial_id)
             trial = self.load(seed=number).ask(self.sweep.distributions(number))
             trial.set_user_attr("process", PROCESS)
             return trial
 
     def update(self, trial: Trial, objective: dict[int, float]) -> bool:
-        """Records a heartbeat and the objective by step. Returns whether the trial is to be pruned.
+        """Records a heartbeat and the objective by step. True if the trial should be pruned.
 
         Raises UpdateFinishedTrialError if another process has taken the trial after the grace
         period.
         """
         self.storage.record_heartbeat(trial._trial_id)
-        stored = self.storage.get_trial(trial._trial_id)
-        if stored.state != TrialState.RUNNING:
+        record = self.storage.get_trial(trial._trial_id)
+        if record.state != TrialState.RUNNING:
             raise UpdateFinishedTrialError
-        new = [step for step in objective if step not in stored.intermediate_values]
-        for step in new:
+        new_steps = [step for step in objective if step not in record.intermediate_values]
+        for step in new_steps:
             trial.report(objective[step], step)
-        return bool(new and trial.should_prune())
+        return bool(new_steps and trial.should_prune())
 
     def requeue(self, trial: Trial) -> None:
         """Enqueues an interrupted trial, for any process to continue."""
         with self.lock():
-            if self.storage.get_trial(trial._trial_id).state == TrialState.RUNNING:
-                # In this order: if the storage fails in between, the trial still runs, and is taken
-                # over later.
-                self.retry(trial.study, self.storage.get_trial(trial._trial_id))
+            record = self.storage.get_trial(trial._trial_id)
+            if record.state == TrialState.RUNNING:
+                # In this order: if the storage fails in between, the trial is still recorded as
+                # running, and another process takes it over later.
+                self.retry(trial.study, record)
                 trial.study.tell(trial, state=TrialState.FAIL)
 
     def retry_failed(self) -> None:
@@ -159,16 +164,14 @@ class SweepStudy:
 
 
 def values(trial: FrozenTrial) -> Values:
-    """Returns the varied values of a trial, as far as they are known: a waiting trial of a search
-    has none.
-    """
+    """Returns the varied values of a trial. A waiting trial of a search does not have any yet."""
     return trial.system_attrs.get("fixed_params", {}) | trial.params
 
 
 @contextlib.contextmanager
 def storage_errors(url: str) -> Iterator[None]:
-    """Turns errors of the database into a `UserError` that names its URL without the password."""
-    hide_password(url)
+    """Turns errors of the database into UserErrors that name the URL without its password."""
+    hide_password(url)  # raises UserError if it is not a URL
     try:
         yield
     except STORAGE_ERRORS as error:
@@ -178,7 +181,7 @@ def storage_errors(url: str) -> Iterator[None]:
 
 
 def reason(error: Exception) -> str:
-    """Returns the database's own message, in one line."""
+    """Returns the first line of the database's message."""
     cause = error.__cause__ or error
     return str(getattr(cause, "orig", None) or cause).splitlines()[0]
 

@@ -1,4 +1,4 @@
-"""The command that a trial runs: training in its own workdir, or evaluating an existing run."""
+"""The commands of trials: training in a separate workdir, or decoding with an existing run."""
 
 import argparse
 import json
@@ -24,14 +24,14 @@ from transformer.workdir import Workdir, open_existing
 
 @dataclass(frozen=True)
 class Training:
-    """Trials that are runs of `transformer.train` with `config` and the varied values."""
+    """Trials that run `transformer.train` with `config` and the varied values."""
 
     config: Config
     folder: Folder
 
     @property
     def objectives(self) -> list[str]:
-        """The metrics that a trial can be judged by."""
+        """The metrics that a trial can measure."""
         return list(dict.fromkeys([*metric_names(self.config), *metrics_in("validation")]))
 
     @property
@@ -44,7 +44,8 @@ class Training:
         """Raises UserError if the values are invalid or a trial does not measure the objective."""
         if "decoding.beam_size" in values:
             raise UserError(
-                "decoding.beam_size: validation reads training.eval_beam_size; vary that, or use --from"
+                "decoding.beam_size: validation reads training.eval_beam_size; "
+                "vary that, or use --from"
             )
         config = loading.with_values(self.config, values)
         check_for_training(config)
@@ -55,17 +56,16 @@ class Training:
 
     def command(self, trial: int, values: Values) -> list[str]:
         """Writes the trial's configuration. Returns the module to run and its flags."""
-        # outside the workdir, whose configuration training compares with it
+        # Outside the workdir: training compares it with the configuration in there.
         path = self.folder.configs / f"{trial:04}"
         path.mkdir(parents=True, exist_ok=True)
         loading.save(loading.with_values(self.config, values), path)
-        flags = (f"--config={path / loading.FILE_NAME}", f"--workdir={self.folder.workdir(trial)}")
-        return ["transformer.train", *flags]
+        config_file = path / loading.FILE_NAME
+        workdir = self.folder.workdir(trial)
+        return ["transformer.train", f"--config={config_file}", f"--workdir={workdir}"]
 
     def output(self, trial: int) -> Path:
-        """Returns the file for the command's standard output, which has the results of an
-        evaluation.
-        """
+        """Returns the file for the command's standard output."""
         return Path(os.devnull)
 
     def is_complete(self, trial: int) -> bool:
@@ -73,24 +73,29 @@ class Training:
 
     def measured(self, trial: int, objective: str) -> dict[int, float]:
         """Returns the validation results by step."""
-        lines = read_record(Workdir(self.folder.workdir(trial)).metrics)
-        return {
-            line["step"]: line[objective]
-            for line in lines
-            if line["split"] == "valid" and objective in line
-        }
+        results = {}
+        for line in read_record(Workdir(self.folder.workdir(trial)).metrics):
+            if line["split"] == "valid" and objective in line:
+                results[line["step"]] = line[objective]
+        return results
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """Trials that evaluate the run in the workdir `source` on its validation split.
+    """Trials that evaluate an existing run on its validation split.
 
-    `Training` explains the methods.
+    The methods are documented in `Training`.
+
+    Attributes:
+      config: the configuration of the run.
+      source: the workdir of the run.
+      step: all trials decode with the checkpoint of this step, even if the run continues meanwhile.
+      folder: the folder of the sweep.
     """
 
     config: Config
     source: Path
-    step: int  # of the checkpoint that all trials decode with, even if the run continues meanwhile
+    step: int
     folder: Folder
 
     @property
@@ -114,9 +119,13 @@ class Decoding:
         loading.with_values(self.config, values)
 
     def command(self, trial: int, values: Values) -> list[str]:
-        settings = [f"--{key}={value}" for key, value in values.items()]
-        flags = (f"--workdir={self.source}", "--split=valid", f"--checkpoint={self.step}")
-        return ["transformer.evaluate", *flags, *settings]
+        return [
+            "transformer.evaluate",
+            f"--workdir={self.source}",
+            "--split=valid",
+            f"--checkpoint={self.step}",
+            *(f"--{key}={value}" for key, value in values.items()),
+        ]
 
     def output(self, trial: int) -> Path:
         return self.folder.result(trial)
@@ -131,7 +140,7 @@ class Decoding:
     def _result(self, trial: int) -> dict[str, Any]:
         try:
             return json.loads(self.output(trial).read_text("utf-8"))
-        except (FileNotFoundError, ValueError):  # not begun, or killed while it was written
+        except (FileNotFoundError, ValueError):  # the trial has not started, or was killed
             return {}
 
 
@@ -143,17 +152,17 @@ def make_task(arguments: argparse.Namespace, folder: Folder) -> Task:
         return Training(loading.load_file(arguments.config, arguments.overrides), folder)
     source = Path(arguments.source)
     _, config = open_existing(source)
-    # A resumed sweep keeps its checkpoint, although the run may have a better one by now.
-    step = folder.read()["task"].get("step") if folder.record.exists() else None
-    return Decoding(
-        config, source, restore.choose_step(source, "best") if step is None else step, folder
-    )
+    step = None
+    if folder.record.exists():
+        # A resumed sweep keeps its checkpoint, although the run may have a better one by now.
+        step = folder.read()["task"].get("step")
+    if step is None:
+        step = restore.choose_step(source, "best")
+    return Decoding(config, source, step, folder)
 
 
 def check_values(sweep: Sweep, task: Task) -> None:
-    """Raises UserError unless every listed trial, and every bound and choice of the space, is
-    valid.
-    """
+    """Raises UserError if a listed trial, or a bound or choice of the space, is invalid."""
     if sweep.objective not in task.objectives:
         raise UserError(
             f"objective={sweep.objective}: must be one of {', '.join(task.objectives)} here"

@@ -1,4 +1,4 @@
-"""Trials that train together: threads of this process, whose steps are one program (`stack`)."""
+"""Trials that train together: threads of this process that share one program (`stack`)."""
 
 import contextlib
 import dataclasses
@@ -17,11 +17,12 @@ from scripts.sweeping.description import Sweep, extremes
 from scripts.sweeping.stack import ARGUMENTS, TRACED, WEIGHT_DECAY, Stack
 from transformer.config import cli, loading
 from transformer.config.types import Config
+from transformer.data.batches.epoch_plan import Bucket
 from transformer.data.batches.loader import PLANS
 from transformer.hooks.endings import Interruption
 from transformer.run import checks, loop
 from transformer.run.plan import mebibytes
-from transformer.run.preparation import open_workdir, prepare
+from transformer.run.preparation import Run, open_workdir, prepare
 from transformer.support import logs
 from transformer.support.errors import UserError, memory_advice
 from transformer.training.accumulation import accumulates
@@ -29,11 +30,15 @@ from transformer.training.memory import bytes_used
 
 
 def check(config: Config, sweep: Sweep, jobs: int) -> None:
-    """Raises UserError unless the trials differ in numbers only, and their batches have one shape."""
-    if others := [key for key in sweep.keys if key not in ARGUMENTS + TRACED]:
-        raise UserError(
-            f"--together: {others[0]} varies, but only {', '.join(ARGUMENTS + TRACED)} may vary"
-        )
+    """Raises UserError if the trials cannot share one program.
+
+    They may differ in some numbers only, and their batches need one shape.
+    """
+    for key in sweep.keys:
+        if key not in ARGUMENTS + TRACED:
+            raise UserError(
+                f"--together: {key} varies, but only {', '.join(ARGUMENTS + TRACED)} may vary"
+            )
     if config.batch.plan != "packed" and config.batch.max_buckets != 1:
         raise UserError("--together: needs batches of one shape; set config.batch.plan=packed")
     if accumulates(config.training) != [False]:
@@ -42,55 +47,60 @@ def check(config: Config, sweep: Sweep, jobs: int) -> None:
         )
     if sweep.space and len(sweep.trials) <= jobs:
         raise UserError(
-            "--together: a search needs results to choose values; give --jobs=N, less than its trials"
+            "--together: a search needs results to choose values; "
+            "give --jobs=N, less than its trials"
         )
     if WEIGHT_DECAY in sweep.keys:
-        listed = [trial.get(WEIGHT_DECAY, config.optimizer.weight_decay) for trial in sweep.trials]
-        if 0.0 in (extremes(sweep.space[WEIGHT_DECAY]) if sweep.space else listed):
+        if sweep.space:
+            weight_decays = extremes(sweep.space[WEIGHT_DECAY])
+        else:
+            default = config.optimizer.weight_decay
+            weight_decays = [trial.get(WEIGHT_DECAY, default) for trial in sweep.trials]
+        if 0.0 in weight_decays:
             raise UserError(
-                f"--together: {WEIGHT_DECAY}=0 needs another program than other trials; give them 1e-12 instead"
+                f"--together: {WEIGHT_DECAY}=0 needs another program than other trials; "
+                "give them 1e-12 instead"
             )
     if jax.device_count() > 1:
         raise UserError("--together: trains on one device; name one, as in CUDA_VISIBLE_DEVICES=0")
 
 
-def plan(config: Config, sweep: Sweep, folder: Path) -> str:
-    """Returns how many trials fit in the memory of the device, by compiling programs of one and of
-    two.
+def estimate_memory(config: Config, sweep: Sweep, folder: Path) -> str:
+    """Returns how many trials fit in the memory of the device.
+
+    Compiles the programs of one trial and of two trials.
     """
-    config = loading.with_values(
-        config, {key: extremes(sweep.distribution(key))[-1] for key in sweep.keys}
-    )
+    values = {key: extremes(sweep.distribution(key))[-1] for key in sweep.keys}
+    config = loading.with_values(config, values)
     with open_workdir(folder, config, is_plan=True) as (workdir, config):
         run = prepare(config, workdir)
-        buckets = PLANS[config.batch.plan].choose_shapes(
-            run.corpus.all_pairs().lengths, config.batch
-        )
-        used = []
-        for size in (1, 2):
-            stack = Stack(size, sweep.keys)
-            stack.enter(size)
-            program = stack.member_step(size, run).compilations(
-                run.initializer.abstract_state, buckets
-            )[0]()
-            used.append(bytes_used(program.memory_analysis()))
+        lengths = run.corpus.all_pairs().lengths
+        buckets = PLANS[config.batch.plan].choose_shapes(lengths, config.batch)
+        one, two = [_compiled_bytes(size, sweep.keys, run, buckets) for size in (1, 2)]
     statistics = jax.local_devices()[0].memory_stats() or {}
-    memory = statistics.get("bytes_limit") or os.sysconf("SC_PHYS_PAGES") * os.sysconf(
-        "SC_PAGE_SIZE"
-    )
-    more = used[1] - used[0]
-    count = max(0, 1 + (memory - used[0]) // more)
+    memory = statistics.get("bytes_limit")
+    if not memory:  # CPUs do not have the statistics
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    more = two - one
+    count = max(0, 1 + (memory - one) // more)
     return (
-        f"One trial needs {mebibytes(used[0])}, each further one {mebibytes(more)}, and validation more: at most "
-        f"{count} fit in {mebibytes(memory)}."
+        f"One trial needs {mebibytes(one)}, each further one {mebibytes(more)}, and validation "
+        f"more: at most {count} fit in {mebibytes(memory)}."
     )
+
+
+def _compiled_bytes(size: int, keys: Sequence[str], run: Run, buckets: Sequence[Bucket]) -> int:
+    """Returns the bytes on the device while the step of `size` trials runs."""
+    stack = Stack(size, keys)
+    stack.enter(size)
+    step = stack.member_step(size, run)
+    compile_step, _ = step.compilations(run.initializer.abstract_state, buckets)
+    return bytes_used(compile_step().memory_analysis())
 
 
 @contextlib.contextmanager
 def log_of_this_thread(path: Path) -> Iterator[None]:
-    """Appends the log lines of this thread to a file, and keeps them from standard error, during
-    the block.
-    """
+    """Redirects the log lines of this thread from standard error to the end of a file."""
     root = logging.getLogger()
     thread = threading.current_thread()
     handler = logs.file_handler(path)
@@ -111,9 +121,9 @@ def log_of_this_thread(path: Path) -> Iterator[None]:
 
 
 class Stop(Interruption):
-    """An end that another thread requests.
+    """An interruption that another thread requests.
 
-    It also gives each trial the turn to compile its programs and to save.
+    A trial also takes its turn here, to compile its programs and to save.
     """
 
     def __init__(self, requested: threading.Event, turn: threading.Lock) -> None:
@@ -141,8 +151,10 @@ class Stop(Interruption):
 
 
 class Trial(threading.Thread, AbstractContextManager):
-    """A trial in a thread, with the arguments of `child.start` and the methods of the process that
-    this returns.
+    """A trial in a thread.
+
+    It has the arguments of `child.start`, and the methods of the process that `child.start`
+    returns.
     """
 
     def __init__(
@@ -181,8 +193,8 @@ class Trial(threading.Thread, AbstractContextManager):
             self.stack.leave(self)
 
     def _train(self) -> None:
-        # The watchdog has one timer for the process, and a trial may wait long for the preparation
-        # of others.
+        # No watchdog: it has one timer for the process, and a trial may wait long while other
+        # trials prepare.
         config = loading.load_file(self.config, [("training.stall_seconds", "0")])
         with (
             open_workdir(self.workdir, config) as (workdir, config),
@@ -192,7 +204,8 @@ class Trial(threading.Thread, AbstractContextManager):
                 if self.requested.is_set():
                     return
                 run = prepare(config, workdir)
-                run = dataclasses.replace(run, train_step=self.stack.member_step(self, run))
+                step = self.stack.member_step(self, run)
+                run = dataclasses.replace(run, train_step=step)
             checks.record_start(workdir, config)
             with memory_advice("lower --jobs; --plan tells how many trials fit"):
                 loop.train(run, profiled=None, interruption=Stop(self.requested, self.stack.turn))

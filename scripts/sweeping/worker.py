@@ -1,6 +1,4 @@
-"""Workers, each of which claims trials of a study and runs them in child processes, one after the
-other.
-"""
+"""Workers that claim trials of a study and run them in child processes."""
 
 import contextlib
 import math
@@ -11,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from absl import logging
 from optuna.exceptions import UpdateFinishedTrialError
@@ -26,18 +24,21 @@ from transformer.support.errors import UserError
 from transformer.workdir import InUse, lock_workdir
 
 POLL = 0.5  # seconds between checks of a child process
-OUTAGE = 900  # seconds for which calls to the storage are retried; the trials run on meanwhile
-# in the messages of SQLite and PostgreSQL; retrying does not help
+OUTAGE = 900  # seconds for which calls to the storage are retried; the trials continue meanwhile
+# Parts of the messages of SQLite and PostgreSQL for which retrying does not help.
 NO_SPACE = ("disk is full", "No space left")
 INTERRUPTED = (0, 130, -signal.SIGTERM)  # exit codes of commands that were interrupted
 
-T = TypeVar("T")
 Starter = Callable[..., Any]  # like `child.start`
 
 
 @dataclass
 class Worker:
-    """A loop that claims and runs trials. Each worker has a thread; `stop` interrupts it."""
+    """A loop that claims trials and runs them one after the other.
+
+    Each worker has a thread. `start` is a function like `child.start`, and `stop` interrupts the
+    worker and its trial.
+    """
 
     study: SweepStudy
     task: Task
@@ -47,33 +48,38 @@ class Worker:
     start: Starter
 
     def run(self) -> None:
-        """Runs trials until none is waiting or running in any process, or until `stop` is set."""
+        """Runs trials until no trial waits or runs in any process, or until `stop` is set."""
         if self.processors:
-            # of this thread, and so of the processes that it starts
+            # The affinity of this thread, which its child processes inherit.
             os.sched_setaffinity(0, self.processors)
         while not self.stop.is_set():
-            if trial := self._retry(self.study.claim):
-                number = trial.user_attrs["trial"]
-                shown = ", ".join(
-                    f"{key}={show_value(value)}" for key, value in trial.params.items()
-                )
-                logging.info("Trial %d: %s", number, shown)
-                logging.info("%s", summary(self._retry(self.study.trials), self.study.sweep))
-                try:
-                    self._run_trial(number, trial)
-                # after an outage of the storage, or while this machine slept
-                except UpdateFinishedTrialError:
-                    logging.warning("Trial %d was taken by another process.", number)
+            trial = self._retry(self.study.claim)
+            if trial is not None:
+                self._run_claimed(trial)
             elif all(trial.state.is_finished() for trial in self._retry(self.study.trials)):
                 return
             else:
-                message = (
-                    "All trials have started. Each is taken over after %d s without a heartbeat."
+                logging.log_every_n_seconds(
+                    logging.INFO,
+                    "All trials have started. Each is taken over after %d s without a heartbeat.",
+                    600,
+                    GRACE_PERIOD,
                 )
-                logging.log_every_n_seconds(logging.INFO, message, 600, GRACE_PERIOD)
                 self.stop.wait(HEARTBEAT)
 
+    def _run_claimed(self, trial: Trial) -> None:
+        number = trial.user_attrs["trial"]
+        values = [f"{key}={show_value(value)}" for key, value in trial.params.items()]
+        logging.info("Trial %d: %s", number, ", ".join(values))
+        logging.info("%s", summary(self._retry(self.study.trials), self.study.sweep))
+        try:
+            self._run_trial(number, trial)
+        except UpdateFinishedTrialError:
+            # After an outage of the storage, or while this machine slept.
+            logging.warning("Trial %d was taken by another process.", number)
+
     def _run_trial(self, number: int, trial: Trial) -> None:
+        """Runs a trial and records how it ended."""
         pruned = False
         error = ""
         try:
@@ -85,16 +91,13 @@ class Worker:
         if cli.DISK_IS_FULL in error:
             self._retry(self.study.requeue, trial)
             raise UserError(f"trial {number}: {error.splitlines()[-1].removeprefix('error: ')}")
+
         objective = self.study.sweep.objective
         value = None
         if self.task.is_complete(number):
-            finite = [
-                value
-                for value in self.task.measured(number, objective).values()
-                if math.isfinite(value)
-            ]
-            value = self.study.sweep.best(finite, default=None)
-            error = "" if finite else f"{objective} was never finite"
+            values = self.task.measured(number, objective).values()
+            value = self.study.sweep.best(filter(math.isfinite, values), default=None)
+            error = f"{objective} was never finite" if value is None else ""
         if error:
             state = TrialState.FAIL
             self._retry(trial.set_user_attr, "error", error)
@@ -112,7 +115,10 @@ class Worker:
         self._retry(lambda: trial.study.tell(trial, value, state, skip_if_finished=True))
 
     def _run_process(self, number: int, trial: Trial) -> tuple[bool, str]:
-        """Returns whether the trial was pruned, and the error of its process."""
+        """Runs the trial's command until it ends, is pruned or is interrupted.
+
+        Returns whether the trial was pruned, and the error of its process or "".
+        """
         module, *flags = self.task.command(number, trial.params)
         log = self.task.folder.logs / f"{number:04}.txt"
         with log.open("ab") as stderr, self.task.output(number).open("wb") as stdout:
@@ -129,24 +135,28 @@ class Worker:
                     time.sleep(POLL)
             finally:
                 process.terminate()  # the child saves and exits
-                while process.poll() is None:  # saving may take longer than the grace period
+                # Saving may take longer than the grace period, so the heartbeat continues.
+                while process.poll() is None:
                     with contextlib.suppress(UpdateFinishedTrialError, *STORAGE_ERRORS):
                         self._update(number, trial)
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         process.wait(HEARTBEAT)
         self._retry(self._update, number, trial)
-        if process.returncode in INTERRUPTED:
-            return pruned, ""
+
         code = process.returncode
-        how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-        return pruned, "\n".join([f"{how}; the end of {log}:", *child.last_lines(log, start)])
+        if code in INTERRUPTED:
+            return pruned, ""
+        ending = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+        lines = [f"{ending}; the end of {log}:", *child.last_lines(log, start)]
+        return pruned, "\n".join(lines)
 
     def _update(self, number: int, trial: Trial) -> bool:
         return self.study.update(trial, self.task.measured(number, self.study.sweep.objective))
 
     def _wait_for_workdir(self, number: int, trial: Trial) -> None:
-        """Waits while another process uses the workdir: the child of a sweep that was killed may
-        still be saving.
+        """Waits while another process uses the workdir.
+
+        The child process of a killed sweep may still be saving.
         """
         while not self.stop.is_set():
             try:
@@ -157,8 +167,8 @@ class Worker:
             self._retry(self._update, number, trial)
             self.stop.wait(HEARTBEAT)
 
-    def _retry(self, call: Callable[..., T], *arguments: object) -> T:
-        """Calls the function again while the storage fails, for at most `OUTAGE` seconds."""
+    def _retry(self, call: Callable[..., Any], *arguments: object) -> Any:
+        """Returns the result of a call, repeated while the storage fails, for `OUTAGE` seconds."""
         limit = time.monotonic() + OUTAGE
         while True:
             try:

@@ -106,7 +106,10 @@ def test_a_full_disk_ends_the_sweep_in_one_line_and_it_is_resumed_with_room(tmp_
     what = sweep_file(tmp_path, LISTED.format(values=[0.01, 0.5]))
     argv = [*tiny_flags(tmp_path), what, f"--workdir={disk / 'sweep'}"]
     sweeping = shlex.join([sys.executable, "-m", "scripts.sweep", *argv])
-    script = f"mount -t tmpfs -o size={size} tmpfs {disk}; {sweeping}; echo $?; mount -o remount,size=16m {disk}; "
+    script = (
+        f"mount -t tmpfs -o size={size} tmpfs {disk}; {sweeping}; echo $?; mount -o "
+        f"remount,size=16m {disk}; "
+    )
     script += f"{sweeping}; echo $?; cp {disk / 'sweep' / 'trials.csv'} {tmp_path}"
     done = subprocess.run([*ALONE, "sh", "-c", script], capture_output=True, text=True)
     lines = done.stdout.splitlines()

@@ -38,11 +38,13 @@ SWEEPS = [
     [
         (LISTED.format(values=[]), "the sweep has no trials"),
         (
-            'sweep.listed(sweep.product({"optimizer.leaning_rate": [1.0]}), objective="loss", pruner=None)',
+            'sweep.listed(sweep.product({"optimizer.leaning_rate": [1.0]}), objective="loss", '
+            "pruner=None)",
             "optimizer.learning_rate",
         ),
         (
-            'sweep.listed(sweep.zipped({"seed": [1], "model.d_ff": [1, 2]}), objective="loss", pruner=None)',
+            'sweep.listed(sweep.zipped({"seed": [1], "model.d_ff": [1, 2]}), objective="loss", '
+            "pruner=None)",
             "line 4: ValueError: zip() argument 2 is longer than argument 1",
         ),
         (LISTED.format(values=[0.5, -1.0]), "trial 1: config.optimizer.learning_rate=-1.0"),
@@ -51,11 +53,13 @@ SWEEPS = [
             "trial 0: config.optimizer.learning_rate=fast: must be a number",
         ),
         (
-            'sweep.listed(sweep.product({"decoding.shortlist": [0, 8]}), objective="loss", pruner=None)',
+            'sweep.listed(sweep.product({"decoding.shortlist": [0, 8]}), objective="loss", '
+            "pruner=None)",
             "trial 1: config.decoding.shortlist=8: must be 0 in training",
         ),
         (
-            'sweep.search({"model.num_heads": optuna.distributions.IntDistribution(2, 3)}, trials=2, objective="loss",'
+            'sweep.search({"model.num_heads": optuna.distributions.IntDistribution(2, 3)}, '
+            'trials=2, objective="loss",'
             " sampler=lambda seed: optuna.samplers.RandomSampler(seed=seed), pruner=None)",
             "model.num_heads=3: config.model.d_model=8",
         ),
