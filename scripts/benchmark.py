@@ -1,18 +1,21 @@
-"""Measures the speed of the project on this machine, beside that of its peers.
+"""Measures the speed of the project on this machine, beside its peers.
 
-    python -m scripts.benchmark train [--size=base] [--peers] [--threads=N] [--readme=docs/performance.md]
-    python -m scripts.benchmark decode [--size=base] [--peers] [--threads=N] [--readme=docs/performance.md]
+    python -m scripts.benchmark train [--size=base] [--peers] [--threads=N]
+        [--readme=docs/performance.md]
+    python -m scripts.benchmark decode [--size=base] [--peers] [--threads=N]
+        [--readme=docs/performance.md]
     python -m scripts.benchmark data [--pairs=2000000]
     python -m scripts.benchmark layers [--readme=docs/paper.md]
 
-train: target tokens a second of one training step. decode: output tokens a second of a beam search.
+train: target tokens per second of one training step.
+decode: output tokens per second of a beam search.
 data: the data pipeline with generated text: preparation, batches, and a start in the middle of
     training.
-layers: the layers of the paper's Table 1, one of each kind. The exponents of length n and width d
-    are fitted to time and memory, and the longest path between two positions is found by gradients.
+layers: the layers of the paper's Table 1, one of each kind. Exponents of length n and width d are
+    fitted to time and memory. Gradients give the longest path between two positions.
 
---peers also measures PyTorch (train), or Hugging Face, CTranslate2 and Marian (decode), in the environment that
-`make bench` makes.
+--peers also measures PyTorch (train), or Hugging Face, CTranslate2 and Marian (decode), in the
+environment that `make bench` makes.
 """
 
 import argparse
@@ -23,8 +26,8 @@ from transformer.support.errors import UserError
 
 SIZES = ("small", "base")
 PEERS = ".venv-bench/bin/python"
-FLAGS = {"size": "base", "peers": None, "threads": None, "pairs": 2_000_000}  # with their defaults
-BENCHMARKS = {  # with their flags
+DEFAULTS = {"size": "base", "peers": None, "threads": None, "pairs": 2_000_000}  # of the flags
+BENCHMARKS = {  # each with its flags
     "train": ("size", "peers", "threads"),
     "decode": ("size", "peers", "threads"),
     "data": ("pairs",),
@@ -37,9 +40,12 @@ def main(arguments: argparse.Namespace) -> None:
 
     what = arguments.what
     flags = BENCHMARKS[what]
-    for name in FLAGS.keys() - flags:
-        if getattr(arguments, name) != FLAGS[name]:
-            raise UserError(f"--{name}={getattr(arguments, name)}: {what} has no such flag")
+    for flag in DEFAULTS.keys() - flags:
+        value = getattr(arguments, flag)
+        if value != DEFAULTS[flag]:
+            raise UserError(f"--{flag}={value}: {what} has no such flag")
+
+    # The table of a file is selected by task, size and kind of processor.
     name = f"{what}-{arguments.size}-{processor_kind()}" if "size" in flags else what
     markdown.check_marks(name, arguments.readme)
     # A process that measures others should not import JAX for itself.
@@ -54,7 +60,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.benchmark", __doc__)
-    parser.set_defaults(**FLAGS)
+    parser.set_defaults(**DEFAULTS)
     parser.add_argument("what", choices=tuple(BENCHMARKS), help="what to measure")
     parser.add_argument(
         "--size", choices=SIZES, help="train, decode: the model and its batch (base)"
@@ -63,7 +69,7 @@ def make_parser() -> cli.Parser:
         "--peers", nargs="?", const=PEERS, help=f"train, decode: measure the peers too ({PEERS})"
     )
     parser.add_number("--threads", None, "train, decode: cores of each system, at most all (all)")
-    parser.add_number("--pairs", FLAGS["pairs"], "data: pairs to generate")
+    parser.add_number("--pairs", DEFAULTS["pairs"], "data: pairs to generate")
     markdown.add_flag(parser)
     return parser
 

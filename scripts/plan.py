@@ -43,12 +43,15 @@ def main(arguments: argparse.Namespace) -> None:
         data = lengths.assume(config, arguments.lengths)
     else:
         data = lengths.read(config, Path(arguments.workdir))
+
     estimate = accelerator_estimate.estimate_run(config, target, target_devices, data)
     report = to_json(config, target, data.description, estimate)
     if arguments.format == "json":
         print(json.dumps(files.six_digits(report)))
     else:
         print(*to_lines(target, estimate, report), sep="\n")
+
+    # The report is printed anyway: it shows the parts of the memory.
     memory = estimate.largest.memory
     if not memory.fits:
         reason = f"{memory.used / GIB:.1f} of {memory.available / GIB:.1f} GiB per device: {memory}"
@@ -62,6 +65,7 @@ def to_json(
     """Returns the estimate as JSON data. Bytes, FLOPs and seconds are the values of one device."""
     memory = estimate.largest.memory
     cost = estimate.typical.cost
+    # All times are lower bounds; the times "at 70 percent" are realistic.
     hours = config.training.steps * estimate.step_seconds / 3600
     return {
         "device": target.text,

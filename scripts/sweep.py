@@ -24,11 +24,13 @@ def main(arguments: argparse.Namespace) -> None:
     from scripts.sweeping.folder import Folder, recorded_sweep
     from scripts.sweeping.study import SweepStudy, storage_errors
 
+    # Fail before hours of training if the table cannot be published.
     markdown.check_marks("sweep", arguments.readme)
     folder = Folder(Path(arguments.workdir))
     url = arguments.storage or folder.storage
     with storage_errors(url):
         if arguments.report:
+            # The record has the sweep, so that a report does not need its file.
             record = folder.read()
             study = SweepStudy(url, record["study"], recorded_sweep(record), folder.lock)
         else:
@@ -40,6 +42,7 @@ def main(arguments: argparse.Namespace) -> None:
             if arguments.together:
                 from scripts.sweeping import together
 
+                # By default all trials train at the same time.
                 num_trials = len(sweep.trials)
                 jobs = min(arguments.jobs or num_trials, num_trials)
                 together.check(task.config, sweep, jobs)

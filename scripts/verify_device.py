@@ -1,15 +1,19 @@
-"""Verifies that this machine's devices compute what they should, and measures how fast they are.
+"""Verifies the results of this machine's devices, and measures their speed.
 
     python -m scripts.verify_device [--quick] [--output=FOLDER] [--readme=docs/devices.md]
 
-Compares a killed and resumed run with an uninterrupted one; products, softmax, norms and attention
-on the first device with formulas in float64; loss and gradients of a small model, on each device
-and on each mesh of several, with those of the host's CPU, operation by operation; and its updates
-and a beam search with those of the host's CPU. Then it measures training and decoding. The exit
-code is 2 if a check fails: if its error is above its bar, or its group ends early.
+The checks compare
+- a killed and resumed run with an uninterrupted run;
+- matmuls, softmax, norms and attention on the first device with formulas in float64;
+- loss and gradients of a small model, on each device and on each mesh of several devices, with loss
+  and gradients on the host's CPU, computed operation by operation;
+- the updates of the model and a beam search with the host's CPU.
 
---quick measures a small model only. --output writes verification.json into a folder. --readme puts the speeds of this
-kind of device into the table of a file.
+A check fails if its error is above its bar, or its group ends early. The exit code is then 2. After
+the checks the script measures training and decoding.
+
+--quick measures only a small model. --output writes verification.json into a folder. --readme puts
+the speeds of these devices into the table of a file.
 """
 
 import argparse
@@ -25,7 +29,7 @@ from scripts.verification.outcomes import Outcome
 from transformer.config import cli
 from transformer.support.errors import UserError
 
-# The functions that yield outcomes, each in a separate process, which may crash.
+# Functions that yield outcomes. Each runs in a separate process, which may crash.
 GROUPS = {
     "a killed run": "scripts.verification.resume:check_resume",
     "formulas": "scripts.verification.numerics:check_all",
@@ -37,32 +41,41 @@ SPEED = "scripts.verification.speed:measure_all"
 
 
 def main(arguments: argparse.Namespace) -> None:
-    # these imports take seconds, which --help should not
+    # These imports take seconds, and --help does not need them.
     from scripts.benchmarking.measurement import commit
     from scripts.verification.processes import EXACT, results_of
     from scripts.verification.report import HEADER, Report, cells, describe
 
+    # Fail before the checks, which take minutes.
     if arguments.readme is not None and arguments.quick:
         raise UserError("--readme has no rows of --quick; leave one of them out")
     markdown.check_marks("devices", arguments.readme)
     if arguments.output is not None:
         arguments.output.mkdir(parents=True, exist_ok=True)
-    ((kind, version),) = results_of("scripts.verification.report:describe_devices", environment={})
-    report = Report(kind, version, commit(), outcomes={}, speeds=[])
+
+    ((devices, version),) = results_of(
+        "scripts.verification.report:describe_devices", environment={}
+    )
+    report = Report(devices, version, commit(), outcomes={}, speeds=[])
+
+    # The report is saved after every group, so that a crash of this process loses little.
     for group, function in GROUPS.items():
         print(group, flush=True)
-        results = report.outcomes.setdefault(group, [])
-        for outcome in caught(results_of(function, environment=EXACT)):
-            results.append(outcome)
+        outcomes = report.outcomes.setdefault(group, [])
+        for outcome in catch_errors(results_of(function, environment=EXACT)):
+            outcomes.append(outcome)
             print(describe(outcome), flush=True)
         report.save(arguments.output)
-    for measured in caught(results_of(SPEED, arguments.quick, environment={})):
-        if isinstance(measured, Outcome):
-            report.outcomes["speed"] = [measured]
+
+    for result in catch_errors(results_of(SPEED, arguments.quick, environment={})):
+        if isinstance(result, Outcome):  # the process has failed
+            report.outcomes["speed"] = [result]
         else:
-            report.speeds.append(measured)
-            logging.info("%s: %.1f ms.", measured.task, 1e3 * measured.seconds)
+            report.speeds.append(result)
+            logging.info("%s: %.1f ms.", result.task, 1e3 * result.seconds)
         report.save(arguments.output)
+
+    # The verdict is the last line, and an error if a check has failed.
     print(markdown.table([HEADER, *map(cells, report.speeds)]))
     if arguments.readme is not None:
         report.publish(arguments.readme)
@@ -71,8 +84,8 @@ def main(arguments: argparse.Namespace) -> None:
     print(report.verdict)
 
 
-def caught(results: Iterator[Any]) -> Iterator[Any]:
-    """Yields the results and, if an error ends them, an outcome that fails."""
+def catch_errors(results: Iterator[Any]) -> Iterator[Any]:
+    """Yields the results. If an error ends them, yields an outcome that fails."""
     try:
         yield from results
     except UserError as error:

@@ -1,12 +1,12 @@
-"""Kills a training run repeatedly, and verifies that its results are those of an uninterrupted run.
+"""Kills a training run repeatedly, and compares its results with an uninterrupted run.
 
     python -m scripts.verify_resume --config=configs/quickstart.py --workdir=DIR --kills=20
 
 Trains the config once without interruption, and again with SIGKILL at random moments. The kills aim
-at validation, the writing of checkpoints, preparation and training in turn. Each comes 1 ms to 10 s
-after the start of such a phase, with log-uniform delays, or at the end of the phase if that is
+at validation, the writing of checkpoints, preparation and training in turn. A kill comes 1 ms to
+10 s after the start of its phase, with log-uniform delays, or at the end of the phase if that is
 earlier. The script compares digests of the last checkpoint's parameters, optimizer state and
-progress, and of the record without timings. The exit code is 2 if anything differs.
+progress, and of the record without timings. The exit code is 2 if any digest differs.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from transformer.workdir import Workdir
 POLL_SECONDS = 0.002
 MIN_DELAY = 0.001  # seconds from the start of a phase to a kill
 MAX_DELAY = 10.0
-STARTED = "Batches: "  # in the log once the run is prepared and restored
+STARTED = "Batches: "  # a line of the log after preparation and restoring
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -42,13 +42,18 @@ def main(arguments: argparse.Namespace) -> None:
     if settings.eval_every % settings.log_every:
         raise UserError(
             f"config.training.eval_every={settings.eval_every}: must be a multiple of "
-            f"config.training.log_every={settings.log_every}, whose lines show that a validation has begun"
+            f"config.training.log_every={settings.log_every}, "
+            "whose lines show that a validation has begun"
         )
+
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"--workdir={folder}: must be a new or empty folder")
+
     uninterrupted.finish()
     expected = uninterrupted.digests()
     print_digests("without a kill", expected)
+
+    # A run that completes before its last kill is followed by another one.
     kills = Counter()
     results = []
     while kills.total() < arguments.kills:
@@ -56,9 +61,9 @@ def main(arguments: argparse.Namespace) -> None:
         kill_repeatedly(killed, arguments.kills, kills)
         results.append(killed.digests())
         print_digests(f"after {kills.total()} kills", results[-1])
-    print(
-        "killed while", ", ".join(f"{name}: {count}" for name, count in kills.items()), flush=True
-    )
+
+    counts = ", ".join(f"{name}: {count}" for name, count in kills.items())
+    print("killed while", counts, flush=True)
     if any(digests != expected for digests in results):
         raise UserError(
             "the killed run differs from the uninterrupted one; compare the digests above"
@@ -67,9 +72,9 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 class Training:
-    """One run of a config, in its own folder.
+    """A run of a config, in a separate folder.
 
-    It has its own cache, so that its preparation can be killed too.
+    The folder has the cache of the data too, so that a kill can also hit the preparation.
     """
 
     def __init__(self, folder: Path, file: str, overrides: loading.Overrides) -> None:
@@ -77,19 +82,22 @@ class Training:
         self.config = loading.load_file(file, overrides)
         self.flags = [f"--config={file}", *(f"--config.{key}={value}" for key, value in overrides)]
         self.workdir = Workdir(folder / "run")
-        self.output = folder / "output.txt"  # of the last start
+        self.output = folder / "output.txt"  # output of the last start
         self.began = 0.0  # time of the last start
 
     def start(self) -> subprocess.Popen:
-        folders = (
+        command = [
+            sys.executable,
+            "-m",
+            "transformer.train",
+            *self.flags,
             f"--workdir={self.workdir.path}",
             f"--config.data.cache_dir={self.folder / 'cache'}",
-        )
+        ]
         self.folder.mkdir(parents=True, exist_ok=True)
         self.began = time.time()
         with self.output.open("w") as output:
-            argv = [sys.executable, "-m", "transformer.train", *self.flags, *folders]
-            return subprocess.Popen(argv, stdout=output, stderr=output)
+            return subprocess.Popen(command, stdout=output, stderr=output)
 
     def finish(self) -> None:
         """Trains to the end. Raises UserError if training fails."""
@@ -101,19 +109,21 @@ class Training:
         self._check_complete(process)
 
     def kill(self, is_in_phase: Callable[["Training"], bool], delay: float) -> bool:
-        """Kills the run `delay` seconds after a phase begins, or at its end.
+        """Starts the run and kills it `delay` seconds after a phase begins, or at its end.
 
-        Returns False if it completed first.
+        Returns False if the run completes before the kill. Raises UserError if training fails.
         """
         process = self.start()
         try:
             while process.poll() is None and not is_in_phase(self):
                 time.sleep(POLL_SECONDS)
+            # The phase may end before the delay.
             until = time.perf_counter() + delay
             while process.poll() is None and is_in_phase(self) and time.perf_counter() < until:
                 time.sleep(POLL_SECONDS)
         finally:
             process.kill()
+        # The run may complete just before the kill.
         if process.wait() == -signal.SIGKILL:
             return True
         self._check_complete(process)
@@ -137,31 +147,27 @@ class Training:
             steps_in,
         )
 
-        checkpoint = self.workdir.checkpoints / str(steps_in(self.workdir.checkpoints)[-1])
-        items = [
-            path.name for path in sorted(checkpoint.iterdir()) if (path / "_METADATA").exists()
-        ]
-        parts = {}
-        for item in items:
-            leaves = named_leaves(read_arrays(checkpoint, item)).items()
-            arrays = [(name, np.asarray(leaf)) for name, leaf in leaves]
-            parts[item] = [
-                f"{name} {array.dtype} {array.shape}".encode() + array.tobytes()
-                for name, array in arrays
-            ]
+        newest = steps_in(self.workdir.checkpoints)[-1]
+        checkpoint = self.workdir.checkpoints / str(newest)
+        digests = {}
+        for path in sorted(checkpoint.iterdir()):
+            if not (path / "_METADATA").exists():  # not an item with arrays
+                continue
+            digests[path.name] = hashlib.sha256()
+            for name, leaf in named_leaves(read_arrays(checkpoint, path.name)).items():
+                array = np.asarray(leaf)
+                digests[path.name].update(f"{name} {array.dtype} {array.shape}".encode())
+                digests[path.name].update(array.tobytes())
+        # The seconds of a run differ each time, like the timings of its record.
         progress = dataclasses.asdict(read_progress(checkpoint)) | {"seconds": None}
-        for name, value in (("progress", progress), ("record", read_untimed(self.workdir.metrics))):
-            parts[name] = [json.dumps(value).encode()]
-        return {
-            name: hashlib.sha256(b"".join(chunks)).hexdigest()[:16]
-            for name, chunks in parts.items()
-        }
+        digests["progress"] = hashlib.sha256(json.dumps(progress).encode())
+        record = read_untimed(self.workdir.metrics)
+        digests["record"] = hashlib.sha256(json.dumps(record).encode())
+        return {name: digest.hexdigest()[:16] for name, digest in digests.items()}
 
 
 def read_untimed(path: Path) -> list[dict[str, Any]]:
-    """Returns the lines of a `metrics.jsonl` without their timings: what every repetition of the
-    run reproduces.
-    """
+    """Returns the lines of a `metrics.jsonl` without timings. All repetitions of a run agree."""
     from transformer.run.record import TIMINGS, read_record
 
     return [
@@ -175,10 +181,12 @@ def is_preparing(training: Training) -> bool:
 
 
 def is_writing(training: Training) -> bool:
-    """Returns whether this start is writing a checkpoint; incomplete checkpoints of earlier starts
-    are older.
+    """True if this start is writing a checkpoint.
+
+    The incomplete checkpoints of earlier starts are older.
     """
     for path in training.workdir.checkpoints.glob("*-tmp*"):
+        # The run renames the folder when the checkpoint is complete.
         with contextlib.suppress(FileNotFoundError):
             if path.stat().st_mtime >= training.began:
                 return True
@@ -186,12 +194,14 @@ def is_writing(training: Training) -> bool:
 
 
 def is_validating(training: Training) -> bool:
-    """Returns whether a validation is running: the last line of the record is then the training
-    line of its step.
+    """True if a validation is running.
+
+    The last line of the record is then the training line of the step before the validation.
     """
     from transformer.training.progress import due
 
     lines = read_untimed(training.workdir.metrics)
+
     settings = training.config.training
     if is_preparing(training) or not lines or lines[-1]["split"] != "train":
         return False
@@ -211,26 +221,26 @@ PHASES = {
 
 
 def kill_repeatedly(training: Training, limit: int, kills: Counter[str]) -> None:
-    """Trains to the end, with kills until there are `limit`.
+    """Trains to the end, with kills until `kills` has `limit` of them.
 
-    Each aims at the phase with the fewest kills so far.
+    Each kill aims at the phase with the fewest kills so far.
     """
     while kills.total() < limit:
         phase = min(PHASES, key=kills.__getitem__)
+        # Log-uniform: short and long delays are equally likely.
         delay = math.exp(random.uniform(math.log(MIN_DELAY), math.log(MAX_DELAY)))
         if not training.kill(PHASES[phase], delay):
             return
-        killed = next((name for name in (phase, *PHASES) if PHASES[name](training)), "compiling")
-        kills[killed] += 1
-        print(f"killed while {killed}", flush=True)
+        # The kill may have hit another phase.
+        actual = next((name for name in (phase, *PHASES) if PHASES[name](training)), "compiling")
+        kills[actual] += 1
+        print(f"killed while {actual}", flush=True)
     training.finish()
 
 
 def print_digests(name: str, digests: dict[str, str]) -> None:
-    print(
-        "  ".join([f"{name:15}", *(f"{item} {digest}" for item, digest in digests.items())]),
-        flush=True,
-    )
+    cells = [f"{name:15}", *(f"{item} {digest}" for item, digest in digests.items())]
+    print("  ".join(cells), flush=True)
 
 
 def make_parser() -> cli.Parser:

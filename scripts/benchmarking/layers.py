@@ -1,8 +1,7 @@
-"""The paper's Table 1, measured: exponents of length n and width d in time and memory, and longest
-paths.
+"""The paper's Table 1, measured: exponents of length n and width d, and longest paths.
 
-A layer is a function from (B, n, d) to (B, n, d). Attention is that of one head, without
-projections, as in Table 1.
+The exponents describe the growth of time and memory. A layer is a function from (B, n, d) to
+(B, n, d). Attention has one head and no projections, as in Table 1.
 """
 
 import argparse
@@ -24,14 +23,15 @@ from transformer.model.attention import dot_product_score, masked_softmax
 
 Layer = Callable[[Float[Array, "B n d"]], Float[Array, "B n d"]]
 
-# Where the terms of Table 1 dominate: n far above d for exponents of n, d far above n for those of
-# d.
+# The terms of Table 1 dominate if n is far above d (for the exponents of n), and d far above n (for
+# the exponents of d).
 LENGTHS = (512, 1024, 2048)
 NARROW = 16
 WIDTHS = (256, 512, 1024)
 SHORT = 32
 REPETITIONS = 9
-ROWS = {"lengths": 4, "widths": 16}
+LENGTH_ROWS = 4  # batch size for the exponents of n
+WIDTH_ROWS = 16  # batch size for the exponents of d
 PATH_LENGTH = 128
 PATH_WIDTH = 4
 HEADER = (
@@ -50,19 +50,22 @@ WIDTH = 3  # k: positions that the convolution reads
 
 
 def self_attention(x: Float[Array, "B n d"]) -> Float[Array, "B n d"]:
-    everything = jnp.ones((1, 1, 1, x.shape[1]), bool)
-    weights = masked_softmax(dot_product_score(x[:, :, None], x[:, :, None]), everything)
+    heads = x[:, :, None]  # (B, n, 1, d)
+    mask = jnp.ones((1, 1, 1, x.shape[1]), bool)
+    weights = masked_softmax(dot_product_score(heads, heads), mask)  # (B, 1, n, n)
     return jnp.einsum("bhts,bsd->btd", weights, x)
 
 
 def restricted_self_attention(x: Float[Array, "B n d"]) -> Float[Array, "B n d"]:
-    """Attends to the NEIGHBOURS positions around each one."""
+    """Attends to the NEIGHBOURS positions around each position."""
     n, d = x.shape[1:]
+    # The r neighbours of each position, with zeros beyond both ends.
     before = NEIGHBOURS // 2
     padded = jnp.pad(x, ((0, 0), (before, NEIGHBOURS - 1 - before), (0, 0)))
-    positions = jnp.arange(n)[:, None] + jnp.arange(NEIGHBOURS)[None]
+    positions = jnp.arange(n)[:, None] + jnp.arange(NEIGHBOURS)[None]  # (n, r)
     is_real = (positions >= before) & (positions < n + before)
     around = padded[:, positions]  # (B, n, r, d)
+    # Equation 1, over the neighbours only.
     scores = jnp.einsum("btd,btrd->btr", x, around) / math.sqrt(d)
     weights = jax.nn.softmax(jnp.where(is_real[None], scores, -jnp.inf), axis=-1)
     return jnp.einsum("btr,btrd->btd", weights, around)
@@ -78,8 +81,13 @@ def convolution(d: int) -> Layer:
 
 
 class Kind(NamedTuple):
-    """A kind of layer with the exponents of n and d, and the sequential `steps`, that Table 1
-    states.
+    """A row of Table 1.
+
+    Attributes:
+      make: makes a layer of width d.
+      complexity, path: complexity per layer and maximum path length, as text.
+      exponents: the exponents of n and d in the complexity.
+      steps: the sequential operations for length n.
     """
 
     make: Callable[[int], Layer]
@@ -103,38 +111,45 @@ def measure(arguments: argparse.Namespace) -> str:
     rows = []
     for name, kind in KINDS.items():
         logging.info("Measuring %s.", name)
-        by_length = [cost_of(kind, n, NARROW, ROWS["lengths"]) for n in LENGTHS]
-        by_width = [cost_of(kind, SHORT, d, ROWS["widths"]) for d in WIDTHS]
-        # in time, in memory
-        of_n = [fitted_exponent(LENGTHS, costs) for costs in zip(*by_length, strict=True)]
-        of_d = fitted_exponent(WIDTHS, [seconds for seconds, _ in by_width])
-        values = (
-            name,
-            kind.complexity,
-            kind.exponents[0],
-            *of_n,
-            kind.exponents[1],
-            of_d,
-            kind.path,
-        )
-        values = (*values, longest_path(kind, PATH_LENGTH, PATH_WIDTH))
+        # Time and memory as functions of n, at a small d.
+        costs = [cost_of(kind, n, NARROW, LENGTH_ROWS) for n in LENGTHS]
+        seconds, sizes = zip(*costs, strict=True)
+        time_of_n = fitted_exponent(LENGTHS, seconds)
+        memory_of_n = fitted_exponent(LENGTHS, sizes)
+        # Time as a function of d, at a small n.
+        costs = [cost_of(kind, SHORT, d, WIDTH_ROWS) for d in WIDTHS]
+        seconds, _ = zip(*costs, strict=True)
+        time_of_d = fitted_exponent(WIDTHS, seconds)
+
+        exponent_of_n, exponent_of_d = kind.exponents
         rows.append(
-            [f"{value:.2f}" if isinstance(value, float) else str(value) for value in values]
+            (
+                name,
+                kind.complexity,
+                str(exponent_of_n),
+                f"{time_of_n:.2f}",
+                f"{memory_of_n:.2f}",
+                str(exponent_of_d),
+                f"{time_of_d:.2f}",
+                kind.path,
+                str(longest_path(kind, PATH_LENGTH, PATH_WIDTH)),
+            )
         )
     return markdown.table([HEADER, *rows])
 
 
 def cost_of(kind: Kind, n: int, d: int, rows: int) -> tuple[float, int]:
-    """Returns the median seconds of a layer on `rows` float32 sequences (n, d), and the bytes of
-    its arrays.
+    """Returns the median time of a layer, in seconds, and the bytes of its arrays.
+
+    The input is `rows` float32 sequences (n, d).
     """
     x = jax.random.normal(jax.random.key(0), (rows, n, d))
     program = jax.jit(kind.make(d)).lower(x).compile()
     timer = timeit.Timer(lambda: jax.block_until_ready(program(x)))
     timer.timeit(1)  # a warm-up
-    seconds = timer.repeat(REPETITIONS, number=1)
+    seconds = statistics.median(timer.repeat(REPETITIONS, number=1))
     memory = program.memory_analysis()
-    return statistics.median(seconds), memory.temp_size_in_bytes + memory.output_size_in_bytes
+    return seconds, memory.temp_size_in_bytes + memory.output_size_in_bytes
 
 
 def fitted_exponent(sizes: Sequence[int], costs: Sequence[float]) -> float:
@@ -143,21 +158,20 @@ def fitted_exponent(sizes: Sequence[int], costs: Sequence[float]) -> float:
 
 
 def longest_path(kind: Kind, n: int, d: int) -> int:
-    """Returns the length of the shortest path from the first input to the last output through
-    stacked layers.
+    """Returns the length of the path from the first input to the last output of stacked layers.
 
-    It is the number of layers that make the gradient of the last output with respect to the first
-    input nonzero, times the sequential operations of a layer.
+    The gradient of the last output with respect to the first input is zero with too few layers. The
+    path is the least number of layers without this, times the sequential operations of a layer.
     """
     layer = kind.make(d)
     x = jax.random.normal(jax.random.key(1), (1, n, d))
-    reached = jnp.zeros((n,), bool).at[0].set(True)
-    # Which outputs of a layer depend on which of its inputs; every layer of a stack has the same
-    # pattern.
-    depends = jax.jacobian(lambda x: layer(x).sum(axis=-1))(x)[0, :, 0]  # (n outputs, n inputs, d)
-    depends = jnp.any(depends != 0.0, axis=-1)
-    for layers in range(1, n + 1):
-        reached = (depends & reached[None]).any(axis=1)
-        if reached[-1]:
-            return layers * kind.steps(n)
+    # The outputs that depend on each input. Every layer of the stack has the same pattern.
+    jacobian = jax.jacobian(lambda x: layer(x).sum(axis=-1))(x)[0, :, 0]  # (outputs, inputs, d)
+    depends = jnp.any(jacobian != 0.0, axis=-1)  # (outputs, inputs)
+
+    is_reached = jnp.zeros((n,), bool).at[0].set(True)  # positions that depend on the first input
+    for num_layers in range(1, n + 1):
+        is_reached = (depends & is_reached[None]).any(axis=1)
+        if is_reached[-1]:
+            return num_layers * kind.steps(n)
     raise ValueError("the last output never depends on the first input")

@@ -1,6 +1,4 @@
-"""The systems of this project: a training step, and translation with random weights that never
-prefer EOS.
-"""
+"""The systems of this project: a training step, and a translator with random weights."""
 
 from collections.abc import Sequence
 
@@ -24,86 +22,90 @@ from transformer.training.state import Initializer, init_model
 
 SIZE_KEYS = ("num_layers", "d_model", "d_ff", "num_heads")
 MODEL_KEYS = (*SIZE_KEYS, "dtype")
-LOGIT_OF_END = -1e4  # far below all others, so that no hypothesis ends before its limit
+LOGIT_OF_END = -1e4  # far below all other logits, so that no hypothesis ends before its limit
 
 
 def prepare_training(task: Task) -> Prepared:
-    """Prepares a training step, by the functions that `transformer.train` calls."""
+    """Prepares a training step with the functions that `transformer.train` calls."""
     config = base.get_config()
     config.model.update({key: task[key] for key in (*MODEL_KEYS, "dropout")})
     config.training.label_smoothing = task["label_smoothing"]
-    step, initializer = step_of(config, jax.devices(), (task["vocab_size"], task["vocab_size"]))
+    sizes = (task["vocab_size"], task["vocab_size"])
+    step, initializer = make_step(config, jax.devices(), sizes)
+
     state = initializer.create()
     batch = step.place(make_batch(task))
 
-    def repeat() -> Task:
+    def repeat() -> dict:
         """Returns the metrics of the step."""
         nonlocal state
         state, metrics = step(state, [batch])
         return jax.block_until_ready((state, metrics))[1]
 
-    return Prepared(
-        repeat, int((batch["target_output"] != task["pad"]).sum()), f"JAX {jax.__version__}"
-    )
+    tokens = int((batch["target_output"] != task["pad"]).sum())
+    return Prepared(repeat, tokens, f"JAX {jax.__version__}")
 
 
-def step_of(
+def make_step(
     config: Config, devices: Sequence[jax.Device], sizes: tuple[int, int]
 ) -> tuple[CompiledStep, Initializer]:
-    """Returns the step of a config and these sizes of vocabularies on devices, and what makes its
-    initial state.
+    """Returns the training step of a config on devices, and the initializer of its state.
+
+    `sizes` are the sizes of the source and the target vocabulary.
     """
+    # These are the parts that `transformer.run.preparation` builds, without data and workdir.
     mesh = make_mesh(config, devices)
     schedule = make_schedule(config.optimizer, config.model.d_model, config.training.steps)
     optimizer = make_optimizer(config.optimizer, schedule, config.training.freeze)
     initializer = Initializer(config, optimizer, mesh, sizes)
-    return CompiledStep(
-        config, initializer.graph, optimizer, schedule, mesh, [""] * sizes[0]
-    ), initializer
+    pieces = [""] * sizes[0]
+    step = CompiledStep(config, initializer.graph, optimizer, schedule, mesh, pieces)
+    return step, initializer
 
 
 def make_batch(task: Task) -> dict[str, Int[np.ndarray, "B _"]]:
-    """Returns the arrays of a training batch, as `collation.assemble` does for sentences of a
-    corpus.
-    """
-    inputs = [[task["bos"], *row[:-1]] for row in task["target"]]
-    sides = {"source": task["source"], "target_input": inputs, "target_output": task["target"]}
-    return {name: pad(rows, len(rows), max(map(len, rows))) for name, rows in sides.items()}
+    """Returns the arrays of a training batch, like `collation.assemble` for a corpus."""
+    sentences = {
+        "source": task["source"],
+        "target_input": [[task["bos"], *row[:-1]] for row in task["target"]],
+        "target_output": task["target"],
+    }
+    return {name: pad(rows, len(rows), max(map(len, rows))) for name, rows in sentences.items()}
 
 
 def prepare_decoding(task: Task) -> Prepared:
-    """Prepares a translator whose outputs have `output_tokens` tokens with EOS, as many as each
-    source has.
-    """
+    """Prepares a translator. All outputs have `output_tokens` tokens with EOS, like the sources."""
     rows = len(task["source"])
     length = task["output_tokens"]
+    vocab_size = task["vocab_size"]
     config = base.get_config()
     config.model.update({key: task[key] for key in MODEL_KEYS})
-    # An output may be as long as its source, and a batch has the rows of the task without any
-    # filler.
-    config.decoding.update(
-        {"beam_size": task["beam_size"], "max_source_length": length, "max_extra_length": 0}
-    )
+    # Weights in int8 are an option of decoding, not a dtype of the model.
     if task["dtype"] == "int8":
         config.model.dtype = "auto"
         config.decoding.dtype = "int8"
+    # An output may be as long as its source. A batch has the rows of the task, without filler.
+    config.decoding.beam_size = task["beam_size"]
+    config.decoding.max_source_length = length
+    config.decoding.max_extra_length = 0
     config.decoding.batch_tokens = rows * task["beam_size"] * length
-    sizes = (task["vocab_size"], task["vocab_size"])
-    graph, parameters = jax.device_get(jax.jit(lambda: init_model(config, *sizes))())
+
+    initialize = jax.jit(lambda: init_model(config, vocab_size, vocab_size))
+    graph, parameters = jax.device_get(initialize())
     forbid_end(parameters, task["eos"])
-    vocabulary = IdsVocabulary(task["vocab_size"])
-    devices = jax.local_devices()
+
     shortlist = None
-    # random translations of each token; the first 100 tokens are the frequent ones
     if task["shortlist"]:
-        ordinary = np.arange(SPECIAL, task["vocab_size"], dtype=np.int32)
-        translations = np.random.default_rng(0).choice(
-            ordinary, (task["vocab_size"], task["shortlist"])
-        )
-        shortlist = Shortlist(translations, ordinary[:100], task["vocab_size"], is_shared=True)
-    decoder = TextDecoder(
-        (graph,), Tokenizer(vocabulary, vocabulary), config.decoding, devices, shortlist
-    )
+        # Random translations of each token. The first 100 tokens are the frequent ones.
+        ordinary = np.arange(SPECIAL, vocab_size, dtype=np.int32)
+        shape = (vocab_size, task["shortlist"])
+        translations = np.random.default_rng(0).choice(ordinary, shape)
+        shortlist = Shortlist(translations, ordinary[:100], vocab_size, is_shared=True)
+
+    # Text is space-separated token ids, so that the search includes conversion from and to text.
+    vocabulary = IdsVocabulary(vocab_size)
+    tokenizer = Tokenizer(vocabulary, vocabulary)
+    decoder = TextDecoder((graph,), tokenizer, config.decoding, jax.local_devices(), shortlist)
     placed = decoder.place([parameters])
     texts = vocabulary.decode(task["source"])
 
@@ -115,14 +117,18 @@ def prepare_decoding(task: Task) -> Prepared:
 
 
 def forbid_end(parameters: dict, end: int) -> None:
-    """Gives EOS the logit LOGIT_OF_END, by a dimension of the decoder's output that all other
-    tokens ignore.
+    """Gives EOS the logit LOGIT_OF_END.
+
+    The first dimension of the decoder's output is set to this constant. In the embedding table,
+    which the logits share, only EOS uses the dimension.
     """
     decoder = parameters["decoder"]
-    # shared with encoder and logits
-    table = decoder["embedding"]["table"] = decoder["embedding"]["table"].copy()
-    last = decoder["layers"][max(decoder["layers"])]["feed_forward_connection"]["norm"]
+    # Encoder, decoder and logits share the table.
+    table = decoder["embedding"]["table"].copy()
     table[:, 0] = 0.0
     table[end] = np.eye(table.shape[1])[0]
-    last["scale"] = np.array([0.0, *last["scale"][1:]], np.float32)
-    last["bias"] = np.array([LOGIT_OF_END, *last["bias"][1:]], np.float32)
+    decoder["embedding"]["table"] = table
+    # The last norm of the decoder sets the first dimension of its output to the constant.
+    norm = decoder["layers"][max(decoder["layers"])]["feed_forward_connection"]["norm"]
+    norm["scale"] = np.array([0.0, *norm["scale"][1:]], np.float32)
+    norm["bias"] = np.array([LOGIT_OF_END, *norm["bias"][1:]], np.float32)

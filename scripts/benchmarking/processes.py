@@ -1,4 +1,4 @@
-"""Processes of the systems that are compared, their interpreter and their threads.
+"""The processes of the systems in a comparison.
 
 `scripts/benchmarking/worker.py` describes their protocol.
 """
@@ -18,23 +18,28 @@ from typing import IO, Any, NamedTuple
 from transformer.support.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
-# The peers get what `support/runtime.py` sets for our commands: it saves PyTorch a quarter of a
-# step's CPU time.
+# `support/runtime.py` sets the same for our commands. It saves PyTorch a quarter of a step's CPU
+# time.
 MALLOC = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(2**63 - 1),
     "MALLOC_ARENA_MAX": "1",
 }
-# before each repetition: OpenMP's threads spin for milliseconds after the last one
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+# A pause before each repetition: OpenMP's threads spin for milliseconds after the previous one.
 SETTLE_SECONDS = 0.05
 
 
 class Contender(NamedTuple):
-    """A system that competes in a task: its name, the function that prepares it, and what it adds
-    to the task.
+    """A system that competes in a task.
 
-    `is_exact`: whether it searches the whole vocabulary. Peers are compared only with our systems
-        that do.
+    Attributes:
+      name: its name in tables.
+      prepare: MODULE:FUNCTION, which prepares the system for a task.
+      options: entries that the system adds to the task.
+      is_peer: true for systems of other projects.
+      is_exact: true if it searches the whole vocabulary. Peers are compared only with our systems
+          that are exact.
     """
 
     name: str
@@ -49,28 +54,36 @@ class Failed(UserError):
 
 
 class Worker:
-    """The process of one system, ready for its task. Raises Failed if it cannot prepare.
+    """The process of one system, ready for its task.
 
-    It has the tokens of a repetition, the version of the library, and the seconds of each
-    repetition until now. `log` is the file with the process's standard error.
+    Attributes:
+      contender: the system.
+      tokens: the number of tokens of a repetition.
+      version: the version of the library.
+      seconds: the time of each repetition until now.
     """
 
     def __init__(
         self, contender: Contender, task: Mapping[str, Any], process: subprocess.Popen, log: IO[str]
     ):
+        """Sends the task. `log` is the file of the process's standard error.
+
+        Raises Failed if the system cannot prepare.
+        """
         self.contender = contender
         self.seconds = []
         self._process = process
         self._log = log
-        ready = self._ask({**task, **contender.options})
-        if "error" in ready:
-            raise Failed(ready["error"])
-        self.tokens = ready["tokens"]
-        self.version = ready["version"]
+        # The worker reads its task first, and answers when it is ready.
+        answer = self._ask({**task, **contender.options})
+        if "error" in answer:
+            raise Failed(answer["error"])
+        self.tokens = answer["tokens"]
+        self.version = answer["version"]
 
     @property
     def rate(self) -> float:
-        """Tokens per second, by the median."""
+        """Tokens per second, by the median of the repetitions."""
         return self.tokens / statistics.median(self.seconds)
 
     def repeat(self) -> None:
@@ -81,12 +94,15 @@ class Worker:
     def _ask(self, message: Any) -> Any:
         """Returns the answer to a message.
 
-        If the process has ended, raises Failed with its last line of errors.
+        Raises Failed with the last line of the log if the process has ended.
         """
+        # A process that has ended breaks the pipe; the reason is in its log.
         with contextlib.suppress(BrokenPipeError):
             print(json.dumps(message), file=self._process.stdin, flush=True)
-        if line := self._process.stdout.readline():
-            return json.loads(line)
+        answer = self._process.stdout.readline()
+        if answer:
+            return json.loads(answer)
+        # No answer: the process has ended.
         code = self._process.wait()
         self._log.seek(0)
         lines = [line.strip() for line in self._log if line.strip()]
@@ -95,18 +111,20 @@ class Worker:
 
 @contextlib.contextmanager
 def running(python: str, contender: Contender, task: Mapping[str, Any]) -> Iterator[Worker]:
-    """Runs a system in a process, which this interpreter starts and the end of the block kills."""
+    """Runs a system in a process of the interpreter `python`. The end of the block kills it."""
     command = [python, "-m", "scripts.benchmarking.worker", contender.prepare]
-    pipe = subprocess.PIPE
-    # For libraries that count cores before the worker restricts itself to some.
-    threads = dict.fromkeys(
-        ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(task["threads"])
-    )
-    environment = os.environ | MALLOC | threads
+    # Some libraries count cores before the worker restricts itself to some of them.
+    threads = dict.fromkeys(THREAD_VARIABLES, str(task["threads"]))
     with (
         tempfile.TemporaryFile("w+") as log,
         subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=log, text=True, cwd=ROOT, env=environment
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            cwd=ROOT,
+            env=os.environ | MALLOC | threads,
         ) as process,
     ):
         try:
@@ -129,4 +147,5 @@ def find_interpreter(path: str | None) -> str | None:
         raise UserError(
             f"--peers={path}: no such interpreter; `make bench` makes .venv-bench/bin/python"
         )
-    return os.path.abspath(program)  # links stay: one in an environment selects its packages
+    # Links are not resolved: a link in an environment selects the packages of the environment.
+    return os.path.abspath(program)

@@ -1,8 +1,7 @@
-"""The speed of a training step and of a beam search: the tasks, and the systems that compete in
-them.
+"""The tasks of a training step and of a beam search, and the systems that compete in them.
 
-training: target tokens a second of one step with Adam, padding not counted. decoding: output tokens
-a second, the same number of tokens for every sentence.
+Training measures the target tokens per second of one step with Adam, without padding. Decoding
+measures output tokens per second, with the same number of tokens for every sentence.
 """
 
 import argparse
@@ -15,10 +14,11 @@ from scripts.benchmarking.processes import Contender, find_interpreter
 from transformer.support.special_tokens import BOS, EOS, PAD, SPECIAL
 from transformer.support.workers import num_workers
 
-# of the sentences in a training batch: those that `batch.length_multiple` puts into one bucket
+# The number of different lengths in a training batch: `batch.length_multiple` puts these into one
+# bucket.
 LENGTHS = 8
-SENTENCES = (16, 1)  # of a batch to translate
-TOKENS = 32  # of a source and of an output, end-of-sentence included
+SENTENCES = (16, 1)  # sentences of a batch to translate
+TOKENS = 32  # tokens of a source and of an output, with end-of-sentence
 BEAM_SIZE = 4
 OURS = "scripts.benchmarking.ours"
 PEERS = "scripts.benchmarking.peers"
@@ -26,42 +26,37 @@ TRAIN = f"{OURS}:prepare_training"
 TRANSLATE = f"{OURS}:prepare_decoding"
 TORCH = f"{PEERS}.torch_training:prepare"
 MARIAN = f"{PEERS}.marian_decoding:prepare"
-HUGGING_FACE, CTRANSLATE2 = (
-    f"{PEERS}.hugging_face:prepare_{way}" for way in ("generate", "ctranslate2")
-)
+HUGGING_FACE = f"{PEERS}.hugging_face:prepare_generate"
+CTRANSLATE2 = f"{PEERS}.hugging_face:prepare_ctranslate2"
 TOKENS_BY_NAME = {"pad": PAD, "bos": BOS, "eos": EOS}
-DTYPES = ("float32", "bfloat16")
+
+
+def _in_dtypes(name: str, prepare: str, *dtypes: str, is_peer: bool, **options) -> list[Contender]:
+    return [
+        Contender(f"{name}, {dtype}", prepare, {"dtype": dtype, **options}, is_peer)
+        for dtype in dtypes or ("float32", "bfloat16")
+    ]
+
+
 TRAINING = [
-    *(Contender(f"this project, {dtype}", TRAIN, {"dtype": dtype}) for dtype in DTYPES),
-    *(
-        Contender(f"PyTorch eager, {dtype}", TORCH, {"dtype": dtype, "compile": False}, True)
-        for dtype in DTYPES
-    ),
-    *(
-        Contender(f"PyTorch compiled, {dtype}", TORCH, {"dtype": dtype, "compile": True}, True)
-        for dtype in DTYPES
-    ),
+    *_in_dtypes("this project", TRAIN, is_peer=False),
+    *_in_dtypes("PyTorch eager", TORCH, is_peer=True, compile=False),
+    *_in_dtypes("PyTorch compiled", TORCH, is_peer=True, compile=True),
 ]
 DECODING = [
-    *(Contender(f"this project, {dtype}", TRANSLATE, {"dtype": dtype}) for dtype in DTYPES),
+    *_in_dtypes("this project", TRANSLATE, is_peer=False),
     Contender("this project, int8", TRANSLATE, {"dtype": "int8"}, is_exact=False),
     Contender(
         "this project, shortlist", TRANSLATE, {"dtype": "auto", "shortlist": 32}, is_exact=False
     ),
-    *(
-        Contender(f"Hugging Face, {dtype}", HUGGING_FACE, {"dtype": dtype}, True)
-        for dtype in DTYPES
-    ),
-    *(
-        Contender(f"CTranslate2, {dtype}", CTRANSLATE2, {"dtype": dtype}, True)
-        for dtype in ("float32", "int8")
-    ),
+    *_in_dtypes("Hugging Face", HUGGING_FACE, is_peer=True),
+    *_in_dtypes("CTranslate2", CTRANSLATE2, "float32", "int8", is_peer=True),
     Contender("Marian, float32", MARIAN, is_peer=True),
 ]
 
 
 class Size(NamedTuple):
-    """A model, and the batch of a training step: `pairs` rows of `length` positions on either side."""
+    """A model and its training batch: `pairs` rows of `length` source and target positions."""
 
     num_layers: int
     d_model: int
@@ -87,23 +82,26 @@ def measure(arguments: argparse.Namespace) -> str:
     else:
         tasks = {f"{rows} x {TOKENS}": decoding_task(size, rows) for rows in SENTENCES}
         contenders = DECODING
+
     python = find_interpreter(arguments.peers)
     cores = num_workers(0)
     threads = min(arguments.threads or cores, cores)
-    comparisons = [
-        speeds.compare(
-            f"{arguments.size}, {batch}", task | {"threads": threads}, contenders, python
-        )
-        for batch, task in tasks.items()
-    ]
+
+    comparisons = []
+    for batch, task in tasks.items():
+        task["threads"] = threads
+        name = f"{arguments.size}, {batch}"
+        comparisons.append(speeds.compare(name, task, contenders, python))
     return speeds.tabulate(comparisons, threads)
 
 
 def training_task(size: Size) -> dict[str, Any]:
-    """Returns the model and a batch of it: sentences whose lengths share a bucket; the first fills
-    its row.
+    """Returns the task of a training step: the model, and a batch of random sentences.
+
+    The lengths of the sentences share a bucket. The first sentence fills its row.
     """
     sides = {}
+    # The first sentence has the full length, so that the batch has the shape of its bucket.
     for seed, side in enumerate(("source", "target")):
         bucket = range(size.length - LENGTHS + 1, size.length + 1)
         lengths = random.Random(seed).choices(bucket, k=size.pairs - 1)
@@ -112,8 +110,9 @@ def training_task(size: Size) -> dict[str, Any]:
 
 
 def decoding_task(size: Size, rows: int, tokens: int = TOKENS) -> dict[str, Any]:
-    """Returns the model and random source sentences of `tokens` tokens, to be translated without a
-    shortlist.
+    """Returns the task of a search: the model, and random source sentences of `tokens` tokens.
+
+    The search has no shortlist.
     """
     sources = random_sentences(0, [tokens] * rows, size.vocab_size)
     decoding = {"beam_size": BEAM_SIZE, "output_tokens": tokens, "shortlist": 0}
@@ -123,8 +122,8 @@ def decoding_task(size: Size, rows: int, tokens: int = TOKENS) -> dict[str, Any]
 def random_sentences(seed: int, lengths: Sequence[int], vocab_size: int) -> list[list[int]]:
     """Returns sentences of these lengths: ordinary tokens, then EOS.
 
-    The last token of the vocabulary never occurs.
+    The last token of the vocabulary never occurs, because the models of Marian use it as padding.
     """
     generator = random.Random(seed)
-    ordinary = range(SPECIAL, vocab_size - 1)  # Marian's models keep the last one for padding
+    ordinary = range(SPECIAL, vocab_size - 1)
     return [[*generator.choices(ordinary, k=length - 1), EOS] for length in lengths]

@@ -1,14 +1,14 @@
-"""The process of a system that is measured. It runs in the environments of peers too, so it needs
-nothing but Python.
+"""The process of a system in a benchmark.
 
     python -m scripts.benchmarking.worker MODULE:FUNCTION
 
-The function prepares the system: it maps a task to a `Prepared`.
+The function prepares the system: it maps a task to a `Prepared`. This module also runs in the
+environments of peers, so it imports only the standard library.
 
-Protocol, one JSON value a line. The worker reads its task, prepares, warms up, and writes
-{"tokens": per repetition, "version": of the library}, or {"error": the reason}. For each further
-line it runs one repetition untimed and one timed, and writes the seconds of the timed one. It ends
-with its input. The output of libraries goes to standard error.
+The protocol has one JSON value per line. The worker reads its task, prepares, warms up, and writes
+{"tokens": tokens of a repetition, "version": version of the library}, or {"error": reason}. For
+each further line it runs an untimed and a timed repetition, and writes the seconds of the timed
+one. It ends with its input. The output of libraries goes to standard error.
 """
 
 import ctypes
@@ -21,16 +21,19 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-# repetitions that do not count: the first compiles, the second finds memory already allocated
+# Repetitions that do not count: the first compiles, the second finds memory already allocated.
 WARM_UPS = 2
-
 
 Task = dict[str, Any]
 
 
 class Prepared(NamedTuple):
-    """A system that is ready: one repetition of its task, the tokens of a repetition, and the
-    library's version.
+    """A system that is ready for its task.
+
+    Attributes:
+      repeat: runs one repetition of the task.
+      tokens: the number of tokens of a repetition.
+      version: the name and the version of the library.
     """
 
     repeat: Callable[[], object]
@@ -39,10 +42,9 @@ class Prepared(NamedTuple):
 
 
 def serve(prepare: Callable[[Task], Prepared]) -> None:
-    """Runs a worker.
-
-    `prepare` gets the task; this process is restricted to the task's `threads` where possible.
-    """
+    """Runs a worker, on the cores that the task's `threads` allow where the system can do this."""
+    # Libraries may print to standard output, so answers get a copy of it, and the original becomes
+    # standard error.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
@@ -51,19 +53,22 @@ def serve(prepare: Callable[[Task], Prepared]) -> None:
 
     try:
         task = json.loads(sys.stdin.readline())
-        if hasattr(os, "sched_setaffinity"):  # libraries derive from it how many threads to start
-            os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: task["threads"]])
+        if hasattr(os, "sched_setaffinity"):
+            # Libraries start a thread for each core of the process.
+            cores = sorted(os.sched_getaffinity(0))
+            os.sched_setaffinity(0, cores[: task["threads"]])
         prepared = prepare(task)
         for _ in range(WARM_UPS):
             prepared.repeat()
     except Exception as error:
         traceback.print_exc()
-        answer({"error": " ".join([f"{type(error).__name__}:", *str(error).splitlines()[:1]])})
+        first_line = str(error).splitlines()[:1]
+        answer({"error": " ".join([f"{type(error).__name__}:", *first_line])})
         return
     release_memory()
     answer({"tokens": prepared.tokens, "version": prepared.version})
     for _ in sys.stdin:
-        prepared.repeat()  # fills caches and gets memory, as the repetitions before it would
+        prepared.repeat()  # fills the caches and allocates memory
         began = time.perf_counter()
         prepared.repeat()
         seconds = time.perf_counter() - began
@@ -72,10 +77,12 @@ def serve(prepare: Callable[[Task], Prepared]) -> None:
 
 
 def release_memory() -> None:
-    """Returns freed memory to the system, if the C library can: six systems that wait with theirs
-    may need 24 GB.
+    """Returns freed memory to the system, if the C library can.
+
+    Otherwise six systems that wait for their turns may hold 24 GB.
     """
-    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
         trim(0)
 
 

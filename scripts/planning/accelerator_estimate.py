@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from absl import logging
 
-from scripts.benchmarking.ours import step_of
+from scripts.benchmarking.ours import make_step
 from scripts.planning import hlo, roofline
 from scripts.planning.devices import Target
 from scripts.planning.lengths import Data
@@ -101,18 +101,22 @@ def estimate_run(
     Raises UserError if the mesh does not match the devices, or the compiler finds that the step
     does not fit.
     """
-    step, initializer = step_of(config, devices, data.vocab_sizes)
+    step, initializer = make_step(config, devices, data.vocab_sizes)
     state = initializer.abstract_state
     planner = PLANS[config.batch.plan]
+
+    # The shapes of all batches, and how many batches of each an epoch has.
     buckets = planner.choose_shapes(data.corpus.all_pairs().lengths, config.batch)
     lengths = data.corpus.epoch(0, config.seed).lengths
     stats = planner.plan_epoch(lengths, buckets, np.random.default_rng(config.seed)).stats
+
     largest = by_memory(config, buckets)[0]
     typical = max(stats, key=lambda shape: shape.positions).bucket
     compiled = [
         compile_shape(step, state, bucket, target) for bucket in dict.fromkeys([largest, typical])
     ]
 
+    # The time of attention per position grows with the length.
     points = sorted(
         (shape.bucket.width, shape.step_seconds / shape.bucket.positions) for shape in compiled
     )
@@ -146,6 +150,7 @@ def compile_shape(
     programs = {}  # parsed, by whether the update accumulates gradients
     try:
         for is_accumulated in accumulates(training):
+            # One program makes a whole update, or several programs accumulate gradients for it.
             calls = [step.batch_call(state, bucket, is_accumulated)]
             if is_accumulated:
                 calls += step.shared_calls(state)
@@ -157,6 +162,7 @@ def compile_shape(
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
+        # The first line has the sizes, without the list of allocations.
         reason = str(error).splitlines()[0].removeprefix("RESOURCE_EXHAUSTED: ").removesuffix(".")
         raise UserError(explain(step.config, target, str(bucket), reason)) from None
 
@@ -166,8 +172,10 @@ def compile_shape(
         gradients, *shared = programs[count > 1]
         runs = [(gradients, count), *((program, 1) for program in shared)]
         costs.append((len(steps), count, roofline.cost(runs, target)))
+
     seconds = sum(steps * cost.seconds for steps, _, cost in costs) / training.steps
     _, count, cost = max(costs, key=lambda phase: phase[0])
+
     largest = max(compiled, key=lambda program: bytes_used(program.memory_analysis()))
     memory = measure_memory(largest, state, target.kind.usable)
     return CompiledShape(bucket, count, cost, seconds, memory)
@@ -196,6 +204,7 @@ def measure_memory(
 ) -> MemoryEstimate:
     """Returns the memory of a compiled step, given the abstract state that it takes."""
     analysis = compiled.memory_analysis()
+    # The compiler reports both, and the larger one has to fit.
     used = max(bytes_used(analysis), analysis.peak_memory_in_bytes)
     parts = {}
     for name, title in PARTS.items():

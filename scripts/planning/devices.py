@@ -128,6 +128,7 @@ def parse_target(text: str) -> Target:
             f"--device={text}: no such device; the known ones are {names}"
             f"{nearest(name, ACCELERATORS)}"
         )
+
     is_gpu = kind.platform == "gpu"
     if is_gpu and not size:
         size = "1"
@@ -136,6 +137,7 @@ def parse_target(text: str) -> Target:
         raise UserError(
             f"--device={text}: must be {name}:SIZE, such as {name}:{EXAMPLES[kind.axes]}"
         )
+
     count = math.prod(map(int, sizes))
     if is_gpu and count > GPUS_PER_HOST and count % GPUS_PER_HOST:
         raise UserError(
@@ -162,15 +164,18 @@ def find_devices(target: Target) -> Sequence[jax.Device]:
             f"--device={target.text}: {compiler} is not installed; in a separate environment: "
             f"pip install -r requirements.txt, then pip install --no-deps -r {REQUIREMENTS}"
         )
+
     jax.config.update("jax_platforms", "cpu")
     # The cache cannot load programs for absent devices.
     jax.config.update("jax_enable_compilation_cache", False)
+
     try:
         if platform == "tpu":
             for name, value in LIBTPU.items():
                 os.environ.setdefault(name, value)
             topology = topologies.get_topology_desc(platform="tpu", topology_name=target.text)
         else:
+            # The topology is slices x hosts x GPUs of a host.
             hosts = max(target.count // GPUS_PER_HOST, 1)
             gpus = min(target.count, GPUS_PER_HOST)
             topology = topologies.get_topology_desc(

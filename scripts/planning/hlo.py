@@ -36,6 +36,8 @@ class Shape(NamedTuple):
             tile_sizes = reversed(integers(tile[1]))
             for axis, size in zip(range(len(dims)), tile_sizes, strict=False):
                 dims[axis] = -(-dims[axis] // size) * size
+
+        # The width is in the name of the type, such as bf16 or s32; a pred takes a byte.
         bits = re.search(r"\d+", self.dtype.replace("pred", "u8"))
         if bits is None:  # a token, which takes no memory
             return 0
@@ -125,11 +127,13 @@ class Instruction:
     @property
     def functions(self) -> list[str]:
         """The Python functions, such as "Linear.__call__", that made this, outermost first."""
+        # A frame has a location and a parent frame; a location has the name of a function.
         tables = self.program.tables
         frames = tables["StackFrames"]
         locations = tables["FileLocations"]
         names = tables["FunctionNames"]
         frame = int(self.attribute(r"stack_frame_id=(\d+)") or 0)
+
         functions = []
         while frame in frames:
             location = locations[_field(frames[frame], "file_location_id")]
@@ -174,6 +178,7 @@ def parse(text: str) -> Program:
     by_name = {}  # the instructions of the current computation
     instruction = None
     for line in text.splitlines():
+        # The text has tables, then computations. An instruction follows all of its operands.
         head = _COMPUTATION.match(line)
         match = _INSTRUCTION.match(line)
         if line in program.tables:

@@ -40,6 +40,7 @@ def flops(instruction: Instruction) -> Flops:
     if instruction.opcode == "convolution":
         products = _convolution(instruction)
     elif instruction.opcode == "dot" or instruction.target.startswith("__cublas$"):
+        # A dot and a library call write their contracted axes differently.
         lhs_dims = instruction.operands[0].shapes[0].dims
         contracted_axes = integers(
             instruction.attribute(r'lhs_contracting_dim(?:s=\{|ensions": ?\[)([^}\]]*)')
@@ -47,6 +48,7 @@ def flops(instruction: Instruction) -> Flops:
         depth = math.prod(lhs_dims[axis] for axis in contracted_axes)
         products = math.prod(instruction.shapes[0].dims) * depth
     elif instruction.target in ATTENTION_MATMULS:
+        # Each of these matmuls has one product for each weight and each dimension of a head.
         width = instruction.operands[0].shapes[0].dims[-1]
         weights = integers(  # (B, H, T, S)
             instruction.attribute(r'"intermediate_tensor_shape":.*?"dimensions": ?\[([^\]]*)\]')
@@ -87,8 +89,10 @@ def _taps(inputs: int, kernel: int, outputs: int, window: dict[str, str]) -> int
     """
     dilation = int(window.get("lhs_dilate", 1))
     low = int(window.get("pad", "0_0").split("_")[0])
+    # The position that each pair reads, in the padded and dilated input.
     starts = np.arange(outputs)[:, None] * int(window.get("stride", 1)) - low
     positions = starts + np.arange(kernel) * int(window.get("rhs_dilate", 1))
+    # Positions outside are padding, and so are the positions between dilated elements.
     is_inside = (positions >= 0) & (positions <= (inputs - 1) * dilation)
     return int(np.count_nonzero(is_inside & (positions % dilation == 0)))
 
@@ -100,6 +104,7 @@ def bytes_moved(instruction: Instruction) -> int:
     counts the bytes of the update.
     """
     operands = instruction.operands
+    # A fusion reads and writes only what its computation does with its parameters and result.
     if instruction.opcode == "fusion":
         (called,) = instruction.called
         parameters = {
@@ -110,6 +115,7 @@ def bytes_moved(instruction: Instruction) -> int:
     else:
         reads = [_read(instruction, number) for number in range(len(operands))]
         total = _written(instruction)
+    # An operand is read once, even if several slices overlap.
     for operand, size in zip(operands, reads, strict=True):
         total += min(in_memory(operand.shapes), size)
     return total
@@ -162,14 +168,17 @@ def _written_by_fusion(fusion: Instruction) -> int:
 
     Parameters and results of collectives do not count: a fusion passes them on without a copy.
     """
+    # A fusion with several results ends with a tuple.
     root = next(inner for inner in fusion.called[0].instructions if inner.is_root)
     results = root.operands if root.opcode == "tuple" else [root]
     if len(results) != len(fusion.shapes):
         return in_memory(fusion.shapes)
     total = 0
     for shape, result in zip(fusion.shapes, results, strict=True):
+        # A bitcast writes nothing.
         while result.opcode == "bitcast":
             (result,) = result.operands
+        # An update in place writes only the update.
         if result.opcode == "dynamic-update-slice":
             total += in_memory(result.operands[1].shapes)
             continue

@@ -50,8 +50,11 @@ class AssumedCorpus(Corpus):
     def __init__(self, statistics: LengthStatistics, data_config: Config) -> None:
         random = np.random.default_rng(0)
         count = min(statistics.pairs, MAX_PAIRS)
+        # Draw the source lengths and the ratios of target to source length.
         source = random.lognormal(0.0, SPREAD, count)
         target = source * random.lognormal(0.0, RATIO_SPREAD, count)
+
+        # Scale both sides to the stated means, round, and drop what training would drop.
         scales = [statistics.source / source.mean(), statistics.target / target.mean()]
         lengths = np.rint(np.stack([source, target], axis=1) * scales)  # (pairs, 2)
         lengths = np.maximum(lengths, 1).astype(np.int32)
@@ -77,11 +80,13 @@ def assume(config: Config, lengths: str | None) -> Data:
             f"--lengths={lengths or 'WMT'}: no pair fits in config.data.max_length={max_length}; "
             "raise it"
         )
+
     description = (
         f"assumed: {statistics.pairs:,} pairs, log-normal lengths with means of "
         f"{statistics.source:g} source and {statistics.target:g} target tokens; "
         f"vocabulary of {vocab_size:,}"
     )
+
     fitting = len(assumed_corpus) / min(statistics.pairs, MAX_PAIRS)
     if fitting < 0.99:
         description += (
@@ -93,9 +98,11 @@ def assume(config: Config, lengths: str | None) -> Data:
 def read(config: Config, workdir: Path) -> Data:
     """Returns the data of an existing run. Raises UserError if there is no such run, or no data."""
     _, run_config = open_existing(workdir)
+    # The vocabulary is the one of the run, even if the config has other settings.
     vocabulary = tokenizer.prepare(run_config, workdir)
     train = corpus.prepare(config, vocabulary, "train")
     source, target = train.lengths.mean(axis=0)
+
     sizes = " and ".join(f"{size:,}" for size in sorted(set(vocabulary.vocab_sizes)))
     description = (
         f"of {workdir}: {len(train):,} sentences with means of {source:.1f} source and "

@@ -55,6 +55,8 @@ def describe(instruction: Instruction) -> str:
     """Returns modules and operation: "Decoder/FeedForward/Linear dot_general (backward)"."""
     functions = instruction.functions
     modules = [name.removesuffix(".__call__") for name in functions if name.endswith(".__call__")]
+    # The innermost modules name the operation. Operations outside of modules are named by the
+    # method of the step.
     path = [name for name in modules if name not in WRAPPERS][-3:]
     if not path:
         path = [name for name in functions if name.startswith(STEP)][:1]
@@ -67,6 +69,7 @@ def kernels(computation: Computation, times: int = 1) -> Iterator[Kernel]:
     """Yields the kernels of a computation that runs `times`, with the kernels of its loops."""
     for instruction in computation.instructions:
         if instruction.opcode == "while":
+            # The body of a loop.
             yield from kernels(instruction.called[0], times * instruction.trip_count)
         elif instruction.opcode in ("call", "async-start"):
             for called in instruction.called:
@@ -84,6 +87,7 @@ def kernels(computation: Computation, times: int = 1) -> Iterator[Kernel]:
 
 
 def _is_free(instruction: Instruction) -> bool:
+    # An asynchronous operation counts at its start.
     if instruction.opcode in FREE or instruction.opcode.endswith(("-done", "-update")):
         return True
     if instruction.opcode == "fusion":
@@ -147,11 +151,12 @@ class Cost:
 
 def cost(programs: Sequence[tuple[Program, int]], target: Target) -> Cost:
     """Returns the cost of several programs, given each program and how often it runs."""
-    launched = [
-        kernel
-        for program, repetitions in programs
-        for kernel in kernels(program.entry, repetitions)
-    ]
+
+    launched = []
+    for program, repetitions in programs:
+        launched += kernels(program.entry, repetitions)
+
+    # Add up the kernels by name and result, and the collectives by kind and devices.
     costs_by_name = defaultdict(Counter)
     sent = defaultdict(Counter)
     for kernel in launched:
@@ -168,6 +173,7 @@ def cost(programs: Sequence[tuple[Program, int]], target: Target) -> Cost:
         if collective is not None:
             wire_bytes = times * collective.wire_bytes
             sent[collective.kind, collective.devices].update(launches=times, wire_bytes=wire_bytes)
+
     costs = [KernelCost(*key, **sums) for key, sums in costs_by_name.items()]
     collectives = [CollectiveCost(*key, **sums) for key, sums in sent.items()]
     bytes_in_memory = sum(cost.bytes for cost in costs)

@@ -92,6 +92,7 @@ def listed(
 ) -> Sweep:
     """Returns a sweep of these trials."""
     trials = tuple(map(dict, trials))
+    # Equal values would train the same model twice.
     for number, values in enumerate(trials):
         first = trials.index(values)
         if first < number:
@@ -126,14 +127,17 @@ def product(*parts: Mapping[str, Sequence[Value]] | Sequence[Mapping[str, Value]
     A part is a list of trials, or maps each of its keys to a list of values. Raises UserError if
     two parts have the same key.
     """
+    # Each list is an axis of the grid.
     axes = []
     for part in parts:
         if isinstance(part, Mapping):
             axes += [zipped({key: values}) for key, values in part.items()]
         else:
             axes.append(part)
+
     combinations = []
     for choice in itertools.product(*axes):
+        # A key in two of the trials would silently take the last value.
         merged = {key: value for values in choice for key, value in values.items()}
         if len(merged) < sum(map(len, choice)):
             raise UserError("product: a key is in two of the parts; name each key once")
@@ -179,6 +183,8 @@ def _check(sweep: Sweep) -> Sweep:
     """
     if not sweep.trials:
         raise UserError("the sweep has no trials; give every key at least one value")
+
+    # Optuna's storages hold scalars only.
     values = [value for trial in sweep.trials for value in trial.values()]
     for distribution in sweep.space.values():
         values += getattr(distribution, "choices", ())
@@ -188,6 +194,8 @@ def _check(sweep: Sweep) -> Sweep:
                 f"{value!r:.60}: a sweep takes numbers, text, true, false and None; "
                 "make a config of each"
             )
+
+    # Ask for the trials as `SweepStudy.claim` does, with a made-up objective.
     try:
         sampler = sweep.sampler(0)
         if isinstance(sampler, GridSampler | BruteForceSampler):
@@ -210,6 +218,7 @@ def _span(values: Sequence[Value]) -> BaseDistribution:
 
     Optuna's plots and importances treat a range as numeric.
     """
+    # `type` and not isinstance: booleans are choices.
     types = {type(value) for value in values}
     if types == {int}:
         return IntDistribution(min(values), max(values))

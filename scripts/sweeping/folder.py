@@ -103,6 +103,8 @@ class Folder:
             raise UserError(
                 f"--workdir={self.path}: holds another sweep ({difference}); name another folder"
             )
+
+        # New trials may widen the range of a number, but Optuna cannot add choices to a key.
         before = recorded_sweep(recorded)
         for key in before.keys:
             try:
@@ -146,6 +148,7 @@ class Folder:
                 f"{self.path}: its trials are evaluations of one run; "
                 f"give {source}, or .json files in its evaluations"
             )
+
         num_trials = len(record["trials"])
         workdirs = map(self.workdir, range(num_trials))
         complete = [workdir for workdir in workdirs if Workdir(workdir).is_complete()]
@@ -154,6 +157,7 @@ class Folder:
                 f"{self.path}: none of its {num_trials} trials is complete; "
                 "run the same scripts.sweep command to continue it"
             )
+
         logging.info(
             "%s: %d of %d trials are complete, %d left out.",
             self.path,
@@ -186,6 +190,7 @@ def _difference(recorded: Record, record: Record) -> str:
 
     A sweep may have further trials after the recorded ones.
     """
+    # The recorded trials must be the first trials of the sweep.
     names = ["objective", "space"]
     if record["trials"][: len(recorded["trials"])] != recorded["trials"]:
         names.append("trials")

@@ -39,6 +39,7 @@ def publish(study: SweepStudy, folder: Folder, readme: str | None) -> None:
         workdirs = [folder.workdir(number) for number in range(len(trials))]
     else:
         workdirs = [Path(source)] * len(trials)
+    # Every report rewrites the file, also of a sweep without a complete trial.
     files.write_text(folder.table, make_csv(trials, sweep, workdirs))
     logging.info("%s", summary(trials, sweep))
     complete = completed(trials)
@@ -104,20 +105,24 @@ def make_table(trials: Sequence[FrozenTrial], sweep: Sweep) -> list[tuple[str, .
     groups = defaultdict(list)
     for trial in trials:
         groups[tuple(values(trial).get(key) for key in keys)].append(trial)
+
     rows = []
     for setting, group in groups.items():
         complete = completed(group)
         if not complete:
             continue
+
         objective = [trial.value for trial in complete]
         mean = statistics.mean(objective)
         # A search may repeat a setting with the same seed.
         seeds = {values(trial).get(SEED) for trial in complete}
         deviation = f" ± {statistics.stdev(objective):.2g}" if len(seeds) > 1 else ""
+
         numbers = ", ".join(str(trial.user_attrs["trial"]) for trial in complete)
         is_partial = len(complete) < len(group)
         if is_partial:
             numbers += f" ({len(complete)} of {len(group)})"
+
         texts = ["" if value is None else show_value(value) for value in setting]
         order = (is_partial, -mean if sweep.direction == "maximize" else mean)
         rows.append((order, (f"{mean:.4g}{deviation}", *texts, numbers)))
@@ -173,6 +178,7 @@ def importances(study: SweepStudy) -> dict[str, float]:
     if len({trial.value for trial in complete}) < 2 or not varied:
         return {}
 
+    # A complete grid has one trial for each combination of values.
     axes = [list(dict.fromkeys(trial.params[key] for trial in complete)) for key in varied]
     shape = [len(axis) for axis in axes]
     objectives = {tuple(trial.params[key] for key in varied): trial.value for trial in complete}
@@ -180,6 +186,7 @@ def importances(study: SweepStudy) -> dict[str, float]:
         grid = np.array([objectives[setting] for setting in itertools.product(*axes)])
         return _grid_importances(varied, grid.reshape(shape))  # one axis for each key
 
+    # A forest can also use an incomplete sample of the space.
     if len(complete) < FOREST_TRIALS or not study.sweep.space:
         return {}
     # imports sklearn, which takes long
@@ -196,6 +203,7 @@ def _grid_importances(keys: Sequence[str], objective: np.ndarray) -> dict[str, f
     """
     main = {}
     for axis, key in enumerate(keys):
+        # The mean over all other axes, as a function of this key.
         rest = tuple(other for other in range(len(keys)) if other != axis)
         main[key] = float(objective.mean(rest).var() / objective.var())
     effects = dict(sorted(main.items(), key=lambda item: -item[1]))

@@ -24,10 +24,13 @@ def run_sweep(
       UserError: a value is invalid, or the folder holds another sweep.
       KeyboardInterrupt: the process was interrupted. Its trials have saved and are enqueued again.
     """
+    # Nothing is written if a value is invalid.
     check_values(sweep, task)
+
     folder = task.folder
     files.make_folder(folder.path, "--workdir")
     folder.check_own()
+    # The record is written last: without it the same command makes a new study.
     with folder.lock():
         record = folder.describe(sweep, task.identity)
         study = SweepStudy(url, record["study"], sweep, folder.lock)
@@ -35,6 +38,7 @@ def run_sweep(
             study.load()  # raises UserError if the storage does not have the study
         study.create()
         files.write_json(folder.record, record)
+
     if retry_failed:
         study.retry_failed()
     else:
@@ -44,6 +48,7 @@ def run_sweep(
             logging.warning(
                 "Failed earlier: trials %s. --retry_failed runs them again.", ", ".join(failed)
             )
+
     run_trials(study, task, jobs, start)
     return study
 
@@ -58,11 +63,15 @@ def run_trials(study: SweepStudy, task: Task, jobs: int, start: Starter | None =
         resources = zip(_environments(jobs), _processors(jobs), strict=True)
     else:
         resources = [(dict(os.environ), set())] * jobs
+
     stop = threading.Event()
     workers = [
         Worker(study, task, environment, processors, stop, start)
         for environment, processors in resources
     ]
+
+    # The first error or an interruption stops all workers. Their trials save and are enqueued
+    # again.
     task.folder.logs.mkdir(exist_ok=True)
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         futures = [pool.submit(worker.run) for worker in workers]
@@ -74,6 +83,7 @@ def run_trials(study: SweepStudy, task: Task, jobs: int, start: Starter | None =
             ) from None
         finally:
             stop.set()
+    # This raises the error of a worker.
     for future in futures:
         future.result()
 

@@ -49,20 +49,19 @@ def stacked_update(run: Run, size: int) -> Any:
     constant = optax.constant_schedule(0.0)  # unused: the learning rate is an argument
     pieces = run.tokenizer.source.pieces
 
-    def update_one(
-        state: TrainState,
-        batch: Batch,
-        seed: jax.Array,
-        rate: jax.Array,
-        numbers: Mapping[str, jax.Array],
-    ):
+    def update_one(state: TrainState, arguments: tuple):
+        # The step of one trial, as in a separate run, but with traced values instead of constants.
+        batch, seed, rate, numbers = arguments
         optimizer = make_optimizer(config.optimizer, constant, config.training.freeze)
         if WEIGHT_DECAY in numbers:
             update = functools.partial(optimizer.update, weight_decay=numbers[WEIGHT_DECAY])
             optimizer = optax.GradientTransformationExtraArgs(optimizer.init, update)
+
         step = CompiledStep(
             config, run.initializer.graph, optimizer, constant, run.train_step.mesh, pieces
         )
+
+        # The loss reads the dropout rates from the modules, and label smoothing from the config.
         training = with_changes(config.training)
         label_smoothing = numbers.get("training.label_smoothing", training.label_smoothing)
         with training.ignore_type():  # it may be a traced array
@@ -73,7 +72,8 @@ def stacked_update(run: Run, size: int) -> Any:
 
     def update(states: TrainState, arguments: tuple):
         stacked = jax.tree.map(lambda *x: jnp.stack(x), *arguments)
-        states, metrics = jax.vmap(update_one)(states, *stacked)
+        states, metrics = jax.vmap(update_one)(states, stacked)
+        # Select inside the program, so that each trial gets separate arrays.
         results = [
             _select((count_updates(states.optimizer_state), metrics), slot) for slot in range(size)
         ]
@@ -175,9 +175,12 @@ class Stack:
         # A slot without a trial computes with the arguments of another one.
         filler = next(iter(self._waiting.values()))
         arguments = tuple(self._waiting.get(slot, filler) for slot in range(self.size))
+
+        # From here on, `take` waits for the step after this one.
         results = self._results
         self._results = Future()
         self._waiting = {}
+
         try:
             self._states, values = self._programs.run(self._update, self._states, arguments)
             results.set_result(values)
@@ -211,11 +214,14 @@ class MemberStep:
     def __call__(
         self, state: "TrainState | MemberState", batches: Sequence[Batch]
     ) -> tuple["MemberState", dict]:
+        # No accumulation: `together.check` makes sure of it.
         (batch,) = batches
         is_new = isinstance(state, TrainState)  # at the start, or after a rollback
         if is_new:
             self._stack.write(self._slot, state)
             self._count = count_updates(state.optimizer_state)
+        # The count of updates is an array on the device, so that no step waits for the previous
+        # one.
         rate = self._step.programs.run(self._step.learning_rate, self._count)
         if is_new:
             # The loop keeps a reference to the state, so its memory is freed explicitly.

@@ -76,6 +76,7 @@ class SweepStudy:
             direction=self.sweep.direction,
             load_if_exists=True,
         )
+        # A sweep that is resumed or extended has some of its trials already.
         enqueued = {trial.user_attrs["trial"] for trial in study.get_trials(deepcopy=False)}
         for number, values in enumerate(self.sweep.trials):
             if number not in enqueued:
@@ -112,6 +113,7 @@ class SweepStudy:
             waiting = study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
             if not waiting:
                 return None
+
             number = waiting[0].user_attrs["trial"]
             if number >= len(self.sweep.trials) and not self.sweep.space:
                 raise UserError(
@@ -121,6 +123,7 @@ class SweepStudy:
             # The first heartbeat comes before the trial runs: Optuna never counts a trial without
             # heartbeats as stale.
             self.storage.record_heartbeat(waiting[0]._trial_id)
+            # `ask` takes the first waiting trial, and the sampler draws the values that it lacks.
             trial = self.load(seed=number).ask(self.sweep.distributions(number))
             trial.set_user_attr("process", PROCESS)
             return trial
@@ -135,6 +138,7 @@ class SweepStudy:
         record = self.storage.get_trial(trial._trial_id)
         if record.state != TrialState.RUNNING:
             raise UpdateFinishedTrialError
+        # `objective` has all steps since the start, and Optuna warns about repeated ones.
         new_steps = [step for step in objective if step not in record.intermediate_values]
         for step in new_steps:
             trial.report(objective[step], step)
@@ -159,6 +163,8 @@ class SweepStudy:
 
     def trials(self) -> list[FrozenTrial]:
         """Returns the latest copy of every trial, by its number in the sweep."""
+        # Optuna lists trials in the order of their creation, so a later copy replaces an earlier
+        # one.
         latest = {trial.user_attrs["trial"]: trial for trial in self.load().get_trials()}
         return [latest[number] for number in range(len(self.sweep.trials))]
 

@@ -47,8 +47,11 @@ class Training:
                 "decoding.beam_size: validation reads training.eval_beam_size; "
                 "vary that, or use --from"
             )
+        # The same checks as at the start of a run, before any trial starts.
         config = loading.with_values(self.config, values)
         check_for_training(config)
+
+        # Metrics of translations need a search during validation.
         if objective.partition("/")[0] in METRICS and not config.training.eval_bleu:
             raise UserError(
                 f"objective={objective}: needs config.training.eval_bleu=true; or use nll"
@@ -116,6 +119,7 @@ class Decoding:
                 raise UserError(
                     f"{key}={show(value)}: --from varies only decoding keys; use --config to train"
                 )
+        # This checks the types and the bounds of the values.
         loading.with_values(self.config, values)
 
     def command(self, trial: int, values: Values) -> list[str]:
@@ -167,6 +171,9 @@ def check_values(sweep: Sweep, task: Task) -> None:
         raise UserError(
             f"objective={sweep.objective}: must be one of {', '.join(task.objectives)} here"
         )
+
+    # A search may draw any value between its bounds, so the bounds themselves are checked, one key
+    # at a time.
     checks = [(f"trial {number}", values) for number, values in enumerate(sweep.trials)]
     for key, distribution in sweep.space.items():
         checks += [(f"{key}={show(value)}", {key: value}) for value in extremes(distribution)]

@@ -39,17 +39,23 @@ def check(config: Config, sweep: Sweep, jobs: int) -> None:
             raise UserError(
                 f"--together: {key} varies, but only {', '.join(ARGUMENTS + TRACED)} may vary"
             )
+
+    # All trials take a step together, so their batches have one shape.
     if config.batch.plan != "packed" and config.batch.max_buckets != 1:
         raise UserError("--together: needs batches of one shape; set config.batch.plan=packed")
+
     if accumulates(config.training) != [False]:
         raise UserError(
             "--together: needs one batch for each update; set config.training.accumulation=1"
         )
+
     if sweep.space and len(sweep.trials) <= jobs:
         raise UserError(
             "--together: a search needs results to choose values; "
             "give --jobs=N, less than its trials"
         )
+
+    # Without weight decay the optimizer has other operations.
     if WEIGHT_DECAY in sweep.keys:
         if sweep.space:
             weight_decays = extremes(sweep.space[WEIGHT_DECAY])
@@ -61,6 +67,7 @@ def check(config: Config, sweep: Sweep, jobs: int) -> None:
                 f"--together: {WEIGHT_DECAY}=0 needs another program than other trials; "
                 "give them 1e-12 instead"
             )
+
     if jax.device_count() > 1:
         raise UserError("--together: trains on one device; name one, as in CUDA_VISIBLE_DEVICES=0")
 
@@ -70,6 +77,7 @@ def estimate_memory(config: Config, sweep: Sweep, folder: Path) -> str:
 
     Compiles the programs of one trial and of two trials.
     """
+    # One value of each key is enough: all trials run the same program.
     values = {key: extremes(sweep.distribution(key))[-1] for key in sweep.keys}
     config = loading.with_values(config, values)
     with open_workdir(folder, config, is_plan=True) as (workdir, config):
@@ -77,10 +85,13 @@ def estimate_memory(config: Config, sweep: Sweep, folder: Path) -> str:
         lengths = run.corpus.all_pairs().lengths
         buckets = PLANS[config.batch.plan].choose_shapes(lengths, config.batch)
         one, two = [_compiled_bytes(size, sweep.keys, run, buckets) for size in (1, 2)]
+
     statistics = jax.local_devices()[0].memory_stats() or {}
     memory = statistics.get("bytes_limit")
     if not memory:  # CPUs do not have the statistics
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+    # The memory grows linearly with the number of trials.
     more = two - one
     count = max(0, 1 + (memory - one) // more)
     return (

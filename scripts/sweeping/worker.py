@@ -88,6 +88,8 @@ class Worker:
                 pruned, error = self._run_process(number, trial)
         except UserError as invalid_values:
             error = str(invalid_values)
+
+        # A full disk is not an error of the trial, and ends the sweep.
         if cli.DISK_IS_FULL in error:
             self._retry(self.study.requeue, trial)
             raise UserError(f"trial {number}: {error.splitlines()[-1].removeprefix('error: ')}")
@@ -98,6 +100,8 @@ class Worker:
             values = self.task.measured(number, objective).values()
             value = self.study.sweep.best(filter(math.isfinite, values), default=None)
             error = f"{objective} was never finite" if value is None else ""
+
+        # Record the state of the trial. An interrupted trial returns to the queue.
         if error:
             state = TrialState.FAIL
             self._retry(trial.set_user_attr, "error", error)
@@ -124,6 +128,9 @@ class Worker:
         with log.open("ab") as stderr, self.task.output(number).open("wb") as stdout:
             start = stderr.tell()  # the output of earlier attempts ends here
             process = self.start(module, flags, stdout=stdout, stderr=stderr, env=self.environment)
+
+        # Watch the process: report its validations, and end it if it is pruned or this worker
+        # stops.
         pruned = False
         next_update = 0.0
         with process:
@@ -141,6 +148,7 @@ class Worker:
                         self._update(number, trial)
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         process.wait(HEARTBEAT)
+        # The last validations of the process.
         self._retry(self._update, number, trial)
 
         code = process.returncode

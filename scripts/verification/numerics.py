@@ -1,5 +1,6 @@
-"""Products, softmax, norms and attention on a device, with their gradients, against formulas in
-float64 on the host.
+"""Matmuls, softmax, norms and attention on a device, with gradients, against float64 formulas.
+
+NumPy computes the formulas on the host.
 """
 
 import functools
@@ -24,7 +25,7 @@ from transformer.model.masks import Mask
 from transformer.model.norms import NORMS, make_norm
 
 BARS = {"float32": 1e-5, "bfloat16": 2**-6}
-# Sizes of attention that all kernels can compute
+# Sizes of attention that all fused implementations can compute.
 ROWS = 4
 LENGTH = 128
 HEADS = 4
@@ -33,7 +34,7 @@ WIDTH = 64
 
 def check_all() -> Iterator[Outcome]:
     """Yields the outcomes of all functions of this module, on the first device."""
-    for check in (check_products, check_softmax, check_norms, check_attention):
+    for check in (check_matmuls, check_softmax, check_norms, check_attention):
         yield from check()
 
 
@@ -45,8 +46,9 @@ def first_device() -> Mesh:
 def with_gradients(
     function: Callable, cotangent: np.ndarray, *inputs: jax.Array
 ) -> list[jax.Array]:
-    """Returns the function's result, and the gradients of its product with the cotangent, on the
-    first device.
+    """Returns the function's result, then its gradients, on the first device.
+
+    The gradients are of the sum over result * cotangent.
     """
     mesh = first_device()
 
@@ -54,88 +56,93 @@ def with_gradients(
         result = function(*inputs)
         return jnp.sum(result.astype(jnp.float32) * cotangent), result
 
+    differentiate = jax.grad(loss, argnums=tuple(range(len(inputs))), has_aux=True)
+
     def evaluate(*inputs):
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            gradients, result = jax.grad(loss, argnums=tuple(range(len(inputs))), has_aux=True)(
-                *inputs
-            )
+            gradients, result = differentiate(*inputs)
         return [result, *gradients]
 
+    # The mesh has one device, and the inputs are placed on it.
     with jax.default_device(mesh.devices.flat[0]):
         return jax.jit(evaluate)(*inputs)
 
 
-def check_products() -> Iterator[Outcome]:
+def check_matmuls() -> Iterator[Outcome]:
     random = np.random.default_rng(0)
     for dtype, bar in BARS.items():
+        matmul = functools.partial(
+            flat_product, dtype=jnp.dtype(dtype), output_dtype=jnp.dtype(dtype)
+        )
         for rows, inner, columns in ((64, 512, 2048), (1, 512, 512), (256, 64, 1000)):
-            x, w, cotangent = (
-                rounded(random.normal(size=shape), dtype)
-                for shape in ((rows, inner), (inner, columns), (rows, columns))
-            )
-            product = functools.partial(
-                flat_product, dtype=jnp.dtype(dtype), output_dtype=jnp.dtype(dtype)
-            )
-            found = with_gradients(
-                product, cotangent, *(jnp.asarray(array, jnp.float32) for array in (x, w))
-            )
+            x = rounded(random.normal(size=(rows, inner)), dtype)
+            w = rounded(random.normal(size=(inner, columns)), dtype)
+            cotangent = rounded(random.normal(size=(rows, columns)), dtype)
+            # As in the model: float32 operands, which the matmul rounds to its dtype.
+            operands = [jnp.asarray(array, jnp.float32) for array in (x, w)]
+            results = with_gradients(matmul, cotangent, *operands)
+            # y = x w, dx = dy w^T, dw = x^T dy.
             exact = [x @ w, cotangent @ w.T, x.T @ cotangent]
             name = f"product of ({rows}, {inner}) and ({inner}, {columns}), {dtype}"
-            yield Outcome(name, worst_error(found, exact), bar)
+            yield Outcome(name, worst_error(results, exact), bar)
 
 
 def check_softmax() -> Iterator[Outcome]:
     random = np.random.default_rng(1)
-    scores, cotangent = (
-        random.normal(size=(2, 4, 64, 64)).astype(np.float32) * 5 for _ in range(2)
-    )
-    mask = np.tri(64, dtype=bool)[None, None]
-    found = with_gradients(
-        lambda x: masked_softmax(x, jnp.asarray(mask)), cotangent, jnp.asarray(scores)
-    )
+    shape = (2, 4, 64, 64)
+    # Scores far apart, so that some weights are close to 0.
+    scores = random.normal(size=shape).astype(np.float32) * 5
+    cotangent = random.normal(size=shape).astype(np.float32) * 5
+    mask = np.tri(64, dtype=bool)[None, None]  # causal, (1, 1, 64, 64)
+    softmax = functools.partial(masked_softmax, mask=jnp.asarray(mask))
+    results = with_gradients(softmax, cotangent, jnp.asarray(scores))
     weights = softmax64(scores, mask)
     exact = [weights, d_softmax64(weights, cotangent)]
-    yield Outcome("softmax", worst_error(found, exact), BARS["float32"])
+    yield Outcome("softmax", worst_error(results, exact), BARS["float32"])
 
 
 def check_norms() -> Iterator[Outcome]:
     random = np.random.default_rng(2)
-    config = base.get_config().model
+    model_config = base.get_config().model
+    shape = (32, model_config.d_model)
     for dtype, bar in BARS.items():
         for norm in NORMS:
-            config.update({"norm": norm, "dtype": dtype})
-            module = make_norm(config, nnx.Rngs(0))
-            x, cotangent = (
-                rounded(random.normal(size=(32, config.d_model)) + 3, dtype) for _ in range(2)
-            )
-            found = with_gradients(module, cotangent, jnp.asarray(x, dtype))
-            exact = norm64(
-                x, cotangent, config.layer_norm_epsilon, is_centered=norm == "layer_norm"
-            )
-            yield Outcome(f"{norm}, {dtype}", worst_error(found, exact), bar)
+            model_config.update({"norm": norm, "dtype": dtype})
+            module = make_norm(model_config, nnx.Rngs(0))
+            # A mean of 3 shows whether the norm subtracts it.
+            x = rounded(random.normal(size=shape) + 3, dtype)
+            cotangent = rounded(random.normal(size=shape) + 3, dtype)
+            results = with_gradients(module, cotangent, jnp.asarray(x, dtype))
+            is_centered = norm == "layer_norm"
+            exact = norm64(x, cotangent, model_config.layer_norm_epsilon, is_centered)
+            yield Outcome(f"{norm}, {dtype}", worst_error(results, exact), bar)
 
 
 def check_attention() -> Iterator[Outcome]:
-    """Checks plain attention, and each kernel of `auto` that the device runs, for all masks that it
-    accepts.
+    """Checks plain attention, and the fused implementations of `auto` that run on the device.
+
+    A fused implementation is checked for all masks that it accepts.
     """
-    device = first_device().abstract_mesh.abstract_device
     for dtype in BARS:
         for case in attention_cases(dtype):
             yield compare_attention(f"plain attention, {dtype}", plain_attention, dtype, case)
-    for kernel in ATTENTION_IMPLEMENTATIONS["auto"]:
-        if device is None or not kernel.runs_on(device):
+
+    device = first_device().abstract_mesh.abstract_device
+    array = jnp.zeros((ROWS, LENGTH, HEADS, WIDTH))
+    for implementation in ATTENTION_IMPLEMENTATIONS["auto"]:
+        if device is None or not implementation.runs_on(device):
             continue
-        attend = functools.partial(fused_attention, [kernel])
-        shape = (ROWS, LENGTH, HEADS, WIDTH)
+        name = implementation.attend.__name__
+        attend = functools.partial(fused_attention, [implementation])
         for case in attention_cases("bfloat16"):
-            if kernel.accepts(jnp.zeros(shape), jnp.zeros(shape), case.mask.is_packed):
-                yield compare_attention(kernel.attend.__name__, attend, "bfloat16", case)
+            if implementation.accepts(array, array, case.mask.is_packed):
+                yield compare_attention(name, attend, "bfloat16", case)
 
 
 class AttentionCase(NamedTuple):
-    """Queries, keys and values (ROWS, LENGTH, HEADS, WIDTH), a mask, and a cotangent that is 0 at
-    padding.
+    """Inputs of attention, with a mask and a cotangent that is 0 at padding.
+
+    The inputs are queries, keys and values, each (ROWS, LENGTH, HEADS, WIDTH).
     """
 
     name: str
@@ -146,15 +153,17 @@ class AttentionCase(NamedTuple):
 
 def attention_cases(dtype: str) -> Iterator[AttentionCase]:
     random = np.random.default_rng(3)
-    inputs = [rounded(random.normal(size=(ROWS, LENGTH, HEADS, WIDTH)), dtype) for _ in range(3)]
+    shape = (ROWS, LENGTH, HEADS, WIDTH)
+    inputs = [rounded(random.normal(size=shape), dtype) for _ in range(3)]
+    # Several sentences in a row, and rows with one sentence and padding.
     packed = segments([[5, 60, 20], [64, 64], [1], [100, 3]])
     padded = segments([[5], [LENGTH], [1], [100]])
     other = segments([[100], [1], [LENGTH], [5]])
     for name, target, source in (("padded", padded, other), ("packed", packed, packed)):
-        cotangent = (
-            rounded(random.normal(size=inputs[0].shape), dtype) * (target != 0)[:, :, None, None]
-        )
+        is_token = (target != 0)[:, :, None, None]  # (ROWS, LENGTH, 1, 1)
+        cotangent = rounded(random.normal(size=shape), dtype) * is_token
         for kind in ("self", "causal", "cross"):
+            # Cross-attention reads the segments of the source.
             keys = source if kind == "cross" else target
             mask = Mask(jnp.asarray(target), jnp.asarray(keys), kind == "causal", name == "packed")
             yield AttentionCase(f"{kind}, {name}", inputs, cotangent, mask)
@@ -162,15 +171,17 @@ def attention_cases(dtype: str) -> Iterator[AttentionCase]:
 
 def compare_attention(name: str, attend: Callable, dtype: str, case: AttentionCase) -> Outcome:
     arrays = [jnp.asarray(array, dtype) for array in case.inputs]
-    found = with_gradients(lambda *arrays: attend(*arrays, case.mask), case.cotangent, *arrays)
+    results = with_gradients(lambda *arrays: attend(*arrays, case.mask), case.cotangent, *arrays)
+
     exact = attention64(*case.inputs, case.cotangent, np.asarray(case.mask.dense))
-    # Kernels may write anything finite where a position attends to nothing.
-    found[0] = np.where(np.asarray(case.mask.query_segments != 0)[:, :, None, None], found[0], 0)
-    return Outcome(f"{name}, {case.name}", worst_error(found, exact), 2 * BARS[dtype])
+    # Fused attention may write any finite value where a position attends to nothing.
+    is_token = np.asarray(case.mask.query_segments != 0)[:, :, None, None]
+    results[0] = np.where(is_token, results[0], 0)
+    return Outcome(f"{name}, {case.name}", worst_error(results, exact), 2 * BARS[dtype])
 
 
 def segments(sentences: list[list[int]]) -> np.ndarray:
-    """Returns the segments (ROWS, LENGTH) of rows that hold sentences of these lengths."""
+    """Returns the segments (ROWS, LENGTH) of rows with sentences of these lengths."""
     rows = np.zeros((len(sentences), LENGTH), np.int32)
     for row, lengths in zip(rows, sentences, strict=True):
         row[: sum(lengths)] = np.repeat(np.arange(1, len(lengths) + 1), lengths)
@@ -180,20 +191,19 @@ def segments(sentences: list[list[int]]) -> np.ndarray:
 def plain_attention(
     queries: jax.Array, keys: jax.Array, values: jax.Array, mask: Mask
 ) -> jax.Array:
-    weights = masked_softmax(dot_product_score(queries, keys), mask.dense).astype(values.dtype)
-    return jnp.einsum("bhts,bshd->bthd", weights, values)
+    weights = masked_softmax(dot_product_score(queries, keys), mask.dense)
+    return jnp.einsum("bhts,bshd->bthd", weights.astype(values.dtype), values)
 
 
 def rounded(array: np.ndarray, dtype: str) -> np.ndarray:
-    """Returns the array in float64 with values that the dtype has."""
+    """Returns the array in float64, after rounding it to the dtype."""
     return np.asarray(array.astype(jnp.dtype(dtype)), np.float64)
 
 
 def softmax64(scores: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Returns the softmax over the scores where the mask is set, and 0 elsewhere, also in rows
-    without any.
-    """
-    return scipy.special.softmax(np.where(mask, scores.astype(np.float64), -1e30), axis=-1) * mask
+    """Returns the softmax over the scores where the mask is true, and 0 elsewhere."""
+    masked = np.where(mask, scores.astype(np.float64), -1e30)
+    return scipy.special.softmax(masked, axis=-1) * mask  # 0 also in rows without a true value
 
 
 def d_softmax64(weights: np.ndarray, d_weights: np.ndarray) -> np.ndarray:
@@ -201,9 +211,10 @@ def d_softmax64(weights: np.ndarray, d_weights: np.ndarray) -> np.ndarray:
 
 
 def attention64(queries, keys, values, cotangent, mask) -> list[np.ndarray]:
-    """Returns the heads and the gradients of queries, keys and values (equation 1)."""
+    """Returns the heads, and the gradients of queries, keys and values (equation 1)."""
     scale = 1 / math.sqrt(queries.shape[-1])
     weights = softmax64(np.einsum("bthd,bshd->bhts", queries, keys) * scale, mask)
+    # Backward through the weighted values, the softmax and the scaled scores.
     d_scores = d_softmax64(weights, np.einsum("bthd,bshd->bhts", cotangent, values)) * scale
     return [
         np.einsum("bhts,bshd->bthd", weights, values),
@@ -217,9 +228,13 @@ def norm64(
     x: np.ndarray, cotangent: np.ndarray, epsilon: float, is_centered: bool
 ) -> list[np.ndarray]:
     """Returns the normalized rows, with a scale of 1 and no bias, and their gradient."""
-    centered = x - x.mean(axis=-1, keepdims=True) if is_centered else x
-    inverse = 1 / np.sqrt(np.mean(centered**2, axis=-1, keepdims=True) + epsilon)
+    # Layer normalization (Ba et al. 2016), or RMS normalization without centering.
+    mean = functools.partial(np.mean, axis=-1, keepdims=True)
+    centered = x - mean(x) if is_centered else x
+    inverse = 1 / np.sqrt(mean(centered**2) + epsilon)
     y = centered * inverse
-    d_x = cotangent - y * np.mean(cotangent * y, axis=-1, keepdims=True)
-    d_x = d_x - cotangent.mean(axis=-1, keepdims=True) if is_centered else d_x
+    # The gradient has no part along y, and none along a constant if x is centered.
+    d_x = cotangent - y * mean(cotangent * y)
+    if is_centered:
+        d_x -= mean(cotangent)
     return [y, inverse * d_x]

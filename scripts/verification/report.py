@@ -1,4 +1,4 @@
-"""The report of a verification: for a reader, as JSON, and as a row of a table of devices."""
+"""The report of a verification: as text, as JSON, and as a row of a table of devices."""
 
 import math
 from collections.abc import Iterator
@@ -17,16 +17,23 @@ ROW_HEADER = ("devices", "JAX", "commit", "checks passed", *HEADER)
 
 
 def describe_devices() -> Iterator[tuple[str, str]]:
-    """Yields the devices as a report names them, and the version of JAX."""
+    """Yields the name of the devices in a report, and the version of JAX."""
     count = len(jax.devices())
     device = jax.devices()[0]
-    kind = processor_name() if device.platform == "cpu" else device.device_kind
-    yield (f"{count} x {kind}" if count > 1 else kind), jax.__version__
+    name = processor_name() if device.platform == "cpu" else device.device_kind
+    if count > 1:
+        name = f"{count} x {name}"
+    yield name, jax.__version__
 
 
 class Report(NamedTuple):
-    """The result of a verification: the devices, versions of JAX and code, outcomes by group, and
-    speeds.
+    """The results of a verification.
+
+    Attributes:
+      devices: the name of the devices.
+      jax, commit: the versions of JAX and of the code.
+      outcomes: the outcomes of the checks, by group.
+      speeds: the measured speeds.
     """
 
     devices: str
@@ -42,19 +49,18 @@ class Report(NamedTuple):
     @property
     def failed(self) -> list[str]:
         """The failed checks, each with its group and error."""
-        named = [
-            (group, outcome) for group, outcomes in self.outcomes.items() for outcome in outcomes
-        ]
-        return [
-            f"{group}, {outcome.name}: {outcome.error:.2g}"
-            for group, outcome in named
-            if not outcome.passed
-        ]
+        failed = []
+        for group, outcomes in self.outcomes.items():
+            for outcome in outcomes:
+                if not outcome.passed:
+                    failed.append(f"{group}, {outcome.name}: {outcome.error:.2g}")
+        return failed
 
     @property
     def verdict(self) -> str:
         if self.failed:
-            return f"{self.devices}: {len(self.failed)} of {self.num_checks} checks failed: {'; '.join(self.failed)}"
+            count = f"{len(self.failed)} of {self.num_checks}"
+            return f"{self.devices}: {count} checks failed: {'; '.join(self.failed)}"
         return f"{self.devices}: computes what it should; all {self.num_checks} checks passed"
 
     def to_json(self) -> dict[str, Any]:
@@ -70,14 +76,13 @@ class Report(NamedTuple):
             files.write_json(folder / "verification.json", files.six_digits(self.to_json()))
 
     def publish(self, readme: str) -> None:
-        """Puts a row for each speed into the table between the marks `devices` of a file, in place
-        of this device's.
-        """
+        """Replaces the rows of these devices in the table between the marks `devices` of a file."""
+        rows = [row for row in markdown.read_table("devices", readme) if row[0] != self.devices]
+        # One row for each speed, or an empty row if there is none.
         passed = f"{self.num_checks - len(self.failed)} of {self.num_checks}"
-        known = [self.devices, self.jax, self.commit, passed]
-        kept = [row for row in markdown.read_table("devices", readme) if row[0] != self.devices]
-        rows = [[*known, *cells(speed)] for speed in self.speeds] or [[*known, *[""] * len(HEADER)]]
-        markdown.publish(markdown.table([ROW_HEADER, *kept, *rows]), "devices", readme)
+        speeds = list(map(cells, self.speeds)) or [[""] * len(HEADER)]
+        rows += [[self.devices, self.jax, self.commit, passed, *speed] for speed in speeds]
+        markdown.publish(markdown.table([ROW_HEADER, *rows]), "devices", readme)
 
 
 def _as_json(outcome: Outcome) -> dict[str, Any]:

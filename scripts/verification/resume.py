@@ -1,6 +1,6 @@
-"""A small run that is killed and resumed, beside one that is not.
+"""A small run that is killed and resumed, beside an uninterrupted run.
 
-Each is a separate process on the device.
+Each run is a separate process on the device.
 """
 
 import os
@@ -14,8 +14,8 @@ from scripts.verify_resume import Training
 from transformer.run.record import read_record
 from transformer.support.errors import UserError
 
-# Of configs/quickstart.py: one shape, validation without a search, and checkpoints that a kill can
-# interrupt.
+# The changes to configs/quickstart.py: one shape of batches, validation without a search, and
+# frequent checkpoints, so that a kill can interrupt one.
 SETTINGS = {
     "model.num_layers": "1",
     "model.dropout": "0.1",
@@ -31,43 +31,40 @@ SETTINGS = {
     "checkpoint.every": "20",
     "checkpoint.best_metric": "loss",
 }
-SAVED = "20"  # a checkpoint of the killed run
-RESUMED = "Resuming from"  # in the log of its second start
-# Without it sums of gradients on GPUs are in any order.
+SAVED = "20"  # the kill waits for this checkpoint
+RESUMED = "Resuming from"  # in the log of the second start
+# Without this flag GPUs sum gradients in any order.
 DETERMINISTIC = "--xla_gpu_exclude_nondeterministic_ops=true"
 
 
 def check_resume() -> Iterator[Outcome]:
-    """Yields how many parts of the last checkpoint and of the record differ, and how long steps
-    wait for data.
+    """Yields the number of results that differ after a kill, and the time that steps wait for data.
+
+    The results are the parts of the last checkpoint and the record.
     """
-    file = "configs/quickstart.py"
-    overrides = list(SETTINGS.items())
+    # The runs inherit the flag.
     os.environ["XLA_FLAGS"] = " ".join([*os.environ.get("XLA_FLAGS", "").split(), DETERMINISTIC])
     with tempfile.TemporaryDirectory() as folder:
-        whole, killed = (
-            Training(Path(folder) / name, file, overrides) for name in ("whole", "killed")
-        )
-        whole.finish()
+        uninterrupted, killed = [
+            Training(Path(folder) / name, "configs/quickstart.py", list(SETTINGS.items()))
+            for name in ("whole", "killed")
+        ]
+
+        uninterrupted.finish()
         if not killed.kill(lambda run: (run.workdir.checkpoints / SAVED).exists(), delay=0.0):
             raise UserError("the run was complete before it could be killed")
         killed.finish()
         if RESUMED not in killed.output.read_text():
             raise UserError("the killed run began again instead of resuming")
-        expected = whole.digests()
+
+        expected = uninterrupted.digests()
         digests = killed.digests()
-        waiting = [
-            line["waiting_fraction"]
-            for line in read_record(whole.workdir.metrics)
-            if line["split"] == "train"
-        ]
+        record = read_record(uninterrupted.workdir.metrics)
+
     differing = [name for name in expected if digests.get(name) != expected[name]]
-    named = f" ({', '.join(differing)})" if differing else ""
-    yield Outcome(
-        f"parts of a killed and resumed run that differ{named}", float(len(differing)), 0.0
-    )
-    yield Outcome(
-        "fraction of the time between log lines that waits for data",
-        statistics.median(waiting),
-        0.5,
-    )
+    suffix = f" ({', '.join(differing)})" if differing else ""
+    name = f"parts of a killed and resumed run that differ{suffix}"
+    yield Outcome(name, float(len(differing)), 0.0)
+    waiting = [line["waiting_fraction"] for line in record if line["split"] == "train"]
+    name = "fraction of the time between log lines that waits for data"
+    yield Outcome(name, statistics.median(waiting), 0.5)

@@ -1,6 +1,4 @@
-"""Beam search on devices against the search on the host's CPU, and products that a compiler is
-known to get wrong.
-"""
+"""Beam search on devices against the host's CPU, and matmuls that a compiler gets wrong."""
 
 from collections.abc import Iterator
 
@@ -19,46 +17,56 @@ from transformer.support.programs import compile_program
 from transformer.training.state import abstract_init, init_model
 
 SENTENCES = 24
-DIFFERING = 0.1  # fraction of the sentences that may differ
-SIZES = SIZE.vocab_size, SIZE.vocab_size
-# Forms of a product that XLA on CPUs computes wrongly (jax-ml/jax#37465).
+DIFFERING = 0.1  # the fraction of the sentences that may differ
+SIZES = (SIZE.vocab_size, SIZE.vocab_size)
+
+
+def constant_matrices(x: jax.Array) -> jax.Array:
+    return jnp.full_like(x, 0.37)
+
+
+# Forms of a matmul that XLA on CPUs computes wrongly (jax-ml/jax#37465).
 FAULTS = {
-    "a matrix of one value, summed": lambda e: (e @ jnp.full_like(e, 0.37)).sum(-1),
-    "softmax and a matrix of one value": lambda e: (jax.nn.softmax(e) @ jnp.full_like(e, 0.37)).max(
+    "a matrix of one value, summed": lambda x: (x @ constant_matrices(x)).sum(-1),
+    "softmax and a matrix of one value": lambda x: (jax.nn.softmax(x) @ constant_matrices(x)).max(
         -1
     ),
-    "a value for each matrix": lambda e: (e @ jnp.broadcast_to(e[:, :1, :1], e.shape)).sum(-1),
-    "a transposed matrix for all": lambda e: jnp.einsum(
-        "bij,bkj->bik", e, jnp.broadcast_to(e[:1], e.shape)
+    "a value for each matrix": lambda x: (x @ jnp.broadcast_to(x[:, :1, :1], x.shape)).sum(-1),
+    "a transposed matrix for all": lambda x: jnp.einsum(
+        "bij,bkj->bik", x, jnp.broadcast_to(x[:1], x.shape)
     ).sum(-1),
 }
 
 
 def reference() -> Iterator[tuple[dict, list[list[int]]]]:
-    """Yields random parameters, and the best hypotheses with them. To be called on the host."""
-    parameters = jax.device_get(jax.jit(lambda: init_model(make_config("float32"), *SIZES)[1])())
+    """Yields random parameters and their best hypotheses, in the process on the host's CPU."""
+    initialize = jax.jit(lambda: init_model(make_config("float32"), *SIZES)[1])
+    parameters = jax.device_get(initialize())
     yield parameters, translations(parameters)
 
 
 def translations(parameters: dict) -> list[list[int]]:
     """Returns the best hypotheses of a search in float32 on all devices."""
     config = make_config("float32")
+    # Short outputs, in batches that hold several sentences.
     config.decoding.update({"max_source_length": 24, "max_extra_length": 8, "batch_tokens": 1024})
     random = np.random.default_rng(4)
+
+    texts = []
+    for length in random.integers(1, 20, SENTENCES):
+        numbers = random.integers(0, SIZE.vocab_size - 4, length)
+        texts.append(" ".join(map(str, numbers)))
+
     vocabulary = IdsVocabulary(SIZE.vocab_size)
-    lengths = random.integers(1, 20, SENTENCES)
-    texts = [
-        " ".join(map(str, random.integers(0, SIZE.vocab_size - 4, length))) for length in lengths
-    ]
     tokenizer = Tokenizer(vocabulary, vocabulary)
-    decoder = TextDecoder(
-        [abstract_init(config, *SIZES)[0]], tokenizer, config.decoding, jax.local_devices()
-    )
-    return [list(best.tokens) for (best,) in decoder.translate(decoder.place([parameters]), texts)]
+    graph, _ = abstract_init(config, *SIZES)
+    decoder = TextDecoder([graph], tokenizer, config.decoding, jax.local_devices())
+    placed = decoder.place([parameters])
+    return [list(best.tokens) for (best,) in decoder.translate(placed, texts)]
 
 
 def check_search() -> Iterator[Outcome]:
-    """Yields the fraction of sentences whose best hypothesis has other tokens than on the host."""
+    """Yields the fraction of sentences with other tokens than on the host."""
     ((parameters, expected),) = results_of(f"{__name__}:reference", environment=HOST)
     pairs = zip(translations(parameters), expected, strict=True)
     differing = sum(tokens != expected_tokens for tokens, expected_tokens in pairs)
@@ -71,15 +79,18 @@ def check_search() -> Iterator[Outcome]:
 
 
 def check_faults() -> Iterator[Outcome]:
-    """Yields the errors of the products, 0 for those that `transformer.support.programs` refuses
-    before they run.
+    """Yields the errors of the matmuls.
+
+    A matmul that `transformer.support.programs` refuses before it runs has no error.
     """
-    e = np.random.default_rng(5).random((5, 60, 60), np.float32)
+    x = np.random.default_rng(5).random((5, 60, 60), np.float32)
     for name, function in FAULTS.items():
+        # One operation at a time is exact: the fault is in the compilation of several together.
         with jax.disable_jit():
-            exact = np.asarray(function(jnp.asarray(e)))
+            exact = np.asarray(function(jnp.asarray(x)))
         try:
-            error = relative_error(compile_program(jax.jit(function).lower(e))(e), exact)
+            program = compile_program(jax.jit(function).lower(x))
+            error = relative_error(program(x), exact)
         except UserError:
             error = 0.0
         yield Outcome(f"product with {name}", error, 1e-4)

@@ -1,6 +1,4 @@
-"""The speed of training steps and of a search on the devices, beside the bound of the compiled
-program.
-"""
+"""The speed of training steps and of a search on the devices, with bounds from the roofline."""
 
 import math
 import statistics
@@ -22,7 +20,7 @@ from transformer.training.memory import bytes_used
 
 GROUPS = 5  # timed groups of repetitions
 SECONDS = 1.0  # the least time of a group
-# What devices call themselves, and their names in the table of accelerators.
+# The names of devices in JAX, and in the table of accelerators.
 KINDS = {
     "NVIDIA H200": "h200",
     "NVIDIA H100 80GB HBM3": "h100",
@@ -34,19 +32,20 @@ KINDS = {
     "TPU v6 lite": "v6e",
     "TPU v6e": "v6e",
 }
-# 24,576 positions a side, as in section 5.1, with sentences of the mean length of WMT
-# English-German.
+# 24,576 source and 24,576 target positions, as in section 5.1. The sentences have the mean length
+# of WMT English-German.
 BASE = Size(6, 512, 2048, 8, 37_000, pairs=768, length=32)
 BIG = Size(6, 1024, 4096, 16, 37_000, pairs=768, length=32)
 MULTI30K = Size(4, 128, 256, 4, 6_000, pairs=24, length=64)
 
 
 def measure_all(is_quick: bool) -> Iterator[Speed]:
-    """Measures a small model if quick; else, on accelerators, Multi30k's, base and big, and on CPUs
-    small and base.
+    """Measures small and base on CPUs; Multi30k's model, base and big on accelerators.
+
+    If `is_quick`, measures only small.
     """
     present = jax.devices()
-    if present[0].platform == "cpu" or is_quick:
+    if is_quick or present[0].platform == "cpu":
         for name in ["small"] if is_quick else ["small", "base"]:
             yield measure_step(name, base, tasks.SIZES[name], present)
             yield measure_search(name, tasks.SIZES[name], 16)
@@ -58,17 +57,19 @@ def measure_all(is_quick: bool) -> Iterator[Speed]:
 
 
 def measure_step(name: str, file: ModuleType, size: Size, present: Sequence[jax.Device]) -> Speed:
-    """Measures a step of the config file's model in this size, whose rows are spread over all
-    devices.
+    """Measures a training step of this size, with the settings of a config file.
 
-    Rows are added until the number of devices divides them.
+    The rows of the batch are spread over all devices. Rows are added until the number of devices
+    divides them.
     """
-    size = size._replace(pairs=-(-size.pairs // len(present)) * len(present))
+    # Pure data parallelism: each device has an equal part of the rows.
+    num_devices = len(present)
+    size = size._replace(pairs=-(-size.pairs // num_devices) * num_devices)
     config = file.get_config()
-    config.batch.row_multiple = len(present)
+    config.batch.row_multiple = num_devices
     config.model.update({key: getattr(size, key) for key in ours.SIZE_KEYS})
-    config.mesh.data = len(present)
-    step, initializer = ours.step_of(config, present, (size.vocab_size, size.vocab_size))
+    config.mesh.data = num_devices
+    step, initializer = ours.make_step(config, present, (size.vocab_size, size.vocab_size))
     state = initializer.create()
     batch = step.place(ours.make_batch(tasks.training_task(size)))
 
@@ -77,57 +78,58 @@ def measure_step(name: str, file: ModuleType, size: Size, present: Sequence[jax.
         state, metrics = step(state, [batch])
         return state, metrics
 
-    seconds, compilation = timed(repeat)
-    tokens = sum(
-        int((np.asarray(batch[side]) != PAD).sum()) for side in ("source", "target_output")
-    )
-    program = max(
-        step.programs.compiled.values(), key=lambda program: bytes_used(program.memory_analysis())
-    )
-    speed = Speed(
-        f"step of {name}",
-        seconds,
-        tokens / seconds,
-        compilation,
-        bytes_used(program.memory_analysis()),
-    )
-    if target := find_target(present):
-        cost = roofline.cost([(hlo.parse(program.as_text()), 1)], target)
-        utilization = cost.flops / seconds / target.kind.bfloat16
-        speed = speed._replace(utilization=utilization, of_bound=cost.seconds / seconds)
-    return speed
+    seconds, compilation = measure_time(repeat)
+    sides = (np.asarray(batch[side]) for side in ("source", "target_output"))
+    tokens = sum(int((side != PAD).sum()) for side in sides)
+
+    # Of the compiled programs, the step needs most memory.
+    program = max(step.programs.compiled.values(), key=_memory)
+    speed = Speed(f"step of {name}", seconds, tokens / seconds, compilation, _memory(program))
+    target = find_target(present)
+    if target is None:
+        return speed
+
+    cost = roofline.cost([(hlo.parse(program.as_text()), 1)], target)
+    utilization = cost.flops / seconds / target.kind.bfloat16
+    return speed._replace(utilization=utilization, of_bound=cost.seconds / seconds)
+
+
+def _memory(program: jax.stages.Compiled) -> int:
+    return bytes_used(program.memory_analysis())
 
 
 def measure_search(name: str, size: Size, rows: int) -> Speed:
-    """Measures a beam search of outputs of 32 tokens for so many sentences, on all devices."""
+    """Measures a beam search for `rows` sentences with outputs of 32 tokens, on all devices."""
     began = time.perf_counter()
     prepared = ours.prepare_decoding(tasks.decoding_task(size, rows) | {"dtype": "auto"})
     compilation = time.perf_counter() - began
-    seconds, _ = timed(prepared.repeat)
-    return Speed(
-        f"search of {name}, {rows} sentences", seconds, prepared.tokens / seconds, compilation
-    )
+    seconds, _ = measure_time(prepared.repeat)
+    task = f"search of {name}, {rows} sentences"
+    return Speed(task, seconds, prepared.tokens / seconds, compilation)
 
 
-def timed(repeat: Callable[[], Any]) -> tuple[float, float]:
-    """Returns the seconds of a repetition, and those of the first one."""
+def measure_time(repeat: Callable[[], Any]) -> tuple[float, float]:
+    """Returns the seconds of a repetition, by the median of groups, and of the first repetition."""
 
-    def run(times: int) -> float:
+    def mean_seconds(repetitions: int) -> float:
         began = time.perf_counter()
-        for _ in range(times):
+        for _ in range(repetitions):
             results = repeat()
         jax.block_until_ready(results)
-        return (time.perf_counter() - began) / times
+        return (time.perf_counter() - began) / repetitions
 
-    first = run(1)
-    run(1)  # finds memory already allocated
-    times = max(math.ceil(SECONDS / run(3)), 1)
-    return statistics.median(run(times) for _ in range(GROUPS)), first
+    # The first call compiles.
+    first = mean_seconds(1)
+    mean_seconds(1)  # a warm-up, after which memory is already allocated
+    # A group lasts at least SECONDS, so that the clock and the launch of a call do not matter.
+    repetitions = max(math.ceil(SECONDS / mean_seconds(3)), 1)
+    return statistics.median(mean_seconds(repetitions) for _ in range(GROUPS)), first
 
 
 def find_target(present: Sequence[jax.Device]) -> devices.Target | None:
-    """Returns the figures of these devices, or None if their kind is not in the table."""
-    name = KINDS.get(present[0].device_kind)
-    return name and devices.Target(
-        present[0].device_kind, devices.ACCELERATORS[name], name, len(present)
-    )
+    """Returns the devices as a target of the roofline; None if the table lacks their kind."""
+    device_kind = present[0].device_kind
+    name = KINDS.get(device_kind)
+    if name is None:
+        return None
+    return devices.Target(device_kind, devices.ACCELERATORS[name], name, len(present))

@@ -1,6 +1,4 @@
-"""Beam search with Hugging Face's model of Marian, the Transformer of the paper: by `generate`, and
-by CTranslate2.
-"""
+"""Beam search with Hugging Face's Marian model, the paper's Transformer, and with CTranslate2."""
 
 import tempfile
 from pathlib import Path
@@ -26,6 +24,7 @@ def prepare_generate(task: Task) -> Prepared:
     source = torch.tensor(task["source"])
     length = task["output_tokens"]
     padding = model.config.pad_token_id
+    # All outputs have the same number of tokens: neither EOS nor padding ends them.
     settings = GenerationConfig(
         num_beams=task["beam_size"],
         min_new_tokens=length,
@@ -51,42 +50,45 @@ def prepare_generate(task: Task) -> Prepared:
 def make_model(task: Task) -> MarianMTModel:
     """Returns a random model.
 
-    Its padding is the vocabulary's last token, as converters of Marian's models expect.
+    The last token of the vocabulary is padding, as converters of Marian's models expect.
     """
-    layers = task["num_layers"]
-    heads = task["num_heads"]
-    width = task["d_ff"]
     torch.manual_seed(0)
+    padding = task["vocab_size"] - 1
     config = MarianConfig(
         vocab_size=task["vocab_size"],
         d_model=task["d_model"],
         activation_function="relu",
-        encoder_layers=layers,
-        encoder_attention_heads=heads,
-        encoder_ffn_dim=width,
-        decoder_layers=layers,
-        decoder_attention_heads=heads,
-        decoder_ffn_dim=width,
+        encoder_layers=task["num_layers"],
+        encoder_attention_heads=task["num_heads"],
+        encoder_ffn_dim=task["d_ff"],
+        decoder_layers=task["num_layers"],
+        decoder_attention_heads=task["num_heads"],
+        decoder_ffn_dim=task["d_ff"],
         max_position_embeddings=512,
         scale_embedding=True,
         tie_word_embeddings=True,
         bos_token_id=task["bos"],
         eos_token_id=task["eos"],
         forced_eos_token_id=None,
-        **dict.fromkeys(("pad_token_id", "decoder_start_token_id"), task["vocab_size"] - 1),
+        pad_token_id=padding,
+        decoder_start_token_id=padding,
     )
     return MarianMTModel(config).eval()
 
 
 def prepare_ctranslate2(task: Task) -> Prepared:
+    # Tokens are named by their number, except for the special tokens that the converter needs.
     pieces = [str(token) for token in range(task["vocab_size"])]
-    pieces[1], pieces[task["eos"]], pieces[-1] = UNKNOWN, END, PADDING
+    pieces[1] = UNKNOWN
+    pieces[task["eos"]] = END
+    pieces[-1] = PADDING
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder, "model"))
         RandomModel(make_model(task), pieces).convert(path)
         translator = ctranslate2.Translator(
             path, compute_type=task["dtype"], inter_threads=1, intra_threads=task["threads"]
         )
+
     source = [[pieces[token] for token in row] for row in task["source"]]
     length = task["output_tokens"]
 
@@ -103,10 +105,7 @@ def prepare_ctranslate2(task: Task) -> Prepared:
 
 
 class RandomModel(Converter):
-    """A conversion of a model in memory.
-
-    It has no tokenizer: the name of each token is its number.
-    """
+    """A converter of a model in memory. There is no tokenizer: tokens are named by their number."""
 
     def __init__(self, model: MarianMTModel, pieces: list[str]):
         self.model = model

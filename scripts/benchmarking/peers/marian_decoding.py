@@ -1,5 +1,6 @@
-"""Beam search by Marian in float32, by threads with a part of the batch each; random weights never
-prefer EOS.
+"""Beam search by Marian in float32, with random weights that never prefer EOS.
+
+Each thread translates a part of the batch.
 """
 
 import tempfile
@@ -10,9 +11,9 @@ import pymarian
 
 from scripts.benchmarking.worker import Prepared, Task
 
-END = 0  # in Marian's vocabularies
+END = 0  # EOS in Marian's vocabularies
 LOGIT_OF_END = -1e4
-MEGABYTES = 1024  # of memory that a thread reserves
+MEGABYTES = 1024  # memory that a thread reserves
 
 
 def prepare(task: Task) -> Prepared:
@@ -44,22 +45,26 @@ def prepare(task: Task) -> Prepared:
 
 
 def make_model(folder: Path, task: Task, text: str) -> tuple[str, list[str]]:
-    """Returns the files of a model after one update, which leaves it random, and of its
-    vocabularies.
+    """Returns the file of a model and the files of its two vocabularies.
+
+    The model is trained for one update, which leaves it random.
     """
+    # The vocabulary names each token t followed by its number.
     words = ["</s>", "<unk>", *(f"t{number}" for number in range(2, task["vocab_size"]))]
-    vocabulary, corpus, trained = (
-        str(folder / name) for name in ("vocabulary.yml", "text", "trained.npz")
-    )
-    Path(vocabulary).write_text(
-        "".join(f'"{word}": {number}\n' for number, word in enumerate(words))
-    )
-    Path(corpus).write_text(f"{text}\n")
+    lines = [f'"{word}": {number}\n' for number, word in enumerate(words)]
+    vocabulary = folder / "vocabulary.yml"
+    vocabulary.write_text("".join(lines))
+    corpus = folder / "text"
+    corpus.write_text(f"{text}\n")
+
+    checkpoint = folder / "trained.npz"
+    model = folder / "model.npz"
+    vocabularies = [str(vocabulary)] * 2
     pymarian.Trainer(
         type="transformer",
-        model=trained,
-        train_sets=[corpus] * 2,
-        vocabs=[vocabulary] * 2,
+        model=str(checkpoint),
+        train_sets=[str(corpus)] * 2,
+        vocabs=vocabularies,
         dim_emb=task["d_model"],
         transformer_dim_ffn=task["d_ff"],
         transformer_heads=task["num_heads"],
@@ -76,8 +81,9 @@ def make_model(folder: Path, task: Task, text: str) -> tuple[str, list[str]]:
         quiet=True,
         tempdir=str(folder),
     ).train()
-    arrays = dict(np.load(trained))
+
+    # The bias of the logits keeps EOS from ending an output.
+    arrays = dict(np.load(checkpoint))
     arrays["decoder_ff_logit_out_b"][0, END] = LOGIT_OF_END
-    model = str(folder / "model.npz")
     np.savez(model, **arrays)
-    return model, [vocabulary] * 2
+    return str(model), vocabularies
