@@ -23,10 +23,11 @@ from transformer.support import files
 from transformer.support.errors import UserError
 
 if TYPE_CHECKING:
-    from scripts.planning.accelerator_estimate import AcceleratorEstimate
+    from scripts.planning.accelerator_estimate import AcceleratorEstimate, CompiledShape
     from scripts.planning.devices import Target
 
-REALISTIC = 0.7  # the part of the roofline's speed that well-tuned programs reach
+# The part of the roofline's speed that well-tuned programs reach.
+REALISTIC = 0.7
 # The part of a GPU's memory that JAX takes, unless XLA_PYTHON_CLIENT_MEM_FRACTION is set.
 PREALLOCATED = 0.75
 MIB = 2**20
@@ -102,8 +103,6 @@ def to_lines(
     """Yields the lines of the estimate in words."""
     kind = target.kind
     memory = estimate.largest.memory
-    typical = estimate.typical
-    cost = typical.cost
 
     wire = f"; sends {target.interconnect / 1e9:.0f} GB/s" if target.count > 1 else ""
     yield (
@@ -114,6 +113,7 @@ def to_lines(
     yield f"lengths     {report['lengths']}"
     yield f"parameters  {estimate.parameters:,}"
 
+    # By default JAX takes only a part of a GPU, even if the program would fit in all of it.
     verdict = "fits" if memory.fits else "does not fit"
     if kind.platform == "gpu" and memory.fits and memory.used > PREALLOCATED * kind.memory:
         verdict = f"fits with XLA_PYTHON_CLIENT_MEM_FRACTION={kind.usable / kind.memory:.2f}"
@@ -123,6 +123,25 @@ def to_lines(
     )
     yield f"memory      {memory}"
 
+    # The update with which most steps are made.
+    yield from _step_lines(target, estimate.typical)
+
+    # Time and tokens of the whole run.
+    run = report["run"]
+    yield (
+        f"run         {run['steps']:,} steps of {1e3 * run['mean_step_seconds']:.1f} ms "
+        "on average; "
+        f"{run['source_and_target_tokens_per_second']:,.0f} source and target tokens/s"
+    )
+    for speed, suffix in (("the bound", ""), ("70 % of it", "_at_70_percent")):
+        hours = f"{run[f'hours{suffix}']:,.2f} hours"
+        device_hours = f"{run[f'device_hours{suffix}']:,.2f} device-hours"
+        yield f"run         at {speed}: {hours}, {device_hours}; validation is extra"
+
+
+def _step_lines(target: "Target", typical: "CompiledShape") -> Iterator[str]:
+    """Yields the lines of one update: its work, its bounds and its costliest parts."""
+    cost = typical.cost
     several = f"{typical.batches} batches of " if typical.batches > 1 else ""
     yield f"step        of {several}{typical.bucket}, on each device:"
     yield (
@@ -139,24 +158,13 @@ def to_lines(
         f"roofline    {1e3 * cost.seconds:.1f} ms at least: "
         f"kernels {1e3 * cost.kernel_seconds:.1f}, "
         f"memory {1e3 * cost.memory_seconds:.1f}, wire {1e3 * cost.wire_seconds:.1f}; "
-        f"utilization at that {100 * cost.flops / cost.seconds / kind.bfloat16:.0f} %"
+        f"utilization at that {100 * cost.flops / cost.seconds / target.kind.bfloat16:.0f} %"
     )
     for kernel in cost.costliest_kernels:
         yield (
             f"kernel      {1e3 * kernel.seconds:.2f} ms, {kernel.bytes / 1e9:.2f} GB, "
             f"{kernel.flops / 1e9:,.0f} GFLOP, {kernel.launches} x {kernel.result}: {kernel.name}"
         )
-
-    run = report["run"]
-    yield (
-        f"run         {run['steps']:,} steps of {1e3 * run['mean_step_seconds']:.1f} ms "
-        "on average; "
-        f"{run['source_and_target_tokens_per_second']:,.0f} source and target tokens/s"
-    )
-    for speed, suffix in (("the bound", ""), ("70 % of it", "_at_70_percent")):
-        hours = f"{run[f'hours{suffix}']:,.2f} hours"
-        device_hours = f"{run[f'device_hours{suffix}']:,.2f} device-hours"
-        yield f"run         at {speed}: {hours}, {device_hours}; validation is extra"
 
 
 def make_parser() -> cli.Parser:

@@ -49,7 +49,9 @@ def main(arguments: argparse.Namespace) -> None:
                 if arguments.plan:
                     print(together.estimate_memory(task.config, sweep, folder.path))
                     return
-                start = functools.partial(together.Trial, together.Stack(jobs, sweep.keys))
+                start = functools.partial(
+                    together.TrialThread, together.TrialStack(jobs, sweep.keys)
+                )
             study = running.run_sweep(sweep, task, url, jobs, arguments.retry_failed, start)
         results.publish(study, folder, arguments.readme)
 

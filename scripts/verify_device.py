@@ -44,7 +44,7 @@ def main(arguments: argparse.Namespace) -> None:
     # These imports take seconds, and --help does not need them.
     from scripts.benchmarking.measurement import commit
     from scripts.verification.processes import EXACT, results_of
-    from scripts.verification.report import HEADER, Report, cells, describe
+    from scripts.verification.report import HEADER, VerificationReport, cells, describe
 
     # Fail before the checks, which take minutes.
     if arguments.readme is not None and arguments.quick:
@@ -56,7 +56,7 @@ def main(arguments: argparse.Namespace) -> None:
     ((devices, version),) = results_of(
         "scripts.verification.report:describe_devices", environment={}
     )
-    report = Report(devices, version, commit(), outcomes={}, speeds=[])
+    report = VerificationReport(devices, version, commit(), outcomes={}, speeds=[])
 
     # The report is saved after every group, so that a crash of this process loses little.
     for group, function in GROUPS.items():

@@ -30,14 +30,18 @@ from transformer.support.errors import UserError
 from transformer.workdir import Workdir
 
 POLL_SECONDS = 0.002
-MIN_DELAY = 0.001  # seconds from the start of a phase to a kill
+# Seconds from the start of a phase to a kill.
+MIN_DELAY = 0.001
 MAX_DELAY = 10.0
-STARTED = "Batches: "  # a line of the log after preparation and restoring
+# A line of the log after preparation and restoring.
+STARTED = "Batches: "
 
 
 def main(arguments: argparse.Namespace) -> None:
     folder = Path(arguments.workdir)
-    uninterrupted = Training(folder / "uninterrupted", arguments.config, arguments.overrides)
+    file = arguments.config
+    overrides = arguments.overrides
+    uninterrupted = KillableRun(folder / "uninterrupted", file, overrides)
     settings = uninterrupted.config.training
     if settings.eval_every % settings.log_every:
         raise UserError(
@@ -57,7 +61,7 @@ def main(arguments: argparse.Namespace) -> None:
     kills = Counter()
     results = []
     while kills.total() < arguments.kills:
-        killed = Training(folder / f"killed-{len(results)}", arguments.config, arguments.overrides)
+        killed = KillableRun(folder / f"killed-{len(results)}", file, overrides)
         kill_repeatedly(killed, arguments.kills, kills)
         results.append(killed.digests())
         print_digests(f"after {kills.total()} kills", results[-1])
@@ -71,7 +75,7 @@ def main(arguments: argparse.Namespace) -> None:
     print(f"{arguments.kills} kills left no trace", flush=True)
 
 
-class Training:
+class KillableRun:
     """A run of a config, in a separate folder.
 
     The folder has the cache of the data too, so that a kill can also hit the preparation.
@@ -95,6 +99,7 @@ class Training:
             f"--config.data.cache_dir={self.folder / 'cache'}",
         ]
         self.folder.mkdir(parents=True, exist_ok=True)
+        # Incomplete checkpoints that are older belong to earlier starts.
         self.began = time.time()
         with self.output.open("w") as output:
             return subprocess.Popen(command, stdout=output, stderr=output)
@@ -108,7 +113,7 @@ class Training:
             process.kill()
         self._check_complete(process)
 
-    def kill(self, is_in_phase: Callable[["Training"], bool], delay: float) -> bool:
+    def kill(self, is_in_phase: Callable[["KillableRun"], bool], delay: float) -> bool:
         """Starts the run and kills it `delay` seconds after a phase begins, or at its end.
 
         Returns False if the run completes before the kill. Raises UserError if training fails.
@@ -176,40 +181,41 @@ def read_untimed(path: Path) -> list[dict[str, Any]]:
     ]
 
 
-def is_preparing(training: Training) -> bool:
-    return STARTED not in training.output.read_text()
+def is_preparing(run: KillableRun) -> bool:
+    return STARTED not in run.output.read_text()
 
 
-def is_writing(training: Training) -> bool:
+def is_writing(run: KillableRun) -> bool:
     """True if this start is writing a checkpoint.
 
     The incomplete checkpoints of earlier starts are older.
     """
-    for path in training.workdir.checkpoints.glob("*-tmp*"):
+    for path in run.workdir.checkpoints.glob("*-tmp*"):
         # The run renames the folder when the checkpoint is complete.
         with contextlib.suppress(FileNotFoundError):
-            if path.stat().st_mtime >= training.began:
+            if path.stat().st_mtime >= run.began:
                 return True
     return False
 
 
-def is_validating(training: Training) -> bool:
+def is_validating(run: KillableRun) -> bool:
     """True if a validation is running.
 
-    The last line of the record is then the training line of the step before the validation.
+    The last line of the record is then the training line of the same step.
     """
     from transformer.training.progress import due
 
-    lines = read_untimed(training.workdir.metrics)
+    lines = read_untimed(run.workdir.metrics)
 
-    settings = training.config.training
-    if is_preparing(training) or not lines or lines[-1]["split"] != "train":
+    # Validations are due at the same steps as in the training loop.
+    settings = run.config.training
+    if is_preparing(run) or not lines or lines[-1]["split"] != "train":
         return False
     return due(lines[-1]["step"], settings.eval_every, settings.steps)
 
 
-def is_training(training: Training) -> bool:
-    return " tok/s " in training.output.read_text()
+def is_training(run: KillableRun) -> bool:
+    return " tok/s " in run.output.read_text()
 
 
 PHASES = {
@@ -220,7 +226,7 @@ PHASES = {
 }
 
 
-def kill_repeatedly(training: Training, limit: int, kills: Counter[str]) -> None:
+def kill_repeatedly(run: KillableRun, limit: int, kills: Counter[str]) -> None:
     """Trains to the end, with kills until `kills` has `limit` of them.
 
     Each kill aims at the phase with the fewest kills so far.
@@ -229,13 +235,13 @@ def kill_repeatedly(training: Training, limit: int, kills: Counter[str]) -> None
         phase = min(PHASES, key=kills.__getitem__)
         # Log-uniform: short and long delays are equally likely.
         delay = math.exp(random.uniform(math.log(MIN_DELAY), math.log(MAX_DELAY)))
-        if not training.kill(PHASES[phase], delay):
+        if not run.kill(PHASES[phase], delay):
             return
         # The kill may have hit another phase.
-        actual = next((name for name in (phase, *PHASES) if PHASES[name](training)), "compiling")
+        actual = next((name for name in (phase, *PHASES) if PHASES[name](run)), "compiling")
         kills[actual] += 1
         print(f"killed while {actual}", flush=True)
-    training.finish()
+    run.finish()
 
 
 def print_digests(name: str, digests: dict[str, str]) -> None:

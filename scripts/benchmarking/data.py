@@ -31,11 +31,15 @@ from transformer.support import workers
 from transformer.support.special_tokens import PAD
 
 WORDS = 20_000  # words of each language
-CHUNK = 50_000  # pairs that are written at once
+# Pairs that are written at once.
+CHUNK = 50_000
 TOKENS = 25_000  # config.batch.tokens
-ENCODED = 50_000  # pairs that SentencePiece encodes
-BATCHES = 300  # batches that measure the speed of the loader
-REPETITIONS = 3  # repetitions of the encoding by SentencePiece
+# Pairs that SentencePiece encodes.
+ENCODED = 50_000
+# Batches that measure the speed of the loader.
+BATCHES = 300
+# Repetitions of the encoding by SentencePiece.
+REPETITIONS = 3
 STARTS = 7  # starts of a resumed run
 
 
@@ -113,6 +117,7 @@ def sentencepiece_speed(config: Config, vocabulary: Tokenizer) -> float:
     The time does not include reading, cleaning and writing.
     """
     pairs = itertools.islice(open_source(config.data, "train"), ENCODED)
+    # All sources first, then all targets, as two lists of texts.
     sides = [[line.decode() for line in side] for side in zip(*pairs, strict=True)]
 
     def encode() -> None:

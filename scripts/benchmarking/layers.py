@@ -30,8 +30,10 @@ NARROW = 16
 WIDTHS = (256, 512, 1024)
 SHORT = 32
 REPETITIONS = 9
-LENGTH_ROWS = 4  # batch size for the exponents of n
-WIDTH_ROWS = 16  # batch size for the exponents of d
+# Batch size for the exponents of n.
+LENGTH_ROWS = 4
+# Batch size for the exponents of d.
+WIDTH_ROWS = 16
 PATH_LENGTH = 128
 PATH_WIDTH = 4
 HEADER = (
@@ -45,8 +47,10 @@ HEADER = (
     "longest path: stated",
     f"of {PATH_LENGTH} positions",
 )
-NEIGHBOURS = 16  # r: positions that restricted self-attention reads
-WIDTH = 3  # k: positions that the convolution reads
+# r of Table 1: the positions that restricted self-attention reads.
+NEIGHBOURS = 16
+# k of Table 1: the positions that the convolution reads.
+WIDTH = 3
 
 
 def self_attention(x: Float[Array, "B n d"]) -> Float[Array, "B n d"]:
@@ -72,7 +76,9 @@ def restricted_self_attention(x: Float[Array, "B n d"]) -> Float[Array, "B n d"]
 
 
 def recurrent(d: int) -> Layer:
-    graph, state = nnx.split(nnx.RNN(nnx.GRUCell(d, d, rngs=nnx.Rngs(0))))
+    rnn = nnx.RNN(nnx.GRUCell(d, d, rngs=nnx.Rngs(0)))
+    # A traced function must not change a module from outside, so each call makes a copy.
+    graph, state = nnx.split(rnn)
     return lambda x: nnx.merge(graph, state, copy=True)(x)
 
 
@@ -144,6 +150,7 @@ def cost_of(kind: Kind, n: int, d: int, rows: int) -> tuple[float, int]:
     The input is `rows` float32 sequences (n, d).
     """
     x = jax.random.normal(jax.random.key(0), (rows, n, d))
+    # The compiler states the bytes of temporary arrays and of the result.
     program = jax.jit(kind.make(d)).lower(x).compile()
     timer = timeit.Timer(lambda: jax.block_until_ready(program(x)))
     timer.timeit(1)  # a warm-up

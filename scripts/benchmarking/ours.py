@@ -22,7 +22,8 @@ from transformer.training.state import Initializer, init_model
 
 SIZE_KEYS = ("num_layers", "d_model", "d_ff", "num_heads")
 MODEL_KEYS = (*SIZE_KEYS, "dtype")
-LOGIT_OF_END = -1e4  # far below all other logits, so that no hypothesis ends before its limit
+# Far below all other logits, so that no hypothesis ends before its limit.
+LOGIT_OF_END = -1e4
 
 
 def prepare_training(task: Task) -> Prepared:
@@ -36,6 +37,7 @@ def prepare_training(task: Task) -> Prepared:
     state = initializer.create()
     batch = step.place(make_batch(task))
 
+    # The step donates its state, so each repetition continues from the previous one.
     def repeat() -> dict:
         """Returns the metrics of the step."""
         nonlocal state

@@ -53,7 +53,7 @@ class Failed(UserError):
     """Raised if a worker fails."""
 
 
-class Worker:
+class BenchmarkWorker:
     """The process of one system, ready for its task.
 
     Attributes:
@@ -110,7 +110,9 @@ class Worker:
 
 
 @contextlib.contextmanager
-def running(python: str, contender: Contender, task: Mapping[str, Any]) -> Iterator[Worker]:
+def running(
+    python: str, contender: Contender, task: Mapping[str, Any]
+) -> Iterator[BenchmarkWorker]:
     """Runs a system in a process of the interpreter `python`. The end of the block kills it."""
     command = [python, "-m", "scripts.benchmarking.worker", contender.prepare]
     # Some libraries count cores before the worker restricts itself to some of them.
@@ -128,7 +130,7 @@ def running(python: str, contender: Contender, task: Mapping[str, Any]) -> Itera
         ) as process,
     ):
         try:
-            yield Worker(contender, task, process, log)
+            yield BenchmarkWorker(contender, task, process, log)
         finally:
             process.kill()
             with contextlib.suppress(BrokenPipeError):

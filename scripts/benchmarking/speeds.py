@@ -14,7 +14,7 @@ from absl import logging
 
 from scripts import markdown
 from scripts.benchmarking.measurement import describe_machine
-from scripts.benchmarking.processes import Contender, Failed, Worker, running
+from scripts.benchmarking.processes import BenchmarkWorker, Contender, Failed, running
 from transformer.support.errors import UserError
 from transformer.support.processor import computes_bfloat16, computes_int8
 
@@ -32,7 +32,7 @@ HEADER = (
 )
 
 
-class Comparison(NamedTuple):
+class SpeedComparison(NamedTuple):
     """A comparison of systems on one task.
 
     Attributes:
@@ -42,13 +42,13 @@ class Comparison(NamedTuple):
     """
 
     batch: str
-    workers: Sequence[Worker]
+    workers: Sequence[BenchmarkWorker]
     left_out: Mapping[str, str]
 
 
 def compare(
     batch: str, task: Mapping[str, Any], contenders: Sequence[Contender], python: str | None
-) -> Comparison:
+) -> SpeedComparison:
     """Measures all systems.
 
     A peer that fails, or counts other tokens, is left out. All systems in bfloat16 are left out on
@@ -92,7 +92,7 @@ def compare(
                     worker.repeat()
             # A system may also fail in a repetition.
             workers = [worker for worker in workers if worker.contender.name not in left_out]
-    return Comparison(batch, workers, left_out)
+    return SpeedComparison(batch, workers, left_out)
 
 
 def _is_emulated(contender: Contender) -> bool:
@@ -104,7 +104,7 @@ def _is_emulated(contender: Contender) -> bool:
     return dtype == "int8" and not contender.is_peer and not computes_int8()
 
 
-def tabulate(comparisons: Sequence[Comparison], threads: int) -> str:
+def tabulate(comparisons: Sequence[SpeedComparison], threads: int) -> str:
     """Returns a table of the comparisons in Markdown, with notes about systems left out."""
     versions = {worker.version for comparison in comparisons for worker in comparison.workers}
     rows = [HEADER]
@@ -118,6 +118,7 @@ def tabulate(comparisons: Sequence[Comparison], threads: int) -> str:
         best_peer = max(peers, key=by_rate, default=None)
         best_ours = max((worker for worker in ours if worker.contender.is_exact), key=by_rate)
 
+        # A row for each system: its speed relative to the fastest peer, and our advantage over it.
         for worker in workers:
             slowest = worker.tokens / max(worker.seconds)
             fastest = worker.tokens / min(worker.seconds)

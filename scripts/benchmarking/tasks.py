@@ -17,8 +17,10 @@ from transformer.support.workers import num_workers
 # The number of different lengths in a training batch: `batch.length_multiple` puts these into one
 # bucket.
 LENGTHS = 8
-SENTENCES = (16, 1)  # sentences of a batch to translate
-TOKENS = 32  # tokens of a source and of an output, with end-of-sentence
+# Sentences of a batch to translate.
+SENTENCES = (16, 1)
+# Tokens of a source and of an output, with end-of-sentence.
+TOKENS = 32
 BEAM_SIZE = 4
 OURS = "scripts.benchmarking.ours"
 PEERS = "scripts.benchmarking.peers"

@@ -193,6 +193,7 @@ def compile_program(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
     except jax.errors.JaxRuntimeError as error:
         if TRITON_FAILURE not in str(error):
             raise
+
     logging.warning(
         "Triton has no tiles for these shapes: cuBLAS computes all products of the program."
     )

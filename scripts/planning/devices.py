@@ -92,7 +92,8 @@ ACCELERATORS = {
     "v6e": Accelerator("tpu", 918e12, 918e12, 1638e9, int(31.25 * 2**30), 400e9, axes=2),
 }
 GPUS_PER_HOST = 8  # connected by NVLink
-EXAMPLES = {1: "8", 2: "2x2", 3: "2x2x1"}  # examples of a size, by its number of axes
+# Examples of a size, by its number of axes.
+EXAMPLES = {1: "8", 2: "2x2", 3: "2x2x1"}
 
 
 class Target(NamedTuple):
@@ -132,6 +133,7 @@ def parse_target(text: str) -> Target:
     is_gpu = kind.platform == "gpu"
     if is_gpu and not size:
         size = "1"
+    # GPUs have one size, their number. A TPU has a size for each axis of its topology.
     sizes = size.split("x")
     if len(sizes) != kind.axes or not all(re.fullmatch(r"[1-9]\d{0,3}", size) for size in sizes):
         raise UserError(
@@ -192,6 +194,7 @@ def find_devices(target: Target) -> Sequence[jax.Device]:
 
 def target_config(kind: Accelerator) -> str:
     """Returns a GPU's GpuTargetConfigProto as text, which XLA's compiler reads."""
+    # The limits of blocks and threads are equal for all of these GPUs.
     return f"""
         gpu_device_info {{
           threads_per_block_limit: 1024  threads_per_warp: 32  threads_per_core_limit: 2048

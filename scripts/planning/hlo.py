@@ -205,6 +205,7 @@ def parse(text: str) -> Program:
 def _parse_instruction(
     program: Program, by_name: Mapping[str, Instruction], match: re.Match
 ) -> Instruction:
+    # An instruction has the form: ROOT name = type opcode(operands), attributes.
     root, name, result, opcode, rest = match.groups()
     arguments, _, attributes = rest.partition(")")
     operands = [by_name[operand] for operand in re.findall(r"%([\w.\-]+)", arguments)]

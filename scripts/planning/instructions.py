@@ -56,6 +56,7 @@ def flops(instruction: Instruction) -> Flops:
         products = ATTENTION_MATMULS[instruction.target] * math.prod(weights) * width
     else:
         return Flops()
+
     # A product of two numbers is a multiplication and an addition.
     is_float32 = instruction.operands[0].shapes[0].dtype == "f32"
     return Flops(2 * products, 2 * products * is_float32)
@@ -73,7 +74,9 @@ def _convolution(instruction: Instruction) -> int:
         dict(zip(names, array.shapes[0].dims, strict=True))
         for names, array in zip(labels, arrays, strict=True)
     ]
+
     window = [item.split("=") for item in instruction.attribute(r"\bwindow=\{([^}]*)\}").split()]
+
     products = result["b"] * result["f"] * kernel["i"]
     for axis in filter(str.isdigit, result):
         # The window states each setting for all axes: size=3x3 pad=1_1x1_1.
@@ -89,9 +92,11 @@ def _taps(inputs: int, kernel: int, outputs: int, window: dict[str, str]) -> int
     """
     dilation = int(window.get("lhs_dilate", 1))
     low = int(window.get("pad", "0_0").split("_")[0])
+
     # The position that each pair reads, in the padded and dilated input.
     starts = np.arange(outputs)[:, None] * int(window.get("stride", 1)) - low
     positions = starts + np.arange(kernel) * int(window.get("rhs_dilate", 1))
+
     # Positions outside are padding, and so are the positions between dilated elements.
     is_inside = (positions >= 0) & (positions <= (inputs - 1) * dilation)
     return int(np.count_nonzero(is_inside & (positions % dilation == 0)))
@@ -115,6 +120,7 @@ def bytes_moved(instruction: Instruction) -> int:
     else:
         reads = [_read(instruction, number) for number in range(len(operands))]
         total = _written(instruction)
+
     # An operand is read once, even if several slices overlap.
     for operand, size in zip(operands, reads, strict=True):
         total += min(in_memory(operand.shapes), size)
@@ -173,6 +179,7 @@ def _written_by_fusion(fusion: Instruction) -> int:
     results = root.operands if root.opcode == "tuple" else [root]
     if len(results) != len(fusion.shapes):
         return in_memory(fusion.shapes)
+
     total = 0
     for shape, result in zip(fusion.shapes, results, strict=True):
         # A bitcast writes nothing.
@@ -218,6 +225,7 @@ def find_collective(instruction: Instruction) -> Collective | None:
     if instruction.opcode != "fusion":
         return None
     (called,) = instruction.called
+
     # Such a fusion in a TPU's program continues or ends the collective of an earlier fusion.
     is_continued = called.name.startswith("async_collective_fusion")
     if is_continued or has_target(instruction, "AsyncCollectiveDone"):

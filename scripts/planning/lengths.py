@@ -16,8 +16,10 @@ from transformer.workdir import open_existing
 # Pairs of an assumed corpus at most. If few of them are long, the longest shape may have fewer rows
 # than the whole corpus would give it.
 MAX_PAIRS = 200_000
-SPREAD = 0.6  # standard deviation of the logarithm of the source length
-RATIO_SPREAD = 0.15  # standard deviation of the logarithm of target length / source length
+# Standard deviation of the logarithm of the source length.
+SPREAD = 0.6
+# Standard deviation of the logarithm of target length / source length.
+RATIO_SPREAD = 0.15
 
 
 class Data(NamedTuple):
@@ -81,6 +83,7 @@ def assume(config: Config, lengths: str | None) -> Data:
             "raise it"
         )
 
+    # The vocabulary of an assumed corpus is full on both sides.
     description = (
         f"assumed: {statistics.pairs:,} pairs, log-normal lengths with means of "
         f"{statistics.source:g} source and {statistics.target:g} target tokens; "

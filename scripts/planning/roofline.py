@@ -34,10 +34,12 @@ FREE = {
     "add-dependency",
 }
 FREE_TARGETS = ("ConcatBitcast", "AssumeGatherIndicesInBound")  # custom calls on TPUs
-TOP = 10  # number of kernels in a report
+# Number of kernels in a report.
+TOP = 10
 GPU_LAUNCH_SECONDS = 2.5e-6  # the least time of a launch
 STEP = "CompiledStep."
-WRAPPERS = {"Layer", "SublayerConnection"}  # modules around every sublayer; names leave them out
+# Modules around every sublayer, which names leave out.
+WRAPPERS = {"Layer", "SublayerConnection"}
 
 
 class Kernel(NamedTuple):
@@ -60,6 +62,7 @@ def describe(instruction: Instruction) -> str:
     path = [name for name in modules if name not in WRAPPERS][-3:]
     if not path:
         path = [name for name in functions if name.startswith(STEP)][:1]
+
     operation = instruction.op_name.rpartition("/")[2] or instruction.opcode
     suffix = " (backward)" if "transpose(jvp" in instruction.op_name else ""
     return f"{'/'.join(path)} {operation}{suffix}".strip()
@@ -69,7 +72,7 @@ def kernels(computation: Computation, times: int = 1) -> Iterator[Kernel]:
     """Yields the kernels of a computation that runs `times`, with the kernels of its loops."""
     for instruction in computation.instructions:
         if instruction.opcode == "while":
-            # The body of a loop.
+            # The first computation is the body, which runs once for each iteration.
             yield from kernels(instruction.called[0], times * instruction.trip_count)
         elif instruction.opcode in ("call", "async-start"):
             for called in instruction.called:

@@ -19,7 +19,8 @@ from typing import Any
 
 from transformer.support import runtime
 
-LAST_LINES = 5  # lines of a failed child's log in an error message
+# Lines of a failed child's log in an error message.
+LAST_LINES = 5
 
 
 def start(module: str, flags: Sequence[str], **options: Any) -> subprocess.Popen:

@@ -24,7 +24,8 @@ from transformer.support.errors import UserError
 from transformer.workdir import Workdir
 
 SCHEMA_VERSION = 2  # of sweep.json
-LOCK_SECONDS = 600  # the longest wait; enqueueing all trials takes less
+# The longest wait; enqueueing all trials takes less.
+LOCK_SECONDS = 600
 
 Record = dict[str, Any]  # the content of sweep.json
 
@@ -125,6 +126,7 @@ class Folder:
                 f"{self.record}: no such file, so {self.path} is not the folder of a sweep"
             )
 
+        # Errors in here, such as a missing key, become UserErrors that name the file.
         def check(record: Record) -> Record:
             version = record["schema_version"]
             _ = record["task"]  # raises KeyError: the record is invalid
@@ -149,6 +151,7 @@ class Folder:
                 f"give {source}, or .json files in its evaluations"
             )
 
+        # Trials that failed, were pruned or still run are not complete.
         num_trials = len(record["trials"])
         workdirs = map(self.workdir, range(num_trials))
         complete = [workdir for workdir in workdirs if Workdir(workdir).is_complete()]

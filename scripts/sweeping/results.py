@@ -27,7 +27,8 @@ from transformer.training.validation import validation_strategy
 
 SEED = "seed"
 INTERACTIONS = "interactions"
-FOREST_TRIALS = 20  # with fewer trials a forest cannot separate the effects of the keys
+# With fewer trials a forest cannot separate the effects of the keys.
+FOREST_TRIALS = 20
 
 
 def publish(study: SweepStudy, folder: Folder, readme: str | None) -> None:
@@ -77,6 +78,7 @@ def summary(trials: Sequence[FrozenTrial], sweep: Sweep) -> str:
         f"{counts['pruned']} pruned",
         f"{counts['fail']} failed",
     ]
+
     best = sweep.best(completed(trials), key=lambda trial: trial.value, default=None)
     if best is not None:
         parts.append(f"best {sweep.objective} {best.value:.4g} (trial {best.user_attrs['trial']})")

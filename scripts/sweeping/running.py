@@ -11,7 +11,7 @@ from scripts.sweeping import child
 from scripts.sweeping.description import Sweep
 from scripts.sweeping.study import SweepStudy
 from scripts.sweeping.tasks import Task, check_values
-from scripts.sweeping.worker import Starter, Worker
+from scripts.sweeping.worker import Starter, TrialWorker
 from transformer.support import files
 
 
@@ -66,7 +66,7 @@ def run_trials(study: SweepStudy, task: Task, jobs: int, start: Starter | None =
 
     stop = threading.Event()
     workers = [
-        Worker(study, task, environment, processors, stop, start)
+        TrialWorker(study, task, environment, processors, stop, start)
         for environment, processors in resources
     ]
 

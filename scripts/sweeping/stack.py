@@ -92,7 +92,17 @@ def _with_rates(model: nnx.Module, numbers: Mapping[str, jax.Array]) -> nnx.Modu
     return model
 
 
-class Stack:
+@functools.partial(jax.jit, donate_argnums=0)
+def _replace(states: TrainState, state: TrainState, slot: jax.Array) -> TrainState:
+    return jax.tree.map(lambda x, y: x.at[slot].set(y), states, state)
+
+
+@jax.jit
+def _select(tree: Any, slot: jax.Array) -> Any:
+    return jax.tree.map(lambda x: x[slot], tree)
+
+
+class TrialStack:
     """The states of trials that share the program of their step.
 
     After the end of a trial the program still computes its slot, but nothing reads the results.
@@ -189,18 +199,11 @@ class Stack:
             results.set_exception(error)
 
 
-_replace = jax.jit(
-    lambda states, state, slot: jax.tree.map(lambda x, y: x.at[slot].set(y), states, state),
-    donate_argnums=0,
-)
-_select = jax.jit(lambda tree, slot: jax.tree.map(lambda x: x[slot], tree))
-
-
 class MemberStep:
     """The step of a trial in a stack: like a `CompiledStep`, but it returns a `MemberState`."""
 
     def __init__(
-        self, step: CompiledStep, stack: Stack, slot: int, numbers: Mapping[str, np.float32]
+        self, step: CompiledStep, stack: TrialStack, slot: int, numbers: Mapping[str, np.float32]
     ) -> None:
         self._step = step
         self._stack = stack
@@ -236,6 +239,8 @@ class MemberStep:
         This replaces the method of `CompiledStep`.
         """
         (bucket,) = buckets
+        # Only the kind of the arguments matters: a batch of shapes, and a rate like the schedule
+        # returns.
         count = count_updates(state.optimizer_state)
         rate = jax.ShapeDtypeStruct((), jnp.float32, sharding=count.sharding)
         arguments = self._arguments(self._step.abstract_batch(bucket), rate)
@@ -251,7 +256,7 @@ class MemberStep:
 class MemberState:
     """The state of a trial in a stack. Reading a field copies it out of the stack."""
 
-    def __init__(self, stack: Stack, slot: int) -> None:
+    def __init__(self, stack: TrialStack, slot: int) -> None:
         self._stack = stack
         self._slot = slot
 

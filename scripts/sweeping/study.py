@@ -25,8 +25,10 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from scripts.sweeping.description import Sweep, Values
 from transformer.support.errors import UserError
 
-HEARTBEAT = 5  # seconds between the heartbeats of a running trial
-GRACE_PERIOD = 60  # seconds without a heartbeat until another process takes a trial over
+# Seconds between the heartbeats of a running trial.
+HEARTBEAT = 5
+# Seconds without a heartbeat after which another process takes a trial over.
+GRACE_PERIOD = 60
 PROCESS = f"process {os.getpid()} on {platform.node()}"
 STORAGE_ERRORS = (sqlalchemy.exc.SQLAlchemyError, StorageInternalError)
 
@@ -52,6 +54,7 @@ class SweepStudy:
         self.sweep = sweep
         self.lock = lock
         self.retry = RetryHeartbeatStaleTrialCallback()
+        # SQLite waits for the lock of another process; PostgreSQL for the connection.
         timeout = {"timeout": 60} if url.startswith("sqlite") else {"connect_timeout": 10}
         try:
             self.storage = RDBStorage(

@@ -14,7 +14,7 @@ from typing import IO
 import jax
 
 from scripts.sweeping.description import Sweep, extremes
-from scripts.sweeping.stack import ARGUMENTS, TRACED, WEIGHT_DECAY, Stack
+from scripts.sweeping.stack import ARGUMENTS, TRACED, WEIGHT_DECAY, TrialStack
 from transformer.config import cli, loading
 from transformer.config.types import Config
 from transformer.data.batches.epoch_plan import Bucket
@@ -102,7 +102,7 @@ def estimate_memory(config: Config, sweep: Sweep, folder: Path) -> str:
 
 def _compiled_bytes(size: int, keys: Sequence[str], run: Run, buckets: Sequence[Bucket]) -> int:
     """Returns the bytes on the device while the step of `size` trials runs."""
-    stack = Stack(size, keys)
+    stack = TrialStack(size, keys)
     stack.enter(size)
     step = stack.member_step(size, run)
     compile_step, _ = step.compilations(run.initializer.abstract_state, buckets)
@@ -112,6 +112,7 @@ def _compiled_bytes(size: int, keys: Sequence[str], run: Run, buckets: Sequence[
 @contextlib.contextmanager
 def log_of_this_thread(path: Path) -> Iterator[None]:
     """Redirects the log lines of this thread from standard error to the end of a file."""
+    # The first handler of the root logger writes to standard error.
     root = logging.getLogger()
     thread = threading.current_thread()
     handler = logs.file_handler(path)
@@ -134,7 +135,7 @@ def log_of_this_thread(path: Path) -> Iterator[None]:
 class Stop(Interruption):
     """An interruption that another thread requests.
 
-    A trial also takes its turn here, to compile its programs and to save.
+    A trial holds the lock `turn` while it compiles its programs and starts to save.
     """
 
     def __init__(self, requested: threading.Event, turn: threading.Lock) -> None:
@@ -161,7 +162,7 @@ class Stop(Interruption):
         return self.requested.is_set()
 
 
-class Trial(threading.Thread, AbstractContextManager):
+class TrialThread(threading.Thread, AbstractContextManager):
     """A trial in a thread.
 
     It has the arguments of `child.start`, and the methods of the process that `child.start`
@@ -169,9 +170,10 @@ class Trial(threading.Thread, AbstractContextManager):
     """
 
     def __init__(
-        self, stack: Stack, module: str, flags: Sequence[str], stderr: IO[bytes], **_: object
+        self, stack: TrialStack, module: str, flags: Sequence[str], stderr: IO[bytes], **_: object
     ) -> None:
         super().__init__(daemon=True)
+        # The flags are the ones of `Training.command`.
         values = dict(flag.removeprefix("--").split("=", 1) for flag in flags)
         self.config = values["config"]
         self.workdir = Path(values["workdir"])

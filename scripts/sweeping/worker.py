@@ -23,17 +23,20 @@ from transformer.config import cli
 from transformer.support.errors import UserError
 from transformer.workdir import InUse, lock_workdir
 
-POLL = 0.5  # seconds between checks of a child process
-OUTAGE = 900  # seconds for which calls to the storage are retried; the trials continue meanwhile
+# Seconds between checks of a child process.
+POLL = 0.5
+# Seconds for which calls to the storage are retried; the trials continue meanwhile.
+OUTAGE = 900
 # Parts of the messages of SQLite and PostgreSQL for which retrying does not help.
 NO_SPACE = ("disk is full", "No space left")
-INTERRUPTED = (0, 130, -signal.SIGTERM)  # exit codes of commands that were interrupted
+# Exit codes of commands that were interrupted.
+INTERRUPTED = (0, 130, -signal.SIGTERM)
 
 Starter = Callable[..., Any]  # like `child.start`
 
 
 @dataclass
-class Worker:
+class TrialWorker:
     """A loop that claims trials and runs them one after the other.
 
     Each worker has a thread. `start` is a function like `child.start`, and `stop` interrupts the
@@ -172,6 +175,7 @@ class Worker:
                     return
             except InUse as error:
                 logging.warning("Trial %d waits: %s", number, error)
+            # The trial is claimed, so its heartbeat continues.
             self._retry(self._update, number, trial)
             self.stop.wait(HEARTBEAT)
 

@@ -25,11 +25,10 @@ from transformer.model.masks import Mask
 from transformer.model.norms import NORMS, make_norm
 
 BARS = {"float32": 1e-5, "bfloat16": 2**-6}
-# Sizes of attention that all fused implementations can compute.
-ROWS = 4
+MATMULS = ((64, 512, 2048), (1, 512, 512), (256, 64, 1000))  # (rows, inner, columns)
+# Sizes of attention that all fused implementations can compute: (rows, length, heads, d_k).
 LENGTH = 128
-HEADS = 4
-WIDTH = 64
+SHAPE = (4, LENGTH, 4, 64)
 
 
 def check_all() -> Iterator[Outcome]:
@@ -74,7 +73,7 @@ def check_matmuls() -> Iterator[Outcome]:
         matmul = functools.partial(
             flat_product, dtype=jnp.dtype(dtype), output_dtype=jnp.dtype(dtype)
         )
-        for rows, inner, columns in ((64, 512, 2048), (1, 512, 512), (256, 64, 1000)):
+        for rows, inner, columns in MATMULS:
             x = rounded(random.normal(size=(rows, inner)), dtype)
             w = rounded(random.normal(size=(inner, columns)), dtype)
             cotangent = rounded(random.normal(size=(rows, columns)), dtype)
@@ -128,7 +127,8 @@ def check_attention() -> Iterator[Outcome]:
             yield compare_attention(f"plain attention, {dtype}", plain_attention, dtype, case)
 
     device = first_device().abstract_mesh.abstract_device
-    array = jnp.zeros((ROWS, LENGTH, HEADS, WIDTH))
+    array = jnp.zeros(SHAPE)
+    # One at a time, so that `fused_attention` cannot choose another one.
     for implementation in ATTENTION_IMPLEMENTATIONS["auto"]:
         if device is None or not implementation.runs_on(device):
             continue
@@ -142,7 +142,7 @@ def check_attention() -> Iterator[Outcome]:
 class AttentionCase(NamedTuple):
     """Inputs of attention, with a mask and a cotangent that is 0 at padding.
 
-    The inputs are queries, keys and values, each (ROWS, LENGTH, HEADS, WIDTH).
+    The inputs are queries, keys and values, each of SHAPE.
     """
 
     name: str
@@ -153,15 +153,14 @@ class AttentionCase(NamedTuple):
 
 def attention_cases(dtype: str) -> Iterator[AttentionCase]:
     random = np.random.default_rng(3)
-    shape = (ROWS, LENGTH, HEADS, WIDTH)
-    inputs = [rounded(random.normal(size=shape), dtype) for _ in range(3)]
+    inputs = [rounded(random.normal(size=SHAPE), dtype) for _ in range(3)]
     # Several sentences in a row, and rows with one sentence and padding.
     packed = segments([[5, 60, 20], [64, 64], [1], [100, 3]])
     padded = segments([[5], [LENGTH], [1], [100]])
     other = segments([[100], [1], [LENGTH], [5]])
     for name, target, source in (("padded", padded, other), ("packed", packed, packed)):
-        is_token = (target != 0)[:, :, None, None]  # (ROWS, LENGTH, 1, 1)
-        cotangent = rounded(random.normal(size=shape), dtype) * is_token
+        is_token = (target != 0)[:, :, None, None]  # (rows, length, 1, 1)
+        cotangent = rounded(random.normal(size=SHAPE), dtype) * is_token
         for kind in ("self", "causal", "cross"):
             # Cross-attention reads the segments of the source.
             keys = source if kind == "cross" else target
@@ -181,7 +180,7 @@ def compare_attention(name: str, attend: Callable, dtype: str, case: AttentionCa
 
 
 def segments(sentences: list[list[int]]) -> np.ndarray:
-    """Returns the segments (ROWS, LENGTH) of rows with sentences of these lengths."""
+    """Returns the segments (rows, LENGTH) of rows with sentences of these lengths."""
     rows = np.zeros((len(sentences), LENGTH), np.int32)
     for row, lengths in zip(rows, sentences, strict=True):
         row[: sum(lengths)] = np.repeat(np.arange(1, len(lengths) + 1), lengths)

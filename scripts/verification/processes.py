@@ -12,10 +12,13 @@ from typing import Any
 
 from transformer.support.errors import UserError
 
-EXACT = {"JAX_DEFAULT_MATMUL_PRECISION": "highest"}  # by default GPUs round float32 to TF32
+# By default GPUs round float32 to TF32.
+EXACT = {"JAX_DEFAULT_MATMUL_PRECISION": "highest"}
 HOST = EXACT | {"JAX_PLATFORMS": "cpu"}
-LIMIT = 900.0  # a process without a result for this number of seconds hangs
-END_SECONDS = 10.0  # the time for a process to end after SIGTERM
+# Seconds without a result after which a process counts as hung.
+LIMIT = 900.0
+# The time for a process to end after SIGTERM.
+END_SECONDS = 10.0
 
 
 def results_of(function: str, *arguments: Any, environment: dict[str, str]) -> Iterator[Any]:

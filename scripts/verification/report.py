@@ -26,7 +26,7 @@ def describe_devices() -> Iterator[tuple[str, str]]:
     yield name, jax.__version__
 
 
-class Report(NamedTuple):
+class VerificationReport(NamedTuple):
     """The results of a verification.
 
     Attributes:

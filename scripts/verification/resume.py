@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from scripts.verification.outcomes import Outcome
-from scripts.verify_resume import Training
+from scripts.verify_resume import KillableRun
 from transformer.run.record import read_record
 from transformer.support.errors import UserError
 
@@ -31,8 +31,10 @@ SETTINGS = {
     "checkpoint.every": "20",
     "checkpoint.best_metric": "loss",
 }
-SAVED = "20"  # the kill waits for this checkpoint
-RESUMED = "Resuming from"  # in the log of the second start
+# The kill waits for this checkpoint.
+SAVED = "20"
+# A message in the log of the second start.
+RESUMED = "Resuming from"
 # Without this flag GPUs sum gradients in any order.
 DETERMINISTIC = "--xla_gpu_exclude_nondeterministic_ops=true"
 
@@ -46,7 +48,7 @@ def check_resume() -> Iterator[Outcome]:
     os.environ["XLA_FLAGS"] = " ".join([*os.environ.get("XLA_FLAGS", "").split(), DETERMINISTIC])
     with tempfile.TemporaryDirectory() as folder:
         uninterrupted, killed = [
-            Training(Path(folder) / name, "configs/quickstart.py", list(SETTINGS.items()))
+            KillableRun(Path(folder) / name, "configs/quickstart.py", list(SETTINGS.items()))
             for name in ("whole", "killed")
         ]
 

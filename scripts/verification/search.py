@@ -17,7 +17,8 @@ from transformer.support.programs import compile_program
 from transformer.training.state import abstract_init, init_model
 
 SENTENCES = 24
-DIFFERING = 0.1  # the fraction of the sentences that may differ
+# The fraction of the sentences that may differ.
+DIFFERING = 0.1
 SIZES = (SIZE.vocab_size, SIZE.vocab_size)
 
 

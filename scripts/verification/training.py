@@ -22,8 +22,10 @@ from transformer.training.state import TrainState
 
 # The shortest rows and narrowest heads of cuDNN's attention.
 SIZE = Size(2, 128, 128, 4, 200, pairs=8, length=64)
-BARS = {"float32": 1e-4, "bfloat16": 0.1}  # for the loss and its gradients
-LOSS_BARS = {"float32": 1e-3, "bfloat16": 0.1}  # for losses after updates, which amplify rounding
+# For the loss and its gradients.
+BARS = {"float32": 1e-4, "bfloat16": 0.1}
+# For losses after updates, which amplify rounding.
+LOSS_BARS = {"float32": 1e-3, "bfloat16": 0.1}
 UPDATES = 50
 
 

@@ -1,4 +1,4 @@
-"""The command that verifies a device: its output, its exit code, and checks that end with an error."""
+"""The command that verifies a device: output, exit code, and checks that end with an error."""
 
 import json
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from scripts import verify_resume
-from scripts.verify_resume import PHASES, Training
+from scripts.verify_resume import PHASES, KillableRun
 from tests.training.tiny import flags
 from transformer.checkpoints.manager import Checkpoints
 from transformer.config import cli
@@ -57,7 +57,7 @@ def digests(folder: Path, progress: Progress, line: dict, **values: float) -> di
         name: {"kernel": np.full((2, 3), value, np.float32)} for name, value in values.items()
     }
     state = jax.device_put(TrainState(step=np.int32(progress.step), skipped=np.int32(0), **arrays))
-    training = Training(folder, "configs/base.py", [])
+    training = KillableRun(folder, "configs/base.py", [])
     training.workdir.path.mkdir(parents=True)
     with Checkpoints(training.workdir, training.config) as checkpoints:
         checkpoints.save(state, progress)

@@ -54,6 +54,7 @@ def make_model(task: Task) -> MarianMTModel:
     """
     torch.manual_seed(0)
     padding = task["vocab_size"] - 1
+    # The model of the paper: post-norm, ReLU, sinusoids, and one embedding table.
     config = MarianConfig(
         vocab_size=task["vocab_size"],
         d_model=task["d_model"],

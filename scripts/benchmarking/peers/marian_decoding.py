@@ -13,16 +13,20 @@ from scripts.benchmarking.worker import Prepared, Task
 
 END = 0  # EOS in Marian's vocabularies
 LOGIT_OF_END = -1e4
-MEGABYTES = 1024  # memory that a thread reserves
+# Memory that a thread reserves.
+MEGABYTES = 1024
 
 
 def prepare(task: Task) -> Prepared:
     rows = len(task["source"])
     threads = task["threads"]
-    text = "\n".join(" ".join(f"t{token}" for token in row[:-1]) for row in task["source"])
+    # Text without EOS, which Marian adds.
+    sentences = [[f"t{token}" for token in row[:-1]] for row in task["source"]]
+    text = "\n".join(map(" ".join, sentences))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model, vocabularies = make_model(folder, task, text)
+        # A thread translates one mini-batch.
         translator = pymarian.Translator(
             models=[model],
             vocabs=vocabularies,

@@ -57,7 +57,7 @@ class Translation(nn.Module):
         self.rate = task["dropout"]
         self.label_smoothing = task["label_smoothing"]
         width = task["d_model"]
-        # PyTorch has more places for dropout than the paper: the others are switched off.
+        # PyTorch has dropout in more places than the paper. It is switched off in these.
         settings = (width, task["num_heads"], task["d_ff"], task["dropout"])
         encoder_layer = nn.TransformerEncoderLayer(*settings, batch_first=True)
         decoder_layer = nn.TransformerDecoderLayer(*settings, batch_first=True)

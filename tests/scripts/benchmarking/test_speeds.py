@@ -7,8 +7,8 @@ import pytest
 
 from scripts.benchmarking import measurement, speeds, tasks
 from scripts.benchmarking.measurement import processor_kind
-from scripts.benchmarking.processes import Contender, Worker, find_interpreter
-from scripts.benchmarking.speeds import Comparison
+from scripts.benchmarking.processes import BenchmarkWorker, Contender, find_interpreter
+from scripts.benchmarking.speeds import SpeedComparison
 from scripts.benchmarking.worker import WARM_UPS
 from transformer.support import processor
 from transformer.support.errors import UserError
@@ -25,7 +25,7 @@ def few_repetitions(monkeypatch):
     monkeypatch.setattr(speeds, "REPETITIONS", 3)
 
 
-def compare(trace, contenders) -> Comparison:
+def compare(trace, contenders) -> SpeedComparison:
     return speeds.compare("2 x 5", {"threads": 1, "trace": str(trace)}, contenders, sys.executable)
 
 
@@ -95,9 +95,9 @@ def test_a_dtype_that_the_processor_emulates_is_left_out_with_the_reason(tmp_pat
         assert (note in speeds.tabulate([comparison], 1).splitlines()) is not is_computed
 
 
-def measured_worker(contender: Contender, version: str, *seconds: float) -> Worker:
+def measured_worker(contender: Contender, version: str, *seconds: float) -> BenchmarkWorker:
     """Returns the worker of a process that has ended, with 100 tokens a repetition."""
-    worker = object.__new__(Worker)
+    worker = object.__new__(BenchmarkWorker)
     worker.contender, worker.version, worker.seconds, worker.tokens = (
         contender,
         version,
@@ -116,8 +116,8 @@ def test_speeds_are_medians_and_relative_to_the_fastest_peer_of_the_batch():
     ]
     report = speeds.tabulate(
         [
-            Comparison("2 x 50", measured, {"e": "why", "f": speeds.EMULATED}),
-            Comparison("1 x 50", measured[:1], {}),
+            SpeedComparison("2 x 50", measured, {"e": "why", "f": speeds.EMULATED}),
+            SpeedComparison("1 x 50", measured[:1], {}),
         ],
         2,
     )

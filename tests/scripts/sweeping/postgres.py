@@ -1,4 +1,4 @@
-"""A PostgreSQL server for the tests, on a socket in a temporary folder, if PostgreSQL is installed."""
+"""A PostgreSQL server for the tests, on a socket in a temporary folder, if it is installed."""
 
 import contextlib
 import os

@@ -24,7 +24,8 @@ def work():
         block = libc.malloc(ctypes.c_size_t(SIZE))
         ctypes.memset(block, 1, SIZE)
         libc.free(ctypes.c_void_p(block))
-    faults.append((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / (SIZE / resource.getpagesize()))
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    faults.append((after - before) / (SIZE / resource.getpagesize()))
 
 faults = []
 

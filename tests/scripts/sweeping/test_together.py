@@ -13,7 +13,7 @@ import pytest
 from scripts import sweep
 from scripts.sweeping import together, worker
 from scripts.sweeping.description import listed, search
-from scripts.sweeping.stack import Stack
+from scripts.sweeping.stack import TrialStack
 from scripts.verify_resume import read_untimed
 from tests.checkpoints.workdirs import run
 from tests.scripts.tiny_sweep import error, sweep_file, tiny_flags
@@ -120,14 +120,14 @@ def test_trials_take_the_places_of_others_with_recomputed_layers_and_after_a_fai
     tmp_path, monkeypatch
 ):
     trials = [{"seed": seed, "model.dropout": seed / 10} for seed in range(4)]
-    original, failing = Stack.put, iter([True])
+    original, failing = TrialStack.write, iter([True])
 
     def put(self, slot, state):
         if slot == 1 and next(failing, False):
             raise RuntimeError("a device is lost")
         original(self, slot, state)
 
-    monkeypatch.setattr(Stack, "put", put)
+    monkeypatch.setattr(TrialStack, "write", put)
     argv = together_flags(tmp_path, trials, model__remat="layers", training__steps=4)
     assert run(sweep, *argv, "--jobs=2") == 0
     monkeypatch.undo()

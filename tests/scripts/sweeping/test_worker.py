@@ -15,7 +15,7 @@ from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from scripts.sweeping import child, running, worker
 from scripts.sweeping.folder import Folder
 from scripts.sweeping.study import SweepStudy
-from scripts.sweeping.worker import Worker
+from scripts.sweeping.worker import TrialWorker
 from tests.scripts.sweeping.fake_trial import ERRORS
 from tests.scripts.sweeping.fakes import Fake, fake, make_study, slopes, starts, states, wait_until
 from transformer.support.errors import UserError
@@ -123,7 +123,7 @@ def test_a_trial_waits_while_its_workdir_is_in_use(tmp_path, caplog):
     study, stop = make_study(tmp_path, slopes([1.0])), threading.Event()
     with lock_workdir(tmp_path / "trials" / "0000"):
         thread = threading.Thread(
-            target=Worker(study, fake(tmp_path), {}, set(), stop, child.start).run
+            target=TrialWorker(study, fake(tmp_path), {}, set(), stop, child.start).run
         )
         thread.start()
         wait_until(lambda: f"is in use by process {os.getpid()}" in caplog.text, 60)

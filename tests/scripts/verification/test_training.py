@@ -85,9 +85,9 @@ def test_this_machine_computes_gradients_updates_and_searches():
 def test_a_killed_run_that_differs_fails(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))  # restored at the end
     assert all(outcome.passed for outcome in resume.check_resume())
-    digests = resume.Training.digests
+    digests = resume.KillableRun.digests
     monkeypatch.setattr(
-        resume.Training, "digests", lambda self: digests(self) | {"record": self.folder.name}
+        resume.KillableRun, "digests", lambda self: digests(self) | {"record": self.folder.name}
     )
     first, _ = resume.check_resume()
     assert (
