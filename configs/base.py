@@ -120,9 +120,6 @@ def get_keys() -> ml_collections.ConfigDict:
     # whether attention sees the end-of-sentence token of the source
     model.source_eos = Key(True, SWITCH)
     model.output_bias = Key(False, SWITCH)  # a bias for each token's logit
-    # word2vec text file, plain or .gz, of source embeddings; "": random
-    model.source_vectors = Key("", TEXT)
-    model.target_vectors = Key("", TEXT)  # the same for target embeddings
     # Activations that the backward pass recomputes. none: none; layers: all within a layer, which
     # saves memory for about a quarter more FLOPs
     model.remat = Key("none", LISTED, MESH)

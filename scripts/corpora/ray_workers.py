@@ -67,7 +67,7 @@ def start(address: str | None) -> None:
         import ray.data
     except ImportError as error:
         raise UserError(
-            f"Ray cannot be imported ({error}); pip install -r requirements-ray.txt, "
+            f"Ray cannot be imported ({error}); pip install -r requirements/ray.txt, "
             "or use --shard=1/1 without it"
         ) from error
     host_and_port = re.fullmatch(r"(?:ray://)?(.+):(\d+)", address or "")

@@ -17,7 +17,7 @@ from jax.experimental import topologies
 from transformer.config.keys import nearest
 from transformer.support.errors import UserError
 
-REQUIREMENTS = "requirements-accelerators.txt"
+REQUIREMENTS = "requirements/accelerators.txt"
 MODULES = {"gpu": "jax_cuda13_plugin", "tpu": "libtpu"}
 # Without these variables libtpu looks for a TPU of this machine: it asks a metadata server, takes a
 # lock, and warns about everything that is missing.

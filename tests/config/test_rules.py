@@ -81,10 +81,6 @@ IMPOSSIBLE_COMBINATIONS = (
         CTC | {"model.positions": "learned", "model.max_positions": 767, "model.ctc_frames": 3},
         ("objective=ctc", "ctc_frames=3", "max_positions=767"),
     ),
-    (
-        MASKED | {"model.target_vectors": "vectors.txt"},
-        ("objective=masked_lm", "target_vectors=vectors.txt"),
-    ),
     (CTC | {"batch.plan": "packed"}, ("objective=ctc", "plan=packed")),
     (MASKED | {"training.r_drop": 5.0}, ("objective=masked_lm", "r_drop=5.0")),
     (CTC | {"decoding.shortlist": 8}, ("objective=ctc", "shortlist=8")),
@@ -121,10 +117,6 @@ IMPOSSIBLE_COMBINATIONS = (
     ({"optimizer.weight_decay": 0.01}, ("name=adam", "weight_decay=0.01")),
     ({"training.steps": 3999, "training.eval_every": 100}, ("warmup_steps=4000", "steps=3999")),
     ({"training.eval_every": 100_001}, ("eval_every=100001", "steps=100000")),
-    (
-        {"training.init_from": "runs/a", "model.target_vectors": "vectors.txt"},
-        ("init_from=runs/a", "source_vectors=''", "target_vectors=vectors.txt"),
-    ),
     ({"training.eval_bleu": False}, ("best_metric=bleu", "eval_bleu=False")),
     ({"decoding.shortlist": 8, "decoding.strategy": "sample"}, ("shortlist=8", "strategy=sample")),
     (

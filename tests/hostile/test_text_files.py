@@ -19,7 +19,6 @@ from transformer.data.sources.lines import read_lines
 from transformer.data.tokenizers import tokenizer
 from transformer.decoding import bleu
 from transformer.evaluate import read_texts
-from transformer.training import pretrained_embeddings as vectors
 from transformer.workdir import Workdir
 
 BOM = "\ufeff".encode()
@@ -153,21 +152,3 @@ def test_integers_are_counted_or_the_invalid_line_is_named(prepared, sides):
         assert str(folder) in vocabularies.message
     else:
         assert 4 <= vocabularies[0].size <= config.tokenizer.vocab_size
-
-
-@given(
-    contents
-    | st.lists(st.sampled_from((b"the 1 2\n", b"cat 1e9 nan\n", b"hat 1 2 3\n", b"2 2\n"))).map(
-        b"".join
-    )
-)
-@example(b"the 1e99999 " + b"9" * 5000)
-def test_word_vectors_are_read_or_refused(folder, content):
-    path = folder / "vectors.txt"
-    path.write_bytes(content)
-    rows = outcome(vectors.read_rows, path, ["<unk>", "\u2581the", "cat", "hat"], 2)
-    if isinstance(rows, Refusal):
-        assert str(path) in rows.message
-    else:
-        table, has_vector = rows
-        assert table.shape == (4, 2) and has_vector.any()

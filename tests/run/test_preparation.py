@@ -34,18 +34,6 @@ def test_processes_compare_configuration_code_versions_and_data(tmp_path, monkey
     assert "config.data.cache_dir" not in facts
 
 
-def test_a_run_that_continues_needs_no_files_of_vectors(tmp_path):
-    arguments = train.make_parser().parse(
-        [*flags(tmp_path / "run"), "--config.model.source_vectors=absent.vec"]
-    )
-    config = loading.load_file(arguments.config, arguments.overrides)
-    with preparation.open_workdir(tmp_path / "run", config) as (workdir, _):
-        with pytest.raises(UserError, match="absent.vec"):
-            preparation.prepare(config, workdir)
-        (workdir.checkpoints / "10").mkdir(parents=True)
-        preparation.prepare(config, workdir)
-
-
 def test_language_models_of_several_languages_need_no_tag():
     mixture = ("label=a target_language=de", "label=b target_language=fr")
     known = {

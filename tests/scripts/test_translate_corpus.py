@@ -21,7 +21,7 @@ from tests.checkpoints.workdirs import SOURCES, make_workdir, run
 from tests.conftest import REPOSITORY
 
 RAY = pytest.mark.skipif(
-    importlib.util.find_spec("ray") is None, reason="Ray is not installed: requirements-ray.txt"
+    importlib.util.find_spec("ray") is None, reason="Ray is not installed: requirements/ray.txt"
 )
 
 
@@ -214,7 +214,7 @@ def test_a_part_is_translated_without_ray(flags, tmp_path, capsys):
 def test_without_ray_the_message_names_what_to_do(flags, tmp_path, capsys):
     assert run(translate_corpus, *flags, f"--output={tmp_path / 'out'}") == 2
     assert (
-        "pip install -r requirements-ray.txt, or use --shard=1/1 without it"
+        "pip install -r requirements/ray.txt, or use --shard=1/1 without it"
         in capsys.readouterr().err
     )
 

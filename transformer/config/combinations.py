@@ -116,10 +116,6 @@ COMBINATIONS: dict[str, Callable[..., bool]] = {
     "learned positions must cover max_length, max_source_length (ctc_frames times with CTC) and "
     "max_source_length x max_length_factor + max_extra_length; "
     "raise max_positions or lower the others": _exceeds_learned_positions,
-    "only translation models read word vectors; "
-    "leave source_vectors and target_vectors empty": lambda training, model: (
-        _lacks(training, "word_vectors") and bool(model.source_vectors or model.target_vectors)
-    ),
     "this objective reads one sentence a row; set plan=buckets": lambda training, batch: (
         _lacks(training, "packed") and batch.plan == "packed"
     ),
@@ -205,10 +201,6 @@ COMBINATIONS: dict[str, Callable[..., bool]] = {
     "set them to 0 and false": lambda tokenizer: (
         tokenizer.kind not in ("bpe", "unigram")
         and (tokenizer.subword_sampling > 0 or tokenizer.byte_fallback)
-    ),
-    "embeddings come from another run or from files; "
-    "set init_from, or source_vectors and target_vectors": lambda training, model: bool(
-        training.init_from and (model.source_vectors or model.target_vectors)
     ),
     "a shared tokenizer has one model file, others have SOURCE,TARGET": lambda tokenizer: (
         tokenizer.model_file != ""

@@ -34,9 +34,6 @@ INDEPENDENT_KEYS = (
     "dtype",
     "attention_implementation",
     "remat",
-    # Initial values.
-    "source_vectors",
-    "target_vectors",
 )
 # Keys of `config.tokenizer`.
 VOCABULARY_KEYS = ("vocab_size", "normalization", "character_coverage", "byte_fallback")

@@ -9,7 +9,6 @@ import jax
 from absl import logging
 
 from transformer.checkpoints.manager import Checkpoints
-from transformer.checkpoints.restore import steps_in
 from transformer.config import loading
 from transformer.config.types import Config
 from transformer.data.corpus import corpus
@@ -31,7 +30,6 @@ from transformer.support.environment import (
 from transformer.support.errors import UserError
 from transformer.training.compiled_step import CompiledStep
 from transformer.training.optimizer import make_optimizer, make_schedule
-from transformer.training.pretrained_embeddings import check_files, load_pretrained_embeddings
 from transformer.training.progress import Progress
 from transformer.training.state import Initializer, TrainState
 from transformer.training.validation import Validation
@@ -65,25 +63,18 @@ class Run:
     def initial_state(self) -> TrainState:
         """Returns the state before the first step.
 
-        Its parameters are random, or come from the run `training.init_from`. Pretrained word
-        vectors replace random embeddings.
+        Its parameters are random, or come from the run `training.init_from`.
         """
-        training_config = self.config.training
-        model_config = self.config.model
-        if training_config.init_from:
-            parent = self.parent or fine_tuning.open_parent(self.config, self.workdir)
-            # Only the parameters of the random state stay in memory.
-            random_parameters = self.initializer.create().parameters
-            parameters = parent.initial_parameters(random_parameters, self.tokenizer)
-            state = self.initializer.start_from(parameters)
-            if training_config.init_optimizer:
-                optimizer_state = parent.initial_optimizer_state(state.optimizer_state)
-                state = state.replace(optimizer_state=optimizer_state)
-            return state
-        state = self.initializer.create()
-        if model_config.source_vectors or model_config.target_vectors:
-            parameters = load_pretrained_embeddings(state.parameters, model_config, self.tokenizer)
-            state = self.initializer.start_from(parameters)
+        if not self.config.training.init_from:
+            return self.initializer.create()
+        parent = self.parent or fine_tuning.open_parent(self.config, self.workdir)
+        # Only the parameters of the random state stay in memory.
+        random_parameters = self.initializer.create().parameters
+        parameters = parent.initial_parameters(random_parameters, self.tokenizer)
+        state = self.initializer.start_from(parameters)
+        if self.config.training.init_optimizer:
+            optimizer_state = parent.initial_optimizer_state(state.optimizer_state)
+            state = state.replace(optimizer_state=optimizer_state)
         return state
 
 
@@ -145,9 +136,6 @@ def prepare(config: Config, workdir: Workdir) -> Run:
     Raises UserError if an input cannot be used, differs between processes, or has changed since
     the start of the run.
     """
-    # Vectors are only read before the first checkpoint.
-    if not steps_in(workdir.checkpoints):
-        check_files(config.model)
     check_trackers(config)
     checks.check_listed_corpora(config)
 

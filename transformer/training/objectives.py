@@ -33,8 +33,7 @@ class TrainingObjective(NamedTuple):
     Samples and reports show translations and attention if `methods` has `translate` and
     `attention`. The `options` are the optional parts of the configuration that it supports, among
     packed (batch.plan), label_smoothing, r_drop, pair_weights and alignments (of data.mixture),
-    word_vectors (model.source_vectors and target_vectors), shortlist and decoder
-    (model.decoder_start and decoder_self_attention).
+    shortlist and decoder (model.decoder_start and decoder_self_attention).
     """
 
     # whether pairs have a source and a target; an absent side has an empty language
@@ -75,7 +74,6 @@ OBJECTIVES = {
             "r_drop",
             "pair_weights",
             "alignments",
-            "word_vectors",
             "shortlist",
             "decoder",
         },
