@@ -27,7 +27,7 @@ from transformer.decoding.forced_decoding import longest_text
 from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.text_decoder import FIRST_EXTRA_LENGTH
 from transformer.decoding.translation import Translation
-from transformer.model.kernels import FLOAT32, product_dtype
+from transformer.model.matmul import FLOAT32, product_dtype
 from transformer.support.errors import UserError
 from transformer.workdir import split_names
 

@@ -20,8 +20,8 @@ from scripts.verification.outcomes import Outcome, worst_error
 from transformer.distributed.mesh import make_mesh
 from transformer.model.attention import dot_product_score, masked_softmax
 from transformer.model.fused_attention import ATTENTION_IMPLEMENTATIONS, fused_attention
-from transformer.model.kernels import flat_product
 from transformer.model.masks import Mask
+from transformer.model.matmul import flat_product
 from transformer.model.norms import NORMS, make_norm
 
 BARS = {"float32": 1e-5, "bfloat16": 2**-6}

@@ -20,7 +20,7 @@ from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.distributed.mesh import make_mesh, tree_shardings
-from transformer.model import kernels
+from transformer.training.columns import CHUNK_BYTES
 from transformer.training.loss import token_losses
 from transformer.training.optimizer import make_optimizer
 from transformer.training.projected_loss import Output, projected_loss
@@ -73,7 +73,7 @@ def ctc_update(shape: Shape) -> TrainState:
     share.
     """
     config = tiny_config(model__dropout=0.2, training__objective="ctc")
-    kernels.CHUNK_BYTES["cpu"] = 1
+    CHUNK_BYTES["cpu"] = 1
     return setup(config, mesh=mesh_of(shape, config)).after([make_batch(LENGTHS, 8, 8, seed=0)])[0]
 
 

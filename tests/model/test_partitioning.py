@@ -6,8 +6,7 @@ import pytest
 from jax.sharding import AbstractDevice, AbstractMesh
 
 from transformer.distributed.mesh import AXES, AXIS_TYPES
-from transformer.model.kernels import materialize
-from transformer.model.partitioning import target_platform
+from transformer.model.partitioning import materialize, target_platform
 
 X = jnp.ones((2, 3, 4))
 

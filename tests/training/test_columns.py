@@ -5,20 +5,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.model import kernels
-from transformer.training.columns import Columns
+from transformer.training.columns import LOWEST, Columns
 
 VOCAB_SIZE = 7
 LOGITS = np.random.default_rng(0).normal(size=(2, 3, VOCAB_SIZE)).astype(np.float32)
 LOGITS[0, 0] += 100.0  # exp overflows
 LOGITS[1] *= 100.0
-PADDED = np.concatenate([LOGITS, np.full((2, 3, 2), kernels.LOWEST, np.float32)], axis=-1)
+PADDED = np.concatenate([LOGITS, np.full((2, 3, 2), LOWEST, np.float32)], axis=-1)
 
 
 @pytest.fixture(params=["cpu", "gpu"])
 def platform(request, monkeypatch):
     """The platform whose form of a reduction is used. All run on CPUs."""
-    monkeypatch.setattr(kernels, "target_platform", lambda: request.param)
+    monkeypatch.setattr("transformer.training.columns.target_platform", lambda: request.param)
 
 
 @pytest.mark.parametrize(("logits", "is_padded"), [(LOGITS, False), (PADDED, True)])

@@ -11,8 +11,8 @@ from flax import nnx
 
 from tests.meshes import one_device
 from tests.training.tiny import make_batch, tiny_config
-from transformer.model import kernels
 from transformer.model.single_stack import CtcTransformer
+from transformer.training.columns import CHUNK_BYTES
 from transformer.training.encoders import chunk_sums, ctc_loss
 
 VOCAB, ROWS, FRAMES = 40, 7, 3 * 9
@@ -52,7 +52,7 @@ def gradients(share: str):
 @pytest.mark.parametrize("share", ["all", "none"])
 @pytest.mark.parametrize("rows", [1, 3, 100])
 def test_chunks_of_any_size_give_the_same_sums_and_gradients(monkeypatch, rows, share):
-    monkeypatch.setitem(kernels.CHUNK_BYTES, "cpu", rows * ONE_ROW)
+    monkeypatch.setitem(CHUNK_BYTES, "cpu", rows * ONE_ROW)
     (chunked, whole), state = gradients(share)
     results, expected = chunked(state), whole(state)
     assert expected[0][1].tokens == 6 + 3 + 8 + 4
@@ -64,7 +64,7 @@ def test_chunks_of_any_size_give_the_same_sums_and_gradients(monkeypatch, rows, 
 
 
 def test_no_array_has_the_logits_of_all_rows(monkeypatch):
-    monkeypatch.setitem(kernels.CHUNK_BYTES, "cpu", 2 * ONE_ROW)
+    monkeypatch.setitem(CHUNK_BYTES, "cpu", 2 * ONE_ROW)
     (chunked, whole), state = gradients("all")
     chunk_shape, whole_shape = f"[2,{FRAMES},{VOCAB}]", f"{ROWS},{FRAMES},{VOCAB}]"
     texts = [function.lower(state).compile().as_text() for function in (chunked, whole)]

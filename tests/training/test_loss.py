@@ -7,9 +7,8 @@ import pytest
 
 from configs import base
 from tests.model.models import cross_entropy
-from transformer.model import kernels
 from transformer.support.special_tokens import EOS, PAD
-from transformer.training.columns import Columns
+from transformer.training.columns import LOWEST, Columns
 from transformer.training.loss import LossSums, token_losses
 
 VOCAB, EPSILON = 9, 0.1
@@ -121,7 +120,7 @@ def test_criterion_and_gradient_are_those_of_the_definition(support, r_drop, is_
     columns = Columns.whole(VOCAB)
     if is_padded:
         columns = Columns(jnp.arange(VOCAB + 3)[None, None], VOCAB, is_padded=True)
-        logits = jnp.pad(logits, ((0, 0), (0, 0), (0, 3)), constant_values=kernels.LOWEST)
+        logits = jnp.pad(logits, ((0, 0), (0, 0), (0, 3)), constant_values=LOWEST)
     passes = 2 if r_drop else 1
 
     def criterion(logits):

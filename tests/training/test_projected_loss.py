@@ -21,9 +21,8 @@ from tests.model.models import (
     sentences,
     tiny_transformer,
 )
-from transformer.model import kernels
 from transformer.support.special_tokens import EOS, PAD
-from transformer.training.columns import Columns
+from transformer.training.columns import CHUNK_BYTES, COLUMN_MULTIPLE, Columns
 from transformer.training.loss import sum_losses, token_losses
 from transformer.training.projected_loss import Output, projected_loss
 
@@ -68,9 +67,9 @@ def test_chunks_of_any_size_give_the_same_sums_and_gradients(
     """Also if the last chunk is filled up, with padded columns, and with both passes of a sentence
     in one chunk.
     """
-    monkeypatch.setitem(kernels.COLUMN_MULTIPLE, "cpu", column_multiple)
+    monkeypatch.setitem(COLUMN_MULTIPLE, "cpu", column_multiple)
     passes = 2 if r_drop else 1
-    monkeypatch.setitem(kernels.CHUNK_BYTES, "cpu", sentences * passes * ONE_SENTENCE)
+    monkeypatch.setitem(CHUNK_BYTES, "cpu", sentences * passes * ONE_SENTENCE)
     loss, targets = summed(r_drop=r_drop), jnp.asarray(TARGETS)
     arrays = jnp.float32(HIDDEN), jnp.float32(TABLE), jnp.float32(BIAS) if has_bias else None
 
@@ -154,7 +153,7 @@ def test_the_tables_gradient_is_summed_in_float32():
 
 
 def test_no_array_has_the_logits_of_all_rows(monkeypatch):
-    monkeypatch.setitem(kernels.CHUNK_BYTES, "cpu", ONE_SENTENCE)
+    monkeypatch.setitem(CHUNK_BYTES, "cpu", ONE_SENTENCE)
     loss = summed()
     shapes = [
         jax.ShapeDtypeStruct(shape, dtype)

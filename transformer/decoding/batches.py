@@ -15,8 +15,8 @@ from transformer.config.types import Config
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding import ensemble
 from transformer.decoding.shortlist import Shortlist
-from transformer.model.kernels import INT8, decoding_weight, product_dtype, quantize
 from transformer.model.linear import Linear
+from transformer.model.matmul import INT8, decoding_weight, product_dtype, quantize
 from transformer.model.partitioning import target_platform
 from transformer.support.errors import UserError
 from transformer.support.processor import computes_int8

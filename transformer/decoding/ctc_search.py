@@ -16,7 +16,7 @@ from transformer.config.types import Config
 from transformer.decoding import ensemble
 from transformer.decoding.beam_search import Hypotheses, SearchResult, Sentences, length_penalty
 from transformer.decoding.top_k import gather
-from transformer.model.kernels import FLOAT32
+from transformer.model.matmul import FLOAT32
 from transformer.model.single_stack import BLANK, CtcTransformer, compact, emits_token
 from transformer.support.special_tokens import BOS, EOS, PAD, UNK
 

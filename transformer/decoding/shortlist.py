@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.model.cache import DecodingCache
-from transformer.model.kernels import FLOAT32, batched_dtype, product_dtype
+from transformer.model.matmul import FLOAT32, batched_dtype, product_dtype
 from transformer.model.transformer import Transformer
 from transformer.support import files
 from transformer.support.errors import UNREADABLE, UserError

@@ -11,7 +11,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.model.attention import MultiHeadAttention
-from transformer.model.kernels import FLOAT32, batched_dtype
+from transformer.model.matmul import FLOAT32, batched_dtype
 from transformer.model.recurrent import AverageAttention, RecurrentUnit, Ssru
 from transformer.model.relative_positions import UNRELATED, Relation
 

@@ -9,7 +9,8 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from transformer.config.types import Config
-from transformer.model.kernels import (
+from transformer.model.linear import Linear, as_row
+from transformer.model.matmul import (
     FLOAT32,
     QuantizedRows,
     TransposedMatrix,
@@ -17,7 +18,6 @@ from transformer.model.kernels import (
     linear_map,
     product_dtype,
 )
-from transformer.model.linear import Linear, as_row
 from transformer.model.partitioning import shard_lookup
 
 

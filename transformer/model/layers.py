@@ -12,9 +12,9 @@ from jaxtyping import Array, Float
 from transformer.config.types import Config
 from transformer.model.attention import MultiHeadAttention
 from transformer.model.dropout import dropout
-from transformer.model.kernels import materialize
 from transformer.model.linear import Linear
 from transformer.model.norms import make_norm
+from transformer.model.partitioning import materialize
 
 # jax.nn.gelu is the tanh approximation by default, unlike PyTorch's, which is exact.
 ACTIVATIONS = {

@@ -9,7 +9,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from transformer.model.kernels import (
+from transformer.model.matmul import (
     QuantizedRows,
     TransposedMatrix,
     dequantize,

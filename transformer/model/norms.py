@@ -8,8 +8,8 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from transformer.config.types import Config
-from transformer.model.kernels import product_dtype
 from transformer.model.linear import as_row
+from transformer.model.matmul import product_dtype
 
 
 class LayerNorm(nnx.LayerNorm):

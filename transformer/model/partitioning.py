@@ -1,5 +1,6 @@
-"""The mesh that the caller activates with `jax.sharding.use_abstract_mesh`: its platform, and
-shardings over it.
+"""The platform of the traced program, and shardings over its mesh.
+
+The mesh is the one that the caller activates with `jax.sharding.use_abstract_mesh`.
 """
 
 import math
@@ -17,20 +18,20 @@ def row_shards(mesh: Mesh | AbstractMesh) -> int:
 
 
 def shard_rows(x: Float[Array, "B *rest"]) -> Float[Array, "B *rest"]:
-    """Constrains the rows of `x`, and of its gradient, to the mesh axes that share the batch.
+    """Constrains the rows of `x`, and of its gradient, to the mesh axes that split the batch.
 
-    Without it the compiler follows the weights, which "fsdp" shards too, and keeps the whole batch
-    on every device. Without a mesh, x is returned unchanged.
+    Without the constraint, the compiler follows the weights, which "fsdp" shards too, and keeps the
+    whole batch on every device. Without a mesh, returns x unchanged.
     """
     return _constrain(x, PartitionSpec(ROW_AXES))
 
 
 def shard_lookup(x: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
-    """Constrains the rows of a table's vectors, whose columns "fsdp" splits as those of the table,
-    like `shard_rows`.
+    """Constrains the rows of vectors that are looked up in a table, like `shard_rows`.
 
-    An all-to-all exchanges columns for rows. Without the first constraint, a mesh with "data" and
-    "fsdp" above 1 would look up all rows on every device, and replicate them to reshard them.
+    "fsdp" splits the columns of the table, and so the columns of the vectors. An all-to-all
+    exchanges columns for rows. Without the first constraint, a mesh with "data" and "fsdp" above 1
+    would look up all rows on every device and replicate them to reshard them.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if not mesh.empty and x.shape[-1] % mesh.shape["fsdp"] == 0:
@@ -39,21 +40,32 @@ def shard_lookup(x: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
 
 
 def _constrain(x: Float[Array, "*shape"], spec: PartitionSpec) -> Float[Array, "*shape"]:
-    return (
-        x if jax.sharding.get_abstract_mesh().empty else jax.lax.with_sharding_constraint(x, spec)
-    )
+    if jax.sharding.get_abstract_mesh().empty:
+        return x
+    return jax.lax.with_sharding_constraint(x, spec)
+
+
+def materialize(x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+    """Constrains the rows of x like `shard_rows`. On CPUs, also makes XLA compute x once.
+
+    XLA on CPUs fuses elementwise results into their uses: every matmul would recompute the
+    residual stream of all layers before it, dropout included. The barrier holds for the gradient of
+    x too. On accelerators it would only add memory traffic.
+    """
+    x = shard_rows(x)
+    return jax.lax.optimization_barrier(x) if target_platform() == "cpu" else x
 
 
 def target_platform() -> str:
-    """Returns the platform of the active mesh, "cpu", "gpu" or "tpu"; its devices may be absent.
+    """Returns the platform of the active mesh: "cpu", "gpu" or "tpu".
 
-    Default: JAX's.
+    The devices of the mesh may be absent. Without a mesh, returns JAX's default platform.
     """
     device = jax.sharding.get_abstract_mesh().abstract_device
     return jax.default_backend() if device is None else device.platform
 
 
 def is_for_one_cpu() -> bool:
-    """Tells whether the traced program is for a single CPU device."""
+    """True if the traced program is for a single CPU device."""
     mesh = jax.sharding.get_abstract_mesh()
     return target_platform() == "cpu" and (mesh.empty or mesh.size == 1)

@@ -8,10 +8,10 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from transformer.config.types import Config
-from transformer.model.kernels import FLOAT32, product_dtype
 from transformer.model.layers import FeedForward
 from transformer.model.linear import Linear
 from transformer.model.masks import Mask
+from transformer.model.matmul import FLOAT32, product_dtype
 from transformer.model.partitioning import shard_rows
 
 

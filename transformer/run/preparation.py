@@ -16,7 +16,7 @@ from transformer.data.sources.source import read_origin
 from transformer.data.tokenizers import tokenizer
 from transformer.distributed import coordination
 from transformer.distributed.mesh import make_mesh
-from transformer.model.kernels import product_dtype
+from transformer.model.matmul import product_dtype
 from transformer.run import checks, fine_tuning
 from transformer.run.trackers import check_trackers
 from transformer.support import files

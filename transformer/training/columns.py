@@ -5,15 +5,27 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
-from transformer.model import kernels
+from transformer.model.partitioning import target_platform
+
+LOWEST = float(np.finfo(np.float32).min)
+# Bytes of the float32 logits of a chunk of the loss, on each device. TPUs keep small chunks in
+# their vector memory. Every chunk adds to the whole gradient of the output table.
+CHUNK_BYTES = {"cpu": 2**26, "gpu": 2**29, "tpu": 2**26}
+# The number of logits of a position is padded to a multiple of the tiles of matrix units.
+COLUMN_MULTIPLE = {"cpu": 1, "gpu": 128, "tpu": 128}
+
+
+def rows_per_chunk(bytes_per_row: int) -> int:
+    """Returns the number of rows of a chunk on each device, for rows with logits of this size."""
+    return max(CHUNK_BYTES[target_platform()] // bytes_per_row, 1)
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of the logits on a device: those of the whole vocabulary, or of a part if the
-    mesh splits them.
+    """The columns of the logits on one device: the whole vocabulary, or a part if a mesh splits it.
 
     The methods reduce (B, T, C) to (B, T) over the whole vocabulary, so that a loss does not depend
     on the mesh. Their results and gradients are right on every device.
@@ -22,8 +34,7 @@ class Columns:
     tokens: Int[Array, "1 1 C"]  # the token of each column
     vocab_size: int
     axis: str | None = None  # the mesh axis that splits the vocabulary
-    # whether there are columns of `vocab_size` or more, which have the `LOWEST` logits
-    is_padded: bool = False
+    is_padded: bool = False  # if True, columns from `vocab_size` on have the logit `LOWEST`
 
     @classmethod
     def whole(cls, vocab_size: int) -> "Columns":
@@ -32,7 +43,8 @@ class Columns:
 
     def sum(self, x: Float[Array, "B T C"]) -> Float[Array, "B T"]:
         """Returns the sum over the vocabulary."""
-        x = jnp.where(self.tokens < self.vocab_size, x, 0.0) if self.is_padded else x
+        if self.is_padded:
+            x = jnp.where(self.tokens < self.vocab_size, x, 0.0)
         total = jnp.sum(x, axis=-1)
         return total if self.axis is None else jax.lax.psum(total, self.axis)
 
@@ -42,16 +54,16 @@ class Columns:
 
     def max(self, x: Float[Array, "B T C"]) -> Float[Array, "B T"]:
         """Returns the maximum over the vocabulary, as a constant: it has no gradient."""
-        maximum, _ = kernels.max_and_exponentials(jax.lax.stop_gradient(x))
+        maximum, _ = max_and_exponentials(jax.lax.stop_gradient(x))
         return maximum if self.axis is None else jax.lax.pmax(maximum, self.axis)
 
     def logsumexp(self, x: Float[Array, "B T C"]) -> Float[Array, "B T"]:
-        """Returns log(sum(exp(x)))."""
+        """Returns log(sum(exp(x))) over the vocabulary."""
         return _logsumexp(x, self.axis)
 
 
-# A hand-written gradient, because JAX has none of a reduction that finds the maximum and the sum at
-# once.
+# The gradient is written by hand, because JAX cannot differentiate a reduction that computes the
+# maximum and the sum at once.
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def _logsumexp(x: Float[Array, "B T C"], axis: str | None) -> Float[Array, "B T"]:
     result, _ = _logsumexp_forward(x, axis)
@@ -61,7 +73,7 @@ def _logsumexp(x: Float[Array, "B T C"], axis: str | None) -> Float[Array, "B T"
 def _logsumexp_forward(
     x: Float[Array, "B T C"], axis: str | None
 ) -> tuple[Float[Array, "B T"], tuple]:
-    maximum, exponentials = kernels.max_and_exponentials(x)
+    maximum, exponentials = max_and_exponentials(x)
     if axis is not None:
         largest = jax.lax.pmax(maximum, axis)
         exponentials = jax.lax.psum(exponentials * jnp.exp(maximum - largest), axis)
@@ -71,10 +83,33 @@ def _logsumexp_forward(
 
 
 def _logsumexp_backward(
-    axis: str | None, saved: tuple, gradient: Float[Array, "B T"]
+    axis: str | None, residuals: tuple, gradient: Float[Array, "B T"]
 ) -> tuple[Float[Array, "B T C"]]:
-    x, result = saved
+    x, result = residuals
+    # d logsumexp(x) / dx = softmax(x)
     return (gradient[..., None] * jnp.exp(x - result[..., None]),)
 
 
 _logsumexp.defvjp(_logsumexp_forward, _logsumexp_backward)
+
+
+def max_and_exponentials(
+    x: Float[Array, "*rows C"],
+) -> tuple[Float[Array, "*rows"], Float[Array, "*rows"]]:
+    """Returns the maximum of each row and the sum of exp(x - maximum).
+
+    CPUs read x twice, which is faster there (docs/performance.md).
+    """
+    if target_platform() == "cpu":
+        maximum = jnp.max(x, axis=-1)
+        return maximum, jnp.sum(jnp.exp(x - maximum[..., None]), axis=-1)
+
+    # Merges the (maximum, sum) of two parts of a row: each sum is rescaled to the larger maximum.
+    def merge(a: tuple, b: tuple) -> tuple:
+        maximum = jnp.maximum(a[0], b[0])
+        sum_a = a[1] * jnp.exp(a[0] - maximum)
+        sum_b = b[1] * jnp.exp(b[0] - maximum)
+        return maximum, sum_a + sum_b
+
+    start = jnp.float32(LOWEST), jnp.float32(0.0)
+    return tuple(jax.lax.reduce((x, jnp.ones_like(x)), start, merge, (x.ndim - 1,)))

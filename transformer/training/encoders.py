@@ -16,10 +16,10 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from transformer.config.types import Config
 from transformer.data.batches.collation import Batch
 from transformer.data.corpus.annotations import word_starts
-from transformer.model.kernels import rows_per_chunk
 from transformer.model.partitioning import row_shards
 from transformer.model.single_stack import BLANK, CtcTransformer, compact, emits_token
 from transformer.support.special_tokens import BOS, EOS, PAD, SPECIAL
+from transformer.training.columns import rows_per_chunk
 from transformer.training.loss import LossSums
 
 MASK = BOS  # the input in place of a masked token; no source has BOS

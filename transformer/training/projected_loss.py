@@ -19,10 +19,10 @@ from jaxtyping import Array, Float, Int
 
 from transformer.config.types import Config
 from transformer.data.batches.collation import Batch
-from transformer.model import kernels
+from transformer.model.matmul import FLOAT32, matmul, matmul_nt, matmul_tn
 from transformer.model.partitioning import ROW_AXES, target_platform
 from transformer.support.special_tokens import PAD
-from transformer.training.columns import Columns
+from transformer.training.columns import COLUMN_MULTIPLE, LOWEST, Columns, rows_per_chunk
 from transformer.training.loss import LossSums, sum_losses, token_losses
 
 # (logits, targets, columns, *logits of teachers) to the criterion of each token, and the loss that
@@ -125,7 +125,7 @@ def _with_gradients(
     scatters = "fsdp" in split and d_model % mesh.shape["fsdp"] == 0 and is_exact
     # The devices of "tensor" compute an equal number of columns each, which suits their matrix
     # units.
-    padding = -vocab_size % (kernels.COLUMN_MULTIPLE[target_platform()] * mesh.shape["tensor"])
+    padding = -vocab_size % (COLUMN_MULTIPLE[target_platform()] * mesh.shape["tensor"])
 
     def pad(output: Output) -> Output:
         hidden, table, bias = output
@@ -179,7 +179,7 @@ def _sum_chunks(
     """
     whole, table, bias = outputs[0]
     rows, length = targets.shape
-    count = math.ceil(rows // passes / kernels.rows_per_chunk(4 * passes * length * len(table)))
+    count = math.ceil(rows // passes / rows_per_chunk(4 * passes * length * len(table)))
     chunk_rows = passes * math.ceil(rows / passes / count)  # a sentence's passes are in one chunk
 
     def split(x: jax.Array) -> jax.Array:
@@ -204,10 +204,8 @@ def _sum_chunks(
         flat = hiddens[0].reshape(-1, whole.shape[-1])
         d_logits = d_logits.reshape(len(flat), -1).astype(flat.dtype)
         # A sum over devices is rounded once, at its end.
-        d_hidden = kernels.product(
-            d_logits, table, flat.dtype if columns.axis is None else kernels.FLOAT32
-        )
-        d_table = kernels.transposed_product(d_logits, flat)
+        d_hidden = matmul(d_logits, table, flat.dtype if columns.axis is None else FLOAT32)
+        d_table = matmul_tn(d_logits, flat)
         totals = jax.tree.map(jnp.add, totals, ((criterion, reported), d_table, d_bias))
         return totals, d_hidden.reshape(hiddens[0].shape)
 
@@ -226,12 +224,10 @@ def _sum_chunks(
 def _logits(output: Output, columns: Columns) -> Float[Array, "B T C"]:
     hidden, table, bias = output
     flat = hidden.reshape(-1, hidden.shape[-1])
-    logits = kernels.product_with_transpose(flat, table, kernels.FLOAT32).reshape(
-        *hidden.shape[:2], -1
-    )
+    logits = matmul_nt(flat, table, FLOAT32).reshape(*hidden.shape[:2], -1)
     logits = logits if bias is None else logits + bias[None, None]
     return (
-        jnp.where(columns.tokens < columns.vocab_size, logits, kernels.LOWEST)
+        jnp.where(columns.tokens < columns.vocab_size, logits, LOWEST)
         if columns.is_padded
         else logits
     )

@@ -1,4 +1,4 @@
-"""Products in the form for CPUs equal the plain kernels."""
+"""Matmuls in the form for CPUs equal the plain ones."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from transformer.model import kernels
+from transformer.model import matmul
 from transformer.model.linear import Linear
 
 SHAPES = [(1, 1, 1), (3, 5, 7), (64, 512, 48), (130, 33, 257), (1, 512, 2048)]
@@ -20,7 +20,7 @@ TOLERANCE = {"float32": 1e-5, "bfloat16": 2**-8}
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("platform", ["cpu", "gpu"])
 def test_products_equal_those_in_float64(size, dtype, platform, monkeypatch):
-    monkeypatch.setattr(kernels, "target_platform", lambda: platform)
+    monkeypatch.setattr(matmul, "target_platform", lambda: platform)
     m, k, n = size
     random = np.random.default_rng(0)
     x, w = (jnp.asarray(random.normal(size=shape), dtype) for shape in ((m, k), (k, n)))
@@ -30,12 +30,12 @@ def test_products_equal_those_in_float64(size, dtype, platform, monkeypatch):
     rounding = TOLERANCE[dtype] * (2 if m == 1 and jax.default_backend() == "gpu" else 1)
     tolerance = {"rtol": rounding, "atol": rounding * np.sqrt(k)}
 
-    y = jax.jit(lambda x, w: kernels.product(x, w, jnp.dtype(dtype)))(x, w)
+    y = jax.jit(lambda x, w: matmul.matmul(x, w, jnp.dtype(dtype)))(x, w)
     assert y.dtype == dtype
     np.testing.assert_allclose(np.asarray(y, np.float64), exact_x @ exact_w, **tolerance)
-    y = jax.jit(lambda x, w: kernels.product_with_transpose(x, w.T, jnp.dtype(dtype)))(x, w)
+    y = jax.jit(lambda x, w: matmul.matmul_nt(x, w.T, jnp.dtype(dtype)))(x, w)
     np.testing.assert_allclose(np.asarray(y, np.float64), exact_x @ exact_w, **tolerance)
-    y = jax.jit(lambda x, w: kernels.transposed_product(x.T, w))(x, w)
+    y = jax.jit(lambda x, w: matmul.matmul_tn(x.T, w))(x, w)
     assert y.dtype == jnp.float32
     np.testing.assert_allclose(
         np.asarray(y, np.float64), exact_x @ exact_w, rtol=1e-5, atol=1e-5 * np.sqrt(k)
@@ -48,7 +48,7 @@ def test_a_transposed_kernel_gives_the_same_linear_map(rows, dtype):
     linear = Linear(96, 48, dtype=dtype, rngs=nnx.Rngs(0))
     x = jnp.asarray(np.random.default_rng(0).normal(size=(rows, 96)), dtype)
     expected, kernel = linear(x), linear.kernel[...]
-    linear.kernel = nnx.Param(kernels.decoding_weight(kernel, jnp.dtype(dtype)))
+    linear.kernel = nnx.Param(matmul.decoding_weight(kernel, jnp.dtype(dtype)))
     np.testing.assert_array_equal(linear.transposed_kernel, kernel.T.astype(dtype))
     y, tolerance = jax.jit(linear)(x), TOLERANCE[dtype]
     assert y.dtype == expected.dtype and y.shape == expected.shape
@@ -64,10 +64,10 @@ def test_rows_are_rounded_to_127_steps_of_their_largest_number(array):
         * np.float32(10.0) ** np.arange(-2, 3)[:, None]
     )
     rows[1] = 0.0
-    quantized = kernels.quantize(array(rows))
+    quantized = matmul.quantize(array(rows))
     assert isinstance(quantized.integers, type(array(rows))) and quantized.integers.dtype == np.int8
     assert np.abs(quantized.integers.astype(int)).max(axis=1).tolist() == [127, 0, 127, 127, 127]
-    error = np.abs(kernels.dequantize(jax.tree.map(jnp.asarray, quantized)) - rows)
+    error = np.abs(matmul.dequantize(jax.tree.map(jnp.asarray, quantized)) - rows)
     assert (error <= np.abs(rows).max(axis=1, keepdims=True) / 254 * 1.001).all()
 
 
@@ -83,7 +83,7 @@ def test_a_quantized_kernel_multiplies_integers_and_each_row_by_itself(dtype):
         .set(0)
     )
     exact, kernel = np.asarray(linear(x), np.float64), np.asarray(linear.kernel[...], np.float64)
-    linear.kernel = nnx.Param(kernels.quantize(linear.kernel[...].T))
+    linear.kernel = nnx.Param(matmul.quantize(linear.kernel[...].T))
     y = jax.jit(linear)(x)
     assert y.dtype == dtype
 
@@ -106,17 +106,13 @@ def test_a_quantized_kernel_multiplies_integers_and_each_row_by_itself(dtype):
 
 def test_a_quantized_row_that_is_not_finite_stays_so():
     x = jnp.ones((3, 8)).at[1, 2].set(jnp.nan).at[2, 3].set(jnp.inf)
-    y = kernels.quantized_product(x, kernels.quantize(jnp.ones((4, 8))))
+    y = matmul.quantized_matmul(x, matmul.quantize(jnp.ones((4, 8))))
     np.testing.assert_array_equal(jnp.isnan(y).all(axis=1), [False, True, True])
 
 
 @pytest.mark.parametrize(("rows", "is_turned"), [(64, True), (65, False)])
 def test_few_rows_are_the_right_operand_of_a_float32_product(rows, is_turned, monkeypatch):
-    monkeypatch.setattr(kernels, "is_for_one_cpu", lambda: True)
+    monkeypatch.setattr(matmul, "is_for_one_cpu", lambda: True)
     x, w = jnp.zeros((rows, 32)), jnp.zeros((48, 32))
-    text = str(
-        jax.make_jaxpr(lambda x, w: kernels.product_with_transpose(x, w, jnp.dtype("float32")))(
-            x, w
-        )
-    )
+    text = str(jax.make_jaxpr(lambda x, w: matmul.matmul_nt(x, w, jnp.dtype("float32")))(x, w))
     assert (f"f32[48,{rows}] = dot_general" in text) is is_turned

@@ -1,0 +1,198 @@
+"""Matrix multiplications in the form that each platform computes fastest."""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental.layout import Layout, with_layout_constraint
+from jaxtyping import Array, Float, Int8
+
+from transformer.model.partitioning import is_for_one_cpu, target_platform
+from transformer.support.processor import auto_dtype
+
+FLOAT32 = jnp.dtype(jnp.float32)
+INT8 = jnp.dtype(jnp.int8)
+INT8_MAX = 127  # -128 is not used, so that a negated matrix has the negated integers
+# On CPUs, `matmul_nt` reorders x^T instead of w for at most this many rows of x
+# (docs/performance.md has the times).
+FEW_ROWS = 64
+
+
+class TransposedMatrix(NamedTuple):
+    """A weight (K, N) that is stored as its transpose. Decoding on CPUs stores weights so."""
+
+    transpose: Float[Array | np.ndarray, "N K"]
+
+
+class QuantizedRows(NamedTuple):
+    """Rows of a matrix in 8 bits: integers times the scale of their row.
+
+    For a weight (K, N), the rows are the N columns of the weight.
+    """
+
+    integers: Int8[Array | np.ndarray, "*N K"]
+    scales: Float[Array | np.ndarray, "*N"]
+
+
+Weight = Float[Array | np.ndarray, "K N"] | TransposedMatrix | QuantizedRows
+
+
+def product_dtype(name: str) -> jnp.dtype:
+    """Returns the dtype of matmuls for a value of `model.dtype`.
+
+    "auto" is bfloat16, but float32 on processors without bfloat16 instructions.
+    """
+    return jnp.dtype(auto_dtype(target_platform()) if name == "auto" else name)
+
+
+def batched_dtype(dtype: jnp.dtype) -> jnp.dtype:
+    """Returns the dtype of the operands of batched matmuls in decoding.
+
+    It is float32 on CPUs, which would otherwise convert the operands at each step.
+    """
+    return FLOAT32 if target_platform() == "cpu" else dtype
+
+
+def decoding_weight(w: Float[Array | np.ndarray, "K N"], dtype: jnp.dtype) -> Weight:
+    """Returns a weight as decoding stores it: in `dtype`, and quantized if `dtype` is int8.
+
+    On CPUs the weight is also transposed. XLA reorders the right operand of each matmul there, and
+    it reorders a transposed weight faster, if it has to at all.
+    """
+    if dtype == INT8:
+        return quantize(w.T)
+    converted = w.astype(dtype)
+    return TransposedMatrix(converted.T) if target_platform() == "cpu" else converted
+
+
+def quantize(rows: Float[Array | np.ndarray, "N K"]) -> QuantizedRows:
+    """Returns the rows in 8 bits.
+
+    The largest number of a row becomes 127 or -127; a row of zeros has the scale 1.
+    """
+    rows = rows.astype(FLOAT32)
+    scales = abs(rows).max(axis=1) / INT8_MAX
+    scales = scales + (scales == 0.0)
+    return QuantizedRows((rows / scales[:, None]).round().astype(INT8), scales)
+
+
+def dequantize(rows: Float[Array, "*N K"] | QuantizedRows) -> Float[Array, "*N K"]:
+    """Returns quantized rows in float32, and other rows unchanged."""
+    return rows.integers * rows.scales[..., None] if isinstance(rows, QuantizedRows) else rows
+
+
+def linear_map(
+    x: Float[Array, "*rows K"], weight: Weight, dtype: jnp.dtype, output_dtype: jnp.dtype
+) -> Float[Array, "*rows N"]:
+    """Returns x times a weight: a matmul in `dtype`, or in int8 if the weight is quantized."""
+    if isinstance(weight, QuantizedRows):
+        return quantized_matmul(x, weight).astype(output_dtype)
+    if isinstance(weight, TransposedMatrix):
+        return flat_product(x, weight.transpose, dtype, output_dtype, is_transposed=True)
+    return flat_product(x, weight, dtype, output_dtype)
+
+
+def quantized_matmul(x: Float[Array, "*rows K"], weight: QuantizedRows) -> Float[Array, "*rows N"]:
+    """Returns x times a weight in float32, with sums in int32.
+
+    Each row of x has its own scale, so that a row's result does not depend on the other rows.
+    """
+    rows = quantize(_flatten(x, FLOAT32))
+    sums = jnp.einsum("mk,nk->mn", rows.integers, weight.integers, preferred_element_type=jnp.int32)
+    y = sums * rows.scales[:, None] * weight.scales[None]
+    return y.reshape(*x.shape[:-1], -1)  # (*rows, N)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
+def flat_product(
+    x: Float[Array, "*rows K"],
+    weight: Float[Array, "K N"] | Float[Array, "N K"],
+    dtype: jnp.dtype,
+    output_dtype: jnp.dtype,
+    is_transposed: bool = False,
+) -> Float[Array, "*rows N"]:
+    """Returns x @ weight, or x @ weight.T if `is_transposed`, in `output_dtype`.
+
+    The operands of the matmul are in `dtype`. The gradient of the weight is float32, so that it is
+    not rounded before it is summed over batches and devices. The rows of x are flattened, because
+    XLA on CPUs would otherwise recompute everything that it fuses into the gradient of y for each
+    element of the result.
+    """
+    multiply = matmul_nt if is_transposed else matmul
+    y = multiply(_flatten(x, dtype), weight.astype(dtype), output_dtype)
+    return y.reshape(*x.shape[:-1], -1)  # (*rows, N)
+
+
+def _forward(
+    x: jax.Array, weight: jax.Array, dtype: jnp.dtype, output_dtype: jnp.dtype, is_transposed: bool
+):
+    return flat_product(x, weight, dtype, output_dtype, is_transposed), (x, weight)
+
+
+def _backward(
+    dtype: jnp.dtype, output_dtype: jnp.dtype, is_transposed: bool, residuals: tuple, d_y: jax.Array
+):
+    x, weight = residuals
+    rows = _flatten(x, dtype)
+    d_y = _flatten(d_y, dtype)
+    multiply = matmul if is_transposed else matmul_nt
+    d_x = multiply(d_y, weight.astype(dtype), dtype)
+    d_weight = matmul_tn(d_y, rows) if is_transposed else matmul_tn(rows, d_y)
+    return d_x.reshape(x.shape).astype(x.dtype), d_weight
+
+
+flat_product.defvjp(_forward, _backward)
+
+
+def _flatten(x: Float[Array, "*rows K"], dtype: jnp.dtype) -> Float[Array, "M K"]:
+    return x.reshape(-1, x.shape[-1]).astype(dtype)
+
+
+# The letters n and t are those of BLAS: t is a transposed operand, n one that is not.
+
+
+def matmul(x: Float[Array, "M K"], w: Float[Array, "K N"], dtype: jnp.dtype) -> Float[Array, "M N"]:
+    """Returns x w, summed in float32, in `dtype`."""
+    return _dot(x, w, (1, 0), dtype)
+
+
+def matmul_nt(
+    x: Float[Array, "M K"], w: Float[Array, "N K"], dtype: jnp.dtype
+) -> Float[Array, "M N"]:
+    """Returns x w^T, summed in float32, in `dtype`.
+
+    For few rows in float32, CPUs compute (w x^T)^T, so that XLA reorders the small x^T instead of
+    the weight.
+    """
+    if is_for_one_cpu() and len(x) <= FEW_ROWS and x.dtype == w.dtype == FLOAT32:
+        return _row_major(_dot(w, _row_major(x.T), (1, 0), dtype)).T
+    return _dot(x, w, (1, 1), dtype)
+
+
+def matmul_tn(x: Float[Array, "K M"], y: Float[Array, "K N"]) -> Float[Array, "M N"]:
+    """Returns x^T y in float32, the form of the gradient of a weight.
+
+    XLA on CPUs would fold the transpose into the matmul, which then runs at half the speed in
+    bfloat16. A constraint on the layout makes XLA transpose the narrower operand first. A second
+    constraint keeps a later transpose out of the matmul, which would fail in bfloat16. Over several
+    devices, the constraints would keep the partitioner from splitting the matmul.
+    """
+    if not is_for_one_cpu():
+        return _dot(y, x, (0, 0), FLOAT32).T
+    if x.shape[1] > y.shape[1]:
+        return matmul_tn(y, x).T
+    return _row_major(_dot(_row_major(x.T), y, (1, 0), FLOAT32))
+
+
+def _row_major(x: jax.Array) -> jax.Array:
+    """Makes XLA compute a matrix with contiguous rows, and not fold a transpose into the matmul."""
+    return with_layout_constraint(x, Layout((0, 1)))
+
+
+def _dot(a: jax.Array, b: jax.Array, contracting: tuple[int, int], dtype: jnp.dtype) -> jax.Array:
+    # On CPUs only matmuls with a float32 result use the instructions for bfloat16.
+    result_dtype = FLOAT32 if target_platform() == "cpu" else dtype
+    dimensions = ((contracting[:1], contracting[1:]), ((), ()))
+    return jax.lax.dot_general(a, b, dimensions, preferred_element_type=result_dtype).astype(dtype)
