@@ -13,7 +13,7 @@ from tests.model.models import flat, random_model, tiny_config, tiny_transformer
 from transformer.model.attention import MultiHeadAttention
 from transformer.model.masks import Mask
 from transformer.model.positions import make_positions
-from transformer.model.relative_positions import Relation, Shaw, T5Bias, t5_buckets
+from transformer.model.relative_positions import RelativePositions, Shaw, T5Bias, t5_buckets
 
 HEADS, WIDTH, D_MODEL, LENGTH = 4, 3, 8, 40  # more positions than Shaw's distance
 POSITIONS = np.arange(LENGTH) + 5
@@ -45,7 +45,7 @@ def term(
 
 
 def naive(
-    kind: str, module: MultiHeadAttention, relation: Relation, x: np.ndarray, is_causal: bool
+    kind: str, module: MultiHeadAttention, relation: RelativePositions, x: np.ndarray, is_causal: bool
 ) -> np.ndarray:
     kernels = {
         path: array.astype(np.float64) for path, array in flat(nnx.to_pure_dict(nnx.state(module)))

@@ -1,1 +1,1 @@
-"""Section 3 of the paper. Every argument `config` is the group `config.model`."""
+"""Section 3 of the paper. Every argument `model_config` is the group `config.model`."""

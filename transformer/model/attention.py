@@ -12,29 +12,42 @@ from transformer.model.dropout import dropout, is_zero
 from transformer.model.fused_attention import ATTENTION_IMPLEMENTATIONS, fused_attention
 from transformer.model.linear import Linear
 from transformer.model.masks import Mask
-from transformer.model.relative_positions import UNRELATED, Relation
+from transformer.model.relative_positions import NO_RELATIVE_POSITIONS, RelativePositions
 
 
 class MultiHeadAttention(nnx.Module):
-    """MultiHead(Q, K, V) = Concat(head_1 ... head_H) W^O with head_i = Attention(Q W_i^Q, K W_i^K,
-    V W_i^V) (3.2.2).
+    """Multi-head attention (section 3.2.2).
 
-    The H matrices W_i are columns of one (D, H d) matrix, so Xavier's bound has that matrix's fans.
-    `attention_weights` of `transformer.py` collects the weights, which fused attention does not
-    compute.
+    MultiHead(Q, K, V) = Concat(head_1, ..., head_H) W^O,
+    head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V).
+
+    The H matrices W_i are blocks of columns of one matrix (D, H d). Its shape determines the bound
+    of Xavier's initialization. Heads of queries may share G < H heads of keys and values.
     """
 
-    def __init__(self, config: Config, *, rngs: nnx.Rngs):
-        d_model, num_heads, (d_k, d_v) = config.d_model, config.num_heads, head_widths(config)
-        options = {"use_bias": config.attention_bias, "dtype": config.dtype, "rngs": rngs}
+    def __init__(self, model_config: Config, *, rngs: nnx.Rngs):
+        d_model = model_config.d_model
+        num_heads = model_config.num_heads
+        num_key_heads = model_config.num_key_heads or num_heads
+        d_k, d_v = head_widths(model_config)
+
+        # W^Q, W^K, W^V and W^O of all heads
+        options = {
+            "use_bias": model_config.attention_bias,
+            "dtype": model_config.dtype,
+            "rngs": rngs,
+        }
         self.query = Linear(d_model, num_heads * d_k, **options)
-        self.key = Linear(d_model, (config.num_key_heads or num_heads) * d_k, **options)
-        self.value = Linear(d_model, (config.num_key_heads or num_heads) * d_v, **options)
+        self.key = Linear(d_model, num_key_heads * d_k, **options)
+        self.value = Linear(d_model, num_key_heads * d_v, **options)
         self.output = Linear(num_heads * d_v, d_model, **options)
-        self.d_k, self.d_v, self.num_heads = d_k, d_v, num_heads
-        self.attention_dropout = config.attention_dropout
-        self.kernels = ATTENTION_IMPLEMENTATIONS[config.attention_implementation]
-        self.score = ATTENTION_SCORES[config.attention](num_heads, d_k, rngs)
+
+        self.d_k = d_k
+        self.d_v = d_v
+        self.num_heads = num_heads
+        self.attention_dropout = model_config.attention_dropout
+        self.implementations = ATTENTION_IMPLEMENTATIONS[model_config.attention_implementation]
+        self.score = ATTENTION_SCORES[model_config.attention](num_heads, d_k, rngs)
 
     def __call__(
         self,
@@ -42,18 +55,24 @@ class MultiHeadAttention(nnx.Module):
         keys_values: Float[Array, "B S D"],
         mask: Mask,
         rngs: nnx.Rngs | None = None,
-        relation: Relation = UNRELATED,
+        relative_positions: RelativePositions = NO_RELATIVE_POSITIONS,
         positions: Int[Array, "#B T"] | None = None,
     ) -> Float[Array, "B T D"]:
         """Attends from `queries` to `keys_values`.
 
-        In self-attention `relation` depends on the `positions` of both.
+        Relative positions are for self-attention: `positions` are those of queries and keys.
         """
-        keys, values = self.project_keys_values(keys_values, relation, positions)
-        queries = self.project_queries(queries, relation, positions)
-        bias = relation.bias(queries, positions, positions)
+        keys, values = self.project_keys_values(keys_values, relative_positions, positions)
+        queries = self.project_queries(queries, relative_positions, positions)
+        bias = relative_positions.score_bias(queries, positions, positions)
+
+        # Fused implementations compute equation 1 only, without dropout and biases.
         if self.score is dot_product_score and is_zero(self.attention_dropout) and bias is None:
-            heads = fused_attention(self.kernels, queries, *self._for_each_head(keys, values), mask)
+            keys_of_heads = self._repeat_groups(keys)
+            values_of_heads = self._repeat_groups(values)
+            heads = fused_attention(
+                self.implementations, queries, keys_of_heads, values_of_heads, mask
+            )
             if heads is not None:
                 return self._merge_heads(heads)
         return self.attend(queries, keys, values, mask.dense, bias, rngs)
@@ -61,19 +80,23 @@ class MultiHeadAttention(nnx.Module):
     def project_queries(
         self,
         x: Float[Array, "B T D"],
-        relation: Relation = UNRELATED,
+        relative_positions: RelativePositions = NO_RELATIVE_POSITIONS,
         positions: Int[Array, "#B T"] | None = None,
     ) -> Float[Array, "B T H dk"]:
-        return relation.rotate(_split_heads(self.query(x), self.d_k), positions)
+        """Returns Q W_i^Q of all heads."""
+        queries = _split_heads(self.query(x), self.d_k)
+        return relative_positions.rotate(queries, positions)
 
     def project_keys_values(
         self,
         x: Float[Array, "B S D"],
-        relation: Relation = UNRELATED,
+        relative_positions: RelativePositions = NO_RELATIVE_POSITIONS,
         positions: Int[Array, "#B S"] | None = None,
     ) -> tuple[Float[Array, "B S G dk"], Float[Array, "B S G dv"]]:
-        keys, values = _split_heads(self.key(x), self.d_k), _split_heads(self.value(x), self.d_v)
-        return relation.rotate(keys, positions), values
+        """Returns K W_i^K and V W_i^V of all heads of keys and values."""
+        keys = _split_heads(self.key(x), self.d_k)
+        values = _split_heads(self.value(x), self.d_v)
+        return relative_positions.rotate(keys, positions), values
 
     def attend(
         self,
@@ -84,48 +107,60 @@ class MultiHeadAttention(nnx.Module):
         bias: Float[Array, "#B H T S"] | None = None,
         rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "B T D"]:
-        """Attends in the plain form, with projected queries, keys and values, which cached decoding
-        has already.
+        """Attends with projected queries, keys and values, in the plain form of equation 1.
+
+        Cached decoding calls this method directly, because it stores projected keys and values.
         """
-        keys, values = self._for_each_head(keys, values)
+        keys = self._repeat_groups(keys)
+        values = self._repeat_groups(values)
+
+        # softmax(Q K^T / sqrt(d_k)) V (equation 1)
         scores = self.score(queries, keys)
-        weights = masked_softmax(scores if bias is None else scores + bias, mask)
+        if bias is not None:
+            scores = scores + bias
+        weights = masked_softmax(scores, mask)
         if hasattr(self, "__captures__"):  # within `nnx.capture`
             self.sow(nnx.Intermediate, "weights", weights)
         weights = dropout(weights, self.attention_dropout, rngs).astype(values.dtype)
-        return self._merge_heads(jnp.swapaxes(jnp.einsum("bhts,bshd->bhtd", weights, values), 1, 2))
+        heads = jnp.einsum("bhts,bshd->bhtd", weights, values)
+        return self._merge_heads(jnp.swapaxes(heads, 1, 2))  # (B, T, H, d_v)
 
-    def _for_each_head(self, *groups: Float[Array, "B S G _"]) -> list[Float[Array, "B S H _"]]:
-        """Repeats the keys or values of each group of heads that share them (Ainslie et al. 2023)."""
-        repeats = self.num_heads // groups[0].shape[2]
-        return [x if repeats == 1 else jnp.repeat(x, repeats, axis=2) for x in groups]
+    def _repeat_groups(self, x: Float[Array, "B S G _"]) -> Float[Array, "B S H _"]:
+        """Repeats the keys or values that several heads of queries share (Ainslie et al. 2023)."""
+        repeats = self.num_heads // x.shape[2]
+        return x if repeats == 1 else jnp.repeat(x, repeats, axis=2)
 
     def _merge_heads(self, heads: Float[Array, "B T H dv"]) -> Float[Array, "B T D"]:
-        return self.output(heads.reshape(*heads.shape[:2], -1))
+        concatenated = heads.reshape(*heads.shape[:2], -1)  # (B, T, H d_v)
+        return self.output(concatenated)
 
 
 def _split_heads(x: Float[Array, "B L width"], head_width: int) -> Float[Array, "B L H d"]:
-    return x.reshape(*x.shape[:2], -1, head_width)
+    return x.reshape(*x.shape[:2], -1, head_width)  # (B, L, H, d)
 
 
 def dot_product_score(
-    queries: Float[Array, "B T H dk"], keys: Float[Array, "B S H dk"]
+    queries: Float[Array, "B T H dk"],
+    keys: Float[Array, "B S H dk"],
 ) -> Float[Array, "B H T S"]:
     """Returns q . k / sqrt(d_k) in float32 (equation 1)."""
+    # The division is cheaper for queries (B, T, H, d_k) than for scores (B, H, T, S).
     queries = (queries / jnp.float32(math.sqrt(queries.shape[-1]))).astype(queries.dtype)
     return unscaled_dot_product_score(queries, keys)
 
 
 def unscaled_dot_product_score(
-    queries: Float[Array, "B T H dk"], keys: Float[Array, "B S H dk"]
+    queries: Float[Array, "B T H dk"],
+    keys: Float[Array, "B S H dk"],
 ) -> Float[Array, "B H T S"]:
-    """Returns q . k in float32, whose variance grows with d_k (section 3.2.1, footnote 4)."""
+    """Returns q . k in float32. Its variance grows with d_k (section 3.2.1, footnote 4)."""
     return jnp.einsum("bthd,bshd->bhts", queries, keys, preferred_element_type=jnp.float32)
 
 
 class AdditiveScore(nnx.Module):
-    """v . tanh(q + k) for projected q and k (Bahdanau et al. 2015); each head's v is drawn as a
-    (d_k, 1) matrix.
+    """v . tanh(q + k) for projected q and k (Bahdanau et al. 2015).
+
+    Each head has a vector v, initialized like a matrix (d_k, 1).
     """
 
     def __init__(self, num_heads: int, d_k: int, rngs: nnx.Rngs):
@@ -135,14 +170,18 @@ class AdditiveScore(nnx.Module):
         )
 
     def __call__(
-        self, queries: Float[Array, "B T H dk"], keys: Float[Array, "B S H dk"]
+        self,
+        queries: Float[Array, "B T H dk"],
+        keys: Float[Array, "B S H dk"],
     ) -> Float[Array, "B H T S"]:
-        # In float32, since the gradients of queries and keys are sums over S and T.
-        queries, keys = queries.astype(jnp.float32), keys.astype(jnp.float32)
-        hidden = jnp.tanh(queries[:, :, None] + keys[:, None])
+        # In float32, because the gradients of queries and keys are sums over S and T.
+        queries = queries.astype(jnp.float32)
+        keys = keys.astype(jnp.float32)
+        hidden = jnp.tanh(queries[:, :, None] + keys[:, None])  # (B, T, S, H, d_k)
         return jnp.einsum("btshd,hd->bhts", hidden, self.v[...])
 
 
+# Functions of (num_heads, d_k, rngs) that return a score, a function of queries and keys.
 ATTENTION_SCORES = {
     "dot_product": lambda num_heads, d_k, rngs: dot_product_score,
     "dot_product_unscaled": lambda num_heads, d_k, rngs: unscaled_dot_product_score,
@@ -151,11 +190,15 @@ ATTENTION_SCORES = {
 
 
 def masked_softmax(
-    scores: Float[Array, "B H T S"], mask: Bool[Array, "#B 1 #T S"]
+    scores: Float[Array, "B H T S"],
+    mask: Bool[Array, "#B 1 #T S"],
 ) -> Float[Array, "B H T S"]:
     """Returns the softmax over the unmasked keys.
 
-    A row without any gets zeros instead of uniform weights.
+    The weights of a query without unmasked keys are zeros, not uniform.
     """
-    weights = jax.nn.softmax(jnp.where(mask, scores, jnp.finfo(jnp.float32).min), axis=-1)
+    # The paper sets masked scores to -infinity (section 3.2.3). The lowest number gives the same
+    # weights without NaN in rows that are all masked.
+    scores = jnp.where(mask, scores, jnp.finfo(jnp.float32).min)
+    weights = jax.nn.softmax(scores, axis=-1)
     return jnp.where(mask, weights, 0.0)

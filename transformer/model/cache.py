@@ -1,6 +1,6 @@
-"""The keys, values and states that decoding keeps, and its steps over them.
+"""Caches of decoding: keys, values and recurrent states, and the steps over them.
 
-K hypotheses ("beams") per sentence.
+K is the number of hypotheses ("beams") per sentence.
 """
 
 from typing import Any
@@ -13,51 +13,54 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer.model.attention import MultiHeadAttention
 from transformer.model.matmul import FLOAT32, batched_dtype
 from transformer.model.recurrent import AverageAttention, RecurrentUnit, Ssru
-from transformer.model.relative_positions import UNRELATED, Relation
+from transformer.model.relative_positions import NO_RELATIVE_POSITIONS, RelativePositions
 
 
 @struct.dataclass
 class KeyValueCache:
-    """Keys and values of N positions, in the layout and the dtype in which products read them."""
+    """Keys and values of N entries, in the layout and the dtype in which matmuls read them."""
 
     keys: Float[Array, "B G dk N"]
     values: Float[Array, "B G N dv"]
 
     @classmethod
     def start(
-        cls, attention: MultiHeadAttention, rows: int, beams: int, length: int
+        cls,
+        attention: MultiHeadAttention,
+        rows: int,
+        beams: int,
+        length: int,
     ) -> "KeyValueCache":
-        """Returns an empty cache of self-attention: an entry of each of K slots for each of L
-        positions.
-        """
+        """Returns a cache of zeros for self-attention, with an entry for each position and beam."""
+        # Shapes and dtypes follow from a projection, which is traced but not computed.
         entries = jax.ShapeDtypeStruct((rows, beams * length, attention.key.in_features), FLOAT32)
-        return cls(*map(jnp.zeros_like, jax.eval_shape(lambda x: project(attention, x), entries)))
+        keys, values = jax.eval_shape(lambda x: project(attention, x), entries)
+        return cls(jnp.zeros_like(keys), jnp.zeros_like(values))
 
     def step(
         self,
         attention: MultiHeadAttention,
         x: Float[Array, "B K D"],
         position: Int[Array, ""],
-        relation: Relation,
+        relative_positions: RelativePositions,
         mask: Bool[Array, "B 1 K N"],
     ) -> tuple[Float[Array, "B K D"], "KeyValueCache"]:
-        """Adds the new token of each hypothesis to the cache and attends to the entries that `mask`
-        gives it.
-        """
+        """Adds the new token of each hypothesis, and attends to the entries under `mask`."""
         beams = x.shape[1]
-        positions, key_positions = (
-            jnp.full((1, beams), position),
-            jnp.arange(mask.shape[-1])[None] // beams,
-        )
-        (keys, values), begin = project(attention, x, relation, positions), position * beams
+        positions = jnp.full((1, beams), position)
+        key_positions = jnp.arange(mask.shape[-1])[None] // beams
+
+        # Entry position * K + k is the token at `position` in slot k.
+        keys, values = project(attention, x, relative_positions, positions)
+        first = position * beams
         cache = KeyValueCache(
-            jax.lax.dynamic_update_slice_in_dim(self.keys, keys, begin, axis=3),
-            jax.lax.dynamic_update_slice_in_dim(self.values, values, begin, axis=2),
+            jax.lax.dynamic_update_slice_in_dim(self.keys, keys, first, axis=3),
+            jax.lax.dynamic_update_slice_in_dim(self.values, values, first, axis=2),
         )
-        queries = attention.project_queries(x, relation, positions)
-        return cache.attend(
-            attention, queries, mask, relation.bias(queries, positions, key_positions)
-        ), cache
+
+        queries = attention.project_queries(x, relative_positions, positions)
+        bias = relative_positions.score_bias(queries, positions, key_positions)
+        return cache.attend(attention, queries, mask, bias), cache
 
     def attend(
         self,
@@ -66,20 +69,19 @@ class KeyValueCache:
         mask: Bool[Array, "B 1 #K N"],
         bias: Float[Array, "#B H K N"] | None = None,
     ) -> Float[Array, "B K D"]:
-        """Attends to the entries that `mask` gives to each hypothesis."""
-        keys, values = self.keys.transpose(0, 3, 1, 2), self.values.swapaxes(1, 2)
+        """Attends from each hypothesis to the entries under `mask`."""
+        keys = self.keys.transpose(0, 3, 1, 2)  # (B, N, G, d_k)
+        values = self.values.swapaxes(1, 2)  # (B, N, G, d_v)
         return attention.attend(queries.astype(keys.dtype), keys, values, mask, bias)
 
     def reorder(self, parents: Int[Array, "B K"]) -> "KeyValueCache":
-        """Returns the same cache: `DecodingCache.slots` says where the entries of a hypothesis are."""
+        """Returns the cache unchanged: `DecodingCache.slots` maps hypotheses to entries."""
         return self
 
 
 @struct.dataclass
 class RecurrentCache:
-    """The states of a recurrent unit, or the sums of averages, in place of self-attention: one for
-    each hypothesis.
-    """
+    """The states of a `RecurrentUnit`, one for each hypothesis."""
 
     states: Float[Array, "B K _"]
 
@@ -89,22 +91,26 @@ class RecurrentCache:
         return cls(jnp.zeros((rows, beams, unit.state_width), FLOAT32))
 
     def step(
-        self, unit: RecurrentUnit, x: Float[Array, "B K D"], *_: Any
+        self,
+        unit: RecurrentUnit,
+        x: Float[Array, "B K D"],
+        *_: Any,
     ) -> tuple[Float[Array, "B K D"], "RecurrentCache"]:
         """Updates the states with the new token of each hypothesis.
 
-        Only attention uses the other arguments.
+        The other arguments are those of `KeyValueCache.step` and have no effect.
         """
+        # s_t = decay_t * s_{t-1} + increment_t
         decays, increments = unit.terms(x)
         states = decays * self.states + increments
         return unit.output(x, states, None), RecurrentCache(states)
 
     def reorder(self, parents: Int[Array, "B K"]) -> "RecurrentCache":
-        """Returns the cache in which hypothesis k of a sentence continues hypothesis parents[k]."""
+        """Returns the cache after hypothesis k of a sentence continues hypothesis parents[k]."""
         return RecurrentCache(jnp.take_along_axis(self.states, parents[:, :, None], axis=1))
 
 
-# The sub-layer by which a position of the decoder sees those before it, and its cache in decoding.
+# The sub-layer that gives a position of the decoder its past, and its cache in decoding.
 DECODER_SELF_ATTENTIONS = {
     "attention": (MultiHeadAttention, KeyValueCache),
     "ssru": (Ssru, RecurrentCache),
@@ -114,17 +120,15 @@ DECODER_SELF_ATTENTIONS = {
 
 @struct.dataclass
 class DecodingCache:
-    """The caches of all layers, which slots hold the hypotheses' tokens, and the padding mask of
-    the source.
+    """The caches of all layers, the slots of the hypotheses' tokens, and the mask of the source.
 
-    The search reorders hypotheses at each step, but keys and values never move. Instead `slots`
-    has, for each hypothesis and position, the slot in which the entry of its token is; -1 where it
-    has no token yet. A hypothesis attends to all slots of its sentence, with a mask. That costs K
-    times the scores, which are few beside the products with the weights, and saves two copies of
-    the cache at each step.
+    The search reorders hypotheses at each step, but keys and values never move. Instead `slots` has
+    the slot of each hypothesis's token at each position, or -1 before there is one. A hypothesis
+    attends to all slots of its sentence, with a mask. That multiplies the scores by K, which cost
+    little beside the matmuls with the weights, and saves two copies of the cache at each step.
 
-    A decoder without encoder has no memories. A language model keeps the prompts that its
-    hypotheses begin with.
+    A decoder without an encoder has no memories. A language model also stores the prompts of its
+    hypotheses.
     """
 
     slots: Int[Array, "B K L"]
@@ -134,7 +138,7 @@ class DecodingCache:
     prompt: Int[Array, "B S"] | None = None
 
     def reorder(self, parents: Int[Array, "B K"]) -> "DecodingCache":
-        """Returns the cache in which hypothesis k of a sentence continues hypothesis parents[k]."""
+        """Returns the cache after hypothesis k of a sentence continues hypothesis parents[k]."""
         return self.replace(
             slots=jnp.take_along_axis(self.slots, parents[:, :, None], axis=1),
             self_attentions=tuple(cache.reorder(parents) for cache in self.self_attentions),
@@ -142,18 +146,21 @@ class DecodingCache:
 
     @property
     def self_mask(self) -> Bool[Array, "B 1 K LK"]:
-        """The entries of each hypothesis among those of all slots."""
+        """True for the entries of each hypothesis, among the entries of all slots."""
         rows, beams, length = self.slots.shape
-        return jax.nn.one_hot(self.slots, beams, dtype=bool).reshape(rows, 1, beams, length * beams)
+        is_own_slot = jax.nn.one_hot(self.slots, beams, dtype=bool)  # (B, K, L, K)
+        return is_own_slot.reshape(rows, 1, beams, length * beams)
 
 
 def project(
     attention: MultiHeadAttention,
     x: Float[Array, "B N D"],
-    relation: Relation = UNRELATED,
+    relative_positions: RelativePositions = NO_RELATIVE_POSITIONS,
     positions: Int[Array, "#B N"] | None = None,
 ) -> tuple[Float[Array, "B G dk N"], Float[Array, "B G N dv"]]:
     """Returns the keys and values of x in the layout and the dtype of the cache."""
-    keys, values = attention.project_keys_values(x, relation, positions)
+    keys, values = attention.project_keys_values(x, relative_positions, positions)
     dtype = batched_dtype(keys.dtype)
-    return keys.transpose(0, 2, 3, 1).astype(dtype), values.swapaxes(1, 2).astype(dtype)
+    keys = keys.transpose(0, 2, 3, 1).astype(dtype)  # (B, G, d_k, N)
+    values = values.swapaxes(1, 2).astype(dtype)  # (B, G, N, d_v)
+    return keys, values

@@ -1,4 +1,4 @@
-"""Dropout (section 5.4), with random bits that are cheap compared with matrix products."""
+"""Dropout (section 5.4), with random bits that are cheap compared with matmuls."""
 
 import jax
 import jax.numpy as jnp
@@ -10,19 +10,19 @@ Rate = float | Float[Array, ""]
 
 
 def is_zero(rate: Rate) -> bool:
-    """Tells whether a rate is the number 0.
+    """True if the rate is the number 0.
 
-    The value of an array is unknown while a program is traced.
+    Arrays count as positive, because their value is unknown while a program is traced.
     """
     return isinstance(rate, float) and rate == 0.0
 
 
 def dropout(x: Float[Array, "*shape"], rate: Rate, rngs: nnx.Rngs | None) -> Float[Array, "*shape"]:
-    """Zeroes each element with probability `rate` and scales the others by 1 / (1 - rate).
+    """Zeroes each element with probability `rate` and multiplies the rest by 1 / (1 - rate).
 
-    The count of the stream "dropout" numbers the calls of a forward pass, which share its key: on a
-    GPU, a key for each call would take two kernels. Without `rngs`, as in evaluation, x is returned
-    unchanged.
+    Without `rngs`, as in evaluation, returns x unchanged. All calls of a forward pass share the key
+    of the stream "dropout", and the count of the stream numbers them. A key for each call would
+    take two more GPU kernels.
     """
     if rngs is None or is_zero(rate):
         return x
@@ -36,29 +36,35 @@ def is_kept(shape: tuple[int, ...], rate: Rate, rngs: nnx.Rngs) -> Bool[Array, "
     """Returns booleans that are false with probability `rate`, and counts the call."""
     stream = rngs.dropout
     call = stream.count[...]
-    stream.count[...] = call + jnp.uint32(rate > 0)  # as if a rate of 0 had returned before
-    return random_bits(stream.key[...], call, shape) >= jnp.uint32(np.round(rate * 2.0**32))
+    # A traced rate of 0 does not count, as if `dropout` had returned x before.
+    stream.count[...] = call + jnp.uint32(rate > 0)
+    bits = random_bits(stream.key[...], call, shape)
+    return bits >= jnp.uint32(np.round(rate * 2.0**32))
 
 
 def random_bits(
-    key: Key[Array, ""], call: UInt32[Array, ""], shape: tuple[int, ...]
+    key: Key[Array, ""],
+    call: UInt32[Array, ""],
+    shape: tuple[int, ...],
 ) -> UInt32[Array, "..."]:
-    """Returns 32 random bits per element: a hash of the element's index, the key and the number of
-    the call.
+    """Returns 32 random bits per element: a hash of its index, the key and the call's number.
 
-    JAX's own generators take longer than the matrix product that they mask (docs/paper.md has the
+    JAX's own generators take longer than the matmul whose input they mask (docs/paper.md has the
     times). Compilers fuse the hash into its use and recompute it in the backward pass instead of
-    storing a mask, and the bits do not depend on the sharding. Two rounds of a 32-bit multiply and
+    storing a mask. The bits do not depend on the sharding. Two rounds of a 32-bit multiply and
     xor-shift mixer suffice for masks, the only use.
     """
-    # The call's number enters by constants that are added to arrays: an operation on the key would
-    # be another kernel.
+    # The call's number enters through constants that are added to arrays, because an operation on
+    # the key would be a separate GPU kernel.
     offset = _mix(call + jnp.uint32(1))
+
+    # The index of each element in row-major order, plus the offset.
     bits = jnp.full(shape, offset)
     stride = 1
     for axis in reversed(range(len(shape))):
         bits = bits + jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * jnp.uint32(stride)
         stride = stride * shape[axis] % 2**32
+
     # Threefry keys have two words. Keys of rbg have four; a new one repeats its two words.
     for first, second in jax.random.key_data(key).reshape(-1, 2):
         bits = _mix(_mix(bits ^ first) + _mix(offset) + second)
@@ -66,8 +72,9 @@ def random_bits(
 
 
 def _mix(bits: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
-    """Applies a bijection in which each input bit flips about half of the output bits (lowbias32,
-    Wellons 2018).
+    """Applies lowbias32 (Wellons 2018).
+
+    The function is a bijection. A flip of an input bit flips about half of the output bits.
     """
     bits = (bits ^ (bits >> jnp.uint32(16))) * jnp.uint32(0x7FEB352D)
     bits = (bits ^ (bits >> jnp.uint32(15))) * jnp.uint32(0x846CA68B)

@@ -9,7 +9,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from transformer.config.types import Config
-from transformer.model.linear import Linear, as_row
+from transformer.model.linear import Linear, expand_to_rank
 from transformer.model.matmul import (
     FLOAT32,
     QuantizedRows,
@@ -24,7 +24,7 @@ from transformer.model.partitioning import shard_lookup
 class Embedding(nnx.Module):
     """A matrix of token vectors (V, D).
 
-    Inputs are its rows times sqrt(D); logits are products with its transpose.
+    The embedding of a token is its row times sqrt(D). Logits are matmuls with the transpose.
     """
 
     def __init__(self, vocab_size: int, d_model: int, *, dtype: str, rngs: nnx.Rngs):
@@ -33,35 +33,55 @@ class Embedding(nnx.Module):
         self.dtype = dtype
 
     def __call__(self, tokens: Int[Array, "B L"]) -> Float[Array, "B L D"]:
-        vectors = dequantize(
-            jax.tree.map(lambda x: jnp.take(x, tokens, axis=0, mode="clip"), self.table.get_value())
+        # A quantized table has two arrays, integers and scales.
+        rows = jax.tree.map(
+            lambda x: jnp.take(x, tokens, axis=0, mode="clip"), self.table.get_value()
         )
-        return shard_lookup(
-            (vectors * math.sqrt(vectors.shape[-1])).astype(product_dtype(self.dtype))
-        )
+        vectors = dequantize(rows)  # (B, L, D)
+        # "In the embedding layers, we multiply those weights by sqrt(d_model)" (section 3.4).
+        scaled = vectors * math.sqrt(vectors.shape[-1])
+        return shard_lookup(scaled.astype(product_dtype(self.dtype)))
 
     def logits(self, x: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Returns the logits of every token in float32."""
+        # Section 3.4: the pre-softmax linear transformation is the transpose of the embedding.
         table = self.table.get_value()
         weight = table if isinstance(table, QuantizedRows) else TransposedMatrix(table)
         return linear_map(x, weight, product_dtype(self.dtype), FLOAT32)
 
 
+def make_embedding(model_config: Config, vocab_size: int, rngs: nnx.Rngs) -> Embedding:
+    """Returns an embedding of the model's width and dtype."""
+    return Embedding(vocab_size, model_config.d_model, dtype=model_config.dtype, rngs=rngs)
+
+
 class TokenModel(nnx.Module):
-    """Base class of models that have `hidden`: logits are products of its result and a table's
-    rows, plus a bias.
+    """Base class of models that predict tokens.
+
+    Subclasses define `hidden`, a function of the inputs that returns vectors. Logits are matmuls of
+    these vectors with the rows of a table, plus a bias.
     """
 
     def set_output(
-        self, config: Config, embedding: Embedding, vocab_size: int, is_tied: bool, rngs: nnx.Rngs
+        self,
+        model_config: Config,
+        embedding: Embedding,
+        vocab_size: int,
+        is_tied: bool,
+        rngs: nnx.Rngs,
     ) -> None:
-        """Makes the output layer: the table of the embedding if it `is_tied`, else a projection,
-        and perhaps a bias.
+        """Creates the output layer.
+
+        It is the table of the embedding if it `is_tied`, else a projection, and perhaps a bias.
         """
-        options = {"use_bias": False, "dtype": config.dtype, "output_dtype": FLOAT32, "rngs": rngs}
+        options = {"dtype": model_config.dtype, "output_dtype": FLOAT32, "rngs": rngs}
         self.output_embedding = embedding
-        self.projection = None if is_tied else Linear(config.d_model, vocab_size, **options)
-        self.output_bias = nnx.Param(jnp.zeros(vocab_size)) if config.output_bias else None
+        if is_tied:
+            self.projection = None
+        else:
+            self.projection = Linear(model_config.d_model, vocab_size, use_bias=False, **options)
+        has_bias = model_config.output_bias
+        self.output_bias = nnx.Param(jnp.zeros(vocab_size)) if has_bias else None
 
     def __call__(self, *inputs: Array, **options: Any) -> Float[Array, "*B V"]:
         """Returns the logits of the tokens that the model predicts.
@@ -71,22 +91,20 @@ class TokenModel(nnx.Module):
         return self.logits(self.hidden(*inputs, **options))
 
     def logits(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
-        """Returns the logits of the tokens, given the result of `hidden`."""
-        logits = (
-            self.output_embedding.logits(hidden)
-            if self.projection is None
-            else self.projection(hidden)
-        )
-        return (
-            logits if self.output_bias is None else logits + as_row(self.output_bias[...], logits)
-        )
+        """Returns the logits of the tokens for a result of `hidden`."""
+        if self.projection is None:
+            logits = self.output_embedding.logits(hidden)
+        else:
+            logits = self.projection(hidden)
+        if self.output_bias is None:
+            return logits
+        return logits + expand_to_rank(self.output_bias[...], logits)
 
     @property
     def output_table_and_bias(self) -> tuple[Float[Array, "V D"], Float[Array, " V"] | None]:
-        is_tied = self.projection is None
-        table = (
-            dequantize(self.output_embedding.table.get_value())
-            if is_tied
-            else self.projection.transposed_kernel
-        )
+        """The table and the bias of the logits, for losses and searches that compute these."""
+        if self.projection is None:
+            table = dequantize(self.output_embedding.table.get_value())
+        else:
+            table = self.projection.transposed_kernel
         return table, None if self.output_bias is None else self.output_bias[...]

@@ -1,6 +1,4 @@
-"""Layers of the encoder and the decoder (section 3.1): sub-layers, each with a residual connection
-and a norm.
-"""
+"""Layers of the encoder and the decoder (section 3.1): sub-layers with residuals and norms."""
 
 import functools
 from collections.abc import Callable
@@ -32,75 +30,109 @@ Sublayer = Callable[[Float[Array, "B T D"]], Float[Array, "B T D"]]
 
 
 class FeedForward(nnx.Module):
-    """FFN(x) = max(0, x W1 + b1) W2 + b2 (equation 2); gated: (f(x W1 + b1) * (x W3 + b3)) W2 + b2."""
+    """The position-wise feed-forward network (section 3.3).
 
-    def __init__(self, config: Config, *, rngs: nnx.Rngs):
-        options = {"dtype": config.dtype, "rngs": rngs}
-        self.inner = Linear(config.d_model, config.d_ff, **options)
-        self.outer = Linear(config.d_ff, config.d_model, **options)
-        self.gate = (
-            Linear(config.d_model, config.d_ff, **options) if config.activation in GATED else None
-        )
-        self.activation = ACTIVATIONS[config.activation]
-        self.activation_dropout = config.activation_dropout
+    FFN(x) = max(0, x W1 + b1) W2 + b2 (equation 2), or with another activation f. Gated activations
+    compute (f(x W1 + b1) * (x W3 + b3)) W2 + b2.
+    """
+
+    def __init__(self, model_config: Config, *, rngs: nnx.Rngs):
+        d_model = model_config.d_model
+        d_ff = model_config.d_ff
+        is_gated = model_config.activation in GATED
+
+        options = {"dtype": model_config.dtype, "rngs": rngs}
+        self.inner = Linear(d_model, d_ff, **options)
+        self.outer = Linear(d_ff, d_model, **options)
+        self.gate = Linear(d_model, d_ff, **options) if is_gated else None
+        self.activation = ACTIVATIONS[model_config.activation]
+        self.activation_dropout = model_config.activation_dropout
 
     def __call__(
-        self, x: Float[Array, "B T D"], rngs: nnx.Rngs | None = None
+        self,
+        x: Float[Array, "B T D"],
+        rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "B T D"]:
-        hidden = self.activation(self.inner(x))
+        hidden = self.activation(self.inner(x))  # (B, T, d_ff)
         if self.gate is not None:
             hidden = hidden * self.gate(x)
         return self.outer(dropout(hidden, self.activation_dropout, rngs))
 
 
 class SublayerConnection(nnx.Module):
-    """LayerNorm(x + Dropout(Sublayer(x))), as published, or another of `NORM_POSITIONS`."""
+    """The residual connection and the norm of a sub-layer, in one of `NORM_POSITIONS`.
 
-    def __init__(self, config: Config, *, rngs: nnx.Rngs):
-        num_norms, self.connect = NORM_POSITIONS[config.norm_position]
-        self.norm = make_norm(config, rngs)
-        self.output_norm = make_norm(config, rngs) if num_norms == 2 else None
-        self.dropout = config.dropout
+    Dropout is applied to the output of the sub-layer (section 5.4).
+    """
+
+    def __init__(self, model_config: Config, *, rngs: nnx.Rngs):
+        num_norms, self.connect = NORM_POSITIONS[model_config.norm_position]
+        self.norm = make_norm(model_config, rngs)
+        self.output_norm = make_norm(model_config, rngs) if num_norms == 2 else None
+        self.dropout = model_config.dropout
 
     def __call__(
-        self, x: Float[Array, "B T D"], sublayer: Sublayer, rngs: nnx.Rngs | None
+        self,
+        x: Float[Array, "B T D"],
+        sublayer: Sublayer,
+        rngs: nnx.Rngs | None,
     ) -> Float[Array, "B T D"]:
-        norms = [norm for norm in (self.norm, self.output_norm) if norm is not None]
-        return self.connect(x, lambda x: dropout(sublayer(x), self.dropout, rngs), *norms)
+        def sublayer_with_dropout(x):
+            return dropout(sublayer(x), self.dropout, rngs)
+
+        norms = [self.norm] if self.output_norm is None else [self.norm, self.output_norm]
+        return self.connect(x, sublayer_with_dropout, *norms)
+
+
+def post_norm(x, sublayer, norm):
+    """Returns LayerNorm(x + Sublayer(x)), as published (section 3.1)."""
+    return norm(materialize(x + sublayer(x)))
+
+
+def pre_norm(x, sublayer, norm):
+    """Returns x + Sublayer(LayerNorm(x))."""
+    return materialize(x + sublayer(norm(x)))
+
+
+def sandwich_norm(x, sublayer, norm, output_norm):
+    """Returns x + LayerNorm(Sublayer(LayerNorm(x)))."""
+    return materialize(x + output_norm(sublayer(norm(x))))
 
 
 # The number of norms of a sub-layer, and a function of (x, sublayer, *norms).
 NORM_POSITIONS = {
-    "post": (1, lambda x, sublayer, norm: norm(materialize(x + sublayer(x)))),
-    "pre": (1, lambda x, sublayer, norm: materialize(x + sublayer(norm(x)))),
-    "sandwich": (
-        2,
-        lambda x, sublayer, norm, output_norm: materialize(x + output_norm(sublayer(norm(x)))),
-    ),
+    "post": (1, post_norm),
+    "pre": (1, pre_norm),
+    "sandwich": (2, sandwich_norm),
 }
 
 
 class Layer(nnx.Module):
-    """Self-attention, attention to an encoder's output if there is one, and a feed-forward network
-    (Figure 1).
+    """A layer of the encoder or the decoder (Figure 1).
+
+    The sub-layers are self-attention, attention to an encoder's output if there is one, and a
+    feed-forward network.
     """
 
     def __init__(
         self,
-        config: Config,
+        model_config: Config,
         *,
         self_attention: type[nnx.Module] = MultiHeadAttention,
         cross_attention: bool,
         rngs: nnx.Rngs,
     ):
-        self.self_attention = self_attention(config, rngs=rngs)
-        self.self_attention_connection = SublayerConnection(config, rngs=rngs)
-        self.cross_attention = MultiHeadAttention(config, rngs=rngs) if cross_attention else None
-        self.cross_attention_connection = (
-            SublayerConnection(config, rngs=rngs) if cross_attention else None
-        )
-        self.feed_forward = FeedForward(config, rngs=rngs)
-        self.feed_forward_connection = SublayerConnection(config, rngs=rngs)
+        # Each sub-layer has its own residual connection and norms.
+        self.self_attention = self_attention(model_config, rngs=rngs)
+        self.self_attention_connection = SublayerConnection(model_config, rngs=rngs)
+        if cross_attention:
+            self.cross_attention = MultiHeadAttention(model_config, rngs=rngs)
+            self.cross_attention_connection = SublayerConnection(model_config, rngs=rngs)
+        else:
+            self.cross_attention = None
+            self.cross_attention_connection = None
+        self.feed_forward = FeedForward(model_config, rngs=rngs)
+        self.feed_forward_connection = SublayerConnection(model_config, rngs=rngs)
 
     def __call__(
         self,
@@ -111,7 +143,8 @@ class Layer(nnx.Module):
     ) -> Float[Array, "B T D"]:
         """Applies the sub-layers.
 
-        The two functions attend with keys and values of x and the memory, or of a cache.
+        `attend_self` and `attend_memory` apply the attentions of this layer. In training they
+        attend to x and to the encoder's output, in decoding to keys and values in a cache.
         """
         x = self.self_attention_connection(x, attend_self, rngs)
         if attend_memory is not None:

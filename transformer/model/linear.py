@@ -1,6 +1,4 @@
-"""Linear maps: Xavier initialization, products in the model's dtype, gradients of the parameters in
-float32.
-"""
+"""Linear maps: parameters and their gradients in float32, matmuls in the model's dtype."""
 
 from typing import Any
 
@@ -19,8 +17,9 @@ from transformer.model.matmul import (
 
 
 class Linear(nnx.Linear):
-    """x W + b over the last dimension of x: product in `dtype`, sum in float32, result in
-    `output_dtype` or `dtype`.
+    """x W + b over the last dimension of x, with Xavier initialization of W.
+
+    The matmul is in `dtype`, the sum in float32, and the result in `output_dtype` or `dtype`.
     """
 
     def __init__(
@@ -46,18 +45,22 @@ class Linear(nnx.Linear):
             return y
         # In float32: the gradient of the bias is a sum over all rows, which in bfloat16 would be a
         # third too small.
-        return (y + as_row(self.bias[...], y)).astype(output_dtype)
+        return (y + expand_to_rank(self.bias[...], y)).astype(output_dtype)
 
     @property
     def transposed_kernel(self) -> Float[Array, "N K"]:
-        kernel = self.kernel.get_value()
-        if isinstance(kernel, TransposedMatrix):
-            return kernel.transpose
-        return dequantize(kernel) if isinstance(kernel, QuantizedRows) else kernel.T
+        """W^T, in float32 if W is quantized."""
+        weight = self.kernel.get_value()
+        if isinstance(weight, TransposedMatrix):
+            return weight.transpose
+        if isinstance(weight, QuantizedRows):
+            return dequantize(weight)
+        return weight.T
 
 
-def as_row(
-    vector: Float[Array | np.ndarray, " D"], x: Float[Array, "*rows D"]
+def expand_to_rank(
+    vector: Float[Array | np.ndarray, " D"],
+    x: Float[Array, "*rows D"],
 ) -> Float[Array | np.ndarray, "*ones D"]:
-    """Returns the vector with as many axes as x."""
+    """Returns the vector with the rank of x: (1, ..., 1, D)."""
     return vector.reshape((1,) * (x.ndim - 1) + (-1,))

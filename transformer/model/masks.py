@@ -1,8 +1,7 @@
-"""Attention masks (section 3.2.3): booleans, True where a query may attend to a key. All masks are
-created here.
+"""Attention masks (section 3.2.3): booleans, True where a query may attend to a key.
 
 A segment is the number of a sentence in its row, from 1; 0 is padding. Positions attend only within
-their segment.
+their segment. All masks of training and evaluation are created here.
 """
 
 import jax.numpy as jnp
@@ -14,26 +13,27 @@ from transformer.support.special_tokens import PAD
 
 @struct.dataclass
 class Mask:
-    """The segments that a mask follows from.
+    """The segments that define a mask.
 
-    Fused attention takes these, plain attention `dense`.
+    Fused attention takes the segments, plain attention takes `dense`.
     """
 
     query_segments: Int[Array, "B T"]
     key_segments: Int[Array, "B S"]
-    # whether keys later in the row are masked too
+    # True: a query does not attend to keys that are later in the row.
     is_causal: bool = struct.field(pytree_node=False)
-    # False: each row is one sentence, padded at its end
+    # False: each row is one sentence, padded at its end.
     is_packed: bool = struct.field(pytree_node=False)
 
     @property
     def dense(self) -> Bool[Array, "B 1 T S"]:
-        """True for keys of the query's segment that are not padding and, if causal, not later in
-        the row.
-        """
-        queries, keys = self.query_segments[:, None, :, None], self.key_segments[:, None, None, :]
+        """True for keys of the query's segment, except padding and, if causal, later keys."""
+        queries = self.query_segments[:, None, :, None]  # (B, 1, T, 1)
+        keys = self.key_segments[:, None, None, :]  # (B, 1, 1, S)
         mask = (queries == keys) & (keys != 0)
-        return mask & jnp.tri(queries.shape[2], dtype=bool)[None, None] if self.is_causal else mask
+        if self.is_causal:
+            mask = mask & jnp.tri(queries.shape[2], dtype=bool)[None, None]
+        return mask
 
 
 def segments_of(tokens: Int[Array, "B L"]) -> Int[Array, "B L"]:

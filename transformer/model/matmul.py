@@ -84,7 +84,10 @@ def dequantize(rows: Float[Array, "*N K"] | QuantizedRows) -> Float[Array, "*N K
 
 
 def linear_map(
-    x: Float[Array, "*rows K"], weight: Weight, dtype: jnp.dtype, output_dtype: jnp.dtype
+    x: Float[Array, "*rows K"],
+    weight: Weight,
+    dtype: jnp.dtype,
+    output_dtype: jnp.dtype,
 ) -> Float[Array, "*rows N"]:
     """Returns x times a weight: a matmul in `dtype`, or in int8 if the weight is quantized."""
     if isinstance(weight, QuantizedRows):
@@ -99,10 +102,11 @@ def quantized_matmul(x: Float[Array, "*rows K"], weight: QuantizedRows) -> Float
 
     Each row of x has its own scale, so that a row's result does not depend on the other rows.
     """
+    # (s_m q_m) . (s_n q_n) = s_m s_n (q_m . q_n), with integers q and scales s.
     rows = quantize(_flatten(x, FLOAT32))
     sums = jnp.einsum("mk,nk->mn", rows.integers, weight.integers, preferred_element_type=jnp.int32)
     y = sums * rows.scales[:, None] * weight.scales[None]
-    return y.reshape(*x.shape[:-1], -1)  # (*rows, N)
+    return y.reshape(*x.shape[:-1], y.shape[-1])  # (*rows, N)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
@@ -122,18 +126,15 @@ def flat_product(
     """
     multiply = matmul_nt if is_transposed else matmul
     y = multiply(_flatten(x, dtype), weight.astype(dtype), output_dtype)
-    return y.reshape(*x.shape[:-1], -1)  # (*rows, N)
+    return y.reshape(*x.shape[:-1], y.shape[-1])  # (*rows, N)
 
 
-def _forward(
-    x: jax.Array, weight: jax.Array, dtype: jnp.dtype, output_dtype: jnp.dtype, is_transposed: bool
-):
+def _forward(x, weight, dtype, output_dtype, is_transposed):
     return flat_product(x, weight, dtype, output_dtype, is_transposed), (x, weight)
 
 
-def _backward(
-    dtype: jnp.dtype, output_dtype: jnp.dtype, is_transposed: bool, residuals: tuple, d_y: jax.Array
-):
+def _backward(dtype, output_dtype, is_transposed, residuals, d_y):
+    # y = x w: d_x = d_y w^T and d_w = x^T d_y.
     x, weight = residuals
     rows = _flatten(x, dtype)
     d_y = _flatten(d_y, dtype)
@@ -159,7 +160,9 @@ def matmul(x: Float[Array, "M K"], w: Float[Array, "K N"], dtype: jnp.dtype) -> 
 
 
 def matmul_nt(
-    x: Float[Array, "M K"], w: Float[Array, "N K"], dtype: jnp.dtype
+    x: Float[Array, "M K"],
+    w: Float[Array, "N K"],
+    dtype: jnp.dtype,
 ) -> Float[Array, "M N"]:
     """Returns x w^T, summed in float32, in `dtype`.
 

@@ -1,6 +1,4 @@
-"""Positional encodings that are added to the embeddings (section 3.5), and the table of all kinds
-of positions.
-"""
+"""Positional encodings that are added to embeddings (section 3.5), and all kinds of positions."""
 
 import functools
 from collections.abc import Callable
@@ -12,9 +10,9 @@ from jaxtyping import Array, Float, Int
 
 from transformer.config.types import Config
 from transformer.model.relative_positions import (
-    UNRELATED,
+    NO_RELATIVE_POSITIONS,
     Alibi,
-    Relation,
+    RelativePositions,
     Rotary,
     Shaw,
     T5Bias,
@@ -23,24 +21,27 @@ from transformer.model.relative_positions import (
 
 
 class SinusoidalPositions(nnx.Module):
-    """PE(pos, 2i) = sin(pos / BASE^(2i / D)), PE(pos, 2i + 1) = cos of the same (section 3.5).
+    """Sinusoids of the position (section 3.5).
+
+    PE(pos, 2i) = sin(pos / 10000^(2i / D)), PE(pos, 2i + 1) = cos(pos / 10000^(2i / D)).
 
     `concatenated` puts all sines before all cosines instead of interleaving them. `includes_base`
-    divides i by D/2 - 1 instead of D/2, so that the largest wavelength is that of BASE, as in
-    Marian and tensor2tensor.
+    divides i by D/2 - 1 instead of D/2. The largest wavelength is then exactly 10000 times the
+    smallest, as in Marian and tensor2tensor.
     """
 
     def __init__(self, d_model: int, *, concatenated: bool, includes_base: bool = False):
-        self.d_model, self.concatenated = d_model, concatenated
+        self.d_model = d_model
+        self.concatenated = concatenated
         self.divisor = max(d_model // 2 - 1, 1) if includes_base else d_model // 2
 
     def __call__(self, positions: Int[Array, "#B L"]) -> Float[Array, "#B L D"]:
         angles = phases(positions, self.d_model // 2, self.divisor)
+        waves = [jnp.sin(angles), jnp.cos(angles)]
         if self.concatenated:
-            return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
-        return jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1).reshape(
-            *positions.shape, self.d_model
-        )
+            return jnp.concatenate(waves, axis=-1)
+        interleaved = jnp.stack(waves, axis=-1)  # (B, L, D / 2, 2)
+        return interleaved.reshape(*positions.shape, self.d_model)
 
 
 class LearnedPositions(nnx.Module):
@@ -58,34 +59,43 @@ class LearnedPositions(nnx.Module):
         return jnp.take(self.table[...], positions, axis=0, mode="clip")
 
 
-# Constructors, from (config.model, is_causal, rngs), of encodings to add to the embeddings and of
-# relations for self-attention.
+# Constructors, functions of (config.model, is_causal, rngs). They return encodings to add to the
+# embeddings, or relative positions for self-attention.
 POSITIONS = {
-    "sinusoidal": lambda config, *_: SinusoidalPositions(config.d_model, concatenated=False),
-    "sinusoidal_concatenated": lambda config, *_: SinusoidalPositions(
-        config.d_model, concatenated=True
+    "sinusoidal": lambda model_config, *_: SinusoidalPositions(
+        model_config.d_model, concatenated=False
     ),
-    "sinusoidal_marian": lambda config, *_: SinusoidalPositions(
-        config.d_model, concatenated=True, includes_base=True
+    "sinusoidal_concatenated": lambda model_config, *_: SinusoidalPositions(
+        model_config.d_model, concatenated=True
     ),
-    "learned": lambda config, _, rngs: LearnedPositions(
-        config.d_model, max_positions=config.max_positions, rngs=rngs
+    "sinusoidal_marian": lambda model_config, *_: SinusoidalPositions(
+        model_config.d_model, concatenated=True, includes_base=True
+    ),
+    "learned": lambda model_config, _, rngs: LearnedPositions(
+        model_config.d_model, max_positions=model_config.max_positions, rngs=rngs
     ),
     "rotary": lambda *_: Rotary(),
-    "shaw": lambda config, _, rngs: Shaw(config, rngs),
+    "shaw": lambda model_config, _, rngs: Shaw(model_config, rngs),
     "alibi": lambda *_: Alibi(),
-    "t5": lambda config, is_causal, rngs: T5Bias(config, is_causal, rngs),
+    "t5": T5Bias,
 }
 
 
 def make_positions(
-    config: Config, num_layers: int, *, is_causal: bool, rngs: nnx.Rngs
-) -> tuple[Callable | None, list[Relation]]:
-    """Returns the encoding that a stack adds to its embeddings, or None, and the relation of each
-    layer.
+    model_config: Config,
+    num_layers: int,
+    *,
+    is_causal: bool,
+    rngs: nnx.Rngs,
+) -> tuple[Callable | None, list[RelativePositions]]:
+    """Returns the encoding that a stack adds to its embeddings, and relative positions by layer.
+
+    The encoding is None if self-attention has relative positions.
     """
-    make = functools.partial(POSITIONS[config.positions], config, is_causal, rngs)
+    make = functools.partial(POSITIONS[model_config.positions], model_config, is_causal, rngs)
     first = make()
-    if not isinstance(first, Relation):
-        return first, [UNRELATED] * num_layers
-    return None, [first, *(first if first.is_shared else make() for _ in range(num_layers - 1))]
+    if not isinstance(first, RelativePositions):
+        return first, [NO_RELATIVE_POSITIONS] * num_layers
+    if first.is_shared:
+        return None, [first] * num_layers
+    return None, [first] + [make() for _ in range(num_layers - 1)]

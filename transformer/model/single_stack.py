@@ -1,6 +1,4 @@
-"""Models of one stack: an encoder that predicts masked tokens, a decoder that continues text, an
-encoder for CTC.
-"""
+"""Models of one stack: a masked language model, a language model, and an encoder for CTC."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +7,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config.types import Config
 from transformer.model.cache import DecodingCache
-from transformer.model.embedding import Embedding, TokenModel
+from transformer.model.embedding import TokenModel, make_embedding
 from transformer.model.stacks import Decoder, Encoder
 from transformer.model.transformer import SHARE_EMBEDDINGS
 from transformer.support.special_tokens import PAD, UNK
@@ -18,14 +16,15 @@ BLANK = PAD  # the label of a frame that predicts no token
 
 
 class MaskedLanguageModel(TokenModel):
-    """An encoder that predicts the tokens at masked positions by the table of its embedding (Devlin
-    et al. 2019).
+    """An encoder that predicts the tokens at masked positions (Devlin et al. 2019).
+
+    The table of its embedding is also the projection to logits.
     """
 
-    def __init__(self, config: Config, vocab_size: int, *, rngs: nnx.Rngs):
-        embedding = Embedding(vocab_size, config.d_model, dtype=config.dtype, rngs=rngs)
-        self.encoder = Encoder(config, embedding, rngs=rngs)
-        self.set_output(config, embedding, vocab_size, is_tied=True, rngs=rngs)
+    def __init__(self, model_config: Config, vocab_size: int, *, rngs: nnx.Rngs):
+        embedding = make_embedding(model_config, vocab_size, rngs)
+        self.encoder = Encoder(model_config, embedding, rngs=rngs)
+        self.set_output(model_config, embedding, vocab_size, is_tied=True, rngs=rngs)
 
     def hidden(
         self,
@@ -41,10 +40,10 @@ class MaskedLanguageModel(TokenModel):
 class LanguageModel(TokenModel):
     """A decoder without an encoder, which maps tokens to the logits of each next token."""
 
-    def __init__(self, config: Config, vocab_size: int, *, rngs: nnx.Rngs):
-        embedding = Embedding(vocab_size, config.d_model, dtype=config.dtype, rngs=rngs)
-        self.decoder = Decoder(config, embedding, cross_attention=False, rngs=rngs)
-        self.set_output(config, embedding, vocab_size, is_tied=True, rngs=rngs)
+    def __init__(self, model_config: Config, vocab_size: int, *, rngs: nnx.Rngs):
+        embedding = make_embedding(model_config, vocab_size, rngs)
+        self.decoder = Decoder(model_config, embedding, cross_attention=False, rngs=rngs)
+        self.set_output(model_config, embedding, vocab_size, is_tied=True, rngs=rngs)
 
     def hidden(
         self,
@@ -59,54 +58,65 @@ class LanguageModel(TokenModel):
         )
 
     def start_cache(self, prompt: Int[Array, "B S"], beams: int, length: int) -> DecodingCache:
-        """Starts `beams` hypotheses for each prompt (tokens and EOS), of at most `length` tokens,
-        BOS included.
+        """Returns a cache for `beams` hypotheses for each prompt (tokens and EOS).
+
+        Hypotheses have at most `length` tokens, BOS included.
         """
-        return self.decoder.start_cache(None, None, len(prompt), beams, length).replace(
-            prompt=prompt
-        )
+        cache = self.decoder.start_cache(None, None, len(prompt), beams, length)
+        return cache.replace(prompt=prompt)
 
     def decode_step(
-        self, tokens: Int[Array, "B K"], position: Int[Array, ""], cache: DecodingCache
+        self,
+        tokens: Int[Array, "B K"],
+        position: Int[Array, ""],
+        cache: DecodingCache,
     ) -> tuple[Float[Array, "B K V"], DecodingCache]:
-        """Returns the logits of the token after `tokens`, which are at `position` (BOS: 0) of each
-        hypothesis.
+        """Returns the logits of the tokens that follow `tokens`, and the new cache.
 
-        While the prompt lasts, its next token is the only possible one. At an unknown token, all
-        are possible.
+        All hypotheses have their token at the same `position`; BOS is at 0. Before the end of the
+        prompt, its next token is the only possible one. If that token is UNK, all are possible.
         """
         x, cache = self.decoder.step(tokens, position, cache)
         logits = self.logits(x)
-        lengths = jnp.sum(cache.prompt != PAD, axis=1) - 1
-        # the last is EOS or PAD
-        given = jax.lax.dynamic_index_in_dim(cache.prompt, position, axis=1, keepdims=False)
-        is_free = (position >= lengths) | (given == UNK)
-        is_given = jnp.arange(logits.shape[-1])[None, None] == given[:, None, None]
-        logits = jnp.where(is_free[:, None, None], logits, jnp.where(is_given, 0.0, -jnp.inf))
+
+        # The prompt ends in EOS, which does not count.
+        lengths = jnp.sum(cache.prompt != PAD, axis=1) - 1  # (B,)
+        # The token of the prompt, or EOS or PAD after it.
+        next_token = jax.lax.dynamic_index_in_dim(cache.prompt, position, axis=1, keepdims=False)
+        is_free = (position >= lengths) | (next_token == UNK)
+        is_next = jnp.arange(logits.shape[-1])[None, None] == next_token[:, None, None]
+        logits = jnp.where(is_free[:, None, None], logits, jnp.where(is_next, 0.0, -jnp.inf))
         return logits, cache
 
 
 class CtcTransformer(TokenModel):
-    """An encoder that reads each source token several times, as F frames, and predicts a target
-    token or BLANK at each.
+    """An encoder for connectionist temporal classification (Libovický and Helcl 2018).
 
-    The target is what remains after repeated labels have been merged and BLANKs removed:
-    connectionist temporal classification (Libovický and Helcl 2018).
+    It reads each source token several times, as F frames in all, and predicts a target token or
+    BLANK at each frame. The target is what remains after repeated labels are merged and BLANKs
+    removed.
     """
 
     def __init__(
-        self, config: Config, source_vocab_size: int, target_vocab_size: int, *, rngs: nnx.Rngs
+        self,
+        model_config: Config,
+        source_vocab_size: int,
+        target_vocab_size: int,
+        *,
+        rngs: nnx.Rngs,
     ):
-        embedding = Embedding(source_vocab_size, config.d_model, dtype=config.dtype, rngs=rngs)
-        self.encoder = Encoder(config, embedding, rngs=rngs)
-        is_shared, _ = SHARE_EMBEDDINGS[config.share_embeddings]
-        self.set_output(config, embedding, target_vocab_size, is_shared, rngs)
-        self.frames_per_token = config.ctc_frames
+        embedding = make_embedding(model_config, source_vocab_size, rngs)
+        self.encoder = Encoder(model_config, embedding, rngs=rngs)
+        is_shared, _ = SHARE_EMBEDDINGS[model_config.share_embeddings]
+        self.set_output(model_config, embedding, target_vocab_size, is_shared, rngs)
+        self.frames_per_token = model_config.ctc_frames
 
     def hidden(
-        self, source: Int[Array, "B S"], rngs: nnx.Rngs | None = None
+        self,
+        source: Int[Array, "B S"],
+        rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "B F D"]:
-        """Returns the encoder's output for each frame, from which the logits of its label follow."""
+        """Returns the encoder's output for each frame."""
         return self.encoder(self.frames(source), rngs=rngs)
 
     def frames(self, source: Int[Array, "B S"]) -> Int[Array, "B F"]:
@@ -115,15 +125,17 @@ class CtcTransformer(TokenModel):
 
 
 def emits_token(labels: Int[Array, "B F"]) -> Bool[Array, "B F"]:
-    """Returns which frames emit a token: those whose label is neither BLANK nor the label of the
-    frame before.
+    """Returns True for frames that emit a token.
+
+    The label of such a frame is neither BLANK nor the label of the frame before.
     """
     before = jnp.pad(labels[:, :-1], ((0, 0), (1, 0)), constant_values=BLANK)
     return (labels != BLANK) & (labels != before)
 
 
-def compact(values: Array, kept: Bool[Array, "B F"]) -> Array:
-    """Returns the kept values of each row of (B, F), in their order, followed by zeros."""
-    columns = jnp.where(kept, jnp.cumsum(kept, axis=1) - 1, values.shape[1])
+def compact(values: Array, keep: Bool[Array, "B F"]) -> Array:
+    """Moves the values under `keep` to the left of each row (B, F), followed by zeros."""
+    # The other values get a column after the last one, where `set` drops them.
+    columns = jnp.where(keep, jnp.cumsum(keep, axis=1) - 1, values.shape[1])
     rows = jnp.arange(len(values))[:, None]
     return jnp.zeros_like(values).at[rows, columns].set(values, mode="drop")

@@ -15,32 +15,30 @@ from transformer.model.layers import Layer
 from transformer.model.masks import Mask, segments_of
 from transformer.model.norms import make_norm
 from transformer.model.positions import make_positions
-from transformer.model.relative_positions import Relation
 from transformer.support.special_tokens import BOS, EOS
 
-# Functions that wrap the application of a layer, a function of (layer, relation, x, rngs).
+# Functions that wrap a function of (layer, relative_positions, x, rngs), which applies a layer.
 REMATS = {
     "none": lambda apply_layer: apply_layer,
-    # The backward pass computes the layer again, with the same dropout, from its input. Nothing
-    # else of it is stored.
+    # The backward pass recomputes the layer from its input, with the same dropout. It stores
+    # only the input.
     "layers": nnx.remat,
 }
 
-# The token whose embedding the decoder replaces by zeros; None: no token's.
+# The token with an embedding of zeros in the decoder, or None.
 DECODER_STARTS = {"bos": None, "zero": BOS}
 
 
 class Stack(nnx.Module):
-    """Base class of the encoder and the decoder: embeddings and positions, N layers, and a norm
-    after them.
-    """
+    """Base class of the encoder and the decoder: embeddings, positions, N layers and a norm."""
 
-    is_causal, hides_eos = False, False
+    is_causal = False
+    hides_eos = False
     zero_token: int | None = None  # see `DECODER_STARTS`
 
     def __init__(
         self,
-        config: Config,
+        model_config: Config,
         embedding: Embedding,
         num_layers: int,
         *,
@@ -49,18 +47,23 @@ class Stack(nnx.Module):
     ):
         """`layer_options` are the arguments of `Layer`."""
         self.embedding = embedding
-        self.positions, relations = make_positions(
-            config, num_layers, is_causal=self.is_causal, rngs=rngs
+        # The attribute for relative positions is "relations" in checkpoints.
+        self.positions, relative_positions = make_positions(
+            model_config, num_layers, is_causal=self.is_causal, rngs=rngs
         )
-        self.relations = nnx.List(relations)
-        has_final_norm = (
-            config.norm_position != "post" if config.final_norm is None else config.final_norm
-        )
-        self.final_norm = make_norm(config, rngs) if has_final_norm else None
-        self.dropout, self.layer_drop = config.dropout, config.layer_drop
-        self.remat = REMATS[config.remat]
+        self.relations = nnx.List(relative_positions)
+
+        # By default only post-norm stacks have no final norm, because their last layer ends in one.
+        has_final_norm = model_config.final_norm
+        if has_final_norm is None:
+            has_final_norm = model_config.norm_position != "post"
+        self.final_norm = make_norm(model_config, rngs) if has_final_norm else None
+
+        self.dropout = model_config.dropout
+        self.layer_drop = model_config.layer_drop
+        self.remat = REMATS[model_config.remat]
         self.layers = nnx.List(
-            [Layer(config, rngs=rngs, **layer_options) for _ in range(num_layers)]
+            [Layer(model_config, rngs=rngs, **layer_options) for _ in range(num_layers)]
         )
 
     def __call__(
@@ -74,50 +77,61 @@ class Stack(nnx.Module):
     ) -> Float[Array, "B T D"]:
         """Applies all layers.
 
-        Without `segments`, each row is one sentence, and so is each row of the memory.
+        Without `segments`, each row of the tokens and of the memory is one sentence.
         """
         is_packed = segments is not None
         segments = self.visible_segments(tokens, segments)
-        positions = jnp.arange(tokens.shape[1])[None] if positions is None else positions
+        if positions is None:
+            positions = jnp.arange(tokens.shape[1])[None]  # (1, T)
+
+        # Decoders mask later positions (section 3.2.3); both stacks mask padding.
         mask = Mask(segments, segments, self.is_causal, is_packed)
         memory_mask = None if memory is None else Mask(segments, memory_segments, False, is_packed)
 
-        def apply_layer(
-            layer: Layer, relation: Relation, x: jax.Array, rngs: nnx.Rngs | None
-        ) -> jax.Array:
+        def apply_layer(layer, relative_positions, x, rngs):
             def attend_self(x):
-                return layer.self_attention(x, x, mask, rngs, relation, positions)
+                return layer.self_attention(x, x, mask, rngs, relative_positions, positions)
 
             def attend_memory(x):
                 return layer.cross_attention(x, memory, memory_mask, rngs)
 
             return layer(x, attend_self, None if memory is None else attend_memory, rngs)
 
+        # LayerDrop replaces a layer by the identity, in training (Fan et al. 2020).
+        drops_layers = self.layer_drop > 0.0 and rngs is not None
         x = self.embed(tokens, positions, rngs)
-        for layer, relation in zip(self.layers, self.relations, strict=True):
-            y = self.remat(apply_layer)(layer, relation, x, rngs)
-            drops = self.layer_drop > 0.0 and rngs is not None
-            x = jnp.where(is_kept((1, 1, 1), self.layer_drop, rngs), y, x) if drops else y
+        for layer, relative_positions in zip(self.layers, self.relations, strict=True):
+            y = self.remat(apply_layer)(layer, relative_positions, x, rngs)
+            if drops_layers:
+                y = jnp.where(is_kept((1, 1, 1), self.layer_drop, rngs), y, x)
+            x = y
         return self.apply_final_norm(x)
 
     def visible_segments(
-        self, tokens: Int[Array, "B L"], segments: Int[Array, "B L"] | None = None
+        self,
+        tokens: Int[Array, "B L"],
+        segments: Int[Array, "B L"] | None = None,
     ) -> Int[Array, "B L"]:
-        """Returns the segments of the tokens; an encoder without `config.source_eos` has 0 for EOS,
-        as for padding.
+        """Returns the segments of the tokens.
+
+        An encoder without `config.source_eos` has 0 for EOS, as for padding.
         """
-        segments = segments_of(tokens) if segments is None else segments
+        if segments is None:
+            segments = segments_of(tokens)
         return jnp.where(tokens == EOS, 0, segments) if self.hides_eos else segments
 
     def embed(
-        self, tokens: Int[Array, "B L"], positions: Int[Array, "#B L"], rngs: nnx.Rngs | None
+        self,
+        tokens: Int[Array, "B L"],
+        positions: Int[Array, "#B L"],
+        rngs: nnx.Rngs | None,
     ) -> Float[Array, "B L D"]:
-        """Returns the sum of token embeddings and positional encodings, with dropout (section 5.4)."""
+        """Returns token embeddings plus positional encodings (3.4, 3.5), with dropout (5.4)."""
         x = self.embedding(tokens)
         if self.zero_token is not None:
             x = jnp.where((tokens == self.zero_token)[..., None], jnp.zeros((), x.dtype), x)
         if self.positions is not None:
-            # In float32, since the gradient of a learned position is a sum over rows.
+            # In float32, because the gradient of a learned position is a sum over rows.
             x = (x + self.positions(positions)).astype(x.dtype)
         return dropout(x, self.dropout, rngs)
 
@@ -128,26 +142,41 @@ class Stack(nnx.Module):
 class Encoder(Stack):
     """Maps token ids to one vector per token."""
 
-    def __init__(self, config: Config, embedding: Embedding, *, rngs: nnx.Rngs):
-        super().__init__(config, embedding, config.num_layers, cross_attention=False, rngs=rngs)
-        self.hides_eos = not config.source_eos
+    def __init__(self, model_config: Config, embedding: Embedding, *, rngs: nnx.Rngs):
+        super().__init__(
+            model_config, embedding, model_config.num_layers, cross_attention=False, rngs=rngs
+        )
+        self.hides_eos = not model_config.source_eos
 
 
 class Decoder(Stack):
-    """Maps token ids, and an encoder's output if there is one, to vectors, which depend on no later
-    token.
+    """Maps token ids to one vector per token, which depends on no later token.
+
+    With cross-attention, the vectors also depend on an encoder's output, the memory.
     """
 
     is_causal = True
 
     def __init__(
-        self, config: Config, embedding: Embedding, *, cross_attention: bool, rngs: nnx.Rngs
+        self,
+        model_config: Config,
+        embedding: Embedding,
+        *,
+        cross_attention: bool,
+        rngs: nnx.Rngs,
     ):
-        num_layers = config.num_decoder_layers or config.num_layers
-        self_attention, self.self_cache = DECODER_SELF_ATTENTIONS[config.decoder_self_attention]
-        options = {"self_attention": self_attention, "cross_attention": cross_attention}
-        super().__init__(config, embedding, num_layers, rngs=rngs, **options)
-        self.zero_token = DECODER_STARTS[config.decoder_start]
+        self_attention, self.self_cache = DECODER_SELF_ATTENTIONS[
+            model_config.decoder_self_attention
+        ]
+        super().__init__(
+            model_config,
+            embedding,
+            model_config.num_decoder_layers or model_config.num_layers,
+            rngs=rngs,
+            self_attention=self_attention,
+            cross_attention=cross_attention,
+        )
+        self.zero_token = DECODER_STARTS[model_config.decoder_start]
 
     def start_cache(
         self,
@@ -157,47 +186,59 @@ class Decoder(Stack):
         beams: int,
         length: int,
     ) -> DecodingCache:
-        """Returns an empty cache for `beams` hypotheses in each of `rows`, of at most `length`
-        tokens.
-        """
+        """Returns an empty cache for `rows` times `beams` hypotheses of at most `length` tokens."""
         slots = jnp.full((rows, beams, length), -1)
-        self_attentions = [
+        self_attentions = tuple(
             self.self_cache.start(layer.self_attention, rows, beams, length)
             for layer in self.layers
-        ]
-        if memory is None:
-            return DecodingCache(slots, tuple(self_attentions), (None,) * len(self.layers), None)
-        memories = [project(layer.cross_attention, memory) for layer in self.layers]
-        # Without barriers XLA changes the layout at each step, and not once.
-        memories = tuple(KeyValueCache(*jax.lax.optimization_barrier(pair)) for pair in memories)
-        return DecodingCache(
-            slots, tuple(self_attentions), memories, (memory_segments != 0)[:, None, None, :]
         )
+        if memory is None:
+            return DecodingCache(slots, self_attentions, (None,) * len(self.layers), None)
+
+        # Without barriers XLA would change the layout of keys and values at each step, not once.
+        projected = [project(layer.cross_attention, memory) for layer in self.layers]
+        memories = tuple(KeyValueCache(*jax.lax.optimization_barrier(pair)) for pair in projected)
+        memory_mask = (memory_segments != 0)[:, None, None, :]  # (B, 1, 1, S)
+        return DecodingCache(slots, self_attentions, memories, memory_mask)
 
     def step(
-        self, tokens: Int[Array, "B K"], position: Int[Array, ""], cache: DecodingCache
+        self,
+        tokens: Int[Array, "B K"],
+        position: Int[Array, ""],
+        cache: DecodingCache,
     ) -> tuple[Float[Array, "B K D"], DecodingCache]:
         """Processes one more token of every hypothesis, all at the same `position` (from 0).
 
         `tokens` is (B, K): the K beams take the length axis, so all of them attend to the same
         memory.
         """
-        x = self.embed(tokens, jnp.full((1, tokens.shape[1]), position), None)
-        slot_numbers = jnp.arange(tokens.shape[1])[None]  # hypothesis k has its new token in slot k
-        cache = cache.replace(slots=cache.slots.at[:, :, position].set(slot_numbers))
-        self_mask, self_attentions = cache.self_mask, list(cache.self_attentions)
-        for i, (layer, relation, memory) in enumerate(
-            zip(self.layers, self.relations, cache.memories, strict=True)
-        ):
+        beams = tokens.shape[1]
+        x = self.embed(tokens, jnp.full((1, beams), position), None)
+        # The new token of hypothesis k is in slot k.
+        slots = cache.slots.at[:, :, position].set(jnp.arange(beams)[None])
+        cache = cache.replace(slots=slots)
+        self_mask = cache.self_mask
 
-            def attend_self(x, i=i, module=layer.self_attention, relation=relation):
-                out, self_attentions[i] = self_attentions[i].step(
-                    module, x, position, relation, self_mask
+        # A layer as in training, but its attentions read and extend the cache.
+        def apply_layer(layer, relative_positions, memory, self_cache, x):
+            def attend_self(x):
+                nonlocal self_cache
+                out, self_cache = self_cache.step(
+                    layer.self_attention, x, position, relative_positions, self_mask
                 )
                 return out
 
-            def attend_memory(x, memory=memory, attention=layer.cross_attention):
-                return memory.attend(attention, attention.project_queries(x), cache.memory_mask)
+            def attend_memory(x):
+                queries = layer.cross_attention.project_queries(x)
+                return memory.attend(layer.cross_attention, queries, cache.memory_mask)
 
             x = layer(x, attend_self, None if memory is None else attend_memory, None)
+            return x, self_cache
+
+        self_attentions = []
+        for layer, relative_positions, memory, self_cache in zip(
+            self.layers, self.relations, cache.memories, cache.self_attentions, strict=True
+        ):
+            x, self_cache = apply_layer(layer, relative_positions, memory, self_cache, x)
+            self_attentions.append(self_cache)
         return self.apply_final_norm(x), cache.replace(self_attentions=tuple(self_attentions))
