@@ -1,4 +1,4 @@
-"""Dropout: the rate, the scale, and random bits without pattern, within a mask and between masks."""
+"""Dropout: the rate, the scale, and random bits without pattern in a mask and between masks."""
 
 import jax
 import jax.numpy as jnp

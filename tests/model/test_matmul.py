@@ -49,7 +49,7 @@ def test_a_transposed_kernel_gives_the_same_linear_map(rows, dtype):
     x = jnp.asarray(np.random.default_rng(0).normal(size=(rows, 96)), dtype)
     expected, kernel = linear(x), linear.kernel[...]
     linear.kernel = nnx.Param(matmul.decoding_weight(kernel, jnp.dtype(dtype)))
-    np.testing.assert_array_equal(linear.transposed_kernel, kernel.T.astype(dtype))
+    np.testing.assert_array_equal(linear.transposed_weight, kernel.T.astype(dtype))
     y, tolerance = jax.jit(linear)(x), TOLERANCE[dtype]
     assert y.dtype == expected.dtype and y.shape == expected.shape
     np.testing.assert_allclose(
@@ -99,7 +99,7 @@ def test_a_quantized_kernel_multiplies_integers_and_each_row_by_itself(dtype):
         exact - np.arange(48), axis=-1
     ).clip(1e-9)
     assert error[:2].max() < (0.015 if dtype == "float32" else 0.1)
-    np.testing.assert_allclose(linear.transposed_kernel.T, kernel, atol=columns.max() / 2 * 1.001)
+    np.testing.assert_allclose(linear.transposed_weight.T, kernel, atol=columns.max() / 2 * 1.001)
     alone = jax.jit(linear)(x[1:2, 2:3])
     np.testing.assert_array_equal(alone[0, 0], y[1, 2])
 

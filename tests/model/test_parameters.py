@@ -107,9 +107,9 @@ def test_base_and_big_have_as_many_as_the_formula_says():
 
 def test_every_matrix_is_drawn_within_the_bound_of_its_own_two_fans():
     config = tiny_config(
-        num_layers=1, d_model=48, d_ff=80, num_heads=16, d_k=20, d_v=24, attention="additive", attention_bias=True,
-        activation="glu", positions="learned", max_positions=50, share_embeddings="none", norm_position="pre",
-        output_bias=True,
+        num_layers=1, d_model=48, d_ff=80, num_heads=16, d_k=20, d_v=24, attention="additive",
+        attention_bias=True, activation="glu", positions="learned", max_positions=50,
+        share_embeddings="none", norm_position="pre", output_bias=True,
     )  # fmt: skip
     model = Transformer(config, 90, 70, rngs=nnx.Rngs(0))
     kinds = set()

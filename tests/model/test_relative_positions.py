@@ -45,14 +45,18 @@ def term(
 
 
 def naive(
-    kind: str, module: MultiHeadAttention, relation: RelativePositions, x: np.ndarray, is_causal: bool
+    kind: str,
+    module: MultiHeadAttention,
+    relative_positions: RelativePositions,
+    x: np.ndarray,
+    is_causal: bool,
 ) -> np.ndarray:
     kernels = {
         path: array.astype(np.float64) for path, array in flat(nnx.to_pure_dict(nnx.state(module)))
     }
     added = {
         path: array.astype(np.float64)
-        for path, array in flat(nnx.to_pure_dict(nnx.state(relation)))
+        for path, array in flat(nnx.to_pure_dict(nnx.state(relative_positions)))
     }
     query, key, value = (x @ kernels[f"{name}/kernel"] for name in ("query", "key", "value"))
     shared = HEADS * WIDTH // key.shape[-1]  # heads that share a key
@@ -91,15 +95,17 @@ def check(kind: str, num_key_heads: int, is_causal: bool) -> None:
     )
     config.positions = "sinusoidal" if kind == "none" else kind
     module = random_model(lambda: MultiHeadAttention(config, rngs=nnx.Rngs(0))).module
-    relation = random_model(
+    relative_positions = random_model(
         lambda: make_positions(config, 1, is_causal=is_causal, rngs=nnx.Rngs(0))[1][0], 1
     ).module
     x = np.random.default_rng(2).normal(size=(1, LENGTH, D_MODEL)).astype(np.float32)
     ones = jnp.ones((1, LENGTH), int)
     mask = Mask(ones, ones, is_causal=is_causal, is_packed=False)
-    out = module(jnp.asarray(x), jnp.asarray(x), mask, None, relation, jnp.asarray(POSITIONS)[None])
+    out = module(
+        jnp.asarray(x), jnp.asarray(x), mask, None, relative_positions, jnp.asarray(POSITIONS)[None]
+    )
     np.testing.assert_allclose(
-        out[0], naive(kind, module, relation, x[0], is_causal), rtol=1e-4, atol=1e-5
+        out[0], naive(kind, module, relative_positions, x[0], is_causal), rtol=1e-4, atol=1e-5
     )
 
 
@@ -135,7 +141,7 @@ def test_layers_share_t5s_numbers_and_have_vectors_of_their_own_with_shaw():
 
 @pytest.mark.parametrize("kind", ["rotary", "shaw", "alibi", "t5"])
 def test_only_self_attention_sees_them(kind):
-    """A sentence that moves in its row has the same logits; one whose words change places does not."""
+    """A sentence that moves in its row has the same logits; one with reordered words does not."""
     # Through a second layer a causal decoder would know the order without being told.
     model = tiny_transformer(positions=kind, num_layers=1).module
     source, target = jnp.arange(4, 10)[None], jnp.arange(3, 8)[None]

@@ -1,4 +1,4 @@
-"""Reductions over the vocabulary equal JAX's own. tests/distributed has columns that devices split."""
+"""Reductions over the vocabulary equal JAX's own. tests/distributed splits the columns."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""The loss and its gradient against target distributions written out entry by entry (section 5.4)."""
+"""The loss and its gradient against target distributions written out by entry (section 5.4)."""
 
 import jax
 import jax.numpy as jnp

@@ -123,7 +123,7 @@ def language_model() -> LanguageModel:
 
 
 def continue_greedily(forward: Callable, prompt: list[int], most: int) -> list[int]:
-    """Returns the prompt and the most likely next tokens by forward passes over the whole sequence."""
+    """Returns the prompt and the most likely next tokens, by passes over the whole sequence."""
     tokens = list(prompt)
     while len(tokens) < len(prompt) + most:
         inputs = np.full((1, 16), PAD)
@@ -193,7 +193,10 @@ def test_decoding_flags_are_refused_where_nothing_is_decoded(trained, capsys):
     objective, workdir = trained
     flags = [f"--workdir={workdir}", "--split=valid", "--decoding.beam_size=2"]
     assert cli.execute(evaluate.make_parser(), evaluate.main, flags) == 2
-    message = f"--decoding.beam_size=2: has no meaning for the perplexity of a model of training.objective={objective}"
+    message = (
+        "--decoding.beam_size=2: has no meaning for the perplexity of a model of "
+        f"training.objective={objective}"
+    )
     captured = capsys.readouterr()
     assert message in captured.err and captured.out == ""
 

@@ -89,7 +89,7 @@ RATES = jnp.asarray([0.1, 0.05])
 
 
 def updates(gradients: list[dict], **changes) -> dict[str, dict[str, np.ndarray]]:
-    """Returns the last of the one or two updates that these gradients make, at rates 0.1 and 0.05."""
+    """Returns the last of one or two updates by these gradients, at rates 0.1 and 0.05."""
     optimizer = make_optimizer(optimizer_config(**changes), lambda count: RATES[count])
     state = optimizer.init(PARAMETERS)
     for gradient in gradients:
@@ -243,7 +243,7 @@ def test_muon_updates_the_matrices_between_activations_and_adam_all_others(share
 
 
 def test_gradients_above_the_clipping_norm_are_scaled_down():
-    """With a huge epsilon, Adam's update is proportional to the gradient, so it shows the clipping."""
+    """With a huge epsilon, Adam's update is proportional to the gradient and shows the clipping."""
     norm = float(optax.tree.norm(GRADIENTS))
     changes = {"name": "adam", "epsilon": 1e6}
     free, above = (

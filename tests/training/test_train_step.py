@@ -1,4 +1,4 @@
-"""The two functions of a step, on a model of one parameter whose update can be worked out by hand."""
+"""The two functions of a step, on a model of one parameter with updates worked out by hand."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Validation: the loss of the whole split, computed in NumPy, and the sentences decoded for BLEU."""
+"""Validation: the loss of the split, computed in NumPy, and the sentences decoded for BLEU."""
 
 from types import SimpleNamespace
 
@@ -19,7 +19,7 @@ from transformer.run import preparation as runs
 from transformer.support.errors import UserError
 from transformer.support.special_tokens import BOS, EOS, PAD
 from transformer.training import held_out, validation
-from transformer.training.held_out import Batches, EvalStep, check_lengths
+from transformer.training.held_out import EvalStep, ValidationBatches, check_lengths
 from transformer.workdir import create_workdir
 
 
@@ -154,7 +154,9 @@ def test_the_warm_up_runs_the_batch_that_needs_most_memory_and_not_the_one_with_
     many_rows, long, ran = Bucket(256, 4, 4), Bucket(8, 64, 64), []
     stats = tuple(BucketStats(bucket, 1, 8) for bucket in (many_rows, long))
     plan = EpochPlan(np.arange(2), np.array([[0, 1], [1, 2]]), np.arange(2, dtype=np.uint16), stats)
-    monkeypatch.setattr(prepared.validation, "batches", {"": Batches(prepared.corpus, plan)})
+    monkeypatch.setattr(
+        prepared.validation, "batches", {"": ValidationBatches(prepared.corpus, plan)}
+    )
     monkeypatch.setattr(held_out, "assemble", lambda corpus, batch: {"bucket": batch.bucket})
     monkeypatch.setattr(held_out, "place", lambda arrays, mesh: arrays)
     monkeypatch.setattr(
@@ -178,9 +180,9 @@ def test_long_pairs_are_counted(prepared, caplog):
     check_lengths(config, corpus, "valid")
     (line,) = caplog.messages
     assert (
-        f"data.valid_split=validation: the loss leaves out {longer} of {len(needed)} sentences, longer than"
-        in line
-    )
+        f"data.valid_split=validation: the loss leaves out {longer} of {len(needed)} sentences, "
+        "longer than"
+    ) in line
     caplog.clear()
     check_lengths(prepared.config, corpus, "valid")
     assert not caplog.messages

@@ -114,7 +114,7 @@ checkpoint.every=3 checkpoint.keep=2 checkpoint.best_metric=loss
 
 
 def flags(workdir: Path, **changes) -> list[str]:
-    """Returns the flags of `transformer.train` for a run of seconds; `changes` as in `tiny_config`."""
+    """Returns flags of `transformer.train` for a run of seconds; `changes` as in `tiny_config`."""
     settings = dict(setting.split("=") for setting in RUN.split())
     settings |= {"data.cache_dir": workdir.parent / "cache"}
     settings |= {key.replace("__", "."): value for key, value in changes.items()}

@@ -106,5 +106,5 @@ class TokenModel(nnx.Module):
         if self.projection is None:
             table = dequantize(self.output_embedding.table.get_value())
         else:
-            table = self.projection.transposed_kernel
+            table = self.projection.transposed_weight
         return table, None if self.output_bias is None else self.output_bias[...]

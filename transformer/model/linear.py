@@ -48,7 +48,7 @@ class Linear(nnx.Linear):
         return (y + expand_to_rank(self.bias[...], y)).astype(output_dtype)
 
     @property
-    def transposed_kernel(self) -> Float[Array, "N K"]:
+    def transposed_weight(self) -> Float[Array, "N K"]:
         """W^T, in float32 if W is quantized."""
         weight = self.kernel.get_value()
         if isinstance(weight, TransposedMatrix):

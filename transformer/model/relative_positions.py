@@ -16,8 +16,14 @@ T5_BUCKETS = 32
 T5_DISTANCE = 128  # the last bucket has all distances from this one on
 
 
+Queries = Float[Array, "B T H dk"]
+Positions = Int[Array, "#B T"]
+KeyPositions = Int[Array, "#B S"]
+ScoreBias = Float[Array, "#B H T S"]
+
+
 class RelativePositions(nnx.Module):
-    """Base class. It changes nothing, as cross-attention and positions in embeddings need it."""
+    """Base class, and attention without relative positions: it changes nothing."""
 
     is_shared = False  # True: all layers of a stack share one object
 
@@ -31,10 +37,10 @@ class RelativePositions(nnx.Module):
 
     def score_bias(
         self,
-        queries: Float[Array, "B T H dk"],
-        positions: Int[Array, "#B T"] | None,
-        key_positions: Int[Array, "#B S"] | None,
-    ) -> Float[Array, "#B H T S"] | None:
+        queries: Queries,
+        positions: Positions | None,
+        key_positions: KeyPositions | None,
+    ) -> ScoreBias | None:
         """Returns the bias that is added to the scores, in float32, or None."""
         return None
 
@@ -83,10 +89,10 @@ class Shaw(RelativePositions):
 
     def score_bias(
         self,
-        queries: Float[Array, "B T H dk"],
-        positions: Int[Array, "#B T"],
-        key_positions: Int[Array, "#B S"],
-    ) -> Float[Array, "B H T S"]:
+        queries: Queries,
+        positions: Positions,
+        key_positions: KeyPositions,
+    ) -> ScoreBias:
         distances = _distances(positions, key_positions)
         scaled = queries.astype(jnp.float32) / math.sqrt(queries.shape[-1])
         # The score of each query with the vector of each distance, then the entry of each key.
@@ -103,10 +109,10 @@ class Alibi(RelativePositions):
 
     def score_bias(
         self,
-        queries: Float[Array, "B T H dk"],
-        positions: Int[Array, "#B T"],
-        key_positions: Int[Array, "#B S"],
-    ) -> Float[Array, "#B H T S"]:
+        queries: Queries,
+        positions: Positions,
+        key_positions: KeyPositions,
+    ) -> ScoreBias:
         distances = _distances(positions, key_positions)
         num_heads = queries.shape[2]
         slopes = 2.0 ** (-8.0 * jnp.arange(1, num_heads + 1, dtype=jnp.float32) / num_heads)
@@ -127,18 +133,18 @@ class T5Bias(RelativePositions):
 
     def score_bias(
         self,
-        queries: Float[Array, "B T H dk"],
-        positions: Int[Array, "#B T"],
-        key_positions: Int[Array, "#B S"],
-    ) -> Float[Array, "#B H T S"]:
+        queries: Queries,
+        positions: Positions,
+        key_positions: KeyPositions,
+    ) -> ScoreBias:
         buckets = t5_buckets(_distances(positions, key_positions), self.is_causal)
         biases = jnp.take(self.table[...], buckets, axis=0)  # (B, T, S, H)
         return jnp.moveaxis(biases, -1, 1)
 
 
 def _distances(
-    positions: Int[Array, "#B T"],
-    key_positions: Int[Array, "#B S"],
+    positions: Positions,
+    key_positions: KeyPositions,
 ) -> Int[Array, "#B T S"]:
     """Returns j - i for each query at i and each key at j."""
     return key_positions[:, None, :] - positions[:, :, None]

@@ -10,6 +10,10 @@ from jaxtyping import Array, Float, Int
 
 from transformer.model.partitioning import target_platform
 
+Logits = Float[Array, "B T C"]  # C columns of the vocabulary, all V or the part of a device
+PerToken = Float[Array, "B T"]
+Tokens = Int[Array, "B T"]
+
 LOWEST = float(np.finfo(np.float32).min)
 # Bytes of the float32 logits of a chunk of the loss, on each device. TPUs keep small chunks in
 # their vector memory. Every chunk adds to the whole gradient of the output table.
@@ -41,23 +45,23 @@ class Columns:
         """Returns the columns of a vocabulary on one device."""
         return cls(jnp.arange(vocab_size)[None, None], vocab_size)
 
-    def sum(self, x: Float[Array, "B T C"]) -> Float[Array, "B T"]:
+    def sum(self, x: Logits) -> PerToken:
         """Returns the sum over the vocabulary."""
         if self.is_padded:
             x = jnp.where(self.tokens < self.vocab_size, x, 0.0)
         total = jnp.sum(x, axis=-1)
         return total if self.axis is None else jax.lax.psum(total, self.axis)
 
-    def take(self, x: Float[Array, "B T C"], tokens: Int[Array, "B T"]) -> Float[Array, "B T"]:
+    def take(self, x: Logits, tokens: Tokens) -> PerToken:
         """Returns the values of one token at each position."""
         return self.sum(jnp.where(self.tokens == tokens[..., None], x, 0.0))
 
-    def max(self, x: Float[Array, "B T C"]) -> Float[Array, "B T"]:
+    def max(self, x: Logits) -> PerToken:
         """Returns the maximum over the vocabulary, as a constant: it has no gradient."""
         maximum, _ = max_and_exponentials(jax.lax.stop_gradient(x))
         return maximum if self.axis is None else jax.lax.pmax(maximum, self.axis)
 
-    def logsumexp(self, x: Float[Array, "B T C"]) -> Float[Array, "B T"]:
+    def logsumexp(self, x: Logits) -> PerToken:
         """Returns log(sum(exp(x))) over the vocabulary."""
         return _logsumexp(x, self.axis)
 
@@ -65,14 +69,12 @@ class Columns:
 # The gradient is written by hand, because JAX cannot differentiate a reduction that computes the
 # maximum and the sum at once.
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _logsumexp(x: Float[Array, "B T C"], axis: str | None) -> Float[Array, "B T"]:
+def _logsumexp(x: Logits, axis: str | None) -> PerToken:
     result, _ = _logsumexp_forward(x, axis)
     return result
 
 
-def _logsumexp_forward(
-    x: Float[Array, "B T C"], axis: str | None
-) -> tuple[Float[Array, "B T"], tuple]:
+def _logsumexp_forward(x, axis):
     maximum, exponentials = max_and_exponentials(x)
     if axis is not None:
         largest = jax.lax.pmax(maximum, axis)
@@ -82,9 +84,7 @@ def _logsumexp_forward(
     return result, (x, result)
 
 
-def _logsumexp_backward(
-    axis: str | None, residuals: tuple, gradient: Float[Array, "B T"]
-) -> tuple[Float[Array, "B T C"]]:
+def _logsumexp_backward(axis, residuals, gradient):
     x, result = residuals
     # d logsumexp(x) / dx = softmax(x)
     return (gradient[..., None] * jnp.exp(x - result[..., None]),)
@@ -105,7 +105,7 @@ def max_and_exponentials(
         return maximum, jnp.sum(jnp.exp(x - maximum[..., None]), axis=-1)
 
     # Merges the (maximum, sum) of two parts of a row: each sum is rescaled to the larger maximum.
-    def merge(a: tuple, b: tuple) -> tuple:
+    def merge(a, b):
         maximum = jnp.maximum(a[0], b[0])
         sum_a = a[1] * jnp.exp(a[0] - maximum)
         sum_b = b[1] * jnp.exp(b[0] - maximum)

@@ -1,6 +1,4 @@
-"""The training step for the shapes and the mesh of a run: compilation ahead, and accumulation over
-several batches.
-"""
+"""The training step as compiled programs, for the shapes and the mesh of a run."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -29,13 +27,13 @@ from transformer.training.train_step import Totals, apply_gradients, compute_gra
 
 
 class CompiledStep:
-    """Maps (state, batches) to (state, metrics) over the devices of a mesh. Each batch shape is
-    compiled once.
+    """Maps (state, batches) to (state, metrics) over the devices of a mesh.
 
-    The gradients and token counts of several batches are summed and divided once, so that the
-    update is that of their union. Random numbers are a function of (config.seed, step, number of
-    the batch), whatever the mesh. The seed and the learning rate are arguments of the programs, so
-    that runs which differ only in these share JAX's cache.
+    Each batch shape is compiled once. The gradients and token counts of several batches are summed
+    and divided once, so that the update equals an update by their union. Random numbers are a
+    function of (config.seed, step, number of the batch), whatever the mesh. The seed and the
+    learning rate are arguments of the programs, so that runs which differ only in these share JAX's
+    compilation cache.
     """
 
     def __init__(
@@ -47,7 +45,7 @@ class CompiledStep:
         mesh: Mesh,
         pieces: Sequence[str] = (),
     ):
-        """`pieces`: the strings of the source's tokens, which the objectives that mask tokens need."""
+        """`pieces` are the strings of the source's tokens, for objectives that mask tokens."""
         objective = OBJECTIVES[config.training.objective]
         self.config = config
         self.graph = graph
@@ -57,6 +55,7 @@ class CompiledStep:
         self.seed = np.uint32(config.seed)
         self.inputs = objective.make_inputs(config.training, pieces)
         self.loss = objective.make_loss(config.training, mesh)
+
         self.learning_rate = jax.jit(lambda count: jnp.asarray(schedule(count), jnp.float32))
         self.update = jax.jit(self._update, donate_argnums=0)
         self.gradients = jax.jit(self._gradients)
@@ -68,30 +67,38 @@ class CompiledStep:
         self.programs = Programs()
 
     def __call__(
-        self, state: TrainState, batches: Sequence[Batch]
+        self,
+        state: TrainState,
+        batches: Sequence[Batch],
     ) -> tuple[TrainState, dict[str, Any]]:
+        run = self.programs.run
         batches = [self.place(batch) for batch in batches]
-        rate = self.programs.run(self.learning_rate, count_updates(state.optimizer_state))
+        rate = run(self.learning_rate, count_updates(state.optimizer_state))
         if len(batches) == 1:
-            return self.programs.run(self.update, state, batches[0], self.seed, rate)
-        totals = self.programs.run(self.zeros, state.parameters)
+            return run(self.update, state, batches[0], self.seed, rate)
+
+        # Accumulation: the sums over all batches come first, then one update.
+        totals = run(self.zeros, state.parameters)
         for number, batch in enumerate(batches):
-            totals = self.programs.run(self.accumulate, state, batch, number, totals, self.seed)
-        return self.programs.run(self.apply_gradients, state, totals, rate)
+            totals = run(self.accumulate, state, batch, number, totals, self.seed)
+        return run(self.apply_gradients, state, totals, rate)
 
     def compilations(
-        self, state: TrainState, buckets: Sequence[Bucket]
+        self,
+        state: TrainState,
+        buckets: Sequence[Bucket],
     ) -> list[Callable[[], jax.stages.Compiled]]:
-        """Returns functions that each compile a program for these buckets, the one that needs most
-        memory first.
+        """Returns functions that each compile a program for these buckets.
+
+        The program that needs most memory comes first.
         """
         kinds = accumulates(self.config.training)
-        calls = [
-            self.batch_call(state, bucket, kind)
-            for bucket in by_memory(self.config, buckets)
-            for kind in kinds
-        ]
-        calls += self.shared_calls(state) if True in kinds else []
+        # Some phases of a run may accumulate and others not, so that a bucket needs both programs.
+        calls = []
+        for bucket in by_memory(self.config, buckets):
+            calls += [self.batch_call(state, bucket, kind) for kind in kinds]
+        if True in kinds:
+            calls += self.shared_calls(state)
         calls.append((self.learning_rate, count_updates(state.optimizer_state)))
         return [functools.partial(self.programs.compile, *call) for call in calls]
 
@@ -103,10 +110,9 @@ class CompiledStep:
         return self.update, state, batch, self.seed, self._abstract_rate(state)
 
     def shared_calls(self, state: TrainState) -> list[tuple]:
-        """Returns the calls for each update that accumulates gradients, whatever its buckets, like
-        `batch_call`.
-        """
-        totals, rate = self._abstract_totals(state), self._abstract_rate(state)
+        """Returns the calls of an update by several batches that do not depend on the bucket."""
+        totals = self._abstract_totals(state)
+        rate = self._abstract_rate(state)
         return [(self.zeros, state.parameters), (self.apply_gradients, state, totals, rate)]
 
     def abstract_batch(self, bucket: Bucket) -> Batch:
@@ -114,7 +120,7 @@ class CompiledStep:
         return abstract_batch(bucket, self.batch_sharding, self.config)
 
     def place(self, batch: Batch) -> Batch:
-        """Returns the batch sharded over the mesh, as the loader's already are."""
+        """Returns the batch sharded over the mesh. The loader's batches already are."""
         return jax.device_put(batch, self.batch_sharding)
 
     def _abstract_totals(self, state: TrainState) -> Totals:
@@ -122,33 +128,41 @@ class CompiledStep:
         return abstract_arrays(totals, tree_shardings(self.mesh, totals))
 
     def _abstract_rate(self, state: TrainState) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(
-            (), jnp.float32, sharding=count_updates(state.optimizer_state).sharding
-        )
+        sharding = count_updates(state.optimizer_state).sharding
+        return jax.ShapeDtypeStruct((), jnp.float32, sharding=sharding)
 
     def _update(self, state: TrainState, batch: Batch, seed: jax.Array, learning_rate: jax.Array):
-        return self._apply_gradients(state, self._gradients(state, batch, 0, seed), learning_rate)
+        totals = self._gradients(state, batch, 0, seed)
+        return self._apply_gradients(state, totals, learning_rate)
 
     def _zeros(self, parameters: dict) -> Totals:
-        return self._constrain(Totals(jax.tree.map(jnp.zeros_like, parameters), LossSums.zeros()))
+        gradients = jax.tree.map(jnp.zeros_like, parameters)
+        return self._constrain(Totals(gradients, LossSums.zeros()))
 
-    def _accumulate(
-        self, state: TrainState, batch: Batch, number: jax.Array, totals: Totals, seed: jax.Array
-    ):
+    def _accumulate(self, state, batch, number, totals, seed) -> Totals:
         return jax.tree.map(jnp.add, totals, self._gradients(state, batch, number, seed))
 
     def _gradients(
-        self, state: TrainState, batch: Batch, number: int | jax.Array, seed: jax.Array
+        self,
+        state: TrainState,
+        batch: Batch,
+        number: int | jax.Array,
+        seed: jax.Array,
     ) -> Totals:
-        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), state.step), number)
-        batch = self.inputs(batch, jax.random.fold_in(key, 0))  # dropout hashes `key` itself
+        # Each batch of each step has its own key.
+        step_key = jax.random.fold_in(jax.random.key(seed), state.step)
+        key = jax.random.fold_in(step_key, number)
+        # Masking has another key than dropout, which hashes `key` itself.
+        batch = self.inputs(batch, jax.random.fold_in(key, 0))
         with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
-            return self._constrain(
-                compute_gradients(self.loss, self.graph, state.parameters, batch, key)
-            )
+            totals = compute_gradients(self.loss, self.graph, state.parameters, batch, key)
+            return self._constrain(totals)
 
     def _apply_gradients(
-        self, state: TrainState, totals: Totals, learning_rate: jax.Array
+        self,
+        state: TrainState,
+        totals: Totals,
+        learning_rate: jax.Array,
     ) -> tuple[TrainState, dict[str, Any]]:
         norm = functools.partial(global_norm, self.mesh)
         with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
@@ -158,7 +172,8 @@ class CompiledStep:
         return self._constrain(state), metrics
 
     def _constrain(self, tree):
-        """Constrains each leaf to the sharding that the next program expects; the compiler might
-        choose another.
+        """Constrains each leaf to the sharding that the next program expects.
+
+        Without the constraint, the compiler might choose another.
         """
         return jax.lax.with_sharding_constraint(tree, tree_shardings(self.mesh, tree))

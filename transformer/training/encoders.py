@@ -1,6 +1,4 @@
-"""Parts of the objectives of encoders: the masked inputs of masked_lm (Devlin et al. 2019), and the
-loss of CTC.
-"""
+"""The masked inputs of masked_lm (Devlin et al. 2019), and the loss of ctc."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -23,58 +21,82 @@ from transformer.training.columns import rows_per_chunk
 from transformer.training.loss import LossSums
 
 MASK = BOS  # the input in place of a masked token; no source has BOS
-# The fractions of the chosen tokens that become MASK and a random token; the rest stays (Devlin et
-# al. 2019, 3.1).
-MASKED_FRACTION, RANDOM_FRACTION = 0.8, 0.1
+# Of the masked tokens, these fractions become MASK and a random token. The rest stays (Devlin et
+# al. 2019, section 3.1).
+MASKED_FRACTION = 0.8
+RANDOM_FRACTION = 0.1
 
 
-def make_masking(training: Config, pieces: Sequence[str]) -> Callable[[Batch, jax.Array], Batch]:
-    """Returns a function of (batch, key) that masks tokens of the source and makes them the
-    targets.
-    """
-    starts = word_starts(pieces) if training.whole_word_masking else np.ones(len(pieces), bool)
+def make_masking(
+    training_config: Config, pieces: Sequence[str]
+) -> Callable[[Batch, jax.Array], Batch]:
+    """Returns a function of (batch, key) that masks source tokens and makes them the targets."""
+    starts = (
+        word_starts(pieces) if training_config.whole_word_masking else np.ones(len(pieces), bool)
+    )
 
-    def inputs(batch: Batch, key: jax.Array) -> Batch:
-        source, targets = mask_tokens(batch["source"], starts, training.masked_fraction, key)
+    def inputs(batch, key):
+        source, targets = mask_tokens(batch["source"], starts, training_config.masked_fraction, key)
         return batch | {"source": source, "target_output": targets}
 
     return inputs
 
 
 def mask_tokens(
-    tokens: Int[Array, "B S"], starts: Bool[np.ndarray, "V"], fraction: float, key: Key[Array, ""]
+    tokens: Int[Array, "B S"],
+    starts: Bool[np.ndarray, "V"],
+    fraction: float,
+    key: Key[Array, ""],
 ) -> tuple[Int[Array, "B S"], Int[Array, "B S"]]:
-    """Returns (inputs, targets): the tokens with some masked, and the masked ones at their
-    positions, PAD elsewhere.
+    """Returns (inputs, targets).
 
-    A word, whose first token `starts` marks in the vocabulary, is masked as a whole with the
-    probability `fraction`.
+    The inputs are the tokens with some masked. The targets are the masked tokens at their
+    positions, and PAD elsewhere. Each word is masked as a whole with the probability `fraction`;
+    `starts` marks the first tokens of words in the vocabulary.
     """
     word_key, kind_key, token_key = jax.random.split(key, 3)
-    words = jnp.maximum(jnp.cumsum(jnp.asarray(starts)[tokens], axis=1) - 1, 0)
-    draws = jnp.take_along_axis(jax.random.uniform(word_key, tokens.shape), words, axis=1)
-    is_chosen = (draws < fraction) & (tokens >= SPECIAL)
+
+    # All tokens of a word share the random number of the word.
+    is_start = jnp.asarray(starts)[tokens]
+    words = jnp.maximum(jnp.cumsum(is_start, axis=1) - 1, 0)  # (B, S), the word of each token
+    numbers = jax.random.uniform(word_key, tokens.shape)
+    numbers = jnp.take_along_axis(numbers, words, axis=1)
+    is_masked = (numbers < fraction) & (tokens >= SPECIAL)
+
+    # A masked token becomes MASK, a random token, or stays.
     kinds = jax.random.uniform(kind_key, tokens.shape)
     random_tokens = jax.random.randint(token_key, tokens.shape, SPECIAL, len(starts))
-    kept_or_random = jnp.where(kinds < MASKED_FRACTION + RANDOM_FRACTION, random_tokens, tokens)
-    replaced = jnp.where(kinds < MASKED_FRACTION, MASK, kept_or_random)
-    return jnp.where(is_chosen, replaced, tokens), jnp.where(is_chosen, tokens, PAD)
+    random_or_same = jnp.where(kinds < MASKED_FRACTION + RANDOM_FRACTION, random_tokens, tokens)
+    replaced = jnp.where(kinds < MASKED_FRACTION, MASK, random_or_same)
+    return jnp.where(is_masked, replaced, tokens), jnp.where(is_masked, tokens, PAD)
 
 
 def ctc_loss(
-    mesh: Mesh, model: CtcTransformer, batch: Batch, rngs: nnx.Rngs | None
+    mesh: Mesh,
+    model: CtcTransformer,
+    batch: Batch,
+    rngs: nnx.Rngs | None,
 ) -> tuple[Float[Array, ""], LossSums]:
-    """Returns the sum of -log p(target), over all alignments with the frames, and the sums that a
-    step reports.
+    """Returns the sum of -log p(target) and the sums that a step reports.
 
-    The logits of all frames never exist at once: the backward pass computes each chunk's again.
-    Targets that need more frames than there are have no loss, and their tokens do not count.
+    p(target) sums over all alignments with the frames. Targets that need more frames than the
+    source has get no loss, and their tokens do not count. The logits of all frames never exist at
+    once: the backward pass recomputes the logits of each chunk.
     """
-    hidden, (table, _) = model.hidden(batch["source"], rngs), model.output_table_and_bias
-    arrays = hidden, model.frames(batch["source"]), batch["target_output"]
-    most_rows = rows_per_chunk(4 * hidden.shape[1] * len(table))
-    chunks = [_split(array, most_rows, row_shards(mesh)) for array in arrays]
-    sums = jax.lax.map(jax.checkpoint(lambda chunk: chunk_sums(model, *chunk)), chunks)
+    hidden = model.hidden(batch["source"], rngs)
+    table, _ = model.output_table_and_bias
+    frames = model.frames(batch["source"])
+
+    bytes_per_row = 4 * hidden.shape[1] * len(table)
+    max_rows = rows_per_chunk(bytes_per_row)
+    arrays = (hidden, frames, batch["target_output"])
+    chunks = [_split(array, max_rows, row_shards(mesh)) for array in arrays]
+
+    @jax.checkpoint
+    def sums_of_chunk(chunk):
+        return chunk_sums(model, *chunk)
+
+    sums = jax.lax.map(sums_of_chunk, chunks)
     sums = jax.tree.map(jnp.sum, sums)
     return sums.loss, sums
 
@@ -88,32 +110,43 @@ def chunk_sums(
     """Returns the sums over some rows, from the logits of all their frames."""
     labels = jnp.where(targets == EOS, PAD, targets)
     logits = model.logits(hidden)
-    loss = optax.ctc_loss(logits, frames == PAD, labels, labels == PAD, blank_id=BLANK)
+    loss = optax.ctc_loss(logits, frames == PAD, labels, labels == PAD, blank_id=BLANK)  # (B,)
+
+    # A target with too few frames has no alignment, and a huge loss.
     is_possible = needed_frames(labels) <= jnp.sum(frames != PAD, axis=1)
     loss = jnp.sum(jnp.where(is_possible, loss, 0.0))
     is_token = (labels != PAD) & is_possible[:, None]
+
+    # For the accuracy, the most likely label of each frame.
     best = jnp.where(frames == PAD, BLANK, jnp.argmax(logits, axis=-1))
-    predicted = compact(best, emits_token(best))[:, : labels.shape[1]]
-    predicted = jnp.pad(predicted, ((0, 0), (0, labels.shape[1] - predicted.shape[1])))
+    length = labels.shape[1]
+    predicted = compact(best, emits_token(best))[:, :length]
+    predicted = jnp.pad(predicted, ((0, 0), (0, length - predicted.shape[1])))
     correct = jnp.sum(is_token & (predicted == labels))
+
     sums = LossSums(loss=loss, nll=loss, correct=correct, tokens=jnp.sum(is_token))
     return jax.tree.map(lambda x: x.astype(jnp.float32), sums)
 
 
 def needed_frames(labels: Int[Array, "B T"]) -> Int[Array, "B"]:
-    """Returns the fewest frames that can have these labels: equal neighbours have a BLANK between
-    them.
+    """Returns the smallest number of frames for these labels.
+
+    Equal neighbours have a BLANK between them.
     """
     is_repeated = (labels[:, 1:] == labels[:, :-1]) & (labels[:, 1:] != PAD)
     return jnp.sum(labels != PAD, axis=1) + jnp.sum(is_repeated, axis=1)
 
 
-def _split(x: Array, most_rows: int, devices: int) -> Array:
-    """Splits rows into equal chunks of at most `most_rows` on each device: every N-th row, filled
-    up with padding.
+def _split(x: Array, max_rows: int, devices: int) -> Array:
+    """Splits rows into N equal chunks of at most `max_rows` on each device.
+
+    A chunk has every N-th row, and perhaps padding.
     """
     rows_per_device = len(x) // devices
-    count = math.ceil(rows_per_device / most_rows)
+    count = math.ceil(rows_per_device / max_rows)
     rows = devices * math.ceil(rows_per_device / count)
-    x = jnp.pad(x, ((0, count * rows - len(x)), *[(0, 0)] * (x.ndim - 1)))
-    return jnp.swapaxes(x.reshape(rows, count, *x.shape[1:]), 0, 1)
+
+    padding = count * rows - len(x)
+    x = jnp.pad(x, ((0, padding), *[(0, 0)] * (x.ndim - 1)))
+    x = x.reshape(rows, count, *x.shape[1:])
+    return jnp.swapaxes(x, 0, 1)  # (count, rows, ...)

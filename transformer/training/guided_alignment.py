@@ -1,6 +1,4 @@
-"""Guided alignment: a loss that pulls heads of cross-attention to given links of words (Chen et al.
-2016).
-"""
+"""Guided alignment: a loss that pulls cross-attention to links of words (Chen et al. 2016)."""
 
 import jax.numpy as jnp
 from flax import nnx
@@ -15,36 +13,54 @@ SMALLEST = 1e-6  # smaller weights have the loss of this one
 
 
 class GuidedLoss(ProjectedLoss):
-    """Adds the loss of `guided_heads` to the criterion for batches with links; the sums do not have
-    it.
+    """Adds the loss of `training.guided_heads` to the criterion, for batches with links.
+
+    The reported sums do not include it.
     """
 
     def __call__(
-        self, model: nnx.Module, batch: Batch, rngs: nnx.Rngs | None
+        self,
+        model: nnx.Module,
+        batch: Batch,
+        rngs: nnx.Rngs | None,
     ) -> tuple[Float[Array, ""], LossSums]:
         batch = dict(batch)
-        if (links := batch.pop("links", None)) is None:
+        links = batch.pop("links", None)
+        if links is None:
             return super().__call__(model, batch, rngs)
-        (loss, sums), captured = nnx.capture(super().__call__, nnx.Intermediate)(model, batch, rngs)
-        layers, heads = captured["decoder"]["layers"], guided_heads(self.training)
+
+        # Attention stores its weights, "weights", within `nnx.capture`.
+        capture = nnx.capture(super().__call__, nnx.Intermediate)
+        (loss, sums), captured = capture(model, batch, rngs)
+        layers = captured["decoder"]["layers"]
+        heads = guided_heads(self.training)
         attentions = [
-            layers[i]["cross_attention"]["weights"].get_value()[0][:, head] for i, head in heads
+            layers[layer]["cross_attention"]["weights"].get_value()[0][:, head]  # (B, T, S)
+            for layer, head in heads
         ]
-        passes = len(attentions[0]) // len(links)  # of R-Drop
+
+        # R-Drop has two passes of each sentence.
+        passes = len(attentions[0]) // len(links)
         guided = sum(
             alignment_loss(attention, jnp.repeat(links, passes, axis=0)) for attention in attentions
         )
-        guided *= jnp.repeat(batch.get("target_weights", jnp.ones((len(links), 1))), passes, axis=0)
-        return loss + self.training.guided_weight * jnp.sum(guided) / (passes * len(heads)), sums
+        target_weights = batch.get("target_weights", jnp.ones((len(links), 1)))
+        guided *= jnp.repeat(target_weights, passes, axis=0)
+
+        # The mean over passes and heads.
+        weight = self.training.guided_weight
+        return loss + weight * jnp.sum(guided) / (passes * len(heads)), sums
 
 
 def alignment_loss(
-    attention: Float[Array, "B T S"], links: Bool[Array, "B T S"]
+    attention: Float[Array, "B T S"],
+    links: Bool[Array, "B T S"],
 ) -> Float[Array, "B T"]:
-    """Returns the cross-entropy of a head's weights, in nats, against the uniform distribution over
-    the linked tokens.
+    """Returns the cross-entropy of a head's weights, in nats.
 
-    It is 0 for tokens without links, which may attend to anything.
+    The truth is the uniform distribution over the linked source tokens. The loss is 0 for target
+    tokens without links, which may attend to anything.
     """
     log_p = jnp.log(jnp.maximum(attention, SMALLEST))
-    return -jnp.sum(jnp.where(links, log_p, 0.0), axis=-1) / jnp.maximum(jnp.sum(links, axis=-1), 1)
+    linked = jnp.sum(jnp.where(links, log_p, 0.0), axis=-1)
+    return -linked / jnp.maximum(jnp.sum(links, axis=-1), 1)

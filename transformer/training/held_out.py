@@ -36,30 +36,39 @@ TRAINING_SAMPLE = 500  # pairs of each corpus of a mixture, whose loss is report
 
 
 def check_lengths(config: Config, corpus: Corpus, split: str) -> None:
-    """Warns of pairs of a held-out split that the loss leaves out.
+    """Logs a warning if the loss of a held-out split leaves out long pairs.
 
     Raises UserError if it leaves out all.
     """
-    longest, name = config.data.max_length, f"data.{split}_split={config.data[f'{split}_split']}"
-    count = np.count_nonzero(corpus.lengths.max(axis=1) > longest)
+    max_length = config.data.max_length
+    name = f"data.{split}_split={config.data[f'{split}_split']}"
+    count = np.count_nonzero(corpus.lengths.max(axis=1) > max_length)
     if count == len(corpus):
         raise UserError(
-            f"config.data.max_length={longest}: all sentences of {name} are longer; raise it"
+            f"config.data.max_length={max_length}: all sentences of {name} are longer; raise it"
         )
     if count:
-        message = "%s: the loss leaves out %d of %d sentences, longer than config.data.max_length=%d tokens."
-        logging.warning(message, name, count, len(corpus), longest)
+        logging.warning(
+            "%s: the loss leaves out %d of %d sentences, longer than config.data.max_length=%d "
+            "tokens.",
+            name,
+            count,
+            len(corpus),
+            max_length,
+        )
 
 
 class EvalStep:
-    """Maps (parameters, batch) to the sums over the batch, without dropout. masked_lm always masks
-    the same tokens.
+    """Maps (parameters, batch) to the sums over the batch, without dropout.
+
+    masked_lm masks the same tokens at each evaluation.
     """
 
     def __init__(self, config: Config, graph: nnx.GraphDef, mesh: Mesh, pieces: Sequence[str]):
-        """`pieces`: the strings of the source's tokens."""
+        """`pieces` are the strings of the source's tokens."""
         objective = OBJECTIVES[config.training.objective]
-        self.graph, self.mesh = graph, mesh
+        self.graph = graph
+        self.mesh = mesh
         self.inputs = objective.make_inputs(config.training, pieces)
         self.loss = objective.make_loss(config.training, mesh)
         self.sums = jax.jit(self._sums)
@@ -69,12 +78,16 @@ class EvalStep:
         return self.programs.run(self.sums, parameters, batch)
 
     def over_batches(
-        self, parameters: dict, held_out: "Batches", between_batches: Callable[[], None]
+        self,
+        parameters: dict,
+        held_out: "ValidationBatches",
+        between_batches: Callable[[], None],
     ) -> Record:
         """Returns the means over all tokens of a held-out set.
 
         `between_batches` is called before each batch.
         """
+        # The sums stay on the device until the end, so that no batch waits for the one before.
         sums = None
         with memory_advice(
             "for the loss of a held-out split, lower config.batch.tokens or config.data.max_length"
@@ -88,18 +101,19 @@ class EvalStep:
     def place(self, corpus: Corpus, batch: PlannedBatch) -> Batch:
         """Returns the arrays of a batch, without the annotations of training pairs."""
         arrays = assemble(corpus, batch)
-        return place(
-            {name: x for name, x in arrays.items() if name not in ("target_weights", "links")},
-            self.mesh,
-        )
+        for annotation in ("target_weights", "links"):
+            arrays.pop(annotation, None)
+        return place(arrays, self.mesh)
 
     def _sums(self, parameters: dict, batch: Batch) -> LossSums:
         with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
             batch = self.inputs(batch, jax.random.key(0))
-            return self.loss(nnx.merge(self.graph, nnx.State(parameters)), batch, None)[1]
+            model = nnx.merge(self.graph, nnx.State(parameters))
+            _, sums = self.loss(model, batch, None)
+            return sums
 
 
-class Batches(NamedTuple):
+class ValidationBatches(NamedTuple):
     """The batches of a held-out set, or of a sample of a training corpus."""
 
     corpus: Corpus
@@ -107,12 +121,17 @@ class Batches(NamedTuple):
 
 
 def held_out_means(
-    config: Config, tokenizer: Tokenizer, graph: nnx.GraphDef, parameters: dict, split: str
+    config: Config,
+    tokenizer: Tokenizer,
+    graph: nnx.GraphDef,
+    parameters: dict,
+    split: str,
 ) -> Record:
     """Returns a split's means over tokens, as in validation, on one device.
 
     Raises UserError without usable data.
     """
+    # The mesh of the run may not fit the devices that are present.
     config = with_values(config, {"mesh.data": 1, "mesh.fsdp": 1, "mesh.tensor": 1})
     held_out = corpus.prepare(config, tokenizer, split)
     check_lengths(config, held_out, split)
@@ -120,73 +139,79 @@ def held_out_means(
     step = EvalStep(config, graph, mesh, tokenizer.source.pieces)
     parameters = jax.device_put(parameters, NamedSharding(mesh, PartitionSpec()))
     (plan,) = loader.plan_in_order([(held_out, np.arange(len(held_out)))], config)
-    return step.over_batches(parameters, Batches(held_out, plan), lambda: None)
+    return step.over_batches(parameters, ValidationBatches(held_out, plan), lambda: None)
 
 
-class Texts(NamedTuple):
-    """The texts of a validation set with their references, and the decoder and the group `data`
-    that they need.
-    """
+class ValidationTexts(NamedTuple):
+    """The texts of a validation set with their references, and the decoder for them."""
 
     texts: list[str]
     references: list[str]
     decoder: TextDecoder
-    data: Config
+    data: Config  # the group `data` of the set
 
 
 def metric_names(config: Config) -> list[str]:
-    """Returns the names of the scores of a validation, each of which may choose the best
-    checkpoint.
+    """Returns the names of the scores of a validation.
+
+    Each of them may be `checkpoint.best_metric`.
     """
-    metrics = [*means(Counter()), *(metrics_in("validation") if config.training.eval_bleu else [])]
-    return list(
-        name_scores({label: dict.fromkeys(metrics, 0.0) for label in held_out_sets(config)})
-    )
+    metrics = list(means(Counter()))
+    if config.training.eval_bleu:
+        metrics += metrics_in("validation")
+    return list(name_scores({name: dict.fromkeys(metrics, 0.0) for name in held_out_sets(config)}))
 
 
 def name_scores(scores: dict[str, Record]) -> Record:
-    """Returns the scores of all sets by METRIC, those of a set NAME by METRIC/NAME, and their means
-    by METRIC/mean.
+    """Returns the scores of all sets by name.
+
+    The names are METRIC for the main set, whose key is "", METRIC/NAME for the set NAME, and
+    METRIC/mean for the means over all sets.
     """
-    main = scores[""]
-    values = dict(main)
+    values = {}
+    for name, record in scores.items():
+        for metric, value in record.items():
+            values[f"{metric}/{name}" if name else metric] = value
     if len(scores) > 1:
-        values |= {
-            f"{metric}/{name}": value
-            for name in scores
-            if name
-            for metric, value in scores[name].items()
-        }
-        values |= {
-            f"{metric}/mean": float(np.mean([record[metric] for record in scores.values()]))
-            for metric in main
-        }
+        for metric in scores[""]:
+            values[f"{metric}/mean"] = float(
+                np.mean([record[metric] for record in scores.values()])
+            )
     return values
 
 
-def read_texts(config: Config, decoder: TextDecoder) -> Texts:
-    """Reads the first `training.eval_sentences` of a validation set, given its configuration and
-    any set's decoder.
+def read_texts(config: Config, decoder: TextDecoder) -> ValidationTexts:
+    """Reads the first `training.eval_sentences` of a validation set.
+
+    `config` is the configuration of the set, and `decoder` the decoder of any set.
     """
     texts, references = source.read_pairs(config.data, "valid")
     count = config.training.eval_sentences or len(texts)
-    return Texts(
-        texts[:count], references[:count], decoder.with_tag(source_tag(config.data)), config.data
-    )
+    tagging_decoder = decoder.with_tag(source_tag(config.data))
+    return ValidationTexts(texts[:count], references[:count], tagging_decoder, config.data)
 
 
-def make_batches(config: Config, corpora: Sequence[Corpus], train: Corpus) -> dict[str, Batches]:
-    """Returns the batches of each validation set by name, and by "train_loss/NAME" those of each
-    part of a mixture.
+def make_batches(
+    config: Config, corpora: Sequence[Corpus], train: Corpus
+) -> dict[str, ValidationBatches]:
+    """Returns the batches of each validation set by name.
+
+    The batches of a sample of each part of a mixture have the name "train_loss/NAME".
     """
-    chosen = {
-        name: (x, np.arange(len(x))) for name, x in zip(held_out_sets(config), corpora, strict=True)
-    }
+    pairs = {}
+    for name, valid in zip(held_out_sets(config), corpora, strict=True):
+        pairs[name] = valid, np.arange(len(valid))
+
+    # The sample of a part takes pairs at equal distances.
     first = 0
-    # only the parts of a mixture have names
+    # Only the parts of a mixture have names.
     for name, count in zip(train.names, train.report["parts"], strict=False):
-        taken = min(count, TRAINING_SAMPLE)
-        chosen[f"train_loss/{name}"] = train, first + np.arange(taken) * count // taken
+        size = min(count, TRAINING_SAMPLE)
+        pairs[f"train_loss/{name}"] = train, first + np.arange(size) * count // size
         first += count
-    plans = loader.plan_in_order(list(chosen.values()), config)
-    return {name: Batches(chosen[name][0], plan) for name, plan in zip(chosen, plans, strict=True)}
+
+    plans = loader.plan_in_order(list(pairs.values()), config)
+    return {
+        name: ValidationBatches(pairs[name][0], plan)
+        for name, plan in zip(pairs, plans, strict=True)
+    }

@@ -1,4 +1,4 @@
-"""The memory of a program, and which batch shape needs most of it."""
+"""The memory of a program, and the batch shape that needs most of it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,19 +9,24 @@ from transformer.training.objectives import OBJECTIVES
 
 
 def by_memory(config: Config, buckets: Sequence[Bucket]) -> list[Bucket]:
-    """Returns the shapes, the one that needs most memory first, by an estimate of the elements of a
-    layer's arrays.
-    """
-    model, objective = config.model, OBJECTIVES[config.training.objective]
+    """Returns the shapes in order of the memory that they need, the largest first.
 
-    def elements(bucket: Bucket) -> int:
-        source, target = objective.stack_lengths(model, bucket.source_length, bucket.target_length)
-        # Plain attention keeps its scores, with a gradient of the same size. Logits exist for a
-        # chunk of rows only.
-        scores = 2 * model.num_heads * (source * source + target * target + source * target)
-        # About six vectors of the residual stream, queries, keys, values and heads, and three of
-        # the inner layer.
-        vectors = 6 * model.d_model + 2 * model.num_heads * sum(head_widths(model)) + 3 * model.d_ff
+    The order follows an estimate of the elements of a layer's arrays.
+    """
+    model_config = config.model
+    objective = OBJECTIVES[config.training.objective]
+
+    def elements(bucket):
+        source, target = objective.stack_lengths(
+            model_config, bucket.source_length, bucket.target_length
+        )
+        # Plain attention keeps its scores, with a gradient of the same size. Logits exist only for
+        # a chunk of rows.
+        scores = 2 * model_config.num_heads * (source**2 + target**2 + source * target)
+        # About six vectors of the residual stream, queries, keys, values and heads, and three
+        # vectors of the inner layer.
+        heads = 2 * model_config.num_heads * sum(head_widths(model_config))
+        vectors = 6 * model_config.d_model + heads + 3 * model_config.d_ff
         return bucket.rows * (scores + (source + target) * vectors)
 
     return sorted(buckets, key=elements, reverse=True)

@@ -1,6 +1,4 @@
-"""The objectives that `training.objective` can name: a model, its loss, and what other parts ask
-about it.
-"""
+"""The objectives of `training.objective`: a model, its loss, and what other parts need to know."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -20,55 +18,66 @@ from transformer.training.guided_alignment import GuidedLoss
 from transformer.training.loss import LossSums
 from transformer.training.projected_loss import ProjectedLoss
 
-# (batch of the loader, key) to the model's inputs and `target_output`
+# A function of (batch of the loader, key). It returns the model's inputs and `target_output`.
 Inputs = Callable[[Batch, jax.Array], Batch]
-# (model, inputs and targets, rngs of dropout; None: evaluation) to the summed criterion and what a
-# step reports
+# A function of (model, inputs and targets, rngs of dropout, or None in evaluation). It returns the
+# summed criterion and the sums that a step reports.
 Loss = Callable[[nnx.Module, Batch, nnx.Rngs | None], tuple[jax.Array, LossSums]]
+
+
+def _unchanged_inputs(training_config: Config, pieces: Sequence[str]) -> Inputs:
+    return lambda batch, key: batch
+
+
+def _unchanged_lengths(model_config: Config, source: int, target: int) -> tuple[int, int]:
+    return source, target
 
 
 class TrainingObjective(NamedTuple):
     """One way to train.
 
     Samples and reports show translations and attention if `methods` has `translate` and
-    `attention`. The `options` are the optional parts of the configuration that it supports, among
-    packed (batch.plan), label_smoothing, r_drop, pair_weights and alignments (of data.mixture),
-    shortlist and decoder (model.decoder_start and decoder_self_attention).
+    `attention`. The `options` are the optional parts of the configuration that it supports:
+    - packed (batch.plan), label_smoothing, r_drop
+    - pair_weights and alignments (of data.mixture)
+    - shortlist
+    - decoder (model.decoder_start and decoder_self_attention)
     """
 
-    # whether pairs have a source and a target; an absent side has an empty language
+    # True if pairs have a source, and a target. An absent side has an empty language.
     sides: tuple[bool, bool]
-    # (config.model, source_vocab_size, target_vocab_size, rngs=rngs) to a `TokenModel`
+    # A function of (config.model, source_vocab_size, target_vocab_size, rngs=rngs). It returns a
+    # `TokenModel`.
     make_model: Callable[..., nnx.Module]
     methods: AbstractSet[str] = frozenset()  # of `transformer.Model` that the model has
     options: AbstractSet[str] = frozenset()
-    # the decoding strategy of its models only; None: any that no objective has as its own
+    # The only decoding strategy of its models. None: every strategy that no objective requires.
     strategy: str | None = None
     make_loss: Callable[[Config, Mesh], Loss] = ProjectedLoss  # of (config.training, mesh)
-    # (config.training, the strings of the source's tokens) to `Inputs`
-    make_inputs: Callable[[Config, Sequence[str]], Inputs] = lambda training, pieces: (
-        lambda batch, key: batch
-    )
-    # (config.model, source_length, target_length) to the positions of a row in the encoder and the
-    # decoder
-    stack_lengths: Callable[[Config, int, int], tuple[int, int]] = lambda model, source, target: (
-        source,
-        target,
-    )
+    # of (config.training, the strings of the source's tokens)
+    make_inputs: Callable[[Config, Sequence[str]], Inputs] = _unchanged_inputs
+    # A function of (config.model, source_length, target_length). It returns the positions of a row
+    # in the encoder and in the decoder.
+    stack_lengths: Callable[[Config, int, int], tuple[int, int]] = _unchanged_lengths
 
     @property
     def translates(self) -> bool:
         return all(self.sides)
 
 
+def _make_translation_loss(training_config: Config, mesh: Mesh) -> Loss:
+    make_loss = GuidedLoss if training_config.guided_heads else ProjectedLoss
+    return make_loss(training_config, mesh)
+
+
 # The names that `training.objective` can have.
 OBJECTIVES = {
     # Predicts each target token from the source and the target tokens before it.
     "translation": TrainingObjective(
-        (True, True),
-        Transformer,
-        {"translate", "alternatives", "score", "attention", "beam_tree", "encode"},
-        {
+        sides=(True, True),
+        make_model=Transformer,
+        methods={"translate", "alternatives", "score", "attention", "beam_tree", "encode"},
+        options={
             "packed",
             "label_smoothing",
             "r_drop",
@@ -77,33 +86,35 @@ OBJECTIVES = {
             "shortlist",
             "decoder",
         },
-        make_loss=lambda training, mesh: (GuidedLoss if training.guided_heads else ProjectedLoss)(
-            training, mesh
-        ),
+        make_loss=_make_translation_loss,
     ),
-    # Predicts masked tokens of the source, by the encoder only. The masks of R-Drop's two passes
-    # would differ.
+    # Predicts masked tokens of the source, by an encoder. R-Drop is not supported, because the
+    # masks of its two passes would differ.
     "masked_lm": TrainingObjective(
-        (True, False),
-        lambda model, source, target, rngs: MaskedLanguageModel(model, source, rngs=rngs),
-        {"encode"},
-        {"packed", "label_smoothing"},
+        sides=(True, False),
+        make_model=lambda model_config, source, target, rngs: MaskedLanguageModel(
+            model_config, source, rngs=rngs
+        ),
+        methods={"encode"},
+        options={"packed", "label_smoothing"},
         make_inputs=make_masking,
     ),
-    # Predicts each target token from those before it, by the decoder only.
+    # Predicts each target token from the tokens before it, by a decoder.
     "causal_lm": TrainingObjective(
-        (False, True),
-        lambda model, source, target, rngs: LanguageModel(model, target, rngs=rngs),
-        {"translate", "beam_tree"},
-        {"packed", "label_smoothing", "r_drop", "pair_weights", "decoder"},
+        sides=(False, True),
+        make_model=lambda model_config, source, target, rngs: LanguageModel(
+            model_config, target, rngs=rngs
+        ),
+        methods={"translate", "beam_tree"},
+        options={"packed", "label_smoothing", "r_drop", "pair_weights", "decoder"},
     ),
-    # Predicts all target tokens at once, by the encoder only, which reads each token several times.
+    # Predicts all target tokens at once, by an encoder that reads each source token several times.
     "ctc": TrainingObjective(
-        (True, True),
-        CtcTransformer,
-        {"translate"},
+        sides=(True, True),
+        make_model=CtcTransformer,
+        methods={"translate"},
         strategy="ctc",
-        make_loss=lambda training, mesh: functools.partial(ctc_loss, mesh),
-        stack_lengths=lambda model, source, target: (model.ctc_frames * source, 0),
+        make_loss=lambda training_config, mesh: functools.partial(ctc_loss, mesh),
+        stack_lengths=lambda model_config, source, target: (model_config.ctc_frames * source, 0),
     ),
 }

@@ -1,6 +1,4 @@
-"""The progress of a run: counts, scores and data position, and the means of its training lines and
-validations.
-"""
+"""The progress of a run: counts, scores and data position, and the values of its training lines."""
 
 import contextlib
 import dataclasses
@@ -40,7 +38,7 @@ class Progress:
     validations_since_best: int = 0
     # Sums of `TrainingWindow` since the last training line.
     window: dict[str, float | int] = field(default_factory=dict)
-    # of `tokens`, those of each corpus of a mixture
+    # `tokens` by corpus of a mixture
     corpus_tokens: list[int] = field(default_factory=list)
 
     @property
@@ -52,102 +50,120 @@ class Progress:
         """True if the validation at this step is the best so far."""
         return self.best_step == self.step
 
-    def validation_due(self, training: Config) -> bool:
-        """Tells whether a validation is due at this step and has not been done.
+    def validation_due(self, training_config: Config) -> bool:
+        """True if a validation is due at this step and has not been done.
 
-        `training` is `config.training`.
+        `training_config` is `config.training`.
         """
-        return self.validated_step < self.step and due(
-            self.step, training.eval_every, training.steps
-        )
+        is_due = due(self.step, training_config.eval_every, training_config.steps)
+        return is_due and self.validated_step < self.step
 
-    def is_finished(self, training: Config) -> bool:
-        """Tells whether all steps are done, or the patience is exhausted.
+    def is_finished(self, training_config: Config) -> bool:
+        """True if all steps are done, or the patience is exhausted.
 
-        `training` is `config.training`.
+        `training_config` is `config.training`.
         """
-        if 0 < training.patience <= self.validations_since_best:
+        if 0 < training_config.patience <= self.validations_since_best:
             return True
-        return self.step >= training.steps and not self.validation_due(training)
+        return self.step >= training_config.steps and not self.validation_due(training_config)
 
     def after_update(
-        self, position: Position, stats: Sequence[BatchStats], seconds: float
+        self,
+        position: Position,
+        stats: Sequence[BatchStats],
+        seconds: float,
     ) -> "Progress":
-        """Returns the progress after an update from these batches, where `position` is that of the
-        next batch.
+        """Returns the progress after an update from these batches.
+
+        `position` is the position of the next batch.
         """
-        examples = self.examples + sum(batch.sentences for batch in stats)
-        tokens = self.tokens + sum(batch.target_tokens for batch in stats)
-        corpora = filter(None, (self.corpus_tokens, *(batch.corpus_tokens for batch in stats)))
-        counts = {"step": self.step + 1, "examples": examples, "tokens": tokens, "seconds": seconds}
-        counts["corpus_tokens"] = [sum(column) for column in zip(*corpora, strict=True)]
-        return dataclasses.replace(self, epoch=position.epoch, batch=position.batch, **counts)
+        # A run that is not a mixture has no counts by corpus.
+        by_corpus = [self.corpus_tokens, *(batch.corpus_tokens for batch in stats)]
+        columns = zip(*filter(None, by_corpus), strict=True)
+        return dataclasses.replace(
+            self,
+            step=self.step + 1,
+            epoch=position.epoch,
+            batch=position.batch,
+            examples=self.examples + sum(batch.sentences for batch in stats),
+            tokens=self.tokens + sum(batch.target_tokens for batch in stats),
+            corpus_tokens=[sum(column) for column in columns],
+            seconds=seconds,
+        )
 
     def after_validation(self, values: Mapping[str, float], metric: str) -> "Progress":
         """Returns the progress after a validation.
 
         At equal scores the lower loss is better, then the earlier step.
         """
-        # sacreBLEU takes time that loading a checkpoint does not need
+        # Imported here, because sacreBLEU takes time that loading a checkpoint does not need.
         from transformer.decoding.bleu import rank
 
-        after = dataclasses.replace(self, validated_step=self.step)
-        score, loss = values[metric], values["loss"]
-        if self.best_score is None or rank(score, loss, metric) > rank(
-            self.best_score, self.best_loss, metric
-        ):
-            best = {"best_score": score, "best_loss": loss, "best_step": self.step}
-            return dataclasses.replace(after, **best, validations_since_best=0)
-        return dataclasses.replace(after, validations_since_best=self.validations_since_best + 1)
+        score = values[metric]
+        loss = values["loss"]
+        if self.best_score is not None:
+            best_rank = rank(self.best_score, self.best_loss, metric)
+            if rank(score, loss, metric) <= best_rank:
+                since_best = self.validations_since_best + 1
+                return dataclasses.replace(
+                    self, validated_step=self.step, validations_since_best=since_best
+                )
+        return dataclasses.replace(
+            self,
+            validated_step=self.step,
+            best_score=score,
+            best_loss=loss,
+            best_step=self.step,
+            validations_since_best=0,
+        )
 
 
 def due(step: int, every: int, last: int) -> bool:
-    """Tells whether something that is done every so many steps, and at the last, is due at this
-    step.
-    """
+    """True on every `every`-th step and on the last step."""
     return step % every == 0 or step == last
 
 
 def means(sums: Mapping[str, SupportsFloat]) -> Record:
     """Returns per-token means of sums named as in `LossSums`.
 
-    Perplexity is that of `nll`, which is not smoothed.
+    Perplexity is exp(nll), where nll is the loss without label smoothing.
     """
-    loss, nll, correct, tokens = (
-        float(sums[name]) for name in ("loss", "nll", "correct", "tokens")
-    )
-    tokens = tokens or 1.0  # a batch may have no masked token, or no target that fits its frames
+    # A batch may have no masked token, or no target that fits its frames.
+    tokens = float(sums["tokens"]) or 1.0
+    nll = float(sums["nll"]) / tokens
     return {
-        "loss": loss / tokens,
-        "nll": nll / tokens,
-        "perplexity": math.exp(min(nll / tokens, 700.0)),
-        "accuracy": correct / tokens,
+        "loss": float(sums["loss"]) / tokens,
+        "nll": nll,
+        "perplexity": math.exp(min(nll, 700.0)),
+        "accuracy": float(sums["correct"]) / tokens,
     }
 
 
 class TrainingWindow:
-    """The updates since the last training line: sums of their metrics, and the time that they took.
+    """The updates since the last training line: sums of their metrics, and their duration.
 
-    Checkpoints contain the sums, from `totals`, so that an interruption changes nothing in the next
-    line but its timings. `data_wait_seconds` are the loader's at the start of the window.
+    Checkpoints contain the sums, from `totals`, so that an interruption changes only the timings of
+    the next line. `data_wait_seconds` is the loader's value at the start of the window.
     """
 
     def __init__(self, sums: Mapping[str, float | int], data_wait_seconds: float = 0.0) -> None:
         self.sums = Counter(sums)
         self.resumed_tokens = self.sums["tokens"]
-        self.num_steps = self.target_tokens = 0  # since this start
+        # since this start of the run
+        self.num_steps = 0
+        self.target_tokens = 0
         self.pending: list[dict] = []  # metrics that are still on the device
         self.learning_rate = 0.0
-        self.started, self.paused_seconds = time.perf_counter(), 0.0
+        self.start = time.perf_counter()
+        self.paused_seconds = 0.0
         self.data_wait_seconds = data_wait_seconds
 
     def add(self, metrics: dict, stats: Sequence[BatchStats]) -> None:
         """Adds an update. Waits for an earlier one if too many are in flight."""
         self.num_steps += 1
         for batch in stats:
-            self.sums.update(
-                pieces=batch.source_tokens + batch.target_tokens, positions=batch.positions
-            )
+            self.sums["pieces"] += batch.source_tokens + batch.target_tokens
+            self.sums["positions"] += batch.positions
             self.target_tokens += batch.target_tokens
         self.pending.append(metrics)
         # JAX itself would dispatch dozens of steps, and an interrupted run would have to wait for
@@ -159,32 +175,31 @@ class TrainingWindow:
     def pause(self) -> Iterator[None]:
         """Excludes the time of the block from the window's."""
         jax.block_until_ready(self.pending)
-        started = time.perf_counter()
+        start = time.perf_counter()
         yield
-        self.paused_seconds += time.perf_counter() - started
+        self.paused_seconds += time.perf_counter() - start
 
     def totals(self) -> dict[str, float | int]:
         """Returns the sums so far. Waits for the device."""
         for metrics in jax.device_get(self.pending):
-            is_skipped = bool(metrics["skipped"])  # then the sums are zero
-            norm = 0.0 if is_skipped else float(metrics["gradient_norm"])
-            self.sums.update(
-                {name: float(value) for name, value in dataclasses.asdict(metrics["sums"]).items()}
-            )
-            self.sums.update(
-                gradient_norm=norm, updates=int(not is_skipped), skipped=int(is_skipped)
-            )
+            for name, value in dataclasses.asdict(metrics["sums"]).items():
+                self.sums[name] += float(value)
+            # The sums of a skipped update are 0, but its norm may not be finite.
+            is_skipped = bool(metrics["skipped"])
+            self.sums["gradient_norm"] += 0.0 if is_skipped else float(metrics["gradient_norm"])
+            self.sums["updates"] += int(not is_skipped)
+            self.sums["skipped"] += int(is_skipped)
             self.learning_rate = float(metrics["learning_rate"])
         self.pending = []
         return dict(self.sums)
 
     def summary(self, data_wait_seconds: float) -> Record | None:
-        """Returns the values of a training line; None if all updates were skipped."""
+        """Returns the values of a training line, or None if all updates were skipped."""
         totals = self.totals()
         if totals["updates"] == 0:
             return None
-        seconds = time.perf_counter() - self.started - self.paused_seconds
-        # The sums are weighted by `pair_weights`; without a target side, they count the predicted
+        seconds = time.perf_counter() - self.start - self.paused_seconds
+        # The sums are weighted by `pair_weights`. Without a target side, they count the predicted
         # tokens of the source.
         tokens = self.target_tokens or totals["tokens"] - self.resumed_tokens
         return means(totals) | {

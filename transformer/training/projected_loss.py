@@ -1,37 +1,45 @@
-"""A loss as a function of the model's output and the output table, a chunk of rows at a time.
+"""A loss as a function of the model's output and the output table, one chunk of rows at a time.
 
-The logits of all rows never exist at once. A chunk's logits give its gradients in the forward pass,
-so that the backward pass recomputes nothing.
+The logits of all rows never exist at once. The forward pass computes the gradients of each chunk
+from its logits, so that the backward pass recomputes nothing.
 """
 
 import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from transformer.config.types import Config
 from transformer.data.batches.collation import Batch
 from transformer.model.matmul import FLOAT32, matmul, matmul_nt, matmul_tn
 from transformer.model.partitioning import ROW_AXES, target_platform
 from transformer.support.special_tokens import PAD
-from transformer.training.columns import COLUMN_MULTIPLE, LOWEST, Columns, rows_per_chunk
+from transformer.training.columns import (
+    COLUMN_MULTIPLE,
+    LOWEST,
+    Columns,
+    Logits,
+    PerToken,
+    Tokens,
+    rows_per_chunk,
+)
 from transformer.training.loss import LossSums, sum_losses, token_losses
 
-# (logits, targets, columns, *logits of teachers) to the criterion of each token, and the loss that
-# is reported
-TokenLosses = Callable[..., tuple[Float[Array, "B T"], Float[Array, "B T"]]]
+# A function of (logits, targets, columns, *logits of teachers). It returns the criterion of each
+# token, and the loss that is reported.
+TokenLosses = Callable[..., tuple[PerToken, PerToken]]
 
 
 class Output(NamedTuple):
-    """The output of a model, whose logits are hidden table^T + bias."""
+    """The output of a model: its logits are hidden table^T + bias."""
 
     hidden: Float[Array, "B T D"]
     table: Float[Array, "V D"]
@@ -40,7 +48,7 @@ class Output(NamedTuple):
 
 @dataclass(frozen=True)
 class ProjectedLoss:
-    """Maps a `TokenModel` and a batch to the summed criterion and to the sums that a step reports."""
+    """Maps a `TokenModel` and a batch to the summed criterion and the sums that a step reports."""
 
     training: Config  # `config.training`
     mesh: Mesh
@@ -48,24 +56,27 @@ class ProjectedLoss:
     teachers: tuple[nnx.Module, ...] = ()
 
     def __call__(
-        self, model: nnx.Module, batch: Batch, rngs: nnx.Rngs | None
+        self,
+        model: nnx.Module,
+        batch: Batch,
+        rngs: nnx.Rngs | None,
     ) -> tuple[Float[Array, ""], LossSums]:
-        """Computes R-Drop's second pass of each row only with dropout: in evaluation `rngs` is
-        None.
+        """Computes the loss of training, or of evaluation if `rngs` is None.
+
+        Only training has the second pass of R-Drop and the teachers.
         """
+        # Each sentence has a row for each pass, and counts once.
         passes = 2 if self.training.r_drop and rngs is not None else 1
         batch = {name: jnp.repeat(array, passes, axis=0) for name, array in batch.items()}
         targets = batch.pop("target_output")
-        weights = (targets != PAD) / jnp.float32(passes)  # each sentence counts once
+        weights = (targets != PAD) / jnp.float32(passes)
         weights *= batch.pop("target_weights", 1.0)
+
         output = _output(model, batch, rngs)
-        teachers = (
-            ()
-            if rngs is None
-            else tuple(_output(teacher, batch, None) for teacher in self.teachers)
-        )
+        teachers = self.teachers if rngs is not None else ()
+        teacher_outputs = tuple(_output(teacher, batch, None) for teacher in teachers)
         losses = functools.partial(token_losses, training=self.training, passes=passes)
-        return projected_loss(losses, passes, self.mesh, output, targets, weights, teachers)
+        return projected_loss(losses, passes, self.mesh, output, targets, weights, teacher_outputs)
 
 
 def _output(model: nnx.Module, batch: Batch, rngs: nnx.Rngs | None) -> Output:
@@ -78,65 +89,60 @@ def projected_loss(
     passes: int,
     mesh: Mesh,
     output: Output,
-    targets: Int[Array, "B T"],
-    weights: Float[Array, "B T"],
+    targets: Tokens,
+    weights: PerToken,
     teachers: tuple[Output, ...] = (),
 ) -> tuple[Float[Array, ""], LossSums]:
     """Returns the weighted sum of the criterion over all tokens, and the sums that a step reports.
 
-    `losses` receives the logits of some rows, with all passes of a sentence, and those of each
-    teacher, which are constants. Matmuls take operands in the dtype of `hidden`; logits and the
-    table's gradient are float32.
+    `losses` receives the logits of some rows, with all passes of a sentence, and the logits of each
+    teacher, which are constants. The operands of matmuls have the dtype of `hidden`. Logits and the
+    gradient of the table are float32.
     """
-    # The compiler removes the gradients.
+    # If nothing needs the gradients, the compiler removes them.
     return _with_gradients(losses, passes, mesh, output, targets, weights, teachers)[0]
 
 
-def _backward(
-    losses: TokenLosses, passes: int, mesh: Mesh, gradient: Output, cotangents: tuple
-) -> tuple:
-    scale, _ = cotangents  # the sums are reported, not trained on
+def _backward(losses, passes, mesh, gradient: Output, cotangents: tuple) -> tuple:
+    # The sums are reported, not trained on.
+    scale, _ = cotangents
     scaled = jax.tree.map(lambda d: (scale * d).astype(d.dtype), gradient)
     return scaled, None, None, None
 
 
-def _with_gradients(
-    losses: TokenLosses,
-    passes: int,
-    mesh: Mesh,
-    output: Output,
-    targets: Int[Array, "B T"],
-    weights: Float[Array, "B T"],
-    teachers: tuple[Output, ...] = (),
-) -> tuple:
+def _with_gradients(losses, passes, mesh, output, targets, weights, teachers=()):
     """Returns ((criterion, sums), gradient of the output), computed by all devices of the mesh.
 
-    The devices split the rows over "data" and "fsdp", with the passes of a sentence on one device,
-    and the columns over "tensor"; collectives reduce statistics and gradients. The sentences must
-    divide evenly over the devices.
+    The arguments are those of `projected_loss`. The devices split the rows over "data" and "fsdp",
+    with all passes of a sentence on one device. They split the columns over "tensor". Collectives
+    reduce statistics and gradients. The sentences must divide evenly over the devices.
     """
-    hidden, (vocab_size, d_model) = output.hidden, output.table.shape
-    split = {axis for axis, size in mesh.shape.items() if size > 1}
-    row_axes = tuple(axis for axis in ROW_AXES if axis in split)
-    rows = P(row_axes)
-    tensor = "tensor" if "tensor" in split else None
+    vocab_size, d_model = output.table.shape
+    split_axes = [axis for axis, size in mesh.shape.items() if size > 1]
+    row_axes = tuple(axis for axis in ROW_AXES if axis in split_axes)
+    tensor = "tensor" if "tensor" in split_axes else None
+
     # Between processes on CPUs, a reduce-scatter may return wrong sums (jax-ml/jax#40830).
     is_exact = target_platform() != "cpu" or jax.process_count() == 1
-    scatters = "fsdp" in split and d_model % mesh.shape["fsdp"] == 0 and is_exact
-    # The devices of "tensor" compute an equal number of columns each, which suits their matrix
-    # units.
-    padding = -vocab_size % (COLUMN_MULTIPLE[target_platform()] * mesh.shape["tensor"])
+    scatters = "fsdp" in split_axes and d_model % mesh.shape["fsdp"] == 0 and is_exact
 
-    def pad(output: Output) -> Output:
+    # Each device of "tensor" computes the same number of columns, a multiple of its matrix units.
+    multiple = COLUMN_MULTIPLE[target_platform()] * mesh.shape["tensor"]
+    padding = -vocab_size % multiple
+
+    def pad(output):
         hidden, table, bias = output
         table = jnp.pad(table.astype(hidden.dtype), ((0, padding), (0, 0)))
         return Output(hidden, table, None if bias is None else jnp.pad(bias, (0, padding)))
 
-    def on_device(outputs: tuple[Output, ...], targets: jax.Array, weights: jax.Array) -> tuple:
+    def on_device(outputs, targets, weights):
         width = len(outputs[0].table)
         first = 0 if tensor is None else jax.lax.axis_index(tensor) * width
-        columns = Columns((first + jnp.arange(width))[None, None], vocab_size, tensor, padding > 0)
+        tokens = (first + jnp.arange(width))[None, None]  # (1, 1, C)
+        columns = Columns(tokens, vocab_size, tensor, padding > 0)
         totals, d_hidden = _sum_chunks(losses, passes, columns, row_axes, outputs, targets, weights)
+
+        # Each device has the sums over its rows. The gradient of `hidden` is a sum over columns.
         result, d_table, d_bias = totals
         result, d_bias = _sum_over(row_axes, (result, d_bias))
         if scatters:
@@ -144,23 +150,27 @@ def _with_gradients(
             d_table = jax.lax.psum_scatter(d_table, "fsdp", scatter_dimension=1, tiled=True)
         else:
             d_table = _sum_over(row_axes, d_table)
-        return result, Output(_sum_over((tensor,), d_hidden).astype(hidden.dtype), d_table, d_bias)
+        d_hidden = _sum_over((tensor,), d_hidden).astype(output.hidden.dtype)
+        return result, Output(d_hidden, d_table, d_bias)
 
-    specs = Output(rows, P(tensor), P(tensor))
-    result, gradient = jax.shard_map(
+    rows = P(row_axes)
+    specs = Output(hidden=rows, table=P(tensor), bias=P(tensor))
+    gradient_specs = specs._replace(table=P(tensor, "fsdp" if scatters else None))
+    sharded = jax.shard_map(
         on_device,
         mesh=mesh,
         in_specs=((specs,) * (1 + len(teachers)), rows, rows),
-        out_specs=(P(), specs._replace(table=P(tensor, "fsdp" if scatters else None))),
-    )(tuple(map(pad, (output, *teachers))), targets, weights)
-    d_hidden, *d_output = gradient
-    return result, Output(d_hidden, *jax.tree.map(lambda d: d[:vocab_size], d_output))
+        out_specs=(P(), gradient_specs),
+    )
+    outputs = tuple(map(pad, (output, *teachers)))
+    result, (d_hidden, *d_table_and_bias) = sharded(outputs, targets, weights)
+    return result, Output(d_hidden, *jax.tree.map(lambda d: d[:vocab_size], d_table_and_bias))
 
 
 projected_loss.defvjp(_with_gradients, _backward)
 
 
-def _sum_over(axes: tuple[str | None, ...], x: Any) -> Any:
+def _sum_over(axes: tuple[str | None, ...], x):
     axes = tuple(filter(None, axes))
     return jax.lax.psum(x, axes) if axes else x
 
@@ -171,63 +181,78 @@ def _sum_chunks(
     columns: Columns,
     row_axes: tuple[str, ...],
     outputs: tuple[Output, ...],
-    targets: Int[Array, "B T"],
-    weights: Float[Array, "B T"],
+    targets: Tokens,
+    weights: PerToken,
 ) -> tuple[tuple, Float[Array, "B T D"]]:
-    """Returns ((criterion, sums), d_table, d_bias) and d_hidden of the rows and the columns of
-    logits of one device.
-    """
-    whole, table, bias = outputs[0]
-    rows, length = targets.shape
-    count = math.ceil(rows // passes / rows_per_chunk(4 * passes * length * len(table)))
-    chunk_rows = passes * math.ceil(rows / passes / count)  # a sentence's passes are in one chunk
+    """Returns ((criterion, sums), d_table, d_bias), summed over the rows of a device, and d_hidden.
 
-    def split(x: jax.Array) -> jax.Array:
+    The outputs are the model's and its teachers'. Their tables have the columns of the device.
+    """
+    hidden, table, bias = outputs[0]
+    rows, length = targets.shape
+    d_model = hidden.shape[-1]
+
+    # Chunks of equal size, as few as memory allows. All passes of a sentence are in one chunk.
+    sentences = rows // passes
+    bytes_per_sentence = 4 * passes * length * len(table)
+    count = math.ceil(sentences / rows_per_chunk(bytes_per_sentence))
+    chunk_rows = passes * math.ceil(sentences / count)
+
+    def split(x):
         x = jnp.pad(x, ((0, count * chunk_rows - rows), *[(0, 0)] * (x.ndim - 1)))
         return x.reshape(count, chunk_rows, *x.shape[1:])
 
-    def add_chunk(totals: tuple, chunk: tuple) -> tuple:
+    def add_chunk(totals, chunk):
         hiddens, targets, weights = chunk
-        logits, *teachers = (
-            _logits(output._replace(hidden=x), columns)
+        logits, *teacher_logits = (
+            _logits(x, output.table, output.bias, columns)
             for output, x in zip(outputs, hiddens, strict=True)
         )
 
-        def sums(logits: jax.Array) -> tuple[jax.Array, LossSums]:
-            return sum_losses(
-                losses(logits, targets, columns, *teachers), logits, targets, columns, weights
-            )
+        def sums(logits):
+            of_tokens = losses(logits, targets, columns, *teacher_logits)
+            return sum_losses(of_tokens, logits, targets, columns, weights)
 
-        criterion, gradient, reported = jax.vjp(sums, logits, has_aux=True)
-        (d_logits,) = gradient(jnp.ones_like(criterion))
+        (criterion, reported), d_logits = jax.value_and_grad(sums, has_aux=True)(logits)
+
+        # The gradients of logits = hidden table^T + bias.
         d_bias = None if bias is None else jnp.sum(d_logits, axis=(0, 1))
-        flat = hiddens[0].reshape(-1, whole.shape[-1])
-        d_logits = d_logits.reshape(len(flat), -1).astype(flat.dtype)
+        flat = hiddens[0].reshape(-1, d_model)  # (rows T, D)
+        d_logits = d_logits.reshape(len(flat), -1).astype(flat.dtype)  # (rows T, C)
         # A sum over devices is rounded once, at its end.
         d_hidden = matmul(d_logits, table, flat.dtype if columns.axis is None else FLOAT32)
         d_table = matmul_tn(d_logits, flat)
+
         totals = jax.tree.map(jnp.add, totals, ((criterion, reported), d_table, d_bias))
         return totals, d_hidden.reshape(hiddens[0].shape)
 
-    def zeros(shape: tuple[int, ...], axes: tuple[str | None, ...]) -> jax.Array:
-        """Returns zeros that differ between devices of these axes, as the sums do."""
-        return jax.lax.pcast(jnp.zeros(shape), tuple(filter(None, axes)), to="varying")
-
+    # The sums start from zeros that, like the sums, differ between devices of these axes.
     axes = (*row_axes, columns.axis)
-    scalars = jax.tree.map(lambda _: zeros((), row_axes), (0.0, LossSums.zeros()))
-    start = scalars, zeros(table.shape, axes), None if bias is None else zeros(bias.shape, axes)
-    chunks = tuple(split(output.hidden) for output in outputs), split(targets), split(weights)
-    totals, d_hidden = jax.lax.scan(add_chunk, start, chunks)
-    return totals, d_hidden.reshape(-1, *whole.shape[1:])[:rows]
+    scalars = jax.tree.map(lambda _: _varying_zeros((), row_axes), (0.0, LossSums.zeros()))
+    d_table = _varying_zeros(table.shape, axes)
+    d_bias = None if bias is None else _varying_zeros(bias.shape, axes)
+
+    hiddens = tuple(split(output.hidden) for output in outputs)
+    chunks = (hiddens, split(targets), split(weights))
+    totals, d_hidden = jax.lax.scan(add_chunk, (scalars, d_table, d_bias), chunks)
+    return totals, d_hidden.reshape(-1, *hidden.shape[1:])[:rows]  # (B, T, D)
 
 
-def _logits(output: Output, columns: Columns) -> Float[Array, "B T C"]:
-    hidden, table, bias = output
-    flat = hidden.reshape(-1, hidden.shape[-1])
-    logits = matmul_nt(flat, table, FLOAT32).reshape(*hidden.shape[:2], -1)
-    logits = logits if bias is None else logits + bias[None, None]
-    return (
-        jnp.where(columns.tokens < columns.vocab_size, logits, LOWEST)
-        if columns.is_padded
-        else logits
-    )
+def _varying_zeros(shape: tuple[int, ...], axes: tuple[str | None, ...]) -> jax.Array:
+    return jax.lax.pcast(jnp.zeros(shape), tuple(filter(None, axes)), to="varying")
+
+
+def _logits(
+    hidden: Float[Array, "B T D"],
+    table: Float[Array, "C D"],
+    bias: Float[Array, " C"] | None,
+    columns: Columns,
+) -> Logits:
+    flat = hidden.reshape(-1, hidden.shape[-1])  # (B T, D)
+    logits = matmul_nt(flat, table, FLOAT32)
+    logits = logits.reshape(*hidden.shape[:2], -1)  # (B, T, C)
+    if bias is not None:
+        logits = logits + bias[None, None]
+    if columns.is_padded:
+        logits = jnp.where(columns.tokens < columns.vocab_size, logits, LOWEST)
+    return logits

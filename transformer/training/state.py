@@ -1,6 +1,4 @@
-"""The state of training: parameters, optimizer state, step and, optionally, an average of the
-parameters.
-"""
+"""The state of training: parameters, optimizer state, step and perhaps averaged parameters."""
 
 from typing import Any
 
@@ -17,9 +15,9 @@ from transformer.training.objectives import OBJECTIVES
 
 @struct.dataclass
 class TrainState:
-    """All that an update changes.
+    """Everything that an update changes.
 
-    A field has type Any, since JAX also builds trees of shapes and shardings.
+    The type of a field is Any, because JAX also builds trees of shapes and shardings.
     """
 
     step: Any  # number of updates, int32; skipped ones count
@@ -44,30 +42,33 @@ class TrainState:
 
 
 def init_model(
-    config: Config, source_vocab_size: int, target_vocab_size: int
+    config: Config,
+    source_vocab_size: int,
+    target_vocab_size: int,
 ) -> tuple[nnx.GraphDef, dict]:
-    """Returns the structure of the model and its initial parameters for `config.seed`, which
-    `nnx.merge` joins.
+    """Returns the structure of the model, and its initial parameters for `config.seed`.
+
+    `nnx.merge` joins the two.
     """
     make_model = OBJECTIVES[config.training.objective].make_model
-    model = make_model(
-        config.model, source_vocab_size, target_vocab_size, rngs=nnx.Rngs(config.seed)
-    )
+    rngs = nnx.Rngs(config.seed)
+    model = make_model(config.model, source_vocab_size, target_vocab_size, rngs=rngs)
     return nnx.graphdef(model), nnx.to_pure_dict(nnx.state(model, nnx.Param))
 
 
 def abstract_init(
-    config: Config, source_vocab_size: int, target_vocab_size: int
+    config: Config,
+    source_vocab_size: int,
+    target_vocab_size: int,
 ) -> tuple[nnx.GraphDef, dict]:
-    """Returns the structure of the model and the shapes of its parameters, by tracing its
-    construction once.
-    """
+    """Returns the structure of the model and the shapes of its parameters, without values."""
     return jax.eval_shape(lambda: init_model(config, source_vocab_size, target_vocab_size))
 
 
 class Initializer:
-    """Makes the sharded initial state: of random parameters by `create`, or of donated ones by
-    `start_from`.
+    """The initial state, sharded over a mesh.
+
+    `create` makes it from random parameters, and `start_from` from parameters that it donates.
     """
 
     def __init__(
@@ -77,15 +78,16 @@ class Initializer:
         mesh: Mesh,
         vocab_sizes: tuple[int, int],
     ):
-        # traced once, for the shapes and for the values
+        # Traced once, for the shapes and for the values.
         init = jax.jit(lambda: init_model(config, *vocab_sizes))
         self.graph, parameters = jax.eval_shape(init)
 
-        def start_from(parameters: dict) -> TrainState:
+        def start_from(parameters):
             ema_parameters = parameters if config.training.ema_decay > 0 else None
             zero = jnp.zeros((), jnp.int32)
             return TrainState(zero, zero, parameters, optimizer.init(parameters), ema_parameters)
 
+        # The programs return the state in shards: one device may have no room for all of it.
         shapes = jax.eval_shape(start_from, parameters)
         shardings = tree_shardings(mesh, shapes)
         self.create = jax.jit(lambda: start_from(init()[1]), out_shardings=shardings)

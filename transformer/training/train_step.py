@@ -1,5 +1,4 @@
-"""An update of a model (sections 5.3 and 5.4): the gradients of a batch's loss, and the optimizer's
-step.
+"""An update of a model (sections 5.3 and 5.4): the gradients of a batch, and the optimizer's step.
 
 Both are pure functions. `compiled_step` compiles them for the shapes of a run and the devices of a
 mesh.
@@ -30,14 +29,18 @@ class Totals(NamedTuple):
 
 
 def compute_gradients(
-    loss: Loss, graph: nnx.GraphDef, parameters: dict, batch: Batch, key: Key[Array, ""]
+    loss: Loss,
+    graph: nnx.GraphDef,
+    parameters: dict,
+    batch: Batch,
+    key: Key[Array, ""],
 ) -> Totals:
     """Returns the gradients of the summed loss of a batch, and the sums that a step reports.
 
     Dropout uses `key`.
     """
 
-    def loss_of(parameters: dict) -> tuple[Float[Array, ""], LossSums]:
+    def loss_of(parameters):
         model = nnx.merge(graph, nnx.State(parameters))
         return loss(model, batch, nnx.Rngs(dropout=key))
 
@@ -46,7 +49,7 @@ def compute_gradients(
 
 def apply_gradients(
     optimizer: optax.GradientTransformationExtraArgs,
-    training: Config,
+    training_config: Config,
     state: TrainState,
     totals: Totals,
     learning_rate: Float[Array, ""],
@@ -54,29 +57,34 @@ def apply_gradients(
 ) -> tuple[TrainState, dict[str, Any]]:
     """Returns the state after an update by the mean gradient of all tokens, and the metrics.
 
-    Where the loss or a gradient is not finite, only the counts change. `training` is
+    If the loss or a gradient is not finite, only the counts change. `training_config` is
     `config.training`.
     """
+    # The mean over tokens. The norm comes before the division, which then fuses with the update.
     tokens = jnp.where(totals.sums.tokens == 0.0, 1.0, totals.sums.tokens)
-    # Before the division, which is then part of the update's kernels.
     norm = global_norm(totals.gradients) / tokens
     gradients = jax.tree.map(lambda x: x / tokens, totals.gradients)
+
     updates, optimizer_state = optimizer.update(
         gradients, state.optimizer_state, state.parameters, learning_rate=learning_rate
     )
     parameters = optax.apply_updates(state.parameters, updates)
-    before = state.parameters, state.optimizer_state, state.ema_parameters
-    after = parameters, optimizer_state, state.moving_average(parameters, training.ema_decay)
+    ema_parameters = state.moving_average(parameters, training_config.ema_decay)
+
+    # An update that is not finite is skipped: everything but the counts stays.
     is_finite = jnp.isfinite(totals.sums.loss) & jnp.isfinite(norm)
+    before = (state.parameters, state.optimizer_state, state.ema_parameters)
+    after = (parameters, optimizer_state, ema_parameters)
     after = jax.tree.map(lambda new, old: jnp.where(is_finite, new, old), after, before)
     # Latches at `max_skipped`: the host reads the count only at log steps.
-    is_latched = state.skipped >= training.max_skipped
+    is_latched = state.skipped >= training_config.max_skipped
     skipped = jnp.where(is_latched, state.skipped, jnp.where(is_finite, 0, state.skipped + 1))
+
     metrics = {
         "sums": jax.tree.map(lambda x: jnp.where(is_finite, x, 0.0), totals.sums),
         "gradient_norm": norm,
         "learning_rate": learning_rate,
         "skipped": ~is_finite,
-        "module_norms": module_norms(gradients, after[0]) if training.module_norms else {},
+        "module_norms": module_norms(gradients, after[0]) if training_config.module_norms else {},
     }
     return TrainState(state.step + 1, skipped, *after), metrics

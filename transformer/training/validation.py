@@ -38,12 +38,13 @@ from transformer.training.memory import by_memory
 from transformer.training.objectives import OBJECTIVES
 from transformer.training.progress import Record
 
-MAX_TOKENS = 40  # of a sample; the attention maps of longer ones cannot be read
+MAX_TOKENS = 40  # of a sample; the attention maps of longer sentences cannot be read
 
 
 def validation_strategy(strategy: str) -> str:
-    """Returns the strategy of validation, given that of decoding: samples are no measure of a
-    model.
+    """Returns the strategy of validation for a strategy of decoding.
+
+    Beam search replaces sampling, because samples are no measure of a model.
     """
     return "beam" if STRATEGIES[strategy].samples else strategy
 
@@ -58,13 +59,13 @@ class Sample(NamedTuple):
 
 
 class Validation:
-    """Teacher-forced loss of the sets, and BLEU of their translations by the functions that
-    `evaluate` calls.
+    """Teacher-forced loss of the sets, and BLEU of their translations.
 
-    The loss leaves out pairs that are longer than `data.max_length`, with a warning; BLEU is of
-    all. The samples are the first short sentences, the same at each validation. Scores of the set
-    NAME end with /NAME, and their means over all sets with /mean. `train_loss/NAME` is the loss of
-    a sample of a corpus of the mixture, without dropout.
+    `evaluate` calls the same functions. The loss leaves out pairs that are longer than
+    `data.max_length`, with a warning; BLEU includes them. The samples are the first short
+    sentences, the same at each validation. Scores of the set NAME end with /NAME, and their means
+    over all sets with /mean. `train_loss/NAME` is the loss of a sample of a corpus of the mixture,
+    without dropout.
     """
 
     def __init__(
@@ -76,81 +77,85 @@ class Validation:
         corpora: Sequence[Corpus],
         train: Corpus,
     ):
-        """`corpora`: those of `held_out_sets`, in their order. `train`: the training corpus."""
-        self.config, self.graph, self.mesh = config, graph, mesh
+        """`corpora` are in the order of `held_out_sets`. `train` is the training corpus."""
+        self.config = config
+        self.graph = graph
+        self.mesh = mesh
         self.eval_step = EvalStep(config, graph, mesh, tokenizer.source.pieces)
-        sets, self.decoder, self.texts = held_out_sets(config), None, {}
+        sets = held_out_sets(config)
         for set_config, corpus in zip(sets.values(), corpora, strict=True):
             check_lengths(set_config, corpus, "valid")
         self.batches = make_batches(config, corpora, train)
+
+        self.decoder = None
+        self.texts = {}
         if config.training.eval_bleu:
-            strategy, beam_size = (
-                validation_strategy(config.decoding.strategy),
-                config.training.eval_beam_size,
+            decoding_config = with_changes(
+                config.decoding,
+                strategy=validation_strategy(config.decoding.strategy),
+                beam_size=config.training.eval_beam_size,
             )
-            decoding = with_changes(config.decoding, strategy=strategy, beam_size=beam_size)
-            self.decoder = make_decoder(config, [graph], tokenizer, decoding, jax.local_devices())
-            self.texts = {
-                name: read_texts(set_config, self.decoder) for name, set_config in sets.items()
-            }
-            short = (
-                (number, *pair)
-                for number, pair in enumerate(
-                    zip(self.texts[""].texts, self.texts[""].references, strict=True)
-                )
-                if pair[0].strip() and is_scorable(self.decoder, pair, MAX_TOKENS)
+            self.decoder = make_decoder(
+                config, [graph], tokenizer, decoding_config, jax.local_devices()
             )
-            self.samples = list(itertools.islice(short, config.training.samples))
+            for name, set_config in sets.items():
+                self.texts[name] = read_texts(set_config, self.decoder)
+            short_pairs = self._short_pairs()
+            self.samples = list(itertools.islice(short_pairs, config.training.samples))
             self.has_attention = "attention" in OBJECTIVES[config.training.objective].methods
 
+    def _short_pairs(self):
+        """Yields (number, source, reference) of the sentences that samples can show."""
+        main = self.texts[""]
+        for number, pair in enumerate(zip(main.texts, main.references, strict=True)):
+            if pair[0].strip() and is_scorable(self.decoder, pair, MAX_TOKENS):
+                yield number, *pair
+
     def compilations(self, parameters: dict) -> list[Callable[[], object]]:
-        """Returns functions that each compile a program of the validation; arrays may be abstract."""
-        sharding, eval_step = NamedSharding(self.mesh, BATCH), self.eval_step
-        batches = [abstract_batch(bucket, sharding) for bucket in self.buckets]
+        """Returns functions that each compile a program. The parameters may be abstract."""
+        sharding = NamedSharding(self.mesh, BATCH)
+        compile_loss = functools.partial(
+            self.eval_step.programs.compile, self.eval_step.sums, parameters
+        )
         jobs = [
-            functools.partial(eval_step.programs.compile, eval_step.sums, parameters, batch)
-            for batch in batches
+            functools.partial(compile_loss, abstract_batch(bucket, sharding))
+            for bucket in self.buckets
         ]
-        if self.decoder is not None:
-            abstract = self.decoder.abstract([parameters])
-            sources = (
-                held_out.decoder.source_tokens(held_out.texts, 1)
-                for held_out in self.texts.values()
-            )
-            lengths = [len(source) for source in itertools.chain.from_iterable(sources) if source]
-            jobs += self.decoder.compilations(abstract, lengths)
-            # Only process 0 takes samples, but the processes agree on interruptions after each
-            # program they compile.
-            if self.has_attention:
-                jobs += [
-                    attention_compilation(self.decoder, abstract, *texts)
-                    for _, *texts in self.samples
-                ]
+        if self.decoder is None:
+            return jobs
+
+        # The searches of all texts, and the attention of the samples.
+        abstract = self.decoder.abstract([parameters])
+        lengths = []
+        for held_out in self.texts.values():
+            sources = held_out.decoder.source_tokens(held_out.texts, 1)
+            lengths += [len(source) for source in sources if source]
+        jobs += self.decoder.compilations(abstract, lengths)
+        # Only process 0 takes samples, but the processes agree on interruptions after each program
+        # that they compile.
+        if self.has_attention:
+            for _, *texts in self.samples:
+                jobs.append(attention_compilation(self.decoder, abstract, *texts))
         return jobs
 
     @property
     def buckets(self) -> list[Bucket]:
         """The shapes of the batches, the one that needs most memory first."""
-        used = (
-            shape.bucket
-            for batches in self.batches.values()
-            for shape in batches.plan.stats
-            if shape.batches
+        shapes = itertools.chain.from_iterable(
+            batches.plan.stats for batches in self.batches.values()
         )
-        return by_memory(self.config, list(dict.fromkeys(used)))
+        buckets = dict.fromkeys(shape.bucket for shape in shapes if shape.batches)
+        return by_memory(self.config, list(buckets))
 
     def warm_up(self, parameters: dict) -> None:
-        """Runs the largest batch and the longest text, so that what does not fit in memory fails
-        early.
+        """Runs the largest batch and the longest text, to fail early if memory is too small.
 
-        On CPUs, runs only the batch: an untrained model ends no sentence, so its search takes as
-        long as many steps.
+        On CPUs, runs only the batch: an untrained model ends no sentence, so its search takes the
+        largest number of steps.
         """
         largest = self.buckets[0]
-        every = (
-            (batches.corpus, batch) for batches in self.batches.values() for batch in batches.plan
-        )
-        corpus, batch = next((corpus, batch) for corpus, batch in every if batch.bucket == largest)
+        batches = ((corpus, batch) for corpus, plan in self.batches.values() for batch in plan)
+        corpus, batch = next(pair for pair in batches if pair[1].bucket == largest)
         self.eval_step(parameters, self.eval_step.place(corpus, batch))
         if self.decoder is not None and self.mesh.devices.flat[0].platform != "cpu":
             texts = self.texts[""].texts
@@ -160,49 +165,53 @@ class Validation:
             self.decoder.translate(replicas, [texts[index]], first_line=index + 1)
 
     def __call__(
-        self, parameters: dict, between_batches: Callable[[], None]
+        self,
+        parameters: dict,
+        between_batches: Callable[[], None],
     ) -> tuple[Record, list[Sample]]:
         """Returns the scores of the sets, and samples.
 
         An exception of `between_batches` ends the validation.
         """
-        scores = {
-            name: self.eval_step.over_batches(parameters, batches, between_batches)
-            for name, batches in self.batches.items()
-        }
-        losses = {
-            name: scores.pop(name)["loss"] for name in [*scores] if name.startswith("train_loss/")
-        }
+        # The losses of the sets, and of samples of the training corpora.
+        scores = {}
+        train_losses = {}
+        for name, batches in self.batches.items():
+            record = self.eval_step.over_batches(parameters, batches, between_batches)
+            if name.startswith("train_loss/"):
+                train_losses[name] = record["loss"]
+            else:
+                scores[name] = record
+
+        # Translations of the sets, by the parameters in the form of decoding.
         samples: list[Sample] = []
         if self.decoder is not None:
-            metrics, replicas = (
-                metrics_in("validation"),
-                self.decoder.place([parameters], self.mesh),
-            )
+            replicas = self.decoder.place([parameters], self.mesh)
+            metrics = metrics_in("validation")
             for name, held_out in self.texts.items():
                 with memory_advice(
                     "for the translations of validation, lower config.decoding.batch_tokens"
                 ):
                     translated = translate_and_score(
-                        *(
-                            held_out.decoder,
-                            replicas,
-                            held_out.texts,
-                            [held_out.references],
-                            held_out.data,
-                            metrics,
-                        ),
+                        held_out.decoder,
+                        replicas,
+                        held_out.texts,
+                        [held_out.references],
+                        held_out.data,
+                        metrics,
                         lambda _: between_batches(),
                     )
                 scores[name] |= {metric: translated.scores[metric] for metric in metrics}
                 if not name and jax.process_index() == 0:
-                    for number, *texts in self.samples:
-                        attention = (
-                            read_pair(self.decoder, replicas, *texts)
-                            if self.has_attention
-                            else None
-                        )
-                        samples.append(
-                            Sample(*texts, translated.translations[number].text, attention)
-                        )
-        return name_scores(scores) | losses, samples
+                    samples = self._make_samples(replicas, translated.translations)
+        return name_scores(scores) | train_losses, samples
+
+    def _make_samples(self, replicas, translations) -> list[Sample]:
+        """Returns the samples with their translations among those of the main set."""
+        samples = []
+        for number, *texts in self.samples:
+            attention = None
+            if self.has_attention:
+                attention = read_pair(self.decoder, replicas, *texts)
+            samples.append(Sample(*texts, translations[number].text, attention))
+        return samples
