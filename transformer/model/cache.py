@@ -58,6 +58,7 @@ class KeyValueCache:
             jax.lax.dynamic_update_slice_in_dim(self.values, values, first, axis=2),
         )
 
+        # The mask includes the new token itself.
         queries = attention.project_queries(x, relative_positions, positions)
         bias = relative_positions.score_bias(queries, positions, key_positions)
         return cache.attend(attention, queries, mask, bias), cache
@@ -148,6 +149,7 @@ class DecodingCache:
     def self_mask(self) -> Bool[Array, "B 1 K LK"]:
         """True for the entries of each hypothesis, among the entries of all slots."""
         rows, beams, length = self.slots.shape
+        # A slot of -1 gives zeros.
         is_own_slot = jax.nn.one_hot(self.slots, beams, dtype=bool)  # (B, K, L, K)
         return is_own_slot.reshape(rows, 1, beams, length * beams)
 

@@ -77,6 +77,7 @@ class SublayerConnection(nnx.Module):
         sublayer: Sublayer,
         rngs: nnx.Rngs | None,
     ) -> Float[Array, "B T D"]:
+        # Residual dropout (section 5.4).
         def sublayer_with_dropout(x):
             return dropout(sublayer(x), self.dropout, rngs)
 
@@ -146,6 +147,7 @@ class Layer(nnx.Module):
         `attend_self` and `attend_memory` apply the attentions of this layer. In training they
         attend to x and to the encoder's output, in decoding to keys and values in a cache.
         """
+        # From bottom to top in Figure 1.
         x = self.self_attention_connection(x, attend_self, rngs)
         if attend_memory is not None:
             x = self.cross_attention_connection(x, attend_memory, rngs)

@@ -195,6 +195,7 @@ def _row_major(x: jax.Array) -> jax.Array:
 
 
 def _dot(a: jax.Array, b: jax.Array, contracting: tuple[int, int], dtype: jnp.dtype) -> jax.Array:
+    # `contracting` is the axis of a and the axis of b that the matmul sums over.
     # On CPUs only matmuls with a float32 result use the instructions for bfloat16.
     result_dtype = FLOAT32 if target_platform() == "cpu" else dtype
     dimensions = ((contracting[:1], contracting[1:]), ((), ()))

@@ -36,6 +36,7 @@ class SinusoidalPositions(nnx.Module):
         self.divisor = max(d_model // 2 - 1, 1) if includes_base else d_model // 2
 
     def __call__(self, positions: Int[Array, "#B L"]) -> Float[Array, "#B L D"]:
+        # pos / 10000^(2i / D) for i = 0 ... D/2 - 1
         angles = phases(positions, self.d_model // 2, self.divisor)
         waves = [jnp.sin(angles), jnp.cos(angles)]
         if self.concatenated:
@@ -56,6 +57,7 @@ class LearnedPositions(nnx.Module):
         )
 
     def __call__(self, positions: Int[Array, "#B L"]) -> Float[Array, "#B L D"]:
+        # Positions beyond the table have its last vector.
         return jnp.take(self.table[...], positions, axis=0, mode="clip")
 
 

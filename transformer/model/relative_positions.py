@@ -114,6 +114,7 @@ class Alibi(RelativePositions):
         key_positions: KeyPositions,
     ) -> ScoreBias:
         distances = _distances(positions, key_positions)
+        # A geometric sequence, one slope for each head.
         num_heads = queries.shape[2]
         slopes = 2.0 ** (-8.0 * jnp.arange(1, num_heads + 1, dtype=jnp.float32) / num_heads)
         return -slopes[None, :, None, None] * jnp.abs(distances)[:, None]
@@ -156,6 +157,8 @@ def t5_buckets(distances: Int[Array, "*any"], is_causal: bool) -> Int[Array, "*a
     The first half of the buckets have one distance each: 0, 1, 2, ... The second half splits larger
     distances into equal parts of their logarithm. An encoder has buckets for both signs.
     """
+    # In a decoder no key is after the query. In an encoder keys after the query have the upper half
+    # of the buckets.
     if is_causal:
         buckets = T5_BUCKETS
         first = 0
@@ -165,6 +168,7 @@ def t5_buckets(distances: Int[Array, "*any"], is_causal: bool) -> Int[Array, "*a
         first = jnp.where(distances > 0, buckets, 0)
         sizes = jnp.abs(distances)
 
+    # Half of the buckets of a sign are exact.
     exact = buckets // 2
     logarithms = jnp.log(jnp.maximum(sizes, exact) / exact) / math.log(T5_DISTANCE / exact)
     larger = exact + (logarithms * (buckets - exact)).astype(jnp.int32)

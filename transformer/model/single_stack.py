@@ -62,6 +62,7 @@ class LanguageModel(TokenModel):
 
         Hypotheses have at most `length` tokens, BOS included.
         """
+        # Without an encoder there is no memory to attend to.
         cache = self.decoder.start_cache(None, None, len(prompt), beams, length)
         return cache.replace(prompt=prompt)
 
@@ -107,6 +108,7 @@ class CtcTransformer(TokenModel):
     ):
         embedding = make_embedding(model_config, source_vocab_size, rngs)
         self.encoder = Encoder(model_config, embedding, rngs=rngs)
+        # Source and target share the table only if they share the vocabulary.
         is_shared, _ = SHARE_EMBEDDINGS[model_config.share_embeddings]
         self.set_output(model_config, embedding, target_vocab_size, is_shared, rngs)
         self.frames_per_token = model_config.ctc_frames

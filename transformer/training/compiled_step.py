@@ -72,6 +72,7 @@ class CompiledStep:
         batches: Sequence[Batch],
     ) -> tuple[TrainState, dict[str, Any]]:
         run = self.programs.run
+        # The rate stays on the device, as an argument of the update.
         batches = [self.place(batch) for batch in batches]
         rate = run(self.learning_rate, count_updates(state.optimizer_state))
         if len(batches) == 1:

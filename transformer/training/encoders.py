@@ -31,9 +31,10 @@ def make_masking(
     training_config: Config, pieces: Sequence[str]
 ) -> Callable[[Batch, jax.Array], Batch]:
     """Returns a function of (batch, key) that masks source tokens and makes them the targets."""
-    starts = (
-        word_starts(pieces) if training_config.whole_word_masking else np.ones(len(pieces), bool)
-    )
+    # Without whole-word masking, each token is a word.
+    starts = np.ones(len(pieces), bool)
+    if training_config.whole_word_masking:
+        starts = word_starts(pieces)
 
     def inputs(batch, key):
         source, targets = mask_tokens(batch["source"], starts, training_config.masked_fraction, key)

@@ -107,6 +107,7 @@ class EvalStep:
 
     def _sums(self, parameters: dict, batch: Batch) -> LossSums:
         with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
+            # A constant key, so that masks are the same at each evaluation.
             batch = self.inputs(batch, jax.random.key(0))
             model = nnx.merge(self.graph, nnx.State(parameters))
             _, sums = self.loss(model, batch, None)

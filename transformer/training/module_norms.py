@@ -60,6 +60,7 @@ def norms_by_module(tree: dict) -> dict[str, jax.Array]:
     """Returns the Euclidean norm of the parameters of each module, by its name."""
     squares: dict[str, jax.Array] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        # A parameter outside of modules, such as output_bias, counts as a module.
         module_path = (path[:-1] or path)[:MODULE_DEPTH]
         module = jax.tree_util.keystr(module_path, simple=True, separator=".")
         squares[module] = squares.get(module, 0.0) + jnp.sum(jnp.square(leaf))

@@ -113,6 +113,7 @@ class Validation:
 
     def compilations(self, parameters: dict) -> list[Callable[[], object]]:
         """Returns functions that each compile a program. The parameters may be abstract."""
+        # The loss of each shape of a batch.
         sharding = NamedSharding(self.mesh, BATCH)
         compile_loss = functools.partial(
             self.eval_step.programs.compile, self.eval_step.sums, parameters
