@@ -55,7 +55,7 @@ Lines = dict[str, list[int]]
 
 
 class Tracer:
-    """Collects the lines of transformer/ that this thread, and the threads that it starts, execute."""
+    """Collects the lines of transformer/ that this thread and the threads it starts execute."""
 
     def __init__(self) -> None:
         self._lines: dict[str, set[int]] = defaultdict(set)
@@ -113,7 +113,7 @@ def step(folder: Path, tracer: Tracer) -> None:
 
 
 def data(folder: Path, tracer: Tracer) -> None:
-    """Prepares the vocabulary and the tokens of parallel text files, and reads the first batches."""
+    """Prepares vocabulary and tokens of parallel text files, and reads the first batches."""
     prefix = "--config."
     flags = [
         flag.removeprefix(prefix)

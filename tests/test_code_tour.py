@@ -37,8 +37,8 @@ class Count(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"{self.total} lines run, {self.rest} of them outside the files of the other tours. The files below have "
-            f"{self.share} % of these."
+            f"{self.total} lines run, {self.rest} of them outside the files of the other tours. "
+            f"The files below have {self.share} % of these."
         )
 
 

@@ -55,6 +55,15 @@ def test_a_saved_configuration_can_be_edited_by_hand(tmp_path):
         loading.load(tmp_path)
 
 
+def test_keys_that_older_runs_had_are_ignored(tmp_path):
+    config = base.get_config()
+    loading.save(config, tmp_path)
+    record = json.loads((tmp_path / "config.json").read_text())
+    record["model"] |= {"source_vectors": "vectors.txt", "target_vectors": ""}
+    (tmp_path / "config.json").write_text(json.dumps(record))
+    assert loading.load(tmp_path).to_dict() == config.to_dict()
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -25,7 +25,7 @@ DECODER_NORMS = {"norm1": "self_attention", "norm2": "cross_attention", "norm3":
 
 
 class PyTorchTransformer(torch.nn.Module):
-    """PyTorch's stacks with sinusoidal positions and one matrix for both embeddings and the logits."""
+    """PyTorch's stacks with sinusoidal positions and one matrix for embeddings and logits."""
 
     def __init__(self, pre_norm: bool, final_norm: bool):
         super().__init__()

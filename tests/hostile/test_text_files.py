@@ -1,4 +1,4 @@
-"""Text files: any bytes are read exactly or refused with an error of one line that names the file."""
+"""Text files: any bytes are read exactly, or give a one-line error that names the file."""
 
 import gzip
 import shutil

@@ -216,9 +216,7 @@ def test_wrong_flags_are_one_line(workdir, capsys, flags, message):
 def test_a_server_translates_the_pairs_that_one_model_knows(workdir):
     arguments = make_parser().parse([f"--workdir={workdir}", "--languages=in:out, out:in"])
     pairs = read_pairs(arguments)
-    served = load_models(
-        [str(workdir)], "best", 1, {}, 0.0, 9, Metrics(), 0, pairs=pairs
-    )
+    served = load_models([str(workdir)], "best", 1, {}, 0.0, 9, Metrics(), 0, pairs=pairs)
     assert [(model.source, model.target) for model in served] == [("in", "out"), ("out", "in")]
     assert pieces_of_source(served[1].model, "1")[1] == ">>in<<"
     for wrong in ("--languages=in-out", "--languages=in:"):

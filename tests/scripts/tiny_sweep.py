@@ -5,7 +5,10 @@ from pathlib import Path
 from tests.training.tiny import flags
 
 HEADER = "import optuna\n\ndef get_sweep(sweep):\n    return "
-LISTED = 'sweep.listed(sweep.product({{"optimizer.learning_rate": {values}}}), objective="loss", pruner=None)'
+LISTED = (
+    'sweep.listed(sweep.product({{"optimizer.learning_rate": {values}}}), '
+    'objective="loss", pruner=None)'
+)
 
 
 def sweep_file(folder: Path, text: str) -> str:
