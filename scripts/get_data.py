@@ -16,6 +16,7 @@ import json
 import re
 from pathlib import Path
 
+from scripts.datasets import mtdata
 from scripts.datasets.folder import SPLITS, LanguagePair
 from transformer.config import cli
 from transformer.support import files
@@ -23,8 +24,8 @@ from transformer.support.errors import UserError
 
 
 def main(arguments: argparse.Namespace) -> None:
-    # pyarrow is a package of an extra.
-    from scripts.datasets import mtdata, parquet, tfds
+    # Their packages belong to the extra `data`.
+    from scripts.datasets import parquet, tfds
 
     datasets = {}  # of mtdata
     for split in SPLITS:
