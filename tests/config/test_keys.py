@@ -29,13 +29,10 @@ PACKAGE = Path(cli.__file__).parents[1]
 
 @pytest.fixture
 def reads(monkeypatch):
-    """A set to which every attribute access `group.key` in transformer/, outside of config/, adds a
-    key.
-    """
+    """A set of the keys that transformer/, outside of config/, reads by `group.key` or `group[key]`."""
     reads: set[str] = set()
     groups = {frozenset(DEFAULTS): ""}
     groups |= {frozenset(group): f"{name}." for name, group in DEFAULTS.items() if name != "seed"}
-    original = ml_collections.ConfigDict.__getattr__
 
     @functools.cache
     def is_counted(file: str) -> bool:
@@ -44,12 +41,18 @@ def reads(monkeypatch):
         checks = PACKAGE / "config" in Path(file).parents and Path(file).name != "types.py"
         return PACKAGE in Path(file).parents and not checks
 
-    def recording_getattr(self, name: str):
-        if is_counted(sys._getframe(1).f_code.co_filename):
-            reads.add(groups.get(frozenset(self), "") + name)
-        return original(self, name)
+    def record(method: str) -> None:
+        original = getattr(ml_collections.ConfigDict, method)
 
-    monkeypatch.setattr(ml_collections.ConfigDict, "__getattr__", recording_getattr)
+        def recording(self, name: str):
+            if is_counted(sys._getframe(1).f_code.co_filename):
+                reads.add(groups.get(frozenset(self), "") + name)
+            return original(self, name)
+
+        monkeypatch.setattr(ml_collections.ConfigDict, method, recording)
+
+    record("__getattr__")
+    record("__getitem__")
     return reads
 
 
