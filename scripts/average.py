@@ -24,7 +24,7 @@ from transformer.workdir import Workdir, open_existing
 def main(arguments: argparse.Namespace) -> None:
     import jax.numpy as jnp
 
-    from transformer.checkpoints import trained
+    from transformer.checkpoints import loaded_models
     from transformer.checkpoints.manager import Checkpoints
     from transformer.checkpoints.restore import read_progress
     from transformer.training.state import TrainState
@@ -34,7 +34,7 @@ def main(arguments: argparse.Namespace) -> None:
     output = Path(arguments.output or f"{source.path}-average{count}")
     # A wrong flag is an error before the checkpoints are read.
     files.check_new(output)
-    models = trained.load([str(source.path)], arguments.checkpoint, count, [])
+    models = loaded_models.load([str(source.path)], arguments.checkpoint, count, [])
     checkpoint = models.checkpoints[0]
     # Without a best step, --checkpoint=best takes the only checkpoint there is.
     recorded = read_progress(source.checkpoints / str(checkpoint.step))
@@ -46,7 +46,7 @@ def main(arguments: argparse.Namespace) -> None:
 
     # The new workdir has all files of the run but its logs and checkpoints.
     with files.new_folder(output) as folder:
-        for file in source.written:
+        for file in source.output_paths:
             if file.is_file() and file not in (source.log, source.trackers):
                 shutil.copy2(file, folder)
         workdir = Workdir(folder)

@@ -22,7 +22,7 @@ import sys
 from absl import logging
 
 from transformer.config import cli
-from transformer.data.sources.lines import counted
+from transformer.data.sources.lines import count_noun
 from transformer.data.sources.source import SPLITS
 from transformer.support import files
 
@@ -51,8 +51,8 @@ def main(arguments: argparse.Namespace) -> None:
     references = evaluations[0].references
     logging.info(
         "Scoring %s of %s.",
-        counted(len(evaluations), "evaluation"),
-        counted(len(references), "sentence"),
+        count_noun(len(evaluations), "evaluation"),
+        count_noun(len(references), "sentence"),
     )
     result = make_result(systems, references, arguments.samples, arguments.sentences)
     if arguments.format == "text":

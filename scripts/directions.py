@@ -52,7 +52,7 @@ def main(arguments: argparse.Namespace) -> None:
         data_config = with_changes(config.data, **dict(zip(cli.LANGUAGES, pair, strict=True)))
         try:
             check_direction(config.data, data_config)
-            tokenizer.tagged(source_tag(data_config))
+            tokenizer.with_tag(source_tag(data_config))
         except UserError:
             if pair[1] in sources - targets:
                 continue

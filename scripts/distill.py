@@ -21,7 +21,7 @@ def main(arguments: argparse.Namespace) -> None:
     from scripts.distillation import pipeline, report, stages
     from scripts.distillation.folder import PipelineFolder
 
-    folder = PipelineFolder(files.expanded(arguments.workdir), arguments.overrides)
+    folder = PipelineFolder(files.expand_user(arguments.workdir), arguments.overrides)
     all_stages = pipeline.load(arguments.plan)
     # Missing marks in --readme are reported before hours of training.
     markdown.check_marks("distill", arguments.readme)

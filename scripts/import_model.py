@@ -38,7 +38,7 @@ def main(arguments: argparse.Namespace) -> None:
     cache.enable_compilation_cache()
     # Wrong flags are errors before the model is read.
     output = Path(arguments.output)
-    source = files.expanded(arguments.source)
+    source = files.expand_user(arguments.source)
     files.check_new(output)
     name = formats.recognise(source)
     entry = formats.FORMATS[name]

@@ -28,7 +28,7 @@ from absl import logging
 import transformer
 from transformer.config import cli
 from transformer.config.types import Config, with_changes
-from transformer.data.sources.lines import counted, read_parallel_files
+from transformer.data.sources.lines import count_noun, read_parallel_files
 from transformer.data.sources.source import open_source
 from transformer.support import cache, files
 from transformer.support.errors import UserError
@@ -97,7 +97,7 @@ def main(arguments: argparse.Namespace) -> None:
         reverse = transformer.load(split_names(arguments.reverse))
         check_direction(arguments, model, reverse)
     name, pairs = read_corpus(arguments, model.config.data)
-    logging.info("Scoring %s.", counted(len(pairs), "pair"))
+    logging.info("Scoring %s.", count_noun(len(pairs), "pair"))
     with bar("Scoring pairs", len(pairs)) as report:
         scored_pairs = list(score_pairs(pairs, model, reverse, report))
 
@@ -116,7 +116,7 @@ def main(arguments: argparse.Namespace) -> None:
         worst = sorted(ranked[: round(arguments.share * len(ranked))])  # in the order of the corpus
         lines = [f"{pair.number}\t{pair.pmi:.4f}\n" for pair in worst]
         files.write_text(arguments.exclude, "".join(lines))
-        logging.info("%s: %s.", arguments.exclude, counted(len(worst), "pair"))
+        logging.info("%s: %s.", arguments.exclude, count_noun(len(worst), "pair"))
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -169,7 +169,7 @@ def read_corpus(
 
 def make_text(name: str, pairs: Sequence[ScoredPair], worst: Sequence[ScoredPair]) -> str:
     """Returns the distributions of scores, the counts of suspicious pairs, and the worst pairs."""
-    lines = [f"{name}: {counted(len(pairs), 'pair')}"]
+    lines = [f"{name}: {count_noun(len(pairs), 'pair')}"]
     # Each direction has the scores of all pairs.
     by_direction = zip(*(pair.scores for pair in pairs), strict=True)
     for direction, scores in zip(DIRECTIONS, by_direction, strict=False):
@@ -193,7 +193,7 @@ def make_text(name: str, pairs: Sequence[ScoredPair], worst: Sequence[ScoredPair
     }
     for description, count in counts.items():
         if count:
-            lines.append(f"{counted(count, 'pair')} {description}")
+            lines.append(f"{count_noun(count, 'pair')} {description}")
     lines.append("")
 
     for pair in worst:

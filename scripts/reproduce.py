@@ -23,18 +23,18 @@ def main(arguments: argparse.Namespace) -> None:
     from scripts.reproduction.rows import make_trials, read_results, read_rows, recorded_rows
     from scripts.reproduction.tables import make_text
     from scripts.sweeping import description, running
-    from scripts.sweeping.folder import Folder
+    from scripts.sweeping.folder import SweepFolder
     from scripts.sweeping.study import storage_errors
-    from scripts.sweeping.tasks import Training
+    from scripts.sweeping.tasks import TrainingTask
 
     # Missing marks in --readme are reported before hours of training.
     markdown.check_marks("table3", arguments.readme)
     configs = read_rows(arguments.scale, arguments.rows, arguments.overrides)
-    folder = Folder(Path(arguments.output or f"runs/{arguments.table}-{arguments.scale}"))
+    folder = SweepFolder(Path(arguments.output or f"runs/{arguments.table}-{arguments.scale}"))
     trials = make_trials(configs, arguments.seeds)
     if not arguments.report:
         sweep = description.listed(trials, objective="bleu", pruner=None)
-        task = Training(configs["base"], folder)
+        task = TrainingTask(configs["base"], folder)
         with storage_errors(folder.storage):
             running.run_sweep(sweep, task, folder.storage, arguments.jobs, arguments.retry_failed)
     else:

@@ -21,12 +21,12 @@ from transformer.support.errors import UserError
 
 def main(arguments: argparse.Namespace) -> None:
     from scripts.sweeping import description, results, running, tasks
-    from scripts.sweeping.folder import Folder, recorded_sweep
+    from scripts.sweeping.folder import SweepFolder, recorded_sweep
     from scripts.sweeping.study import SweepStudy, storage_errors
 
     # Fail before hours of training if the table cannot be published.
     markdown.check_marks("sweep", arguments.readme)
-    folder = Folder(Path(arguments.workdir))
+    folder = SweepFolder(Path(arguments.workdir))
     url = arguments.storage or folder.storage
     with storage_errors(url):
         if arguments.report:

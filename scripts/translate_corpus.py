@@ -51,7 +51,7 @@ def main(arguments: argparse.Namespace) -> None:
         "n_best": arguments.n_best,
         "shards": arguments.shards,
     }
-    corpus = shards.open_shards(files.expanded(arguments.output).absolute(), request)
+    corpus = shards.open_shards(files.expand_user(arguments.output).absolute(), request)
     part, parts = arguments.shard or (1, 1)
     missing = corpus.missing(part, parts)
     logging.info(

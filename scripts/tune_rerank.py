@@ -22,7 +22,7 @@ GRID = [i / 10 for i in range(21)]
 
 def main(arguments: argparse.Namespace) -> None:
     from scripts.results.sufficient_statistics import additive_metrics
-    from transformer.checkpoints import trained
+    from transformer.checkpoints import loaded_models
     from transformer.data.sources import source
     from transformer.decoding.bleu import bleu_language
 
@@ -31,8 +31,8 @@ def main(arguments: argparse.Namespace) -> None:
     rerank = ",".join(f"{name}:0" for name in arguments.models)
     overrides = [*arguments.overrides, ("decoding.rerank", rerank)]
     workdirs = split_names(arguments.workdir)
-    models = trained.load(workdirs, arguments.checkpoint, arguments.average, overrides)
-    trained.check_translates(models.config, arguments.workdir)
+    models = loaded_models.load(workdirs, arguments.checkpoint, arguments.average, overrides)
+    loaded_models.check_translates(models.config, arguments.workdir)
     texts, references = source.read_pairs(models.config.data, "valid")
     decoder, parameters = models.decoder()
     hypotheses, terms = decoder.hypotheses(parameters, texts)

@@ -203,7 +203,7 @@ def is_validating(run: KillableRun) -> bool:
 
     The last line of the record is then the training line of the same step.
     """
-    from transformer.training.progress import due
+    from transformer.training.progress import is_due
 
     lines = read_untimed(run.workdir.metrics)
 
@@ -211,7 +211,7 @@ def is_validating(run: KillableRun) -> bool:
     settings = run.config.training
     if is_preparing(run) or not lines or lines[-1]["split"] != "train":
         return False
-    return due(lines[-1]["step"], settings.eval_every, settings.steps)
+    return is_due(lines[-1]["step"], settings.eval_every, settings.steps)
 
 
 def is_training(run: KillableRun) -> bool:

@@ -28,7 +28,7 @@ from tests.model.models import tiny_config
 from tests.training import tiny
 from transformer.config import loading
 from transformer.data.batches.epoch_plan import Bucket
-from transformer.data.batches.loader import Loader, Position
+from transformer.data.batches.loader import DataPosition, Loader
 from transformer.data.corpus import corpus
 from transformer.data.tokenizers import tokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer
@@ -125,7 +125,7 @@ def data(folder: Path, tracer: Tracer) -> None:
         vocabulary = tokenizer.prepare(config, folder)
         train = corpus.prepare(config, vocabulary, "train")
         corpus.prepare_validation(config, vocabulary)
-        with Loader(train, config, Position(0, 0), make_mesh(config, jax.devices())) as loader:
+        with Loader(train, config, DataPosition(0, 0), make_mesh(config, jax.devices())) as loader:
             for _ in range(2):
                 next(loader)
 

@@ -15,7 +15,7 @@ from scripts.sweeping import description
 from tests import tutorial
 from tests.checkpoints.workdirs import make_workdir
 from transformer.config import loading
-from transformer.config.keys import checked, declared_keys, flatten
+from transformer.config.keys import declared_keys, flatten, validated_config
 
 # Pages of the site only, with directives of Sphinx, which `make docs` checks.
 OF_THE_SITE = {Path("docs/index.md"), Path("docs/reference.md")}
@@ -138,7 +138,7 @@ def test_the_python_runs_and_gives_the_shapes_that_it_names(code, request, monke
         pipeline.in_order(names["get_plan"](pipeline))
         return
     if "get_config" in names:
-        checked(flatten(names["get_config"]()))
+        validated_config(flatten(names["get_config"]()))
         return
     if loads:
         return  # the code asserts its shapes

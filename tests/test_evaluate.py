@@ -17,8 +17,8 @@ import sacrebleu
 from configs import base
 from tests.checkpoints.workdirs import REFERENCES, SOURCES, make_workdir, run
 from transformer import evaluate
-from transformer.checkpoints import trained
-from transformer.checkpoints.trained import Trained
+from transformer.checkpoints import loaded_models
+from transformer.checkpoints.loaded_models import LoadedModels
 from transformer.decoding.evaluation import translate_and_score
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import Translation
@@ -60,7 +60,7 @@ def error(capsys, *flags: str) -> str:
     return line
 
 
-def translate(models: Trained) -> list[list[Translation]]:
+def translate(models: LoadedModels) -> list[list[Translation]]:
     decoder, parameters = models.decoder()
     return decoder.translate(parameters, SOURCES)
 
@@ -86,7 +86,7 @@ def test_result_and_files_of_a_split(workdir, capsys):
     hypotheses = Path(saved["hypotheses"]).read_text().splitlines()
     assert Path(saved["references"]).read_text().splitlines() == REFERENCES
     assert Path(saved["sources"]).read_text().splitlines() == SOURCES
-    models = trained.load([str(workdir)], "20", 1, [])
+    models = loaded_models.load([str(workdir)], "20", 1, [])
     expected = translate(models)
     assert hypotheses == [best.text for (best,) in expected]
     sentences = [
@@ -176,10 +176,10 @@ def test_scores_are_logged_for_people(workdir, capsys):
 
 def test_checkpoints_are_chosen_and_averaged(workdir):
     _, last, previous = (
-        trained.load([str(workdir)], which, 1, []) for which in ("best", "last", "20")
+        loaded_models.load([str(workdir)], which, 1, []) for which in ("best", "last", "20")
     )
     assert last.checkpoints[0].step == 30
-    mean = trained.load([str(workdir)], "last", 2, [])
+    mean = loaded_models.load([str(workdir)], "last", 2, [])
     assert mean.checkpoints[0].averaged == (20, 30) and mean.checkpoints[0].step == 30
     for parts in zip(
         *(
@@ -215,7 +215,7 @@ def test_file_names_contain_split_average_and_overrides(workdir, capsys):
 def test_long_file_names_are_cut_between_characters():
     overrides = [(f"decoding.key{number}", "\U0001f600" * 60) for number in range(14)]
     arguments = argparse.Namespace(split="test", data=None, source=None, overrides=overrides)
-    models = SimpleNamespace(checkpoints=[trained.Checkpoint("runs/a", 20, (20,))])
+    models = SimpleNamespace(checkpoints=[loaded_models.Checkpoint("runs/a", 20, (20,))])
     name = evaluation_files.evaluation_name(arguments, models)
     assert name.startswith("test-step20-key0\U0001f600") and 196 < len(name.encode()) <= 200
 
@@ -365,7 +365,7 @@ def test_several_workdirs_are_an_ensemble(workdir, tmp_path, capsys):
     saved = result(capsys, f"--workdir={workdir},{second}")
     assert [model["workdir"] for model in saved["models"]] == [str(workdir), str(second)]
     assert Path(saved["hypotheses"]).name == "test-step20-with-other.hypotheses.txt"
-    models = trained.load([str(workdir), str(second)], "best", 1, [])
+    models = loaded_models.load([str(workdir), str(second)], "best", 1, [])
     expected = translate(models)
     assert Path(saved["hypotheses"]).read_text().splitlines() == [best.text for (best,) in expected]
 
@@ -466,7 +466,7 @@ def test_damaged_workdirs_are_refused(tmp_path, capsys):
     (path / "contents.json").write_text("[]")
     assert "contents.json: damaged (TypeError: " in error(capsys, f"--workdir={path}")
     (path / "contents.json").unlink()  # as in runs older than this record
-    assert trained.load([str(path)], "last", 1, []).tokenizer.source.size == 12
+    assert loaded_models.load([str(path)], "last", 1, []).tokenizer.source.size == 12
     (path / "config.json").write_text("{")
     assert "config.json" in error(capsys, f"--workdir={path}")
     empty = make_workdir(tmp_path / "empty", steps=())

@@ -7,8 +7,8 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from transformer.checkpoints import trained
-from transformer.checkpoints.trained import Trained
+from transformer.checkpoints import loaded_models
+from transformer.checkpoints.loaded_models import LoadedModels
 from transformer.config.loading import parse_overrides, with_values
 from transformer.data.languages import source_tag
 from transformer.data.sources.mixture import check_direction
@@ -47,7 +47,7 @@ def load(
     overrides = [(f"decoding.{key}", str(value)) for key, value in decoding.items()]
     paths = [os.fspath(folder) for folder in folders]
     try:
-        return Model(trained.load(paths, str(checkpoint), average, overrides))
+        return Model(loaded_models.load(paths, str(checkpoint), average, overrides))
     except UserError as error:
         # Messages of commands begin with a flag.
         raise UserError(str(error).removeprefix("--")) from None
@@ -67,7 +67,7 @@ class Model:
       checkpoints: the workdir and steps that each model comes from.
     """
 
-    def __init__(self, models: Trained) -> None:
+    def __init__(self, models: LoadedModels) -> None:
         self.config = models.config
         self.checkpoints = models.checkpoints
         self._decoder, self._parameters = models.decoder(takes_controls=True)

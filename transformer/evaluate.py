@@ -25,7 +25,7 @@ from transformer.data.languages import base_code
 from transformer.data.sources import source
 from transformer.data.sources.lines import (
     count_documents,
-    counted,
+    count_noun,
     log_documents,
     read_parallel_files,
 )
@@ -49,7 +49,7 @@ def evaluate(arguments: argparse.Namespace) -> Any:
     Returns `EvaluationFiles` that are not saved yet.
     """
     # These imports take seconds, which --help and a wrong flag should not.
-    from transformer.checkpoints import trained
+    from transformer.checkpoints import loaded_models
     from transformer.decoding.bleu import METRICS, describe_scores
     from transformer.decoding.evaluation import translate_and_score
     from transformer.run import evaluation_files
@@ -58,7 +58,7 @@ def evaluate(arguments: argparse.Namespace) -> Any:
 
     check_flags(arguments)
     enable_compilation_cache()
-    models = trained.load(
+    models = loaded_models.load(
         split_names(arguments.workdir), arguments.checkpoint, arguments.average, arguments.overrides
     )
     model_config = models.config
@@ -83,7 +83,7 @@ def evaluate(arguments: argparse.Namespace) -> Any:
 
     # What can be wrong with the texts has been reported before this slow part.
     decoder, parameters = models.decoder()
-    logging.info("Translating %s.", counted(len(sources), "sentence"))
+    logging.info("Translating %s.", count_noun(len(sources), "sentence"))
     with bar("Translating", len(sources)) as report:
         scored = translate_and_score(
             decoder, parameters, sources, references, data_config, METRICS, report
@@ -221,7 +221,7 @@ def log_result(result: dict, scores: list[str]) -> None:
     logging.info("%s: %s", name, ", ".join(scores))
     # The compilation is reported apart from the speed.
     speed = [result[key] for key in ("output_tokens_per_second", "seconds", "compile_seconds")]
-    sentences = counted(result["sentences"], "sentence")
+    sentences = count_noun(result["sentences"], "sentence")
     logging.info("%s; %.0f tokens/s for %.1f s, after %.1f s of compilation", sentences, *speed)
     for model in result["models"]:
         mean = f" (mean of {len(model['averaged'])})" if len(model["averaged"]) > 1 else ""

@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace, workdir: Workdir, config: Config) -> None
     """Trains in a locked workdir, or prints the plan."""
     from transformer.distributed import coordination
     from transformer.run import checks, loop
-    from transformer.run.plan import describe
+    from transformer.run.dry_run import describe
     from transformer.run.preparation import prepare
 
     steps = config.training.steps

@@ -39,7 +39,7 @@ CHUNK_LINES = 4096
 
 def main(arguments: argparse.Namespace) -> None:
     # These imports take seconds, which --help should not.
-    from transformer.checkpoints import trained
+    from transformer.checkpoints import loaded_models
     from transformer.decoding.control.arguments import read_columns, translate_lines
     from transformer.decoding.control.glossary import Glossary
     from transformer.decoding.strategies import check_n_best
@@ -53,10 +53,10 @@ def main(arguments: argparse.Namespace) -> None:
     enable_compilation_cache()
     # Read before the model, so that a wrong file fails early.
     glossary = Glossary.read(arguments.glossary) if arguments.glossary else None
-    models = trained.load(
+    models = loaded_models.load(
         split_names(arguments.workdir), arguments.checkpoint, arguments.average, overrides
     )
-    trained.check_translates(models.config, arguments.workdir)
+    loaded_models.check_translates(models.config, arguments.workdir)
     decoder, parameters = models.decoder(takes_controls=True)
     check_n_best(models.config.decoding, arguments.n_best)
     has_context = models.config.data.context > 0

@@ -56,7 +56,7 @@ class Workdir:
         self.inode = os.stat(path).st_ino if os.path.exists(path) else None
 
     @property
-    def written(self) -> list[Path]:
+    def output_paths(self) -> list[Path]:
         """The files and folders that a run may write, except the lock."""
         paths = [path for path in vars(self).values() if isinstance(path, Path)]
         paths += self.tokenizers
@@ -73,7 +73,7 @@ class Workdir:
                 "to resume, run the same command with the new name of the folder"
             ) from cause
 
-    def check_own(self) -> None:
+    def check_ownership(self) -> None:
         """Raises UserError if the folder has files that a run would write, but no `config.json`.
 
         A run writes `config.json` first.
@@ -83,7 +83,7 @@ class Workdir:
             if {"schema_version", "model", "data", "training"} <= set(config):
                 return
         # A folder that does not belong to a run must not lose its files.
-        foreign = [path for path in self.written if os.path.lexists(path)]
+        foreign = [path for path in self.output_paths if os.path.lexists(path)]
         # A start that was killed at once leaves a lock that is empty or names its process.
         content = self.lock.read_bytes() if self.lock.exists() else b""
         if content and not content.startswith(b"process "):
@@ -96,7 +96,7 @@ class Workdir:
 
     def delete(self) -> None:
         """Deletes what a run writes, and the folder unless it has other files."""
-        for path in (*self.written, self.lock):
+        for path in (*self.output_paths, self.lock):
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
             else:
@@ -142,7 +142,7 @@ def create_workdir(path: Path, config: Config) -> Workdir:
     """
     workdir = Workdir(path)
     files.make_folder(path, "--workdir")
-    workdir.check_own()
+    workdir.check_ownership()
     # The files of a start that never trained.
     for stale in (workdir.contents, workdir.parent, workdir.data, *workdir.tokenizers):
         stale.unlink(missing_ok=True)
@@ -194,7 +194,7 @@ def linked_workdir(path: Path) -> Iterator[Path]:
     The plan thus does not change the workdir. Raises UserError, which names the workdir, if the
     block does, or if the workdir has files of another program.
     """
-    Workdir(path).check_own()
+    Workdir(path).check_ownership()
     with tempfile.TemporaryDirectory() as folder:
         if Workdir(path).has_begun():
             for entry in path.iterdir():

@@ -18,7 +18,7 @@ from scipy.sparse import csr_array
 
 from transformer.data.batches.collation import ragged_arange
 from transformer.data.corpus.corpus import Corpus
-from transformer.data.sources.lines import counted
+from transformer.data.sources.lines import count_noun
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.shortlist import Shortlist
 from transformer.support.special_tokens import SPECIAL
@@ -104,7 +104,7 @@ def em_iterations(
 def learn(train: Corpus, most: int, tokenizer: Tokenizer) -> Shortlist:
     """Returns the shortlist of at most `most` evenly spaced pairs of a corpus."""
     pairs = train.spread(most)
-    logging.info("Learning from %d of %s.", len(pairs), counted(len(train), "pair"))
+    logging.info("Learning from %d of %s.", len(pairs), count_noun(len(train), "pair"))
     iterations = em_iterations(lambda: read_links(train, pairs), tokenizer.vocab_sizes)
     for number in range(1, ITERATIONS + 1):
         probabilities, log_likelihood = next(iterations)

@@ -21,7 +21,7 @@ from configs import base
 from scripts import markdown
 from scripts.benchmarking.measurement import describe_machine
 from transformer.config.types import Config
-from transformer.data.batches.loader import Loader, Position
+from transformer.data.batches.loader import DataPosition, Loader
 from transformer.data.corpus import corpus
 from transformer.data.sources.source import open_source
 from transformer.data.tokenizers import tokenizer
@@ -131,7 +131,7 @@ def sentencepiece_speed(config: Config, vocabulary: Tokenizer) -> float:
 def measure_loader(config: Config, prepared: corpus.Corpus) -> dict[str, float]:
     """Returns the speed of the loader, and the time to its first batch when a run resumes."""
     mesh = make_mesh(config, jax.local_devices()[:1])
-    with Loader(prepared, config, Position(0, 0), mesh) as loader:
+    with Loader(prepared, config, DataPosition(0, 0), mesh) as loader:
         # The first batch starts the workers of the loader.
         next(loader)
         began = time.perf_counter()
@@ -141,7 +141,7 @@ def measure_loader(config: Config, prepared: corpus.Corpus) -> dict[str, float]:
         seconds = time.perf_counter() - began
 
     # A run that resumes builds everything again, from the open corpus on.
-    middle = Position(1, len(loader.plan) // 2)
+    middle = DataPosition(1, len(loader.epoch_plan) // 2)
     starts = []
     for _ in range(STARTS):
         began = time.perf_counter()
@@ -149,7 +149,7 @@ def measure_loader(config: Config, prepared: corpus.Corpus) -> dict[str, float]:
             next(resumed)
             starts.append(time.perf_counter() - began)
     return {
-        "padding_fraction": round(loader.plan.padding_fraction, 4),
+        "padding_fraction": round(loader.epoch_plan.padding_fraction, 4),
         "target_tokens_per_second": round(target_tokens / seconds),
         "first_batch_seconds": round(statistics.median(starts), 3),
     }

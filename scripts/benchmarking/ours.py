@@ -66,7 +66,7 @@ def make_step(
 
 
 def make_batch(task: Task) -> dict[str, Int[np.ndarray, "B _"]]:
-    """Returns the arrays of a training batch, like `collation.assemble` for a corpus."""
+    """Returns the arrays of a training batch, like `collation.assemble_batch` for a corpus."""
     sentences = {
         "source": task["source"],
         "target_input": [[task["bos"], *row[:-1]] for row in task["target"]],

@@ -15,7 +15,7 @@ import altair as alt
 from scripts.charts import theme
 from scripts.results.evaluations import run_settings, training_data
 from scripts.results.runs import RecordedRun, read_runs
-from scripts.results.systems import describe_settings, grouped
+from scripts.results.systems import describe_settings, group_by_settings
 from transformer.decoding.bleu import METRICS
 from transformer.support.errors import UserError
 
@@ -71,7 +71,7 @@ def group(runs: Sequence[RecordedRun]) -> dict[str, list[RecordedRun]]:
     """
     systems = {}
     settings = [run_settings(run.config) | training_data(run.workdir.path) for run in runs]
-    for differences, members in grouped(runs, settings):
+    for differences, members in group_by_settings(runs, settings):
         label = describe_settings(differences)
         if not label:
             # The common beginning of the runs' names, such as "base" for base-0 and base-1.

@@ -11,8 +11,8 @@ import numpy as np
 
 from configs.table3 import ROWS
 from scripts.charts import theme
-from scripts.reproduction.rows import SCALES, read_results, read_rows, recorded_rows, scores
-from scripts.sweeping.folder import Folder
+from scripts.reproduction.rows import SCALES, read_results, read_rows, recorded_rows, scores_by_row
+from scripts.sweeping.folder import SweepFolder
 from transformer.support.errors import UserError
 
 ROW_HEIGHT = 14
@@ -69,7 +69,7 @@ def read(path: Path) -> dict[str, Scores]:
     Raises UserError if it has none.
     """
     # The record of a sweep does not name its scale. d_model of the base row tells it.
-    folder = Folder(path)
+    folder = SweepFolder(path)
     record = folder.read()
     for scale in SCALES:
         configs = read_rows(scale, ",".join(ROWS), [])
@@ -81,7 +81,7 @@ def read(path: Path) -> dict[str, Scores]:
         )
     configs = recorded_rows(configs, record["task"])
     results = read_results(folder, configs, record["trials"])
-    return {metric: scores(results, metric) for metric in TITLES}
+    return {metric: scores_by_row(results, metric) for metric in TITLES}
 
 
 def records(results: Scores, metric: str) -> list[dict[str, Any]]:

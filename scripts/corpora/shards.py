@@ -161,7 +161,7 @@ def find_files(names: str) -> list[Path]:
 
     Raises UserError if there are none, or a file is missing or in an unknown format.
     """
-    folder = files.expanded(names)
+    folder = files.expand_user(names)
     if names and folder.is_dir():
         paths = sorted(path for path in folder.iterdir() if path.is_file())
         paths = [path for path in paths if not path.name.startswith(".")]
@@ -179,7 +179,7 @@ def find_files(names: str) -> list[Path]:
                 )
             paths = parquet_paths
     else:
-        paths = [files.expanded(name) for name in names.split(",")]
+        paths = [files.expand_user(name) for name in names.split(",")]
 
     for path in paths:
         if not path.is_file():

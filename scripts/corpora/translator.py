@@ -14,8 +14,8 @@ import pyarrow
 from pyarrow import parquet
 
 from scripts.corpora.shards import Shard, ShardedCorpus
-from transformer.checkpoints import trained
-from transformer.checkpoints.trained import Trained
+from transformer.checkpoints import loaded_models
+from transformer.checkpoints.loaded_models import LoadedModels
 from transformer.data.sources.lines import read_text_file
 from transformer.decoding.control.arguments import LINE_BREAKS
 from transformer.support import cache, files
@@ -56,17 +56,17 @@ class ShardReport(NamedTuple):
 
 def load(
     workdir: str, checkpoint: str, average: int, overrides: Sequence[tuple[str, str]]
-) -> Trained:
+) -> LoadedModels:
     """Loads the models of the flags.
 
     Raises UserError if they cannot be loaded, or do not translate single sentences.
     """
-    models = trained.load(split_names(workdir), checkpoint, average, overrides)
-    trained.check_translates_sentences(models.config, workdir)
+    models = loaded_models.load(split_names(workdir), checkpoint, average, overrides)
+    loaded_models.check_translates_sentences(models.config, workdir)
     return models
 
 
-def identity(models: Trained) -> dict[str, Any]:
+def identity(models: LoadedModels) -> dict[str, Any]:
     """Returns everything in the models that affects translations, as JSON types.
 
     It does not depend on the path of the workdir.
@@ -74,7 +74,7 @@ def identity(models: Trained) -> dict[str, Any]:
     config = models.config
     banned = config.decoding.banned
     # The content of the file of banned phrases counts, not its path.
-    phrases = read_text_file(files.expanded(banned)) if banned else []
+    phrases = read_text_file(files.expand_user(banned)) if banned else []
     digest = hashlib.sha256("\n".join(phrases).encode())
     # Every device has a copy of a reranker's parameters; one copy identifies them.
     rerankers = [scorer.parameters[scorer.models.devices[0]] for scorer in models.scorers]
@@ -84,7 +84,7 @@ def identity(models: Trained) -> dict[str, Any]:
         "languages": [config.data.source_language, config.data.target_language],
         "steps": [list(checkpoint.averaged) for checkpoint in models.checkpoints],
         "parameters": digest.hexdigest()[:16],
-        "model": cache.key(config.model.to_dict()),
+        "model": cache.digest_of(config.model.to_dict()),
         "vocabulary": f"{models.tokenizer.fingerprint} {models.tokenizer.source_tag}".strip(),
         "decoding": config.decoding.to_dict(),
     }
@@ -93,7 +93,7 @@ def identity(models: Trained) -> dict[str, Any]:
 class Translator:
     """Models on the devices of this process, which translate shards of a corpus."""
 
-    def __init__(self, models: Trained, corpus: ShardedCorpus) -> None:
+    def __init__(self, models: LoadedModels, corpus: ShardedCorpus) -> None:
         self.corpus = corpus
         self.decoder, self.parameters = models.decoder()
 

@@ -10,7 +10,7 @@ from absl import logging
 from pyarrow import parquet
 
 from scripts.datasets.folder import SPLITS, LanguagePair, write_record
-from transformer.data.sources.lines import counted
+from transformer.data.sources.lines import count_noun
 from transformer.support.errors import UserError
 from transformer.support.files import new_folder
 
@@ -41,7 +41,7 @@ def get_parquet(pair: LanguagePair, source: Path, output: Path) -> dict[str, Any
             dropped[split] = count
             if count:
                 logging.warning(
-                    "%s: %s with a missing side dropped.", split, counted(count, "pair")
+                    "%s: %s with a missing side dropped.", split, count_noun(count, "pair")
                 )
             # An empty split would be refused by runs on the data.
             if not (folder / f"{split}.{pair[0]}").stat().st_size:

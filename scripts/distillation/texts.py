@@ -57,7 +57,7 @@ def _read_pairs(config: str, folder: PipelineFolder, split: str = "train") -> It
 
     Raises UserError if they cannot be read.
     """
-    pairs = source.decoded(source.open_source(folder.load_config(config).data, split))
+    pairs = source.decode_pairs(source.open_source(folder.load_config(config).data, split))
     return (tuple(text.translate(LINE_BREAKS) for text in pair) for pair in pairs)
 
 

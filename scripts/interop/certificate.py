@@ -17,7 +17,7 @@ from scripts.interop.formats import Format
 from scripts.interop.portable import PortableModel
 from scripts.interop.runtimes import Unavailable, ask
 from scripts.interop.sentences import Sentences, default_sentences, usable
-from transformer.config.keys import checked
+from transformer.config.keys import validated_config
 from transformer.config.loading import with_values
 from transformer.config.types import Config, output_limit
 from transformer.decoding import bleu
@@ -64,7 +64,7 @@ def certify(
         config = float32_config(model, entry.search)
         sentences = usable(sentences or default_sentences(config), model, config)
         # The sentences already begin with the tag.
-        model = model._replace(tokenizer=model.tokenizer.tagged(""))
+        model = model._replace(tokenizer=model.tokenizer.with_tag(""))
         request = {
             "folder": str(folder.resolve()),
             "sources": sentences.texts,
@@ -92,7 +92,7 @@ def float32_config(model: PortableModel, search: Json) -> Config:
         "decoding.strategy": "beam",
         "decoding.shortlist": 0,
     }
-    return checked(model.config | settings | search)
+    return validated_config(model.config | settings | search)
 
 
 def search_settings(texts: Sequence[str], model: PortableModel, config: Config) -> Json:

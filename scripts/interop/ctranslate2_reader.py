@@ -19,7 +19,7 @@ from scripts.interop.portable import (
     rows_in_order,
     sinusoids,
 )
-from transformer.config.keys import show
+from transformer.config.keys import format_value
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.support.errors import UserError
 from transformer.support.special_tokens import BOS, EOS
@@ -292,9 +292,13 @@ def _read_settings(folder: Path, variables: Arrays) -> Settings:
     for key, value in settings.items():
         if key not in SETTINGS:
             if value:
-                raise UserError(f"has the setting {key}={show(value)}, which no model here has")
+                raise UserError(
+                    f"has the setting {key}={format_value(value)}, which no model here has"
+                )
             continue
         kind = type(SETTINGS[key])
         if not isinstance(value, kind):
-            raise UserError(f"has the setting {key}={show(value)}, must be a {kind.__name__}")
+            raise UserError(
+                f"has the setting {key}={format_value(value)}, must be a {kind.__name__}"
+            )
     return settings

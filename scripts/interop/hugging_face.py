@@ -37,7 +37,7 @@ from scripts.interop.portable import (
     rows_in_order,
 )
 from scripts.interop.vocabularies import Side
-from transformer.config.keys import checked, show
+from transformer.config.keys import format_value, validated_config
 from transformer.support.errors import UserError, first_of
 from transformer.support.special_tokens import BOS, EOS, SPECIAL
 
@@ -76,7 +76,7 @@ def read(folder: Path) -> PortableModel:
             limits = texts.get("model_max_length", LONGEST), config["decoding.max_source_length"]
             config["decoding.max_source_length"] = min(limits)
             config |= {key: texts[name] for key, name in LANGUAGES.items() if texts.get(name)}
-            checked(config)
+            validated_config(config)
         source, target = _read_vocabularies(folder, texts.get("separate_vocabs", False), settings)
         with untrusted.reading(folder / CONFIG):
             _check_start_and_end(settings, target)
@@ -119,7 +119,7 @@ def _read_architecture(settings: Settings) -> Settings:
         config[key] = settings[names[0]]
         if any(settings[name] != config[key] for name in names):
             raise UserError(f"{' and '.join(names)} differ; both stacks must have the same value")
-    checked(config)
+    validated_config(config)
     return config
 
 
@@ -165,7 +165,7 @@ def _read_search(search: Settings, path: Path, target: Side) -> Settings:
         "decoding.min_length": max(0, search.get("min_length", 0) - 1),
         "decoding.no_repeat_ngram": search.get("no_repeat_ngram_size", 0),
     }
-    checked(config)
+    validated_config(config)
 
     # Single tokens can be banned here, but not sequences.
     words = search.get("bad_words_ids", [])
@@ -184,7 +184,7 @@ def _read_search(search: Settings, path: Path, target: Side) -> Settings:
     if any(len(word) > 1 for word in words):
         unused["bad_words_ids"] = words
     if unused:
-        described = ", ".join(f"{name}={show(value):.60}" for name, value in unused.items())
+        described = ", ".join(f"{name}={format_value(value):.60}" for name, value in unused.items())
         logging.warning("%s: the search here does not take %s.", path, described)
     return config
 

@@ -8,7 +8,7 @@ import ml_collections
 import numpy as np
 from jaxtyping import Float
 
-from transformer.config.keys import coerce_types, show
+from transformer.config.keys import coerce_types, format_value
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.shortlist import Shortlist
 from transformer.model.positions import POSITIONS
@@ -68,9 +68,9 @@ class PortableModel(NamedTuple):
         for key, values in expressible.items():
             value = settings[key]
             if value not in values:
-                allowed = ", ".join(map(show, values))
+                allowed = ", ".join(map(format_value, values))
                 raise UserError(
-                    f"--format={format}: cannot express {key}={show(value)}, only {allowed}"
+                    f"--format={format}: cannot express {key}={format_value(value)}, only {allowed}"
                 )
 
 

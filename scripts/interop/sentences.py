@@ -9,7 +9,7 @@ from scripts.interop.portable import PortableModel
 from scripts.interop.runtimes import Unavailable
 from transformer.config.types import Config
 from transformer.data.languages import base_code
-from transformer.data.sources.lines import counted, read_text_file
+from transformer.data.sources.lines import count_noun, read_text_file
 from transformer.data.sources.source import read_pairs
 from transformer.support import files
 from transformer.support.errors import UserError
@@ -32,7 +32,7 @@ def read_sentences(path: str | None) -> Sentences | None:
     """
     if path is None:
         return None
-    texts = read_text_file(files.expanded(path))
+    texts = read_text_file(files.expand_user(path))
     if not any(text.strip() for text in texts):
         raise UserError(f"--sentences={path}: has no sentence")
     return Sentences(path, texts)
@@ -72,7 +72,9 @@ def usable(sentences: Sentences, model: PortableModel, config: Config) -> Senten
         raise Unavailable(f"{origin}: no sentence has 1 to {limit - 1} tokens")
     skipped = len(texts) - len(indices)
     if skipped:
-        logging.warning("%s: skipped %s, empty or too long.", origin, counted(skipped, "sentence"))
+        logging.warning(
+            "%s: skipped %s, empty or too long.", origin, count_noun(skipped, "sentence")
+        )
     if references is not None:
         references = [references[i] for i in indices]
     # Other toolkits read one sentence per line, so line breaks become spaces.

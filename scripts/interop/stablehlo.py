@@ -18,10 +18,10 @@ from safetensors.numpy import save
 from scripts.interop import vocabularies
 from scripts.interop.portable import PortableModel
 from transformer.checkpoints.restore import named_leaves
-from transformer.config.keys import checked
+from transformer.config.keys import validated_config
 from transformer.decoding import ensemble
-from transformer.decoding.batches import convert_kernels
-from transformer.decoding.beam_search import Sentences, output_limits
+from transformer.decoding.batches import convert_weights
+from transformer.decoding.beam_search import SourceBatch, output_limits
 from transformer.decoding.strategies import strategy_of
 from transformer.model.transformer import Transformer
 from transformer.support import files
@@ -51,7 +51,7 @@ Parameters = dict[str, Float[Array, "..."]]  # by dotted name
 
 def write_safetensors(model: PortableModel, folder: Path, *_: object) -> None:
     """Writes the float32 parameters, the settings of model and search, and the vocabularies."""
-    config = checked(model.config)
+    config = validated_config(model.config)
     settings = {
         "model": config.model.to_dict(),
         "decoding": config.decoding.to_dict(),
@@ -80,7 +80,7 @@ def write_stablehlo(
     `quantization`. Raises UserError if the search cannot be exported.
     """
     model.check_expressible("stablehlo", EXPRESSIBLE)
-    config = checked(model.config | {"model.dtype": quantization or "float32"})
+    config = validated_config(model.config | {"model.dtype": quantization or "float32"})
     for key in LOST:
         value = model.settings[key]
         if value:
@@ -94,7 +94,7 @@ def write_stablehlo(
 
     def build(parameters: Parameters) -> list[Transformer]:
         tree = structure.unflatten(parameters[name] for name in names)
-        weights = convert_kernels(is_int8=False, graph=graph, parameters=tree)
+        weights = convert_weights(is_int8=False, graph=graph, parameters=tree)
         return ensemble.build_models([graph], [weights])
 
     def encoder(parameters: Parameters, source: Int[Array, "B S"]) -> Float[Array, "B S D"]:
@@ -106,7 +106,7 @@ def write_stablehlo(
         # The largest limit of sources of this length, or a little more. The length may be symbolic.
         longest = math.ceil(decoding.max_length_factor) * (source.shape[1] - 1)
         max_length = longest + decoding.max_extra_length + 1
-        sentences = Sentences(source, output_limits(source, decoding), max_length)
+        sentences = SourceBatch(source, output_limits(source, decoding), max_length)
         best, _ = strategy_of(decoding).search(build(parameters), sentences, decoding, n_best=1)
         return best.tokens[:, 0], best.scores[:, 0]
 

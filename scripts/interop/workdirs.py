@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from scripts.interop.portable import PortableModel
-from transformer.checkpoints import trained
+from transformer.checkpoints import loaded_models
 from transformer.checkpoints.manager import Checkpoints
 from transformer.checkpoints.restore import named_leaves
-from transformer.config.keys import checked, flatten
+from transformer.config.keys import flatten, validated_config
 from transformer.config.loading import Overrides
 from transformer.config.types import Config
 from transformer.decoding.shortlist import Shortlist
@@ -39,7 +39,7 @@ def write(model: PortableModel, folder: Path, origin: Mapping[str, Any] | None =
         "tokenizer.vocab_size": max(tokenizer.vocab_sizes),
         "tokenizer.shared": tokenizer.is_shared,
     }
-    config = checked(NO_DATA | vocabulary | model.config)
+    config = validated_config(NO_DATA | vocabulary | model.config)
     parameters = _parameter_tree(model, config)
 
     workdir = create_workdir(folder, config)
@@ -82,7 +82,7 @@ def from_workdir(
 
     Raises UserError if it cannot be loaded.
     """
-    models = trained.load([str(path)], checkpoint, average, overrides)
+    models = loaded_models.load([str(path)], checkpoint, average, overrides)
     parameters = {
         name: np.asarray(leaf, np.float32)
         for name, leaf in named_leaves(models.parameters[0]).items()

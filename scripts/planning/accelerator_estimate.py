@@ -18,7 +18,7 @@ from transformer.data.batches.loader import PLANS
 from transformer.support.errors import UserError
 from transformer.training.accumulation import accumulates, phases
 from transformer.training.compiled_step import CompiledStep
-from transformer.training.memory import by_memory, bytes_used
+from transformer.training.memory import bytes_used, sort_by_memory
 from transformer.training.state import TrainState
 
 TRITON_FAILURE = "Couldn't find output tile sizes"
@@ -110,7 +110,7 @@ def estimate_run(
     lengths = data.corpus.epoch(0, config.seed).lengths
     stats = planner.plan_epoch(lengths, buckets, np.random.default_rng(config.seed)).stats
 
-    largest = by_memory(config, buckets)[0]
+    largest = sort_by_memory(config, buckets)[0]
     typical = max(stats, key=lambda shape: shape.positions).bucket
     compiled = [
         compile_shape(step, state, bucket, target) for bucket in dict.fromkeys([largest, typical])

@@ -12,7 +12,7 @@ from absl import logging
 
 from scripts.reporting import attention_and_beams, scores, sections, sentences
 from scripts.results.runs import read_runs
-from transformer.data.sources.lines import counted
+from transformer.data.sources.lines import count_noun
 
 FOLDER = Path(__file__).parent / "templates"
 MAX_NAMED = 3  # runs in the title
@@ -33,7 +33,7 @@ def make_page(
     runs = read_runs(paths, "WORKDIR")
     compared = scores.compare(runs, split, data)
     sources = [*texts, *sentences.most_different_sources(compared, count)]
-    logging.info("Reading %s with each model.", counted(len(sources), "sentence"))
+    logging.info("Reading %s with each model.", count_noun(len(sources), "sentence"))
     # This loads the models one after another, which takes most of the time.
     inspected = attention_and_beams.inspect(runs, compared.evaluations, sources)
     parts = [

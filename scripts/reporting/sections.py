@@ -10,7 +10,7 @@ from scripts.charts import curves, theme
 from scripts.results.evaluations import differing_keys, read_contents, run_settings, short_commit
 from scripts.results.runs import RecordedRun, training_seconds
 from scripts.results.systems import System
-from transformer.config.keys import show
+from transformer.config.keys import format_value
 from transformer.decoding.bleu import metrics_in
 from transformer.support.environment import FINGERPRINTS, read_environment
 from transformer.support.errors import UserError
@@ -111,7 +111,7 @@ def settings_section(runs: Sequence[RecordedRun]) -> Section:
     differing = []
     common = []
     for key in sorted(configs[0]):
-        values = [show(config.get(key)) for config in configs]
+        values = [format_value(config.get(key)) for config in configs]
         if key in differing_names:
             differing.append((key, *values))
         else:

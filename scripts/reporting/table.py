@@ -13,7 +13,7 @@ from scripts.results.systems import (
     group_systems,
     mean_and_spread,
 )
-from transformer.config.keys import show
+from transformer.config.keys import format_value
 from transformer.decoding.bleu import METRICS, metrics_in
 from transformer.support.errors import UserError
 from transformer.workdir import open_existing
@@ -63,7 +63,7 @@ def make_row(system: System, scores: Sequence[str]) -> tuple[str, ...]:
     for key, value in system.differences.items():
         if key not in SHOWN:
             column = decoding if key.startswith("decoding.") else config
-            column.append(f"{key.removeprefix('decoding.')}={show(value)}")
+            column.append(f"{key.removeprefix('decoding.')}={format_value(value)}")
     steps = [result["step"] for result in results]
     decoding.append(describe_checkpoints(steps, results[0]["averaged"]))
 

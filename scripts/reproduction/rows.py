@@ -10,7 +10,7 @@ from configs import table3_mini
 from configs.table3 import ROWS
 from scripts.results.runs import best_validation, training_seconds
 from scripts.sweeping.description import Values
-from scripts.sweeping.folder import Folder
+from scripts.sweeping.folder import SweepFolder
 from scripts.sweeping.results import SEED
 from transformer.config import loading
 from transformer.config.keys import flatten, nearest
@@ -76,7 +76,7 @@ def recorded_rows(configs: Mapping[str, Config], task: Values) -> dict[str, Conf
 
 
 def read_results(
-    folder: Folder, configs: Mapping[str, Config], trials: Sequence[Values]
+    folder: SweepFolder, configs: Mapping[str, Config], trials: Sequence[Values]
 ) -> list[RowResult]:
     """Returns the results of the complete runs of a sweep, for the rows in `configs`."""
     # A trial belongs to the row with the same changes from base; seeds do not count.
@@ -99,7 +99,7 @@ def read_results(
     return results
 
 
-def scores(results: Sequence[RowResult], measure: str) -> dict[str, list[float]]:
+def scores_by_row(results: Sequence[RowResult], measure: str) -> dict[str, list[float]]:
     """Returns the values of `measure`, an attribute of the results, for each row with results."""
     values = {}
     for row in ROWS:

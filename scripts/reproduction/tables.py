@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from configs.table3 import ROWS
 from scripts import markdown
 from scripts.reproduction.claims import CLAIMS, LEVEL, MARGINS, Verdict, judge
-from scripts.reproduction.rows import RowResult, count_parameters, scores
+from scripts.reproduction.rows import RowResult, count_parameters, scores_by_row
 from scripts.results.systems import describe_search, mean_and_spread
 from transformer.config.keys import flatten
 from transformer.config.types import Config, head_widths
@@ -32,8 +32,8 @@ def make_text(configs: Mapping[str, Config], results: Sequence[RowResult], plann
 
     `planned` is the number of complete and incomplete runs.
     """
-    perplexities = scores(results, "perplexity")
-    bleus = scores(results, "bleu")
+    perplexities = scores_by_row(results, "perplexity")
+    bleus = scores_by_row(results, "bleu")
     rows = [("row", *SETTINGS, *SCORES)]
     for name in configs:
         rows.append(_row(name, configs, perplexities.get(name, []), bleus.get(name, [])))

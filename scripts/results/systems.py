@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from scripts.results.evaluations import Evaluation, differing_keys
-from transformer.config.keys import show
+from transformer.config.keys import format_value
 from transformer.support.errors import UserError
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ def describe_settings(differences: Mapping[str, Any]) -> str:
     for key, value in differences.items():
         # "model.dropout" becomes "dropout", but "data.name" would be ambiguous without its group.
         name = key if key.endswith(".name") else key.rpartition(".")[2]
-        parts.append(f"{name}={show(value)}")
+        parts.append(f"{name}={format_value(value)}")
     return ", ".join(parts)
 
 
@@ -60,14 +60,14 @@ def group_systems(evaluations: Sequence[Evaluation]) -> list[System]:
     ]
 
     systems = []
-    for i, (differences, members) in enumerate(grouped(evaluations, settings)):
+    for i, (differences, members) in enumerate(group_by_settings(evaluations, settings)):
         # A to Z, then S27, S28 and so on.
         label = string.ascii_uppercase[i] if i < 26 else f"S{i + 1}"
         systems.append(System(label, differences, tuple(members)))
     return systems
 
 
-def grouped(
+def group_by_settings(
     items: Sequence[T], settings: Sequence[Mapping[str, Any]]
 ) -> list[tuple[dict[str, Any], list[T]]]:
     """Groups items with equal settings.

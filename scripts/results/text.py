@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from scripts.results.systems import describe_checkpoints, describe_search, mean_and_spread
-from transformer.config.keys import show
-from transformer.data.sources.lines import counted
+from transformer.config.keys import format_value
+from transformer.data.sources.lines import count_noun
 from transformer.decoding.bleu import METRICS
 
 
@@ -42,14 +42,14 @@ def describe_decoding(result: Mapping[str, Any]) -> str:
         checkpoints = describe_checkpoints(steps, system["runs"][0]["averaged"])
         decodings[system["label"]] = f"{search}, {checkpoints}"
 
-    text = f"{result['text']}, {counted(result['sentences'], 'sentence')}"
+    text = f"{result['text']}, {count_noun(result['sentences'], 'sentence')}"
     return "; ".join([text, *_labelled(decodings)])
 
 
 def setting_table(result: Mapping[str, Any]) -> Table:
     rows = [["", *_labels(result)]]
     for key, values in result["settings"].items():
-        rows.append([key, *map(show, values.values())])
+        rows.append([key, *map(format_value, values.values())])
     return Table("Settings that differ", rows)
 
 

@@ -19,7 +19,7 @@ from scripts.serving.insertion import Escape, insert
 from scripts.serving.middleware import Metrics
 from scripts.serving.requests import split_control
 from transformer.api import Model
-from transformer.checkpoints.trained import check_translates_sentences
+from transformer.checkpoints.loaded_models import check_translates_sentences
 from transformer.decoding.batches import SHORTEST, padded_lengths
 from transformer.decoding.control.control import Control
 from transformer.decoding.control.glossary import Glossary
@@ -27,7 +27,7 @@ from transformer.decoding.forced_decoding import longest_text
 from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.text_decoder import FIRST_EXTRA_LENGTH
 from transformer.decoding.translation import Translation
-from transformer.model.matmul import FLOAT32, product_dtype
+from transformer.model.matmul import FLOAT32, matmul_dtype
 from transformer.support.errors import UserError
 from transformer.workdir import split_names
 
@@ -78,7 +78,7 @@ class ServedModel:
         capacity = max(decoding.batch_tokens // row_tokens, 1)
         self._models = {}  # by the number of rows
         # In other types, rounding may differ between numbers of rows.
-        if product_dtype(config.model.dtype) == FLOAT32 and decoding.dtype == "auto":
+        if matmul_dtype(config.model.dtype) == FLOAT32 and decoding.dtype == "auto":
             for rows in ROWS:
                 if rows * row_tokens < decoding.batch_tokens:
                     self._models[rows] = model.with_decoding(batch_tokens=rows * row_tokens)

@@ -30,7 +30,7 @@ LOCK_SECONDS = 600
 Record = dict[str, Any]  # the content of sweep.json
 
 
-class Folder:
+class SweepFolder:
     """The paths in a sweep's workdir. `logs` has the output of the trials' processes."""
 
     def __init__(self, path: Path) -> None:
@@ -47,7 +47,7 @@ class Folder:
         quoted = urllib.parse.quote(urllib.parse.quote(str(self.database)))
         self.storage = f"sqlite:///file:{quoted}?uri=true"
 
-    def check_own(self) -> None:
+    def check_ownership(self) -> None:
         """Raises UserError if a sweep would overwrite a file of a folder that is not a sweep's."""
         # A sweep makes the lock before all other files.
         if self.record.exists() or self.lock_file.exists():
@@ -174,7 +174,7 @@ class Folder:
 def expand_sweeps(names: Sequence[str]) -> list[Path]:
     """Returns the paths, with the complete trials in place of a sweep's folder."""
     paths = []
-    for folder in map(Folder, map(Path, names)):
+    for folder in map(SweepFolder, map(Path, names)):
         paths += folder.complete_runs() if folder.record.exists() else [folder.path]
     return paths
 

@@ -17,9 +17,9 @@ from scripts import markdown
 from scripts.results.evaluations import read_result
 from scripts.results.systems import describe_checkpoints, describe_search
 from scripts.sweeping.description import Sweep
-from scripts.sweeping.folder import Folder
+from scripts.sweeping.folder import SweepFolder
 from scripts.sweeping.study import SweepStudy, values
-from transformer.config.keys import show
+from transformer.config.keys import format_value
 from transformer.decoding.bleu import METRICS
 from transformer.support import files
 from transformer.support.errors import UserError
@@ -31,7 +31,7 @@ INTERACTIONS = "interactions"
 FOREST_TRIALS = 20
 
 
-def publish(study: SweepStudy, folder: Folder, readme: str | None) -> None:
+def publish(study: SweepStudy, folder: SweepFolder, readme: str | None) -> None:
     """Writes `trials.csv` and publishes the table. Raises UserError if no trial is complete."""
     trials = study.trials()
     sweep = study.sweep
@@ -132,7 +132,7 @@ def make_table(trials: Sequence[FrozenTrial], sweep: Sweep) -> list[tuple[str, .
     return [(sweep.objective, *keys, "trials"), *(row for _, row in rows)]
 
 
-def describe_decoding(folder: Folder, sweep: Sweep, trial: int) -> str:
+def describe_decoding(folder: SweepFolder, sweep: Sweep, trial: int) -> str:
     """Returns the sentences, the search and the checkpoint behind scores of translations.
 
     Returns "" if the objective does not score translations.
@@ -215,4 +215,4 @@ def _grid_importances(keys: Sequence[str], objective: np.ndarray) -> dict[str, f
 
 
 def show_value(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else show(value)
+    return f"{value:.4g}" if isinstance(value, float) else format_value(value)

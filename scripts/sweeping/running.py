@@ -29,7 +29,7 @@ def run_sweep(
 
     folder = task.folder
     files.make_folder(folder.path, "--workdir")
-    folder.check_own()
+    folder.check_ownership()
     # The record is written last: without it the same command makes a new study.
     with folder.lock():
         record = folder.describe(sweep, task.identity)

@@ -9,10 +9,10 @@ from typing import Any
 
 from configs.rules import HOST, LOG, MESH
 from scripts.sweeping.description import Sweep, Values, extremes
-from scripts.sweeping.folder import Folder
+from scripts.sweeping.folder import SweepFolder
 from transformer.checkpoints import restore
 from transformer.config import loading
-from transformer.config.keys import check_for_training, flatten, keys_of, show
+from transformer.config.keys import check_for_training, flatten, format_value, keys_of
 from transformer.config.types import Config
 from transformer.decoding.bleu import METRICS, metrics_in
 from transformer.run.record import read_record
@@ -23,11 +23,11 @@ from transformer.workdir import Workdir, open_existing
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingTask:
     """Trials that run `transformer.train` with `config` and the varied values."""
 
     config: Config
-    folder: Folder
+    folder: SweepFolder
 
     @property
     def objectives(self) -> list[str]:
@@ -74,7 +74,7 @@ class Training:
     def is_complete(self, trial: int) -> bool:
         return Workdir(self.folder.workdir(trial)).is_complete()
 
-    def measured(self, trial: int, objective: str) -> dict[int, float]:
+    def read_objective(self, trial: int, objective: str) -> dict[int, float]:
         """Returns the validation results by step."""
         results = {}
         for line in read_record(Workdir(self.folder.workdir(trial)).metrics):
@@ -84,10 +84,10 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Decoding:
+class DecodingTask:
     """Trials that evaluate an existing run on its validation split.
 
-    The methods are documented in `Training`.
+    The methods are documented in `TrainingTask`.
 
     Attributes:
       config: the configuration of the run.
@@ -99,7 +99,7 @@ class Decoding:
     config: Config
     source: Path
     step: int
-    folder: Folder
+    folder: SweepFolder
 
     @property
     def objectives(self) -> list[str]:
@@ -117,7 +117,8 @@ class Decoding:
         for key, value in values.items():
             if not key.startswith("decoding."):
                 raise UserError(
-                    f"{key}={show(value)}: --from varies only decoding keys; use --config to train"
+                    f"{key}={format_value(value)}: --from varies only decoding keys; "
+                    "use --config to train"
                 )
         # This checks the types and the bounds of the values.
         loading.with_values(self.config, values)
@@ -137,7 +138,7 @@ class Decoding:
     def is_complete(self, trial: int) -> bool:
         return bool(self._result(trial))
 
-    def measured(self, trial: int, objective: str) -> dict[int, float]:
+    def read_objective(self, trial: int, objective: str) -> dict[int, float]:
         result = self._result(trial)
         return {result["step"]: result[objective]} if result else {}
 
@@ -148,12 +149,12 @@ class Decoding:
             return {}
 
 
-Task = Training | Decoding
+Task = TrainingTask | DecodingTask
 
 
-def make_task(arguments: argparse.Namespace, folder: Folder) -> Task:
+def make_task(arguments: argparse.Namespace, folder: SweepFolder) -> Task:
     if arguments.config is not None:
-        return Training(loading.load_file(arguments.config, arguments.overrides), folder)
+        return TrainingTask(loading.load_file(arguments.config, arguments.overrides), folder)
     source = Path(arguments.source)
     _, config = open_existing(source)
     step = None
@@ -162,7 +163,7 @@ def make_task(arguments: argparse.Namespace, folder: Folder) -> Task:
         step = folder.read()["task"].get("step")
     if step is None:
         step = restore.choose_step(source, "best")
-    return Decoding(config, source, step, folder)
+    return DecodingTask(config, source, step, folder)
 
 
 def check_values(sweep: Sweep, task: Task) -> None:
@@ -176,7 +177,9 @@ def check_values(sweep: Sweep, task: Task) -> None:
     # at a time.
     checks = [(f"trial {number}", values) for number, values in enumerate(sweep.trials)]
     for key, distribution in sweep.space.items():
-        checks += [(f"{key}={show(value)}", {key: value}) for value in extremes(distribution)]
+        checks += [
+            (f"{key}={format_value(value)}", {key: value}) for value in extremes(distribution)
+        ]
     for name, values in checks:
         try:
             task.check(values, sweep.objective)

@@ -21,7 +21,7 @@ from transformer.data.batches.epoch_plan import Bucket
 from transformer.data.batches.loader import PLANS
 from transformer.hooks.endings import Interruption
 from transformer.run import checks, loop
-from transformer.run.plan import mebibytes
+from transformer.run.dry_run import mebibytes
 from transformer.run.preparation import Run, open_workdir, prepare
 from transformer.support import logs
 from transformer.support.errors import UserError, memory_advice
@@ -80,7 +80,7 @@ def estimate_memory(config: Config, sweep: Sweep, folder: Path) -> str:
     # One value of each key is enough: all trials run the same program.
     values = {key: extremes(sweep.distribution(key))[-1] for key in sweep.keys}
     config = loading.with_values(config, values)
-    with open_workdir(folder, config, is_plan=True) as (workdir, config):
+    with open_workdir(folder, config, is_dry_run=True) as (workdir, config):
         run = prepare(config, workdir)
         lengths = run.corpus.all_pairs().lengths
         buckets = PLANS[config.batch.plan].choose_shapes(lengths, config.batch)
@@ -173,7 +173,7 @@ class TrialThread(threading.Thread, AbstractContextManager):
         self, stack: TrialStack, module: str, flags: Sequence[str], stderr: IO[bytes], **_: object
     ) -> None:
         super().__init__(daemon=True)
-        # The flags are the ones of `Training.command`.
+        # The flags are the ones of `TrainingTask.command`.
         values = dict(flag.removeprefix("--").split("=", 1) for flag in flags)
         self.config = values["config"]
         self.workdir = Path(values["workdir"])

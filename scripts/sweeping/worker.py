@@ -100,7 +100,7 @@ class TrialWorker:
         objective = self.study.sweep.objective
         value = None
         if self.task.is_complete(number):
-            values = self.task.measured(number, objective).values()
+            values = self.task.read_objective(number, objective).values()
             value = self.study.sweep.best(filter(math.isfinite, values), default=None)
             error = f"{objective} was never finite" if value is None else ""
 
@@ -162,7 +162,9 @@ class TrialWorker:
         return pruned, "\n".join(lines)
 
     def _update(self, number: int, trial: Trial) -> bool:
-        return self.study.update(trial, self.task.measured(number, self.study.sweep.objective))
+        return self.study.update(
+            trial, self.task.read_objective(number, self.study.sweep.objective)
+        )
 
     def _wait_for_workdir(self, number: int, trial: Trial) -> None:
         """Waits while another process uses the workdir.

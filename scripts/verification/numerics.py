@@ -21,7 +21,7 @@ from transformer.distributed.mesh import make_mesh
 from transformer.model.attention import dot_product_score, masked_softmax
 from transformer.model.fused_attention import ATTENTION_IMPLEMENTATIONS, fused_attention
 from transformer.model.masks import Mask
-from transformer.model.matmul import flat_product
+from transformer.model.matmul import flat_matmul
 from transformer.model.norms import NORMS, make_norm
 
 BARS = {"float32": 1e-5, "bfloat16": 2**-6}
@@ -71,7 +71,7 @@ def check_matmuls() -> Iterator[Outcome]:
     random = np.random.default_rng(0)
     for dtype, bar in BARS.items():
         matmul = functools.partial(
-            flat_product, dtype=jnp.dtype(dtype), output_dtype=jnp.dtype(dtype)
+            flat_matmul, dtype=jnp.dtype(dtype), output_dtype=jnp.dtype(dtype)
         )
         for rows, inner, columns in MATMULS:
             x = rounded(random.normal(size=(rows, inner)), dtype)

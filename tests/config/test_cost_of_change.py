@@ -20,8 +20,8 @@ from scripts.reporting import sections
 from scripts.reporting.attention_and_beams import inspect
 from scripts.results.runs import read_runs
 from scripts.sweeping import description
-from scripts.sweeping.folder import Folder
-from scripts.sweeping.tasks import Decoding, Training
+from scripts.sweeping.folder import SweepFolder
+from scripts.sweeping.tasks import DecodingTask, TrainingTask
 from tests.checkpoints import workdirs
 from tests.data.sentences import random_sentences
 from tests.decoding.models import tiny_model
@@ -30,9 +30,9 @@ from tests.model.models import cross_entropy
 from tests.training import tiny
 from transformer import evaluate
 from transformer.config import cli, loading
-from transformer.config.keys import checked, declared_keys, flatten
+from transformer.config.keys import declared_keys, flatten, validated_config
 from transformer.config.tables import tables
-from transformer.data.batches.loader import Loader, Position
+from transformer.data.batches.loader import DataPosition, Loader
 from transformer.data.sources.source import open_source
 from transformer.data.tokenizers import tokenizer as tokenizers
 from transformer.data.tokenizers.tokenizer import Tokenizer
@@ -77,7 +77,7 @@ def add(monkeypatch):
 @pytest.mark.parametrize("key", TABLES)
 def test_the_allowed_names_are_those_of_the_table(key, add):
     with pytest.raises(UserError, match=f"config.{key}=added: must be one of "):
-        checked(flatten(BASE) | {key: "added"})
+        validated_config(flatten(BASE) | {key: "added"})
     assert flatten(add(key, TABLES[key][flatten(BASE)[key]]))[key] == "added"
 
 
@@ -192,7 +192,7 @@ def test_an_objective_takes_one_table_entry(monkeypatch, tmp_path, capsys):
     ):
         model.translate(["a"])
     with pytest.raises(UserError, match="objective=added, config.training.r_drop=1.0: "):
-        checked(flatten(model.config) | {"training.r_drop": 1.0, "model.dropout": 0.1})
+        validated_config(flatten(model.config) | {"training.r_drop": 1.0, "model.dropout": 0.1})
     _, notes = inspect(read_runs([tmp_path / "run"]), {}, ["a"])
     assert notes == ["run is no translation model with a decoder."]
 
@@ -265,7 +265,7 @@ def test_a_data_source_takes_one_table_entry(add):
         (
             "batch.plan",
             lambda config: Loader(
-                random_sentences(9, longest=3), config, Position(0, 0), one_device()
+                random_sentences(9, longest=3), config, DataPosition(0, 0), one_device()
             ),
         ),
     ],
@@ -335,9 +335,9 @@ def test_a_metric_takes_one_table_entry(tmp_path, monkeypatch, capsys):
 
     sweep = description.listed(description.seeds(2), objective="added", pruner=None)
     assert sweep.direction == "minimize"
-    task = Training(loading.load(run), Folder(tmp_path))
+    task = TrainingTask(loading.load(run), SweepFolder(tmp_path))
     task.check({}, "added")
-    assert task.measured(0, "added") == {4: validation["added"]}
+    assert task.read_objective(0, "added") == {4: validation["added"]}
     assert {"added"} <= set(task.objectives) & set(
-        Decoding(task.config, run, 4, task.folder).objectives
+        DecodingTask(task.config, run, 4, task.folder).objectives
     )

@@ -29,7 +29,7 @@ PACKAGE = Path(cli.__file__).parents[1]
 
 @pytest.fixture
 def reads(monkeypatch):
-    """A set of the keys that transformer/, outside of config/, reads by `group.key` or `group[key]`."""
+    """The keys that transformer/, outside of config/, reads by `group.key` or `group[key]`."""
     reads: set[str] = set()
     groups = {frozenset(DEFAULTS): ""}
     groups |= {frozenset(group): f"{name}." for name, group in DEFAULTS.items() if name != "seed"}

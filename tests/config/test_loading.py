@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from configs import base
 from transformer.config import loading
-from transformer.config.keys import checked, flatten
+from transformer.config.keys import flatten, validated_config
 from transformer.support.errors import UserError
 
 BASE = flatten(base.get_config())
@@ -34,7 +34,7 @@ def test_saving_and_loading_changes_nothing(tmp_path_factory, rate, width, path,
         "data.path": path,
         "data.downloads": downloads,
     }
-    config = checked(BASE | changes)
+    config = validated_config(BASE | changes)
     folder = tmp_path_factory.mktemp("run")
     loading.save(config, folder)
     loaded = loading.load(folder)
@@ -44,7 +44,7 @@ def test_saving_and_loading_changes_nothing(tmp_path_factory, rate, width, path,
 
 
 def test_a_saved_configuration_can_be_edited_by_hand(tmp_path):
-    loading.save(checked(BASE), tmp_path)
+    loading.save(validated_config(BASE), tmp_path)
     path = tmp_path / "config.json"
     path.write_text(path.read_text().replace('"dropout": 0.1', '"dropout": 0'))
     assert isinstance(loading.load(tmp_path).model.dropout, float)
@@ -88,7 +88,7 @@ def test_invalid_saved_configurations_are_rejected(tmp_path, text, says):
 
 
 def test_keys_that_a_saved_configuration_lacks_have_their_defaults(tmp_path):
-    loading.save(checked(BASE | {"training.max_skipped": 3}), tmp_path)
+    loading.save(validated_config(BASE | {"training.max_skipped": 3}), tmp_path)
     path = tmp_path / "config.json"
     saved = json.loads(path.read_text())
     del saved["training"]["max_rollbacks"], saved["mesh"], saved["seed"]
@@ -97,8 +97,10 @@ def test_keys_that_a_saved_configuration_lacks_have_their_defaults(tmp_path):
 
 
 def test_difference_names_the_keys_that_changed():
-    changed = checked(BASE | {"model.d_k": 32, "model.dropout": 0.3, "data.path": "corpus"})
-    assert loading.difference(checked(BASE), changed) == {
+    changed = validated_config(
+        BASE | {"model.d_k": 32, "model.dropout": 0.3, "data.path": "corpus"}
+    )
+    assert loading.difference(validated_config(BASE), changed) == {
         "model.d_k": "None -> 32",
         "model.dropout": "0.1 -> 0.3",
         "data.path": "'' -> corpus",

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from configs import base, rules
-from transformer.config.keys import COMBINATIONS, checked, declared_keys, flatten
+from transformer.config.keys import COMBINATIONS, declared_keys, flatten, validated_config
 from transformer.config.tables import tables
 from transformer.support.errors import UserError
 
@@ -228,7 +228,7 @@ POSSIBLE_COMBINATIONS = (
 
 def error_of(changes: dict) -> str:
     with pytest.raises(UserError) as caught:
-        checked(BASE | changes)
+        validated_config(BASE | changes)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -240,7 +240,7 @@ def test_every_listed_key_has_a_table():
 
 def test_every_default_obeys_its_rule():
     assert all(key.is_optional or key.rule.accepts(key.default) for key in KEYS.values())
-    assert flatten(checked(BASE)) == BASE
+    assert flatten(validated_config(BASE)) == BASE
 
 
 @pytest.mark.parametrize("name", [name for name, key in KEYS.items() if key.type is not bool])
@@ -328,7 +328,7 @@ def test_every_combination_has_a_test():
 
 @pytest.mark.parametrize("changes", POSSIBLE_COMBINATIONS)
 def test_a_possible_combination_is_accepted(changes):
-    checked(BASE | changes)
+    validated_config(BASE | changes)
 
 
 def test_an_unknown_key_is_named_with_the_nearest_keys():
@@ -344,4 +344,4 @@ def test_an_unknown_key_is_named_with_the_nearest_keys():
 
 def test_missing_keys_have_their_defaults():
     without = {name: value for name, value in BASE.items() if name != "model.d_ff"}
-    assert checked(without).model.d_ff == BASE["model.d_ff"]
+    assert validated_config(without).model.d_ff == BASE["model.d_ff"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.distributed.test_mesh import run_on_eight_devices
-from transformer.decoding.batches import make_batches, padded_lengths
+from transformer.decoding.batches import make_decoding_batches, padded_lengths
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,9 @@ def test_each_shape_is_lowered_once_and_single_texts_compile_on_the_first_device
 @pytest.mark.parametrize("longest", [1, 2, 15, 16, 17, 100, 256])
 def test_batches_hold_every_sequence_once_within_the_budget(longest, shortest, most):
     lengths = dict(enumerate(np.random.default_rng(longest).integers(1, longest + 1, 300).tolist()))
-    batches = make_batches(lengths, longest, 512, shortest, positions=lambda length: length + 10)
+    batches = make_decoding_batches(
+        lengths, longest, 512, shortest, positions=lambda length: length + 10
+    )
     assert sorted(i for batch in batches for i in batch.indices) == list(lengths)
     for batch in batches:
         assert batch.length in padded_lengths(longest, shortest)

@@ -24,7 +24,7 @@ from transformer.decoding.beam_search import (
     LENGTH_PENALTIES,
     STOPPING_RULES,
     BeamSearch,
-    Sentences,
+    SourceBatch,
     output_limits,
 )
 from transformer.decoding.ensemble import Prediction
@@ -46,7 +46,7 @@ def search(models, source, limits, *, n_best, max_length=16, **settings):
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _search(graphs, settings, parameters, source, limits):
     (n_best, max_length, *changes), models = settings, ensemble.build_models(graphs, parameters)
-    sentences = Sentences(source, limits, max_length)
+    sentences = SourceBatch(source, limits, max_length)
     return BeamSearch(models, sentences, decoding_config(**dict(changes)), n_best).run()[0]
 
 
@@ -231,7 +231,7 @@ class Chain:
 @pytest.mark.parametrize("beam_size", [1, 2, 3, 5])
 def test_bad_endings_that_fill_the_beam_do_not_end_the_search(beam_size):
     """By hand: the chain has score -0.6, the endings before it at most -2.2."""
-    sentences = Sentences(jnp.array([[4, EOS]]), jnp.array([9]), 10)
+    sentences = SourceBatch(jnp.array([[4, EOS]]), jnp.array([9]), 10)
     found = {}
     for stopping in STOPPING_RULES:
         config = decoding_config(beam_size=beam_size, stopping=stopping)
@@ -290,7 +290,7 @@ def test_best_extensions_by_hand():
         [[[-9.0, -9.0, -9.0, -0.1, -1.0, -2.0], [-9.0, -9.0, -9.0, -0.1, -1.5, -1.0]]]
     )
     live = jnp.array([[-1.0, -2.0]])
-    sentences = Sentences(jnp.zeros((1, 1), int), jnp.array([9]), max_length=9)
+    sentences = SourceBatch(jnp.zeros((1, 1), int), jnp.array([9]), max_length=9)
     searcher = BeamSearch([], sentences, decoding_config(beam_size=3), n_best=3)
     state = searcher.start()._replace(live_log_p=live)
     best, parents, tokens, gained = searcher.best_extensions(

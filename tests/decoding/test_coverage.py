@@ -12,7 +12,7 @@ from tests.decoding.models import decoding_config, tiny_model
 from tests.decoding.test_text_decoder import make_decoder, random_texts, translate
 from transformer.decoding import ensemble
 from transformer.decoding.batches import pad
-from transformer.decoding.beam_search import Sentences
+from transformer.decoding.beam_search import SourceBatch
 from transformer.decoding.coverage import log_coverage, search_with_coverage
 from transformer.model.transformer import attention_weights
 from transformer.support.special_tokens import BOS, EOS, PAD
@@ -65,7 +65,7 @@ def search(beta, parameters, source):
     models = ensemble.build_models([MODEL.graph], parameters)
     config = decoding_config(forbid_unk=False, beam_size=len(SPACE), coverage_penalty=beta)
     return search_with_coverage(
-        models, Sentences(source, jnp.array([LIMIT]), LIMIT + 1), config, n_best=50
+        models, SourceBatch(source, jnp.array([LIMIT]), LIMIT + 1), config, n_best=50
     )[0]
 
 

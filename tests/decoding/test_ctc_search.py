@@ -12,8 +12,8 @@ from configs import quickstart
 from tests.decoding.models import decoding_config
 from tests.meshes import one_device
 from transformer.decoding import ctc_search
-from transformer.decoding.beam_search import Sentences
-from transformer.model.single_stack import BLANK, CtcTransformer, compact, emits_token
+from transformer.decoding.beam_search import SourceBatch
+from transformer.model.single_stack import BLANK, CtcTransformer, emits_token, left_align
 from transformer.support.special_tokens import EOS, PAD
 from transformer.training.encoders import ctc_loss, needed_frames
 
@@ -71,7 +71,7 @@ def search(
     config = decoding_config(
         beam_size=beam_size, length_penalty=length_penalty, length_penalty_form=form
     )
-    sentences = Sentences(SOURCE, jnp.array([1, 1, 1, 1, -1]), max_length=FRAMES)
+    sentences = SourceBatch(SOURCE, jnp.array([1, 1, 1, 1, -1]), max_length=FRAMES)
     hypotheses, done = ctc_search.ctc_search([model_of(logits)], sentences, config, n_best)
     assert done.all()
     return jax.device_get(hypotheses)
@@ -137,7 +137,7 @@ def test_the_logits_of_all_frames_never_exist_at_once(monkeypatch):
     graph, state = nnx.split(model)
 
     def search(state: nnx.State, source: jax.Array) -> jax.Array:
-        sentences = Sentences(source, jnp.ones(rows, int), max_length=frames)
+        sentences = SourceBatch(source, jnp.ones(rows, int), max_length=frames)
         return ctc_search.ctc_search(
             [nnx.merge(graph, state)], sentences, decoding_config(beam_size=1), n_best=1
         )
@@ -185,4 +185,7 @@ def test_targets_that_need_too_many_frames_have_no_loss(logits):
 
 def test_repeated_labels_merge_unless_a_blank_separates_them():
     labels = jnp.array([[4, 4, 0, 4, 5, 0], [0, 6, 6, 6, 0, 0]])
-    assert compact(labels, emits_token(labels)).tolist() == [[4, 4, 5, 0, 0, 0], [6, 0, 0, 0, 0, 0]]
+    assert left_align(labels, emits_token(labels)).tolist() == [
+        [4, 4, 5, 0, 0, 0],
+        [6, 0, 0, 0, 0, 0],
+    ]

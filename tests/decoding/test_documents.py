@@ -11,7 +11,7 @@ import pytest
 from scripts.corpora import translator
 from scripts.serving.models import load_models
 from tests.checkpoints.workdirs import make_workdir
-from transformer.checkpoints import trained
+from transformer.checkpoints import loaded_models
 from transformer.config.types import output_limit, with_changes
 from transformer.decoding import documents, evaluation
 from transformer.decoding.control.control import Control
@@ -38,7 +38,7 @@ TEXTS = ["1 2", "3", "4 5", "", "", "6 7", " ", "2 2", "5"]
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory):
     workdir = make_workdir(tmp_path_factory.mktemp("runs") / "documents", **SETTINGS)
-    return trained.load([str(workdir)], "best", 1, [])
+    return loaded_models.load([str(workdir)], "best", 1, [])
 
 
 @pytest.mark.parametrize("context", [0, 1])
@@ -125,7 +125,9 @@ def test_a_context_that_does_not_fit_is_left_out(loaded):
 
 
 def test_random_numbers_and_warnings_are_those_of_the_line(loaded, caplog):
-    models = trained.load([str(loaded.workdir.path)], "best", 1, [("decoding.strategy", "sample")])
+    models = loaded_models.load(
+        [str(loaded.workdir.path)], "best", 1, [("decoding.strategy", "sample")]
+    )
     decoder, parameters = models.decoder()
     together = decoder.translate(parameters, ["1", "2", "", "3 4 5"])
     assert (

@@ -15,7 +15,7 @@ from absl import logging
 import transformer
 from tests.checkpoints.workdirs import SOURCES, make_workdir, run
 from transformer import evaluate, translate
-from transformer.checkpoints import trained
+from transformer.checkpoints import loaded_models
 from transformer.decoding import ensemble
 from transformer.decoding.translation import EMPTY
 from transformer.support.errors import UserError
@@ -48,7 +48,7 @@ def runs(tmp_path_factory) -> Path:
 
 def language_log_p(folder: Path, text: str) -> float:
     """Returns the log-probability of a text by a language model, from one pass over its tokens."""
-    models = trained.load([str(folder)], "best", 1, [])
+    models = loaded_models.load([str(folder)], "best", 1, [])
     (model,) = ensemble.build_models(models.graphs, jax.tree.map(jnp.asarray, models.parameters))
     tokens = np.array([[*models.tokenizer.target.encode([text])[0], EOS]])
     log_p = jax.nn.log_softmax(model(jnp.array([[BOS, *tokens[0, :-1]]])))

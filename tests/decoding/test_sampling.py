@@ -15,7 +15,7 @@ from tests.decoding.models import (
     tiny_model,
 )
 from transformer.decoding import ensemble
-from transformer.decoding.beam_search import Sentences
+from transformer.decoding.beam_search import SourceBatch
 from transformer.decoding.sampling import draw, sample, sample_keys
 from transformer.support.special_tokens import EOS, PAD, UNK
 
@@ -67,7 +67,7 @@ def test_tokens_are_drawn_with_their_probabilities(temperature, top_k, top_p, ep
 @functools.partial(jax.jit, static_argnums=(0, 4))
 def run(graph, parameters, source, limits, settings, lines):
     sentences, config = (
-        Sentences(source, limits, 10, lines),
+        SourceBatch(source, limits, 10, lines),
         decoding_config(seed=3, **dict(settings)),
     )
     return sample(ensemble.build_models([graph], [parameters]), sentences, config, n_best=5)[0]

@@ -22,7 +22,7 @@ from tests.decoding.test_forced_decoding import (
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
 from transformer.decoding import ensemble
-from transformer.decoding.beam_search import BeamSearch, Sentences
+from transformer.decoding.beam_search import BeamSearch, SourceBatch
 from transformer.decoding.beam_tree import trace
 from transformer.decoding.shortlist import CandidateModel, Shortlist
 from transformer.support.special_tokens import BOS, EOS, PAD, SPECIAL
@@ -81,7 +81,9 @@ def _search(graphs, settings, parameters, source, candidates, limits):
         models if candidates is None else [CandidateModel(model, candidates) for model in models]
     )
     config = decoding_config(beam_size=width, **dict(changes))
-    return BeamSearch(models, Sentences(source, limits, max_length), config, n_best=width).run()[0]
+    return BeamSearch(models, SourceBatch(source, limits, max_length), config, n_best=width).run()[
+        0
+    ]
 
 
 @pytest.mark.first_case

@@ -28,7 +28,7 @@ from tests.distributed.on_meshes import (
 )
 from tests.training.tiny import Setup, distance, make_batch, setup, tiny_config
 from transformer.checkpoints.manager import Checkpoints
-from transformer.data.batches.collation import place
+from transformer.data.batches.collation import place_batch
 from transformer.training.optimizer import make_optimizer, make_schedule
 from transformer.training.progress import Progress
 from transformer.training.state import TrainState
@@ -142,7 +142,7 @@ def main(folder: Path, shapes: list[Shape]) -> None:
             "start": distance(start, jax.device_get(state.parameters)),
             "matrices_held": held(state.parameters),
             "moments_held": held(state.optimizer_state),
-            "rows_held": place(BATCHES[0], here.step.mesh)["source"]
+            "rows_held": place_batch(BATCHES[0], here.step.mesh)["source"]
             .addressable_shards[0]
             .data.shape[0],
             "memory": memory(here, state),

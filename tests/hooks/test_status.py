@@ -12,7 +12,7 @@ from transformer.hooks.status import Status, sparkline
 from transformer.support import progress_bar
 from transformer.training.progress import Progress
 from transformer.training.state import TrainState
-from transformer.training.validation import Sample
+from transformer.training.validation import ValidationSample
 
 STATE = TrainState(0, 0, {}, (), None)
 VALUES = {
@@ -77,7 +77,7 @@ def test_the_bar_shows_loss_speed_activity_and_time_left_in_80_columns(clock, mo
         shown.after_step()
         shown.on_log(Progress(), VALUES)
         shown.on_validation(Progress(), VALUES | {"bleu": 33.25}, [])
-        sample = Sample("A source that is read.", "Eine Referenz.", "Ein Satz.", None)
+        sample = ValidationSample("A source that is read.", "Eine Referenz.", "Ein Satz.", None)
         shown.on_validation(Progress(), VALUES | {"bleu": 41.5}, [sample])
         with shown.during("validating"):
             shown.bar.refresh()

@@ -15,7 +15,7 @@ from tests.hostile.inputs import contents, damaged, texts, values
 from tests.hostile.outcomes import Refusal, outcome, run
 from transformer import evaluate, train, translate
 from transformer.config import loading
-from transformer.config.keys import checked, flatten
+from transformer.config.keys import flatten, validated_config
 from transformer.train import read_config
 from transformer.workdir import open_existing
 
@@ -80,7 +80,7 @@ def check_complete(config, folder: Path) -> None:
 @example("optimizer.learning_rate", "1e999")
 @example("training.steps", "1" * 30)
 def test_overrides(folder, key, text):
-    config = outcome(loading.override, checked(BASE), [(key, text)])
+    config = outcome(loading.override, validated_config(BASE), [(key, text)])
     if isinstance(config, Refusal):
         assert key in config.message or (len(key) > 40)
     else:
@@ -93,12 +93,12 @@ def test_overrides(folder, key, text):
 @example({"data.downloads": [{}]})
 @example({"data.downloads": [["a", {"b": "c"}]]})
 def test_values_of_any_type(folder, changes):
-    config = outcome(checked, BASE | changes)
+    config = outcome(validated_config, BASE | changes)
     if not isinstance(config, Refusal):
         check_complete(config, folder)
 
 
-SAVED = json.dumps({"schema_version": 2} | checked(BASE).to_dict(), indent=2).encode()
+SAVED = json.dumps({"schema_version": 2} | validated_config(BASE).to_dict(), indent=2).encode()
 
 
 @st.composite

@@ -17,7 +17,7 @@ from tests.checkpoints.workdirs import make_workdir
 from tests.hostile.inputs import contents
 from tests.hostile.outcomes import Ended, input_of, run, streams
 from transformer import translate
-from transformer.checkpoints import trained
+from transformer.checkpoints import loaded_models
 from transformer.config import cli
 
 # At this temperature samples are almost uniform over the vocabulary, bytes included: outputs are as
@@ -39,7 +39,7 @@ class Ready:
 
     def __init__(self, folder: Path, **settings: str) -> None:
         self.workdir = make_workdir(folder / "run", **ANY_OUTPUT | settings)
-        self.models = trained.load([str(self.workdir)], "last", 1, [])
+        self.models = loaded_models.load([str(self.workdir)], "last", 1, [])
         self.decoder, _ = self.models.decoder(takes_controls=True)
         self.flags = (f"--workdir={self.workdir}", f"--n_best={N_BEST}")
 
@@ -50,8 +50,8 @@ class Ready:
     @contextlib.contextmanager
     def used(self, chunk_lines: int) -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(trained, "load", lambda *_: self.models)
-            patch.setattr(trained, "make_decoder", lambda *_, **options: self.decoder)
+            patch.setattr(loaded_models, "load", lambda *_: self.models)
+            patch.setattr(loaded_models, "make_decoder", lambda *_, **options: self.decoder)
             patch.setattr(translate, "CHUNK_LINES", chunk_lines)
             yield
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.checkpoints.workdirs import make_workdir
 from tests.hostile.inputs import damages, examples
 from tests.hostile.outcomes import Refusal, outcome
-from transformer.checkpoints import trained
+from transformer.checkpoints import loaded_models
 from transformer.checkpoints.manager import Checkpoints
 from transformer.checkpoints.restore import read_parameters
 from transformer.config import loading
@@ -34,8 +34,8 @@ def whole(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def loaded(whole) -> trained.Trained:
-    return trained.load([str(whole)], "last", 1, [])
+def loaded(whole) -> loaded_models.LoadedModels:
+    return loaded_models.load([str(whole)], "last", 1, [])
 
 
 def damaged_copy(whole: Path, part: str, data: st.DataObject) -> Path:
@@ -87,7 +87,7 @@ def test_a_run_resumes_from_an_undamaged_checkpoint(whole, saved, data, part):
 @given(st.data(), st.sampled_from(("best", "last")), st.integers(1, 2))
 def test_a_damaged_workdir_is_refused_or_loaded(whole, loaded, data, which, average):
     copy = damaged_copy(whole, ".", data)
-    result = outcome(trained.load, [str(copy)], which, average, [])
+    result = outcome(loaded_models.load, [str(copy)], which, average, [])
     shutil.rmtree(copy)
     if isinstance(result, Refusal):
         assert str(copy) in result.message

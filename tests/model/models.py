@@ -19,7 +19,7 @@ from flax import nnx
 from configs import base
 from tests.data.sentences import MemorySentences
 from tests.meshes import one_device
-from transformer.data.batches.collation import assemble
+from transformer.data.batches.collation import assemble_batch
 from transformer.data.batches.epoch_plan import Bucket, PlannedBatch
 from transformer.model.transformer import Transformer
 from transformer.support.special_tokens import EOS, PAD
@@ -96,7 +96,7 @@ def batch_of(
 
     The remaining rows are filler.
     """
-    batch = assemble(
+    batch = assemble_batch(
         pairs, PlannedBatch(Bucket(*shape), np.arange(len(rows)), np.array(rows), packed)
     )
     return {name: jnp.asarray(array) for name, array in batch.items()}

@@ -25,7 +25,7 @@ from transformer.checkpoints import restore
 from transformer.checkpoints.manager import Checkpoints
 from transformer.checkpoints.restore import named_leaves
 from transformer.config import cli, loading
-from transformer.run import plan, preparation
+from transformer.run import dry_run, preparation
 from transformer.run.fine_tuning import open_parent
 from transformer.support import files
 from transformer.support.errors import UserError
@@ -128,7 +128,7 @@ def test_a_run_starts_from_its_parent_with_a_fresh_optimizer_and_its_own_record(
     ).read_bytes()
     taken = f"from {parent}, step 20: 1,232 of 1,232; not taken: none"
     assert f"Initial parameters {taken}." in caplog.text
-    assert f"parameters  {taken}" in plan.describe(run)
+    assert f"parameters  {taken}" in dry_run.describe(run)
     record = json.loads((tmp_path / "run" / "parent.json").read_text())
     assert (record["workdir"], record["step"], record["item"]) == (str(parent), 20, "parameters")
     assert record["commit"] == json.loads((parent / "environment.json").read_text())["commit"]

@@ -19,8 +19,8 @@ from transformer.decoding.forced_decoding import Attention
 from transformer.run.record import Recorder
 from transformer.run.trackers import CELL, GAP
 from transformer.training.loss import LossSums
-from transformer.training.progress import Progress, TrainingWindow, means
-from transformer.training.validation import Sample
+from transformer.training.progress import Progress, TrainingWindow, per_token_means
+from transformer.training.validation import ValidationSample
 from transformer.workdir import Workdir
 
 # Keys of a line of `metrics.jsonl` that other programs may rely on.
@@ -91,7 +91,8 @@ def test_a_line_has_the_documented_keys(workdir):
         recorder.write(
             "valid",
             progress,
-            means({"loss": 1.0, "nll": 1.0, "correct": 0.0, "tokens": 1.0}) | {"bleu": 3.0},
+            per_token_means({"loss": 1.0, "nll": 1.0, "correct": 0.0, "tokens": 1.0})
+            | {"bleu": 3.0},
         )
     train, valid = record(workdir)
     assert set(train) >= TRAIN and set(valid) >= ALWAYS | {"bleu"}
@@ -172,8 +173,8 @@ def test_samples_become_text_and_a_picture_of_all_heads(workdir):
     encoder, decoder = np.zeros((2, 3, 5, 5), np.float32), np.zeros((2, 3, 4, 4), np.float32)
     attention = Attention(("a",) * 5, ("b",) * 4, ("b",) * 4, encoder, decoder, weights)
     samples = [
-        Sample("*source*", "a reference", "a translation", attention),
-        Sample("2", "3", "4", None),
+        ValidationSample("*source*", "a reference", "a translation", attention),
+        ValidationSample("2", "3", "4", None),
     ]
     with recording(workdir, Progress()) as recorder:
         recorder.on_validation(Progress(step=7), {}, samples)

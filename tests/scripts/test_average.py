@@ -14,7 +14,7 @@ from scripts import average
 from tests.checkpoints.saved_runs import refusal
 from tests.checkpoints.workdirs import make_workdir, run
 from transformer import evaluate, train
-from transformer.checkpoints import trained
+from transformer.checkpoints import loaded_models
 from transformer.checkpoints.restore import choose_step
 from transformer.config import loading
 from transformer.run import fine_tuning
@@ -50,9 +50,9 @@ def error(capsys, module, *flags: str) -> str:
 
 
 def test_the_parameters_are_the_mean(workdir, averaged):
-    models = trained.load([str(averaged)], "best", 1, [])
+    models = loaded_models.load([str(averaged)], "best", 1, [])
     parameters = [
-        trained.load([str(workdir)], step, 1, []).parameters[0] for step in ("10", "20", "30")
+        loaded_models.load([str(workdir)], step, 1, []).parameters[0] for step in ("10", "20", "30")
     ]
     mean = jax.tree.map(
         lambda *leaves: np.mean(np.stack(leaves).astype(np.float64), axis=0), *parameters
@@ -60,9 +60,9 @@ def test_the_parameters_are_the_mean(workdir, averaged):
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), models.parameters[0], mean
     )
-    assert models.checkpoints == (trained.Checkpoint(str(averaged), 30, (10, 20, 30)),)
+    assert models.checkpoints == (loaded_models.Checkpoint(str(averaged), 30, (10, 20, 30)),)
     # Bit for bit those of --average.
-    direct = trained.load([str(workdir)], "last", 3, []).parameters[0]
+    direct = loaded_models.load([str(workdir)], "last", 3, []).parameters[0]
     jax.tree.map(np.testing.assert_array_equal, models.parameters[0], direct)
 
 
@@ -94,11 +94,11 @@ def test_the_run_is_not_changed(workdir, tmp_path):
         == 0
     )
     assert contents(workdir) == before
-    (checkpoint,) = trained.load([str(tmp_path / "mean")], "last", 1, []).checkpoints
+    (checkpoint,) = loaded_models.load([str(tmp_path / "mean")], "last", 1, []).checkpoints
     assert checkpoint.averaged == (10, 20)
     (tmp_path / "mean" / "averaged.json").write_text("{")
     assert "averaged.json: damaged" in refusal(
-        trained.load, [str(tmp_path / "mean")], "last", 1, []
+        loaded_models.load, [str(tmp_path / "mean")], "last", 1, []
     )
 
 
@@ -117,7 +117,7 @@ def test_training_does_not_resume_from_it_but_starts_from_it(averaged, tmp_path,
     assert f"--config.training.init_from={averaged}" in line
     config = loading.with_values(loading.load(averaged), {"training.init_from": str(averaged)})
     parent = fine_tuning.open_parent(config, Workdir(tmp_path))
-    mean = trained.load([str(averaged)], "last", 1, []).parameters[0]
+    mean = loaded_models.load([str(averaged)], "last", 1, []).parameters[0]
     taken = parent.initial_parameters(jax.tree.map(jnp.zeros_like, mean), parent.tokenizer)
     jax.tree.map(np.testing.assert_array_equal, taken, mean)
 

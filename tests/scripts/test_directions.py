@@ -19,7 +19,7 @@ from scripts.serving.models import load_models
 from tests.checkpoints.workdirs import REFERENCES, SOURCES, make_workdir, run
 from tests.data.files import write
 from transformer import evaluate, translate
-from transformer.checkpoints import trained
+from transformer.checkpoints import loaded_models
 from transformer.config.loading import with_values
 from transformer.config.types import with_changes
 from transformer.data.sources.mixture import check_direction
@@ -148,7 +148,8 @@ def test_the_commands_translate_and_evaluate_another_direction(
         assert run(command, f"--workdir={workdir}", "--target_language=fr", *flags) == 2
         assert ">>fr<<: the vocabulary has no such token" in capsys.readouterr().err
     identities = [
-        translator.identity(trained.load([str(workdir)], "best", 1, given)) for given in ([], BACK)
+        translator.identity(loaded_models.load([str(workdir)], "best", 1, given))
+        for given in ([], BACK)
     ]
     assert identities[0]["vocabulary"].endswith(" >>out<<") and identities[1][
         "vocabulary"

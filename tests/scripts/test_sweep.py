@@ -12,7 +12,7 @@ import optuna
 import pytest
 
 from scripts import sweep
-from scripts.sweeping.folder import Folder
+from scripts.sweeping.folder import SweepFolder
 from scripts.verify_resume import read_untimed
 from tests.checkpoints.workdirs import make_workdir, run
 from tests.run.full_disk import ALONE, may_mount
@@ -121,9 +121,9 @@ def test_a_full_disk_ends_the_sweep_in_one_line_and_it_is_resumed_with_room(tmp_
 
 def process_of(folder: Path) -> str:
     """Returns the process that runs trial 0."""
-    name = Folder(folder).read()["study"]
+    name = SweepFolder(folder).read()["study"]
     return (
-        optuna.load_study(study_name=name, storage=Folder(folder).storage)
+        optuna.load_study(study_name=name, storage=SweepFolder(folder).storage)
         .trials[0]
         .user_attrs["process"]
     )

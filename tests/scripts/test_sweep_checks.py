@@ -10,7 +10,7 @@ import sqlalchemy
 
 from scripts import sweep
 from scripts.sweeping import description, tasks
-from scripts.sweeping.folder import Folder
+from scripts.sweeping.folder import SweepFolder
 from tests.checkpoints.workdirs import make_workdir, run
 from tests.scripts.tiny_sweep import LISTED, error, sweep_file, tiny_flags
 from tests.tracked import tracked_files
@@ -105,7 +105,7 @@ def test_wrong_flags_are_one_line(tmp_path, capsys):
 
 def test_a_report_needs_the_storage_of_the_sweep(tmp_path, capsys):
     """The study of this sweep is on a server, and the command lacks its URL."""
-    folder = Folder(tmp_path / "50% a?b")
+    folder = SweepFolder(tmp_path / "50% a?b")
     folder.path.mkdir()
     seeds = description.listed([{"seed": 0}], objective="loss", pruner=None)
     files.write_json(folder.record, folder.describe(seeds, {}))
@@ -152,14 +152,14 @@ def test_the_command_of_every_shipped_sweep_is_valid(path, tmp_path, monkeypatch
     arguments = sweep.make_parser().parse(shlex.split(command))
     assert Path(arguments.sweep) == path
     if arguments.source is None:
-        tasks.check_values(loaded, tasks.make_task(arguments, Folder(tmp_path)))
+        tasks.check_values(loaded, tasks.make_task(arguments, SweepFolder(tmp_path)))
     else:
         assert all(key.startswith("decoding.") for key in loaded.keys)
 
 
 def test_the_configuration_of_a_trial_differs_only_in_its_values(tmp_path):
     config = loading.load_file("configs/quickstart.py", [])
-    task = tasks.Training(config, Folder(tmp_path))
+    task = tasks.TrainingTask(config, SweepFolder(tmp_path))
     trial = description.product({"optimizer.learning_rate": [1, 0.5]})[0]
     module, config_flag, workdir_flag = task.command(7, trial)
     assert (module, workdir_flag) == (
@@ -173,7 +173,7 @@ def test_the_configuration_of_a_trial_differs_only_in_its_values(tmp_path):
 def test_the_database_is_in_the_folder_whatever_its_name(tmp_path):
     path = tmp_path / "what? #1 %20 {x}"
     path.mkdir()
-    engine = sqlalchemy.create_engine(Folder(path).storage)
+    engine = sqlalchemy.create_engine(SweepFolder(path).storage)
     with engine.connect() as connection:
         connection.exec_driver_sql("CREATE TABLE t (a)")
     engine.dispose()
@@ -194,10 +194,10 @@ def test_a_folder_with_a_file_of_the_user_that_a_sweep_would_write_is_refused(
 
 
 def test_a_sweep_that_was_killed_before_its_record_begins(tmp_path):
-    folder = Folder(tmp_path)
+    folder = SweepFolder(tmp_path)
     with folder.lock():
         folder.database.touch()
-    folder.check_own()
+    folder.check_ownership()
 
 
 def test_a_trial_that_is_listed_twice_is_refused():

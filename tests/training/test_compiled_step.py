@@ -10,7 +10,7 @@ from flax import nnx
 from tests.data.sentences import random_sentences
 from tests.model.models import flat, logits_of
 from tests.training.tiny import VOCAB_SIZE, distance, make_batch, setup, tiny_config
-from transformer.data.batches.collation import assemble
+from transformer.data.batches.collation import assemble_batch
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.data.batches.loader import PLANS
 from transformer.support.special_tokens import PAD
@@ -284,7 +284,7 @@ def test_what_is_compiled_ahead_is_what_the_loader_gives(plan):
         for b in shapes
     ]
     for number in range(len(epoch)):
-        arrays = assemble(sentences, epoch[number])
+        arrays = assemble_batch(sentences, epoch[number])
         assert {name: (array.shape, array.dtype) for name, array in arrays.items()} in ahead
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from transformer.data.batches.loader import BatchStats
 from transformer.training.loss import LossSums
-from transformer.training.progress import TrainingWindow, means
+from transformer.training.progress import TrainingWindow, per_token_means
 
 STATS = BatchStats(sentences=2, source_tokens=6, target_tokens=4, positions=16)
 
@@ -32,20 +32,22 @@ FIRST, SECOND, THIRD = (
 
 
 def test_means_are_per_token_and_perplexity_is_of_the_unsmoothed_loss():
-    values = means({"loss": 12.0, "nll": 8.0, "correct": 6.0, "tokens": 8.0})
+    values = per_token_means({"loss": 12.0, "nll": 8.0, "correct": 6.0, "tokens": 8.0})
     assert values == {"loss": 1.5, "nll": 1.0, "perplexity": math.e, "accuracy": 0.75}
     # of small weights
     small = {"loss": 3 / 1024, "nll": 2 / 1024, "correct": 1.5 / 1024, "tokens": 2 / 1024}
-    assert means(small) == values
-    assert means(dict.fromkeys(small, 0.0))["loss"] == 0.0
+    assert per_token_means(small) == values
+    assert per_token_means(dict.fromkeys(small, 0.0))["loss"] == 0.0
 
 
 def test_the_perplexity_of_a_diverged_run_is_bounded():
-    assert means({"loss": 1e6, "nll": 1e6, "correct": 0.0, "tokens": 1.0})[
+    assert per_token_means({"loss": 1e6, "nll": 1e6, "correct": 0.0, "tokens": 1.0})[
         "perplexity"
     ] == math.exp(700)
     assert math.isnan(
-        means({"loss": math.nan, "nll": math.nan, "correct": 0.0, "tokens": 1.0})["perplexity"]
+        per_token_means({"loss": math.nan, "nll": math.nan, "correct": 0.0, "tokens": 1.0})[
+            "perplexity"
+        ]
     )
 
 
@@ -138,4 +140,7 @@ def test_a_window_of_skipped_updates_has_no_summary_and_skipped_updates_no_part_
 
 
 def test_no_predicted_token_gives_a_loss_of_zero():
-    assert means({"loss": 0.0, "nll": 0.0, "correct": 0.0, "tokens": 0.0})["perplexity"] == 1.0
+    assert (
+        per_token_means({"loss": 0.0, "nll": 0.0, "correct": 0.0, "tokens": 0.0})["perplexity"]
+        == 1.0
+    )

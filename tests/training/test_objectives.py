@@ -18,11 +18,11 @@ from tests.decoding.models import decoding_config
 from tests.model.models import random_model
 from tests.training.tiny import run, setup, tiny_config
 from transformer import evaluate, translate
-from transformer.checkpoints.trained import load
+from transformer.checkpoints.loaded_models import load
 from transformer.config import cli
 from transformer.config.loading import with_values
-from transformer.data.batches.loader import Loader, Position
-from transformer.decoding.beam_search import BeamSearch, Sentences
+from transformer.data.batches.loader import DataPosition, Loader
+from transformer.decoding.beam_search import BeamSearch, SourceBatch
 from transformer.model.single_stack import LanguageModel, MaskedLanguageModel
 from transformer.support.errors import UserError
 from transformer.support.special_tokens import BOS, EOS, PAD, SPECIAL, UNK
@@ -142,7 +142,7 @@ def test_greedy_continuations_are_those_of_forward_passes(language_model):
     for row, prompt in zip(source, prompts, strict=True):
         row[: len(prompt) + 1] = [*prompt, EOS]
     limits = np.array([len(prompt) + 6 for prompt in prompts])
-    sentences = Sentences(jnp.asarray(source), jnp.asarray(limits), max_length=16)
+    sentences = SourceBatch(jnp.asarray(source), jnp.asarray(limits), max_length=16)
     hypotheses, done = BeamSearch(
         [language_model], sentences, decoding_config(beam_size=1), n_best=1
     ).run()
@@ -155,7 +155,7 @@ def test_greedy_continuations_are_those_of_forward_passes(language_model):
 
 
 def test_beams_keep_the_prompt(language_model):
-    sentences = Sentences(jnp.array([[7, 30, UNK, 41, EOS, PAD]]), jnp.array([9]), max_length=12)
+    sentences = SourceBatch(jnp.array([[7, 30, UNK, 41, EOS, PAD]]), jnp.array([9]), max_length=12)
     hypotheses, _ = BeamSearch([language_model], sentences, decoding_config(), n_best=4).run()
     tokens = np.asarray(hypotheses.tokens[0])
     assert np.isfinite(hypotheses.scores).all() and len(np.unique(tokens, axis=0)) == 4
@@ -242,7 +242,7 @@ def test_batches_have_no_arrays_of_a_side_that_is_not_there(tmp_path, plan, monk
     )
     (prepared_run,) = prepared
     with Loader(
-        prepared_run.corpus, prepared_run.config, Position(0, 0), prepared_run.train_step.mesh
+        prepared_run.corpus, prepared_run.config, DataPosition(0, 0), prepared_run.train_step.mesh
     ) as loader:
         _, arrays, stats = next(loader)
     packed = {"source_segments", "source_positions"} if plan == "packed" else set()

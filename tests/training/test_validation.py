@@ -13,7 +13,7 @@ from tests.training.tiny import distance, flags
 from transformer.config import loading
 from transformer.data.batches.epoch_plan import Bucket, BucketStats, EpochPlan
 from transformer.data.sources import source as sources
-from transformer.decoding.batches import convert_kernels
+from transformer.decoding.batches import convert_weights
 from transformer.decoding.forced_decoding import read_pair
 from transformer.run import preparation as runs
 from transformer.support.errors import UserError
@@ -92,7 +92,7 @@ def test_the_loss_covers_all_pairs_and_bleu_the_first_sentences(prepared, monkey
         prepared.config.data,
         ["bleu", "chrf", "exact_match"],
     ]
-    expected = convert_kernels(False, prepared.validation.graph, jax.device_get(parameters))
+    expected = convert_weights(False, prepared.validation.graph, jax.device_get(parameters))
     assert distance(jax.device_get(replicas[jax.devices()[0]]), (expected,)) == 0.0
     # Validation has no dropout, so it is deterministic.
     assert prepared.validation(parameters, lambda: None)[0]["loss"] == values["loss"]
@@ -285,7 +285,7 @@ def test_the_loss_of_a_corpus_of_the_mixture_is_that_of_a_sample(several, monkey
     assert losses["train_loss/to"] > 0  # without the weights of its pairs, which are 0
     assert several.validation.eval_step.programs.compiled == before
     pairs = [
-        np.sort(several.validation.batches[f"train_loss/{name}"].plan.sentences)
+        np.sort(several.validation.batches[f"train_loss/{name}"].epoch_plan.sentences)
         for name in ("to", "back")
     ]
     assert pairs[0].tolist() == list(range(60)) and pairs[1].tolist() == list(range(60, 120))
@@ -295,7 +295,7 @@ def test_the_loss_of_a_corpus_of_the_mixture_is_that_of_a_sample(several, monkey
         [x.corpus for x in [*several.validation.batches.values()][:3]],
         several.corpus,
     )
-    assert np.sort(batches["train_loss/back"].plan.sentences).tolist() == [
+    assert np.sort(batches["train_loss/back"].epoch_plan.sentences).tolist() == [
         60,
         68,
         77,

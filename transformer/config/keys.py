@@ -77,12 +77,12 @@ def nearest(name: str, candidates: Iterable[str], count: int = 1) -> str:
     return f"; did you mean {', '.join(close)}?" if close else ""
 
 
-def show(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Returns the value for a message, as a user would type it if it is printable text."""
     return value if isinstance(value, str) and value and value.isprintable() else repr(value)
 
 
-def checked(flat: dict[str, Any]) -> ml_collections.FrozenConfigDict:
+def validated_config(flat: dict[str, Any]) -> ml_collections.FrozenConfigDict:
     """Returns the configuration with these values, and defaults for the other keys.
 
     Raises UserError if it is not allowed.
@@ -94,7 +94,9 @@ def checked(flat: dict[str, Any]) -> ml_collections.FrozenConfigDict:
         rule = keys[name].rule
         if value is not None and not rule.accepts(value):
             advice = nearest(str(value), rule.names)
-            raise UserError(f"config.{name}={show(value)}: must be {rule.description}{advice}")
+            raise UserError(
+                f"config.{name}={format_value(value)}: must be {rule.description}{advice}"
+            )
 
     config = freeze(flat)
     for advice, is_impossible in COMBINATIONS.items():
@@ -105,7 +107,7 @@ def checked(flat: dict[str, Any]) -> ml_collections.FrozenConfigDict:
             for group in inspect.signature(is_impossible).parameters
         ]
         if is_impossible(*groups):
-            settings = [f"config.{name}={show(value)}" for name, value in values.items()]
+            settings = [f"config.{name}={format_value(value)}" for name, value in values.items()]
             raise UserError(f"{', '.join(settings)}: {advice}")
     return config
 
@@ -155,7 +157,7 @@ def coerce(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     for name, value in values.items():
         if name not in keys:
             advice = nearest(name, keys, count=3) or "; configs/base.py explains every key"
-            raise UserError(f"{prefix}{name}={show(value)}: there is no key {name}{advice}")
+            raise UserError(f"{prefix}{name}={format_value(value)}: there is no key {name}{advice}")
         key = keys[name]
         # NumPy scalars become Python numbers.
         if isinstance(value, numbers.Number) and hasattr(value, "item"):
@@ -169,6 +171,6 @@ def coerce(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
             value = tuple(tuple(item) if isinstance(item, list) else item for item in value)
         elif type(value) is not key.type and not (key.is_optional and value is None):
             required = TYPE_NAMES[key.type] + (" or None" if key.is_optional else "")
-            raise UserError(f"{prefix}{name}={show(value)}: must be {required}")
+            raise UserError(f"{prefix}{name}={format_value(value)}: must be {required}")
         coerced[name] = value
     return coerced

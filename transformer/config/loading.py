@@ -74,7 +74,7 @@ def load_file(path_and_argument: str, overrides: Overrides) -> ml_collections.Fr
         if values[name] > steps > 0:
             logging.warning("%s=%d is reduced to training.steps=%d.", name, values[name], steps)
             values[name] = steps
-    config = keys.checked(values)
+    config = keys.validated_config(values)
     keys.check_for_training(config)
     return config
 
@@ -146,7 +146,7 @@ def with_values(config: Config, values: Mapping[str, Any]) -> ml_collections.Fro
 
     Raises UserError if it is not allowed.
     """
-    return keys.checked(keys.flatten(config) | dict(values))
+    return keys.validated_config(keys.flatten(config) | dict(values))
 
 
 def save(config: Config, workdir: Path) -> None:
@@ -171,14 +171,14 @@ def _parse(nested: dict[str, Any]) -> ml_collections.FrozenConfigDict:
             f"schema_version={version}, must be {SCHEMA_VERSION}; use the commit that made the run"
         )
     values = keys.flatten(ml_collections.ConfigDict(nested))
-    return keys.checked({key: values[key] for key in values if key not in REMOVED_KEYS})
+    return keys.validated_config({key: values[key] for key in values if key not in REMOVED_KEYS})
 
 
 def difference(old: Config, new: Config) -> dict[str, str]:
     """Returns the keys with different values, each with "OLD -> NEW"."""
     new_values = keys.flatten(new)
     return {
-        key: f"{keys.show(value)} -> {keys.show(new_values[key])}"
+        key: f"{keys.format_value(value)} -> {keys.format_value(new_values[key])}"
         for key, value in keys.flatten(old).items()
         if value != new_values[key]
     }

@@ -16,7 +16,7 @@ from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding import ensemble
 from transformer.decoding.shortlist import Shortlist
 from transformer.model.linear import Linear
-from transformer.model.matmul import INT8, decoding_weight, product_dtype, quantize
+from transformer.model.matmul import INT8, decoding_weight, matmul_dtype, quantize
 from transformer.model.partitioning import target_platform
 from transformer.support.errors import UserError
 from transformer.support.processor import computes_int8
@@ -45,7 +45,7 @@ def padded_lengths(longest: int, shortest: int = SHORTEST) -> tuple[int, ...]:
     return (*(length for length in lengths if length < longest), longest)
 
 
-def make_batches(
+def make_decoding_batches(
     lengths: Mapping[int, int],
     longest: int,
     max_positions: int,
@@ -114,14 +114,14 @@ class DeviceModels:
             )
 
     def place(self, parameters: Sequence[dict], mesh: Mesh | None = None) -> Replicas:
-        """Returns the parameters of each model on all devices, converted by `convert_kernels`.
+        """Returns the parameters of each model on all devices, converted by `convert_weights`.
 
         `parameters` are pure dicts, in NumPy or sharded over `mesh`. With several processes this is
         a collective.
         """
         # NumPy converts its own arrays, which compiles nothing.
         is_sharded = isinstance(jax.tree.leaves(parameters)[0], jax.Array)
-        convert = _convert_on_devices if is_sharded else convert_kernels
+        convert = _convert_on_devices if is_sharded else convert_weights
         mesh = mesh or Mesh(np.array(self.devices), ("device",))
         converted = self._convert(convert, parameters)
         replicated = jax.device_put(converted, NamedSharding(mesh, PartitionSpec()))
@@ -192,7 +192,7 @@ class DeviceModels:
         return merge([results(device) for device in self.devices[: len(batches)]])
 
 
-def convert_kernels(is_int8: bool, graph: nnx.GraphDef, parameters: dict) -> dict:
+def convert_weights(is_int8: bool, graph: nnx.GraphDef, parameters: dict) -> dict:
     """Returns a model's parameters with the weights of matmuls in the dtype of decoding.
 
     In int8 this includes a tied embedding table.
@@ -201,7 +201,7 @@ def convert_kernels(is_int8: bool, graph: nnx.GraphDef, parameters: dict) -> dic
     with np.errstate(invalid="ignore"):  # a diverged model may have NaN
         for _, module in nnx.iter_modules(model):
             if isinstance(module, Linear):
-                dtype = INT8 if is_int8 else product_dtype(module.dtype)
+                dtype = INT8 if is_int8 else matmul_dtype(module.dtype)
                 module.kernel = nnx.Param(decoding_weight(module.kernel[...], dtype))
         if is_int8 and model.projection is None:
             table = quantize(model.output_embedding.table[...])
@@ -209,4 +209,4 @@ def convert_kernels(is_int8: bool, graph: nnx.GraphDef, parameters: dict) -> dic
     return nnx.to_pure_dict(nnx.state(model, nnx.Param))
 
 
-_convert_on_devices = jax.jit(convert_kernels, static_argnums=(0, 1))
+_convert_on_devices = jax.jit(convert_weights, static_argnums=(0, 1))

@@ -20,7 +20,7 @@ from transformer.decoding.top_k import gather, top_k
 from transformer.support.special_tokens import BOS, EOS, PAD
 
 
-class Sentences(NamedTuple):
+class SourceBatch(NamedTuple):
     """The sentences of a batch, and the limits of their outputs.
 
     source: rows of tokens and EOS, padded with PAD.
@@ -86,7 +86,7 @@ class BeamSearch:
     """
 
     models: Models
-    sentences: Sentences
+    sentences: SourceBatch
     config: Config
     n_best: int
 
@@ -239,7 +239,9 @@ class BeamSearch:
         return jax.tree.map(lambda x: x[:, : self.n_best], final.ended), final.done
 
 
-def beam_search(models: Models, sentences: Sentences, config: Config, n_best: int) -> SearchResult:
+def beam_search(
+    models: Models, sentences: SourceBatch, config: Config, n_best: int
+) -> SearchResult:
     """Returns the `n_best` translations of each row, and which rows are done."""
     return BeamSearch(models, sentences, config, n_best).run()
 
@@ -273,7 +275,7 @@ def length_penalty(length: int | Int[Array, "*B"], config: Config) -> float | Fl
 
 
 def output_limits(source: Int[Array, "B S"], config: Config) -> Int[Array, "B"]:
-    """Returns `Sentences.limits` for sources. A filler row consists of PAD, without EOS."""
+    """Returns `SourceBatch.limits` for sources. A filler row consists of PAD, without EOS."""
     limits = jnp.array([output_limit(tokens, config) for tokens in range(config.max_source_length)])
     lengths = (source != PAD).sum(axis=1) - 1
     return jnp.where(lengths < 0, -1, limits[lengths])

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config.types import Config
-from transformer.decoding.batches import Replicas, make_batches
-from transformer.decoding.beam_search import BeamSearch, Models, Sentences, length_penalty
+from transformer.decoding.batches import Replicas, make_decoding_batches
+from transformer.decoding.beam_search import BeamSearch, Models, SourceBatch, length_penalty
 from transformer.decoding.control.control import Control
 from transformer.decoding.control.controlled_decoder import ControlledDecoder
 from transformer.decoding.text_decoder import TextDecoder
@@ -117,13 +117,13 @@ def alternatives(
 def _search_steps(
     decoder: TextDecoder, parameters: Replicas, source: Sequence[int], arrays_of: Callable
 ) -> Step:
-    (batch,) = make_batches({0: len(source)}, decoder.config.max_source_length, 1)
+    (batch,) = make_decoding_batches({0: len(source)}, decoder.config.max_source_length, 1)
     search = decoder.jit(decoder.search, method=record, n_best=1, extra_length=None)
     ((_, steps),) = decoder.run_batches(search, parameters, [batch], arrays_of)
     return steps
 
 
-def record(models: Models, sentences: Sentences, config: Config, n_best: int) -> Step:
+def record(models: Models, sentences: SourceBatch, config: Config, n_best: int) -> Step:
     """Returns the L steps of the search for the one sentence; L is the longest output's length."""
     search = BeamSearch(models, sentences, config, n_best)
     slots = jnp.arange(config.beam_size)

@@ -14,7 +14,7 @@ from transformer.config.types import Config
 from transformer.decoding.beam_search import (
     Models,
     SearchResult,
-    Sentences,
+    SourceBatch,
     beam_search,
 )
 from transformer.decoding.forced_decoding import shift_right
@@ -25,7 +25,7 @@ from transformer.support.special_tokens import EOS, PAD
 
 def search_with_coverage(
     models: Models,
-    sentences: Sentences,
+    sentences: SourceBatch,
     config: Config,
     n_best: int,
     search: Callable[..., SearchResult] = beam_search,

@@ -14,10 +14,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config.types import Config
 from transformer.decoding import ensemble
-from transformer.decoding.beam_search import Hypotheses, SearchResult, Sentences, length_penalty
+from transformer.decoding.beam_search import Hypotheses, SearchResult, SourceBatch, length_penalty
 from transformer.decoding.top_k import gather
 from transformer.model.matmul import FLOAT32
-from transformer.model.single_stack import BLANK, CtcTransformer, compact, emits_token
+from transformer.model.single_stack import BLANK, CtcTransformer, emits_token, left_align
 from transformer.support.special_tokens import BOS, EOS, PAD, UNK
 
 CHUNK_BYTES = 2**28  # size of the logits of the rows that are searched at once
@@ -46,7 +46,7 @@ class Prefixes(NamedTuple):
 
 
 def ctc_search(
-    models: Sequence[CtcTransformer], sentences: Sentences, config: Config, n_best: int
+    models: Sequence[CtcTransformer], sentences: SourceBatch, config: Config, n_best: int
 ) -> SearchResult:
     """Returns the `n_best` translations of each row, and True for each row: all are done.
 
@@ -97,7 +97,7 @@ def _greedy(log_p: Float[Array, "F V"], is_frame: Bool[Array, "F"]) -> Prefixes:
     is_token = emits_token(labels)
     frame_log_p = jnp.where(is_frame, jnp.max(log_p, axis=-1), 0.0)
     total = jnp.sum(frame_log_p)[None]
-    tokens = jnp.pad(compact(labels, is_token), ((0, 0), (0, 1)))
+    tokens = jnp.pad(left_align(labels, is_token), ((0, 0), (0, 1)))
     lengths = jnp.sum(is_token, axis=1)
     return Prefixes(tokens, lengths, total, jnp.full_like(total, -jnp.inf))
 

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer.config.types import Config, output_limit
 from transformer.decoding import ensemble
-from transformer.decoding.batches import DeviceModels, Replicas, make_batches, pad
+from transformer.decoding.batches import DeviceModels, Replicas, make_decoding_batches, pad
 from transformer.decoding.beam_search import length_penalty
 from transformer.decoding.translation import Translation, encode, pieces_of
 from transformer.model.single_stack import LanguageModel
@@ -189,7 +189,9 @@ def _map_rows(
 
     # Both sides of a batch have the same padded length.
     lengths = {i: max(map(len, item)) for i, item in enumerate(zip(*sides, strict=True))}
-    batches = make_batches(lengths, longest_text(models.config), models.config.batch_tokens)
+    batches = make_decoding_batches(
+        lengths, longest_text(models.config), models.config.batch_tokens
+    )
     rows = [None] * len(lengths)
     for batch, result in models.run_batches(function, parameters, batches, arrays_of):
         for i, row in zip(batch.indices, result, strict=False):
@@ -207,7 +209,7 @@ def _encode_pair(
     tokens = [encode_text(models, 0, "source", source), encode_text(models, 1, "target", target)]
 
     # A batch of one row: its shape depends only on the longer text.
-    (batch,) = make_batches({0: max(map(len, tokens))}, longest_text(models.config), 1)
+    (batch,) = make_decoding_batches({0: max(map(len, tokens))}, longest_text(models.config), 1)
     return tokens, [pad([row], batch.rows, batch.length) for row in tokens]
 
 

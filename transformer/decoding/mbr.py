@@ -15,13 +15,13 @@ import numpy as np
 from jaxtyping import Float, Int, Num
 
 from transformer.config.types import Config
-from transformer.decoding.beam_search import Models, SearchResult, Sentences
+from transformer.decoding.beam_search import Models, SearchResult, SourceBatch
 from transformer.decoding.sampling import sample
 from transformer.decoding.translation import Translation, different_texts
 
 
 def draw_candidates(
-    models: Models, sentences: Sentences, config: Config, n_best: int
+    models: Models, sentences: SourceBatch, config: Config, n_best: int
 ) -> SearchResult:
     """Returns samples that depend only on the source: all lines have the same random numbers."""
     sentences = sentences._replace(lines=jnp.zeros_like(sentences.lines))

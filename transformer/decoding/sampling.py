@@ -16,7 +16,7 @@ from transformer.decoding.beam_search import (
     Hypotheses,
     Models,
     SearchResult,
-    Sentences,
+    SourceBatch,
     length_penalty,
 )
 from transformer.support.special_tokens import BOS, EOS, PAD
@@ -35,7 +35,7 @@ class State(NamedTuple):
     caches: ensemble.Caches
 
 
-def sample(models: Models, sentences: Sentences, config: Config, n_best: int) -> SearchResult:
+def sample(models: Models, sentences: SourceBatch, config: Config, n_best: int) -> SearchResult:
     """Returns `n_best` samples of each row, in the order drawn, and which rows are done.
 
     Temperature, top_k, top_p and epsilon of `config`, the group `config.decoding`, change the

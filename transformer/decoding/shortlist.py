@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.model.cache import DecodingCache
-from transformer.model.matmul import FLOAT32, batched_dtype, product_dtype
+from transformer.model.matmul import FLOAT32, batched_dtype, matmul_dtype
 from transformer.model.transformer import Transformer
 from transformer.support import files
 from transformer.support.errors import UNREADABLE, UserError
@@ -119,7 +119,7 @@ class CandidateModel:
     def __init__(self, model: Transformer, candidates: Int[Array, "B C"]):
         self.model = model
         self.candidates = candidates
-        dtype = batched_dtype(product_dtype(model.decoder.embedding.dtype))
+        dtype = batched_dtype(matmul_dtype(model.decoder.embedding.dtype))
         table, bias = model.output_table_and_bias
         rows = jnp.take(table, candidates, axis=0, mode="clip").astype(dtype)
         self.bias = None if bias is None else jnp.take(bias, candidates, mode="clip")

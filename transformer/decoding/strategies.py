@@ -19,7 +19,7 @@ SAMPLING = ("temperature", "top_k", "top_p", "epsilon", "seed", "mbr_samples")
 class Strategy(NamedTuple):
     """A way to find hypotheses of sentences.
 
-    search: a function of the models, the `Sentences`, `config.decoding` and n_best. It returns
+    search: a function of the models, the `SourceBatch`, `config.decoding` and n_best. It returns
       `n_best` hypotheses of each sentence, and which rows are done.
     samples: whether hypotheses are random. Samples do not measure a model, so validation takes the
       beam search instead.

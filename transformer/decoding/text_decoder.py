@@ -18,10 +18,10 @@ from transformer.decoding.batches import (
     DecodingBatch,
     DeviceModels,
     Replicas,
-    make_batches,
+    make_decoding_batches,
     pad,
 )
-from transformer.decoding.beam_search import Hypotheses, Sentences, output_limits
+from transformer.decoding.beam_search import Hypotheses, SourceBatch, output_limits
 from transformer.decoding.shortlist import CandidateModel
 from transformer.decoding.strategies import check_n_best, strategy_of
 from transformer.decoding.translation import EMPTY, Translation, encode, read_hypotheses
@@ -110,10 +110,10 @@ class TextDecoder(DeviceModels):
     def with_tag(self, tag: str) -> "TextDecoder":
         """Returns a copy, with the same programs, for sources with this tag.
 
-        Raises UserError as `Tokenizer.tagged`.
+        Raises UserError as `Tokenizer.with_tag`.
         """
         decoder = copy.copy(self)
-        decoder.tokenizer = self.tokenizer.tagged(tag)
+        decoder.tokenizer = self.tokenizer.with_tag(tag)
         return decoder
 
     @functools.cached_property
@@ -172,7 +172,7 @@ class TextDecoder(DeviceModels):
         longest = self.config.max_source_length
         max_positions = self.config.batch_tokens // num_hypotheses
         shortest = SHORTEST if extra_length == self.extra_lengths[0] else SHORTEST_OF_SECOND
-        return search, make_batches(lengths, longest, max_positions, shortest, positions)
+        return search, make_decoding_batches(lengths, longest, max_positions, shortest, positions)
 
     def _compile_jobs(
         self,
@@ -262,7 +262,7 @@ class TextDecoder(DeviceModels):
             models = [CandidateModel(model, candidates) for model in models]
         limits = output_limits(source, self.config)
         max_length = self._max_length(source.shape[1], extra_length)
-        return method(models, Sentences(source, limits, max_length, lines), self.config, n_best)
+        return method(models, SourceBatch(source, limits, max_length, lines), self.config, n_best)
 
     def _max_length(self, length: int, extra_length: int | None) -> int:
         """Returns the length of outputs, EOS included, for sources that are padded to `length`."""

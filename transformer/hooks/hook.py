@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 
 from transformer.training.progress import Progress, Record
-from transformer.training.validation import Sample
+from transformer.training.validation import ValidationSample
 
 
 class Hook(AbstractContextManager):
@@ -33,7 +33,9 @@ class Hook(AbstractContextManager):
     def on_log(self, progress: Progress, values: Record) -> None:
         """Called with the metrics of the steps since the last call."""
 
-    def on_validation(self, progress: Progress, values: Record, samples: Sequence[Sample]) -> None:
+    def on_validation(
+        self, progress: Progress, values: Record, samples: Sequence[ValidationSample]
+    ) -> None:
         """Called after a validation that was not interrupted."""
 
     def during(self, activity: str) -> AbstractContextManager:

@@ -15,7 +15,7 @@ from transformer.decoding.bleu import METRICS, describe_scores, metrics_in
 from transformer.hooks.hook import Hook
 from transformer.support.progress_bar import make_bar
 from transformer.training.progress import Progress, Record
-from transformer.training.validation import Sample
+from transformer.training.validation import ValidationSample
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 CURVE_WIDTH = 48  # characters
@@ -77,7 +77,9 @@ class Status(Hook):
             notes,
         )
 
-    def on_validation(self, progress: Progress, values: Record, samples: Sequence[Sample]) -> None:
+    def on_validation(
+        self, progress: Progress, values: Record, samples: Sequence[ValidationSample]
+    ) -> None:
         # The metrics that the log shows, such as BLEU, also have curves.
         for name in metrics_in("log"):
             if name in values:

@@ -16,7 +16,7 @@ from transformer.model.matmul import (
     TransposedMatrix,
     dequantize,
     linear_map,
-    product_dtype,
+    matmul_dtype,
 )
 from transformer.model.partitioning import shard_lookup
 
@@ -40,14 +40,14 @@ class Embedding(nnx.Module):
         vectors = dequantize(rows)  # (B, L, D)
         # "In the embedding layers, we multiply those weights by sqrt(d_model)" (section 3.4).
         scaled = vectors * math.sqrt(vectors.shape[-1])
-        return shard_lookup(scaled.astype(product_dtype(self.dtype)))
+        return shard_lookup(scaled.astype(matmul_dtype(self.dtype)))
 
     def logits(self, x: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Returns the logits of every token in float32."""
         # Section 3.4: the pre-softmax linear transformation is the transpose of the embedding.
         table = self.table.get_value()
         weight = table if isinstance(table, QuantizedRows) else TransposedMatrix(table)
-        return linear_map(x, weight, product_dtype(self.dtype), FLOAT32)
+        return linear_map(x, weight, matmul_dtype(self.dtype), FLOAT32)
 
 
 def make_embedding(model_config: Config, vocab_size: int, rngs: nnx.Rngs) -> Embedding:

@@ -12,7 +12,7 @@ from transformer.model.matmul import (
     TransposedMatrix,
     dequantize,
     linear_map,
-    product_dtype,
+    matmul_dtype,
 )
 
 
@@ -38,7 +38,7 @@ class Linear(nnx.Linear):
         self.output_dtype = output_dtype
 
     def __call__(self, x: Float[Array, "*rows K"]) -> Float[Array, "*rows N"]:
-        dtype = product_dtype(self.dtype)
+        dtype = matmul_dtype(self.dtype)
         output_dtype = self.output_dtype or dtype
         y = linear_map(x, self.kernel.get_value(), dtype, output_dtype)
         if self.bias is None:

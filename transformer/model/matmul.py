@@ -39,7 +39,7 @@ class QuantizedRows(NamedTuple):
 Weight = Float[Array | np.ndarray, "K N"] | TransposedMatrix | QuantizedRows
 
 
-def product_dtype(name: str) -> jnp.dtype:
+def matmul_dtype(name: str) -> jnp.dtype:
     """Returns the dtype of matmuls for a value of `model.dtype`.
 
     "auto" is bfloat16, but float32 on processors without bfloat16 instructions.
@@ -93,8 +93,8 @@ def linear_map(
     if isinstance(weight, QuantizedRows):
         return quantized_matmul(x, weight).astype(output_dtype)
     if isinstance(weight, TransposedMatrix):
-        return flat_product(x, weight.transpose, dtype, output_dtype, is_transposed=True)
-    return flat_product(x, weight, dtype, output_dtype)
+        return flat_matmul(x, weight.transpose, dtype, output_dtype, is_transposed=True)
+    return flat_matmul(x, weight, dtype, output_dtype)
 
 
 def quantized_matmul(x: Float[Array, "*rows K"], weight: QuantizedRows) -> Float[Array, "*rows N"]:
@@ -110,7 +110,7 @@ def quantized_matmul(x: Float[Array, "*rows K"], weight: QuantizedRows) -> Float
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
-def flat_product(
+def flat_matmul(
     x: Float[Array, "*rows K"],
     weight: Float[Array, "K N"] | Float[Array, "N K"],
     dtype: jnp.dtype,
@@ -130,7 +130,7 @@ def flat_product(
 
 
 def _forward(x, weight, dtype, output_dtype, is_transposed):
-    return flat_product(x, weight, dtype, output_dtype, is_transposed), (x, weight)
+    return flat_matmul(x, weight, dtype, output_dtype, is_transposed), (x, weight)
 
 
 def _backward(dtype, output_dtype, is_transposed, residuals, d_y):
@@ -144,7 +144,7 @@ def _backward(dtype, output_dtype, is_transposed, residuals, d_y):
     return d_x.reshape(x.shape).astype(x.dtype), d_weight
 
 
-flat_product.defvjp(_forward, _backward)
+flat_matmul.defvjp(_forward, _backward)
 
 
 def _flatten(x: Float[Array, "*rows K"], dtype: jnp.dtype) -> Float[Array, "M K"]:

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from transformer.config.types import Config
 from transformer.model.linear import expand_to_rank
-from transformer.model.matmul import product_dtype
+from transformer.model.matmul import matmul_dtype
 
 
 class LayerNorm(nnx.LayerNorm):
@@ -19,7 +19,7 @@ class LayerNorm(nnx.LayerNorm):
     """
 
     def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows D"]:
-        dtype = product_dtype(self.dtype)
+        dtype = matmul_dtype(self.dtype)
         return normalize(x, self.scale[...], self.bias[...], self.epsilon, dtype)
 
 
@@ -83,7 +83,7 @@ class RMSNorm(nnx.RMSNorm):
         mean_square = jnp.mean(jnp.square(x32), axis=-1, keepdims=True)
         inverse = jax.lax.rsqrt(mean_square + self.epsilon)
         y = x32 * inverse * expand_to_rank(self.scale[...], x)
-        return y.astype(product_dtype(self.dtype))
+        return y.astype(matmul_dtype(self.dtype))
 
 
 NORMS = {"layer_norm": LayerNorm, "rms_norm": RMSNorm}

@@ -11,7 +11,7 @@ from transformer.config.types import Config
 from transformer.model.layers import FeedForward
 from transformer.model.linear import Linear
 from transformer.model.masks import Mask
-from transformer.model.matmul import FLOAT32, product_dtype
+from transformer.model.matmul import FLOAT32, matmul_dtype
 from transformer.model.partitioning import shard_rows
 
 
@@ -79,7 +79,7 @@ class Ssru(RecurrentUnit):
         states: Float[Array, "B L D"],
         rngs: Any,
     ) -> Float[Array, "B L D"]:
-        return jax.nn.relu(states).astype(product_dtype(self.dtype))
+        return jax.nn.relu(states).astype(matmul_dtype(self.dtype))
 
 
 class AverageAttention(RecurrentUnit):
@@ -121,4 +121,4 @@ class AverageAttention(RecurrentUnit):
         gate_inputs = jnp.concatenate([shard_rows(x), shard_rows(averages)], axis=-1)  # (B, L, 2 D)
         gated_x = jax.nn.sigmoid(self.input(gate_inputs)) * x
         gated_averages = jax.nn.sigmoid(self.forget(gate_inputs)) * averages
-        return (gated_x + gated_averages).astype(product_dtype(self.dtype))
+        return (gated_x + gated_averages).astype(matmul_dtype(self.dtype))

@@ -135,7 +135,7 @@ def emits_token(labels: Int[Array, "B F"]) -> Bool[Array, "B F"]:
     return (labels != BLANK) & (labels != before)
 
 
-def compact(values: Array, keep: Bool[Array, "B F"]) -> Array:
+def left_align(values: Array, keep: Bool[Array, "B F"]) -> Array:
     """Moves the values under `keep` to the left of each row (B, F), followed by zeros."""
     # The other values get a column after the last one, where `set` drops them.
     columns = jnp.where(keep, jnp.cumsum(keep, axis=1) - 1, values.shape[1])

@@ -16,7 +16,7 @@ from transformer.data.corpus import sanity_checks
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.languages import source_tag
 from transformer.data.sources.mixture import held_out_sets, listed_corpora
-from transformer.data.sources.source import decoded, open_source
+from transformer.data.sources.source import decode_pairs, open_source
 from transformer.data.tokenizers.tokenizer import Tokenizer, losses_of_pairs
 from transformer.support import files
 from transformer.support.environment import describe_environment, read_environment
@@ -83,7 +83,7 @@ def warn_about_data(
     for data, split in [*splits, (config.data, "test")]:
         try:
             source = open_source(data, split)
-            texts = list(decoded(source))
+            texts = list(decode_pairs(source))
         except UserError as error:
             logging.warning(
                 "%s; training does not need it, but transformer.evaluate --split=%s does",

@@ -13,7 +13,7 @@ from typing import Any
 
 from sacrebleu.metrics import CHRF
 
-from transformer.checkpoints.trained import Trained
+from transformer.checkpoints.loaded_models import LoadedModels
 from transformer.decoding.bleu import References
 from transformer.decoding.evaluation import ScoredTranslations
 from transformer.decoding.translation import Translation
@@ -36,12 +36,12 @@ class EvaluationFiles:
         files.write_json(Path(f"{self.path}.json"), self.result)
 
 
-def make_path(arguments: argparse.Namespace, models: Trained) -> Path:
+def make_path(arguments: argparse.Namespace, models: LoadedModels) -> Path:
     """Returns the path of the files, and creates their folder.
 
     Raises UserError if the folder cannot be written to.
     """
-    folder = files.expanded(arguments.output) if arguments.output else models.workdir.evaluations
+    folder = files.expand_user(arguments.output) if arguments.output else models.workdir.evaluations
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # Fails before the translation rather than after it.
@@ -56,7 +56,7 @@ def make_path(arguments: argparse.Namespace, models: Trained) -> Path:
 
 def of_translations(
     arguments: argparse.Namespace,
-    models: Trained,
+    models: LoadedModels,
     path: Path,
     sources: Sequence[str],
     references: References,
@@ -144,7 +144,7 @@ def _one_or_list(names: Sequence[str]) -> str | list[str] | None:
     return names[0] if names else None
 
 
-def describe_models(models: Trained) -> dict[str, Any]:
+def describe_models(models: LoadedModels) -> dict[str, Any]:
     """Returns the checkpoints of all models, and facts about the first one."""
     first = models.checkpoints[0]
     return {
@@ -154,7 +154,7 @@ def describe_models(models: Trained) -> dict[str, Any]:
     }
 
 
-def evaluation_name(arguments: argparse.Namespace, models: Trained) -> str:
+def evaluation_name(arguments: argparse.Namespace, models: LoadedModels) -> str:
     """Returns the name of an evaluation's files.
 
     For example "test-step4000-average5-beam_size8": the split or file, the checkpoint, the other

@@ -10,7 +10,7 @@ import optax
 from absl import logging
 
 from transformer.checkpoints import checksums, restore
-from transformer.config.keys import show
+from transformer.config.keys import format_value
 from transformer.config.loading import difference
 from transformer.config.types import Config
 from transformer.data.tokenizers import tokenizer
@@ -59,9 +59,9 @@ def open_parent(config: Config, workdir: Workdir) -> Parent:
     name = init_from
     which = "best"
     suffix = re.fullmatch(r"(.*):(best|last|\d+)", name)
-    if suffix and not files.expanded(name).is_dir():
+    if suffix and not files.expand_user(name).is_dir():
         name, which = suffix.groups()
-    path = files.expanded(name)
+    path = files.expand_user(name)
 
     # A restart takes the recorded step, although another one may be the best by now.
     recorded = _read_record(workdir)
@@ -118,9 +118,9 @@ def _check_vocabularies(parent: Parent) -> None:
     if token_sides and differing:
         key = differing[0]
         raise UserError(
-            f"config.tokenizer.{key}={show(tokenizer_config[key])}: {parent.workdir.path} has "
-            "another tokenizer, so its embeddings would get other tokens; take that run's "
-            "tokenizer, or set config.training.init_skip="
+            f"config.tokenizer.{key}={format_value(tokenizer_config[key])}: "
+            f"{parent.workdir.path} has another tokenizer, so its embeddings would get other tokens; "
+            "take that run's tokenizer, or set config.training.init_skip="
             f"{','.join([*parent.skipped, *token_sides])}"
         )
 

@@ -27,7 +27,7 @@ from transformer.run.rollback import Diverged, roll_back
 from transformer.support import progress_bar
 from transformer.support.workers import call_all
 from transformer.training.accumulation import batches_at
-from transformer.training.progress import Progress, TrainingWindow, due
+from transformer.training.progress import Progress, TrainingWindow, is_due
 from transformer.training.state import TrainState
 
 # Seconds of a compilation that is worth a log line.
@@ -100,10 +100,10 @@ def train_from(
     with Loader(run.corpus, run.config, progress.position, run.train_step.mesh) as loader:
         logging.info(
             "Batches: %d per epoch, %.1f %% padding%s, %d shapes (--plan lists them).",
-            len(loader.plan),
-            100 * loader.plan.padding_fraction,
+            len(loader.epoch_plan),
+            100 * loader.epoch_plan.padding_fraction,
             run.padding_note,
-            len(loader.plan.stats),
+            len(loader.epoch_plan.stats),
         )
         # An interruption of the compilation leaves the checkpoint unchanged.
         try:
@@ -161,7 +161,7 @@ def take_steps(
             hooks.after_step(progress, metrics)
 
             # Reading `state.skipped` waits for the device, so only the logged steps do it.
-            is_logged = due(progress.step, training_config.log_every, training_config.steps)
+            is_logged = is_due(progress.step, training_config.log_every, training_config.steps)
             if is_logged and int(state.skipped) >= training_config.max_skipped:
                 raise Diverged(state, progress, batches)
             window.add(metrics, stats)
@@ -178,7 +178,7 @@ def take_steps(
 
         # The hooks are asked once per step: a signal during the saving stops after the next step.
         stop = hooks.stop_requested() or progress.is_finished(training_config)
-        is_regular = due(progress.step, checkpoint_config.every, training_config.steps)
+        is_regular = is_due(progress.step, checkpoint_config.every, training_config.steps)
         if stop or progress.is_best or is_regular:
             with window.pause(), hooks.during("saving"):
                 progress = dataclasses.replace(

@@ -16,7 +16,7 @@ from transformer.data.sources.source import read_origin
 from transformer.data.tokenizers import tokenizer
 from transformer.distributed import coordination
 from transformer.distributed.mesh import make_mesh
-from transformer.model.matmul import product_dtype
+from transformer.model.matmul import matmul_dtype
 from transformer.run import checks, fine_tuning
 from transformer.run.trackers import check_trackers
 from transformer.support import files
@@ -80,11 +80,11 @@ class Run:
 
 @contextlib.contextmanager
 def open_workdir(
-    path: Path, config: Config, extend: int | None = None, is_plan: bool = False
+    path: Path, config: Config, extend: int | None = None, is_dry_run: bool = False
 ) -> Iterator[tuple[Workdir, Config]]:
     """Locks the workdir of a run during the block, and creates it or checks the run in it.
 
-    Yields the workdir, or with `is_plan` a temporary folder that looks like it, and the
+    Yields the workdir, or with `is_dry_run` a temporary folder that looks like it, and the
     configuration with the length of an earlier extension. Raises UserError if another run uses the
     workdir, the processes differ in config or code or do not share the file system, or the run
     there cannot continue with this configuration.
@@ -93,12 +93,12 @@ def open_workdir(
     # Processes that differ would hang in their first collective.
     coordination.require_same("config and code", lambda: checks.process_facts(config), wait_seconds)
     with contextlib.ExitStack() as stack:
-        if is_plan:
+        if is_dry_run:
             path = stack.enter_context(linked_workdir(path))
             workdir = Workdir(path)
             create_or_check(workdir, config, extend)
         else:
-            coordination.on_process_zero(Workdir(path).check_own)
+            coordination.on_process_zero(Workdir(path).check_ownership)
             stack.enter_context(coordination.on_process_zero(lock_workdir, path))
             with coordination.process_zero_first(f"the workdir {path}", wait_seconds):
                 coordination.on_process_zero(create_or_check, Workdir(path), config, extend)
@@ -172,7 +172,7 @@ def prepare(config: Config, workdir: Workdir) -> Run:
     source_size, target_size = vocabulary.vocab_sizes
     logging.info(
         f"Model: {num_parameters:,} parameters; vocabulary {source_size} and {target_size}; "
-        f"matmuls in {product_dtype(config.model.dtype)}; devices: {mesh.size}."
+        f"matmuls in {matmul_dtype(config.model.dtype)}; devices: {mesh.size}."
     )
     pieces = vocabulary.source.pieces
     return Run(

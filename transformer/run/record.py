@@ -13,7 +13,7 @@ from transformer.run.trackers import TRACKERS, Tracker
 from transformer.support import files
 from transformer.support.errors import MALFORMED
 from transformer.training.progress import Progress, Record
-from transformer.training.validation import Sample
+from transformer.training.validation import ValidationSample
 from transformer.workdir import Workdir
 
 # Measured values, which are rounded, since they differ between runs anyway.
@@ -72,7 +72,9 @@ class Recorder(Hook):
     def on_log(self, progress: Progress, values: Record) -> None:
         self.write("train", progress, values)
 
-    def on_validation(self, progress: Progress, values: Record, samples: Sequence[Sample]) -> None:
+    def on_validation(
+        self, progress: Progress, values: Record, samples: Sequence[ValidationSample]
+    ) -> None:
         """Writes a line, and shows the samples."""
         self.progress = progress
         # Not strict: before the first step there are no counts.

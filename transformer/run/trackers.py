@@ -23,7 +23,7 @@ from transformer.config.types import Config, names_in
 from transformer.support import files
 from transformer.support.errors import UserError
 from transformer.training.progress import Record
-from transformer.training.validation import Sample
+from transformer.training.validation import ValidationSample
 from transformer.workdir import Workdir
 
 # Values of a line that identify it or only count.
@@ -51,7 +51,7 @@ class Tracker:
     def draw(self, line: Record) -> None:
         """Draws a line of the record."""
 
-    def show(self, step: int, samples: Sequence[Sample]) -> None:
+    def show(self, step: int, samples: Sequence[ValidationSample]) -> None:
         """Shows the samples of a validation."""
 
     def close(self, status: str = "FINISHED") -> None:
@@ -86,7 +86,7 @@ class TensorBoard(Tracker):
         ]
         self._add(line["step"], summary=Summary(value=summaries))
 
-    def show(self, step: int, samples: Sequence[Sample]) -> None:
+    def show(self, step: int, samples: Sequence[ValidationSample]) -> None:
         """Writes the texts of the samples, and pictures of their cross-attention, if any."""
         for number, sample in enumerate(samples, start=1):
             lines = {

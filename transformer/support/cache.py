@@ -14,18 +14,18 @@ from transformer.support.processor import processor_features
 MIN_COMPILE_SECONDS = 0.5  # programs that compile faster are not cached
 
 
-def folder(cache_dir: str) -> Path:
+def cache_folder(cache_dir: str) -> Path:
     """Returns the cache folder for `config.data.cache_dir`, and creates it if it is missing.
 
     Raises UserError if the folder cannot be created.
     """
     default = f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/transformer"
-    path = files.expanded(cache_dir or default)
+    path = files.expand_user(cache_dir or default)
     files.make_folder(path, "data.cache_dir")
     return path.resolve()
 
 
-def key(content: object) -> str:
+def digest_of(content: object) -> str:
     """Returns a digest of a JSON value, for use in a folder's name."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -68,7 +68,7 @@ def enable_compilation_cache(cache_dir: str = "") -> None:
     # Code compiled for another processor may use instructions that this one lacks.
     processor = (platform.machine(), platform.processor(), processor_features())
     try:
-        compiled = folder(cache_dir) / "compiled" / key(processor)
+        compiled = cache_folder(cache_dir) / "compiled" / digest_of(processor)
     except UserError:
         return
     # By default JAX only caches programs that take longer to compile.

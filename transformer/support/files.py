@@ -17,7 +17,7 @@ Parsed = TypeVar("Parsed")
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 
-def expanded(name: str) -> Path:
+def expand_user(name: str) -> Path:
     """Returns the path with a leading ~ replaced by the home folder, if there is such a user."""
     return Path(os.path.expanduser(name))
 

@@ -18,7 +18,7 @@ from transformer.distributed.mesh import BATCH, abstract_arrays, tree_shardings
 from transformer.support.programs import Programs
 from transformer.training.accumulation import accumulates
 from transformer.training.loss import LossSums
-from transformer.training.memory import by_memory
+from transformer.training.memory import sort_by_memory
 from transformer.training.module_norms import global_norm
 from transformer.training.objectives import OBJECTIVES
 from transformer.training.optimizer import count_updates
@@ -96,7 +96,7 @@ class CompiledStep:
         kinds = accumulates(self.config.training)
         # Some phases of a run may accumulate and others not, so that a bucket needs both programs.
         calls = []
-        for bucket in by_memory(self.config, buckets):
+        for bucket in sort_by_memory(self.config, buckets):
             calls += [self.batch_call(state, bucket, kind) for kind in kinds]
         if True in kinds:
             calls += self.shared_calls(state)

@@ -15,7 +15,7 @@ from transformer.config.types import Config
 from transformer.data.batches.collation import Batch
 from transformer.data.corpus.annotations import word_starts
 from transformer.model.partitioning import row_shards
-from transformer.model.single_stack import BLANK, CtcTransformer, compact, emits_token
+from transformer.model.single_stack import BLANK, CtcTransformer, emits_token, left_align
 from transformer.support.special_tokens import BOS, EOS, PAD, SPECIAL
 from transformer.training.columns import rows_per_chunk
 from transformer.training.loss import LossSums
@@ -121,7 +121,7 @@ def chunk_sums(
     # For the accuracy, the most likely label of each frame.
     best = jnp.where(frames == PAD, BLANK, jnp.argmax(logits, axis=-1))
     length = labels.shape[1]
-    predicted = compact(best, emits_token(best))[:, :length]
+    predicted = left_align(best, emits_token(best))[:, :length]
     predicted = jnp.pad(predicted, ((0, 0), (0, length - predicted.shape[1])))
     correct = jnp.sum(is_token & (predicted == labels))
 

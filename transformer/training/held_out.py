@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from transformer.config.loading import with_values
 from transformer.config.types import Config
 from transformer.data.batches import loader
-from transformer.data.batches.collation import Batch, assemble, place
+from transformer.data.batches.collation import Batch, assemble_batch, place_batch
 from transformer.data.batches.epoch_plan import EpochPlan, PlannedBatch
 from transformer.data.corpus import corpus
 from transformer.data.corpus.corpus import Corpus
@@ -30,7 +30,7 @@ from transformer.support.errors import UserError, memory_advice
 from transformer.support.programs import Programs
 from transformer.training.loss import LossSums
 from transformer.training.objectives import OBJECTIVES
-from transformer.training.progress import Record, means
+from transformer.training.progress import Record, per_token_means
 
 TRAINING_SAMPLE = 500  # pairs of each corpus of a mixture, whose loss is reported
 
@@ -92,18 +92,18 @@ class EvalStep:
         with memory_advice(
             "for the loss of a held-out split, lower config.batch.tokens or config.data.max_length"
         ):
-            for batch in held_out.plan:
+            for batch in held_out.epoch_plan:
                 between_batches()
                 part = self(parameters, self.place(held_out.corpus, batch))
                 sums = part if sums is None else jax.tree.map(jnp.add, sums, part)
-            return means(dataclasses.asdict(jax.device_get(sums)))
+            return per_token_means(dataclasses.asdict(jax.device_get(sums)))
 
     def place(self, corpus: Corpus, batch: PlannedBatch) -> Batch:
         """Returns the arrays of a batch, without the annotations of training pairs."""
-        arrays = assemble(corpus, batch)
+        arrays = assemble_batch(corpus, batch)
         for annotation in ("target_weights", "links"):
             arrays.pop(annotation, None)
-        return place(arrays, self.mesh)
+        return place_batch(arrays, self.mesh)
 
     def _sums(self, parameters: dict, batch: Batch) -> LossSums:
         with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
@@ -118,7 +118,7 @@ class ValidationBatches(NamedTuple):
     """The batches of a held-out set, or of a sample of a training corpus."""
 
     corpus: Corpus
-    plan: EpochPlan
+    epoch_plan: EpochPlan
 
 
 def held_out_means(
@@ -157,7 +157,7 @@ def metric_names(config: Config) -> list[str]:
 
     Each of them may be `checkpoint.best_metric`.
     """
-    metrics = list(means(Counter()))
+    metrics = list(per_token_means(Counter()))
     if config.training.eval_bleu:
         metrics += metrics_in("validation")
     return list(name_scores({name: dict.fromkeys(metrics, 0.0) for name in held_out_sets(config)}))

@@ -8,7 +8,7 @@ from transformer.data.batches.epoch_plan import Bucket
 from transformer.training.objectives import OBJECTIVES
 
 
-def by_memory(config: Config, buckets: Sequence[Bucket]) -> list[Bucket]:
+def sort_by_memory(config: Config, buckets: Sequence[Bucket]) -> list[Bucket]:
     """Returns the shapes in order of the memory that they need, the largest first.
 
     The order follows an estimate of the elements of a layer's arrays.

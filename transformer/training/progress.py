@@ -12,7 +12,7 @@ from typing import SupportsFloat
 import jax
 
 from transformer.config.types import Config
-from transformer.data.batches.loader import BatchStats, Position
+from transformer.data.batches.loader import BatchStats, DataPosition
 
 MAX_STEPS_IN_FLIGHT = 2  # enough to keep the device busy
 Record = dict[str, float | int | str]
@@ -42,8 +42,8 @@ class Progress:
     corpus_tokens: list[int] = field(default_factory=list)
 
     @property
-    def position(self) -> Position:
-        return Position(self.epoch, self.batch, len(self.rollbacks))
+    def position(self) -> DataPosition:
+        return DataPosition(self.epoch, self.batch, len(self.rollbacks))
 
     @property
     def is_best(self) -> bool:
@@ -55,8 +55,9 @@ class Progress:
 
         `training_config` is `config.training`.
         """
-        is_due = due(self.step, training_config.eval_every, training_config.steps)
-        return is_due and self.validated_step < self.step
+        if self.validated_step >= self.step:
+            return False
+        return is_due(self.step, training_config.eval_every, training_config.steps)
 
     def is_finished(self, training_config: Config) -> bool:
         """True if all steps are done, or the patience is exhausted.
@@ -69,7 +70,7 @@ class Progress:
 
     def after_update(
         self,
-        position: Position,
+        position: DataPosition,
         stats: Sequence[BatchStats],
         seconds: float,
     ) -> "Progress":
@@ -118,12 +119,12 @@ class Progress:
         )
 
 
-def due(step: int, every: int, last: int) -> bool:
+def is_due(step: int, every: int, last: int) -> bool:
     """True on every `every`-th step and on the last step."""
     return step % every == 0 or step == last
 
 
-def means(sums: Mapping[str, SupportsFloat]) -> Record:
+def per_token_means(sums: Mapping[str, SupportsFloat]) -> Record:
     """Returns per-token means of sums named as in `LossSums`.
 
     Perplexity is exp(nll), where nll is the loss without label smoothing.
@@ -202,7 +203,7 @@ class TrainingWindow:
         # The sums are weighted by `pair_weights`. Without a target side, they count the predicted
         # tokens of the source.
         tokens = self.target_tokens or totals["tokens"] - self.resumed_tokens
-        return means(totals) | {
+        return per_token_means(totals) | {
             "learning_rate": self.learning_rate,
             "gradient_norm": totals["gradient_norm"] / totals["updates"],
             "skipped": totals["skipped"],

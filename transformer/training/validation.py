@@ -34,7 +34,7 @@ from transformer.training.held_out import (
     name_scores,
     read_texts,
 )
-from transformer.training.memory import by_memory
+from transformer.training.memory import sort_by_memory
 from transformer.training.objectives import OBJECTIVES
 from transformer.training.progress import Record
 
@@ -49,7 +49,7 @@ def validation_strategy(strategy: str) -> str:
     return "beam" if STRATEGIES[strategy].samples else strategy
 
 
-class Sample(NamedTuple):
+class ValidationSample(NamedTuple):
     """A sentence with its translation, and the attention of the model that reads the reference."""
 
     source: str
@@ -143,10 +143,10 @@ class Validation:
     def buckets(self) -> list[Bucket]:
         """The shapes of the batches, the one that needs most memory first."""
         shapes = itertools.chain.from_iterable(
-            batches.plan.stats for batches in self.batches.values()
+            batches.epoch_plan.stats for batches in self.batches.values()
         )
         buckets = dict.fromkeys(shape.bucket for shape in shapes if shape.batches)
-        return by_memory(self.config, list(buckets))
+        return sort_by_memory(self.config, list(buckets))
 
     def warm_up(self, parameters: dict) -> None:
         """Runs the largest batch and the longest text, to fail early if memory is too small.
@@ -169,7 +169,7 @@ class Validation:
         self,
         parameters: dict,
         between_batches: Callable[[], None],
-    ) -> tuple[Record, list[Sample]]:
+    ) -> tuple[Record, list[ValidationSample]]:
         """Returns the scores of the sets, and samples.
 
         An exception of `between_batches` ends the validation.
@@ -185,7 +185,7 @@ class Validation:
                 scores[name] = record
 
         # Translations of the sets, by the parameters in the form of decoding.
-        samples: list[Sample] = []
+        samples: list[ValidationSample] = []
         if self.decoder is not None:
             replicas = self.decoder.place([parameters], self.mesh)
             metrics = metrics_in("validation")
@@ -207,12 +207,12 @@ class Validation:
                     samples = self._make_samples(replicas, translated.translations)
         return name_scores(scores) | train_losses, samples
 
-    def _make_samples(self, replicas, translations) -> list[Sample]:
+    def _make_samples(self, replicas, translations) -> list[ValidationSample]:
         """Returns the samples with their translations among those of the main set."""
         samples = []
         for number, *texts in self.samples:
             attention = None
             if self.has_attention:
                 attention = read_pair(self.decoder, replicas, *texts)
-            samples.append(Sample(*texts, translations[number].text, attention))
+            samples.append(ValidationSample(*texts, translations[number].text, attention))
         return samples

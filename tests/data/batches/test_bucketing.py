@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.data.sentences import caption_lengths
 from transformer.data.batches import bucketing
-from transformer.data.batches.bucketing import assign, choose_shapes
+from transformer.data.batches.bucketing import assign_buckets, choose_shapes
 from transformer.data.batches.epoch_plan import Bucket
 
 
@@ -107,7 +107,7 @@ def test_the_chosen_chain_is_the_cheapest(sides, most, bucket_cost):
 
 def test_a_pair_goes_to_the_first_bucket_that_holds_it():
     lengths = as_lengths([(4, 4), (1, 5), (5, 1), (4, 9), (10, 1)])
-    assert assign(lengths, np.array([(4, 4), (4, 8), (9, 9)])).tolist() == [0, 1, 2, 2, 3]
+    assert assign_buckets(lengths, np.array([(4, 4), (4, 8), (9, 9)])).tolist() == [0, 1, 2, 2, 3]
 
 
 @pytest.mark.parametrize("tokens, most", [(4096, 0.105), (25_000, 0.105)])
@@ -139,4 +139,4 @@ def test_lengths_are_multiples():
     )
     sizes = np.array([(bucket.source_length, bucket.target_length) for bucket in buckets])
     assert (sizes % 8 == 0).all() and sizes[-1].tolist() == [64, 72] and len(buckets) > 4
-    assert (assign(lengths, sizes) < len(sizes)).all()
+    assert (assign_buckets(lengths, sizes) < len(sizes)).all()

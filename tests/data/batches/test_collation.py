@@ -4,7 +4,7 @@ import numpy as np
 
 from tests.data.sentences import MemorySentences, random_sentences
 from transformer.data.batches import packing
-from transformer.data.batches.collation import assemble, ragged_arange
+from transformer.data.batches.collation import assemble_batch, ragged_arange
 from transformer.data.batches.epoch_plan import Bucket, PlannedBatch
 
 SENTENCES = MemorySentences([([11, 12], [21]), ([], [22, 23, 24]), ([13], [])])
@@ -15,7 +15,9 @@ def test_ragged_arange():
 
 
 def test_arrays_of_a_batch():
-    arrays = assemble(SENTENCES, PlannedBatch(Bucket(3, 4, 5), np.array([2, 0]), np.array([0, 1])))
+    arrays = assemble_batch(
+        SENTENCES, PlannedBatch(Bucket(3, 4, 5), np.array([2, 0]), np.array([0, 1]))
+    )
     assert {name: array.tolist() for name, array in arrays.items()} == {
         "source": [[13, 3, 0, 0], [11, 12, 3, 0], [0, 0, 0, 0]],
         "target_input": [[2, 0, 0, 0, 0], [2, 21, 0, 0, 0], [0, 0, 0, 0, 0]],
@@ -27,7 +29,7 @@ def test_arrays_of_a_batch():
 def test_arrays_of_a_packed_batch():
     batch = PlannedBatch(Bucket(3, 6, 7), np.array([2, 0, 1]), np.array([0, 0, 1]), packed=True)
     none = {6: [0] * 6, 7: [0] * 7}
-    assert {name: array.tolist() for name, array in assemble(SENTENCES, batch).items()} == {
+    assert {name: array.tolist() for name, array in assemble_batch(SENTENCES, batch).items()} == {
         "source": [[13, 3, 11, 12, 3, 0], [3, 0, 0, 0, 0, 0], none[6]],
         "source_segments": [[1, 1, 2, 2, 2, 0], [1, 0, 0, 0, 0, 0], none[6]],
         "source_positions": [[0, 1, 0, 1, 2, 0], none[6], none[6]],
@@ -43,7 +45,7 @@ def test_segments_of_a_planned_batch_are_whole_sentences():
     plan = packing.plan_epoch(sentences.lengths, (Bucket(4, 32, 32),), np.random.default_rng(0))
     pairs = []
     for number in range(len(plan)):
-        arrays = assemble(sentences, plan[number])
+        arrays = assemble_batch(sentences, plan[number])
         for row in range(4):
             for segment in range(1, arrays["source_segments"][row].max() + 1):
                 source = arrays["source"][row][arrays["source_segments"][row] == segment]

@@ -11,8 +11,8 @@ from configs import base
 from tests.data.sentences import MemorySentences, random_sentences
 from tests.meshes import one_device
 from transformer.data.batches import loader
-from transformer.data.batches.collation import assemble, place
-from transformer.data.batches.loader import Loader, Position
+from transformer.data.batches.collation import assemble_batch, place_batch
+from transformer.data.batches.loader import DataPosition, Loader
 from transformer.support.errors import UserError
 
 
@@ -52,13 +52,13 @@ def taken(batches, count):
 def test_a_resumed_loader_continues_with_the_same_batches(plan, prefetch):
     sentences, config = random_sentences(120, longest=12), small_config(plan=plan)
     config.data.prefetch = prefetch
-    with open_loader(sentences, config, Position(0, 0)) as batches:
-        count = len(batches.plan)
+    with open_loader(sentences, config, DataPosition(0, 0)) as batches:
+        count = len(batches.epoch_plan)
         straight = taken(batches, 3 * count)
     assert [after for after, _, _ in straight[count - 2 : count + 1]] == [
-        Position(0, count - 1),
-        Position(1, 0),
-        Position(1, 1),
+        DataPosition(0, count - 1),
+        DataPosition(1, 0),
+        DataPosition(1, 1),
     ]
     for done in (1, count - 1, count, count + 2, 2 * count + 1):
         with open_loader(sentences, config, straight[done - 1][0]) as resumed:
@@ -71,9 +71,12 @@ def test_an_order_is_a_function_of_seed_epoch_and_rollbacks(plan):
 
     def order(seed, epoch, num_rollbacks):
         config.seed = seed
-        with open_loader(sentences, config, Position(epoch, 0, num_rollbacks)) as batches:
+        with open_loader(sentences, config, DataPosition(epoch, 0, num_rollbacks)) as batches:
             return str(
-                [batches.plan[number].sentences.tolist() for number in range(len(batches.plan))]
+                [
+                    batches.epoch_plan[number].sentences.tolist()
+                    for number in range(len(batches.epoch_plan))
+                ]
             )
 
     assert order(0, 0, 0) == order(0, 0, 0)
@@ -97,7 +100,7 @@ def test_a_late_start_reads_as_little_as_an_early_one(plan):
 
     config = small_config(plan=plan)
     config.data.prefetch = 1
-    for start in (Position(0, 3), Position(100_000, 3)):
+    for start in (DataPosition(0, 3), DataPosition(100_000, 3)):
         sentences = Counting(random_sentences(120, longest=12).pairs)
         with open_loader(sentences, config, start) as batches:
             _, _, stats = next(batches)
@@ -113,8 +116,8 @@ def test_a_late_start_reads_as_little_as_an_early_one(plan):
 def test_an_epoch_holds_every_sentence_once(plan):
     sentences, config = random_sentences(150, longest=12), small_config(plan=plan)
     for epoch in (0, 7):
-        with open_loader(sentences, config, Position(epoch, 0)) as batches:
-            parts = list(itertools.islice(batches, len(batches.plan)))
+        with open_loader(sentences, config, DataPosition(epoch, 0)) as batches:
+            parts = list(itertools.islice(batches, len(batches.epoch_plan)))
             shapes = {
                 (arrays["source"].shape, arrays["target_input"].shape) for _, arrays, _ in parts
             }
@@ -138,7 +141,7 @@ def test_batches_are_prepared_ahead_and_waiting_is_measured():
 
     slow, config = Slow(random_sentences(120, longest=12).pairs), small_config()
     config.data.prefetch = 4
-    with open_loader(slow, config, Position(0, 0)) as batches:
+    with open_loader(slow, config, DataPosition(0, 0)) as batches:
         next(batches)
         assert batches.data_wait_seconds > 0.05
         time.sleep(1.2)
@@ -161,14 +164,14 @@ def test_background_errors_reach_the_caller():
 
     pairs = random_sentences(40, longest=12).pairs
     with (
-        open_loader(Broken(pairs), small_config(), Position(0, 0)) as batches,
+        open_loader(Broken(pairs), small_config(), DataPosition(0, 0)) as batches,
         pytest.raises(UserError, match="is gone"),
     ):
         next(batches)
-    with open_loader(BrokenNextEpoch(pairs), small_config(), Position(0, 0)) as batches:
-        assert len(batches.plan) > 4
+    with open_loader(BrokenNextEpoch(pairs), small_config(), DataPosition(0, 0)) as batches:
+        assert len(batches.epoch_plan) > 4
         with pytest.raises(UserError, match="is full"):
-            taken(batches, len(batches.plan) + 1)
+            taken(batches, len(batches.epoch_plan) + 1)
 
 
 def test_closing_waits_for_the_batches_that_have_begun():
@@ -182,7 +185,7 @@ def test_closing_waits_for_the_batches_that_have_begun():
             return super().tokens(side, pairs)
 
     with open_loader(
-        Slow(random_sentences(120, longest=12).pairs), small_config(), Position(0, 0)
+        Slow(random_sentences(120, longest=12).pairs), small_config(), DataPosition(0, 0)
     ) as batches:
         taken(batches, 2)
         time.sleep(0.05)  # the batch ahead begins
@@ -200,7 +203,7 @@ def test_closing_leaves_no_thread_that_delays_the_exit():
 
     sentences = random_sentences(40, longest=12)
     before = set(threading.enumerate())
-    with open_loader(Slow(sentences.pairs), small_config(), Position(0, 0)) as batches:
+    with open_loader(Slow(sentences.pairs), small_config(), DataPosition(0, 0)) as batches:
         next(batches)
         began = time.perf_counter()
     assert time.perf_counter() - began < 5
@@ -211,7 +214,10 @@ def test_closing_leaves_no_thread_that_delays_the_exit():
 
 def held_out(corpus, config):
     """Returns the arrays of the batches of a held-out corpus."""
-    return [place(assemble(corpus, batch), one_device()) for batch in plan_in_order(corpus, config)]
+    return [
+        place_batch(assemble_batch(corpus, batch), one_device())
+        for batch in plan_in_order(corpus, config)
+    ]
 
 
 def test_held_out_pairs_beyond_max_length_are_left_out():

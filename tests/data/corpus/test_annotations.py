@@ -7,7 +7,7 @@ import pytest
 
 from tests.data.files import text_config, write, write_pairs
 from tests.meshes import one_device
-from transformer.data.batches.loader import Loader, Position
+from transformer.data.batches.loader import DataPosition, Loader
 from transformer.data.corpus import corpus
 from transformer.data.corpus.annotations import (
     Annotations,
@@ -84,7 +84,7 @@ def test_batches_have_the_links_of_words_in_any_segmentation(tmp_path, plan, sam
     config.batch.plan, config.tokenizer.subword_sampling = plan, sampling
     made = tokenizer.prepare(config, tmp_path)
     with Loader(
-        corpus.prepare(config, made, "train"), config, Position(0, 0), one_device()
+        corpus.prepare(config, made, "train"), config, DataPosition(0, 0), one_device()
     ) as batches:
         _, arrays, _ = next(batches)
     arrays = {name: np.asarray(array) for name, array in arrays.items()}

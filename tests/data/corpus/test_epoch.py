@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from configs import multi30k_both
 from tests.data.files import text_config, write, write_pairs
 from tests.meshes import one_device
-from transformer.data.batches.loader import Loader, Position
+from transformer.data.batches.loader import DataPosition, Loader
 from transformer.data.corpus import corpus, encoding
 from transformer.data.corpus.epoch import pairs_of_epoch
 from transformer.data.sources.mixture import ListedCorpus, MixedSource, held_out_sets
@@ -224,7 +224,7 @@ def test_each_target_token_has_the_weight_of_its_pair(config, tmp_path, plan):
         0.25,
         19 / 4,
     ]
-    with Loader(train, config, Position(0, 0), one_device()) as batches:
+    with Loader(train, config, DataPosition(0, 0), one_device()) as batches:
         _, arrays, _ = next(batches)
     weights, targets = np.asarray(arrays["target_weights"]), np.asarray(arrays["target_output"])
     assert weights.dtype == np.float32 and ((weights > 0) == (targets != 0)).all()
@@ -261,7 +261,7 @@ def test_batches_are_pure_functions_of_their_number(config, tmp_path, plan, samp
                 for after, arrays, stats in itertools.islice(batches, count)
             ]
 
-    straight = taken(Position(0, 0), 30)
+    straight = taken(DataPosition(0, 0), 30)
     assert straight[-1][0].epoch >= 3
     for done in (1, 10, 20):
         assert taken(straight[done - 1][0], 30 - done) == straight[done:]

@@ -10,7 +10,7 @@ import pytest
 
 from tests.data.files import text_config, write_pairs
 from tests.meshes import one_device
-from transformer.data.batches.loader import Loader, Position
+from transformer.data.batches.loader import DataPosition, Loader
 from transformer.data.corpus import corpus
 from transformer.data.corpus import epoch as epochs
 from transformer.data.corpus.epoch import mix
@@ -119,7 +119,7 @@ def test_a_resumed_loader_continues_with_the_same_samples(config, made, plan):
                 for after, arrays, stats in itertools.islice(loader, count)
             ]
 
-    straight = batches(Position(0, 0), 80)
+    straight = batches(DataPosition(0, 0), 80)
     assert straight[-1][0].epoch >= 1
     for done in (1, 40):
         assert batches(straight[done - 1][0], 80 - done) == straight[done:]

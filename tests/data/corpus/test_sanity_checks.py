@@ -101,7 +101,7 @@ def test_held_out_pairs_are_found_in_either_direction(
     if is_reversed:
         config.data.mixture = ("label=back source_language=de target_language=en",)
     train, source = prepare(captions[6:40])[2], sources.open_source(config.data, "valid")
-    (line,) = sanity_checks.find_shared(train, source, list(sources.decoded(source)))
+    (line,) = sanity_checks.find_shared(train, source, list(sources.decode_pairs(source)))
     assert "2 pairs of 4" in line and captions[6][0][:20] in line
 
 

@@ -13,7 +13,7 @@ from transformer.data.sources.synthetic import (
     cardinal,
     clock,
     date,
-    draw,
+    draw_pair,
 )
 from transformer.support.errors import UserError
 
@@ -109,7 +109,7 @@ def test_the_parts_are_in_the_order_of_each_language():
 def test_a_sentence_has_one_translation():
     translations = {}
     for seed in range(5000):
-        english, german = draw(Random(seed))
+        english, german = draw_pair(Random(seed))
         assert translations.setdefault(english, german) == german
         assert english[-1] in ".?" and "  " not in english + german
 

@@ -314,7 +314,7 @@ def test_training_on_text_most_of_which_is_in_another_encoding_names_it(config, 
 
 @pytest.mark.parametrize(("tag", "typed"), [("[de]", "[fr]"), ("<2de>", "<2pt-BR>")])
 def test_a_typed_tag_is_told_from_other_brackets(config, tmp_path, tag, typed):
-    made = make(config, tmp_path, user_symbols=(tag,)).tagged(tag)
+    made = make(config, tmp_path, user_symbols=(tag,)).with_tag(tag)
     others = ["[1] a dog", "<b>a dog", "the dog [fr]", f"{typed[:2]}{'x' * 1000}{typed[-1]} a dog"]
     assert made.find_typed_tag(others, 1) == ""
     warning = made.find_typed_tag([*others, f" {typed} a dog"], 1)

@@ -16,7 +16,7 @@ from tests.decoding.test_text_decoder import random_texts, translate
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
 from transformer.decoding import ensemble
 from transformer.decoding.batches import DecodingBatch
-from transformer.decoding.beam_search import BeamSearch, Sentences, beam_search
+from transformer.decoding.beam_search import BeamSearch, SourceBatch, beam_search
 from transformer.decoding.control.constraints import constrain
 from transformer.decoding.control.control import Control, OutputControl
 from transformer.support.errors import UserError
@@ -38,7 +38,7 @@ SCORES = LOG_P / np.array([((5 + len(body) + 1) / 6) ** 0.6 for body in SPACE])
 def search(beam_size, numbers, parameters, source, arrays):
     limits = jnp.array([LIMIT])
     adjust = functools.partial(constrain, dict(numbers) | arrays, limits)
-    sentences = Sentences(source, limits, LIMIT + 1, adjust=adjust)
+    sentences = SourceBatch(source, limits, LIMIT + 1, adjust=adjust)
     config = decoding_config(forbid_unk=False, beam_size=beam_size)
     return BeamSearch(
         ensemble.build_models([MODEL.graph], parameters), sentences, config, beam_size

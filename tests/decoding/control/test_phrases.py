@@ -19,7 +19,7 @@ from transformer.data.tokenizers.piece_vocabulary import PieceVocabulary
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary, SentencePieceVocabulary
 from transformer.decoding import ensemble
-from transformer.decoding.beam_search import BeamSearch, Sentences
+from transformer.decoding.beam_search import BeamSearch, SourceBatch
 from transformer.decoding.control.constraints import History, constrain, forbid_banned_phrases
 from transformer.decoding.control.control import Control
 from transformer.decoding.control.controlled_decoder import ControlledDecoder
@@ -66,7 +66,7 @@ SCORES = log_probabilities([MODEL], SOURCE[0], [[*body, EOS] for body in SPACE])
 def search(numbers, parameters, source, arrays):
     values = {"spelling": {"table": jnp.array(SPELLING.table)}} | dict(numbers) | arrays
     limits = jnp.array([LIMIT])
-    sentences = Sentences(
+    sentences = SourceBatch(
         source, limits, LIMIT + 1, adjust=functools.partial(constrain, values, limits)
     )
     config = decoding_config(length_penalty=0.0, beam_size=len(SPACE))

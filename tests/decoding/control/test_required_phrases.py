@@ -27,7 +27,7 @@ from tests.decoding.control.test_phrases import make_vocabulary
 from tests.decoding.models import decoding_config, log_probabilities, random_sources
 from tests.decoding.test_text_decoder import random_texts, translate
 from transformer.decoding import ensemble
-from transformer.decoding.beam_search import BeamSearch, Sentences
+from transformer.decoding.beam_search import BeamSearch, SourceBatch
 from transformer.decoding.control.constraints import constrain
 from transformer.decoding.control.control import Control, OutputControl
 from transformer.decoding.control.phrase_progress import measure_progress
@@ -44,7 +44,7 @@ def search(allocates, beam_size, limit, parameters, source, phrases):
     models = ensemble.build_models([MODEL.graph], parameters)
     limits = jnp.full(len(source), limit)
     constraints = {"required": phrases, "spelling": {"edges": WHOLE_WORDS}}
-    sentences = Sentences(
+    sentences = SourceBatch(
         source, limits, limit + 1, adjust=functools.partial(constrain, constraints, limits)
     )
     config = decoding_config(forbid_unk=False, beam_size=beam_size)

@@ -8,8 +8,8 @@ from configs.table3 import ROWS
 from scripts.charts import table3
 from scripts.reproduction import rows
 from scripts.sweeping import description
-from scripts.sweeping.folder import Folder
-from scripts.sweeping.tasks import Training
+from scripts.sweeping.folder import SweepFolder
+from scripts.sweeping.tasks import TrainingTask
 from tests.scripts.charts.drawn import data, marks
 from transformer.support.errors import UserError
 
@@ -23,13 +23,13 @@ def folder(tmp_path):
     that is missing.
     """
     configs = rows.read_rows("mini", "A_h1,A_h4", [])
-    sweep_folder = Folder(tmp_path / "out")
+    sweep_folder = SweepFolder(tmp_path / "out")
     trials = [
         rows.changes(configs, row) | {"seed": seed}
         for row, seed in (("base", 0), ("base", 1), ("A_h1", 0), ("A_h4", 0))
     ]
     described = description.listed(trials, objective="bleu", pruner=None)
-    record = sweep_folder.describe(described, Training(configs["base"], sweep_folder).identity)
+    record = sweep_folder.describe(described, TrainingTask(configs["base"], sweep_folder).identity)
     sweep_folder.path.mkdir()
     sweep_folder.record.write_text(json.dumps(record))
     scores = [(row, i) for row in BLEU for i in range(len(BLEU[row]))]

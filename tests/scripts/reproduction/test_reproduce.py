@@ -13,8 +13,8 @@ from configs.table3 import ROWS
 from scripts import reproduce
 from scripts.reproduction import rows
 from scripts.sweeping import running
-from scripts.sweeping.folder import Folder
-from scripts.sweeping.tasks import Training
+from scripts.sweeping.folder import SweepFolder
+from scripts.sweeping.tasks import TrainingTask
 from tests.checkpoints.workdirs import run
 from tests.scripts.tiny_sweep import error
 from tests.training.tiny import RUN
@@ -113,7 +113,7 @@ def test_every_row_of_a_scale_is_trained_once_before_its_second_seed():
 
 def test_a_report_has_the_settings_that_were_trained():
     configs = rows.read_rows(MINI, "A_h4", [])
-    task = Training(configs["base"], Folder(Path())).identity | {"training.steps": 7700}
+    task = TrainingTask(configs["base"], SweepFolder(Path())).identity | {"training.steps": 7700}
     recorded = rows.recorded_rows(configs, json.loads(json.dumps(task)))
     assert {config.training.steps for config in recorded.values()} == {7700}
     assert [config.model.num_heads for config in recorded.values()] == [8, 4]

@@ -10,7 +10,7 @@ import dataclasses
 from scripts import sweep
 from scripts.sweeping import tasks, worker
 from scripts.sweeping.description import Values
-from scripts.sweeping.folder import Folder
+from scripts.sweeping.folder import SweepFolder
 from tests.scripts.sweeping.fakes import Fake
 from transformer.config import cli, loading
 
@@ -21,7 +21,7 @@ class FakeWithRate(Fake):
         return super().command(trial, {"slope": values["optimizer.learning_rate"]})
 
 
-def make_task(arguments: argparse.Namespace, folder: Folder) -> FakeWithRate:
+def make_task(arguments: argparse.Namespace, folder: SweepFolder) -> FakeWithRate:
     return FakeWithRate(
         loading.load_file(arguments.config, arguments.overrides), folder, seconds=0.5
     )

@@ -14,13 +14,13 @@ from sqlalchemy.orm import Session
 
 from scripts.sweeping import study as study_module
 from scripts.sweeping.description import Sweep, Values, listed, product
-from scripts.sweeping.folder import Folder
+from scripts.sweeping.folder import SweepFolder
 from scripts.sweeping.study import GRACE_PERIOD, SweepStudy
-from scripts.sweeping.tasks import Training
+from scripts.sweeping.tasks import TrainingTask
 
 
 @dataclasses.dataclass(frozen=True)
-class Fake(Training):
+class Fake(TrainingTask):
     """Training with another command. `seconds` is the duration of a step."""
 
     seconds: float = 0.05
@@ -37,7 +37,7 @@ class Fake(Training):
 
 
 def fake(path: Path, **settings) -> Fake:
-    return Fake(config=None, folder=Folder(path), **settings)
+    return Fake(config=None, folder=SweepFolder(path), **settings)
 
 
 def slopes(values: list, pruner=None) -> Sweep:
@@ -48,7 +48,7 @@ def make_study(
     path: Path, sweep: Sweep, url: str | None = None, name: str = "study", grace=GRACE_PERIOD
 ) -> SweepStudy:
     """Opens the study, as each process of a sweep does."""
-    folder = Folder(path)
+    folder = SweepFolder(path)
     with folder.lock():
         with mock.patch.object(study_module, "GRACE_PERIOD", grace):
             study = SweepStudy(url or folder.storage, name, sweep, folder.lock)
@@ -70,7 +70,7 @@ def pass_time(study: SweepStudy, seconds: float) -> None:
 
 def starts(path: Path, trial: int) -> int:
     """Returns how often the trial's process was started."""
-    return len((Folder(path).workdir(trial) / "starts").read_text().splitlines())
+    return len((SweepFolder(path).workdir(trial) / "starts").read_text().splitlines())
 
 
 def is_alive(pid: int) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from scripts import sweep
 from scripts.sweeping import tasks
 from scripts.sweeping.description import listed, product
-from scripts.sweeping.folder import Folder
+from scripts.sweeping.folder import SweepFolder
 from tests.checkpoints.workdirs import run
 from tests.scripts.sweeping import fake_sweep
 from tests.scripts.sweeping.fakes import starts
@@ -92,7 +92,7 @@ def test_an_unreachable_storage_is_an_error_and_another_one_can_be_given(fakes, 
     ],
 )
 def test_a_sweep_is_extended_only_with_values_of_the_same_kind(tmp_path, key, values, added):
-    folder = Folder(tmp_path)
+    folder = SweepFolder(tmp_path)
     shorter, longer = (
         listed(product({key: choices}), objective="nll", pruner=None)
         for choices in (values, [*values, added])
@@ -107,7 +107,7 @@ def test_a_sweep_is_extended_only_with_values_of_the_same_kind(tmp_path, key, va
 
 @pytest.mark.slow
 def test_a_report_needs_neither_config_nor_sweep_file(fakes, tmp_path, capsys):
-    folder = Folder(tmp_path / "sweep")
+    folder = SweepFolder(tmp_path / "sweep")
     report = (f"--workdir={folder.path}", "--report")
     assert run(sweep, *report) == 2
     assert "is not the folder of a sweep" in error(capsys)

@@ -14,9 +14,9 @@ from optuna.trial import TrialState
 from scripts import markdown
 from scripts.sweeping import results
 from scripts.sweeping.description import Sweep, listed, product, search, seeds
-from scripts.sweeping.folder import Folder
+from scripts.sweeping.folder import SweepFolder
 from scripts.sweeping.study import SweepStudy
-from scripts.sweeping.tasks import Training
+from scripts.sweeping.tasks import TrainingTask
 from tests.scripts.sweeping.fakes import make_study
 from transformer.config import loading
 
@@ -95,8 +95,8 @@ def test_the_file_has_a_row_for_each_trial(study):
     ],
 )
 def test_validation_bleu_is_shown_with_its_sentences_and_beam(tmp_path, config, key, line):
-    folder = Folder(tmp_path)
-    training = Training(
+    folder = SweepFolder(tmp_path)
+    training = TrainingTask(
         loading.load_file(f"configs/{config}.py", [("training.eval_sentences", "40")]), folder
     )
     sweep = listed(product({key: [1]}), objective="bleu", pruner=None)

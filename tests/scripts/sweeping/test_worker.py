@@ -13,7 +13,7 @@ import pytest
 from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 
 from scripts.sweeping import child, running, worker
-from scripts.sweeping.folder import Folder
+from scripts.sweeping.folder import SweepFolder
 from scripts.sweeping.study import SweepStudy
 from scripts.sweeping.worker import TrialWorker
 from tests.scripts.sweeping.fake_trial import ERRORS
@@ -107,7 +107,7 @@ def test_a_trial_with_invalid_values_fails(tmp_path):
             return super().command(trial, values)
 
     study = make_study(tmp_path, slopes([1.0, 2.0, 3.0]))
-    run(study, Refusing(config=None, folder=Folder(tmp_path)))
+    run(study, Refusing(config=None, folder=SweepFolder(tmp_path)))
     assert states(study) == ["complete", "fail", "complete"]
     assert "does not divide" in error(study, 1)
 
@@ -223,5 +223,5 @@ def test_trials_run_on_the_processors_of_their_worker(tmp_path, monkeypatch):
     monkeypatch.setattr(running, "_processors", lambda jobs: [{min(ours)}] * jobs)
     run(make_study(tmp_path, slopes([1.0, 2.0])), fake(tmp_path, steps=1), jobs=2)
     for trial in range(2):
-        assert (Folder(tmp_path).workdir(trial) / "processors").read_text() == str({min(ours)})
+        assert (SweepFolder(tmp_path).workdir(trial) / "processors").read_text() == str({min(ours)})
     assert os.sched_getaffinity(0) == ours

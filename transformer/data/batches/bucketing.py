@@ -30,7 +30,7 @@ def choose_shapes(lengths: Lengths, batch_config: Config) -> tuple[Bucket, ...]:
     # Choose the lengths that give the fewest positions for all pairs.
     multiple = batch_config.row_multiple
     sizes = _candidate_sizes(lengths, batch_config.length_multiple)
-    counts = np.bincount(assign(lengths, sizes), minlength=len(sizes))
+    counts = np.bincount(assign_buckets(lengths, sizes), minlength=len(sizes))
     bucket_cost = BUCKET_COST * 2 * batch_config.tokens
     chain = _least_padded_chain(sizes, counts, batch_config.max_buckets, bucket_cost)
 
@@ -49,7 +49,7 @@ def choose_shapes(lengths: Lengths, batch_config: Config) -> tuple[Bucket, ...]:
     return tuple(buckets)
 
 
-def assign(lengths: Lengths, sizes: Sizes) -> UInt16[np.ndarray, " N"]:
+def assign_buckets(lengths: Lengths, sizes: Sizes) -> UInt16[np.ndarray, " N"]:
     """Returns the index of the first size in a chain that fits each pair; C if no size does."""
     first_fits = []
     for side in (0, 1):
@@ -117,7 +117,7 @@ def plan_epoch(
     `random` shuffles sentences and batches. Without it, both keep their order.
     """
     sizes = np.array([(bucket.source_length, bucket.target_length) for bucket in buckets])
-    bucket_of_pair = assign(lengths, sizes)
+    bucket_of_pair = assign_buckets(lengths, sizes)
     counts = np.bincount(bucket_of_pair, minlength=len(buckets))
 
     remainder = np.empty(0, np.int32)

@@ -11,15 +11,15 @@ from transformer.config.types import Config
 from transformer.data.batches.epoch_plan import Bucket, PlannedBatch
 from transformer.data.corpus.corpus import Corpus, ragged_arange
 from transformer.data.corpus.epoch import Epoch
-from transformer.data.sources.mixture import annotations
+from transformer.data.sources.mixture import annotation_keys
 from transformer.distributed.mesh import BATCH
 from transformer.support.special_tokens import BOS, PAD
 
-Batch = dict[str, Any]  # the arrays of `assemble`: whole in NumPy, on devices, or abstract
+Batch = dict[str, Any]  # the arrays of `assemble_batch`: whole in NumPy, on devices, or abstract
 Arrays = dict[str, jax.Array]  # sharded by rows over the devices of all processes
 
 
-def place(arrays: dict[str, np.ndarray], mesh: Mesh) -> Arrays:
+def place_batch(arrays: dict[str, np.ndarray], mesh: Mesh) -> Arrays:
     """Shards the arrays of a batch by rows over the mesh.
 
     Each process copies only the rows of its devices.
@@ -31,7 +31,7 @@ def place(arrays: dict[str, np.ndarray], mesh: Mesh) -> Arrays:
     }
 
 
-def assemble(corpus: Corpus | Epoch, batch: PlannedBatch) -> dict[str, np.ndarray]:
+def assemble_batch(corpus: Corpus | Epoch, batch: PlannedBatch) -> dict[str, np.ndarray]:
     """Returns the arrays of a batch, with PAD (0) at every position without a token.
 
     `source` (B, S) and `target_output` (B, T) have the tokens, then EOS. `target_input` (B, T) has
@@ -105,9 +105,9 @@ def abstract_batch(bucket: Bucket, sharding: Sharding, config: Config | None = N
         return jax.ShapeDtypeStruct((bucket.rows, *row_shape), dtype, sharding=sharding)
 
     arrays = {name: abstract(length) for name, length in lengths.items() if length}
-    annotation_keys = annotations(config.data) if config else ()
-    if "pair_weights" in annotation_keys:
+    annotations = annotation_keys(config.data) if config else ()
+    if "pair_weights" in annotations:
         arrays["target_weights"] = abstract(target, dtype=jnp.float32)
-    if "alignments" in annotation_keys:
+    if "alignments" in annotations:
         arrays["links"] = abstract(target, source, dtype=jnp.bool)
     return arrays

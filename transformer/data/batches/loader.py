@@ -18,7 +18,7 @@ from jaxtyping import Int
 
 from transformer.config.types import Config, with_changes
 from transformer.data.batches import bucketing, packing
-from transformer.data.batches.collation import Arrays, assemble, place
+from transformer.data.batches.collation import Arrays, assemble_batch, place_batch
 from transformer.data.batches.epoch_plan import EpochPlan
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.corpus.epoch import Epoch
@@ -34,7 +34,7 @@ PLANS = {"buckets": bucketing, "packed": packing}
 
 
 @dataclasses.dataclass(frozen=True)
-class Position:
+class DataPosition:
     """The place of the next batch in the data: its epoch and its number in that epoch, from 0.
 
     Each rollback changes the order of the batches.
@@ -60,7 +60,7 @@ class BatchStats:
     corpus_tokens: tuple[int, ...] = ()
 
 
-Item = tuple[Position, Arrays, BatchStats]  # the position after the batch, and the batch
+Item = tuple[DataPosition, Arrays, BatchStats]  # the position after the batch, and the batch
 
 
 class Loader(Iterator[Item], contextlib.AbstractContextManager):
@@ -78,7 +78,7 @@ class Loader(Iterator[Item], contextlib.AbstractContextManager):
       data_wait_seconds: seconds spent in `next()`.
     """
 
-    def __init__(self, corpus: Corpus, config: Config, start: Position, mesh: Mesh) -> None:
+    def __init__(self, corpus: Corpus, config: Config, start: DataPosition, mesh: Mesh) -> None:
         self._corpus = corpus
         self._config = config
         self._start = start
@@ -93,7 +93,7 @@ class Loader(Iterator[Item], contextlib.AbstractContextManager):
 
         self._planner = PLANS[config.batch.plan]
         self.buckets = self._planner.choose_shapes(corpus.all_pairs().lengths, config.batch)
-        self.pairs, self.plan = self._plan_epoch(start.epoch)
+        self.pairs, self.epoch_plan = self._plan_epoch(start.epoch)
         self.data_wait_seconds = 0.0
 
         # Daemon threads: those of an executor would delay the exit until an unneeded plan is ready.
@@ -133,14 +133,14 @@ class Loader(Iterator[Item], contextlib.AbstractContextManager):
 
     def _run(self) -> Iterator[Item]:
         pairs = self.pairs
-        plan = self.plan
+        plan = self.epoch_plan
         first = self._start.batch
         for epoch in itertools.count(self._start.epoch):
             # A thread plans the next epoch while the batches of this epoch are read.
             next_epoch = self._threads.apply_async(self._plan_epoch, (epoch + 1,))
             for number in range(first, len(plan)):
                 after = (epoch, number + 1) if number + 1 < len(plan) else (epoch + 1, 0)
-                position = Position(*after, self._start.num_rollbacks)
+                position = DataPosition(*after, self._start.num_rollbacks)
                 batch = self._threads.apply_async(_assemble, (pairs, plan, number, self._mesh))
                 self._ahead.append((position, batch))
                 if len(self._ahead) > self._config.data.prefetch:
@@ -185,7 +185,7 @@ def plan_in_order(
 
 def _assemble(pairs: Epoch, plan: EpochPlan, number: int, mesh: Mesh) -> tuple[Arrays, BatchStats]:
     batch = plan[number]
-    arrays = assemble(pairs, batch)
+    arrays = assemble_batch(pairs, batch)
     # PAD is 0.
     source_tokens = int(np.count_nonzero(arrays.get("source", ())))
     target_tokens = int(np.count_nonzero(arrays.get("target_output", ())))
@@ -196,4 +196,4 @@ def _assemble(pairs: Epoch, plan: EpochPlan, number: int, mesh: Mesh) -> tuple[A
         batch.bucket.positions,
         pairs.corpus_tokens(batch.sentences),
     )
-    return place(arrays, mesh), stats
+    return place_batch(arrays, mesh), stats

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int, Int32, UInt16
 
 from transformer.data.sources import Source
-from transformer.data.sources.lines import counted, parse_number, read_text_file
+from transformer.data.sources.lines import count_noun, parse_number, read_text_file
 from transformer.data.sources.mixture import MixedSource
 from transformer.data.sources.source import DocumentSource
 from transformer.support.errors import UserError
@@ -80,7 +80,7 @@ class Annotations(NamedTuple):
             num_words = [words_of_side.max(initial=-1) + 1 for words_of_side in numbers]
             num_outside += bool((links >= num_words).any())
         if num_outside > _MAX_OUTSIDE * len(self.links):
-            num_pairs = counted(len(self.links), "pair")
+            num_pairs = count_noun(len(self.links), "pair")
             raise UserError(
                 f"config.data.mixture: in {num_outside} of {num_pairs}, links name words that the "
                 "sentences do not have; align the words that spaces separate in these texts"
@@ -192,8 +192,8 @@ def _read_lines(path: Path, source: Source, label: str) -> Iterator[tuple[str, s
     if isinstance(source, DocumentSource) and len(lines) == len(source.source):
         lines_of_pairs = list(itertools.compress(lines, source.mask))
     if len(lines_of_pairs) != len(source):
-        num_lines = counted(len(lines), "line")
-        num_pairs = counted(len(source), "pair")
+        num_lines = count_noun(len(lines), "line")
+        num_pairs = count_noun(len(source), "pair")
         raise UserError(f"{path}: has {num_lines} for {num_pairs} of {label}")
     for number, line in lines_of_pairs:
         yield f"{path}, line {number}", line

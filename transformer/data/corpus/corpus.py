@@ -183,8 +183,8 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
         "tags": tags,
         "rules": dataclasses.asdict(rules),
     }
-    name = f"{data.name.replace('/', '-')}-{split}-{cache.key(identity)}"
-    folder = cache.folder(data.cache_dir) / "corpora" / name
+    name = f"{data.name.replace('/', '-')}-{split}-{cache.digest_of(identity)}"
+    folder = cache.cache_folder(data.cache_dir) / "corpora" / name
 
     def fill(unfinished: Path) -> None:
         if not is_train:
@@ -242,6 +242,6 @@ def prepare_validation(config: Config, tokenizer: Tokenizer) -> list[Corpus]:
     """Prepares the corpus of each validation set, in the order of `held_out_sets`."""
     corpora = []
     for set_config in held_out_sets(config).values():
-        set_tokenizer = tokenizer.tagged(source_tag(set_config.data))
+        set_tokenizer = tokenizer.with_tag(source_tag(set_config.data))
         corpora.append(prepare(set_config, set_tokenizer, "valid"))
     return corpora

@@ -14,7 +14,7 @@ from jaxtyping import Int32, Integer, UInt64
 
 from transformer.data.corpus.annotations import read_annotations
 from transformer.data.sources import Source
-from transformer.data.sources.lines import count_documents, counted
+from transformer.data.sources.lines import count_documents, count_noun
 from transformer.data.sources.mixture import MixedSource
 from transformer.data.sources.source import DocumentSource, select_pairs
 from transformer.data.tokenizers.tokenizer import Tokenizer, losses_of_pairs
@@ -112,7 +112,7 @@ def summary(num_kept: int, dropped: dict[str, int]) -> str:
     counts.sort(reverse=True)
     reasons = ", ".join(f"{count:,} {words}" for count, words in counts)
     total = f"{sum(dropped.values()):,} dropped: {reasons}" if counts else "none dropped"
-    return f"{counted(num_kept, 'pair')} kept, {total}"
+    return f"{count_noun(num_kept, 'pair')} kept, {total}"
 
 
 class EncodedChunk(NamedTuple):

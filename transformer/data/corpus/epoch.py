@@ -76,9 +76,9 @@ class Epoch:
     @property
     def lengths(self) -> Int32[np.ndarray, "M 2"]:
         """The number of tokens that a plan reserves for each source and target."""
-        return self.reserved(slice(None))
+        return self.reserved_lengths(slice(None))
 
-    def reserved(self, selection: Selection) -> Int32[np.ndarray, "N 2"]:
+    def reserved_lengths(self, selection: Selection) -> Int32[np.ndarray, "N 2"]:
         """Returns the number of tokens that a plan reserves for these sources and targets."""
         best = self.corpus.lengths[self._pairs(selection)]
         if self.sampler is None:
@@ -94,7 +94,7 @@ class Epoch:
         pairs = self._pairs(selection)
         if self.sampler is None:
             return self.corpus.sequences(side, pairs)
-        limits = self.reserved(selection)[:, side]
+        limits = self.reserved_lengths(selection)[:, side]
         return self.sampler(side, pairs, limits, self.seed, self.epoch)
 
     def annotations(self, selection: Selection) -> Annotations:
@@ -107,7 +107,7 @@ class Epoch:
             return ()
         ends = np.cumsum(self.corpus.report["parts"])  # the first pair after each part
         corpora = np.searchsorted(ends, self.numbers[selection], side="right")
-        tokens = self.reserved(selection)[:, 1]
+        tokens = self.reserved_lengths(selection)[:, 1]
         sums = np.bincount(corpora, tokens, minlength=len(ends))
         return tuple(sums.astype(int).tolist())
 

@@ -9,8 +9,8 @@ from rich.text import Text
 from transformer.config.types import Config, output_limit
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.sources import Source
-from transformer.data.sources.lines import counted
-from transformer.data.sources.mixture import listed_corpora, tags
+from transformer.data.sources.lines import count_noun
+from transformer.data.sources.mixture import listed_corpora, source_tags
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import Vocabulary
 from transformer.support.errors import UserError
@@ -46,7 +46,7 @@ def find_untranslated(config: Config, tokenizer: Tokenizer, corpus: Corpus) -> I
     if config.data.source == "ids":  # copying integers is a common exercise
         return
     sources, targets = _sample(tokenizer, corpus, _SAMPLE)
-    for tag in tags(config.data):
+    for tag in source_tags(config.data):
         sources = [source.removeprefix(f"{tag} ") for source in sources]
     equal = [source for source, target in zip(sources, targets, strict=True) if source == target]
     if len(equal) > _MAX_EQUAL * len(sources):
@@ -141,8 +141,8 @@ def find_shared(corpus: Corpus, source: Source, texts: Sequence[tuple[str, str]]
         # The example is the first shared pair, or else the first shared source.
         index = int(np.argmax(pairs if pairs.any() else sources))
         where = source.where(index, int(not texts[index][0]))
-        num_pairs = counted(int(pairs.sum()), "pair")
-        num_sources = counted(int(sources.sum()), "source")
+        num_pairs = count_noun(int(pairs.sum()), "pair")
+        num_sources = count_noun(int(sources.sum()), "source")
         yield (
             f"{source.name}: {num_pairs} of {len(texts):,} and {num_sources} are in the training "
             f"data, such as {where}: '{_shorten(' '.join(texts[index]))}'; remove them from the "

@@ -211,7 +211,7 @@ def read_parallel_files(source: Path, target: Path) -> tuple[list[str], list[str
 
 def different_lengths(source: Path, target: Path, lines: int, target_lines: int) -> UserError:
     """Returns the error for parallel files whose numbers of lines differ."""
-    counts = f"{source} has {counted(lines, 'line')} and {target} has {target_lines}"
+    counts = f"{source} has {count_noun(lines, 'line')} and {target} has {target_lines}"
     return UserError(f"{counts}: line N of one must translate line N of the other")
 
 
@@ -223,7 +223,7 @@ def decode(line: bytes, where: str) -> str:
         raise UserError(f"{where}: not UTF-8 (byte {error.start + 1}); {_CONVERT}") from error
 
 
-def counted(number: int, noun: str) -> str:
+def count_noun(number: int, noun: str) -> str:
     """Returns a number with its noun, such as "1 pair" or "2,000 pairs"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 

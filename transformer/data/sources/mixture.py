@@ -50,7 +50,7 @@ class ListedCorpus(NamedTuple):
     label: str  # in logs and metrics
     data: Config  # its group `data`
     weight: float  # how many times an epoch reads each pair
-    annotations: dict[str, Path]  # its files, by the keys in `ANNOTATIONS`
+    annotation_keys: dict[str, Path]  # its files, by the keys in `ANNOTATIONS`
 
     @property
     def tag(self) -> str:
@@ -168,12 +168,12 @@ def held_out_sets(config: Config) -> dict[str, Config]:
     return sets
 
 
-def tags(data: Config) -> list[str]:
+def source_tags(data: Config) -> list[str]:
     """Returns the words that begin the sources of the training corpora, each once."""
     return list(dict.fromkeys(corpus.tag for corpus in listed_corpora(data) if corpus.tag))
 
 
-def annotations(data: Config) -> set[str]:
+def annotation_keys(data: Config) -> set[str]:
     """Returns the keys in `ANNOTATIONS` for which a corpus of the mixture has a file."""
     return {key for corpus in listed_corpora(data) for key in corpus.annotations}
 
@@ -210,7 +210,7 @@ def _read_corpus(data: Config, number: int, text: str) -> ListedCorpus:
     weight = parse_number(values.pop("weight", "1"))
     if not 0 < weight < math.inf:
         raise UserError(f"{where}: weight must be a number above 0")
-    paths = {key: files.expanded(values.pop(key)) for key in ANNOTATIONS if key in values}
+    paths = {key: files.expand_user(values.pop(key)) for key in ANNOTATIONS if key in values}
 
     # The other values are keys of the group `data`.
     corpus_data = with_changes(data, **values, mixture=())

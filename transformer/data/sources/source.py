@@ -62,7 +62,7 @@ def _open_pairs(data: Config, split: str) -> Source:
     mask = np.ones(len(source), bool)
     if data.exclude:
         # A line begins with the number of a pair. Other text may follow after a tab.
-        for line, text in enumerate(read_text_file(files.expanded(data.exclude)), start=1):
+        for line, text in enumerate(read_text_file(files.expand_user(data.exclude)), start=1):
             number = text.partition("\t")[0]
             if not (is_natural_number(number) and 1 <= int(number) <= len(mask)):
                 raise UserError(
@@ -88,11 +88,11 @@ def read_pairs(data: Config, split: str) -> tuple[list[str], list[str]]:
     source = _open_pairs(data, split)
     if not len(source):
         raise UserError(f"{source.name}: no sentences; name a split with at least one")
-    texts, translations = zip(*decoded(source), strict=True)
+    texts, translations = zip(*decode_pairs(source), strict=True)
     return list(texts), list(translations)
 
 
-def decoded(source: Source) -> Iterator[tuple[str, str]]:
+def decode_pairs(source: Source) -> Iterator[tuple[str, str]]:
     """Yields the pairs as text.
 
     Raises UserError, with file and line, at the first side that is not UTF-8.
@@ -190,7 +190,7 @@ class DocumentSource(_Selection):
 
 def read_origin(data: Config) -> dict[str, Any] | None:
     """Returns the record of how the folder `data.path` was made, or None."""
-    path = files.expanded(data.path) / ORIGIN
+    path = files.expand_user(data.path) / ORIGIN
     if not data.path or not path.is_file():
         return None
 

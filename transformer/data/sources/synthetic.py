@@ -108,7 +108,7 @@ class SyntheticSource:
             random = Random(f"{self.split} {index}")
             split = None
             while split != self.split:
-                pair = draw(random)
+                pair = draw_pair(random)
                 # A pair belongs to one split: a twentieth of all to "valid", another to "test".
                 part = zlib.crc32(pair.english.encode()) % 20
                 split = {1: "valid", 2: "test"}.get(part, "train")
@@ -116,7 +116,7 @@ class SyntheticSource:
             yield tuple(texts[language].encode() for language in self.languages)
 
 
-def draw(random: Random) -> Phrase:
+def draw_pair(random: Random) -> Phrase:
     """Draws a sentence and its translation."""
     subject, german_subject, person = random.choice(SUBJECTS)
     infinitive, past, german_infinitive, participle = random.choice(VERBS)

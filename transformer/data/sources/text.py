@@ -51,7 +51,7 @@ class TextSource:
 
         Raises UserError if a file is missing.
         """
-        folder = files.expanded(data.path) if data.path else download(data)
+        folder = files.expand_user(data.path) if data.path else download(data)
         if not folder.is_dir():
             raise UserError(
                 f"data.path={data.path}: no such folder; name the one with the STEM.LANG[.gz] files"
@@ -164,7 +164,7 @@ def download(data: Config) -> Path:
     # Other versions of the files go to another folder.
     digests = "\n".join(sha256 for _, _, sha256 in data.downloads)
     key = hashlib.sha256(digests.encode()).hexdigest()[:8]
-    folder = cache.folder(data.cache_dir) / "downloads" / f"{Path(data.name).name}-{key}"
+    folder = cache.cache_folder(data.cache_dir) / "downloads" / f"{Path(data.name).name}-{key}"
 
     names = ", ".join(name.removesuffix(".gz") for name, _, _ in data.downloads)
     advice = (

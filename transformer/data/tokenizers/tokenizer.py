@@ -13,7 +13,7 @@ from absl import logging
 
 from transformer.config.types import Config, with_changes
 from transformer.data.languages import source_tag
-from transformer.data.sources.mixture import MixedSource, tags
+from transformer.data.sources.mixture import MixedSource, source_tags
 from transformer.data.sources.source import SEPARATOR, open_source
 from transformer.data.tokenizers import vocabulary
 from transformer.data.tokenizers.vocabulary import PieceVocabulary, TaggedVocabulary, Vocabulary
@@ -70,7 +70,7 @@ class Tokenizer:
     def sides(self) -> tuple[Vocabulary, Vocabulary]:
         return self.source, self.target
 
-    def tagged(self, tag: str) -> "Tokenizer":
+    def with_tag(self, tag: str) -> "Tokenizer":
         """Returns the tokenizer with another tag of sources.
 
         Raises UserError if the vocabulary has no such token.
@@ -167,9 +167,9 @@ def prepare(config: Config, workdir: Path) -> Tokenizer:
 
     # A vocabulary of a file or of a parent may lack tokens that this configuration needs.
     advice = "set config.training.init_vocabulary=own, or leave config.tokenizer.model_file empty"
-    for tag in tags(config.data):
+    for tag in source_tags(config.data):
         try:
-            tokenizer.tagged(tag)
+            tokenizer.with_tag(tag)
         except UserError as error:
             raise UserError(f"{error}; {advice}") from None
     words = dict.fromkeys(config.tokenizer.user_symbols, "tokenizer.user_symbols")
@@ -183,7 +183,7 @@ def prepare(config: Config, workdir: Path) -> Tokenizer:
 
 def read_model_files(config: Config) -> Tokenizer:
     """Reads `config.tokenizer.model_file`. Raises UserError if a file is missing or damaged."""
-    paths = [files.expanded(name.strip()) for name in config.tokenizer.model_file.split(",")]
+    paths = [files.expand_user(name.strip()) for name in config.tokenizer.model_file.split(",")]
     return _read(paths, source_tag(config.data))
 
 
@@ -209,7 +209,7 @@ def _load_or_train(config: Config) -> Tokenizer:
     """Trains a tokenizer, unless the cache has one with the same training text and settings."""
     # Each tag and the separator of documents must be a single token.
     source = open_source(config.data, "train")
-    user_symbols = [*config.tokenizer.user_symbols, *tags(config.data)]
+    user_symbols = [*config.tokenizer.user_symbols, *source_tags(config.data)]
     if config.data.context:
         user_symbols.append(SEPARATOR)
     options = with_changes(config.tokenizer, user_symbols=user_symbols)
@@ -218,9 +218,9 @@ def _load_or_train(config: Config) -> Tokenizer:
     settings = options.to_dict()
     del settings["model_file"], settings["subword_sampling"]
     weights = source.weigh(source.sizes) if isinstance(source, MixedSource) else ()
-    key = cache.key([_FORMAT, settings, source.identity, sentencepiece.__version__, *weights])
+    key = cache.digest_of([_FORMAT, settings, source.identity, sentencepiece.__version__, *weights])
     name = f"{config.data.name.replace('/', '-')}-{key}"
-    folder = cache.folder(config.data.cache_dir) / "tokenizers" / name
+    folder = cache.cache_folder(config.data.cache_dir) / "tokenizers" / name
 
     def fill(unfinished: Path) -> None:
         began = time.perf_counter()

@@ -11,7 +11,7 @@ import sentencepiece
 from transformer.config.types import Config
 from transformer.data.sources import Source
 from transformer.data.sources.mixture import MixedSource
-from transformer.data.sources.source import decoded, select_pairs
+from transformer.data.sources.source import decode_pairs, select_pairs
 from transformer.data.tokenizers.vocabulary import (
     QUIET,
     IdsVocabulary,
@@ -101,10 +101,10 @@ def _train_sentencepiece(
 
 def _explain(options: Config, source: Source, message: str) -> str:
     """Returns the error for the user, from the message of SentencePiece."""
-    # At the first line that is not UTF-8, `decoded` raises UserError with the encoding.
+    # At the first line that is not UTF-8, `decode_pairs` raises UserError with the encoding.
     total = min(len(source), options.sample_size)
     if 2 * sum(1 for _ in select_pairs(source, options.sample_size)) < total:
-        list(decoded(source))
+        list(decode_pairs(source))
 
     key = f"tokenizer.vocab_size={options.vocab_size}"
     largest = re.search(r"set it to a value <= (\d+)", message)

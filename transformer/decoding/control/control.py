@@ -68,7 +68,7 @@ class OutputControl:
         rules = []
         if config.banned:
             try:
-                lines = read_text_file(files.expanded(config.banned))
+                lines = read_text_file(files.expand_user(config.banned))
             except UserError as error:
                 raise UserError(f"decoding.banned={config.banned}: {error}") from error
             self.banned = self.spelling.normalize(config.banned, lines)

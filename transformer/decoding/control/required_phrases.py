@@ -19,7 +19,7 @@ from transformer.decoding.beam_search import (
     Extensions,
     Models,
     SearchResult,
-    Sentences,
+    SourceBatch,
     State,
 )
 from transformer.decoding.control.phrase_progress import measure_progress, phrase_tokens
@@ -133,7 +133,7 @@ def search_with_phrases(
     phrases: Int[Array, "B C A M"],
     edges: Bool[Array, "V 2"],
     models: Models,
-    sentences: Sentences,
+    sentences: SourceBatch,
     config: Config,
     n_best: int,
 ) -> SearchResult:

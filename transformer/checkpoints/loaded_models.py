@@ -39,7 +39,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class Trained:
+class LoadedModels:
     """Models with their parameters in NumPy.
 
     Workdir, configuration, tokenizer and shortlist belong to the first model.
@@ -93,7 +93,7 @@ def check_translates_sentences(config: Config, workdir: str) -> None:
 
 def load(
     workdirs: Sequence[str], which: str, average: int, overrides: Sequence[tuple[str, str]]
-) -> Trained:
+) -> LoadedModels:
     """Loads the model of a workdir, or the models of several workdirs as an ensemble.
 
     Models of an ensemble have the same tokenizer. `which` and `average` choose the checkpoints of
@@ -140,10 +140,10 @@ def load(
         parameters.append(load_parameters(path, steps, expected, run_config))
         noun = "step" if len(steps) == 1 else "the mean of steps"
         logging.info("%s: loaded %s %s.", path, noun, ", ".join(map(str, steps)))
-    return Trained(
+    return LoadedModels(
         workdir=first,
         config=config,
-        tokenizer=tokenizer.tagged(source_tag(config.data)),
+        tokenizer=tokenizer.with_tag(source_tag(config.data)),
         graphs=tuple(graphs),
         parameters=tuple(parameters),
         checkpoints=tuple(checkpoints),
@@ -199,7 +199,7 @@ def load_scorers(config: Config) -> tuple[Scorer, ...]:
     # Each item is WORKDIR:WEIGHT, where the folder may contain colons.
     for item in filter(None, config.decoding.rerank.split(",")):
         path, _, text = item.rpartition(":")
-        name = path and str(files.expanded(path))
+        name = path and str(files.expand_user(path))
         weight = parse_number(text)
         if not name or not math.isfinite(weight):
             raise UserError(

@@ -11,8 +11,8 @@ import numpy as np
 
 from transformer.checkpoints.restore import named_leaves, steps_in
 from transformer.checkpoints.retention import MAX_OPTIMIZER_STATES, max_checkpoints
-from transformer.data.batches.collation import assemble, place
-from transformer.data.batches.loader import Loader, Position
+from transformer.data.batches.collation import assemble_batch, place_batch
+from transformer.data.batches.loader import DataPosition, Loader
 from transformer.data.corpus.sanity_checks import pair_lines
 from transformer.run.preparation import Run
 from transformer.training.accumulation import phases
@@ -37,14 +37,14 @@ def describe(run: Run) -> Iterator[str]:
     yield f"parameters  in all: {sum(leaf.size for leaf in leaves.values()):,}"
     if run.parent:
         yield f"parameters  {run.parent.describe(parameters)}"
-    with Loader(run.corpus, run.config, Position(0, 0), run.train_step.mesh) as loader:
+    with Loader(run.corpus, run.config, DataPosition(0, 0), run.train_step.mesh) as loader:
         yield from batch_lines(run, loader)
         yield from cost_lines(run, loader)
 
 
 def batch_lines(run: Run, loader: Loader) -> Iterator[str]:
     """Yields the lines about batches and epochs."""
-    plan = loader.plan
+    plan = loader.epoch_plan
     for use in plan.stats:
         padding = f"{100 * use.padding_fraction:.1f} % padding"
         yield f"batches     {use.bucket}: {use.batches} per epoch, {padding}"
@@ -88,7 +88,7 @@ def cost_lines(run: Run, loader: Loader) -> Iterator[str]:
 
     # The positions of all remaining batches, times the measured seconds per position.
     first_step = max(steps_in(run.workdir.checkpoints), default=0) + 1
-    positions = sum(use.positions for use in loader.plan.stats) / len(loader.plan)
+    positions = sum(use.positions for use in loader.epoch_plan.stats) / len(loader.epoch_plan)
     seconds = 0.0
     for steps, num_batches in phases(config.training):
         num_steps = steps.stop - max(first_step, steps.start)
@@ -128,8 +128,8 @@ def seconds_per_position(run: Run, loader: Loader, num_batches: int) -> float:
 
     Returns the seconds for each position of source and target.
     """
-    batch = max(loader.plan, key=lambda batch: batch.bucket.positions)
-    batches = [place(assemble(loader.pairs, batch), run.train_step.mesh)] * num_batches
+    batch = max(loader.epoch_plan, key=lambda batch: batch.bucket.positions)
+    batches = [place_batch(assemble_batch(loader.pairs, batch), run.train_step.mesh)] * num_batches
     # The first update includes the compilation.
     state, _ = run.train_step(run.initializer.create(), batches)
     jax.block_until_ready(state)

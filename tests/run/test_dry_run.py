@@ -10,7 +10,7 @@ import pytest
 from tests.training.tiny import remove_layers
 from transformer import train
 from transformer.config import cli
-from transformer.run import plan as plans
+from transformer.run import dry_run
 from transformer.training.compiled_step import CompiledStep
 
 TINY = [
@@ -82,14 +82,14 @@ def test_the_plan_is_printed_and_nothing_is_trained(tmp_path, print_plan):
 @pytest.mark.slow
 def test_only_the_largest_batch_is_assembled(monkeypatch, print_plan):
     remove_layers(monkeypatch)
-    assembled, assemble = [], plans.assemble
+    assembled, assemble = [], dry_run.assemble
     monkeypatch.setattr(
-        plans,
+        dry_run,
         "assemble",
         lambda pairs, batch: assembled.append(batch.bucket) or assemble(pairs, batch),
     )
     monkeypatch.setattr(
-        plans.Loader, "__next__", lambda _: pytest.fail("iterates over the batches")
+        dry_run.Loader, "__next__", lambda _: pytest.fail("iterates over the batches")
     )
     plan = print_plan("--config.tokenizer.subword_sampling=0.1")
     assert len(assembled) == 1 and str(assembled[0]) in plan
@@ -135,7 +135,7 @@ def test_the_number_of_batches_may_change(made, print_plan):
     )
     assert re.search(f"target tokens, {per_epoch}", plan)
     assert f"4 steps, {(1 + 1 + 2 + 4) / batches:.1f} epochs" in plan
-    assert made == [count for count in (1, 2, 4) for _ in range(1 + plans.MEASURED_STEPS)]
+    assert made == [count for count in (1, 2, 4) for _ in range(1 + dry_run.MEASURED_STEPS)]
 
 
 def test_checkpoints_of_keep_every_are_counted(monkeypatch, print_plan):
@@ -153,13 +153,13 @@ def test_checkpoints_of_keep_every_are_counted(monkeypatch, print_plan):
 @pytest.mark.slow
 def test_the_time_of_accumulated_updates_is_measured(made, print_plan):
     print_plan("--config.training.accumulation=3")
-    assert made == [3] * (1 + plans.MEASURED_STEPS)
+    assert made == [3] * (1 + dry_run.MEASURED_STEPS)
 
 
 @pytest.mark.slow
 def test_the_time_left_is_that_of_the_remaining_batches(monkeypatch, print_plan):
     remove_layers(monkeypatch)
-    monkeypatch.setattr(plans, "seconds_per_position", lambda *_: 0.1)
+    monkeypatch.setattr(dry_run, "seconds_per_position", lambda *_: 0.1)
 
     def seconds(plan: str) -> int:
         hours, minutes, rest = map(
@@ -175,7 +175,7 @@ def test_the_time_left_is_that_of_the_remaining_batches(monkeypatch, print_plan)
     assert seconds(plan) == pytest.approx(0.1 * mean * 4, abs=1)
     changing = print_plan("--config.training.accumulation_changes=3:2,4:4")
     assert seconds(changing) == pytest.approx(0.1 * mean * (1 + 1 + 2 + 4), abs=1)
-    monkeypatch.setattr(plans, "steps_in", lambda folder: [3])
+    monkeypatch.setattr(dry_run, "steps_in", lambda folder: [3])
     assert seconds(print_plan()) == pytest.approx(0.1 * mean, abs=1)
     assert seconds(print_plan("--config.training.accumulation_changes=3:2,4:4")) == pytest.approx(
         0.4 * mean, abs=1
@@ -189,8 +189,8 @@ def test_the_time_left_is_that_of_the_remaining_batches(monkeypatch, print_plan)
 def test_operations_are_shown_if_the_backend_reports_them(monkeypatch, analysis, cost):
     program = jax.jit(lambda x: x @ x).lower(jnp.ones((512, 512))).compile()
     monkeypatch.setattr(jax.stages.Compiled, "cost_analysis", lambda _: analysis)
-    assert plans.costs(program) == f"2 MiB per device{cost}"
+    assert dry_run.costs(program) == f"2 MiB per device{cost}"
     monkeypatch.setattr(jax.stages.Compiled, "memory_analysis", lambda _: None)
-    assert plans.costs(program) == (
+    assert dry_run.costs(program) == (
         cost.removeprefix(", ") or "compiled; this backend reports neither memory nor operations"
     )

@@ -7,7 +7,7 @@ import transformer
 from tests.checkpoints.saved_runs import refusal
 from tests.checkpoints.workdirs import make_workdir, run
 from transformer import evaluate
-from transformer.checkpoints import trained
+from transformer.checkpoints import loaded_models
 
 
 @pytest.fixture
@@ -40,8 +40,8 @@ def test_the_best_checkpoint_can_be_averaged_with_those_before_it(tmp_path):
     workdir = make_workdir(
         tmp_path / "run", steps=tuple(range(10, 110, 10)), **{"checkpoint.keep": "2"}
     )
-    (checkpoint,) = trained.load([str(workdir)], "best", 2, []).checkpoints
-    assert checkpoint == trained.Checkpoint(str(workdir), 20, (10, 20))
+    (checkpoint,) = loaded_models.load([str(workdir)], "best", 2, []).checkpoints
+    assert checkpoint == loaded_models.Checkpoint(str(workdir), 20, (10, 20))
 
 
 def test_an_ensemble_is_decoded_only_within_the_positions_of_all_models(tmp_path):
@@ -50,8 +50,8 @@ def test_an_ensemble_is_decoded_only_within_the_positions_of_all_models(tmp_path
         str(make_workdir(tmp_path / name, **changes))
         for name, changes in (("a", {}), ("b", learned))
     ]
-    assert len(trained.load(names, "last", 1, []).graphs) == 2
-    message = refusal(trained.load, names, "last", 1, [("decoding.max_source_length", "17")])
+    assert len(loaded_models.load(names, "last", 1, []).graphs) == 2
+    message = refusal(loaded_models.load, names, "last", 1, [("decoding.max_source_length", "17")])
     assert message.startswith(
         f"{names[1]}: cannot be decoded with the settings of {names[0]}: config.model.positions"
     )
@@ -62,7 +62,7 @@ def test_an_ensemble_has_one_direction(tmp_path):
     names = [
         str(make_workdir(tmp_path / name, **changes)) for name, changes in (("a", {}), ("b", back))
     ]
-    assert refusal(trained.load, names, "last", 1, []).startswith(
+    assert refusal(loaded_models.load, names, "last", 1, []).startswith(
         f"--workdir={names[1]}: in-out: the model translates"
     )
 
@@ -72,9 +72,9 @@ def test_keys_of_sampling_without_samples_give_a_warning(tmp_path, caplog):
         str(make_workdir(tmp_path / "run")),
         [("decoding.temperature", "0.5"), ("decoding.beam_size", "2")],
     )
-    trained.load([name], "last", 1, [*given, ("decoding.strategy", "sample")])
+    loaded_models.load([name], "last", 1, [*given, ("decoding.strategy", "sample")])
     assert "draws no samples" not in caplog.text
-    trained.load([name], "last", 1, given)
+    loaded_models.load([name], "last", 1, given)
     assert "--decoding.temperature=0.5: decoding.strategy=beam draws no samples" in caplog.text
 
 
@@ -83,5 +83,5 @@ def test_a_model_of_another_size_is_refused(tmp_path):
     config = tmp_path / "run" / "config.json"
     config.write_text(config.read_text().replace('"d_ff": 8', '"d_ff": 16'))
     assert "holds other arrays than this model" in refusal(
-        trained.load, [str(tmp_path / "run")], "last", 1, []
+        loaded_models.load, [str(tmp_path / "run")], "last", 1, []
     )
