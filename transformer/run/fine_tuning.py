@@ -119,8 +119,8 @@ def _check_vocabularies(parent: Parent) -> None:
         key = differing[0]
         raise UserError(
             f"config.tokenizer.{key}={format_value(tokenizer_config[key])}: "
-            f"{parent.workdir.path} has another tokenizer, so its embeddings would get other tokens; "
-            "take that run's tokenizer, or set config.training.init_skip="
+            f"{parent.workdir.path} has another tokenizer, so its embeddings would get other "
+            "tokens; take that run's tokenizer, or set config.training.init_skip="
             f"{','.join([*parent.skipped, *token_sides])}"
         )
 
