@@ -5,7 +5,8 @@ Command:   python -m transformer.train --config=configs/multi30k_both.py --workd
            python -m scripts.directions --workdir=runs/both --languages=en,de --checkpoint=last
                --average=10
 Hardware:  an hour on two CPU cores in bfloat16.
-Expect:    41.1 BLEU en-de and 44.7 de-en, lower-cased and tokenized, on test2016 (docs/mixtures.md).
+Expect:    41.1 BLEU en-de and 44.7 de-en, lower-cased and tokenized, on test2016
+           (docs/mixtures.md).
 
 It takes as many steps as a model of configs/multi30k.py for each direction, and has one vocabulary
 for both languages.

@@ -55,6 +55,6 @@ def test_a_right_product_passes(name):
 def test_training_and_decoding_check_their_programs():
     programs, wrong = Programs(), jax.jit(lambda parameters, e: WRONG["sum"](e))
     for device in (None, jax.devices()[0]):  # as training and decoding compile
-        with pytest.raises(UserError, match="XLA computes this product wrongly"):
+        with pytest.raises(UserError, match="XLA computes this matmul wrongly"):
             programs.compile(wrong, (), E, device=device)
     assert not programs.compiled

@@ -89,7 +89,7 @@ def compile_program(lowered: jax.stages.Lowered, **options: object) -> jax.stage
     operation = miscompiled_operation(compiled.as_text() or "")
     if operation:
         raise UserError(
-            f"{operation}: XLA computes this product wrongly on CPUs, since its right operand is "
+            f"{operation}: XLA computes this matmul wrongly on CPUs, since its right operand is "
             "broadcast and its result reduced; multiply by the operand before its broadcast, or "
             f"set XLA_FLAGS={FLAG}, which is slower"
         )
