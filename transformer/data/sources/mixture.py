@@ -50,7 +50,7 @@ class ListedCorpus(NamedTuple):
     label: str  # in logs and metrics
     data: Config  # its group `data`
     weight: float  # how many times an epoch reads each pair
-    annotation_keys: dict[str, Path]  # its files, by the keys in `ANNOTATIONS`
+    annotations: dict[str, Path]  # its files, by the keys in `ANNOTATIONS`
 
     @property
     def tag(self) -> str:
