@@ -141,7 +141,7 @@ def test_the_warm_up_on_accelerators_translates_the_longest_text_with_its_line_n
     )
     monkeypatch.setattr(prepared.validation, "mesh", accelerators)
     monkeypatch.setattr(prepared.validation.decoder, "place", lambda *_: None)
-    monkeypatch.setattr(held_out, "place", lambda *_: {})
+    monkeypatch.setattr(held_out, "place_batch", lambda *_: {})
     monkeypatch.setattr(EvalStep, "__call__", lambda *_: None)
     prepared.validation.warm_up(parameters)
     assert translated == [(["twenty-one"], 2)]
@@ -157,8 +157,8 @@ def test_the_warm_up_runs_the_batch_that_needs_most_memory_and_not_the_one_with_
     monkeypatch.setattr(
         prepared.validation, "batches", {"": ValidationBatches(prepared.corpus, plan)}
     )
-    monkeypatch.setattr(held_out, "assemble", lambda corpus, batch: {"bucket": batch.bucket})
-    monkeypatch.setattr(held_out, "place", lambda arrays, mesh: arrays)
+    monkeypatch.setattr(held_out, "assemble_batch", lambda corpus, batch: {"bucket": batch.bucket})
+    monkeypatch.setattr(held_out, "place_batch", lambda arrays, mesh: arrays)
     monkeypatch.setattr(
         EvalStep, "__call__", lambda step, parameters, arrays: ran.append(arrays["bucket"])
     )
