@@ -34,7 +34,7 @@ def main(arguments: argparse.Namespace) -> None:
     from scripts.results.result import make_result
     from scripts.results.systems import group_systems
     from scripts.results.text import make_text
-    from scripts.sweeping.folder import expand_sweeps
+    from scripts.sweeping.expansion import expand_sweeps
 
     evaluations = choose(expand_sweeps(arguments.workdirs), arguments)
     check_comparable(evaluations)

@@ -24,9 +24,6 @@ from transformer.support.errors import UserError
 
 
 def main(arguments: argparse.Namespace) -> None:
-    # Their packages belong to the extra `data`.
-    from scripts.datasets import parquet, tfds
-
     datasets = {}  # of mtdata
     for split in SPLITS:
         names = getattr(arguments, split)
@@ -38,12 +35,16 @@ def main(arguments: argparse.Namespace) -> None:
 
     # A dataset of TFDS is not parallel text: it has no pair and no record in a file.
     if arguments.tfds:
+        from scripts.datasets import tfds
+
         print(json.dumps(tfds.prepare(arguments.tfds, output, arguments.archives)))
         return
 
     pair = parse_pair(arguments.pair)
     files.check_new(output)  # before mtdata starts, which takes seconds
     if arguments.hf:
+        from scripts.datasets import parquet  # imports a package of the extra `data`
+
         record = parquet.get_parquet(pair, arguments.hf, output)
     elif arguments.recipe:
         record = mtdata.get_recipe(arguments.mtdata, pair, arguments.recipe, output)

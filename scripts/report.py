@@ -36,7 +36,7 @@ MAX_SENTENCES = 20
 def main(arguments: argparse.Namespace) -> None:
     check_flags(arguments)
     from scripts.reporting.table import make_table, read_results
-    from scripts.sweeping.folder import expand_sweeps
+    from scripts.sweeping.expansion import expand_sweeps
 
     paths = expand_sweeps(arguments.workdirs)
     # Without --output, the report is a table.

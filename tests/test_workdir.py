@@ -327,8 +327,9 @@ def test_the_errors_of_a_plan_name_the_workdir(tmp_path):
 
 
 def test_recorded_packages_are_requirements():
-    lines = (REPOSITORY / "requirements.txt").read_text().splitlines()
-    required = {re.match(r"[\w-]+", line)[0] for line in lines}
+    files = [REPOSITORY / "requirements.txt", REPOSITORY / "requirements" / "data.txt"]
+    lines = "".join(file.read_text() for file in files)
+    required = set(re.findall(r"^([\w-]+)==", lines, re.MULTILINE))
     assert set(environment.PACKAGES) - required == {"jaxlib"}  # which jax requires
 
 
@@ -336,3 +337,7 @@ def test_the_environment_is_described_without_the_repository(tmp_path, monkeypat
     monkeypatch.setattr(environment, "REPOSITORY", tmp_path)
     described = environment.describe_environment()
     assert described["packages"]["jax"] == jax.__version__ and described["commit"] is None
+
+
+def test_a_package_that_is_not_installed_has_no_version():
+    assert environment.installed_version("a-package-of-an-extra") is None

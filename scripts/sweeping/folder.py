@@ -3,7 +3,6 @@
 import json
 import secrets
 import urllib.parse
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -169,14 +168,6 @@ class SweepFolder:
             num_trials - len(complete),
         )
         return complete
-
-
-def expand_sweeps(names: Sequence[str]) -> list[Path]:
-    """Returns the paths, with the complete trials in place of a sweep's folder."""
-    paths = []
-    for folder in map(SweepFolder, map(Path, names)):
-        paths += folder.complete_runs() if folder.record.exists() else [folder.path]
-    return paths
 
 
 def recorded_sweep(record: Record) -> Sweep:

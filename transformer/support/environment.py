@@ -42,6 +42,14 @@ VALIDATION_CORPUS = "the validation corpus"
 FINGERPRINTS = (VOCABULARY, TRAINING_CORPUS, VALIDATION_CORPUS)
 
 
+def installed_version(package: str) -> str | None:
+    """Returns the version of a package, or None if it is not installed, such as one of an extra."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def describe_environment() -> dict[str, Any]:
     """Returns commit, uncommitted changes, packages, devices and command line.
 
@@ -70,7 +78,7 @@ def describe_environment() -> dict[str, Any]:
         "devices": [device.device_kind for device in jax.devices()],
         "auto_dtype": auto_dtype(jax.default_backend()),  # of matmuls with model.dtype=auto
         "processes": jax.process_count(),
-        "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "packages": {name: installed_version(name) for name in PACKAGES},
     }
     if untracked:
         environment["untracked"] = untracked.splitlines()

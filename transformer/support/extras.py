@@ -2,8 +2,7 @@
 
 # Names of modules. requirements/EXTRA.txt pins the packages.
 EXTRAS = {
-    "corpora": ("pyarrow",),
-    "data": ("array_record", "tensorflow_datasets"),
+    "data": ("array_record", "pyarrow", "tensorflow_datasets"),
     "interop": ("flatbuffers", "safetensors", "yaml"),
     "report": ("altair", "jinja2", "vl_convert"),
     "serve": ("multipart", "prometheus_client", "py3langid", "sentencex", "starlette", "uvicorn"),
