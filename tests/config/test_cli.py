@@ -107,6 +107,7 @@ def test_decoding_overrides_apply_to_the_runs_configuration():
             ["--confg=configs/base.py"],
             "--confg=configs/base.py: no such flag; did you mean --config?",
         ),
+        (TRAIN, ["--note=a"], "--note=a: no such flag; did you mean --config.training.note?"),
         (
             TRAIN,
             ["--config=a.py", "--confg.model.dmodel=1"],

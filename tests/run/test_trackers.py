@@ -255,11 +255,13 @@ def test_without_trackers_the_record_is_written(tmp_path):
         ),
         (
             "tensorboard,mlflow",
-            "mlflow: mlflow needs a package; pip install mlflow-skinny, or leave out mlflow",
+            "mlflow: mlflow needs a package; "
+            "python -m pip install -r requirements/trackers.txt, or leave out mlflow",
         ),
         (
             "tensorboard, wandb",
-            "wandb: wandb needs a package; pip install wandb, or leave out wandb",
+            "wandb: wandb needs a package; "
+            "python -m pip install -r requirements/trackers.txt, or leave out wandb",
         ),
     ],
 )

@@ -72,8 +72,13 @@ def freeze(flat: dict[str, Any]) -> ml_collections.FrozenConfigDict:
 
 
 def nearest(name: str, candidates: Iterable[str], count: int = 1) -> str:
-    """Returns "; did you mean ...?" with the most similar candidates, or "" if none is similar."""
-    close = difflib.get_close_matches(name, candidates, n=count)
+    """Returns "; did you mean ...?" with the most similar candidates, or "" if none is similar.
+
+    A key with the name of a flag is the most similar: `--config.training.note` for `--note`.
+    """
+    candidates = list(candidates)
+    same = [candidate for candidate in candidates if candidate.endswith(f".{name.lstrip('-')}")]
+    close = same[:count] or difflib.get_close_matches(name, candidates, n=count)
     return f"; did you mean {', '.join(close)}?" if close else ""
 
 

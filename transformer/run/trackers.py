@@ -22,6 +22,7 @@ from transformer.config.keys import flatten, nearest
 from transformer.config.types import Config, names_in
 from transformer.support import files
 from transformer.support.errors import UserError
+from transformer.support.extras import EXTRAS
 from transformer.training.progress import Record
 from transformer.training.validation import ValidationSample
 from transformer.workdir import Workdir
@@ -215,8 +216,6 @@ TRACKERS: dict[str, type[Tracker]] = {
     "wandb": WeightsAndBiases,
     "mlflow": MLflow,
 }
-# Packages that are not in requirements.txt, by the names of their modules.
-PACKAGES = {"wandb": "wandb", "mlflow": "mlflow-skinny"}
 
 
 def check_trackers(config: Config) -> None:
@@ -228,10 +227,10 @@ def check_trackers(config: Config) -> None:
                 f"{setting}: must be empty, or names out of {', '.join(TRACKERS)}"
                 f"{nearest(name, TRACKERS)}"
             )
-        if name in PACKAGES and importlib.util.find_spec(name) is None:
+        if name in EXTRAS["trackers"] and importlib.util.find_spec(name) is None:
             raise UserError(
                 f"{setting}: {name} needs a package; "
-                f"pip install {PACKAGES[name]}, or leave out {name}"
+                f"python -m pip install -r requirements/trackers.txt, or leave out {name}"
             )
 
 
