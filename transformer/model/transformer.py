@@ -73,7 +73,8 @@ class Transformer(TokenModel):
         """
         memory_segments = self.encoder.visible_segments(source)
         memory = self.encoder(source)
-        return self.decoder.start_cache(memory, memory_segments, len(source), beams, length)
+        rows = source.shape[0]  # which len() cannot return for an exported program of any size
+        return self.decoder.start_cache(memory, memory_segments, rows, beams, length)
 
     def decode_step(
         self,
