@@ -47,10 +47,12 @@ class TokenLinks(NamedTuple):
 def read_links(corpus: Corpus, pairs: Int[np.ndarray, "N"]) -> Iterator[TokenLinks]:
     """Yields the links of these pairs of a corpus, a chunk of pairs at a time."""
     num_links = np.cumsum(corpus.lengths[pairs].astype(np.int64).prod(axis=1))
+
     # A chunk ends where the number of links passes a multiple of CHUNK.
     ends = np.flatnonzero(np.diff(num_links // CHUNK)) + 1
     for chunk in np.split(pairs, ends):
         source_lengths, target_lengths = corpus.lengths[chunk].astype(np.int64).T
+
         # For each target token: the number of its links, and the first token of its source.
         counts = np.repeat(source_lengths, target_lengths)  # (T,)
         starts = np.repeat(np.cumsum(source_lengths) - source_lengths, target_lengths)  # (T,)
@@ -82,11 +84,13 @@ def em_iterations(
         expected = csr_array(sizes)
         log_likelihood = 0.0
         count = 0
+
         # E-step: the expected number of times that a source token is translated by a target token.
         for sources, targets, positions in read():
             p = np.full(len(positions), 1 / sizes[1])
             if probabilities is not None:
                 p = probabilities[sources, targets]
+
             # The sum is 0 if all p of a target token have become 0.
             sums = np.maximum(np.bincount(positions, p), SMALLEST)
             expected += csr_array((p / sums[positions], (sources, targets)), sizes)
@@ -119,6 +123,7 @@ def learn(train: Corpus, most: int, tokenizer: Tokenizer) -> Shortlist:
 def likeliest(probabilities: csr_array, count: int) -> Int[np.ndarray, "VS N"]:
     """Returns the most probable translations of each source token, best first, filled with -1."""
     translations = np.full((probabilities.shape[0], count), -1, np.int32)
+
     # Row i of a sparse array is data[indptr[i] : indptr[i + 1]].
     for row, (begin, end) in enumerate(itertools.pairwise(probabilities.indptr)):
         order = np.argsort(-probabilities.data[begin:end], kind="stable")
@@ -146,6 +151,7 @@ def coverage(shortlist: Shortlist, size: int, held_out: Corpus) -> tuple[float, 
     for pair in range(len(held_out)):
         source, target = (held_out.tokens(side, np.array([pair])) for side in (0, 1))
         (allowed,) = limited.candidates(source[None])
+
         # Special tokens are always candidates, and padding of `allowed` is -1.
         target = target[target >= SPECIAL]
         covered += int(np.isin(target, allowed).sum())

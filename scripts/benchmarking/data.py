@@ -67,6 +67,7 @@ def measure_stages(folder: Path, pairs: int) -> dict[str, dict[str, float]]:
     stages = {"generate": {"text_mb": round(text_bytes / 1e6)}}
 
     vocabulary = tokenizer.prepare(config, folder)
+
     # The corpus is prepared for the first time: nothing is in the cache.
     bound = sentencepiece_speed(config, vocabulary) * workers.num_workers(config.data.workers)
     began = time.perf_counter()
@@ -99,11 +100,13 @@ def write_pairs(folder: Path, pairs: int) -> None:
     with (folder / "train.en").open("w") as english, (folder / "train.de").open("w") as german:
         for start in range(0, pairs, CHUNK):
             count = min(CHUNK, pairs - start)
+
             # English lengths are log-normal, and German lengths differ by a log-normal factor.
             lengths = np.clip(random.lognormal(2.95, 0.6, count), 2, 120)  # about 23 words
             ratios = random.lognormal(0.0, 0.15, count)
             for file, scale in ((english, 1.0), (german, ratios)):
                 sizes = np.maximum(1, lengths * scale).astype(int)
+
                 # Draw all words of the chunk at once, then cut them into sentences.
                 numbers = random.choice(WORDS, sizes.sum(), p=frequencies)
                 words = iter([vocabulary[number] for number in numbers.tolist()])
@@ -117,6 +120,7 @@ def sentencepiece_speed(config: Config, vocabulary: Tokenizer) -> float:
     The time does not include reading, cleaning and writing.
     """
     pairs = itertools.islice(open_source(config.data, "train"), ENCODED)
+
     # All sources first, then all targets, as two lists of texts.
     sides = [[line.decode() for line in side] for side in zip(*pairs, strict=True)]
 

@@ -82,10 +82,12 @@ def prepare_decoding(task: Task) -> Prepared:
     vocab_size = task["vocab_size"]
     config = base.get_config()
     config.model.update({key: task[key] for key in MODEL_KEYS})
+
     # Weights in int8 are an option of decoding, not a dtype of the model.
     if task["dtype"] == "int8":
         config.model.dtype = "auto"
         config.decoding.dtype = "int8"
+
     # An output may be as long as its source. A batch has the rows of the task, without filler.
     config.decoding.beam_size = task["beam_size"]
     config.decoding.max_source_length = length
@@ -125,11 +127,13 @@ def forbid_end(parameters: dict, end: int) -> None:
     which the logits share, only EOS uses the dimension.
     """
     decoder = parameters["decoder"]
+
     # Encoder, decoder and logits share the table.
     table = decoder["embedding"]["table"].copy()
     table[:, 0] = 0.0
     table[end] = np.eye(table.shape[1])[0]
     decoder["embedding"]["table"] = table
+
     # The last norm of the decoder sets the first dimension of its output to the constant.
     norm = decoder["layers"][max(decoder["layers"])]["feed_forward_connection"]["norm"]
     norm["scale"] = np.array([0.0, *norm["scale"][1:]], np.float32)

@@ -23,6 +23,7 @@ def tree(beam_tree: BeamTree) -> alt.LayerChart:
     records = _records(beam_tree)
     steps = max(record["step"] for record in records)
     ranks = max(record["rank"] for record in records)
+
     # Columns are steps. Ranks have no axis, and rank 1 is on top.
     x = {
         "title": "step",
@@ -33,6 +34,7 @@ def tree(beam_tree: BeamTree) -> alt.LayerChart:
     legend = alt.Legend(title=None, orient="top", symbolOpacity=1)
     color = theme.categories(alt.Color, "outcome", COLORS, COLORS.values(), legend=legend)
     chart = theme.chart_of(records)
+
     # The root has no parent, and so no line.
     links = chart.transform_filter("isValid(datum.from_x)").mark_rule(opacity=0.5)
     links = links.encode(
@@ -43,6 +45,7 @@ def tree(beam_tree: BeamTree) -> alt.LayerChart:
         color=color,
         strokeWidth=alt.condition("datum.is_best", alt.value(2.5), alt.value(0.7)),
     )
+
     # The hypotheses on the way to the translation are bold.
     weight = alt.expr("datum.is_best ? 'bold' : 'normal'")
     width = 2 * HALF_TOKEN * STEP
@@ -63,6 +66,7 @@ def _records(beam_tree: BeamTree) -> list[dict[str, Any]]:
     steps = []
     for node in nodes:
         steps.append(0 if node.parent is None else steps[node.parent] + 1)
+
     # The most probable node of each step has rank 1.
     ranks = {}
     nodes_of_step = Counter()

@@ -101,13 +101,16 @@ def panel(
         split = next(complete, "valid")
     records = make_records(systems, metric, split)
     y = _y_axis(metric, split, [record["value"] for record in records])
+
     # A single system needs no legend.
     box = alt.Legend(title=None, symbolSize=theme.LINE_SYMBOL, symbolType="stroke", symbolOpacity=1)
     legend = box if len(systems) > 1 else None
     dash = theme.categories(alt.StrokeDash, "system", systems, theme.DASHES, legend=legend)
+
     # The line of a run with one point is only a mark.
     shortest = min(Counter(record["run"] for record in records).values())
     is_marked = shortest == 1 or len(records) <= MAX_MARKED
+
     # The mean of several runs is thick, as is the line of a system with one run.
     thick = alt.MarkDef(type="line", point=alt.OverlayMarkDef(size=12) if is_marked else False)
     chart = theme.chart_of(records).encode(
@@ -142,6 +145,7 @@ def make_records(
     records = []
     for label, runs in systems.items():
         curves = [points(run, metric, split) for run in runs]
+
         # The mean is drawn at the steps that all runs of the system have.
         common = set.intersection(*map(set, curves)) if len(runs) > 1 else set()
         for run, curve in zip(runs, curves, strict=True):

@@ -30,6 +30,7 @@ class Axis(NamedTuple):
             look["labelFontSize"] = min(max(cell - 0.5, SMALLEST_FONT), theme.SMALL)
             labels = theme.label_expression(self.labels)
             return alt.Axis(labelExpr=labels, labelOverlap=False, **look)
+
         # The smallest round step with few enough labels.
         few_labels = (step for step in TICK_STEPS if count <= step * TICK_LABELS)
         step = next(few_labels, TICK_STEPS[-1])
@@ -72,6 +73,7 @@ def heat_map(
             "choose another checkpoint"
         )
     height, width = matrices[0][1].shape
+
     # Colours between the steps of the palette are interpolated in CIELAB, where steps look equal.
     color = alt.Color("value:Q", title=value, legend=legend)
     cells = alt.Chart().encode(

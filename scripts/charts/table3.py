@@ -126,6 +126,7 @@ def panel(
         yOffset=alt.YOffset("source:N", sort=list(COLORS)),
         color=theme.categories(alt.Color, "source", COLORS, COLORS.values(), title=None),
     )
+
     # A line marks the base row's score, a bar one standard deviation, and a point the mean.
     base = alt.Chart().mark_rule(strokeWidth=0.5, color=theme.INK).encode(x=alt.datum(0))
     bars = chart.mark_errorbar(extent="stdev", rule={"strokeWidth": 1})

@@ -62,6 +62,7 @@ def read_rows(stages: Sequence[Stage], folder: PipelineFolder) -> list[Row]:
     rows = []
     for stage in stages:
         path = folder.result_path(stage)
+
         # Only a finished stage has its seconds in the record.
         if "seconds" not in record.get(stage.name, {}) or not path.exists():
             continue
@@ -79,6 +80,7 @@ def read_rows(stages: Sequence[Stage], folder: PipelineFolder) -> list[Row]:
         elif isinstance(stage, ExportStage):
             # The certificate of scripts.export has the scores and the time of the other toolkit.
             result = json.loads((path / CERTIFICATE).read_bytes())
+
             # Without the other toolkit or the validation split, an export is not measured.
             if not result.get("bleu"):
                 reasons = "; ".join(result["reasons"]) or "the validation split was not found"

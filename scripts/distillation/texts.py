@@ -38,6 +38,7 @@ def write_sources(translation: TranslationStage, folder: PipelineFolder) -> Path
     """Returns the file with the sentences to translate. Writes it if they come from a config."""
     if not is_config(translation.text):
         return Path(translation.text)
+
     # A model of the other direction reads the targets of the config.
     side, _ = _sides(translation, folder)
     path = folder.result_path(translation) / "sources.txt"
@@ -76,6 +77,7 @@ def choose(translation: TranslationStage, folder: PipelineFolder) -> None:
         choices = ((text, hypotheses[0]) for text, hypotheses in rows)
     else:
         _, side = _sides(translation, folder)
+
         # The other side of each pair is the reference of its translation.
         references = (pair[side] for pair in _read_pairs(translation.text, folder))
         metric = CHRF()
@@ -108,6 +110,7 @@ def _choose_by_loss(
     """
     rows = list(rows)
     pairs = [(hypothesis, text) for text, hypotheses in rows for hypothesis in hypotheses]
+
     # In another process, so that this one does not hold the device that later stages need.
     spawn = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, spawn) as executor:
@@ -122,6 +125,7 @@ def _choose_by_loss(
 def _losses(workdir: Path, checkpoint: str, average: int, pairs: Sequence[Pair]) -> list[float]:
     """Returns a model's loss of the target of each pair; infinite if the pair is too long."""
     model = transformer.load(workdir, checkpoint, average)
+
     # Infinite losses are never the lowest, unless no hypothesis can be scored.
     losses = [float("inf")] * len(pairs)
     short = [i for i, pair in enumerate(pairs) if model.can_score(pair)]
@@ -134,6 +138,7 @@ def _losses(workdir: Path, checkpoint: str, average: int, pairs: Sequence[Pair])
 def mix(mixture: MixtureStage, folder: PipelineFolder) -> None:
     """Writes a folder of training pairs, with the other splits of the config."""
     output = folder.result_path(mixture)
+
     # The folder may be there if its process was killed before it recorded the end of the stage.
     shutil.rmtree(output, ignore_errors=True)
     data_config = folder.load_config(mixture.config).data
@@ -150,6 +155,7 @@ def mix(mixture: MixtureStage, folder: PipelineFolder) -> None:
         path = folder.result_path(translation)
         sources, targets = (read_text_file(path / f"chosen.{code}") for code in languages)
         translated += [(tag + text, target) for text, target in zip(sources, targets, strict=True)]
+
     # Translations that repeat each other or a real pair are left out.
     real = set(pairs if mixture.copies else ())
     added = [pair for pair in dict.fromkeys(translated) if pair not in real]

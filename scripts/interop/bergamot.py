@@ -60,6 +60,7 @@ def read_arrays(path: Path) -> Arrays:
     with untrusted.reading(path):
         file = untrusted.Cursor(path)
         file.take(8)  # the version
+
         # For each array: the lengths of name, type, shape and data. Then all names and all shapes.
         headers = file.array("<u8", [file.unsigned(8), 4]).tolist()
         names = [file.name(length) for length, _, _, _ in headers]
@@ -73,6 +74,7 @@ def read_arrays(path: Path) -> Arrays:
                 is_transposed = EMBEDDINGS not in name
                 values = file.array("i1", shape[::-1] if is_transposed else shape)
                 factor = file.array("<f4", [1])
+
                 # An infinite or NaN value is an error below.
                 with np.errstate(all="ignore"):
                     values = values / factor
@@ -95,6 +97,7 @@ def read_shortlist(path: Path, source: Side, target: Side, is_shared: bool) -> S
             )
 
         _checksum, num_frequent, _most, num_words, num_ids = file.array("<u8", [5]).tolist()
+
         # The translations of source token i are ids[offsets[i] : offsets[i + 1]].
         offsets = file.array("<u8", [num_words]).astype(np.int64)
         ids = file.array("<u4", [num_ids]).astype(np.int64)
@@ -119,6 +122,7 @@ def read_shortlist(path: Path, source: Side, target: Side, is_shared: bool) -> S
     rows = np.repeat(np.arange(source.size), counts)
     columns = np.arange(num_ids) - offsets[rows]
     table[rows, columns] = tokens[ids]
+
     # The first ids are frequent tokens. The search here always adds the special tokens.
     frequent = tokens[:num_frequent]
     frequent = frequent[frequent >= SPECIAL].astype(np.int32)

@@ -52,6 +52,7 @@ def read(path: Path) -> PortableModel:
             "decoding.stopping": "ended",
             "model.layer_norm_epsilon": settings["layer_norm_epsilon"],
         }
+
         # Each function takes the variables of one part of the model out of `variables`.
         parameters = _read_layers(variables, config)
         _read_head_widths(variables, config)
@@ -158,6 +159,7 @@ def _read_embeddings(
     tables = []
     for stack, prefix in zip(STACKS, (source_prefix, "decoder/embeddings"), strict=True):
         table = variables.pop(f"{prefix}/weight")
+
         # The scale is a flag or a factor. The model here always multiplies by sqrt(d_model).
         scale = variables.pop(f"{stack}/scale_embeddings", np.int8(1))
         root = math.sqrt(table.shape[1])
@@ -172,6 +174,7 @@ def _read_embeddings(
     source, target = vocabularies.read_ctranslate2(folders, settings, rows)
     projection = variables.pop("decoder/projection/weight")
     bias = variables.pop("decoder/projection/bias", None)
+
     # A decoder may start with EOS. BOS then has the row of EOS, but must not have its probability.
     starts_with_eos = target.ids[BOS] == target.ids[EOS]
     outputs = list(target.ids)
@@ -255,9 +258,11 @@ def _read_variables(path: Path) -> Arrays:
         for name in quantized:
             # One scale for each row, or one for all.
             scale = variables.pop(f"{name}_scale").astype(np.float32).reshape(-1, 1)
+
             # An infinite or NaN value is an error below.
             with np.errstate(divide="ignore", invalid="ignore"):
                 variables[name] = variables[name] / scale
+
         # Since version 3, a list of aliases follows, such as tied tables.
         for _ in range(file.unsigned(4) if version >= 3 else 0):
             alias = file.name(file.unsigned(2))

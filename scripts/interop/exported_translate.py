@@ -44,6 +44,7 @@ def segment(line: str) -> list[str]:
         return line.split()
     language, end, rest = line.partition("<<")
     tag = language + end
+
     # SentencePiece would split a token that its model lacks.
     if end and tag in tokens and source.piece_to_id(tag) == source.unk_id():
         return [tag, *source.encode(rest, out_type=str)]

@@ -45,12 +45,14 @@ def write(model: PortableModel, folder: Path, quantization: str | None, *_: obje
     settings = model.settings
     _check_expressible(model, settings)
     longest = settings["decoding.max_source_length"]
+
     # The longest output, with BOS and EOS.
     max_length = output_limit(longest, freeze(settings).decoding) + 2
     max_positions = max(max_length, longest)
 
     arrays = _layers(model.parameters, settings)
     arrays |= _tables(model.parameters, settings, max_positions)
+
     # Transformers requires the metadata.
     dtype = np.dtype(quantization or "float32")
     arrays = {name: np.ascontiguousarray(array, dtype) for name, array in arrays.items()}
@@ -58,6 +60,7 @@ def write(model: PortableModel, folder: Path, quantization: str | None, *_: obje
 
     model_type, architecture = names.CLASSES[settings["model.norm_position"]]
     source_size, target_size = model.tokenizer.vocab_sizes
+
     # The three files of settings: config.json, generation_config.json and tokenizer_config.json.
     config = {name: settings[key] for key, foreign in names.KEYS.items() for name in foreign}
     config |= {
@@ -87,6 +90,7 @@ def write(model: PortableModel, folder: Path, quantization: str | None, *_: obje
     files.write_json(folder / names.GENERATION, _search(model, settings, max_length) | TOKENS)
     files.write_json(folder / names.TOKENIZER, texts)
     vocabularies.write_segmenters(folder, model.tokenizer)
+
     # A shared vocabulary has one file.
     sides = model.tokenizer.sides[:1] if settings["tokenizer.shared"] else model.tokenizer.sides
     for name, vocabulary in zip(names.VOCABULARIES, sides, strict=False):
@@ -191,6 +195,7 @@ def _tables(parameters: Arrays, settings: Settings, max_positions: int) -> Array
         arrays[names.SHARED] = source
     if share != "all":
         arrays |= dict(zip(names.EMBEDDINGS, (source, target), strict=True))
+
     # A Pegasus model has one table or three.
     if share == "none":
         arrays[names.HEAD] = parameters.get("projection.kernel", table.T).T

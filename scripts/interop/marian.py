@@ -88,6 +88,7 @@ def _parameters(arrays: Arrays, config: Settings, source: Side, target: Side) ->
             raise UserError(
                 f"{marian_name} has the shape {array.shape}; it must be a matrix, or one row"
             )
+
         # Marian stores vectors as matrices with one row.
         array = array if is_matrix else array[0]
         if marian_name.endswith(PER_TOKEN):
@@ -142,6 +143,7 @@ def write(model: PortableModel, folder: Path, *_: object) -> None:
         else:
             kernel = model.parameters[name.removesuffix("bias") + "kernel"]
             array = np.zeros(kernel.shape[1], np.float32)
+
         # Marian's output table has a row for each token, the kernel here a column.
         array = array.T if marian_name == OUTPUT else array
         if marian_name.endswith(PER_TOKEN):

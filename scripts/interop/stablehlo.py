@@ -61,6 +61,7 @@ def write_safetensors(model: PortableModel, folder: Path, *_: object) -> None:
     arrays = {
         name: np.ascontiguousarray(array, np.float32) for name, array in model.parameters.items()
     }
+
     # The metadata has one entry, because safetensors writes several in random order.
     files.write_bytes(folder / "model.safetensors", save(arrays, {"config": json.dumps(settings)}))
     files.write_json(folder / "config.json", settings)
@@ -125,6 +126,7 @@ def export(program: Callable[..., Any], parameters: Mapping[str, np.ndarray]) ->
         name: jax.ShapeDtypeStruct(array.shape, np.float32) for name, array in parameters.items()
     }
     source = jax.ShapeDtypeStruct(jax.export.symbolic_shape("batch, length"), np.int32)
+
     # By default, accelerators round the operands of float32 matmuls.
     with jax.sharding.use_abstract_mesh(ANY_PLATFORM), jax.default_matmul_precision("float32"):
         exported = jax.export.export(jax.jit(program), platforms=PLATFORMS)(arrays, source)

@@ -52,6 +52,7 @@ def read_marian(folder: Path, names: Any) -> tuple[Side, Side]:
         if names is None:
             candidates = sorted(folder.glob("*vocab*"))
             paths = [path for path in candidates if path.suffix in (".spm", ".yml")]
+
             # Without settings, only these names tell the source from the target.
             is_ordered = [path.name[:3] for path in paths] == ["src", "trg"]
         else:
@@ -200,6 +201,7 @@ def tokenizer_kind(vocabulary: Vocabulary) -> str:
         return "pieces"
     processor = sentencepiece.SentencePieceProcessor(model_proto=vocabulary.serialized)
     scores = [processor.get_score(id_) for id_ in vocabulary.model_ids[SPECIAL:]]
+
     # The scores of BPE are ranks, those of the unigram model are log-probabilities.
     return "bpe" if all(score == round(score) for score in scores) else "unigram"
 

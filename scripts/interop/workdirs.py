@@ -70,6 +70,7 @@ def _parameter_tree(model: PortableModel, config: Config) -> dict:
         raise UserError(
             f"the arrays do not fit the configuration of the model ({first_of(differences, 3)})"
         )
+
     # The tree has JAX's order of the parameters, `model.parameters` may have any order.
     leaves = [jnp.asarray(model.parameters[name], jnp.float32) for name in required]
     return jax.tree.unflatten(jax.tree.structure(tree), leaves)

@@ -114,6 +114,7 @@ def section(compared: Comparison) -> Section:
         for label, score in group["bleu"].items():
             row = {"group": name, "count": group["sentences"]}
             lengths.append(row | {"system": names[label], "score": score})
+
     # F1 of words is computed here, for each seed.
     words = []
     for system in compared.systems:

@@ -69,6 +69,7 @@ def runs_section(runs: Sequence[RecordedRun], systems: Sequence[System]) -> Sect
     for system in systems:
         for evaluation in system.evaluations:
             names[evaluation.workdir] = system.name
+
     # A run that was not evaluated has an empty cell.
     rows = [_row(run, names.get(run.workdir.path, "")) for run in runs]
     note = "has no checkpoint: the sections on attention and beam search leave it out."
@@ -83,6 +84,7 @@ def _row(run: RecordedRun, system: str) -> tuple[str, ...]:
     if not run.workdir.is_complete():
         step = max((line["step"] for line in run.record), default=0)
         state = f"{step:,} of {config.training.steps:,} steps"
+
     # Some kinds of data have no languages.
     languages = "-".join(filter(None, (config.data.source_language, config.data.target_language)))
     devices = environment.get("devices") or ["unknown"]
@@ -106,6 +108,7 @@ def _row(run: RecordedRun, system: str) -> tuple[str, ...]:
 def settings_section(runs: Sequence[RecordedRun]) -> Section:
     """Returns the section with all keys that change the results of a run."""
     configs = [run_settings(run.config) | {"seed": run.config.seed} for run in runs]
+
     # The page shows the keys in which the runs differ first.
     differing_names = differing_keys(configs)
     differing = []
@@ -153,6 +156,7 @@ def panel(systems: Mapping[str, Sequence[RecordedRun]], metric: str, split: str)
     )
     zoom = alt.selection_interval(name="zoom", bind="scales", encodings=["x"])
     value = alt.Tooltip("value:Q", title=curves.title(metric), format=".5~g")
+
     # The points of this layer are visible only near the mouse.
     points = theme.chart_of(curves.make_records(systems, metric, split))
     hover = points.mark_point(filled=True, size=50).encode(

@@ -16,6 +16,7 @@ def section(compared: Comparison) -> Section:
         return Section("sentences", "Sentences", None, ["There are no translations."])
     first = compared.first
     pairs = [_pair(pair, first.sources) for pair in compared.result["differences"]]
+
     # The search of the page shows each line with the translations of all runs.
     columns = {"source": first.sources, "reference": first.references}
     for system in compared.systems:
@@ -68,6 +69,7 @@ def _orders(compared: Comparison) -> list[dict[str, Any]]:
     chrf = metric.score(metric.statistics(hypotheses, references))
     scores = np.array(evaluation.model_scores)
     longer = np.array(list(map(len, hypotheses))) - list(map(len, references))
+
     # The name of each order, the values that the page shows, and the key to sort by.
     keys = [
         ("chrF", chrf, chrf),
@@ -92,6 +94,7 @@ def most_different_sources(compared: Comparison, count: int) -> list[str]:
         return []
     sources = compared.first.sources
     differing = [sentence for pair in result["differences"][:1] for sentence in pair["sentences"]]
+
     # A line is a number from 1.
     lines = [sentence["line"] for sentence in differing or result["worst"]]
     lines = lines or range(1, len(sources) + 1)

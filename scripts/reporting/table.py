@@ -57,6 +57,7 @@ def make_row(system: System, scores: Sequence[str]) -> tuple[str, ...]:
     evaluations = system.evaluations
     first = evaluations[0]
     results = [evaluation.result for evaluation in evaluations]
+
     # Settings of the search have their own column.
     config = [first.config.data.name]
     decoding = [describe_search(first.decoding)]
@@ -70,11 +71,13 @@ def make_row(system: System, scores: Sequence[str]) -> tuple[str, ...]:
     cells = []
     for name in scores:
         values = [result[name] for result in results if name in result]
+
         # A cell is empty if an evaluation lacks the score.
         is_complete = len(values) == len(results)
         cells.append(mean_and_spread(values, METRICS[name].format) if is_complete else "")
     seeds = sorted(evaluation.config.seed for evaluation in evaluations)
     seconds = statistics.mean(evaluation.training_seconds for evaluation in evaluations)
+
     # The device is that of the first seed.
     devices = first.environment["devices"]
     device = f"{len(devices)} {devices[0]}"

@@ -22,6 +22,7 @@ def make_text(result: Mapping[str, Any]) -> str:
     parts = [[describe_decoding(result)]]
     for make_table in (setting_table, score_table, run_table, difference_table, length_table):
         title, rows = make_table(result)
+
         # A table with only a header is left out. A table without rows is a remark.
         if len(rows) != 1:
             parts.append([title, *_aligned(rows)])
@@ -75,6 +76,7 @@ def score_table(result: Mapping[str, Any]) -> Table:
 def run_table(result: Mapping[str, Any]) -> Table:
     names = _metrics(result["systems"])
     facts = ["commit", "workdir", "evaluation"]
+
     # Most runs have no note.
     if any(run["note"] for system in result["systems"] for run in system["runs"]):
         facts.append("note")
@@ -122,6 +124,7 @@ def length_table(result: Mapping[str, Any]) -> Table:
         shortest = group["shortest"]
         longest = group["longest"]
         length = str(shortest) if shortest == longest else f"{shortest} to {longest}"
+
         # BLEU of every system, then differences from the first one.
         scores = [group["bleu"][label] for label in labels]
         row = [length, str(group["sentences"])]
@@ -159,6 +162,7 @@ def _worst(result: Mapping[str, Any]) -> list[str]:
     lines = ["Worst sentences, by chrF"] if result["worst"] else []
     for sentence in result["worst"]:
         lines.append(f"line {sentence['line']}: chrF {sentence['chrf']:.1f}")
+
         # The cells: name, model score, length, text.
         length = f"{sentence['reference_length']} characters"
         rows = [

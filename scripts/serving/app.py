@@ -43,6 +43,7 @@ def make_app(
     If there are `keys`, requests for translations must have one of them.
     """
     routes = Routes(models, limits, keys)
+
     # Routes that compute are for POST, all other routes for GET.
     handlers = {"/translate": routes.translate, "/detect": routes.detect}
     for function in explore.FUNCTIONS:
@@ -98,6 +99,7 @@ class Routes:
                 async with asyncio.timeout(self.limits.seconds):
                     fields = await requests.read_fields(request, self.limits)
                     requests.check_key(fields, self.keys)
+
                     # A request takes a place only once its body has arrived.
                     if self._places.locked():
                         raise HTTPException(429, "Slow down: too many requests at a time")
@@ -121,6 +123,7 @@ class Routes:
         text_format = fields.get("format") or "text"
         if text_format not in ("text", "html"):
             raise UserError(f"{text_format!s:.20} format is not supported")
+
         # With the source "auto", each text may have another language.
         detected = []
         sources = [source] * len(texts)
@@ -164,6 +167,7 @@ class Routes:
             served = self._model(*self._direction(fields))
             model = served.explorer
             queue = served.queue
+
             # The programs of this function are compiled when they are needed.
             if function is explore.alternatives:
                 requests.check_controls_allowed(["prefix"], self.limits)
@@ -211,6 +215,7 @@ class Routes:
         variants = [served for served in self.codes if base_code(served) == base_code(code)]
         if code in self.codes or not variants:
             return code
+
         # Among variants of Chinese, the one with the same characters; else the first variant.
         codec = languages.chinese_codec(code)
         return min(variants, key=lambda variant: languages.chinese_codec(variant) != codec)
@@ -225,6 +230,7 @@ class Routes:
             split = [split_html(text, target) for text in texts]
             sentences = [[piece.text for piece in pieces if piece.is_sentence] for pieces in split]
             texts = list(map("\n".join, sentences))
+
         # A source that the detector does not know would be taken for the target.
         codes = [*self.sources, target] if self.detector.knows(self.sources) else self.sources
         together, *less_probable = self.detector("\n".join(texts), codes)
@@ -281,6 +287,7 @@ async def _error(request: Request, error: Exception) -> Response:
     """
     if isinstance(error, HTTPException):
         return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
     # The message of an exception may contain a text, so only its type is logged.
     frames = "".join(traceback.format_tb(error.__traceback__))
     logging.error("%s failed with %s.\n%s", request.url.path, type(error).__name__, frames)

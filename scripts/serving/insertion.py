@@ -62,6 +62,7 @@ class _Side:
 
     def __init__(self, text: str) -> None:
         self.text = EDGE + text + EDGE
+
         # Both edges are units, so there is always a first and a last one.
         units = list(_UNIT.finditer(self.text))
         self.units = np.array([unit[0] for unit in units])
@@ -84,6 +85,7 @@ class _Side:
             word_ends = [len(pieces)]
             word_stops = [len(self.text) - 1]
         edges = np.interp(lengths, lengths[[0, *word_ends]], [1, *word_stops])[:, None]
+
         # The overlap of each token with each unit.
         common = np.minimum(edges[1:], self.stops) - np.maximum(edges[:-1], self.starts)
         common = common.clip(0)  # (T, U), in characters
@@ -95,8 +97,10 @@ def _word_weights(model: Model, source: _Side, target: _Side) -> Float[np.ndarra
     # Without other evidence, words are linked in their order.
     places = (np.cumsum(side.is_word) / side.is_word.sum() for side in (target, source))
     weights = 1e-4 * (1 - np.abs(np.subtract.outer(*places)))  # (T, S)
+
     # Names and numbers are linked to their copies.
     weights += (target.units[:, None] == source.units) & ~np.char.islower(source.units)
+
     # Other kinds of models have no attention, and a text may be too long.
     with contextlib.suppress(UserError):
         attention = model.attention(source.text[1:-1], target.text[1:-1])
@@ -104,6 +108,7 @@ def _word_weights(model: Model, source: _Side, target: _Side) -> Float[np.ndarra
         source_shares = source.shares(attention.source_pieces[attention.tag_length : -1])
         target_shares = target.shares(attention.target_output_pieces[:-1])
         linked = target_shares.T @ mean_weights(attention, heads) @ source_shares
+
         # The geometric mean of the probabilities in both directions, except for a factor of each
         # row.
         weights += linked / np.sqrt(np.maximum(linked[target.is_word].sum(axis=0), 1e-9))
@@ -124,15 +129,19 @@ class _Insertion:
         self.source = source
         self.target = target
         self.escape = escape
+
         # Edges are linked only to edges.
         self.weights = np.pad(_word_weights(model, source, target)[1:-1, 1:-1], 1)
         self.weights[[0, -1], [0, -1]] = 1
+
         # Each target unit with a weight is linked to the source unit with the largest weight.
         linked = np.eye(len(source.units))[self.weights.argmax(axis=1)]
         linked *= self.weights.any(axis=1, keepdims=True)
+
         # Punctuation follows the links of the unit before it, and first of the unit after it.
         linked[1:, 1:] += linked[:-1, :-1] * np.outer(target.after, source.after)
         linked[:-1, :-1] += linked[1:, 1:] * np.outer(target.before, source.before) * 2
+
         # From units to characters. Those of a copy are linked one to one, so that tags within a
         # word, as in H<sub>2</sub>O, keep their place.
         self.links = np.full(len(target.text), NO_LINK)
@@ -172,6 +181,7 @@ class _Insertion:
         for number in range(len(elements)):
             gains = np.select([owners == number, owners == FREE], [self.sizes, -self.sizes], -LARGE)
             places.append(_best_span(gains))
+
         # Elements without characters are between other elements, not inside them.
         for number, element in enumerate(elements):
             if places[number]:
@@ -180,6 +190,7 @@ class _Insertion:
             for other, place in enumerate(places):
                 if position in place[1:]:
                     position = place.stop if other < number else place.start
+
                     # Punctuation after the last word of an earlier element comes first.
                     text = self.target.text if other < number else ""
                     while owners[position] == FREE and _PUNCTUATION.match(text, position):
@@ -199,6 +210,7 @@ class _Insertion:
         for number, element in enumerate(elements):
             is_linked = (self.links >= element.start) & (self.links < element.stop)
             owners[(owners == FREE) & is_linked] = number
+
         # The word with the largest weight for the units of the source that overlap the element.
         for number, element in enumerate(elements):
             columns = (self.source.stops > element.start) & (self.source.starts < element.stop)
@@ -218,11 +230,13 @@ class _Insertion:
         following = np.searchsorted(self.source.starts, element.stop)
         if not self.source.is_word[following] and self.source.starts[following] in links:
             return inside.start + int(np.argmax(links == self.source.starts[following]))
+
         # Otherwise after the last word that is linked to the nearest word before the element.
         before = np.where(links < element.start, links, NO_LINK)
         if before.max(initial=NO_LINK) == NO_LINK:
             return inside.start
         position = inside.start + _best_span(np.where(before == before.max(), 1, -1)).stop
+
         # Between two words, the space is on the same side as in the source.
         follows_space = self.source.text[element.start - 1].isspace()
         return _AFTER_WORD[follows_space].match(self.target.text, position, inside.stop).end()

@@ -76,6 +76,7 @@ class Detector:
                 variants.setdefault(self._labels[code], []).append(code)
         if len(among) == 1 or not variants:
             return [{"language": code, "confidence": 100.0} for code in among[:1]]
+
         # Probabilities are over all languages of the detector; here they sum to 1 over `among`.
         probabilities = dict(self._identifier.rank(text))
         total = sum(probabilities[label] for label in variants) or 1.0

@@ -70,6 +70,7 @@ class ServedModel:
         self.target = config.data.target_language
         self._gap = texts.gap(self.source, self.target)
         self.max_n_best = decoding.beam_size
+
         # A request asks for the length of a sentence more than once.
         self._num_tokens = functools.lru_cache(max_jobs)(model.num_tokens)
 
@@ -77,6 +78,7 @@ class ServedModel:
         row_tokens = self.max_n_best * (SHORTEST + FIRST_EXTRA_LENGTH)
         capacity = max(decoding.batch_tokens // row_tokens, 1)
         self._models = {}  # by the number of rows
+
         # In other types, rounding may differ between numbers of rows.
         if matmul_dtype(config.model.dtype) == FLOAT32 and decoding.dtype == "auto":
             for rows in ROWS:
@@ -90,6 +92,7 @@ class ServedModel:
             "alternatives": Work(self._alternatives, capacity),
             "explore": _CALLS,
         }
+
         # The measurements of the queue have the pair as their label.
         pair = f"{self.source}-{self.target}"
         self.queue = Batcher(kinds, wait_seconds, max_jobs, functools.partial(metrics.report, pair))
@@ -149,6 +152,7 @@ class ServedModel:
         sentences = [[piece.text for piece in pieces if piece.is_sentence] for pieces in split]
         jobs = list(itertools.chain(*sentences))  # of all texts together
         kind = "translate" if n_best == 1 else "alternatives"
+
         # With controls, the job of a sentence is a function that searches only for it.
         if glossary.terms or any(map(any, controls)):
             sentence_controls = []
@@ -157,6 +161,7 @@ class ServedModel:
             lengths = self._padded(map(self._num_tokens, jobs))
             jobs = await self.controlled.jobs(jobs, sentence_controls, lengths)
             kind = "explore"
+
         # `hypotheses` has a list for each sentence, with the best translation first.
         hypotheses = await self.queue.compute(kind, jobs)
         self._tokens.inc(sum(len(best.tokens) for best, *_ in hypotheses))

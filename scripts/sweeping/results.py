@@ -40,6 +40,7 @@ def publish(study: SweepStudy, folder: SweepFolder, readme: str | None) -> None:
         workdirs = [folder.workdir(number) for number in range(len(trials))]
     else:
         workdirs = [Path(source)] * len(trials)
+
     # Every report rewrites the file, also of a sweep without a complete trial.
     files.write_text(folder.table, make_csv(trials, sweep, workdirs))
     logging.info("%s", summary(trials, sweep))
@@ -116,6 +117,7 @@ def make_table(trials: Sequence[FrozenTrial], sweep: Sweep) -> list[tuple[str, .
 
         objective = [trial.value for trial in complete]
         mean = statistics.mean(objective)
+
         # A search may repeat a setting with the same seed.
         seeds = {values(trial).get(SEED) for trial in complete}
         deviation = f" ± {statistics.stdev(objective):.2g}" if len(seeds) > 1 else ""
@@ -191,6 +193,7 @@ def importances(study: SweepStudy) -> dict[str, float]:
     # A forest can also use an incomplete sample of the space.
     if len(complete) < FOREST_TRIALS or not study.sweep.space:
         return {}
+
     # imports sklearn, which takes long
     from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 

@@ -77,9 +77,11 @@ def check_matmuls() -> Iterator[Outcome]:
             x = rounded(random.normal(size=(rows, inner)), dtype)
             w = rounded(random.normal(size=(inner, columns)), dtype)
             cotangent = rounded(random.normal(size=(rows, columns)), dtype)
+
             # As in the model: float32 operands, which the matmul rounds to its dtype.
             operands = [jnp.asarray(array, jnp.float32) for array in (x, w)]
             results = with_gradients(matmul, cotangent, *operands)
+
             # y = x w, dx = dy w^T, dw = x^T dy.
             exact = [x @ w, cotangent @ w.T, x.T @ cotangent]
             name = f"product of ({rows}, {inner}) and ({inner}, {columns}), {dtype}"
@@ -89,6 +91,7 @@ def check_matmuls() -> Iterator[Outcome]:
 def check_softmax() -> Iterator[Outcome]:
     random = np.random.default_rng(1)
     shape = (2, 4, 64, 64)
+
     # Scores far apart, so that some weights are close to 0.
     scores = random.normal(size=shape).astype(np.float32) * 5
     cotangent = random.normal(size=shape).astype(np.float32) * 5
@@ -108,6 +111,7 @@ def check_norms() -> Iterator[Outcome]:
         for norm in NORMS:
             model_config.update({"norm": norm, "dtype": dtype})
             module = make_norm(model_config, nnx.Rngs(0))
+
             # A mean of 3 shows whether the norm subtracts it.
             x = rounded(random.normal(size=shape) + 3, dtype)
             cotangent = rounded(random.normal(size=shape) + 3, dtype)
@@ -128,6 +132,7 @@ def check_attention() -> Iterator[Outcome]:
 
     device = first_device().abstract_mesh.abstract_device
     array = jnp.zeros(SHAPE)
+
     # One at a time, so that `fused_attention` cannot choose another one.
     for implementation in ATTENTION_IMPLEMENTATIONS["auto"]:
         if device is None or not implementation.runs_on(device):
@@ -154,6 +159,7 @@ class AttentionCase(NamedTuple):
 def attention_cases(dtype: str) -> Iterator[AttentionCase]:
     random = np.random.default_rng(3)
     inputs = [rounded(random.normal(size=SHAPE), dtype) for _ in range(3)]
+
     # Several sentences in a row, and rows with one sentence and padding.
     packed = segments([[5, 60, 20], [64, 64], [1], [100, 3]])
     padded = segments([[5], [LENGTH], [1], [100]])
@@ -173,6 +179,7 @@ def compare_attention(name: str, attend: Callable, dtype: str, case: AttentionCa
     results = with_gradients(lambda *arrays: attend(*arrays, case.mask), case.cotangent, *arrays)
 
     exact = attention64(*case.inputs, case.cotangent, np.asarray(case.mask.dense))
+
     # Fused attention may write any finite value where a position attends to nothing.
     is_token = np.asarray(case.mask.query_segments != 0)[:, :, None, None]
     results[0] = np.where(is_token, results[0], 0)
@@ -213,6 +220,7 @@ def attention64(queries, keys, values, cotangent, mask) -> list[np.ndarray]:
     """Returns the heads, and the gradients of queries, keys and values (equation 1)."""
     scale = 1 / math.sqrt(queries.shape[-1])
     weights = softmax64(np.einsum("bthd,bshd->bhts", queries, keys) * scale, mask)
+
     # Backward through the weighted values, the softmax and the scaled scores.
     d_scores = d_softmax64(weights, np.einsum("bthd,bshd->bhts", cotangent, values)) * scale
     return [
@@ -232,6 +240,7 @@ def norm64(
     centered = x - mean(x) if is_centered else x
     inverse = 1 / np.sqrt(mean(centered**2) + epsilon)
     y = centered * inverse
+
     # The gradient has no part along y, and none along a constant if x is centered.
     d_x = cotangent - y * mean(cotangent * y)
     if is_centered:

@@ -49,6 +49,7 @@ def reference() -> Iterator[tuple[dict, list[list[int]]]]:
 def translations(parameters: dict) -> list[list[int]]:
     """Returns the best hypotheses of a search in float32 on all devices."""
     config = make_config("float32")
+
     # Short outputs, in batches that hold several sentences.
     config.decoding.update({"max_source_length": 24, "max_extra_length": 8, "batch_tokens": 1024})
     random = np.random.default_rng(4)
@@ -71,6 +72,7 @@ def check_search() -> Iterator[Outcome]:
     ((parameters, expected),) = results_of(f"{__name__}:reference", environment=HOST)
     pairs = zip(translations(parameters), expected, strict=True)
     differing = sum(tokens != expected_tokens for tokens, expected_tokens in pairs)
+
     # Rounding decides between hypotheses of almost equal scores, which random parameters have.
     yield Outcome(
         "beam search in float32: fraction of sentences with another translation",

@@ -121,6 +121,7 @@ def measure_time(repeat: Callable[[], Any]) -> tuple[float, float]:
     # The first call compiles.
     first = mean_seconds(1)
     mean_seconds(1)  # a warm-up, after which memory is already allocated
+
     # A group lasts at least SECONDS, so that the clock and the launch of a call do not matter.
     repetitions = max(math.ceil(SECONDS / mean_seconds(3)), 1)
     return statistics.median(mean_seconds(repetitions) for _ in range(GROUPS)), first

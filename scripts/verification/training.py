@@ -77,6 +77,7 @@ def reference(rows: int) -> Iterator[tuple[dict, tuple[dict, float], list[float]
     """
     host = Setup(jax.devices()[:1], "float32", rows)
     parameters = jax.device_get(host.initializer.create().parameters)
+
     # Without jit JAX computes one operation at a time.
     with jax.disable_jit():
         exact = host.gradients(parameters)
@@ -86,6 +87,7 @@ def reference(rows: int) -> Iterator[tuple[dict, tuple[dict, float], list[float]
 def check_all() -> Iterator[Outcome]:
     """Yields the outcomes of each device, and of every mesh of all devices."""
     devices = jax.devices()
+
     # All meshes divide the rows of the same batch.
     rows = math.lcm(SIZE.pairs, len(devices))
     ((parameters, exact, losses),) = results_of(f"{__name__}:reference", rows, environment=HOST)
@@ -103,6 +105,7 @@ def check_all() -> Iterator[Outcome]:
     exact_losses = np.array(losses)
     for dtype, bar in LOSS_BARS.items():
         device_losses = np.array(Setup(devices[:1], dtype, rows).losses(parameters))
+
         # The maximum is NaN if one error is NaN.
         error = float(np.max(np.abs(device_losses - exact_losses) / exact_losses))
         yield Outcome(f"losses of {UPDATES} updates on device 0, {dtype}", error, bar)

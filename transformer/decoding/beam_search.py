@@ -168,6 +168,7 @@ class BeamSearch:
             done=state.done | is_complete | (bound <= ended.scores[:, self.n_best - 1]),
             caches=caches,
         )
+
         # A single hypothesis is always its own parent.
         if self.num_live > 1:
             caches = tuple(cache.reorder(extensions.parents) for cache in caches)

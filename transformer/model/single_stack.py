@@ -82,6 +82,7 @@ class LanguageModel(TokenModel):
 
         # The prompt ends in EOS, which does not count.
         lengths = jnp.sum(cache.prompt != PAD, axis=1) - 1  # (B,)
+
         # The token of the prompt, or EOS or PAD after it.
         next_token = jax.lax.dynamic_index_in_dim(cache.prompt, position, axis=1, keepdims=False)
         is_free = (position >= lengths) | (next_token == UNK)
@@ -108,6 +109,7 @@ class CtcTransformer(TokenModel):
     ):
         embedding = make_embedding(model_config, source_vocab_size, rngs)
         self.encoder = Encoder(model_config, embedding, rngs=rngs)
+
         # Source and target share the table only if they share the vocabulary.
         is_shared, _ = SHARE_EMBEDDINGS[model_config.share_embeddings]
         self.set_output(model_config, embedding, target_vocab_size, is_shared, rngs)

@@ -60,6 +60,7 @@ class CompiledStep:
         self.update = jax.jit(self._update, donate_argnums=0)
         self.gradients = jax.jit(self._gradients)
         self.zeros = jax.jit(self._zeros)
+
         # Keeps the optimizer state among the arguments, so that the memory analysis of the program
         # counts it.
         self.accumulate = jax.jit(self._accumulate, donate_argnames="totals", keep_unused=True)
@@ -72,6 +73,7 @@ class CompiledStep:
         batches: Sequence[Batch],
     ) -> tuple[TrainState, dict[str, Any]]:
         run = self.programs.run
+
         # The rate stays on the device, as an argument of the update.
         batches = [self.place(batch) for batch in batches]
         rate = run(self.learning_rate, count_updates(state.optimizer_state))
@@ -94,6 +96,7 @@ class CompiledStep:
         The program that needs most memory comes first.
         """
         kinds = accumulates(self.config.training)
+
         # Some phases of a run may accumulate and others not, so that a bucket needs both programs.
         calls = []
         for bucket in sort_by_memory(self.config, buckets):
@@ -153,6 +156,7 @@ class CompiledStep:
         # Each batch of each step has its own key.
         step_key = jax.random.fold_in(jax.random.key(seed), state.step)
         key = jax.random.fold_in(step_key, number)
+
         # Masking has another key than dropout, which hashes `key` itself.
         batch = self.inputs(batch, jax.random.fold_in(key, 0))
         with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):

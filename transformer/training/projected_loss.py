@@ -52,6 +52,7 @@ class ProjectedLoss:
 
     training: Config  # `config.training`
     mesh: Mesh
+
     # constant models, whose logits the training loss receives too
     teachers: tuple[nnx.Module, ...] = ()
 
@@ -219,6 +220,7 @@ def _sum_chunks(
         d_bias = None if bias is None else jnp.sum(d_logits, axis=(0, 1))
         flat = hiddens[0].reshape(-1, d_model)  # (rows T, D)
         d_logits = d_logits.reshape(len(flat), -1).astype(flat.dtype)  # (rows T, C)
+
         # A sum over devices is rounded once, at its end.
         d_hidden = matmul(d_logits, table, flat.dtype if columns.axis is None else FLOAT32)
         d_table = matmul_tn(d_logits, flat)

@@ -18,6 +18,7 @@ from scripts.benchmarking.worker import Prepared, Task
 def prepare(task: Task) -> Prepared:
     torch.set_num_threads(task["threads"])
     torch.manual_seed(0)
+
     # The decoder reads the target behind BOS.
     shifted = [[task["bos"], *row[:-1]] for row in task["target"]]
     source = pad(task["source"], task["pad"])
@@ -28,6 +29,7 @@ def prepare(task: Task) -> Prepared:
     optimizer = torch.optim.Adam(
         model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True
     )
+
     # Parameters stay in float32; autocast computes matmuls in bfloat16.
     autocast = torch.autocast("cpu", torch.bfloat16, enabled=task["dtype"] == "bfloat16")
     loss_of = torch.compile(model) if task["compile"] else model
@@ -57,6 +59,7 @@ class Translation(nn.Module):
         self.rate = task["dropout"]
         self.label_smoothing = task["label_smoothing"]
         width = task["d_model"]
+
         # PyTorch has dropout in more places than the paper. It is switched off in these.
         settings = (width, task["num_heads"], task["d_ff"], task["dropout"])
         encoder_layer = nn.TransformerEncoderLayer(*settings, batch_first=True)
@@ -79,6 +82,7 @@ class Translation(nn.Module):
         # One embedding table, initialized for the scale of sqrt(d_model) (section 3.4).
         self.embedding = nn.Embedding(task["vocab_size"], width)
         nn.init.normal_(self.embedding.weight, std=width**-0.5)
+
         # Section 3.5: sines and cosines of each angle, in turns.
         longest = max(map(len, [*task["source"], *task["target"]]))
         angles = torch.arange(longest)[:, None] / 10_000 ** (torch.arange(0, width, 2) / width)

@@ -31,6 +31,7 @@ def convert(request):
         transformer_spec.TransformerEncoderSpec(**request["encoder"]),
         transformer_spec.TransformerDecoderSpec(**request["decoder"]),
     )
+
     # The name of a variable is its path in the specification.
     for name, variable in np.load(pathlib.Path(request["folder"], "variables.npz")).items():
         scope, _, attribute = name.rpartition("/")
@@ -39,6 +40,7 @@ def convert(request):
     spec.register_target_vocabulary(request["vocabularies"][1])
     for key, value in request["config"].items():
         setattr(spec.config, key, value)
+
     # `validate` checks that all weights are set, `optimize` makes aliases of equal weights.
     spec.validate()
     spec.optimize(quantization=request["quantization"])
@@ -58,6 +60,7 @@ def segment(processor, text):
     if processor is None:
         return text.split()
     language, rest = re.fullmatch("(>>.*?<<)?(.*)", text).groups()
+
     # The models of OPUS-MT lack language tokens.
     if language and processor.piece_to_id(language) == processor.unk_id():
         return [language, *processor.encode(rest, out_type=str)]
@@ -66,6 +69,7 @@ def segment(processor, text):
 
 def decode(request):
     package = pathlib.Path(request["folder"])
+
     # An Argos package has the model in a folder.
     folder = package if (package / "model.bin").exists() else package / "model"
     source = read_processor((folder, package), "source")
@@ -95,6 +99,7 @@ def decode(request):
     end = []
     if not config.get("add_source_eos", True):
         eos = config["eos_token"]
+
         # Hugging Face's tokenizer adds the end of these sources.
         end = [eos] if config["decoder_start_token"] == eos else []
 
@@ -111,6 +116,7 @@ def decode(request):
     sources = request["sources"]
     beam_size = request["beam_size"]
     answer = {"versions": VERSIONS, "greedy": translate(sources, 1), "scores": None}
+
     # A warm-up: one batch on each thread.
     translate(sources[: ROWS * THREADS], beam_size)
     began = time.perf_counter()

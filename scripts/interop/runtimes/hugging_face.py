@@ -44,9 +44,11 @@ def translate(model, tokenizer, request, search, beam_size):
     eos = model.config.eos_token_id
     pad = model.config.pad_token_id
     start = model.config.decoder_start_token_id
+
     # These tokens have no text.
     never = {pad, start, tokenizer.unk_token_id, *target_ids(tokenizer, ["<s>"])} - {eos}
     banned = [word for word in search.get("bad_words_ids") or [] if len(word) == 1]
+
     # These settings need several beams.
     names = SETTINGS
     if beam_size == 1:
@@ -84,6 +86,7 @@ def score(model, tokenizer, request):
     for source, reference in zip(request["sources"], request["references"], strict=True):
         inputs = tokenizer([source], return_tensors="pt", truncation=True)
         target = target_ids(tokenizer, reference["pieces"])
+
         # The decoder reads the start and the target, and predicts the target and its end.
         previous = torch.tensor([[model.config.decoder_start_token_id, *target]])
         labels = torch.tensor([*target, model.config.eos_token_id])

@@ -20,6 +20,7 @@ def find_files(path):
     if path == folder:
         models = sorted(folder.glob("*.npz"))
         path = next(file for file in models if not file.name.endswith(".optimizer.npz"))
+
     # The settings of the search are in the first of these files.
     configs = sorted(file.name for file in folder.glob("config*.yml"))
     settings = {}
@@ -28,6 +29,7 @@ def find_files(path):
             settings = yaml.safe_load((folder / name).read_text("utf-8"))
             break
     files = sorted(file for file in folder.glob("*vocab*") if file.suffix in (".spm", ".yml"))
+
     # A single vocabulary is for both sides.
     names = (settings.get("vocabs", files) * 2)[:2]
     vocabularies = [str(folder / pathlib.Path(name).name) for name in names]
@@ -61,6 +63,7 @@ def decode(request):
         source_processor, target_processor = processors
         sources = [" ".join(source_processor.encode(text, out_type=str)) for text in sources]
         targets = [" ".join(target_processor.encode(text, out_type=str)) for text in targets]
+
     # Marian limits the length by a factor of the source, which has this many tokens or more.
     shortest = min(len(text.split()) for text in sources) + 1
     options = {
@@ -102,6 +105,7 @@ def score(sources, targets, lengths, options):
         "word_scores": True,
         "beam_size": 12,
     }
+
     # Each line of the input has a source, a tab and the forced beginning of the translation.
     lines = []
     for source, target in zip(sources, targets, strict=True):
@@ -112,6 +116,7 @@ def score(sources, targets, lengths, options):
         number, text, words, *_ = line.split(" ||| ")
         index = int(number)
         word_scores = list(map(float, words.split()[1:]))
+
         # More pieces would be without text, such as a space.
         if text.split() == targets[index].split() and len(word_scores) == lengths[index] + 1:
             scores[index] = sum(word_scores)

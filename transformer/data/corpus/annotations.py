@@ -91,6 +91,7 @@ class Annotations(NamedTuple):
         words = []
         for (tokens, lengths), starts in zip(sides, self.starts, strict=True):
             sentences = np.split(tokens, np.cumsum(lengths))[:-1]
+
             # end-of-sentence is not a part of a word
             words.append([number_words(starts[sentence[:-1]]) for sentence in sentences])
         return words

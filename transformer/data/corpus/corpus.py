@@ -66,6 +66,7 @@ class Corpus:
         self.lengths: Int32[np.ndarray, "N 2"] = open_array(folder, "lengths")
         self._offsets = open_array(folder, "offsets")
         self._tokens = open_array(folder, "tokens", self.report["dtype"])
+
         # Only the files of a mixture with annotations have these arrays.
         self._annotations = {
             name: open_array(folder, name)

@@ -224,6 +224,7 @@ def encode(folder: Path, source: Source, encoder: PairEncoder, num_workers: int)
 def _remove_duplicates(folder: Path, source: Source, counts: list[int]) -> list[int]:
     """Removes repeated pairs from the files, and returns the number of pairs left of each part."""
     hashes = open_array(folder, "hashes")
+
     # Equal pairs of different translation directions are not repetitions.
     if isinstance(source, MixedSource):
         directions = [
@@ -262,6 +263,7 @@ def _write(
     is_mixed = isinstance(source, MixedSource)
     parts = source.sources if is_mixed else [source]
     total = len(source)
+
     # A small source is encoded by this process, unless the user asks for workers.
     processes = workers.num_workers(num_workers) if total > _SMALL or num_workers else 1
     annotations = read_annotations(source) if is_mixed else {}
