@@ -87,8 +87,9 @@ def em_iterations(
 
         # E-step: the expected number of times that a source token is translated by a target token.
         for sources, targets, positions in read():
-            p = np.full(len(positions), 1 / sizes[1])
-            if probabilities is not None:
+            if probabilities is None:
+                p = np.full(len(positions), 1 / sizes[1])
+            else:
                 p = probabilities[sources, targets]
 
             # The sum is 0 if all p of a target token have become 0.

@@ -81,7 +81,7 @@ class MixtureStage:
     """Training pairs: the pairs of a config, `copies` times each, and pairs with translations.
 
     The sources of the translations begin with `tag`. A translated pair is added once, and only if
-    the config does not have it. `copies=0` leaves only translations. The other splits are the
+    the mixture does not have it yet. `copies=0` leaves only translations. The other splits are the
     splits of the config.
     """
 
@@ -224,10 +224,11 @@ def in_order(measurements: Sequence[Stage]) -> list[Stage]:
         if ordered.get(stage.name, stage) is not stage:
             raise UserError(f"two stages have the name {stage.name}; name them differently")
         # Names become files, folders and log files in the workdir.
-        is_reserved = stage.name in RESERVED or stage.name.endswith(".json")
-        if is_reserved or not re.fullmatch(r"\w[\w.+-]*", stage.name):
+        name = str(stage.name)
+        is_reserved = name in RESERVED or name.endswith(".json")
+        if is_reserved or not re.fullmatch(r"\w[\w.+-]*", name):
             raise UserError(
-                f"name={stage.name}: must be of letters, digits and . _ + -, "
+                f"name={name}: must be of letters, digits and . _ + -, "
                 f"and not {', '.join(RESERVED)} or a .json"
             )
 

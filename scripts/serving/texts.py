@@ -40,10 +40,10 @@ _INLINE = re.compile(
     r"<(?:(?P<void>!--|(?:code|img|kbd|math|samp|var|wbr)(?=[\s/>]))|(?P<end>/?)"
     r"(?P<name>a|abbr|acronym|b|bdi|bdo|big|cite|data|del|dfn|em|font|i|ins|mark|nobr|q|s|small"
     r"|span|strike|strong|sub|sup|time|tt|u)(?=[\s/>]))",
-    re.IGNORECASE,
+    re.IGNORECASE | re.ASCII,
 )
 _LINE_BREAK = re.compile(r"[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
-_PRE = re.compile(r"<(/?)pre(?=[\s/>])", re.IGNORECASE)
+_PRE = re.compile(r"<(/?)pre(?=[\s/>])", re.IGNORECASE | re.ASCII)
 # Without letters and digits in frames, which may be words.
 _SYMBOLS = r"\u2300-\u23ff\u2600-\u2775\u2794-\u27bf\u2b00-\u2bff\U0001f000-\U0001f0ff"
 _PICTOGRAPH = rf"[{_SYMBOLS}\U0001f1e6-\U0001faff]"
@@ -175,7 +175,7 @@ def _markup(text: str) -> Iterator[tuple[int, int]]:
             if untranslated:
                 depth = 1
                 name = re.escape(untranslated[1])
-                same_name = re.compile(rf"<(/?){name}(?=[\s/>])", re.IGNORECASE)
+                same_name = re.compile(rf"<(/?){name}(?=[\s/>])", re.IGNORECASE | re.ASCII)
         else:
             tag = same_name.match(markup[0])
             if tag:

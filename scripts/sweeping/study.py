@@ -90,12 +90,12 @@ class SweepStudy:
 
         Raises UserError if the storage does not have it.
         """
+        # These are functions of the sweep's file, so their errors are not errors of the storage.
+        sampler = self.sweep.sampler(seed)
+        pruner = self.sweep.pruner or optuna.pruners.NopPruner()
         try:
             return optuna.load_study(
-                study_name=self.name,
-                storage=self.storage,
-                sampler=self.sweep.sampler(seed),
-                pruner=self.sweep.pruner or optuna.pruners.NopPruner(),
+                study_name=self.name, storage=self.storage, sampler=sampler, pruner=pruner
             )
         except KeyError:
             url = hide_password(self.url)

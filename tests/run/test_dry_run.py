@@ -82,10 +82,10 @@ def test_the_plan_is_printed_and_nothing_is_trained(tmp_path, print_plan):
 @pytest.mark.slow
 def test_only_the_largest_batch_is_assembled(monkeypatch, print_plan):
     remove_layers(monkeypatch)
-    assembled, assemble = [], dry_run.assemble
+    assembled, assemble = [], dry_run.assemble_batch
     monkeypatch.setattr(
         dry_run,
-        "assemble",
+        "assemble_batch",
         lambda pairs, batch: assembled.append(batch.bucket) or assemble(pairs, batch),
     )
     monkeypatch.setattr(

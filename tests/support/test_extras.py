@@ -95,5 +95,16 @@ def test_a_missing_extra_is_one_line_that_installs_it(name, caplog):
     ]
 
 
+def test_an_error_after_a_missing_package_is_a_bug(caplog):
+    def main():
+        try:
+            raise ModuleNotFoundError("No module named 'wandb'", name="wandb")
+        except ModuleNotFoundError:
+            raise ZeroDivisionError
+
+    assert cli.exit_code(main, None) == 1
+    assert "this is a bug" in caplog.text
+
+
 def test_another_missing_module_is_a_bug():
     assert installation_advice(ModuleNotFoundError("No module named 'x'", name="x")) is None

@@ -14,7 +14,7 @@ from absl import logging
 from flax.nnx import statelib
 
 from transformer.checkpoints import checksums
-from transformer.config.keys import validated_config
+from transformer.config.keys import recorded_config
 from transformer.config.loading import difference
 from transformer.config.types import Config
 from transformer.support.errors import UNREADABLE, UserError, first_of
@@ -167,7 +167,7 @@ def check_same_arrays(folder: Path, expected: Mapping[str, Any], config: Config)
         shapes_by_name = differing_shapes(folder, item, tree)
         differing += [f"{item}.{name}: {shapes}" for name, shapes in shapes_by_name.items()]
     if differing:
-        checkpoint_config = validated_config(checksums.read(folder)["config"])
+        checkpoint_config = recorded_config(checksums.read(folder)["config"])
         changes = difference(checkpoint_config, config)
         causes = "; ".join(f"{key}: {values}" for key, values in changes.items())
         raise UserError(

@@ -239,10 +239,13 @@ def _advice(error: BaseException | None, overrides: str | None) -> str | None:
 
     Returns None if it comes from the code.
     """
+    if isinstance(error, ModuleNotFoundError):
+        advice = installation_advice(error)
+        if advice:
+            return advice
+
     # Libraries wrap errors of the machine, so the causes are searched too.
     while error is not None:
-        if isinstance(error, ModuleNotFoundError):
-            return installation_advice(error)
         number = error.errno if isinstance(error, OSError) else None
         if number in files.FULL_DISK or "No space left on device" in str(error):
             reason = str(error).splitlines()[0]

@@ -22,6 +22,8 @@ from transformer.support.errors import UserError
 
 # Larger integers may overflow as floats.
 LARGEST = 1 << 1000
+# Keys of older runs. Only the initial parameters depended on them.
+REMOVED_KEYS = ("model.source_vectors", "model.target_vectors")
 TYPE_NAMES = {
     int: "an integer",
     float: "a number",
@@ -85,6 +87,14 @@ def nearest(name: str, candidates: Iterable[str], count: int = 1) -> str:
 def format_value(value: Any) -> str:
     """Returns the value for a message, as a user would type it if it is printable text."""
     return value if isinstance(value, str) and value and value.isprintable() else repr(value)
+
+
+def recorded_config(flat: dict[str, Any]) -> ml_collections.FrozenConfigDict:
+    """Returns the configuration of a run, which may be older than the removal of some keys.
+
+    Raises UserError if it is not allowed.
+    """
+    return validated_config({key: flat[key] for key in flat if key not in REMOVED_KEYS})
 
 
 def validated_config(flat: dict[str, Any]) -> ml_collections.FrozenConfigDict:

@@ -24,8 +24,6 @@ from transformer.support.errors import UserError
 FILE_NAME = "config.json"
 # The version of config.json, which is raised when a key is renamed or changes its meaning.
 SCHEMA_VERSION = 2
-# Keys of older runs that only the initial parameters depended on.
-REMOVED_KEYS = ("model.source_vectors", "model.target_vectors")
 
 # Keys and values as typed, such as ("model.d_model", "256").
 Overrides = Iterable[tuple[str, str]]
@@ -170,8 +168,7 @@ def _parse(nested: dict[str, Any]) -> ml_collections.FrozenConfigDict:
         raise UserError(
             f"schema_version={version}, must be {SCHEMA_VERSION}; use the commit that made the run"
         )
-    values = keys.flatten(ml_collections.ConfigDict(nested))
-    return keys.validated_config({key: values[key] for key in values if key not in REMOVED_KEYS})
+    return keys.recorded_config(keys.flatten(ml_collections.ConfigDict(nested)))
 
 
 def difference(old: Config, new: Config) -> dict[str, str]:

@@ -98,13 +98,12 @@ def exclusive(lock: Path, holder: str, advice: str, seconds: int) -> Iterator[IO
     holder makes none for `seconds`.
     """
     with lock.open("a") as file:
-        descriptor = file.fileno()
         for _ in poll_until(
-            f"{holder} ({lock})", advice, seconds, lambda: os.fstat(descriptor).st_mtime_ns
+            f"{holder} ({lock})", advice, seconds, lambda: os.fstat(file.fileno()).st_mtime_ns
         ):
             # Polling instead of waiting in the kernel, so that the wait can end with a message.
             if try_lock(file):
                 break
             time.sleep(0.1)
-        with progress_reported_to(lambda: os.utime(descriptor)):
+        with progress_reported_to(lambda: os.utime(file.fileno())):
             yield file

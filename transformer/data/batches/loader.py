@@ -66,15 +66,15 @@ Item = tuple[DataPosition, Arrays, BatchStats]  # the position after the batch, 
 class Loader(Iterator[Item], contextlib.AbstractContextManager):
     """An endless iterator over the batches of `corpus`, epoch after epoch, from `start` on.
 
-    It yields (Position after the batch, arrays, BatchStats). A start anywhere in the data takes the
-    same time, because a plan reads only the lengths of the corpus. All processes of a run make the
-    same plan, and the devices of `mesh` share the rows of a batch.
+    It yields (DataPosition after the batch, arrays, BatchStats). A start anywhere in the data takes
+    the same time, because a plan reads only the lengths of the corpus. All processes of a run make
+    the same plan, and the devices of `mesh` share the rows of a batch.
 
     `next()` raises the errors of the background threads. Use the loader in a `with` statement.
 
     Attributes:
       buckets: the shapes of all batches of the run.
-      pairs, plan: the pairs and the plan of the epoch of `start`.
+      pairs, epoch_plan: the pairs and the plan of the epoch of `start`.
       data_wait_seconds: seconds spent in `next()`.
     """
 
