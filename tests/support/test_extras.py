@@ -100,7 +100,7 @@ def test_an_error_after_a_missing_package_is_a_bug(caplog):
         try:
             raise ModuleNotFoundError("No module named 'wandb'", name="wandb")
         except ModuleNotFoundError:
-            raise ZeroDivisionError
+            raise ZeroDivisionError  # noqa: B904
 
     assert cli.exit_code(main, None) == 1
     assert "this is a bug" in caplog.text
