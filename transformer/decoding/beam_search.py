@@ -64,7 +64,7 @@ Models = Sequence[ensemble.AutoregressiveModel]
 SearchResult = tuple[Hypotheses, Bool[Array, "B"]]  # the second: which rows are done
 
 
-class State(NamedTuple):
+class SearchState(NamedTuple):
     """The state of the loop. `position` is the step, and the length of every live hypothesis."""
 
     position: Int[Array, ""]
@@ -95,14 +95,14 @@ class BeamSearch:
         """K, the number of live hypotheses."""
         return self.config.beam_size
 
-    def start(self) -> State:
+    def start(self) -> SearchState:
         """Returns the state before the first step: one live, empty hypothesis per sentence."""
         source = self.sentences.source
         length = self.sentences.max_length
         rows = source.shape[0]
         live = empty_hypotheses(rows, self.num_live, length)
         ended = empty_hypotheses(rows, self.config.beam_size, length)
-        return State(
+        return SearchState(
             position=jnp.array(0),
             live_tokens=live.tokens,
             live_token_log_p=live.token_log_probabilities,
@@ -113,8 +113,8 @@ class BeamSearch:
         )
 
     def step(
-        self, state: State
-    ) -> tuple[State, ensemble.Prediction, Bool[Array, "B K"], Float[Array, "B K"]]:
+        self, state: SearchState
+    ) -> tuple[SearchState, ensemble.Prediction, Bool[Array, "B K"], Float[Array, "B K"]]:
         """Extends the live hypotheses by a token, or ends them.
 
         Returns the next state, the prediction, which hypotheses end, and the log-probability of
@@ -159,7 +159,7 @@ class BeamSearch:
         def append(sequences, values):
             return gather(sequences, extensions.parents).at[..., position].set(values)
 
-        after = State(
+        after = SearchState(
             position=position + 1,
             live_tokens=append(state.live_tokens, extensions.tokens),
             live_token_log_p=append(state.live_token_log_p, extensions.token_log_p),
@@ -176,14 +176,14 @@ class BeamSearch:
         return after, prediction, ends, end_log_p
 
     def extend(
-        self, state: State, prediction: ensemble.Prediction
+        self, state: SearchState, prediction: ensemble.Prediction
     ) -> tuple[Extensions, Float[Array, "B _"]]:
         """Returns the next live hypotheses, and the log-probabilities that compete with EOS."""
         extensions = self.best_extensions(state, prediction, self.num_live)
         return extensions, extensions.log_p
 
     def best_extensions(
-        self, state: State, prediction: ensemble.Prediction, count: int
+        self, state: SearchState, prediction: ensemble.Prediction, count: int
     ) -> Extensions:
         """Returns the best `count` of the K x V extensions without EOS; the first wins a tie."""
         # The excluded tokens may all be among the likeliest.
@@ -206,7 +206,7 @@ class BeamSearch:
 
     def compete(
         self,
-        state: State,
+        state: SearchState,
         end_log_p: Float[Array, "B K"],
         rivals: Float[Array, "B _"],
         live_log_p: Float[Array, "B K"],

@@ -25,7 +25,7 @@ from transformer.support.special_tokens import BOS, EOS, PAD
 LOWEST_TEMPERATURE = 1e-30
 
 
-class State(NamedTuple):
+class SamplingState(NamedTuple):
     """The state of the loop. `position` is the step, and the length of every unfinished sample."""
 
     position: Int[Array, ""]
@@ -64,7 +64,7 @@ def sample(models: Models, sentences: SourceBatch, config: Config, n_best: int) 
         def append(sequences, values, padding):
             return sequences.at[..., position].set(jnp.where(state.done, padding, values))
 
-        return State(
+        return SamplingState(
             position=position + 1,
             tokens=append(state.tokens, tokens, PAD),
             token_log_p=append(state.token_log_p, token_log_p, 0.0),
@@ -72,7 +72,7 @@ def sample(models: Models, sentences: SourceBatch, config: Config, n_best: int) 
             caches=caches,
         )
 
-    start = State(
+    start = SamplingState(
         position=jnp.array(0),
         tokens=jnp.full(shape, PAD),
         token_log_p=jnp.zeros(shape),

@@ -17,7 +17,7 @@ def phrase_tokens(phrases: Int[Array, "B C A M"], beams: int) -> Int[Array, "B K
     return jnp.broadcast_to(tokens, (len(phrases), beams, tokens.shape[2]))
 
 
-class Progress(NamedTuple):
+class PhraseProgress(NamedTuple):
     """The state of required phrases in hypotheses: C phrases of A alternatives with M tokens.
 
     edges: `Spelling.edges`.
@@ -73,7 +73,7 @@ def measure_progress(
     position: Int[Array, ""],
     phrases: Int[Array, "B C A M"],
     edges: Bool[Array, "V 2"],
-) -> Progress:
+) -> PhraseProgress:
     """Returns the progress of hypotheses of `position` tokens."""
     L = tokens.shape[2]
     M = phrases.shape[3]
@@ -111,4 +111,4 @@ def measure_progress(
 
     ends_with = jax.lax.fori_loop(0, M, compare_ends, jnp.ones((*shape, M + 1), bool))
     last = jnp.where(position > 0, tokens[..., position - 1], PAD)
-    return Progress(phrases, edges, is_followed.any(axis=(3, 4)), ends_with, edges[last, 1])
+    return PhraseProgress(phrases, edges, is_followed.any(axis=(3, 4)), ends_with, edges[last, 1])

@@ -19,8 +19,8 @@ from transformer.decoding.beam_search import (
     Extensions,
     Models,
     SearchResult,
+    SearchState,
     SourceBatch,
-    State,
 )
 from transformer.decoding.control.phrase_progress import measure_progress, phrase_tokens
 from transformer.decoding.top_k import gather, top_k
@@ -49,7 +49,7 @@ class PhraseSearch(BeamSearch):
         return self.config.beam_size + min(count * length, MAX_BANKS)
 
     def extend(
-        self, state: State, prediction: ensemble.Prediction
+        self, state: SearchState, prediction: ensemble.Prediction
     ) -> tuple[Extensions, Float[Array, "B _"]]:
         """Returns the best extensions of each bank in turn, and those that need no more tokens."""
         # The best of each bank come first, then the second best, and impossible ones last.
@@ -76,7 +76,7 @@ class PhraseSearch(BeamSearch):
         )
         return extensions, jnp.where(banks == 0, log_p, -jnp.inf)
 
-    def candidates(self, state: State, prediction: ensemble.Prediction) -> list[Array]:
+    def candidates(self, state: SearchState, prediction: ensemble.Prediction) -> list[Array]:
         """Returns the extensions by likely tokens, and by tokens of the phrases.
 
         They are arrays of shape (B, K * N), for N extensions of each hypothesis: log-probabilities,
