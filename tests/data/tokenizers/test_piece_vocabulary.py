@@ -9,24 +9,12 @@ import pytest
 import sentencepiece
 
 from tests.data.files import text_config
+from tests.data.tokenizers.tiny_texts import ENGLISH, GERMAN
 from transformer.data.tokenizers import tokenizer, vocabulary
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import PieceVocabulary
 from transformer.support.errors import UserError
 from transformer.support.special_tokens import BOS, EOS, PAD, SPECIAL_PIECES, UNK
-
-ENGLISH = [
-    "the small dog runs",
-    "a dog sees the small house",
-    "the house is old",
-    "an old dog sleeps in the house",
-]
-GERMAN = [
-    "der kleine Hund",
-    "ein Hund sieht das kleine Haus",
-    "das Haus ist alt",
-    "ein alter Hund schläft im Haus",
-]
 
 
 def train_model(texts: list[str]) -> bytes:

@@ -7,6 +7,7 @@ import pytest
 import sentencepiece
 
 from tests.data.files import text_config, write_pairs
+from tests.data.tokenizers.tiny_texts import ENGLISH
 from transformer.data.sources import source as sources
 from transformer.data.tokenizers import tokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer
@@ -16,12 +17,6 @@ from transformer.support import workers
 from transformer.support.errors import UserError
 from transformer.support.special_tokens import BOS, EOS, PAD, UNK
 
-ENGLISH = [
-    "the small dog runs",
-    "a dog sees the small house",
-    "the house is old",
-    "an old dog sleeps in the house",
-]
 GERMAN = [
     "der kleine Hund läuft",
     "ein Hund sieht das kleine Haus",

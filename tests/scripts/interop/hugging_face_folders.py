@@ -9,19 +9,9 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
+from tests.data.tokenizers.tiny_texts import ENGLISH, GERMAN
+
 D_MODEL, D_FF, HEADS, LAYERS, POSITIONS = 8, 16, 2, 1, 40
-ENGLISH = [
-    "the small dog runs",
-    "a dog sees the small house",
-    "the house is old",
-    "an old dog sleeps in the house",
-]
-GERMAN = [
-    "der kleine Hund",
-    "ein Hund sieht das kleine Haus",
-    "das Haus ist alt",
-    "ein alter Hund schläft im Haus",
-]
 
 
 def write_folder(
