@@ -14,7 +14,7 @@ from absl import logging
 from optuna.trial import FrozenTrial, TrialState
 
 from scripts import markdown
-from scripts.results.evaluations import read_result
+from scripts.results.evaluation_files import read_result
 from scripts.results.systems import describe_checkpoints, describe_search
 from scripts.sweeping.description import Sweep
 from scripts.sweeping.folder import SweepFolder

@@ -22,7 +22,7 @@ from transformer.config.keys import flatten, nearest
 from transformer.config.types import Config, names_in
 from transformer.support import files
 from transformer.support.errors import UserError
-from transformer.support.extras import EXTRAS
+from transformer.support.extras import EXTRAS, install_command
 from transformer.training.progress import Record
 from transformer.training.validation import ValidationSample
 from transformer.workdir import Workdir
@@ -230,7 +230,7 @@ def check_trackers(config: Config) -> None:
         if name in EXTRAS["trackers"] and importlib.util.find_spec(name) is None:
             raise UserError(
                 f"{setting}: {name} needs a package; "
-                f"python -m pip install -r requirements/trackers.txt, or leave out {name}"
+                f"{install_command('trackers')}, or leave out {name}"
             )
 
 

@@ -11,13 +11,15 @@ EXTRAS = {
 }
 
 
+def install_command(extra: str) -> str:
+    return f"python -m pip install -r requirements/{extra}.txt"
+
+
 def installation_advice(error: ModuleNotFoundError) -> str | None:
     """Returns a line that names the missing extra, or None if no extra has the module."""
     package = (error.name or "").partition(".")[0]
     for extra, modules in EXTRAS.items():
         if package in modules:
-            return (
-                f"the package {package} is missing; install the extra {extra}: "
-                f"python -m pip install -r requirements/{extra}.txt"
-            )
+            command = install_command(extra)
+            return f"the package {package} is missing; install the extra {extra}: {command}"
     return None
