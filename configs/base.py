@@ -240,9 +240,14 @@ def get_keys() -> ml_collections.ConfigDict:
     # peak
     optimizer.learning_rate = Key(1.0, above(0))
     optimizer.warmup_steps = Key(4000, at_least(0))  # steps of linear warm-up
-    # decay of Adam's first moment, and of muon's except for matrices (0.95)
+    # decay of Adam's first moment, and of muon's except for matrices (0.95); schedule_free_adamw:
+    # the weight of the averaged parameters where gradients are computed
     optimizer.beta1 = Key(0.9, PROBABILITY)
     optimizer.beta2 = Key(0.98, PROBABILITY)  # decay of Adam's second moment
+    optimizer.beta3 = Key(0.9999, PROBABILITY)  # ademamix: decay of the slow average of gradients
+    optimizer.alpha = Key(5.0, at_least(0))  # ademamix: weight of the slow average
+    # ademamix: updates over which alpha grows from 0, and beta3 from beta1; 0: none
+    optimizer.alpha_warmup_steps = Key(0, at_least(0))
     # added to Adam's denominator, and to muon's norm of a matrix
     optimizer.epsilon = Key(1e-9, above(0))
     # decoupled, times the learning rate, on all matrices; not for adam

@@ -62,8 +62,9 @@ class Checkpoints(AbstractContextManager):
         if progress.skipped == 0:
             self.retention.rollback = progress.step
         self.saving = progress
+        trees = _items(state, state.averaged_parameters)
         # Orbax copies the arrays to the host before it returns, and writes them in the background.
-        items = {name: ocp.args.StandardSave(tree) for name, tree in _items(state).items()}
+        items = {name: ocp.args.StandardSave(tree) for name, tree in trees.items()}
         self.manager.save(progress.step, args=ocp.args.Composite(**items))
 
     def restore(self, abstract: TrainState) -> tuple[TrainState, Progress] | None:
@@ -75,7 +76,8 @@ class Checkpoints(AbstractContextManager):
         step = self._newest_resumable()
         if step is None:
             return None
-        expected = _items(abstract)
+        # The average of an optimizer is only for decoding: its state has all that an update needs.
+        expected = _items(abstract, abstract.ema_parameters)
         folder = self.folder / str(step)
         with readable(folder, "delete this folder to resume from the previous checkpoint"):
             progress = read_progress(folder)
@@ -160,11 +162,11 @@ class Checkpoints(AbstractContextManager):
         }
 
 
-def _items(state: TrainState) -> dict[str, Any]:
+def _items(state: TrainState, averaged_parameters: Any) -> dict[str, Any]:
     """Returns the trees of a state, by the names of the items that Orbax saves."""
     items = {
         "parameters": state.parameters,
         OPTIMIZER: state.optimizer_state,
-        "ema_parameters": state.ema_parameters,
+        "ema_parameters": averaged_parameters,
     }
     return {name: tree for name, tree in items.items() if tree is not None}

@@ -221,6 +221,17 @@ COMBINATIONS: dict[str, Callable[..., bool]] = {
     "adam has no weight decay; use adamw or set weight_decay=0": lambda optimizer: (
         optimizer.name == "adam" and optimizer.weight_decay > 0
     ),
+    "schedule_free_adamw averages parameters instead of lowering the rate; "
+    "set schedule=constant": lambda optimizer: (
+        optimizer.name == "schedule_free_adamw" and optimizer.schedule != "constant"
+    ),
+    "schedule_free_adamw computes gradients at a mean with weight beta1; "
+    "set beta1 above 0": lambda optimizer: (
+        optimizer.name == "schedule_free_adamw" and optimizer.beta1 == 0
+    ),
+    "schedule_free_adamw averages parameters itself; set ema_decay=0": lambda optimizer, training: (
+        optimizer.name == "schedule_free_adamw" and training.ema_decay > 0
+    ),
     "warm-up is longer than training; "
     "lower warmup_steps or raise steps": lambda optimizer, training: (
         optimizer.warmup_steps > training.steps

@@ -78,7 +78,8 @@ def cost_lines(run: Run, loader: Loader) -> Iterator[str]:
     count = max_checkpoints(config.checkpoint, config.training.steps, config.training.eval_every)
     resumable_count = min(count, MAX_OPTIMIZER_STATES)
     optimizer_size = num_bytes(state.optimizer_state)
-    other_size = num_bytes(state) - optimizer_size
+    averaged = jax.eval_shape(lambda state: state.averaged_parameters, state)
+    other_size = num_bytes((state.parameters, averaged))
     disk = count * other_size + resumable_count * optimizer_size
     yield (
         f"checkpoints at most {count}, {mebibytes(other_size)} each, and "

@@ -8,11 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import optax.contrib
 
 from transformer.config.types import Config, names_in
 from transformer.data.sources.lines import parse_number
 from transformer.support.errors import UserError
 from transformer.training.muon import muon
+from transformer.training.schedule_free import adam_without_momentum, average_iterates
 
 
 def make_schedule(optimizer_config: Config, d_model: int, steps: int) -> optax.Schedule:
@@ -48,11 +50,16 @@ def make_optimizer(
         if optimizer_config.clip_norm > 0:
             clip = optax.clip_by_global_norm(optimizer_config.clip_norm)
             optimizer = optax.chain(clip, optimizer)
-        if not factors:
-            return optimizer
-        # Frozen parameters do not count in the norm that is clipped.
-        zero_frozen = _scale_by_name(factors, only_zeros=True)
-        return optax.chain(zero_frozen, optimizer, _scale_by_name(factors))
+        if factors:
+            # Frozen parameters do not count in the norm that is clipped.
+            zero_frozen = _scale_by_name(factors, only_zeros=True)
+            optimizer = optax.chain(zero_frozen, optimizer, _scale_by_name(factors))
+        if optimizer_config.name in AVERAGES:
+            average = AVERAGES[optimizer_config.name]
+            return average(
+                optimizer_config, optimizer, lambda state: schedule(count_updates(state))
+            )
+        return optimizer
 
     default_decay = optimizer_config.weight_decay
 
@@ -174,13 +181,45 @@ def _after_warm_up(
     return make
 
 
-def _adam(optimizer_config: Config, schedule: optax.Schedule) -> optax.GradientTransformation:
+def _adam(
+    optimizer_config: Config,
+    schedule: optax.Schedule,
+    nesterov: bool = False,
+) -> optax.GradientTransformation:
     return optax.adam(
         schedule,
         b1=optimizer_config.beta1,
         b2=optimizer_config.beta2,
         eps=optimizer_config.epsilon,
+        nesterov=nesterov,
     )
+
+
+def _ademamix(optimizer_config: Config, schedule: optax.Schedule) -> optax.GradientTransformation:
+    """Returns AdEMAMix (Pagliardini et al. 2024): Adam with a second, slow average of gradients.
+
+    During its warm-up the weight of the slow average grows linearly, and so does its half-life.
+    """
+    beta1 = optimizer_config.beta1
+    beta3 = optimizer_config.beta3
+    alpha = optimizer_config.alpha
+
+    def fraction(count):
+        return jnp.minimum((count + 1) / max(optimizer_config.alpha_warmup_steps, 1), 1.0)
+
+    def slow_decay(count):
+        # The half-life of an average with the decay b is proportional to 1 / log(b).
+        start = 1 / jnp.log(beta1)
+        return jnp.exp(1 / (start + fraction(count) * (1 / jnp.log(beta3) - start)))
+
+    scale = optax.contrib.scale_by_ademamix(
+        b1=beta1,
+        b2=optimizer_config.beta2,
+        b3=slow_decay,
+        alpha=lambda count: fraction(count) * alpha,
+        eps=optimizer_config.epsilon,
+    )
+    return optax.chain(scale, optax.scale_by_learning_rate(schedule))
 
 
 # The constructors take (config.optimizer, schedule) and leave weight decay to `make_optimizer`.
@@ -190,6 +229,16 @@ OPTIMIZERS: dict[str, Callable[[Config, optax.Schedule], optax.GradientTransform
     # Shazeer and Stern 2018; the schedule's rate times each parameter's scale.
     "adafactor": lambda optimizer_config, schedule: optax.adafactor(schedule),
     "muon": muon,
+    "nadamw": functools.partial(_adam, nesterov=True),  # Dozat 2016
+    "ademamix": _ademamix,
+    "schedule_free_adamw": adam_without_momentum,
+}
+
+# Wrappers of all that `make_optimizer` returns for an optimizer. They take (config.optimizer,
+# transformation, learning rate as a function of its state). A method `averaged_parameters` of the
+# state gives the parameters for validation and decoding.
+AVERAGES: dict[str, Callable[..., optax.GradientTransformation]] = {
+    "schedule_free_adamw": average_iterates,
 }
 
 # The constructors take (config.optimizer, d_model, steps).

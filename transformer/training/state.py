@@ -28,9 +28,17 @@ class TrainState:
     ema_parameters: Any
 
     @property
+    def averaged_parameters(self) -> dict | None:
+        """The average of training.ema_decay, or of an optimizer that averages; otherwise None."""
+        if hasattr(self.optimizer_state, "averaged_parameters"):
+            return self.optimizer_state.averaged_parameters(self.parameters)
+        return self.ema_parameters
+
+    @property
     def eval_parameters(self) -> dict:
         """The parameters for validation and decoding."""
-        return self.parameters if self.ema_parameters is None else self.ema_parameters
+        averaged = self.averaged_parameters
+        return self.parameters if averaged is None else averaged
 
     def moving_average(self, parameters: dict, decay: float) -> dict | None:
         """Returns the average after an update to `parameters`."""
