@@ -171,7 +171,7 @@ def objectives(folder: Path) -> None:
         "data.source=synthetic data.synthetic_examples=300 tokenizer.vocab_size=200 "
         "training.eval_bleu=false "
     )
-    settings += "checkpoint.best_metric=loss "
+    settings += "checkpoint.best_metric=loss optimizer.name=ademamix "
     trace(folder, "masked", settings + "training.objective=masked_lm data.target_language=", {}, 0)
     trace(folder, "ctc", settings + CTC, {}, 16)
 

@@ -27,6 +27,7 @@ UNUSABLE = {
 # names.
 MASKED = {"training.objective": "masked_lm", "data.target_language": ""}
 MASKED |= {"training.eval_bleu": False, "checkpoint.best_metric": "loss"}
+FREE = {"optimizer.name": "schedule_free_adamw", "optimizer.schedule": "constant"}
 CTC = {"training.objective": "ctc", "decoding.strategy": "ctc", "training.label_smoothing": 0.0}
 GUIDED = {
     "training.guided_heads": "6.8",
@@ -115,6 +116,9 @@ IMPOSSIBLE_COMBINATIONS = (
         ("tokens=4095", "row_multiple=8", "packed_length=512"),
     ),
     ({"optimizer.weight_decay": 0.01}, ("name=adam", "weight_decay=0.01")),
+    (FREE | {"optimizer.schedule": "cosine"}, ("name=schedule_free_adamw", "schedule=cosine")),
+    (FREE | {"optimizer.beta1": 0.0}, ("name=schedule_free_adamw", "beta1=0.0")),
+    (FREE | {"training.ema_decay": 0.5}, ("name=schedule_free_adamw", "ema_decay=0.5")),
     ({"training.steps": 3999, "training.eval_every": 100}, ("warmup_steps=4000", "steps=3999")),
     ({"training.eval_every": 100_001}, ("eval_every=100001", "steps=100000")),
     ({"training.eval_bleu": False}, ("best_metric=bleu", "eval_bleu=False")),
@@ -214,6 +218,7 @@ POSSIBLE_COMBINATIONS = (
     GUIDED,
     {"batch.plan": "packed", "batch.packed_length": 256},
     {"optimizer.name": "adamw", "optimizer.weight_decay": 0.01},
+    FREE | {"optimizer.weight_decay": 0.01},
     {"training.steps": 4000},
     {"training.init_optimizer": True, "training.init_from": "runs/a"},
     {"training.eval_bleu": False, "checkpoint.best_metric": "loss"},

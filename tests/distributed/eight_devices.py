@@ -18,6 +18,7 @@ from tests.distributed.kinds_of_models import COMBINED, errors
 from tests.distributed.on_meshes import (
     LENGTHS,
     Shape,
+    averaging_update,
     bfloat16_update,
     ctc_update,
     largest_error,
@@ -164,6 +165,7 @@ def main(folder: Path, shapes: list[Shape]) -> None:
     resumption = resumed(folder, state, setups[shapes[-2]])
     parts = {"bfloat16": in_bfloat16(shapes), "muon": differences(muon_update, shapes)}
     parts["kinds"] = {name: errors(shapes, changes) for name, changes in COMBINED.items()}
+    parts["averaging"] = differences(averaging_update, shapes)
     parts["ctc"] = differences(ctc_update, shapes)
     parts["r_drop"] = {str(shape): r_drop_loss(shape) for shape in shapes}
     parts |= {"translations": translations, "resumed": resumption}

@@ -68,6 +68,28 @@ def muon_update(shape: Shape) -> TrainState:
     return here.after([make_batch(LENGTHS, 8, 8, seed=0)])[0]
 
 
+def averaging_update(shape: Shape) -> TrainState:
+    """Returns a state whose parameters are the average after two updates by Schedule-Free AdamW.
+
+    The devices share the average as they share the parameters.
+    """
+    config = tiny_config(model__dropout=0.0, optimizer__name="schedule_free_adamw")
+    config.optimizer.weight_decay = 0.1
+    schedule = optax.constant_schedule(0.1)
+    here = setup(
+        config, make_optimizer(config.optimizer, schedule), mesh_of(shape, config), schedule
+    )
+    state = here.initializer.create()
+    for seed in (0, 1):
+        state, _ = here.step(state, [make_batch(LENGTHS, 8, 8, seed)])
+    average = state.eval_parameters
+    shardings = [
+        [leaf.sharding for leaf in jax.tree.leaves(t)] for t in (average, state.parameters)
+    ]
+    assert shardings[0] == shardings[1]
+    return jax.device_get(state.replace(parameters=average))
+
+
 def ctc_update(shape: Shape) -> TrainState:
     """Returns the state after an update by CTC, in chunks of the fewest rows that the devices can
     share.

@@ -91,7 +91,7 @@ def test_the_gradient_in_bfloat16_does_not_depend_on_the_mesh(report, mesh):
     assert here["gradient_error"] < (5e-4 if mesh[-1] <= 2 else 2**-6)
 
 
-@pytest.mark.parametrize("update", ["muon", "ctc"])
+@pytest.mark.parametrize("update", ["muon", "averaging", "ctc"])
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 def test_an_update_does_not_depend_on_the_mesh(report, mesh, update):
     assert report[update][str(mesh)] < 1e-4
@@ -170,7 +170,7 @@ def test_other_meshes(tmp_path):
     for mesh in OTHERS:
         test_the_losses_do_not_depend_on_the_mesh(report, mesh)
         test_the_gradient_in_bfloat16_does_not_depend_on_the_mesh(report, mesh)
-        for update in ("muon", "ctc"):
+        for update in ("muon", "averaging", "ctc"):
             test_an_update_does_not_depend_on_the_mesh(report, mesh, update)
         for kind in COMBINED:
             test_the_loss_and_the_gradient_of_a_kind_of_model_do_not_depend_on_the_mesh(

@@ -117,7 +117,57 @@ def test_adam_follows_its_formula():
     assert_trees_close(update, jax.tree.map(adam, GRADIENTS, AGAIN), rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["adamw", "adafactor", "muon"])
+def nadam(first_gradient: np.ndarray, second_gradient: np.ndarray) -> np.ndarray:
+    """Returns the second update by Algorithm 2 of Dozat 2016, with a constant decay of momentum."""
+    first, second = (
+        np.asarray(gradient, np.float64) for gradient in (first_gradient, second_gradient)
+    )
+    momentum = 0.9 * 0.1 * first + 0.1 * second
+    variance = 0.98 * 0.02 * first**2 + 0.02 * second**2
+    ahead = 0.9 * momentum / (1 - 0.9**3) + 0.1 * second / (1 - 0.9**2)
+    return -0.05 * ahead / (np.sqrt(variance / (1 - 0.98**2)) + 1e-9)
+
+
+def test_nadamw_follows_its_formula():
+    by_hand = jax.tree.map(nadam, GRADIENTS, AGAIN)
+    assert_trees_close(updates([GRADIENTS, AGAIN], name="nadamw"), by_hand, rtol=1e-5)
+
+
+HALF_LIVES = np.log(0.5) / np.log([0.9, 0.999])  # of averages with these decays, in updates
+
+
+@pytest.mark.parametrize(
+    ("warmup_steps", "alpha", "half_lives"),
+    [(0, 6.0, HALF_LIVES[[1, 1]]), (4, 3.0, HALF_LIVES @ [[0.75, 0.5], [0.25, 0.5]])],
+)
+def test_ademamix_follows_its_formula(warmup_steps, alpha, half_lives):
+    """The slow average is not corrected for its bias (Pagliardini et al. 2024, Algorithm 1).
+
+    In a warm-up of four updates its half-life grows linearly, from that of the fast average on.
+    """
+    decays = 0.5 ** (1 / half_lives)
+
+    def by_hand(first_gradient, second_gradient):
+        fast = slow = variance = 0.0
+        for gradient, decay in zip((first_gradient, second_gradient), decays, strict=True):
+            gradient = np.asarray(gradient, np.float64)
+            fast = 0.9 * fast + 0.1 * gradient
+            slow = decay * slow + (1 - decay) * gradient
+            variance = 0.98 * variance + 0.02 * gradient**2
+        direction = fast / (1 - 0.9**2) + alpha * slow
+        return -0.05 * direction / (np.sqrt(variance / (1 - 0.98**2)) + 1e-9)
+
+    update = updates(
+        [GRADIENTS, AGAIN],
+        name="ademamix",
+        beta3=0.999,
+        alpha=6.0,
+        alpha_warmup_steps=warmup_steps,
+    )
+    assert_trees_close(update, jax.tree.map(by_hand, GRADIENTS, AGAIN), rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["adamw", "adafactor", "muon", "nadamw", "ademamix"])
 def test_only_matrices_decay_at_the_schedules_rate(name):
     plain = updates([GRADIENTS, AGAIN], name="adam" if name == "adamw" else name)
     decayed = updates([GRADIENTS, AGAIN], name=name, weight_decay=0.5)
@@ -255,7 +305,7 @@ def test_gradients_above_the_clipping_norm_are_scaled_down():
     assert_trees_close(clipped, jax.tree.map(lambda x: x / 4, free), rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["adam", "adamw", "adafactor", "muon"])
+@pytest.mark.parametrize("name", ["adam", "adamw", "adafactor", "muon", "nadamw", "ademamix"])
 def test_rate_factors_multiply_updates_and_frozen_parameters_have_none(name):
     plain = updates([GRADIENTS, AGAIN], name=name)
     scaled = updates([GRADIENTS, AGAIN], name=name, rate_factors="inner:0.5, inner.bias:3")

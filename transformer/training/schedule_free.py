@@ -39,7 +39,7 @@ class ScheduleFreeState:
 
 
 @jax.jit
-def _extrapolate(y: dict, z: dict, factor: float) -> dict:
+def _extrapolate(y: dict, z: dict, factor: jax.Array) -> dict:
     # Solves y = (1 - beta1) z + beta1 x. Parameters that never moved stay exactly equal.
     return jax.tree.map(lambda y, z: y + factor * (y - z), y, z)
 
