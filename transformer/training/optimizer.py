@@ -29,6 +29,8 @@ def make_optimizer(
 ) -> optax.GradientTransformationExtraArgs:
     """Returns the optimizer with gradient clipping before it and weight decay after it, if any.
 
+    An optimizer that averages parameters (`AVERAGES`) averages the results of all these.
+
     `frozen` lists names of parameters that no update changes. The function `update` of the result
     takes an optional `learning_rate`, which replaces the schedule's, and an optional
     `weight_decay`, which replaces one above 0. A program that has them as arguments does not depend
@@ -55,8 +57,9 @@ def make_optimizer(
             zero_frozen = _scale_by_name(factors, only_zeros=True)
             optimizer = optax.chain(zero_frozen, optimizer, _scale_by_name(factors))
         if optimizer_config.name in AVERAGES:
-            average = AVERAGES[optimizer_config.name]
-            return average(
+            # Decay and factors are part of the steps that are averaged.
+            make_average = AVERAGES[optimizer_config.name]
+            optimizer = make_average(
                 optimizer_config, optimizer, lambda state: schedule(count_updates(state))
             )
         return optimizer
@@ -228,15 +231,15 @@ OPTIMIZERS: dict[str, Callable[[Config, optax.Schedule], optax.GradientTransform
     "adamw": _adam,
     # Shazeer and Stern 2018; the schedule's rate times each parameter's scale.
     "adafactor": lambda optimizer_config, schedule: optax.adafactor(schedule),
-    "muon": muon,
     "nadamw": functools.partial(_adam, nesterov=True),  # Dozat 2016
     "ademamix": _ademamix,
     "schedule_free_adamw": adam_without_momentum,
+    "muon": muon,
 }
 
-# Wrappers of all that `make_optimizer` returns for an optimizer. They take (config.optimizer,
-# transformation, learning rate as a function of its state). A method `averaged_parameters` of the
-# state gives the parameters for validation and decoding.
+# Optimizers that average parameters. An entry wraps all that `make_optimizer` has put together, and
+# takes (config.optimizer, that transformation, the learning rate as a function of its state). Its
+# state has a method `averaged_parameters`, whose result is for validation and decoding.
 AVERAGES: dict[str, Callable[..., optax.GradientTransformation]] = {
     "schedule_free_adamw": average_iterates,
 }

@@ -17,9 +17,9 @@ from scripts.sweeping.stack import TrialStack
 from scripts.verify_resume import read_untimed
 from tests.checkpoints.workdirs import run
 from tests.scripts.tiny_sweep import error, sweep_file, tiny_flags
-from tests.training.tiny import flags, tiny_config
+from tests.training.tiny import distance, flags, tiny_config
 from transformer import train
-from transformer.checkpoints.restore import steps_in
+from transformer.checkpoints.restore import read_parameters, steps_in
 from transformer.support.errors import UserError
 
 # All keys that may vary, each with a value of zero where that is another program in a separate run.
@@ -78,20 +78,34 @@ def assert_close(lines: list[dict], expected: list[dict]) -> None:
             ), key
 
 
-def test_trials_that_train_together_equal_separate_runs(tmp_path, capsys):
-    assert run(sweep, *together_flags(tmp_path, TRIALS, optimizer__name="adamw")) == 0
+@pytest.mark.first_case
+@pytest.mark.parametrize(
+    ("changes", "rates"),
+    [
+        ({"optimizer__name": "adamw"}, (0.5, 0.25)),
+        (
+            {"optimizer__name": "schedule_free_adamw", "optimizer__schedule": "constant"},
+            (0.01, 0.02),
+        ),
+    ],
+)
+def test_trials_that_train_together_equal_separate_runs(tmp_path, capsys, changes, rates):
+    trials = [
+        trial | {"optimizer.learning_rate": rate} for trial, rate in zip(TRIALS, rates, strict=True)
+    ]
+    assert run(sweep, *together_flags(tmp_path, trials, **changes)) == 0
     assert states(tmp_path) == ["complete", "complete"]
     logged = capsys.readouterr().err
     assert "Trial 1 is complete" in logged and "validation" not in logged
-    for number, values in enumerate(TRIALS):
-        changes = {key.replace(".", "__"): value for key, value in values.items()}
+    for number, values in enumerate(trials):
+        given = changes | {key.replace(".", "__"): value for key, value in values.items()}
         separate = tmp_path / f"separate{number}"
-        assert (
-            run(train, *flags(separate, training__steps=8, optimizer__name="adamw", **changes)) == 0
-        )
+        assert run(train, *flags(separate, training__steps=8, **given)) == 0
         assert_close(record(tmp_path, number), read_untimed(separate / "metrics.jsonl"))
         trial = tmp_path / "sweep" / "trials" / f"{number:04}"
         assert steps_in(trial / "checkpoints") == steps_in(separate / "checkpoints")
+        decoded = [read_parameters(each / "checkpoints" / "8") for each in (trial, separate)]
+        assert distance(*decoded) < 1e-4
         own = [
             line for line in (trial / "log.txt").read_text().splitlines() if "validation" in line
         ]
