@@ -1,12 +1,14 @@
-"""Gets translation data: corpora of OPUS and WMT by mtdata, Parquet files, or TFDS datasets.
+"""Gets translation data: corpora of OPUS and WMT by mtdata, Parquet files, gettext catalogues, or
+TFDS datasets.
 
     python -m scripts.get_data --pair=en-de --recipe=ID --output=DIR
     python -m scripts.get_data --pair=en-is --train=ID,ID --validation=ID --test=ID --output=DIR
     python -m scripts.get_data --pair=en-de --hf=FOLDER --output=DIR
+    python -m scripts.get_data --pair=en-de --gettext=FILE_OR_FOLDER,... --output=DIR
     python -m scripts.get_data --tfds=wmt14_translate/de-en --output=DIR [--archives=DIR]
 
-The first three write train, validation and test as STEM.LANGUAGE, for `data.source=text`, with the
-record `data.json`. Runs on the data copy this record. The last one prepares array_record, for
+All but the last write train, validation and test as STEM.LANGUAGE, for `data.source=text`, with
+the record `data.json`. Runs on the data copy this record. The last one prepares array_record, for
 `data.source=tfds` with `data.path=DIR`. The record goes to standard output. If a command fails, it
 leaves no data, except that --tfds keeps archives that were downloaded completely.
 """
@@ -16,7 +18,7 @@ import json
 import re
 from pathlib import Path
 
-from scripts.datasets import mtdata
+from scripts.datasets import catalogues, mtdata
 from scripts.datasets.folder import SPLITS, LanguagePair
 from transformer.config import cli
 from transformer.support import files
@@ -46,6 +48,8 @@ def main(arguments: argparse.Namespace) -> None:
         from scripts.datasets import parquet  # imports a package of the extra `data`
 
         record = parquet.get_parquet(pair, arguments.hf, output)
+    elif arguments.gettext is not None:
+        record = catalogues.get_catalogues(pair, arguments.gettext, output)
     elif arguments.recipe:
         record = mtdata.get_recipe(arguments.mtdata, pair, arguments.recipe, output)
     else:
@@ -82,6 +86,11 @@ def make_parser() -> cli.Parser:
     )
     source.add_argument(
         "--hf", type=Path, help="a folder of Parquet files, as on Hugging Face's hub"
+    )
+    source.add_argument(
+        "--gettext",
+        metavar="PATH,PATH",
+        help=".po and .mo files, and folders of them; the messages are in the source language",
     )
     source.add_argument("--tfds", metavar="NAME/CONFIG", help="a translation dataset of TFDS")
     parser.add_argument("--validation", metavar="ID,ID", help="--train: datasets to validate on")
