@@ -3,13 +3,15 @@
     python -m scripts.directions --workdir=DIR --languages=en,de,fr [--split=test]
         [--metric=bleu] [--checkpoint=...] [--average=N] [--decoding.KEY=VALUE ...]
 
-Reads the files STEM.LANG of the split in the run's data folder. A star marks directions that the
-run was not trained on. The column of a language that is only a source of the run is empty, unless
-the vocabulary has its tag. Prints the results as one JSON object, as transformer.evaluate writes
-them to the workdir.
+Reads the files STEM.LANG of the split in the run's data folder. A score has half the width of its
+95 % interval, as scripts.compare computes it, if the metric is BLEU, chrF or a mean over sentences.
+A star marks directions that the run was not trained on. The column of a language that is only a
+source of the run is empty, unless the vocabulary has its tag. Prints one JSON object with the
+results that transformer.evaluate writes to the workdir, and the intervals.
 """
 
 import argparse
+import contextlib
 import itertools
 import json
 from collections.abc import Mapping, Sequence
@@ -22,16 +24,19 @@ from transformer.support.errors import UserError
 
 def main(arguments: argparse.Namespace) -> None:
     # These imports take seconds, which --help should not.
+    from scripts.results.significance import bootstrap_interval
+    from scripts.results.sufficient_statistics import additive_metrics
     from transformer import evaluate
     from transformer.config.types import with_changes
     from transformer.data.languages import source_tag
     from transformer.data.sources.mixture import check_direction, listed_corpora
     from transformer.data.tokenizers.tokenizer import Tokenizer
-    from transformer.decoding.bleu import METRICS
+    from transformer.decoding.bleu import METRICS, bleu_language
     from transformer.workdir import open_existing, split_names
 
-    if arguments.metric not in METRICS:
-        raise UserError(f"--metric={arguments.metric}: must be one of {', '.join(METRICS)}")
+    metric = arguments.metric
+    if metric not in METRICS:
+        raise UserError(f"--metric={metric}: must be one of {', '.join(METRICS)}")
     workdir, config = open_existing(Path(split_names(arguments.workdir)[0]))
     languages = [code.strip() for code in arguments.languages.split(",")]
     if len(set(languages)) < max(2, len(languages)) or not all(languages):
@@ -47,7 +52,7 @@ def main(arguments: argparse.Namespace) -> None:
 
     # All directions are checked first, because each takes long to evaluate.
     tokenizer = Tokenizer.load(workdir.path, config)
-    pairs = []
+    pairs = {}  # the group `data` by direction
     for pair in itertools.permutations(languages, 2):
         data_config = with_changes(config.data, **dict(zip(cli.LANGUAGES, pair, strict=True)))
         try:
@@ -58,24 +63,36 @@ def main(arguments: argparse.Namespace) -> None:
                 continue
             raise
         source.read_pairs(data_config, arguments.split)
-        pairs.append(pair)
+        pairs[pair] = data_config
 
     flags = {
         name: getattr(arguments, name) for name in ("workdir", "split", "checkpoint", "average")
     }
     results = {}
     cells = {}
-    for pair in pairs:
+    for pair, data_config in pairs.items():
         items = [*flags.items(), *zip(cli.LANGUAGES, pair, strict=True), *arguments.overrides]
         evaluation = evaluate.evaluate(
             evaluate.make_parser().parse([f"--{key}={value}" for key, value in items])
         )
         evaluation.save()
-        results["-".join(pair)] = evaluation.result
-
+        result = results["-".join(pair)] = dict(evaluation.result)
+        form = METRICS[metric].format
+        cells[pair] = f"{result[metric]:{form}}"
+        # Without the tokenizer of the language there is no interval.
+        with contextlib.suppress(UserError):
+            additive = additive_metrics(bleu_language(data_config), [metric])
+            if metric in additive:
+                low, high = bootstrap_interval(
+                    additive[metric],
+                    evaluation.lines["hypotheses.txt"],
+                    evaluation.lines["references.txt"],
+                )
+                result["interval"] = [low, high]
+                cells[pair] += f" ±{(high - low) / 2:{form}}"
         # A star marks directions that were not trained.
-        score = f"{evaluation.result[arguments.metric]:{METRICS[arguments.metric].format}}"
-        cells[pair] = score if pair in training_pairs else f"{score} *"
+        if pair not in training_pairs:
+            cells[pair] += " *"
 
     show_matrix(languages, cells)
     print(json.dumps(results))

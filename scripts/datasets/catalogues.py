@@ -1,6 +1,5 @@
 """Translation data from the catalogues of GNU gettext: `.po` and `.mo` files."""
 
-import codecs
 import contextlib
 import gettext
 import hashlib
@@ -28,7 +27,7 @@ Message = tuple[list[str], list[str]]
 # A line of a .po file that is not a comment: a keyword and strings, or strings that continue.
 _STRING = r'"((?:[^"\\]|\\.)*)"'
 _LINE = re.compile(rf"(msgctxt|msgid_plural|msgid|msgstr(?:\[\d+\])?)?\s*((?:{_STRING}\s*)+)")
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}  # all others stand for the character itself
 # The first bytes of a .mo file, and the byte order that they stand for.
 _BYTE_ORDERS = {b"\xde\x12\x04\x95": "<", b"\x95\x04\x12\xde": ">"}
 
@@ -65,7 +64,7 @@ def get_catalogues(pair: LanguagePair, names: str, output: Path) -> dict[str, An
             f"--gettext={names}: no pair is left (dropped: {reasons}); name catalogues that are "
             f"translated into {pair[1]}"
         )
-    logging.info("%s pairs; dropped: %s.", f"{len(pairs):,}", reasons)
+    logging.info("Dropped: %s.", reasons)
 
     fraction = min(HELD_OUT_FRACTION, MAX_HELD_OUT / len(pairs))
     splits = {}
@@ -136,10 +135,10 @@ def read_pairs(path: Path, pair: LanguagePair) -> Iterator[tuple[str, str]]:
 
     Raises UserError if the file is not a catalogue of the target language.
     """
-    readers = {".po": read_po, ".mo": read_mo}
-    if path.suffix not in readers:
+    reader = {".po": read_po, ".mo": read_mo}.get(path.suffix)
+    if reader is None:
         raise UserError(f"{path}: is not a catalogue; its name must end in .po or .mo")
-    messages = list(readers[path.suffix](path, path.read_bytes()))
+    messages = list(reader(path, path.read_bytes()))
     header = next((targets[0] for sources, targets in messages if sources == [""]), "")
     language = re.search(r"^Language:\s*([a-z]{2,3})(?:[-_@.]\S*)?\s*$", header, re.MULTILINE)
     if language and base_code(language[1]) != base_code(pair[1]):
@@ -174,8 +173,8 @@ def align_lines(source: str, target: str) -> Iterator[tuple[str, str]]:
     for text in (source, target):
         lines = [re.sub(r"[\r\t\f\v]+", " ", line).strip() for line in text.strip().split("\n")]
         sides.append(lines)
-    blank = [[not line for line in lines] for lines in sides]
-    if blank[0] == blank[1]:
+    has_text = [list(map(bool, lines)) for lines in sides]
+    if has_text[0] == has_text[1]:
         yield from (texts for texts in zip(*sides, strict=True) if any(texts))
     else:
         yield tuple(" ".join(filter(None, lines)) for lines in sides)
@@ -255,23 +254,17 @@ def read_mo(path: Path, content: bytes) -> Iterator[Message]:
 
 
 def find_encoding(path: Path, header: bytes, content: bytes) -> str:
-    """Returns the charset that a header names, or UTF-8 if it does not name an existing one.
+    """Returns UTF-8 if the content is UTF-8, else the charset that the header names.
 
-    Raises UserError if the content is in another charset.
+    Text of another charset is hardly ever valid UTF-8, unless it is ASCII. So a wrong header does
+    not matter there. Raises UserError if the content is in neither charset.
     """
-    match = re.search(rb"charset=([\w.:-]+)", header)
-    name = match[1].decode() if match else "utf-8"
-    try:
-        content.decode(name)
-    except LookupError:  # such as CHARSET, the template's
-        return find_encoding(path, b"", content)
-    except UnicodeError as error:
-        raise UserError(
-            f"{path}: is not in the charset of its header, {name} ({error}); correct the header"
-        ) from error
-    # Text of another charset is hardly ever valid UTF-8, unless it is ASCII.
-    if codecs.lookup(name).name != "utf-8" and not content.isascii():
-        with contextlib.suppress(UnicodeDecodeError):
-            content.decode()
-            raise UserError(f"{path}: is UTF-8, and its header has {name}; correct the header")
-    return name
+    charset = re.search(rb"charset=([\w.:-]+)|$", header)[1] or b"utf-8"
+    for name in ("utf-8", charset.decode()):
+        # LookupError: there is no such charset, as CHARSET of the template.
+        with contextlib.suppress(LookupError, UnicodeError):
+            content.decode(name)
+            return name
+    raise UserError(
+        f"{path}: is neither UTF-8 nor {name}, the charset of its header; correct the header"
+    )

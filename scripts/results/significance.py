@@ -27,6 +27,7 @@ No p-value is corrected for the number of systems.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,6 +39,7 @@ from scipy.special import ndtri, stdtrit
 from scripts.results.sufficient_statistics import AdditiveMetric
 
 SEED = 12345  # sacreBLEU's default
+SAMPLES = 1000  # resamples; also its default
 LEVEL = 0.05  # of a 95 % interval
 SMALLEST_P_VALUE = 1e-9
 
@@ -108,6 +110,16 @@ def resample(
     """Returns the scores of one run in the resamples, which hold indices of sentences."""
     statistics = statistics.astype("float32")  # as in sacreBLEU
     return metric.score(np.stack([statistics[row].sum(0) for row in resamples]))
+
+
+def bootstrap_interval(
+    metric: AdditiveMetric, hypotheses: Sequence[str], references: Sequence[str]
+) -> tuple[float, float]:
+    """Returns the 95 % interval of a score, from `SAMPLES` resamples of the sentences."""
+    statistics = metric.statistics(hypotheses, references)
+    count = len(statistics)
+    resamples = np.random.default_rng(SEED).choice(count, (SAMPLES, count))
+    return _interval(resample(metric, statistics, resamples))
 
 
 def compare(first: SeedScores, second: SeedScores) -> dict[str, Any]:

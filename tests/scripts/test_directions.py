@@ -176,7 +176,9 @@ def test_the_matrix_has_all_directions_and_marks_those_without_training(workdir,
     rows = [line.split("│") for line in captured.err.splitlines() if line.startswith("│")]
     stars = np.array([["*" in cell for cell in row[2:5]] for row in rows])
     assert stars.tolist() == [[False, False, True], [False, False, True], [True, True, False]]
-    assert f"{results['in-out']['chrf']:.1f}" in rows[0][3]
+    low, high = results["in-out"]["interval"]
+    assert f"{results['in-out']['chrf']:.2f} ±{(high - low) / 2:.2f}" in rows[0][3]
+    assert low < results["in-out"]["chrf"] < high
 
 
 @pytest.mark.slow

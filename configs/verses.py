@@ -1,0 +1,79 @@
+"""Verses of the Bible: one model of five languages, or English-German with and without context.
+
+Command:   python -m transformer.train --config=configs/verses.py:all --workdir=runs/verses
+               --config.data.path=data/verses
+           python -m scripts.directions --workdir=runs/verses --languages=en,de,fr,es,ru
+               --checkpoint=last --average=10
+Data:      data/verses has train, valid and test in each language, as docs/verses.md prepares them.
+Hardware:  two CPU cores in float32: an hour for `all`, 25 minutes for `en-de` and `en-de-context`.
+Expect:    no published figures yet; docs/verses.md has the table.
+
+`all` translates between all pairs of the languages; a tag names the target language. `en-de` is one
+of these directions. `en-de-context` is the same model, which reads each verse with the verse before
+it. The model is that of configs/multi30k.py without R-Drop, which would halve the number of epochs
+in this time.
+"""
+
+import itertools
+
+import ml_collections
+
+from configs import multi30k
+from configs.rules import choose
+
+LANGUAGES = ("en", "de", "fr", "es", "ru")
+
+
+def get_config(variant: str = "") -> ml_collections.ConfigDict:
+    config = multi30k.get_config()
+    config.data.name = "verses"
+    config.data.downloads = ()
+    config.data.test_split = "test"
+    # all but a few verses; the mean is 34 tokens
+    config.data.max_length = 128
+    config.batch.packed_length = 128
+    config.batch.tokens = 3072
+    config.model.dropout = 0.2
+    config.training.r_drop = 0.0
+    config.training.eval_sentences = 500
+    choose("variant", variant, VARIANTS)(config)
+    return config
+
+
+def all_directions(config: ml_collections.ConfigDict) -> None:
+    directions = [
+        f"label={source}-{target} source_language={source} target_language={target}"
+        for source, target in itertools.permutations(LANGUAGES, 2)
+    ]
+    config.data.source_tag = ">>{target_language}<<"
+    config.data.mixture = tuple(directions)
+    # into English, and between two languages that are not English
+    config.data.valid_sets = tuple(
+        direction
+        for direction in directions
+        if direction.startswith(("label=de-en", "label=fr-ru"))
+    )
+    config.tokenizer.shared = True
+    config.tokenizer.vocab_size = 8000
+    config.model.share_embeddings = "all"
+    config.training.steps = 9600
+    config.checkpoint.best_metric = "bleu/mean"
+
+
+def one_direction(config: ml_collections.ConfigDict) -> None:
+    config.training.steps = 4000
+    config.training.eval_every = 1000
+
+
+def one_direction_in_context(config: ml_collections.ConfigDict) -> None:
+    one_direction(config)
+    config.data.context = 1
+    config.data.max_length = 256  # of both verses
+    config.batch.packed_length = 256
+
+
+VARIANTS = {
+    "all": all_directions,
+    "en-de": one_direction,
+    "en-de-context": one_direction_in_context,
+}
