@@ -3,18 +3,25 @@ they have.
 """
 
 import inspect
+import itertools
 import re
 
 import ml_collections
 import pytest
 
-from configs import table2, table3, variants
+from configs import table2, table3, variants, verses
 from tests.model.test_parameters import closed_formula, count
 from transformer.config import loading
 from transformer.config.keys import flatten
+from transformer.data.sources.mixture import held_out_sets, listed_corpora
 from transformer.support.errors import UserError
 
-NAMES = {"table2": table2.ROWS, "table3": table3.ROWS, "variants": variants.VARIANTS}
+NAMES = {
+    "table2": table2.ROWS,
+    "table3": table3.ROWS,
+    "variants": variants.VARIANTS,
+    "verses": verses.VARIANTS,
+}
 ALL = [(config, name) for config, names in NAMES.items() for name in names]
 
 
@@ -72,6 +79,23 @@ def test_the_docstring_of_table_3_has_the_figures_of_its_rows():
     }
 
 
+def test_the_variants_of_the_verses():
+    every, alone, context = (load("verses", name) for name in verses.VARIANTS)
+    pairs = [
+        (part.data.source_language, part.data.target_language)
+        for part in listed_corpora(every.data)
+    ]
+    assert sorted(pairs) == sorted(itertools.permutations(verses.LANGUAGES, 2))
+    assert held_out_sets(every).keys() == {"", "de-en", "fr-ru"}
+    difference = loading.difference(alone, context)
+    assert difference.keys() == {"data.context", "data.max_length", "batch.packed_length"}
+    # Batches have equally many positions: no row of batch.tokens is lost.
+    for config in (every, alone, context):
+        rows = config.batch.tokens / config.batch.packed_length
+        assert rows % config.batch.row_multiple == 0
+        assert config.data.max_length <= config.batch.packed_length
+
+
 def test_the_last_row_of_table_3_is_the_big_model():
     difference = loading.difference(load("table3", "big"), loading.load_file("configs/big.py", []))
     assert difference.keys() == {"checkpoint.keep", "training.eval_beam_size"}
@@ -83,7 +107,7 @@ def test_an_unknown_name_is_refused_with_the_names(config, argument):
     with pytest.raises(UserError) as error:
         loading.load_file(f"configs/{config}.py{argument}", [])
     (line,) = str(error.value).splitlines()
-    kind = "variant" if config == "variants" else "row"
+    kind = "row" if config.startswith("table") else "variant"
     assert line.startswith(
         f"configs/{config}.py: {kind}={argument.removeprefix(':')}: must be one of "
         f"{', '.join(NAMES[config])}"
