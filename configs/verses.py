@@ -61,7 +61,7 @@ def all_directions(config: ml_collections.ConfigDict) -> None:
 
 
 def one_direction(config: ml_collections.ConfigDict) -> None:
-    config.training.steps = 3200  # 11 epochs, or 6 in context
+    config.training.steps = 3200  # 11 epochs, or 5 in context
     config.training.eval_every = 800
 
 

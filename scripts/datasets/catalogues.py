@@ -27,8 +27,8 @@ Message = tuple[list[str], list[str]]
 # A line of a .po file that is not a comment: a keyword and strings, or strings that continue.
 _STRING = r'"((?:[^"\\]|\\.)*)"'
 _LINE = re.compile(rf"(msgctxt|msgid_plural|msgid|msgstr(?:\[\d+\])?)?\s*((?:{_STRING}\s*)+)")
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}  # all others stand for the character itself
-# The first bytes of a .mo file, and the byte order that they stand for.
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}  # an escaped " is a "
+# The byte order of a .mo file by its first bytes.
 _BYTE_ORDERS = {b"\xde\x12\x04\x95": "<", b"\x95\x04\x12\xde": ">"}
 
 

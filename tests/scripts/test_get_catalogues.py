@@ -106,7 +106,8 @@ msgstr ""
 
 def test_lines_are_paired_if_they_correspond():
     assert list(catalogues.align_lines("a\n\nb\n", "\nx\n\n y ")) == [("a", "x"), ("b", "y")]
-    assert list(catalogues.align_lines("a\n\nb", "x\ny\n\nz")) == [("a b", "x y z")]
+    assert list(catalogues.align_lines("a\n\nb", "x\ny\n\nz\n")) == [("a b", "x y z")]
+    assert list(catalogues.align_lines("a\n\nb", "x\ny\nz")) == [("a b", "x y z")]
     assert list(catalogues.align_lines("a\nb", "x")) == [("a b", "x")]
     # U+2028 and the non-breaking space are text, as in the files that runs read.
     assert list(catalogues.align_lines("a\r\nb\fc", "x\u2028z\ny\u00a0:")) == [
