@@ -36,6 +36,19 @@ def straight(tmp_path_factory):
     return workdir, settings
 
 
+def test_the_time_of_validations_is_apart(straight):
+    text = (straight[0] / "metrics.jsonl").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    earlier = 0.0
+    for step in (4, 8):
+        train, valid = (line for line in lines if line["step"] == step)
+        assert train["split"] == "train" and train["validation_seconds"] == earlier
+        validation_seconds = valid["validation_seconds"] - earlier
+        # Between these lines are only the end of the last update on the device, and the validation.
+        assert 0 < validation_seconds <= valid["seconds"] - train["seconds"] + 1e-4
+        earlier = valid["validation_seconds"]
+
+
 # Both stop between the two steps of a training line.
 @pytest.mark.first_case
 @pytest.mark.parametrize(

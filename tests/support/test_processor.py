@@ -23,6 +23,14 @@ def test_int8_needs_instructions_for_products_of_8_bits(flags, expected, monkeyp
     assert processor.computes_int8() is expected
 
 
+def test_the_name_is_that_of_the_model(monkeypatch, tmp_path):
+    file = tmp_path / "cpuinfo"
+    monkeypatch.setattr(processor, "DESCRIPTION", file)
+    assert processor.processor_name() is None
+    file.write_text("processor : 0\nmodel name\t: Some: CPU 9 \n")
+    assert processor.processor_name() == "Some: CPU 9"
+
+
 @pytest.mark.parametrize(
     ("platform", "flags", "expected"),
     [

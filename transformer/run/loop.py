@@ -172,8 +172,15 @@ def take_steps(
 
         if progress.validation_due(training_config):
             with contextlib.suppress(Interrupted), window.pause(), hooks.during("validating"):
+                # The devices have computed all updates by now, so their time is not counted here.
+                validation_started = time.perf_counter()
                 values, samples = run.validation(state.eval_parameters, hooks.poll)
-                progress = progress.after_validation(values, checkpoint_config.best_metric)
+                now = time.perf_counter()
+                progress = dataclasses.replace(
+                    progress.after_validation(values, checkpoint_config.best_metric),
+                    seconds=now - started,
+                    validation_seconds=progress.validation_seconds + now - validation_started,
+                )
                 hooks.on_validation(progress, values, samples)
 
         # The hooks are asked once per step: a signal during the saving stops after the next step.

@@ -17,7 +17,13 @@ from transformer.training.validation import ValidationSample
 from transformer.workdir import Workdir
 
 # Measured values, which are rounded, since they differ between runs anyway.
-TIMINGS = ("seconds", "steps_per_second", "tokens_per_second", "waiting_fraction")
+TIMINGS = (
+    "seconds",
+    "validation_seconds",
+    "steps_per_second",
+    "tokens_per_second",
+    "waiting_fraction",
+)
 
 
 class Recorder(Hook):
@@ -94,6 +100,7 @@ class Recorder(Hook):
             "examples": progress.examples,
             "tokens": progress.tokens,
             "seconds": progress.seconds,
+            "validation_seconds": progress.validation_seconds,
         }
         line |= files.six_digits({name: line[name] for name in TIMINGS if name in line})
         # If the disk is full, this line is incomplete; `on_start` removes it.

@@ -28,7 +28,7 @@ from transformer.training.validation import ValidationSample
 from transformer.workdir import Workdir
 
 # Values of a line that identify it or only count.
-NOT_DRAWN = ("step", "split", "examples", "tokens", "seconds")
+NOT_DRAWN = ("step", "split", "examples", "tokens", "seconds", "validation_seconds")
 UPLOAD_SECONDS = 60  # W&B uploads every 15 seconds, so it has all lines of this age
 # Pictures of attention.
 CELL = 6  # pixels of a weight

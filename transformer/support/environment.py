@@ -14,7 +14,7 @@ from absl import logging
 
 from transformer.support import files
 from transformer.support.errors import UserError
-from transformer.support.processor import auto_dtype
+from transformer.support.processor import auto_dtype, processor_name
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # Characters of uncommitted changes that are recorded.
@@ -74,6 +74,7 @@ def describe_environment() -> dict[str, Any]:
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "python": platform.python_version(),
         "platform": platform.platform(),
+        "processor": processor_name(),
         "cpu_count": os.cpu_count(),
         "devices": [device.device_kind for device in jax.devices()],
         "auto_dtype": auto_dtype(jax.default_backend()),  # of matmuls with model.dtype=auto

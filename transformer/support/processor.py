@@ -1,4 +1,4 @@
-"""The dtypes for which the processor has fast matmuls."""
+"""The processor's name, and the dtypes for which it has fast matmuls."""
 
 import functools
 from pathlib import Path
@@ -25,9 +25,18 @@ def computes_int8() -> bool:
 @functools.cache
 def processor_features() -> tuple[str, ...]:
     """Returns the names of the processor's features on Linux, and none on other systems."""
-    if not DESCRIPTION.exists():
-        return ()
-    for line in DESCRIPTION.read_text(encoding="utf-8", errors="replace").splitlines():
-        if line.startswith(("flags", "Features")):
-            return tuple(line.split())
-    return ()
+    return tuple(_read_line("flags", "Features").split())
+
+
+def processor_name() -> str | None:
+    """Returns the name of the processor's model, or None if the system does not state it."""
+    return _read_line("model name").partition(":")[2].strip() or None
+
+
+def _read_line(*beginnings: str) -> str:
+    """Returns the first line of the description with one of these beginnings, or ""."""
+    if DESCRIPTION.exists():
+        for line in DESCRIPTION.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith(beginnings):
+                return line
+    return ""

@@ -30,7 +30,8 @@ class Progress:
     examples: int = 0  # sentence pairs trained on
     tokens: int = 0  # target tokens trained on
     skipped: int = 0  # consecutive skipped updates, up to this step
-    seconds: float = 0.0  # duration of the run, over all starts
+    seconds: float = 0.0  # duration of the run, over all starts, without compilation
+    validation_seconds: float = 0.0  # the part of `seconds` that validations took
     validated_step: int = 0  # step of the last validation
     best_score: float | None = None  # by `checkpoint.best_metric`; None before the first validation
     best_loss: float | None = None  # of that validation
