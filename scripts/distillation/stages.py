@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -134,22 +133,6 @@ def command(folder: PipelineFolder, stage: Stage, module: str, flags: Mapping[st
     The command ends with this process, even if this process is killed. Raises UserError, with the
     last lines of the log, if it fails.
     """
-    log = folder.log_path(stage)
     arguments = [f"--{key}={value}" for key, value in flags.items() if value is not None]
-    with log.open("ab") as errors:
-        start = errors.tell()  # the output of earlier attempts ends here
-        pipes = {"stdout": subprocess.PIPE, "stderr": errors}
-        process = child.start(module, arguments, **pipes, pass_fds=folder.inherited)
-
-    # If this process is interrupted, the command must end too, before the lock is released.
-    with process:
-        try:
-            output = process.stdout.read()
-            process.wait()
-        finally:
-            process.terminate()  # without effect on a command that has ended
-            process.wait()  # it saves before it ends
-    if process.returncode:
-        last_lines = " ".join(child.last_lines(log, start))
-        raise UserError(f"{stage.name}: {module} failed; the end of {log}: {last_lines}")
-    return output.decode()
+    log = folder.log_path(stage)
+    return child.output_of(stage.name, module, arguments, log, pass_fds=folder.inherited)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer.support import runtime
+from transformer.support.errors import UserError
 
 # Lines of a failed child's log in an error message.
 LAST_LINES = 5
@@ -30,6 +31,30 @@ def start(module: str, flags: Sequence[str], **options: Any) -> subprocess.Popen
     """
     command = [sys.executable, "-m", "scripts.sweeping.child", module, *flags]
     return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, **options)
+
+
+def output_of(name: str, module: str, flags: Sequence[str], log: Path, **options: Any) -> str:
+    """Runs the module as a child process until its end, and returns its standard output.
+
+    Standard error is appended to `log`. The child ends with this process. Raises UserError, which
+    begins with `name` and has the last lines of the log, if the child fails.
+    """
+    with log.open("ab") as errors:
+        start_of_log = errors.tell()  # the output of earlier attempts ends here
+        process = start(module, flags, stdout=subprocess.PIPE, stderr=errors, **options)
+
+    # If this process is interrupted, the child must end too, before a lock is released.
+    with process:
+        try:
+            output = process.stdout.read()
+            process.wait()
+        finally:
+            process.terminate()  # without effect on a child that has ended
+            process.wait()  # it saves before it ends
+    if process.returncode:
+        lines = " ".join(last_lines(log, start_of_log))
+        raise UserError(f"{name}: {module} failed; the end of {log}: {lines}")
+    return output.decode()
 
 
 def last_lines(log: Path, start: int) -> list[str]:
