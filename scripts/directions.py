@@ -2,12 +2,14 @@
 
     python -m scripts.directions --workdir=DIR --languages=en,de,fr [--split=test]
         [--metric=bleu] [--checkpoint=...] [--average=N] [--decoding.KEY=VALUE ...]
+    python -m scripts.directions --workdir=records/NAME/RUN.json --languages=en,de,fr [...]
 
 Reads the files STEM.LANG of the split in the run's data folder. A score has half the width of its
 95 % interval, as scripts.compare computes it, if the metric is BLEU, chrF or a mean over sentences.
 A star marks directions that the run was not trained on. The column of a language that is only a
-source of the run is empty, unless the vocabulary has its tag. Prints one JSON object with the
-results that transformer.evaluate writes to the workdir, and the intervals.
+source of the run is empty, unless the vocabulary has its tag. Prints the results as one JSON
+object, as transformer.evaluate writes them to the workdir, with the intervals. The second form
+evaluates nothing: it shows the evaluations in a record.
 """
 
 import argparse
@@ -16,14 +18,94 @@ import itertools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from transformer.config import cli
+from transformer.config.types import Config
 from transformer.data.sources import source
 from transformer.support.errors import UserError
+
+Direction = tuple[str, str]  # the source language and the target language
 
 
 def main(arguments: argparse.Namespace) -> None:
     # These imports take seconds, which --help should not.
+    from scripts.results.records import read_record_file
+    from transformer.data.sources.mixture import listed_corpora
+    from transformer.decoding.bleu import METRICS
+    from transformer.workdir import open_existing, split_names
+
+    metric = arguments.metric
+    if metric not in METRICS:
+        raise UserError(f"--metric={metric}: must be one of {', '.join(METRICS)}")
+    path = Path(split_names(arguments.workdir)[0])
+    languages = [code.strip() for code in arguments.languages.split(",")]
+    if len(set(languages)) < max(2, len(languages)) or not all(languages):
+        raise UserError(
+            f"--languages={arguments.languages}: must be two or more codes, each once: en,de,fr"
+        )
+    directions = list(itertools.permutations(languages, 2))
+    if path.suffix == ".json":
+        record = read_record_file(path)
+        config = record.config
+        results = read_directions(record, arguments, directions)
+    else:
+        workdir, config = open_existing(path)
+        results = evaluate_directions(workdir, config, arguments, directions)
+
+    trained = {
+        (corpus.data.source_language, corpus.data.target_language)
+        for corpus in listed_corpora(config.data)
+    }
+    cells = {}
+    form = METRICS[metric].format
+    for pair, result in results.items():
+        cells[pair] = f"{result[metric]:{form}}"
+        if f"{metric}_interval" in result:
+            low, high = result[f"{metric}_interval"]
+            cells[pair] += f" ±{(high - low) / 2:{form}}"
+        # A star marks directions that were not trained.
+        if pair not in trained:
+            cells[pair] += " *"
+    show_matrix(languages, cells)
+    print(json.dumps({"-".join(pair): result for pair, result in results.items()}))
+
+
+def read_directions(
+    run: Any, arguments: argparse.Namespace, directions: Sequence[Direction]
+) -> dict[Direction, dict[str, Any]]:
+    """Returns the evaluations in a record that these flags would make.
+
+    Raises UserError if there are none.
+    """
+    from scripts.results.runs import best_validation
+    from transformer.config.loading import override
+
+    best = best_validation(run.record, run.config.checkpoint.best_metric)
+    steps = {"best": best["step"], "last": run.record[-1]["step"]}
+    step = str(steps.get(arguments.checkpoint, arguments.checkpoint))
+    decoding = override(run.config, arguments.overrides).decoding.to_dict()
+    results = {}
+    for evaluation in run.evaluations:
+        facts = (evaluation.split, str(evaluation.result["step"]), evaluation.average)
+        if facts == (arguments.split, step, arguments.average) and evaluation.decoding == decoding:
+            results[tuple(evaluation.languages.values())] = evaluation.result
+    results = {pair: results[pair] for pair in directions if pair in results}
+    if not results:
+        raise UserError(
+            f"{run.path}: has no evaluation of these languages on {arguments.split} at step {step} "
+            "with these flags; give those that made one"
+        )
+    return results
+
+
+def evaluate_directions(
+    workdir: Any, config: Config, arguments: argparse.Namespace, directions: Sequence[Direction]
+) -> dict[Direction, dict[str, Any]]:
+    """Evaluates a model in all directions that it can translate, and saves the evaluations.
+
+    The results have the interval of `--metric` as METRIC_interval, if it can be resampled.
+    """
     from scripts.results.significance import bootstrap_interval
     from scripts.results.sufficient_statistics import additive_metrics
     from transformer import evaluate
@@ -31,35 +113,23 @@ def main(arguments: argparse.Namespace) -> None:
     from transformer.data.languages import source_tag
     from transformer.data.sources.mixture import check_direction, listed_corpora
     from transformer.data.tokenizers.tokenizer import Tokenizer
-    from transformer.decoding.bleu import METRICS, bleu_language
-    from transformer.workdir import open_existing, split_names
+    from transformer.decoding.bleu import bleu_language
 
-    metric = arguments.metric
-    if metric not in METRICS:
-        raise UserError(f"--metric={metric}: must be one of {', '.join(METRICS)}")
-    workdir, config = open_existing(Path(split_names(arguments.workdir)[0]))
-    languages = [code.strip() for code in arguments.languages.split(",")]
-    if len(set(languages)) < max(2, len(languages)) or not all(languages):
-        raise UserError(
-            f"--languages={arguments.languages}: must be two or more codes, each once: en,de,fr"
-        )
-    training_pairs = {
-        (corpus.data.source_language, corpus.data.target_language)
-        for corpus in listed_corpora(config.data)
-    }
     # A run may translate into fewer languages than it reads.
-    sources, targets = map(set, zip(*training_pairs, strict=True))
+    corpora = [corpus.data for corpus in listed_corpora(config.data)]
+    only_sources = {data.source_language for data in corpora}
+    only_sources -= {data.target_language for data in corpora}
 
     # All directions are checked first, because each takes long to evaluate.
     tokenizer = Tokenizer.load(workdir.path, config)
     pairs = {}  # the group `data` by direction
-    for pair in itertools.permutations(languages, 2):
+    for pair in directions:
         data_config = with_changes(config.data, **dict(zip(cli.LANGUAGES, pair, strict=True)))
         try:
             check_direction(config.data, data_config)
             tokenizer.with_tag(source_tag(data_config))
         except UserError:
-            if pair[1] in sources - targets:
+            if pair[1] in only_sources:
                 continue
             raise
         source.read_pairs(data_config, arguments.split)
@@ -69,33 +139,24 @@ def main(arguments: argparse.Namespace) -> None:
         name: getattr(arguments, name) for name in ("workdir", "split", "checkpoint", "average")
     }
     results = {}
-    cells = {}
+    metric = arguments.metric
     for pair, data_config in pairs.items():
         items = [*flags.items(), *zip(cli.LANGUAGES, pair, strict=True), *arguments.overrides]
         evaluation = evaluate.evaluate(
             evaluate.make_parser().parse([f"--{key}={value}" for key, value in items])
         )
-        evaluation.save()
-        result = results["-".join(pair)] = dict(evaluation.result)
-        form = METRICS[metric].format
-        cells[pair] = f"{result[metric]:{form}}"
         # Without the tokenizer of the language there is no interval.
         with contextlib.suppress(UserError):
             additive = additive_metrics(bleu_language(data_config), [metric])
             if metric in additive:
-                low, high = bootstrap_interval(
+                evaluation.result[f"{metric}_interval"] = bootstrap_interval(
                     additive[metric],
                     evaluation.lines["hypotheses.txt"],
                     evaluation.lines["references.txt"],
                 )
-                result["interval"] = [low, high]
-                cells[pair] += f" ±{(high - low) / 2:{form}}"
-        # A star marks directions that were not trained.
-        if pair not in training_pairs:
-            cells[pair] += " *"
-
-    show_matrix(languages, cells)
-    print(json.dumps(results))
+        evaluation.save()
+        results[pair] = evaluation.result
+    return results
 
 
 def show_matrix(languages: Sequence[str], cells: Mapping[tuple[str, str], str]) -> None:

@@ -35,7 +35,8 @@ MAX_SENTENCES = 20
 
 def main(arguments: argparse.Namespace) -> None:
     check_flags(arguments)
-    from scripts.reporting.table import make_table, read_results
+    from scripts.reporting.table import make_table
+    from scripts.results.records import read_results
     from scripts.sweeping.expansion import expand_sweeps
 
     paths = expand_sweeps(arguments.workdirs)

@@ -70,7 +70,7 @@ def group(runs: Sequence[RecordedRun]) -> dict[str, list[RecordedRun]]:
     The label has the settings in which the systems differ, or else names of the runs.
     """
     systems = {}
-    settings = [run_settings(run.config) | training_data(run.workdir.path) for run in runs]
+    settings = [run_settings(run.config) | training_data(run.contents) for run in runs]
     for differences, members in group_by_settings(runs, settings):
         label = describe_settings(differences)
         if not label:

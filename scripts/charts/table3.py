@@ -11,7 +11,8 @@ import numpy as np
 
 from configs.table3 import ROWS
 from scripts.charts import theme
-from scripts.reproduction.rows import SCALES, read_results, read_rows, recorded_rows, scores_by_row
+from scripts.reproduction.rows import SCALES, read_rows, read_table, scores_by_row
+from scripts.results.records import find_records, read_record_file
 from scripts.sweeping.folder import SweepFolder
 from transformer.support.errors import UserError
 
@@ -43,7 +44,7 @@ def draw(folder: str | os.PathLike, columns: int = 2) -> Any:
     runs. Rows with several seeds have their mean and ± one standard deviation.
 
     Args:
-      folder: the `--output` of `scripts.reproduce`.
+      folder: the `--output` of `scripts.reproduce`, or a folder of its records.
 
     Raises:
       UserError: the folder is not one of `scripts.reproduce`, or a run that is needed is not
@@ -64,23 +65,22 @@ def draw(folder: str | os.PathLike, columns: int = 2) -> Any:
 
 
 def read(path: Path) -> dict[str, Scores]:
-    """Returns the scores of the complete runs in a folder of `scripts.reproduce`.
+    """Returns the scores of the complete runs in a folder of `scripts.reproduce` or of records.
 
     Raises UserError if it has none.
     """
-    # The record of a sweep does not name its scale. d_model of the base row tells it.
-    folder = SweepFolder(path)
-    record = folder.read()
+    # Neither a sweep nor records name their scale. d_model of the base row tells it.
+    widths = [read_record_file(record).config.model.d_model for record in find_records(path)]
+    widths = widths or [SweepFolder(path).read()["task"].get("model.d_model")]
     for scale in SCALES:
         configs = read_rows(scale, ",".join(ROWS), [])
-        if record["task"].get("model.d_model") == configs["base"].model.d_model:
+        if configs["base"].model.d_model in widths:
             break
     else:
         raise UserError(
             f"{path}: is a sweep of another config; name the --output of scripts.reproduce"
         )
-    configs = recorded_rows(configs, record["task"])
-    results = read_results(folder, configs, record["trials"])
+    _, results, _ = read_table(path, configs)
     return {metric: scores_by_row(results, metric) for metric in TITLES}
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import altair as alt
 
 from scripts.charts import curves, theme
-from scripts.results.evaluations import differing_keys, read_contents, run_settings, short_commit
+from scripts.results.evaluations import differing_keys, run_settings, short_commit
 from scripts.results.runs import RecordedRun, training_seconds
 from scripts.results.systems import System
 from transformer.config.keys import format_value
@@ -90,7 +90,7 @@ def _row(run: RecordedRun, system: str) -> tuple[str, ...]:
     devices = environment.get("devices") or ["unknown"]
     digests = {}
     with contextlib.suppress(UserError):  # the record is damaged
-        digests = read_contents(run.workdir.path)
+        digests = run.contents
     return (
         run.label,
         system,

@@ -2,10 +2,9 @@
 
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 
 from scripts import markdown
-from scripts.results.evaluations import Evaluation, evaluate_command, read_evaluations
+from scripts.results.evaluations import Evaluation
 from scripts.results.systems import (
     System,
     describe_checkpoints,
@@ -15,30 +14,11 @@ from scripts.results.systems import (
 )
 from transformer.config.keys import format_value
 from transformer.decoding.bleu import METRICS, metrics_in
-from transformer.support.errors import UserError
-from transformer.workdir import open_existing
 
 SEARCH = ("strategy", "beam_size", "length_penalty", "length_penalty_form", "shortlist")
 # Settings that have their own column, or a place in each row.
 SHOWN = {"data.name", "averaged", "split", "step", "commit"}
 SHOWN |= {f"decoding.{key}" for key in SEARCH}
-
-
-def read_results(path: Path) -> list[Evaluation]:
-    """Returns the evaluations of a run on splits.
-
-    Raises UserError if the run is not complete or has no evaluation.
-    """
-    workdir, _ = open_existing(path, "WORKDIR")
-    if not workdir.is_complete():
-        raise UserError(
-            f"{path}: this run is not complete; "
-            "run the same transformer.train command to continue it"
-        )
-    evaluations = read_evaluations(workdir)
-    if not evaluations:
-        raise UserError(f"{path}: has no evaluation; run {evaluate_command(path)}")
-    return evaluations
 
 
 def make_table(evaluations: Sequence[Evaluation]) -> str:
@@ -76,13 +56,6 @@ def make_row(system: System, scores: Sequence[str]) -> tuple[str, ...]:
         is_complete = len(values) == len(results)
         cells.append(mean_and_spread(values, METRICS[name].format) if is_complete else "")
     seeds = sorted(evaluation.config.seed for evaluation in evaluations)
-    seconds = statistics.mean(evaluation.training_seconds for evaluation in evaluations)
-
-    # The device is that of the first seed.
-    devices = first.environment["devices"]
-    device = f"{len(devices)} {devices[0]}"
-    if set(devices) == {"cpu"}:
-        device = f"{first.environment['cpu_count']} CPU cores"
     return (
         ", ".join(config),
         first.text,
@@ -90,7 +63,20 @@ def make_row(system: System, scores: Sequence[str]) -> tuple[str, ...]:
         ", ".join(decoding),
         ", ".join(map(str, seeds)),
         *cells,
-        f"{seconds / 60:.0f} min",
+        f"{mean_minutes(evaluations):.0f} min",
         ", ".join(sorted({evaluation.commit for evaluation in evaluations})),
-        device,
+        describe_device(first),  # of the first seed
     )
+
+
+def mean_minutes(evaluations: Sequence[Evaluation]) -> float:
+    """Returns the mean time of the training loop."""
+    return statistics.mean(evaluation.training_seconds for evaluation in evaluations) / 60
+
+
+def describe_device(evaluation: Evaluation) -> str:
+    """Returns the devices of a run in words, such as "2 CPU cores"."""
+    devices = evaluation.environment["devices"]
+    if set(devices) == {"cpu"}:
+        return f"{evaluation.environment['cpu_count']} CPU cores"
+    return f"{len(devices)} {devices[0]}"

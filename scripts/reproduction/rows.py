@@ -1,6 +1,7 @@
-"""The rows of Table 3: their configurations and trials, and the results of complete runs."""
+"""The rows of Table 3: their configurations and trials, and the results of runs or records."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -8,14 +9,15 @@ from absl import logging
 
 from configs import table3_mini
 from configs.table3 import ROWS
-from scripts.results.runs import best_validation, training_seconds
+from scripts.results.evaluations import differing_keys, run_settings
+from scripts.results.records import find_records, read_record_file
+from scripts.results.runs import RecordedRun, Run, best_validation
 from scripts.sweeping.description import Values
 from scripts.sweeping.folder import SweepFolder
 from scripts.sweeping.results import SEED
 from transformer.config import loading
 from transformer.config.keys import flatten, nearest
 from transformer.config.types import Config
-from transformer.run.record import read_record
 from transformer.support.errors import UserError
 from transformer.training.state import abstract_init
 from transformer.workdir import Workdir
@@ -75,6 +77,47 @@ def recorded_rows(configs: Mapping[str, Config], task: Values) -> dict[str, Conf
     return {row: loading.with_values(base, task | changes(configs, row)) for row in configs}
 
 
+def read_table(
+    path: Path, configs: Mapping[str, Config]
+) -> tuple[dict[str, Config], list[RowResult], int]:
+    """Reads the folder of a sweep, or of the records of its runs.
+
+    Returns:
+      The configurations of the rows in `configs` as the runs had them, even if the config files
+      have changed since; the results of the complete runs; and the number of all runs.
+
+    Raises:
+      UserError: the folder holds neither, or records of other runs.
+    """
+    records = [read_record_file(record) for record in find_records(path)]
+    if not records:
+        folder = SweepFolder(path)
+        sweep = folder.read()
+        configs = recorded_rows(configs, sweep["task"])
+        return configs, read_results(folder, configs, sweep["trials"]), len(sweep["trials"])
+
+    # Where the records differ, those of the base row have the values of the config file.
+    recorded = [run_settings(record.config) for record in records]
+    values = flatten(configs["base"])
+    varied = differing_keys(recorded)
+    for record, settings in zip(records, recorded, strict=True):
+        if all(settings[key] == values[key] for key in varied):
+            configs = recorded_rows(configs, flatten(record.config))
+            break
+    results = []
+    for record, settings in zip(records, recorded, strict=True):
+        rows = [row for row, config in configs.items() if run_settings(config) == settings]
+        if not rows:
+            raise UserError(f"{record.path}: is of none of the rows {', '.join(configs)}")
+        results.append(best_result(rows[0], record))
+    return configs, results, len(records)
+
+
+def best_result(row: str, run: Run) -> RowResult:
+    best = best_validation(run.record, run.config.checkpoint.best_metric)
+    return RowResult(row, best["perplexity"], best["bleu"], run.training_seconds)
+
+
 def read_results(
     folder: SweepFolder, configs: Mapping[str, Config], trials: Sequence[Values]
 ) -> list[RowResult]:
@@ -92,10 +135,7 @@ def read_results(
                 workdir.path,
             )
         elif workdir.is_complete():
-            lines = read_record(workdir.metrics)
-            best = best_validation(lines, configs[row].checkpoint.best_metric)
-            seconds = training_seconds(lines)
-            results.append(RowResult(row, best["perplexity"], best["bleu"], seconds))
+            results.append(best_result(row, RecordedRun(row, workdir, configs[row])))
     return results
 
 

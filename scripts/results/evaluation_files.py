@@ -30,6 +30,12 @@ def read_result(path: Path) -> dict[str, Any]:
     Raises UserError if it is damaged.
     """
     # The metrics depend on the version and the flags of transformer.evaluate.
+    result = read_object(path, {})
+    if "evaluations" in result:
+        raise UserError(
+            f"{path}: is the record of a run, which has no translations to compare; name the "
+            "workdir, or print its scores with scripts.report"
+        )
     result = read_object(path, RESULT_TYPES)
     return read_object(path, {name: float | int for name in METRICS if name in result})
 

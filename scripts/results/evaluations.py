@@ -9,32 +9,23 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import ml_collections
 from sacrebleu.metrics import BLEU
 
 from configs.rules import HOST, LOG, MESH, PATH
-from scripts.results.evaluation_files import find_run, read_object, read_result
-from scripts.results.runs import training_seconds
+from scripts.results.evaluation_files import find_run, read_result
+from scripts.results.runs import RecordedRun, Run
 from transformer.config.cli import LANGUAGES
 from transformer.config.keys import flatten, keys_of
 from transformer.config.loading import with_values
 from transformer.config.types import Config
 from transformer.data.sources.lines import read_text_file
 from transformer.decoding.bleu import Language, bleu_language, metrics_in
-from transformer.run.record import read_record
-from transformer.support import files
-from transformer.support.environment import CONTENTS, TRAINING_CORPUS
+from transformer.support.environment import TRAINING_CORPUS
 from transformer.support.errors import MALFORMED, UserError
 from transformer.training.objectives import OBJECTIVES
 from transformer.workdir import Workdir, open_existing
 
 NEUTRAL = (LOG, PATH, MESH, HOST)  # scopes of keys that do not change what a run computes
-ENVIRONMENT_TYPES = {
-    "commit": str | None,
-    "uncommitted_changes": bool | None,
-    "cpu_count": int | None,
-    "devices": list,
-}
 
 
 @dataclass(frozen=True)
@@ -42,16 +33,26 @@ class Evaluation:
     """One evaluation of one run.
 
     Attributes:
-      path: the .json file.
-      workdir, config, environment: of the run.
-      result: the JSON object that transformer.evaluate wrote.
+      path: the .json file of the evaluation, or the record of the run.
+      run: a workdir, or the record of one.
+      result: the JSON object that transformer.evaluate wrote. A record has only some of its keys.
     """
 
     path: Path
-    workdir: Path
-    config: ml_collections.FrozenConfigDict
-    environment: dict[str, Any]
+    run: Run
     result: dict[str, Any]
+
+    @property
+    def config(self) -> Config:
+        return self.run.config
+
+    @property
+    def workdir(self) -> Path:
+        return self.run.path
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        return self.run.environment
 
     @property
     def text(self) -> str:
@@ -80,7 +81,7 @@ class Evaluation:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """The settings that evaluations of one system share: `run_settings` and the search."""
-        settings = run_settings(self.config) | training_data(self.workdir)
+        settings = run_settings(self.config) | training_data(self.run.contents)
         # Flags of transformer.evaluate replace the search of the run.
         settings |= {f"decoding.{key}": value for key, value in self.decoding.items()}
         settings |= {
@@ -116,7 +117,7 @@ class Evaluation:
     @property
     def average(self) -> int:
         """The number of averaged checkpoints; 1 for the mean that `scripts.average` wrote."""
-        return 1 if Workdir(self.workdir).averaged.exists() else self.result["averaged"]
+        return 1 if self.run.is_averaged else self.result["averaged"]
 
     @property
     def signatures(self) -> dict[str, str]:
@@ -155,11 +156,7 @@ class Evaluation:
         """
         if self.result["step"] == 0:  # the model of another toolkit
             return 0.0
-        path = Workdir(self.workdir).metrics
-        seconds = training_seconds(read_record(path))
-        if not seconds:
-            raise UserError(f"{path}: has no line with the seconds of training; restore the file")
-        return seconds
+        return self.run.training_seconds
 
     @cached_property
     def sources(self) -> list[str]:
@@ -213,18 +210,12 @@ def run_settings(config: Config) -> dict[str, Any]:
     return {key: value for key, value in flatten(config).items() if key not in ignored}
 
 
-def training_data(workdir: Path) -> dict[str, str | None]:
-    """Returns the abbreviated digest of a run's training corpus.
+def training_data(contents: Mapping[str, str]) -> dict[str, str | None]:
+    """Returns the abbreviated digest of a run's training corpus, from the digests of a run.
 
     It identifies the data even if the files at the configured path have changed since.
     """
-    return {"training_data": read_contents(workdir).get(TRAINING_CORPUS, "")[:8] or None}
-
-
-def read_contents(workdir: Path) -> dict[str, str]:
-    """Returns the digests of a run's vocabulary and data; empty if it did not record them."""
-    path = workdir / CONTENTS
-    return files.read_json(path, dict, "restore it or delete it") if path.exists() else {}
+    return {"training_data": contents.get(TRAINING_CORPUS, "")[:8] or None}
 
 
 def name_split(split: str, data: str | None) -> str:
@@ -247,8 +238,9 @@ def read_evaluation(path: Path) -> Evaluation:
     """
     result = read_result(path)
     workdir, config = open_existing(find_run(path, result), f"{path}: its run")
-    environment = read_object(workdir.environment, ENVIRONMENT_TYPES)
-    return Evaluation(path, workdir.path, config, environment, result)
+    run = RecordedRun(workdir.path.name, workdir, config)
+    _ = run.environment  # a damaged file is an error now
+    return Evaluation(path, run, result)
 
 
 def read_evaluations(workdir: Workdir) -> list[Evaluation]:

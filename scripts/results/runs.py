@@ -4,19 +4,49 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
+from scripts.results.evaluation_files import read_object
 from transformer.checkpoints.restore import steps_in
 from transformer.config.types import Config
 from transformer.decoding.bleu import rank
 from transformer.run.record import read_record
+from transformer.support import files
 from transformer.support.errors import UserError
 from transformer.training.progress import Record
 from transformer.workdir import Workdir, open_existing
 
+ENVIRONMENT_TYPES = {
+    "commit": str | None,
+    "uncommitted_changes": bool | None,
+    "cpu_count": int | None,
+    "devices": list,
+}
+
+
+class Run(Protocol):
+    """The facts that tables of results need: of a workdir, or of the record that outlives it.
+
+    Attributes:
+      path: the workdir or the record.
+      record: the lines of `metrics.jsonl`. A record has only those of validations.
+      contents: the digests of vocabulary and corpora.
+      training_seconds: the time of the training loop, with validations and without compilation.
+      is_averaged: true if `scripts.average` has made the workdir.
+    """
+
+    path: Path
+    config: Config
+    record: list[Record]
+    environment: dict[str, Any]
+    contents: dict[str, str]
+    training_seconds: float
+    is_averaged: bool
+
 
 @dataclass(frozen=True, eq=False)
 class RecordedRun:
-    """A run with its workdir. Runs that are shown together have different labels."""
+    """A `Run` with its workdir. Runs that are shown together have different labels."""
 
     label: str
     workdir: Workdir
@@ -25,6 +55,44 @@ class RecordedRun:
     @functools.cached_property
     def record(self) -> list[Record]:
         return read_record(self.workdir.metrics)
+
+    @property
+    def path(self) -> Path:
+        return self.workdir.path
+
+    @functools.cached_property
+    def environment(self) -> dict[str, Any]:
+        """The content of `environment.json`. Raises UserError if it is damaged."""
+        return read_object(self.workdir.environment, ENVIRONMENT_TYPES)
+
+    @property
+    def contents(self) -> dict[str, str]:
+        """The digests of vocabulary and data, if any. Raises UserError if the file is damaged."""
+        path = self.workdir.contents
+        return files.read_json(path, dict, "restore it or delete it") if path.exists() else {}
+
+    @property
+    def training_seconds(self) -> float:
+        """Raises UserError if the record has lost it."""
+        seconds = training_seconds(self.record)
+        if not seconds:
+            raise UserError(
+                f"{self.workdir.metrics}: has no line with the seconds of training; "
+                "restore the file"
+            )
+        return seconds
+
+    @property
+    def is_averaged(self) -> bool:
+        return self.workdir.averaged.exists()
+
+    def check_complete(self) -> None:
+        """Raises UserError if the run is not complete."""
+        if not self.workdir.is_complete():
+            raise UserError(
+                f"{self.path}: this run is not complete; "
+                "run the same transformer.train command to continue it"
+            )
 
     @property
     def has_checkpoint(self) -> bool:

@@ -3,13 +3,15 @@ of scores.
 """
 
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import transformer
 from configs import base
-from scripts import align, directions, translate_corpus
+from scripts import align, directions, record, translate_corpus
 from scripts.alignment.links import word_links
 from scripts.corpora import translator
 from scripts.results.evaluations import read_evaluations
@@ -161,7 +163,7 @@ def test_the_commands_translate_and_evaluate_another_direction(
 
 
 @pytest.mark.slow
-def test_the_matrix_has_all_directions_and_marks_those_without_training(workdir, capsys):
+def test_the_matrix_has_all_directions_and_marks_those_without_training(workdir, tmp_path, capsys):
     assert run(directions, f"--workdir={workdir}", "--languages=in,out,third", "--metric=chrf") == 0
     captured = capsys.readouterr()
     results = json.loads(captured.out)
@@ -176,9 +178,25 @@ def test_the_matrix_has_all_directions_and_marks_those_without_training(workdir,
     rows = [line.split("│") for line in captured.err.splitlines() if line.startswith("│")]
     stars = np.array([["*" in cell for cell in row[2:5]] for row in rows])
     assert stars.tolist() == [[False, False, True], [False, False, True], [True, True, False]]
-    low, high = results["in-out"]["interval"]
+    low, high = results["in-out"]["chrf_interval"]
     assert f"{results['in-out']['chrf']:.2f} ±{(high - low) / 2:.2f}" in rows[0][3]
     assert low < results["in-out"]["chrf"] < high
+
+    # The record of the run shows the same matrix.
+    copy = Workdir(Path(shutil.copytree(workdir, tmp_path / "copy")))
+    line = {"step": 20, "split": "valid", "bleu": 1.0, "loss": 1.0, "seconds": 9.0}
+    copy.metrics.write_text(json.dumps(line) + "\n")
+    copy.mark_complete(30)
+    assert run(record, str(copy.path), f"--output={tmp_path}") == 0
+    capsys.readouterr()
+    flags = [f"--workdir={tmp_path / 'seed0.json'}", "--languages=in,out,third", "--metric=chrf"]
+    assert run(directions, *flags) == 0
+    shown = capsys.readouterr()
+    assert shown.err == captured.err[-len(shown.err) :]
+    assert json.loads(shown.out).keys() == results.keys()
+    for flag in ("--split=valid", "--checkpoint=10", "--average=2", "--decoding.beam_size=9"):
+        assert run(directions, *flags, flag) == 2
+        assert "seed0.json: has no evaluation of these languages on" in capsys.readouterr().err
 
 
 @pytest.mark.slow
