@@ -50,9 +50,17 @@ def read_table(name: str, readme: str) -> list[list[str]]:
     Raises UserError if the file does not exist or lacks the marks.
     """
     # The first two lines are the header and the rule below it.
-    _, text, _ = _split(name, readme)
+    text = read_text(name, readme)
     rows = [line.strip("|").split("|") for line in text.splitlines()[2:] if line.startswith("|")]
     return [[cell.strip() for cell in row] for row in rows]
+
+
+def read_text(name: str, readme: str) -> str:
+    """Returns the text between the marks of `name`.
+
+    Raises UserError if the file does not exist or lacks the marks.
+    """
+    return _split(name, readme)[1]
 
 
 def _split(name: str, readme: str) -> tuple[str, str, str]:

@@ -171,8 +171,8 @@ def _without_folders(config: Config) -> dict[str, Any]:
 def _describe_evaluation(evaluation: Evaluation) -> dict[str, Any]:
     result = evaluation.result
     defaults = evaluation.config.decoding.to_dict()
-    names = [name for name in METRICS if name in result]
-    description = _select(result, (*EVALUATION, *names, *(f"{name}_signature" for name in names)))
+    scores = [f"{name}{suffix}" for name in METRICS for suffix in ("", "_signature", "_interval")]
+    description = _select(result, (*EVALUATION, *scores))
     if description.get("data"):
         split, _, workdir = description["data"].partition(" of ")
         description["data"] = f"{split} of {Path(workdir).name}"

@@ -1,0 +1,62 @@
+"""The tables of results in README.md and docs/ that are printed from records."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from scripts import markdown
+from scripts.reporting.table import describe_device, make_table, mean_minutes
+from scripts.reproduction import speedrun, tables
+from scripts.reproduction.rows import read_rows, read_table
+from scripts.results.records import read_results
+from scripts.results.systems import mean_and_spread
+
+# Published scores of other work, with the columns of the table in README.md.
+OTHER_WORK = ("Wu et al. 2021 (ACL), text only, as published", "41.02", "", "", "")
+
+
+class PublishedTable(NamedTuple):
+    """The text between the marks of `name` in a page, which `make` returns for the records."""
+
+    name: str
+    page: str
+    records: Path
+    make: Callable[[Path], str]
+
+
+def make_results(records: Path) -> str:
+    return make_table(read_results(records))
+
+
+def make_summary(records: Path) -> str:
+    """Returns the short table of README.md: the mean over seeds on the test split."""
+    evaluations = [evaluation for evaluation in read_results(records) if evaluation.split == "test"]
+    ours = f"this project, mean ± standard deviation of {len(evaluations)} seeds"
+    minutes = (
+        f"{mean_minutes(evaluations):.0f} minutes per run on {describe_device(evaluations[0])}"
+    )
+    header = (
+        "test2016",
+        "BLEU (lower-cased, tokenized)",
+        "BLEU (sacreBLEU, cased)",
+        "chrF",
+        "training",
+    )
+    scores = [
+        mean_and_spread([evaluation.result[name] for evaluation in evaluations], ".1f")
+        for name in ("bleu_lowercase_tokenized", "bleu", "chrf")
+    ]
+    return markdown.table([header, (ours, *scores, minutes), OTHER_WORK])
+
+
+def make_table3(records: Path) -> str:
+    return tables.make_text(*read_table(records, read_rows("mini", None, [])))
+
+
+MULTI30K = Path("records/multi30k")
+TABLES = (
+    PublishedTable("summary", "README.md", MULTI30K, make_summary),
+    PublishedTable("results", "docs/results.md", MULTI30K, make_results),
+    PublishedTable("table3", "docs/results.md", Path("records/table3-mini"), make_table3),
+    PublishedTable("speedrun", "docs/speedrun.md", Path("records/speedrun"), speedrun.make_table),
+)
