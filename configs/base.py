@@ -120,6 +120,12 @@ def get_keys() -> ml_collections.ConfigDict:
     # whether attention sees the end-of-sentence token of the source
     model.source_eos = Key(True, SWITCH)
     model.output_bias = Key(False, SWITCH)  # a bias for each token's logit
+    # How initial values and learning rates depend on the width. standard: Xavier's initialization
+    # and one rate; mup: the best rate of a base model is that of wider ones (Yang et al. 2022),
+    # where d_ff grows in proportion to d_model
+    model.parameterization = Key("standard", LISTED)
+    model.base_d_model = optional(int, at_least(1))  # mup: d_model of the base model
+    model.base_d_k = optional(int, at_least(1))  # mup: its width of a head's queries and keys
     # Activations that the backward pass recomputes. none: none; layers: all within a layer, which
     # saves memory for about a quarter more FLOPs
     model.remat = Key("none", LISTED, MESH)

@@ -17,7 +17,8 @@ from transformer.decoding.text_decoder import TextDecoder
 from transformer.distributed.mesh import make_mesh
 from transformer.support.special_tokens import SPECIAL
 from transformer.training.compiled_step import CompiledStep
-from transformer.training.optimizer import make_optimizer, make_schedule
+from transformer.training.optimizer import make_schedule
+from transformer.training.parameterization import make_run_optimizer
 from transformer.training.state import Initializer, init_model
 
 SIZE_KEYS = ("num_layers", "d_model", "d_ff", "num_heads")
@@ -58,7 +59,7 @@ def make_step(
     # These are the parts that `transformer.run.preparation` builds, without data and workdir.
     mesh = make_mesh(config, devices)
     schedule = make_schedule(config.optimizer, config.model.d_model, config.training.steps)
-    optimizer = make_optimizer(config.optimizer, schedule, config.training.freeze)
+    optimizer = make_run_optimizer(config, schedule)
     initializer = Initializer(config, optimizer, mesh, sizes)
     pieces = [""] * sizes[0]
     step = CompiledStep(config, initializer.graph, optimizer, schedule, mesh, pieces)

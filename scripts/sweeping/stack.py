@@ -26,7 +26,8 @@ from transformer.run.preparation import Run
 from transformer.support.programs import Programs
 from transformer.training.compiled_step import CompiledStep
 from transformer.training.objectives import OBJECTIVES
-from transformer.training.optimizer import count_updates, make_optimizer
+from transformer.training.optimizer import count_updates
+from transformer.training.parameterization import make_run_optimizer
 from transformer.training.state import TrainState
 
 # The keys in which trials may differ. A step takes the first ones as its seed and learning rate.
@@ -52,7 +53,7 @@ def stacked_update(run: Run, size: int) -> Any:
     def update_one(state: TrainState, arguments: tuple):
         # The step of one trial, as in a separate run, but with traced values instead of constants.
         batch, seed, rate, numbers = arguments
-        optimizer = make_optimizer(config.optimizer, constant, config.training.freeze)
+        optimizer = make_run_optimizer(config, constant)
         if WEIGHT_DECAY in numbers:
             update = functools.partial(optimizer.update, weight_decay=numbers[WEIGHT_DECAY])
             optimizer = optax.GradientTransformationExtraArgs(optimizer.init, update)

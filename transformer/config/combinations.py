@@ -61,6 +61,17 @@ def _cannot_hold_longest_pairs(batch: Config, data: Config) -> bool:
     return length < data.max_length
 
 
+def _is_mup(model: Config) -> bool:
+    return model.parameterization == "mup"
+
+
+def _lacks_last_norm(model: Config) -> bool:
+    # The last layer of a post-norm stack ends in a norm, unless LayerDrop leaves the layer out.
+    if model.norm_position == "post":
+        return model.layer_drop > 0 and not model.final_norm
+    return model.final_norm is False
+
+
 def _has_constraints(decoding: Config) -> bool:
     # All are read, so that the message names them all.
     return any(
@@ -98,6 +109,24 @@ COMBINATIONS: dict[str, Callable[..., bool]] = {
     "shared embeddings need a shared vocabulary; "
     "use share_embeddings=target or shared=true": lambda model, tokenizer: (
         model.share_embeddings == "all" and not tokenizer.shared
+    ),
+    # Maximal update parameterization.
+    "mup compares the model with a base model; set base_d_model and base_d_k": lambda model: (
+        _is_mup(model) and None in (model.base_d_model, model.base_d_k)
+    ),
+    "mup has no scales for this attention; set attention=dot_product": lambda model: (
+        _is_mup(model) and model.attention != "dot_product"
+    ),
+    "mup scales the norm before the logits; set final_norm=true": lambda model: (
+        _is_mup(model) and _lacks_last_norm(model)
+    ),
+    "inverse_sqrt changes the rate with d_model, as mup does; "
+    "set schedule=constant, linear or cosine": lambda model, optimizer: (
+        _is_mup(model) and optimizer.schedule == "inverse_sqrt"
+    ),
+    "mup has rates for adam, adamw and muon; "
+    "set one of them, or parameterization=standard": lambda model, optimizer: (
+        _is_mup(model) and optimizer.name not in ("adam", "adamw", "muon")
     ),
     # What the objective supports.
     "an objective has source_language and target_language for the sides that it reads; "

@@ -29,6 +29,7 @@ def tables() -> dict[str, Mapping[str, Any]]:
     from transformer.training.loss import LABEL_SMOOTHING_SUPPORTS
     from transformer.training.objectives import OBJECTIVES
     from transformer.training.optimizer import OPTIMIZERS, SCHEDULES
+    from transformer.training.parameterization import PARAMETERIZATIONS
 
     return {
         "model.activation": ACTIVATIONS,
@@ -41,6 +42,7 @@ def tables() -> dict[str, Mapping[str, Any]]:
         "model.positions": POSITIONS,
         "model.share_embeddings": SHARE_EMBEDDINGS,
         "model.remat": REMATS,
+        "model.parameterization": PARAMETERIZATIONS,
         "data.source": SOURCES,
         "tokenizer.kind": TOKENIZERS,
         "batch.plan": PLANS,

@@ -20,7 +20,7 @@ from transformer.support import files
 from transformer.support.environment import read_environment
 from transformer.support.errors import UserError, first_of
 from transformer.training.objectives import OBJECTIVES
-from transformer.training.optimizer import make_optimizer
+from transformer.training.parameterization import make_run_optimizer
 from transformer.training.state import abstract_init
 from transformer.workdir import Workdir, open_existing
 
@@ -167,7 +167,7 @@ def _check_optimizer(parent: Parent) -> None:
     if checksums.has_optimizer(checkpoint):
         # The values of the schedule do not change the shapes of the state.
         schedule = optax.constant_schedule(0.0)
-        optimizer = make_optimizer(config.optimizer, schedule, config.training.freeze)
+        optimizer = make_run_optimizer(config, schedule)
         parameters = abstract_init(config, *parent.tokenizer.vocab_sizes)[1]
         state = jax.eval_shape(optimizer.init, parameters)
 

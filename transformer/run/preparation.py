@@ -29,7 +29,8 @@ from transformer.support.environment import (
 )
 from transformer.support.errors import UserError
 from transformer.training.compiled_step import CompiledStep
-from transformer.training.optimizer import make_optimizer, make_schedule
+from transformer.training.optimizer import make_schedule
+from transformer.training.parameterization import make_run_optimizer
 from transformer.training.progress import Progress
 from transformer.training.state import Initializer, TrainState
 from transformer.training.validation import Validation
@@ -163,7 +164,7 @@ def prepare(config: Config, workdir: Workdir) -> Run:
 
     # The model, its optimizer, and the functions that compute with them.
     schedule = make_schedule(config.optimizer, config.model.d_model, config.training.steps)
-    optimizer = make_optimizer(config.optimizer, schedule, config.training.freeze)
+    optimizer = make_run_optimizer(config, schedule)
     initializer = Initializer(config, optimizer, mesh, vocabulary.vocab_sizes)
     graph = initializer.graph
     parameters = initializer.abstract_state.parameters

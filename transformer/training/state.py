@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 from transformer.config.types import Config
 from transformer.distributed.mesh import abstract_arrays, tree_shardings
 from transformer.training.objectives import OBJECTIVES
+from transformer.training.parameterization import initial_values
 
 
 @struct.dataclass
@@ -61,7 +62,8 @@ def init_model(
     make_model = OBJECTIVES[config.training.objective].make_model
     rngs = nnx.Rngs(config.seed)
     model = make_model(config.model, source_vocab_size, target_vocab_size, rngs=rngs)
-    return nnx.graphdef(model), nnx.to_pure_dict(nnx.state(model, nnx.Param))
+    parameters = nnx.to_pure_dict(nnx.state(model, nnx.Param))
+    return nnx.graphdef(model), initial_values(config, parameters)
 
 
 def abstract_init(
