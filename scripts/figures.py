@@ -5,6 +5,7 @@
     python -m scripts.figures schedule --output=schedule.pdf [--curves=512:4000,...] [--steps=N]
     python -m scripts.figures smoothing --output=smoothing.pdf [--smoothing=0.4]
     python -m scripts.figures masks --output=masks.pdf
+    python -m scripts.figures coordinates --output=coordinates.pdf
 
 Figures of runs need their workdirs:
 
@@ -13,6 +14,7 @@ Figures of runs need their workdirs:
     python -m scripts.figures curves --workdir DIR DIR ... --output=FILE [--metrics=loss,bleu]
         [--split=train]
     python -m scripts.figures table3 --workdir=DIR --output=FILE
+    python -m scripts.figures mup --workdir SWEEP SWEEP ... --output=FILE
 
 The ending of the output names its format. `scripts.charts` draws the same figures from Python and
 explains each flag.
@@ -42,8 +44,10 @@ FLAGS = {
         "layers",
         "heads",
     ),
+    "coordinates": (),
     "curves": ("workdir", "metrics", "split"),
     "masks": (),
+    "mup": ("workdir",),
     "positions": ("kind", "length", "d_model", "panels"),
     "schedule": ("curves", "steps"),
     "smoothing": ("smoothing",),
@@ -81,8 +85,8 @@ def draw(figure: str, workdir: Sequence[str] = (), **options: Any) -> Any:
     """Returns the chart of that name. `workdir` has the runs that it shows, if any."""
     from scripts import charts
 
-    if figure == "curves":
-        return charts.curves.draw(workdir, **options)
+    if figure in ("curves", "mup"):
+        return getattr(charts, figure).draw(workdir, **options)
     if len(workdir) > 1:
         raise UserError(
             f"--workdir={' '.join(workdir)}: the figure {figure} shows one run; name one folder"
@@ -125,7 +129,7 @@ def make_parser() -> cli.Parser:
     add(
         "--workdir",
         nargs="+",
-        help="attention, curves, table3: the folder of a run, or of several curves",
+        help="attention, curves, mup, table3: the folder of a run, or of several curves",
     )
     add("--checkpoint", metavar="best|last|STEP", help="attention: the checkpoint to load (best)")
     add("--average", type=int, help="attention: mean of N checkpoints up to that one (1)")

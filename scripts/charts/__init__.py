@@ -8,6 +8,26 @@ functions compute plain arrays, or turn arrays into charts without a theme, whic
 with others. Errors that flags of `scripts.figures` can cause are UserError, and name the argument.
 """
 
-from scripts.charts import attention, curves, masks, positions, schedule, smoothing, table3
+from scripts.charts import (
+    attention,
+    coordinates,
+    curves,
+    masks,
+    mup,
+    positions,
+    schedule,
+    smoothing,
+    table3,
+)
 
-__all__ = ["attention", "curves", "masks", "positions", "schedule", "smoothing", "table3"]
+__all__ = [
+    "attention",
+    "coordinates",
+    "curves",
+    "masks",
+    "mup",
+    "positions",
+    "schedule",
+    "smoothing",
+    "table3",
+]
