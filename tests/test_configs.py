@@ -24,7 +24,7 @@ CONFIGS = [
     f"configs/{name}.py"
     for name in (
         *("base", "big", "multi30k", "quickstart", "finetune", "low_resource", "pretrain", "ctc"),
-        *("attention_scores", "sequences", "back_translation", "multi30k_both"),
+        *("attention_scores", "sequences", "back_translation", "multi30k_both", "mup"),
     )
 ]
 NAMED = [

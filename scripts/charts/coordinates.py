@@ -75,7 +75,7 @@ def measure(config: Config) -> dict[str, np.ndarray]:
     """
     graph, parameters = jax.jit(lambda: init_model(config, VOCAB_SIZE, VOCAB_SIZE))()
     optimizer = make_run_optimizer(config, optax.constant_schedule(RATE))
-    source, target_input, target = np.random.default_rng(0).integers(4, VOCAB_SIZE, (3, 16, 8))
+    tokens = jax.random.randint(jax.random.key(0), (3, 16, 8), 4, VOCAB_SIZE)
 
     def loss(parameters):
         model = nnx.merge(graph, nnx.State(parameters))
@@ -83,8 +83,8 @@ def measure(config: Config) -> dict[str, np.ndarray]:
             if hasattr(module, "score"):
                 module.score = _recorded_score(module)
         capture = nnx.capture(model, nnx.Intermediate, method_outputs=nnx.Intermediate)
-        logits, outputs = capture(source, target_input)
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, target)
+        logits, outputs = capture(*tokens[:2])
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, tokens[2])
         return jnp.mean(losses), outputs
 
     @jax.jit

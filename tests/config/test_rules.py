@@ -34,6 +34,12 @@ GUIDED = {
     "data.mixture": ("alignments=a",),
     "model.attention_implementation": "plain",
 }
+MUP = {
+    "model.parameterization": "mup",
+    "model.base_d_model": 128,
+    "model.base_d_k": 16,
+    "optimizer.schedule": "linear",
+}
 IMPOSSIBLE_COMBINATIONS = (
     ({"model.num_heads": 7}, ("d_model=512", "num_heads=7", "d_k=None")),
     ({"model.d_model": 513, "model.num_heads": 1}, ("positions=sinusoidal", "d_model=513")),
@@ -65,6 +71,19 @@ IMPOSSIBLE_COMBINATIONS = (
         {"model.positions": "learned", "decoding.max_length_factor": 4.0},
         ("max_positions=1024", "max_length_factor=4.0"),
     ),
+    (MUP | {"model.base_d_k": None}, ("parameterization=mup", "base_d_k=None")),
+    (MUP | {"model.base_d_model": None}, ("parameterization=mup", "base_d_model=None")),
+    (MUP | {"model.attention": "additive"}, ("parameterization=mup", "attention=additive")),
+    (
+        MUP | {"model.norm_position": "pre", "model.final_norm": False},
+        ("parameterization=mup", "norm_position=pre", "final_norm=False"),
+    ),
+    (MUP | {"model.layer_drop": 0.1}, ("norm_position=post", "layer_drop=0.1", "final_norm=None")),
+    (
+        MUP | {"optimizer.schedule": "inverse_sqrt"},
+        ("parameterization=mup", "schedule=inverse_sqrt"),
+    ),
+    (MUP | {"optimizer.name": "adafactor"}, ("parameterization=mup", "name=adafactor")),
     ({"data.target_language": ""}, ("objective=translation", "target_language=''")),
     ({"training.objective": "causal_lm"}, ("objective=causal_lm", "source_language=en")),
     (
@@ -210,6 +229,8 @@ POSSIBLE_COMBINATIONS = (
     {"data.source": "synthetic"},
     {"model.decoder_self_attention": "ssru", "model.positions": "rotary"},
     {"model.num_key_heads": 8, "model.positions": "alibi", "model.attention": "additive"},
+    MUP | {"optimizer.name": "muon", "model.share_embeddings": "none"},
+    MUP | {"model.layer_drop": 0.1, "model.final_norm": True, "model.norm_position": "pre"},
     MASKED | {"data.source": "synthetic"},
     CTC,
     {"tokenizer.model_file": "a,b", "tokenizer.shared": False, "model.share_embeddings": "none"},

@@ -28,7 +28,8 @@ SWEEPS = [
             "dropout_label_smoothing",
             "learning_rate_dropout",
         ),
-        *("kinds", "learning_rate_warmup", "model_size", "optimizers", "pretrained", "seeds"),
+        *("kinds", "learning_rate_warmup", "model_size", "mup", "optimizers", "pretrained"),
+        "seeds",
     )
 ]
 

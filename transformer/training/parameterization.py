@@ -119,28 +119,26 @@ def parameter_factors(config: Config, parameters: dict) -> dict:
     is_tied = "projection" not in parameters
     last_norm = _last_norm(parameters)
 
-    def multiplier(kind):
-        return width ** (getattr(chosen, kind).multiplier - getattr(standard, kind).multiplier)
+    def difference(kind):
+        pairs = zip(getattr(chosen, kind), getattr(standard, kind), strict=True)
+        return Scales(*[after - before for after, before in pairs])
 
     def factors(path, _):
         names = tuple(key.key for key in path)
-        kind = _kind(names)
-        before = getattr(standard, kind)
-        after = getattr(chosen, kind)
-
-        product = multiplier(kind)
-        if "query" in names:
-            # the factor on attention scores
-            product *= head_width ** (chosen.score - standard.score)
+        variance, multiplier, rate, muon_rate = difference(_kind(names))
+        if config.optimizer.name == "muon":
+            rate = muon_rate
         if is_tied and names[:-1] == last_norm:
             # Logits are products of this norm and the table, which has a multiplier already.
-            product *= multiplier("output") / multiplier("embedding")
+            multiplier += difference("output").multiplier - difference("embedding").multiplier
 
-        rate = after.rate - before.rate
-        if config.optimizer.name == "muon":
-            rate = after.muon_rate - before.muon_rate
-        initial = product * width ** ((after.variance - before.variance) / 2)
-        return Factors(initial, product, width**rate)
+        # The multiplier of attention scores is part of the queries.
+        score = head_width ** (chosen.score - standard.score) if "query" in names else 1.0
+        return Factors(
+            initial=width ** (multiplier + variance / 2) * score,
+            multiplier=width**multiplier * score,
+            rate=width**rate,
+        )
 
     return jax.tree_util.tree_map_with_path(factors, parameters)
 
