@@ -19,7 +19,7 @@ WIDTHS = (32, 64, 128, 256, 512)
 MODELS = {f"{name}-{width}": (name, width) for name in ("standard", "mup") for width in WIDTHS}
 
 
-def get_config(model: str = "mup-128") -> ml_collections.ConfigDict:
+def get_config(model: str = "mup-256") -> ml_collections.ConfigDict:
     parameterization, width = choose("model", model, MODELS)
     config = quickstart.get_config()
     config.model.parameterization = parameterization
