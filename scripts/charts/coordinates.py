@@ -35,27 +35,26 @@ def draw(columns: int = 2) -> Any:
     A line is an activation before the first update, or after 1 to `UPDATES`. Its sizes are relative
     to the smallest width.
     """
-    widths = alt.Axis(values=WIDTHS, grid=False)
-    panels = []
+    records = []
     for name in PARAMETERIZATIONS:
         sizes = {width: measure(make_config(name, width)) for width in WIDTHS}
-        records = []
         for width, activations in sizes.items():
             for path, values in activations.items():
                 for updates, ratio in enumerate(values / sizes[WIDTHS[0]][path]):
-                    record = {"width": width, "path": path, "updates": updates}
+                    record = {"name": name, "width": width, "path": path, "updates": updates}
                     records.append(record | {"ratio": float(ratio)})
-        chart = theme.chart_of(records, title=name, height=HEIGHT).mark_line(opacity=0.5)
-        colors = theme.categories(alt.Color, "updates", range(UPDATES + 1), theme.CATEGORICAL)
-        chart = chart.encode(
-            x=alt.X("width:Q", title="d_model", axis=widths).scale(type="log", nice=False),
-            y=alt.Y("ratio:Q", title="mean |activation| / that of the base").scale(type="log"),
-            color=colors,
-            detail="path:N",
-        )
-        panels.append(chart.properties(width=theme.COLUMN_WIDTHS[columns] / columns - LABELS))
-    chart = alt.concat(*panels, columns=columns).resolve_scale(y="shared")
-    return theme.themed(chart, orient="bottom")
+
+    axis = alt.Axis(values=WIDTHS, grid=False)
+    chart = theme.chart_of(records, height=HEIGHT).mark_line(opacity=0.5)
+    chart = chart.encode(
+        x=alt.X("width:Q", title="d_model", axis=axis).scale(type="log", nice=False),
+        y=alt.Y("ratio:Q", title="mean |activation| / that of the base").scale(type="log"),
+        color=theme.categories(alt.Color, "updates", range(UPDATES + 1), theme.CATEGORICAL),
+        detail="path:N",
+    )
+    chart = chart.properties(width=theme.COLUMN_WIDTHS[columns] / columns - LABELS)
+    panels = chart.facet(alt.Facet("name:N", title=None, sort=list(PARAMETERIZATIONS)))
+    return theme.themed(panels.properties(columns=columns), orient="bottom")
 
 
 def make_config(parameterization: str, width: int) -> Config:

@@ -11,9 +11,11 @@ from typing import Any
 import altair as alt
 
 from scripts.charts import theme
+from scripts.results.runs import best_validation
 from scripts.sweeping.folder import SweepFolder, recorded_sweep
 from transformer.run.record import read_record
 from transformer.support.errors import UserError
+from transformer.training.parameterization import PARAMETERIZATIONS
 from transformer.workdir import Workdir
 
 RATE = "optimizer.learning_rate"
@@ -24,7 +26,7 @@ LABELS = 55  # width of a panel's axis
 def draw(workdirs: Sequence[str | os.PathLike], columns: int = 2) -> Any:
     """Returns the objective by learning rate, with a curve for each width.
 
-    There is a panel for each parameterization. A point is the mean over seeds at the last
+    There is a panel for each parameterization. A point is the mean over seeds of the best
     validation. The best point of each curve is large.
 
     Args:
@@ -43,21 +45,17 @@ def draw(workdirs: Sequence[str | os.PathLike], columns: int = 2) -> Any:
 
     widths = sorted({width for _, width in curves})
     rates = sorted({record["rate"] for record in records})
-    panels = []
-    for name in dict.fromkeys(name for name, _ in curves):
-        points = [record for record in records if record["name"] == name]
-        axis = alt.Axis(values=rates, format=".1~e", grid=False, labelOverlap=True)
-        chart = theme.chart_of(points).encode(
-            x=alt.X("rate:Q", title="learning rate", axis=axis).scale(type="log", nice=False),
-            y=alt.Y("value:Q", title=objective).scale(zero=False),
-            color=theme.categories(alt.Color, "width", widths, theme.CATEGORICAL),
-        )
-        optima = chart.transform_filter("datum.is_best").mark_point(filled=True, opacity=1)
-        layers = alt.layer(chart.mark_line(point={"size": 8}), optima)
-        width = theme.COLUMN_WIDTHS[columns] / columns - LABELS
-        panels.append(layers.properties(title=name, width=width, height=HEIGHT))
-    chart = alt.concat(*panels, columns=columns).resolve_scale(y="shared")
-    return theme.themed(chart, orient="bottom", columns=len(widths))
+    axis = alt.Axis(values=rates, format=".1~e", grid=False, labelOverlap=True)
+    chart = theme.chart_of(records, height=HEIGHT).encode(
+        x=alt.X("rate:Q", title="learning rate", axis=axis).scale(type="log", nice=False),
+        y=alt.Y("value:Q", title=objective).scale(zero=False),
+        color=theme.categories(alt.Color, "width", widths, theme.CATEGORICAL),
+    )
+    chart = chart.properties(width=theme.COLUMN_WIDTHS[columns] / columns - LABELS)
+    optima = chart.transform_filter("datum.is_best").mark_point(filled=True, opacity=1)
+    layers = alt.layer(chart.mark_line(point={"size": 8}), optima)
+    panels = layers.facet(alt.Facet("name:N", title=None, sort=list(PARAMETERIZATIONS)))
+    return theme.themed(panels.properties(columns=columns), orient="bottom")
 
 
 def read(folders: Sequence[Path]) -> tuple[str, Callable, dict[tuple[str, int], dict]]:
@@ -78,10 +76,8 @@ def read(folders: Sequence[Path]) -> tuple[str, Callable, dict[tuple[str, int], 
             if workdir.is_complete():
                 config = record["task"] | trial
                 setting = (config["model.parameterization"], config["model.d_model"])
-                last = [line for line in read_record(workdir.metrics) if line["split"] == "valid"][
-                    -1
-                ]
-                values[*setting, config[RATE]].append(last[sweep.objective])
+                line = best_validation(read_record(workdir.metrics), sweep.objective)
+                values[*setting, config[RATE]].append(line[sweep.objective])
 
     names = ", ".join(map(str, folders))
     if len(objectives) > 1:

@@ -37,7 +37,7 @@ class Parameterization(NamedTuple):
     embedding: Scales
     vector: Scales  # biases, norms, learned positions and relative positions
     hidden: Scales  # matrices between activations, those of cross-attention included
-    output: Scales  # the projection to logits, or the embedding in its place
+    output: Scales  # the projection to logits, or the embedding if it is shared
     score: float  # exponent of d_k in attention scores: q . k d_k^score
     epsilon: float  # of Adam, like the gradients
 
@@ -116,8 +116,7 @@ def parameter_factors(config: Config, parameters: dict) -> dict:
     if chosen is standard:
         return jax.tree.map(lambda _: Factors(1.0, 1.0, 1.0), parameters)
     head_width = head_widths(config.model)[0] / config.model.base_d_k
-    is_tied = "projection" not in parameters
-    last_norm = _last_norm(parameters)
+    scaled_norm = None if "projection" in parameters else _last_norm(parameters)
 
     def difference(kind):
         pairs = zip(getattr(chosen, kind), getattr(standard, kind), strict=True)
@@ -128,7 +127,7 @@ def parameter_factors(config: Config, parameters: dict) -> dict:
         variance, multiplier, rate, muon_rate = difference(_kind(names))
         if config.optimizer.name == "muon":
             rate = muon_rate
-        if is_tied and names[:-1] == last_norm:
+        if names[:-1] == scaled_norm:
             # Logits are products of this norm and the table, which has a multiplier already.
             multiplier += difference("output").multiplier - difference("embedding").multiplier
 
@@ -170,5 +169,5 @@ def _last_norm(parameters: dict) -> tuple:
 
 
 def _multiply(x: jax.Array, factor: float) -> jax.Array:
-    # A factor of 1 leaves the program as it is.
+    # A factor of 1 does not change the program.
     return x if factor == 1.0 else x * factor

@@ -29,8 +29,9 @@ def make_sweep(path: Path, model: str, values: list[float | None], objective: st
     for number, value in enumerate(values):
         workdir = folder.workdir(number)
         workdir.mkdir(parents=True)
-        lines = [{"step": step, "split": "valid", objective: value} for step in (1, 2)]
-        lines[0][objective] = 0.0  # the last validation counts
+        lines = [{"step": 2, "split": "valid", "loss": 1.0, objective: value}]
+        if objective == "nll" and value == 2.0:  # the best validation counts
+            lines.append({"step": 1, "split": "valid", "loss": 1.0, objective: 9.0})
         lines.append({"step": 2, "split": "train", objective: 0.0})
         (workdir / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
         if value is not None:
@@ -46,7 +47,7 @@ def folders(tmp_path) -> list[Path]:
     ]
 
 
-def test_a_point_is_the_mean_of_the_last_validations(folders):
+def test_a_point_is_the_mean_of_the_best_validations(folders):
     objective, best, curves = mup.read(folders)
     assert (objective, best) == ("nll", min)
     assert curves == {
