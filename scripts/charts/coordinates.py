@@ -54,7 +54,7 @@ def draw(columns: int = 2) -> Any:
     )
     chart = chart.properties(width=theme.COLUMN_WIDTHS[columns] / columns - LABELS)
     panels = chart.facet(alt.Facet("name:N", title=None, sort=list(PARAMETERIZATIONS)))
-    return theme.themed(panels.properties(columns=columns), orient="bottom")
+    return theme.themed(panels.properties(columns=columns, spacing=24), orient="bottom")
 
 
 def make_config(parameterization: str, width: int) -> Config:

@@ -55,7 +55,7 @@ def draw(workdirs: Sequence[str | os.PathLike], columns: int = 2) -> Any:
     optima = chart.transform_filter("datum.is_best").mark_point(filled=True, opacity=1)
     layers = alt.layer(chart.mark_line(point={"size": 8}), optima)
     panels = layers.facet(alt.Facet("name:N", title=None, sort=list(PARAMETERIZATIONS)))
-    return theme.themed(panels.properties(columns=columns), orient="bottom")
+    return theme.themed(panels.properties(columns=columns, spacing=24), orient="bottom")
 
 
 def read(folders: Sequence[Path]) -> tuple[str, Callable, dict[tuple[str, int], dict]]:
