@@ -22,13 +22,16 @@ from transformer.support.errors import UserError
 SWEEPS = [
     Path(f"configs/sweeps/{name}.py")
     for name in (
-        *(
-            "attention_scores",
-            "beam_length_penalty",
-            "dropout_label_smoothing",
-            "learning_rate_dropout",
-        ),
-        *("kinds", "learning_rate_warmup", "model_size", "mup", "optimizers", "pretrained"),
+        "attention_scores",
+        "beam_length_penalty",
+        "dropout_label_smoothing",
+        "kinds",
+        "learning_rate_dropout",
+        "learning_rate_warmup",
+        "model_size",
+        "mup",
+        "optimizers",
+        "pretrained",
         "seeds",
     )
 ]
