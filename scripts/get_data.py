@@ -1,14 +1,18 @@
-"""Gets translation data: corpora of OPUS and WMT by mtdata, Parquet files, or TFDS datasets.
+"""Gets translation data: corpora of OPUS and WMT by mtdata, Parquet files, treebanks, or TFDS
+datasets.
 
     python -m scripts.get_data --pair=en-de --recipe=ID --output=DIR
     python -m scripts.get_data --pair=en-is --train=ID,ID --validation=ID --test=ID --output=DIR
     python -m scripts.get_data --pair=en-de --hf=FOLDER --output=DIR
+    python -m scripts.get_data --trees=PATH,PATH --validation=PATH --test=PATH --output=DIR
+        [--leaves=XX|tags]
     python -m scripts.get_data --tfds=wmt14_translate/de-en --output=DIR [--archives=DIR]
 
-The first three write train, validation and test as STEM.LANGUAGE, for `data.source=text`, with the
-record `data.json`. Runs on the data copy this record. The last one prepares array_record, for
-`data.source=tfds` with `data.path=DIR`. The record goes to standard output. If a command fails, it
-leaves no data, except that --tfds keeps archives that were downloaded completely.
+The first four write train, validation and test as STEM.LANGUAGE, for `data.source=text`, with the
+record `data.json`. Runs on the data copy this record. A PATH of trees is a file in the format of the
+Penn Treebank, or a folder with files `*.mrg`; docs/parsing.md explains them. The last one prepares
+array_record, for `data.source=tfds` with `data.path=DIR`. The record goes to standard output. If a
+command fails, it leaves no data, except that --tfds keeps archives that were downloaded completely.
 """
 
 import argparse
@@ -24,13 +28,15 @@ from transformer.support.errors import UserError
 
 
 def main(arguments: argparse.Namespace) -> None:
-    datasets = {}  # of mtdata
+    datasets = {}  # of mtdata, or files of trees
     for split in SPLITS:
         names = getattr(arguments, split)
-        if names and not arguments.train:
-            raise UserError(f"--{split}={names}: is for --train; leave it out")
+        if names and not arguments.train and not arguments.trees:
+            raise UserError(f"--{split}={names}: is for --train and --trees; leave it out")
         if names:
             datasets[split] = names.split(",")
+    if arguments.leaves and not arguments.trees:
+        raise UserError(f"--leaves={arguments.leaves}: is for --trees; leave it out")
     output = arguments.output
 
     # A dataset of TFDS is not parallel text: it has no pair and no record in a file.
@@ -38,6 +44,15 @@ def main(arguments: argparse.Namespace) -> None:
         from scripts.datasets import tfds
 
         print(json.dumps(tfds.prepare(arguments.tfds, output, arguments.archives)))
+        return
+
+    if arguments.trees:
+        from scripts.datasets import treebank
+
+        pair = parse_pair(arguments.pair or "en-trees")
+        datasets = {"train": arguments.trees.split(",")} | datasets
+        leaves = arguments.leaves or "XX"
+        print(json.dumps(treebank.get_trees(pair, datasets, leaves, output)))
         return
 
     pair = parse_pair(arguments.pair)
@@ -83,9 +98,17 @@ def make_parser() -> cli.Parser:
     source.add_argument(
         "--hf", type=Path, help="a folder of Parquet files, as on Hugging Face's hub"
     )
+    source.add_argument(
+        "--trees", metavar="PATH,PATH", help="treebanks to train on: files, or folders of *.mrg"
+    )
     source.add_argument("--tfds", metavar="NAME/CONFIG", help="a translation dataset of TFDS")
-    parser.add_argument("--validation", metavar="ID,ID", help="--train: datasets to validate on")
-    parser.add_argument("--test", metavar="ID,ID", help="--train: datasets to test on")
+    for split, purpose in (("validation", "validate"), ("test", "test")):
+        parser.add_argument(
+            f"--{split}", metavar="ID,ID", help=f"--train, --trees: datasets to {purpose} on"
+        )
+    parser.add_argument(
+        "--leaves", choices=("XX", "tags"), help="--trees: leaves of the linearized trees (XX)"
+    )
     parser.add_argument(
         "--archives", type=Path, help="--tfds: folder of archives that need no download"
     )
