@@ -9,8 +9,8 @@ datasets.
     python -m scripts.get_data --tfds=wmt14_translate/de-en --output=DIR [--archives=DIR]
 
 The first four write train, validation and test as STEM.LANGUAGE, for `data.source=text`, with the
-record `data.json`. Runs on the data copy this record. A PATH of trees is a file in the format of the
-Penn Treebank, or a folder with files `*.mrg`; docs/parsing.md explains them. The last one prepares
+record `data.json`. Runs on the data copy this record. A PATH of trees is a file in the format of
+the Penn Treebank, or a folder with files `*.mrg`: see docs/parsing.md. The last one prepares
 array_record, for `data.source=tfds` with `data.path=DIR`. The record goes to standard output. If a
 command fails, it leaves no data, except that --tfds keeps archives that were downloaded completely.
 """

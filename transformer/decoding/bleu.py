@@ -41,10 +41,11 @@ References = Sequence[Sequence[str]]  # one or several lists, each with a refere
 
 
 class Language(NamedTuple):
-    """A target language and its tokenizer."""
+    """A target language, its tokenizer, and the form of the texts."""
 
     code: str | None  # such as "de"; None for tokens separated by spaces
     tokenizer: str  # of sacreBLEU, for the metric `bleu`
+    target_form: str = "text"  # `data.target_form`
 
 
 class Metric(NamedTuple):
@@ -94,15 +95,16 @@ def score(
 ) -> dict[str, float | str]:
     """Returns the value of each metric NAME, and NAME_signature if it has one.
 
-    A metric uses all lists of references together. If a sentence has several references, the first
-    one with text replaces blank ones: an empty text would match any short hypothesis.
+    Metrics of another form of targets are left out. A metric uses all lists of references together.
+    If a sentence has several references, the first one with text replaces blank ones: an empty text
+    would match any short hypothesis.
     """
     # A row has all references of a sentence.
     if len(references) > 1:
         rows = [_fill_blanks(row) for row in zip(*references, strict=True)]
         references = [list(texts) for texts in zip(*rows, strict=True)]
     scores = {}
-    for name in metrics:
+    for name in applicable(metrics, language.target_form):
         scores[name], signature = METRICS[name].compute(hypotheses, references, language)
         if signature is not None:
             scores[f"{name}_signature"] = signature
@@ -249,7 +251,7 @@ def bleu_language(data: Config) -> Language:
     tokenizer = data.bleu_tokenizer
     if tokenizer == "auto":
         tokenizer = "none" if code is None else language_tokenizer(code)
-    return Language(code, tokenizer)
+    return Language(code, tokenizer, data.target_form)
 
 
 def _bracket_metric(name: str, label: str, **fields: Any) -> Metric:
@@ -272,7 +274,9 @@ METRICS = {
         shown_in=("validation", "log", "results"),
     ),
     "bracket_f1_with_errors": _bracket_metric(
-        "bracket_f1_with_errors", "bracket F1 with errors", shown_in=("validation", "results")
+        "bracket_f1_with_errors",
+        "bracket F1 with errors",
+        shown_in=("validation", "log", "results"),
     ),
     "bracket_recall": _bracket_metric("bracket_recall", "bracket recall", shown_in=("results",)),
     "bracket_precision": _bracket_metric(
