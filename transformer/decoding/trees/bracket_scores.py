@@ -71,12 +71,12 @@ SCORES: dict[str, Callable[[Num[np.ndarray, "*B 7"]], Num[np.ndarray, "*B"]]] = 
 
 def score(name: str, hypotheses: Sequence[str], references: Sequence[str]) -> float:
     """Returns the entry of SCORES for all sentences together."""
-    return float(SCORES[name](_sums(tuple(hypotheses), tuple(references))))
+    return float(SCORES[name](_sums(tuple(hypotheses), tuple(references))).item())
 
 
 @functools.lru_cache(1)  # the entries of SCORES are computed one after the other
-def _sums(hypotheses: tuple[str, ...], references: tuple[str, ...]) -> Int[np.ndarray, "7"]:
-    return statistics(hypotheses, references).sum(axis=0)
+def _sums(hypotheses: tuple[str, ...], references: tuple[str, ...]) -> Int[np.ndarray, "1 7"]:
+    return statistics(hypotheses, references).sum(axis=0, keepdims=True)
 
 
 def _percent(part: np.ndarray, whole: np.ndarray) -> np.ndarray:

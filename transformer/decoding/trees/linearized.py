@@ -106,7 +106,10 @@ def repair(symbols: Sequence[str], num_leaves: int) -> list[str]:
     balanced = added + balanced + [f"){label}" for label in reversed(opened)]
 
     missing = num_leaves - sum(map(is_leaf, balanced))
-    balanced[-1:-1] = [LEAF] * missing
+    end = len(balanced)
+    if balanced and is_close(balanced[-1]):
+        end -= 1
+    balanced[end:end] = [LEAF] * missing
     tree = []
     for symbol in balanced:
         if is_leaf(symbol):
