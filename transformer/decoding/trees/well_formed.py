@@ -82,7 +82,7 @@ def require_tree(rule: TreeRule, history: History, forbidden: Forbidden) -> Forb
     missing = rule.num_words[:, None, None] - (kinds == WORD).sum(axis=2, keepdims=True)
 
     # The innermost open bracket is the last one that opened at this depth.
-    places = jnp.arange(kinds.shape[2])
+    places = jnp.arange(kinds.shape[2])[None, None]
     innermost = jnp.where((kinds == OPEN) & (depths == depth), places, -1).max(axis=2)
     label = jnp.take_along_axis(
         rule.labels[history.tokens], jnp.maximum(innermost, 0)[..., None], axis=2
@@ -94,8 +94,9 @@ def require_tree(rule: TreeRule, history: History, forbidden: Forbidden) -> Forb
     is_first = history.position == 0
     can_open = ((depth > 0) | is_first) & (missing > 0) & (missing + depth + 2 <= rest)
     can_close = (depth > 0) & ~is_empty & ((depth > 1) | (missing == 0))
-    allowed = (rule.kinds == OPEN) & can_open
-    allowed |= (rule.kinds == WORD) & (depth > 0) & (missing > 0)
-    allowed |= (rule.kinds == CLOSE) & can_close & (rule.labels == label)
+    next_kinds = rule.kinds[None, None]  # (1, 1, V)
+    allowed = (next_kinds == OPEN) & can_open
+    allowed |= (next_kinds == WORD) & (depth > 0) & (missing > 0)
+    allowed |= (next_kinds == CLOSE) & can_close & (rule.labels[None, None] == label)
     allowed = allowed.at[..., EOS].set((depth[..., 0] == 0) & ~is_first)
     return forbidden | ~allowed
