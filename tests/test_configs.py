@@ -28,7 +28,7 @@ CONFIGS = [
     )
 ]
 NAMED = [
-    f"configs/{name}.py" for name in ("table2", "table3", "table3_mini", "variants")
+    f"configs/{name}.py" for name in ("table2", "table3", "table3_mini", "variants", "parsing")
 ]  # tests/test_named_configs.py
 SMOKE = [("training.steps", "20")]
 

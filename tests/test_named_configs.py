@@ -8,13 +8,18 @@ import re
 import ml_collections
 import pytest
 
-from configs import table2, table3, variants
+from configs import parsing, table2, table3, variants
 from tests.model.test_parameters import closed_formula, count
 from transformer.config import loading
 from transformer.config.keys import flatten
 from transformer.support.errors import UserError
 
-NAMES = {"table2": table2.ROWS, "table3": table3.ROWS, "variants": variants.VARIANTS}
+NAMES = {
+    "table2": table2.ROWS,
+    "table3": table3.ROWS,
+    "variants": variants.VARIANTS,
+    "parsing": parsing.ROWS,
+}
 ALL = [(config, name) for config, names in NAMES.items() for name in names]
 
 
