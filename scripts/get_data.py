@@ -19,6 +19,7 @@ import argparse
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 from scripts.datasets import mtdata
 from scripts.datasets.folder import SPLITS, LanguagePair
@@ -28,7 +29,7 @@ from transformer.support.errors import UserError
 
 
 def main(arguments: argparse.Namespace) -> None:
-    datasets = {}  # of mtdata, or files of trees
+    datasets = {}  # of mtdata
     for split in SPLITS:
         names = getattr(arguments, split)
         if names and not arguments.train and not arguments.trees:
@@ -47,12 +48,7 @@ def main(arguments: argparse.Namespace) -> None:
         return
 
     if arguments.trees:
-        from scripts.datasets import treebank
-
-        pair = parse_pair(arguments.pair or "en-trees")
-        datasets = {"train": arguments.trees.split(",")} | datasets
-        leaves = arguments.leaves or "XX"
-        print(json.dumps(treebank.get_trees(pair, datasets, leaves, output)))
+        print(json.dumps(make_trees(arguments)))
         return
 
     pair = parse_pair(arguments.pair)
@@ -66,6 +62,19 @@ def main(arguments: argparse.Namespace) -> None:
     else:
         record = mtdata.get_datasets(arguments.mtdata, pair, datasets, output)
     print(json.dumps(record))
+
+
+def make_trees(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns the record of the folder that --trees makes."""
+    from scripts.datasets import treebank
+
+    sources = {"train": arguments.trees, "validation": arguments.validation, "test": arguments.test}
+    return treebank.get_trees(
+        parse_pair(arguments.pair or "en-trees"),
+        {split: names.split(",") for split, names in sources.items() if names},
+        arguments.leaves or "XX",
+        arguments.output,
+    )
 
 
 def parse_pair(pair: str | None) -> LanguagePair:

@@ -1,15 +1,21 @@
-"""Trains rows of the paper's Table 3, and tests what the paper concludes from it.
+"""Trains rows of the paper's Table 3, and tests what the paper concludes from it; or Table 4.
 
     python -m scripts.reproduce table3 --scale=mini
         [--output=DIR] [--readme=docs/results.md]
     python -m scripts.reproduce table3 --scale=paper --output=DIR
         [--jobs=N] --config.data.path=data/tfds
     python -m scripts.reproduce table3 --scale=mini --output=DIR --report
+    python -m scripts.reproduce table4 --scale=mini|paper --trees=PATH --validation=PATH
+        [--test=PATH] [--text=FILE] [--output=DIR]
 
 --scale=mini has a quarter of all widths, some of the rows and Multi30k (configs/table3_mini.py).
 --scale=paper has the paper's models and data. The same command resumes: runs are trials of a sweep
 (scripts/sweep.py). All rows are trained with seed 0 first, so an unfinished table soon has every
 row. More --seeds can be added later.
+
+Table 4 is constituency parsing (configs/parsing.py, docs/parsing.md). The treebanks are those of
+scripts.get_data. With --text, the first run parses a file of tokenized sentences, and more runs
+train on these silver trees too.
 """
 
 import argparse
@@ -17,6 +23,17 @@ from pathlib import Path
 
 from scripts import markdown
 from transformer.config import cli
+from transformer.support.errors import UserError
+
+SEEDS = {"table3": 2, "table4": 3}
+# The flags that only one table has.
+FLAGS = {
+    "rows": "table3",
+    **dict.fromkeys(
+        ("trees", "validation", "test", "text", "gold_weight", "average"),
+        "table4",
+    ),
+}
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -28,9 +45,21 @@ def main(arguments: argparse.Namespace) -> None:
     from scripts.sweeping.tasks import TrainingTask
 
     # Missing marks in --readme are reported before hours of training.
-    markdown.check_marks("table3", arguments.readme)
+    markdown.check_marks(arguments.table, arguments.readme)
+    arguments.output = arguments.output or f"runs/{arguments.table}-{arguments.scale}"
+    arguments.seeds = arguments.seeds or SEEDS[arguments.table]
+    for flag, table in FLAGS.items():
+        value = getattr(arguments, flag)
+        if value is not None and table != arguments.table:
+            raise UserError(f"--{flag}={value}: is for {table}; leave it out")
+    if arguments.table == "table4":
+        from scripts.reproduction import table4
+
+        table4.reproduce(arguments)
+        return
+
     configs = read_rows(arguments.scale, arguments.rows, arguments.overrides)
-    folder = SweepFolder(Path(arguments.output or f"runs/{arguments.table}-{arguments.scale}"))
+    folder = SweepFolder(Path(arguments.output))
     trials = make_trials(configs, arguments.seeds)
     if not arguments.report:
         sweep = description.listed(trials, objective="bleu", pruner=None)
@@ -49,15 +78,22 @@ def main(arguments: argparse.Namespace) -> None:
 
 def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.reproduce", __doc__, overrides="config")
-    parser.add_argument("table", choices=("table3",), help="the table of the paper")
+    parser.add_argument("table", choices=tuple(SEEDS), help="the table of the paper")
     parser.add_argument(
         "--scale", choices=("mini", "paper"), required=True, help="mini: a quarter of all widths"
     )
-    parser.add_argument("--output", help="folder of the runs (runs/table3-SCALE)")
+    parser.add_argument("--output", help="folder of the runs (runs/TABLE-SCALE)")
     parser.add_argument(
         "--rows", metavar="ROW,...", help="train only these rows and base (the rows of the scale)"
     )
-    parser.add_number("--seeds", 2, "seeds of each row")
+    parser.add_number("--seeds", None, "seeds of each row (table3: 2, table4: 3)")
+    for split, purpose in (("trees", "train"), ("validation", "validate"), ("test", "test")):
+        parser.add_argument(
+            f"--{split}", metavar="PATH,PATH", help=f"table4: treebanks to {purpose} on"
+        )
+    parser.add_argument("--text", help="table4: file of tokenized sentences for silver trees")
+    parser.add_number("--gold_weight", None, "table4: readings of a gold tree in an epoch (1)")
+    parser.add_number("--average", None, "table4: checkpoints to average (1)")
     parser.add_number("--jobs", 1, "runs at a time")
     parser.add_argument(
         "--retry_failed", action="store_true", help="run again the runs that failed earlier"
