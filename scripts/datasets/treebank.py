@@ -1,8 +1,8 @@
 """Trees in the format of the Penn Treebank, as pairs of sentences and linearized trees.
 
 A tree may take several lines, and a line may have several trees. Function tags and indices are cut
-from labels (`NP-SBJ-1` becomes `NP`). Traces are removed, with the brackets that have no other
-content. The outermost bracket is removed if it has no label, or one of `OUTERMOST`.
+from labels (`NP-SBJ-1` becomes `NP`). Traces are removed, with the brackets that become
+empty. The outermost bracket is removed if it has no label, or one of `OUTERMOST`.
 """
 
 import re

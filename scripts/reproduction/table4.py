@@ -70,7 +70,7 @@ class Stage(NamedTuple):
 
 
 def reproduce(arguments: argparse.Namespace) -> None:
-    """Does what is missing in --output, and publishes the table."""
+    """Trains and evaluates the missing runs in --output, and publishes the table."""
     output = Path(arguments.output)
     stages = [_stage(arguments, output, "gold")]
     if not arguments.report:
@@ -145,7 +145,7 @@ def _results(stage: Stage) -> Iterator[tuple[int, bool, Path]]:
 def _make_silver(arguments: argparse.Namespace, workdir: Path, folder: Path) -> None:
     """Writes the sentences of --text with the trees that a run gives them.
 
-    Sentences that are cut, because they are too long, have no tree of their own and are left out.
+    Sentences that the model cuts, because they are too long, are left out.
     """
     if folder.exists():
         return

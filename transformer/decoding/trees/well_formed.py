@@ -89,7 +89,7 @@ def require_tree(rule: TreeRule, history: History, forbidden: Forbidden) -> Forb
     )
     is_empty = innermost[..., None] == history.position - 1
 
-    # An opened bracket needs, besides itself, the missing leaves and all closing brackets.
+    # After an opening bracket, the missing leaves and all closing brackets must still fit.
     rest = history.limits[:, None, None] - history.position
     is_first = history.position == 0
     can_open = ((depth > 0) | is_first) & (missing > 0) & (missing + depth + 2 <= rest)
