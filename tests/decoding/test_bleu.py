@@ -154,7 +154,9 @@ def test_a_blank_reference_beside_another_changes_nothing():
         score(hypotheses, references, "de", others=others)
         for others in ((), (["", " ", "zwei Katzen"],))
     )
-    assert one == two and one.keys() >= {"bleu", "chrf"} and one["exact_match"] == 0.0
+    names = bleu.applicable(bleu.METRICS, "text")
+    assert [two[name] for name in names] == [one[name] for name in names]
+    assert one["exact_match"] == 0.0
 
 
 def test_only_the_metrics_that_are_named_are_computed(monkeypatch):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from scripts.results.sufficient_statistics import additive_metrics
 from transformer.decoding import bleu
 from transformer.decoding.trees import bracket_scores
 from transformer.decoding.trees.linearized import linearize
@@ -86,3 +87,10 @@ def test_only_trees_have_bracket_scores():
     trees = {name for name in bleu.METRICS if name.startswith("bracket_")}
     text = bleu.score(HYPOTHESES, [REFERENCES], bleu.Language("de", "13a"), bleu.METRICS)
     assert trees == set(bracket_scores.SCORES) and not trees & set(text)
+
+
+def test_the_comparison_of_runs_sums_the_same_counts():
+    metric = additive_metrics(LANGUAGE)["bracket_f1"]
+    sums = metric.statistics(HYPOTHESES, REFERENCES).sum(axis=0, keepdims=True)
+    assert f"{metric.score(sums).item():.2f}" == EVALB["bracket_f1"]
+    assert "bracket_f1" not in additive_metrics(bleu.Language("de", "13a"))
