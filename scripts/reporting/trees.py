@@ -2,18 +2,12 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from scripts.reporting.scores import Comparison
 from scripts.reporting.sections import Section
-from transformer.decoding.trees.linearized import (
-    Bracket,
-    fits,
-    is_close,
-    is_open,
-    read_brackets,
-    repair,
-)
+from transformer.decoding.trees.linearized import is_close, is_open, read_brackets, repair
 
 COUNT = 6
 MAX_WORDS = 18  # of a sentence whose trees can be read on a screen
@@ -53,10 +47,9 @@ def tree_sections(compared: Comparison) -> list[Section]:
 def draw_pair(words: Sequence[str], reference: str, hypothesis: str) -> list[dict[str, Any]]:
     """Returns the drawings of the reference and of the hypothesis, which is repaired if needed."""
     expected = reference.split()
-    output = hypothesis.split()
+    output = repair(hypothesis.split(), len(words))
     title = "output"
-    if not fits(output, len(words)):
-        output = repair(output, len(words))
+    if output != hypothesis.split():
         title = "output, repaired: it was no tree of the sentence"
     return [
         {"title": "reference"} | draw(words, expected, output),
@@ -78,43 +71,27 @@ def draw(words: Sequence[str], symbols: Sequence[str], other: Sequence[str]) -> 
         width = CHARACTER * max(len(word), 2) + GAP
         centers.append(right + width / 2)
         right += width
-    brackets = _brackets_as_they_open(symbols)
-    bottom = LEVEL * (max((depth for _, depth in brackets), default=-1) + 2)
+    depths = accumulate(is_open(symbol) - is_close(symbol) for symbol in symbols)
+    bottom = LEVEL * (max(depths) + 1)
+
+    # Brackets in the order of opening: of equal ones, the outer bracket comes first.
+    closed = read_brackets(symbols).brackets
+    brackets = iter(sorted(reversed(closed), key=lambda bracket: (bracket.start, -bracket.end)))
+    leaves = zip(words, centers, strict=True)
     nodes = []
     opened = []  # places of the nodes of the open brackets
-    opening = iter(brackets)
-    leaf = 0
     for symbol in symbols:
         parent = opened[-1] if opened else None
         if is_open(symbol):
-            bracket, depth = next(opening)
+            bracket = next(brackets)
             middle = (centers[bracket.start] + centers[bracket.end - 1]) / 2
-            place = (middle, LEVEL * (depth + 0.5))
-            differs = common[bracket] == 0
+            place = (middle, LEVEL * (len(opened) + 0.5))
+            nodes.append(Node(bracket.label, *place, parent, common[bracket] <= 0))
             common[bracket] -= 1
-            nodes.append(Node(bracket.label, *place, parent, differs))
             opened.append(place)
         elif is_close(symbol):
             opened.pop()
         else:
-            nodes.append(Node(words[leaf], centers[leaf], bottom - LEVEL / 2, parent, False))
-            leaf += 1
+            word, center = next(leaves)
+            nodes.append(Node(word, center, bottom - LEVEL / 2, parent, False))
     return {"nodes": nodes, "width": right, "height": bottom}
-
-
-def _brackets_as_they_open(symbols: Sequence[str]) -> list[tuple[Bracket, int]]:
-    """Returns each bracket with its depth, 0 for the outermost, in the order of opening."""
-    brackets = []
-    opened = []
-    leaves = 0
-    for symbol in symbols:
-        if is_open(symbol):
-            opened.append(len(brackets))
-            brackets.append((Bracket(symbol[1:], leaves, leaves), len(opened) - 1))
-        elif is_close(symbol):
-            index = opened.pop()
-            bracket, depth = brackets[index]
-            brackets[index] = bracket._replace(end=leaves), depth
-        else:
-            leaves += 1
-    return brackets

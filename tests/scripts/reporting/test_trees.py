@@ -25,6 +25,9 @@ def test_what_differs_is_marked_in_both_trees():
     # One of two equal brackets is missing.
     _, output = trees.draw_pair(["a"], "(NP XX )NP", "(NP (NP XX )NP )NP")
     assert texts(output, True) == ["NP"] and texts(output, False) == ["NP", "a"]
+    # A bracket without words cannot be drawn.
+    _, output = trees.draw_pair(["a"], "(S XX )S", "(S XX (NP )NP )S")
+    assert texts(output, False) == ["S", "a"] and "repaired" in output["title"]
 
 
 def test_a_bracket_stands_above_the_middle_of_its_words():
