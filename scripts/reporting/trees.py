@@ -72,7 +72,7 @@ def draw(words: Sequence[str], symbols: Sequence[str], other: Sequence[str]) -> 
         centers.append(right + width / 2)
         right += width
     depths = accumulate(is_open(symbol) - is_close(symbol) for symbol in symbols)
-    bottom = LEVEL * (max(depths) + 1)
+    height = LEVEL * (max(depths) + 1)
 
     # Brackets in the order of opening: of equal ones, the outer bracket comes first.
     closed = read_brackets(symbols).brackets
@@ -82,16 +82,16 @@ def draw(words: Sequence[str], symbols: Sequence[str], other: Sequence[str]) -> 
     opened = []  # places of the nodes of the open brackets
     for symbol in symbols:
         parent = opened[-1] if opened else None
+        y = LEVEL * (len(opened) + 0.5)
         if is_open(symbol):
             bracket = next(brackets)
             middle = (centers[bracket.start] + centers[bracket.end - 1]) / 2
-            place = (middle, LEVEL * (len(opened) + 0.5))
-            nodes.append(Node(bracket.label, *place, parent, common[bracket] <= 0))
+            nodes.append(Node(bracket.label, middle, y, parent, common[bracket] <= 0))
             common[bracket] -= 1
-            opened.append(place)
+            opened.append((middle, y))
         elif is_close(symbol):
             opened.pop()
         else:
             word, center = next(leaves)
-            nodes.append(Node(word, center, bottom - LEVEL / 2, parent, False))
-    return {"nodes": nodes, "width": right, "height": bottom}
+            nodes.append(Node(word, center, y, parent, False))
+    return {"nodes": nodes, "width": right, "height": height}

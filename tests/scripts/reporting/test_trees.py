@@ -37,6 +37,7 @@ def test_a_bracket_stands_above_the_middle_of_its_words():
     assert nodes["The"].parent == (nodes["NP"].x, nodes["NP"].y)
     assert nodes["S"].parent is None and nodes["NP"].parent == (nodes["S"].x, nodes["S"].y)
     assert nodes["S"].y < nodes["NP"].y < nodes["The"].y == nodes["sleeps"].y < drawing["height"]
+    assert nodes["<b>"].y == nodes["NP"].y  # below S, so that no edges cross
     xs = [nodes[word].x for word in WORDS]
     assert xs == sorted(xs) and xs[-1] < drawing["width"]
 
