@@ -149,6 +149,9 @@ def get_keys() -> ml_collections.ConfigDict:
     # language models
     data.source_language = Key("en", LANGUAGE)
     data.target_language = Key("de", LANGUAGE)
+    # What target texts are. text: sentences; tree: linearized trees of tokenized sentences, from
+    # scripts.get_data --trees (section 6.3)
+    data.target_form = Key("text", LISTED)
     # sacreBLEU's tokenizer for bleu. auto: by target_language, char for Thai and other scripts
     # without spaces
     data.bleu_tokenizer = Key("auto", one_of("auto", "13a", "intl", "zh", "char", "none"), RECORD)
@@ -217,7 +220,7 @@ def get_keys() -> ml_collections.ConfigDict:
     # encode unknown characters as bytes instead of <unk>
     tokenizer.byte_fallback = Key(False, SWITCH)
     # Words that are one token each wherever they occur, or for kind=word between spaces: ("<name>",
-    # "<url>")
+    # "<url>"). U+2581 at the start of a word is the space before it, now part of the token
     tokenizer.user_symbols = Key((), WORDS)
     # sentences of each side to train it on, at most
     tokenizer.sample_size = Key(5_000_000, at_least(1))
@@ -379,6 +382,8 @@ def get_keys() -> ml_collections.ConfigDict:
     # file of phrases, one a line, whose tokens no output has; empty: none
     decoding.banned = Key("", TEXT)
     decoding.banned_pieces = Key((), TEXTS)  # pieces of the target vocabulary that no output has
+    # target_form=tree: only outputs that are trees with a leaf for each word of the source
+    decoding.well_formed = Key(False, SWITCH)
     # Source tokens, end included; the rest is cut, with a warning
     decoding.max_source_length = Key(256, between(2, 1 << 16))
     # Source or output positions x beams of a decoding batch, at most

@@ -1,22 +1,26 @@
-"""Gets translation data: corpora of OPUS and WMT by mtdata, Parquet files, gettext catalogues, or
-TFDS datasets.
+"""Gets translation data: corpora of OPUS and WMT by mtdata, Parquet files, gettext catalogues,
+treebanks, or TFDS datasets.
 
     python -m scripts.get_data --pair=en-de --recipe=ID --output=DIR
     python -m scripts.get_data --pair=en-is --train=ID,ID --validation=ID --test=ID --output=DIR
     python -m scripts.get_data --pair=en-de --hf=FOLDER --output=DIR
     python -m scripts.get_data --pair=en-de --gettext=FILE_OR_FOLDER,... --output=DIR
+    python -m scripts.get_data --trees=PATH,PATH --validation=PATH --test=PATH --output=DIR
+        [--leaves=XX|tags]
     python -m scripts.get_data --tfds=wmt14_translate/de-en --output=DIR [--archives=DIR]
 
 All but the last write train, validation and test as STEM.LANGUAGE, for `data.source=text`, with
-the record `data.json`. Runs on the data copy this record. The last one prepares array_record, for
-`data.source=tfds` with `data.path=DIR`. The record goes to standard output. If a command fails, it
-leaves no data, except that --tfds keeps archives that were downloaded completely.
+the record `data.json`. Runs on the data copy this record. A PATH of trees is a file in the format
+of the Penn Treebank, or a folder with files `*.mrg`: see docs/parsing.md. The last one prepares
+array_record, for `data.source=tfds` with `data.path=DIR`. The record goes to standard output. If a
+command fails, it leaves no data, except that --tfds keeps archives that were downloaded completely.
 """
 
 import argparse
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 from scripts.datasets import catalogues, mtdata
 from scripts.datasets.folder import SPLITS, LanguagePair
@@ -29,10 +33,12 @@ def main(arguments: argparse.Namespace) -> None:
     datasets = {}  # of mtdata
     for split in SPLITS:
         names = getattr(arguments, split)
-        if names and not arguments.train:
-            raise UserError(f"--{split}={names}: is for --train; leave it out")
+        if names and not arguments.train and not arguments.trees:
+            raise UserError(f"--{split}={names}: is for --train and --trees; leave it out")
         if names:
             datasets[split] = names.split(",")
+    if arguments.leaves and not arguments.trees:
+        raise UserError(f"--leaves={arguments.leaves}: is for --trees; leave it out")
     output = arguments.output
 
     # A dataset of TFDS is not parallel text: it has no pair and no record in a file.
@@ -40,6 +46,10 @@ def main(arguments: argparse.Namespace) -> None:
         from scripts.datasets import tfds
 
         print(json.dumps(tfds.prepare(arguments.tfds, output, arguments.archives)))
+        return
+
+    if arguments.trees:
+        print(json.dumps(make_trees(arguments)))
         return
 
     pair = parse_pair(arguments.pair)
@@ -55,6 +65,19 @@ def main(arguments: argparse.Namespace) -> None:
     else:
         record = mtdata.get_datasets(arguments.mtdata, pair, datasets, output)
     print(json.dumps(record))
+
+
+def make_trees(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns the record of the folder that --trees makes."""
+    from scripts.datasets import treebank
+
+    sources = {"train": arguments.trees, "validation": arguments.validation, "test": arguments.test}
+    return treebank.get_trees(
+        parse_pair(arguments.pair or "en-trees"),
+        {split: names.split(",") for split, names in sources.items() if names},
+        arguments.leaves or "XX",
+        arguments.output,
+    )
 
 
 def parse_pair(pair: str | None) -> LanguagePair:
@@ -92,9 +115,17 @@ def make_parser() -> cli.Parser:
         metavar="PATH,PATH",
         help=".po and .mo files, and folders of them; the messages are in the source language",
     )
+    source.add_argument(
+        "--trees", metavar="PATH,PATH", help="treebanks to train on: files, or folders of *.mrg"
+    )
     source.add_argument("--tfds", metavar="NAME/CONFIG", help="a translation dataset of TFDS")
-    parser.add_argument("--validation", metavar="ID,ID", help="--train: datasets to validate on")
-    parser.add_argument("--test", metavar="ID,ID", help="--train: datasets to test on")
+    for split, purpose in (("validation", "validate"), ("test", "test")):
+        parser.add_argument(
+            f"--{split}", metavar="ID,ID", help=f"--train, --trees: datasets to {purpose} on"
+        )
+    parser.add_argument(
+        "--leaves", choices=("XX", "tags"), help="--trees: leaves of the linearized trees (XX)"
+    )
     parser.add_argument(
         "--archives", type=Path, help="--tfds: folder of archives that need no download"
     )

@@ -28,7 +28,8 @@ CONFIGS = [
     )
 ]
 NAMED = [
-    f"configs/{name}.py" for name in ("table2", "table3", "table3_mini", "variants", "verses")
+    f"configs/{name}.py"
+    for name in ("table2", "table3", "table3_mini", "variants", "parsing", "verses")
 ]  # tests/test_named_configs.py
 SMOKE = [("training.steps", "20")]
 

@@ -9,7 +9,7 @@ import re
 import ml_collections
 import pytest
 
-from configs import table2, table3, variants, verses
+from configs import parsing, table2, table3, variants, verses
 from tests.model.test_parameters import closed_formula, count
 from transformer.config import loading
 from transformer.config.keys import flatten
@@ -21,6 +21,7 @@ NAMES = {
     "table3": table3.ROWS,
     "variants": variants.VARIANTS,
     "verses": verses.VARIANTS,
+    "parsing": parsing.ROWS,
 }
 ALL = [(config, name) for config, names in NAMES.items() for name in names]
 

@@ -43,6 +43,7 @@ def main(arguments: argparse.Namespace) -> None:
     from transformer.decoding.control.arguments import read_columns, translate_lines
     from transformer.decoding.control.glossary import Glossary
     from transformer.decoding.strategies import check_n_best
+    from transformer.decoding.target_forms import TARGET_FORMS
     from transformer.support.cache import enable_compilation_cache
 
     interactive = sys.stdin.isatty()
@@ -59,6 +60,7 @@ def main(arguments: argparse.Namespace) -> None:
     loaded_models.check_translates(models.config, arguments.workdir)
     decoder, parameters = models.decoder(takes_controls=True)
     check_n_best(models.config.decoding, arguments.n_best)
+    form = TARGET_FORMS[models.config.data.target_form]
     has_context = models.config.data.context > 0
     if interactive:
         logging.info(
@@ -75,9 +77,11 @@ def main(arguments: argparse.Namespace) -> None:
     for chunk in chunks:
         lines = decode_lines(chunk, first_line)
         texts, controls, errors = read_columns(lines, arguments.columns, glossary, first_line)
+        texts = list(map(form.read_source, texts))
         translations = translate_lines(
             decoder, parameters, arguments.n_best, texts, controls, errors, first_line
         )
+        translations = form.show(texts, translations, first_line)
         # Bytes are written, since the terminal may have another encoding than UTF-8.
         for text, best in zip(texts, translations, strict=True):
             if arguments.format == "jsonl":

@@ -24,6 +24,7 @@ LIMITED_SEARCH = {
     "decoding.forbid_unk": True,
     "decoding.length_penalty_form": "power",
     "decoding.shrinking_beam": False,
+    "decoding.well_formed": False,
 }
 # The search of most toolkits, in configuration keys.
 COMMON_SEARCH = LIMITED_SEARCH | {

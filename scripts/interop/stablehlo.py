@@ -44,6 +44,7 @@ LOST = {
     "decoding.banned": "",
     "decoding.rerank": "",
     "decoding.banned_pieces": (),
+    "decoding.well_formed": False,
 }
 
 Parameters = dict[str, Float[Array, "..."]]  # by dotted name

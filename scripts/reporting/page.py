@@ -10,7 +10,7 @@ import jinja2
 import vl_convert
 from absl import logging
 
-from scripts.reporting import attention_and_beams, scores, sections, sentences
+from scripts.reporting import attention_and_beams, scores, sections, sentences, trees
 from scripts.results.runs import read_runs
 from transformer.data.sources.lines import count_noun
 
@@ -42,6 +42,7 @@ def make_page(
         sections.curve_section(runs),
         sections.settings_section(runs),
         sentences.section(compared),
+        *trees.tree_sections(compared),
         attention_and_beams.attention_section(*inspected),
         attention_and_beams.beam_section(*inspected),
     ]

@@ -12,6 +12,7 @@ from sacrebleu.metrics import CHRF
 from sacrebleu.metrics.base import Metric
 
 from transformer.decoding.bleu import METRICS, Language, make_bleu
+from transformer.decoding.trees import bracket_scores
 from transformer.support.errors import UserError
 
 REFERENCE_LENGTH = 1  # the column of BLEU's statistics with the reference length in tokens
@@ -31,6 +32,8 @@ class AdditiveMetric(NamedTuple):
 def additive_metrics(language: Language, names: Sequence[str] = ()) -> dict[str, AdditiveMetric]:
     """Returns the metrics with tested differences: `bleu`, `chrf`, and the means among `names`.
 
+    For trees also `bracket_f1`.
+
     Raises UserError if the tokenizer that computed the scores is not installed.
     """
     bleu = make_bleu(language.tokenizer)
@@ -41,6 +44,8 @@ def additive_metrics(language: Language, names: Sequence[str] = ()) -> dict[str,
             f"the scores need sacreBLEU's tokenizer {language.tokenizer}; pip install '{package}'"
         )
     metrics = {"bleu": _corpus_metric(bleu), "chrf": _corpus_metric(CHRF())}
+    if language.target_form == "tree":
+        metrics["bracket_f1"] = AdditiveMetric(bracket_scores.statistics, bracket_scores.f1)
     return metrics | {name: _mean_metric(name, language) for name in names if METRICS[name].is_mean}
 
 

@@ -14,7 +14,7 @@ from transformer.checkpoints import restore
 from transformer.config import loading
 from transformer.config.keys import check_for_training, flatten, format_value, keys_of
 from transformer.config.types import Config
-from transformer.decoding.bleu import METRICS, metrics_in
+from transformer.decoding.bleu import METRICS, applicable, metrics_in
 from transformer.run.record import read_record
 from transformer.support.errors import UserError
 from transformer.training.held_out import metric_names
@@ -32,7 +32,8 @@ class TrainingTask:
     @property
     def objectives(self) -> list[str]:
         """The metrics that a trial can measure."""
-        return list(dict.fromkeys([*metric_names(self.config), *metrics_in("validation")]))
+        translated = applicable(metrics_in("validation"), self.config.data.target_form)
+        return list(dict.fromkeys([*metric_names(self.config), *translated]))
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -103,7 +104,7 @@ class DecodingTask:
 
     @property
     def objectives(self) -> list[str]:
-        return list(METRICS)
+        return applicable(METRICS, self.config.data.target_form)
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -40,6 +40,7 @@ MUP = {
     "model.base_d_k": 16,
     "optimizer.schedule": "linear",
 }
+TREES = {"data.target_form": "tree", "decoding.well_formed": True}
 IMPOSSIBLE_COMBINATIONS = (
     ({"model.num_heads": 7}, ("d_model=512", "num_heads=7", "d_k=None")),
     ({"model.d_model": 513, "model.num_heads": 1}, ("positions=sinusoidal", "d_model=513")),
@@ -209,10 +210,22 @@ IMPOSSIBLE_COMBINATIONS = (
     (GUIDED | {"tokenizer.kind": "word"}, ("mixture=('alignments=a',)", "kind=word")),
     (GUIDED | {"data.context": 1}, ("mixture=('alignments=a',)", "context=1")),
     (CTC | {"decoding.no_repeat_ngram": 2}, ("strategy=ctc", "no_repeat_ngram=2")),
+    ({"decoding.well_formed": True}, ("well_formed=True", "target_form=text")),
+    (TREES | {"decoding.shortlist": 50}, ("well_formed=True", "shortlist=50")),
+    (TREES | CTC, ("well_formed=True", "strategy=ctc")),
+    (TREES | {"decoding.min_length": 3}, ("well_formed=True", "min_length=3")),
+    (TREES | {"decoding.banned": "a"}, ("well_formed=True", "banned=a")),
+    (TREES | {"decoding.max_length_factor": 0.9}, ("well_formed=True", "max_length_factor=0.9")),
+    (TREES | {"decoding.max_extra_length": 1}, ("well_formed=True", "max_extra_length=1")),
+    (TREES | {"data.source_tag": "<x>"}, ("well_formed=True", "source_tag=<x>")),
+    (TREES | {"data.context": 1}, ("well_formed=True", "context=1")),
+    (TREES | {"tokenizer.kind": "word"}, ("well_formed=True", "kind=word")),
 )
 
 # Changes at the bounds of the combinations above.
 POSSIBLE_COMBINATIONS = (
+    TREES | {"decoding.max_length_factor": 1.0, "decoding.max_extra_length": 2},
+    TREES | {"decoding.strategy": "sample"},
     {"decoding.mbr_utility": "bleu", "data.target_language": "bos_Latn"},  # Bosnian; bo is Tibetan
     {"model.num_heads": 7, "model.d_k": 64, "model.d_v": 32},
     {"model.d_model": 513, "model.num_heads": 1, "model.positions": "learned"},

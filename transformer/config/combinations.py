@@ -79,6 +79,11 @@ def _has_constraints(decoding: Config) -> bool:
     )
 
 
+def _lacks_output_rule(decoding: Config, data: Config) -> bool:
+    form = tables()["data.target_form"][data.target_form]
+    return decoding.well_formed and form.output_rule is None
+
+
 # Conditions under which no run is possible, by the advice that ends the error message. The
 # parameters of a condition are the groups of the configuration that it reads. The message names the
 # values in the order in which the condition reads them.
@@ -296,5 +301,31 @@ COMBINATIONS: dict[str, Callable[..., bool]] = {
         lambda decoding: (
             _has_constraints(decoding) and (decoding.strategy == "ctc" or decoding.shortlist > 0)
         )
+    ),
+    # Trees.
+    "outputs of this form are not trees; "
+    "set target_form=tree or well_formed=false": _lacks_output_rule,
+    "trees need a search by steps in the whole vocabulary; "
+    "set shortlist=0 and another strategy, or well_formed=false": lambda decoding: (
+        decoding.well_formed and (decoding.strategy == "ctc" or decoding.shortlist > 0)
+    ),
+    "a tree ends when it is closed, and repeats its symbols; set min_length=0, no_repeat_ngram=0, "
+    "and empty banned and banned_pieces, or well_formed=false": lambda decoding: (
+        decoding.well_formed and _has_constraints(decoding)
+    ),
+    "a tree has at least two tokens more than its sentence; "
+    "set max_length_factor=1 and max_extra_length=2 or more, or well_formed=false": (
+        lambda decoding: (
+            decoding.well_formed
+            and (decoding.max_length_factor < 1 or decoding.max_extra_length < 2)
+        )
+    ),
+    "the leaves of a tree are the words of one sentence; "
+    "leave source_tag empty and context=0, or set well_formed=false": lambda decoding, data: (
+        decoding.well_formed and (data.source_tag != "" or data.context > 0)
+    ),
+    "unknown words in a row are one token, so that words cannot be counted; "
+    "use another tokenizer.kind, or well_formed=false": lambda decoding, tokenizer: (
+        decoding.well_formed and tokenizer.kind == "word"
     ),
 }

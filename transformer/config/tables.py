@@ -18,6 +18,7 @@ def tables() -> dict[str, Mapping[str, Any]]:
     from transformer.decoding.beam_search import LENGTH_PENALTIES, STOPPING_RULES
     from transformer.decoding.mbr import UTILITIES
     from transformer.decoding.strategies import STRATEGIES
+    from transformer.decoding.target_forms import TARGET_FORMS
     from transformer.model.attention import ATTENTION_SCORES
     from transformer.model.cache import DECODER_SELF_ATTENTIONS
     from transformer.model.fused_attention import ATTENTION_IMPLEMENTATIONS
@@ -44,6 +45,7 @@ def tables() -> dict[str, Mapping[str, Any]]:
         "model.remat": REMATS,
         "model.parameterization": PARAMETERIZATIONS,
         "data.source": SOURCES,
+        "data.target_form": TARGET_FORMS,
         "tokenizer.kind": TOKENIZERS,
         "batch.plan": PLANS,
         "optimizer.name": OPTIMIZERS,

@@ -8,6 +8,8 @@ references are normalized and tokenized by Moses' rules for the language, with i
 and then lower-cased. `bleu_paper` is the BLEU of "Attention Is All You Need", by the rules of
 tensor2tensor's get_ende_bleu.sh: cased and tokenized, with German compounds split at their hyphens,
 scored as Moses' multi-bleu.perl does.
+
+The scores of trees are in `trees/bracket_scores.py`.
 """
 
 import importlib.metadata
@@ -21,6 +23,7 @@ from sacrebleu.metrics import BLEU, CHRF
 
 from transformer.config.types import Config
 from transformer.data.languages import base_code, script
+from transformer.decoding.trees import bracket_scores
 
 MOSES = f"prepared:sacremoses.{importlib.metadata.version('sacremoses')}"
 # sacreBLEU's tokenizers by language or script. All other languages have 13a, for text with spaces.
@@ -38,10 +41,11 @@ References = Sequence[Sequence[str]]  # one or several lists, each with a refere
 
 
 class Language(NamedTuple):
-    """A target language and its tokenizer."""
+    """A target language, its tokenizer, and the form of the texts."""
 
     code: str | None  # such as "de"; None for tokens separated by spaces
     tokenizer: str  # of sacreBLEU, for the metric `bleu`
+    target_form: str = "text"  # `data.target_form`
 
 
 class Metric(NamedTuple):
@@ -55,6 +59,7 @@ class Metric(NamedTuple):
     shown_in: "validation" (also `metrics.jsonl`, TensorBoard and sweeps that train), "log" (the
       line and the curve of a validation), "comparison" (`scripts.compare` and pages) and "results"
       (the table of `scripts.report`).
+    target_form: the name in `data.target_form` of the outputs that have this metric; None: all.
     """
 
     compute: Callable[[Sequence[str], References, Language], tuple[float, str | None]]
@@ -63,6 +68,7 @@ class Metric(NamedTuple):
     direction: str = "maximize"
     is_mean: bool = False
     shown_in: Sequence[str] = ("validation", "log", "comparison", "results")
+    target_form: str | None = None
 
 
 def direction(metric: str) -> str:
@@ -89,15 +95,16 @@ def score(
 ) -> dict[str, float | str]:
     """Returns the value of each metric NAME, and NAME_signature if it has one.
 
-    A metric uses all lists of references together. If a sentence has several references, the first
-    one with text replaces blank ones: an empty text would match any short hypothesis.
+    Metrics of another form of targets are left out. A metric uses all lists of references together.
+    If a sentence has several references, the first one with text replaces blank ones: an empty text
+    would match any short hypothesis.
     """
     # A row has all references of a sentence.
     if len(references) > 1:
         rows = [_fill_blanks(row) for row in zip(*references, strict=True)]
         references = [list(texts) for texts in zip(*rows, strict=True)]
     scores = {}
-    for name in metrics:
+    for name in applicable(metrics, language.target_form):
         scores[name], signature = METRICS[name].compute(hypotheses, references, language)
         if signature is not None:
             scores[f"{name}_signature"] = signature
@@ -112,6 +119,11 @@ def _fill_blanks(texts: Sequence[str]) -> list[str]:
 def metrics_in(place: str) -> list[str]:
     """Returns the names of the metrics that are shown in a place of `Metric.shown_in`."""
     return [name for name, metric in METRICS.items() if place in metric.shown_in]
+
+
+def applicable(metrics: Iterable[str], target_form: str) -> list[str]:
+    """Returns the metrics that outputs of this form have."""
+    return [name for name in metrics if METRICS[name].target_form in (None, target_form)]
 
 
 def describe_scores(scores: Mapping[str, float], names: Iterable[str]) -> list[str]:
@@ -233,15 +245,46 @@ def split_compounds(text: str) -> str:
 
 def bleu_language(data: Config) -> Language:
     """Returns the `language` argument of `score` for the configuration group `config.data`."""
-    # Ids are tokens, separated by spaces.
-    code = None if data.source == "ids" else data.target_language
+    # Ids, and the symbols of trees, are tokens separated by spaces.
+    is_text = data.source != "ids" and data.target_form == "text"
+    code = data.target_language if is_text else None
     tokenizer = data.bleu_tokenizer
     if tokenizer == "auto":
         tokenizer = "none" if code is None else language_tokenizer(code)
-    return Language(code, tokenizer)
+    return Language(code, tokenizer, data.target_form)
+
+
+def _bracket_metric(name: str, label: str, **fields: Any) -> Metric:
+    def compute(
+        hypotheses: Sequence[str], references: References, _: Language
+    ) -> tuple[float, str]:
+        value = bracket_scores.score(name, hypotheses, references[0])
+        return value, bracket_scores.SIGNATURE
+
+    return Metric(compute, label, target_form="tree", **fields)
 
 
 METRICS = {
+    "bracket_f1": _bracket_metric("bracket_f1", "bracket F1"),
+    "bracket_errors": _bracket_metric(
+        "bracket_errors",
+        "bracket errors",
+        format=".0f",
+        direction="minimize",
+        shown_in=("validation", "log", "results"),
+    ),
+    "bracket_f1_with_errors": _bracket_metric(
+        "bracket_f1_with_errors",
+        "bracket F1 with errors",
+        shown_in=("validation", "log", "results"),
+    ),
+    "bracket_recall": _bracket_metric("bracket_recall", "bracket recall", shown_in=("results",)),
+    "bracket_precision": _bracket_metric(
+        "bracket_precision", "bracket precision", shown_in=("results",)
+    ),
+    "bracket_complete_match": _bracket_metric(
+        "bracket_complete_match", "complete match", shown_in=("results",)
+    ),
     "bleu_lowercase_tokenized": Metric(
         lowercase_score, "BLEU (lower-cased, tokenized)", shown_in=("comparison", "results")
     ),

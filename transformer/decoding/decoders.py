@@ -1,12 +1,13 @@
 """The decoder of a configuration: plain, or for constraints, documents or reranking."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from transformer.config.types import Config
 from transformer.decoding.control.controlled_decoder import ControlledDecoder
 from transformer.decoding.documents import DocumentDecoder
 from transformer.decoding.reranking import RerankingDecoder, Scorer
+from transformer.decoding.target_forms import TARGET_FORMS
 from transformer.decoding.text_decoder import TextDecoder
 
 
@@ -17,15 +18,30 @@ def make_decoder(
 
     takes_controls: whether its method `translate` has the argument `controls`.
     """
+    form = TARGET_FORMS[config.data.target_form]
+    decoder = _make_decoder(config, fields, scorers, takes_controls, form.output_rule)
+    if form.is_longer:
+        # A pass for short outputs would be in vain.
+        decoder.extra_lengths = decoder.extra_lengths[-1:]
+    return decoder
+
+
+def _make_decoder(
+    config: Config,
+    fields: Sequence[Any],
+    scorers: Sequence[Scorer],
+    takes_controls: bool,
+    output_rule: Callable | None,
+) -> TextDecoder:
     if scorers:
-        return RerankingDecoder(*fields, scorers=scorers)
+        return RerankingDecoder(*fields, output_rule=output_rule, scorers=scorers)
 
     # The output of a language model begins with its source, so a language model continues each
     # sentence by itself.
     if config.data.context and config.data.source_language:
         return DocumentDecoder(*fields, context=config.data.context)
     # The keys that constrain outputs.
-    constraints = ("min_length", "no_repeat_ngram", "banned", "banned_pieces")
+    constraints = ("min_length", "no_repeat_ngram", "banned", "banned_pieces", "well_formed")
     if takes_controls or any(config.decoding[key] for key in constraints):
-        return ControlledDecoder(*fields)
+        return ControlledDecoder(*fields, output_rule=output_rule)
     return TextDecoder(*fields)

@@ -23,7 +23,7 @@ from transformer.data.languages import source_tag
 from transformer.data.sources import source
 from transformer.data.sources.mixture import held_out_sets
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.decoding.bleu import metrics_in
+from transformer.decoding.bleu import applicable, metrics_in
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.distributed.mesh import make_mesh
 from transformer.support.errors import UserError, memory_advice
@@ -159,7 +159,7 @@ def metric_names(config: Config) -> list[str]:
     """
     metrics = list(per_token_means(Counter()))
     if config.training.eval_bleu:
-        metrics += metrics_in("validation")
+        metrics += applicable(metrics_in("validation"), config.data.target_form)
     return list(name_scores({name: dict.fromkeys(metrics, 0.0) for name in held_out_sets(config)}))
 
 

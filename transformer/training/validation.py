@@ -15,7 +15,7 @@ from transformer.data.batches.epoch_plan import Bucket
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.sources.mixture import held_out_sets
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.decoding.bleu import metrics_in
+from transformer.decoding.bleu import applicable, metrics_in
 from transformer.decoding.decoders import make_decoder
 from transformer.decoding.evaluation import translate_and_score
 from transformer.decoding.forced_decoding import (
@@ -188,7 +188,7 @@ class Validation:
         samples: list[ValidationSample] = []
         if self.decoder is not None:
             replicas = self.decoder.place([parameters], self.mesh)
-            metrics = metrics_in("validation")
+            metrics = applicable(metrics_in("validation"), self.config.data.target_form)
             for name, held_out in self.texts.items():
                 with memory_advice(
                     "for the translations of validation, lower config.decoding.batch_tokens"

@@ -144,6 +144,7 @@ def _has_token(vocabulary: Vocabulary, word: str) -> bool:
 
     A piece in the vocabulary is not enough, because no text has the tokens of some pieces.
     """
+    word = word.removeprefix("\u2581")
     (encoded,) = vocabulary.encode([f"{word} x"])
     return word in {vocabulary.pieces[token].removeprefix("\u2581") for token in encoded}
 

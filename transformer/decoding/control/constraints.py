@@ -4,34 +4,18 @@ A forbidden token is never chosen. The other log-probabilities are the same as i
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
+from transformer.decoding.control.history import Forbidden, History
 from transformer.decoding.control.phrase_progress import measure_progress, phrase_tokens
 from transformer.decoding.control.phrases import BOUNDARY
 from transformer.decoding.ensemble import Prediction
+from transformer.decoding.trees.well_formed import require_tree
 from transformer.support.special_tokens import EOS, PAD
-
-
-class History(NamedTuple):
-    """The tokens of the hypotheses, and the limits of their outputs.
-
-    position: the number of tokens of each hypothesis.
-    limits: the most tokens before EOS that an output of each row may have.
-    spelling: arrays of `Spelling` by name, for phrases and fragments. None where nothing needs
-      them.
-    """
-
-    tokens: Int[Array, "B K L"]
-    position: Int[Array, ""]
-    limits: Int[Array, "B"]
-    spelling: Mapping[str, Array] | None
-
-
-Forbidden = Bool[Array, "B K V"]  # as the next token
 
 
 def forbid_early_end(min_length: int, history: History, forbidden: Forbidden) -> Forbidden:
@@ -156,6 +140,7 @@ CONSTRAINTS = {
     "banned_here": forbid_banned_phrases,
     "required": require_phrases,
     "fragment": match_fragment,
+    "well_formed": require_tree,
     "prompt": allow_prompt,
     "prefix": require_prefix,
 }

@@ -1,5 +1,6 @@
 """Translation of texts under constraints: of `config.decoding`, and of each source."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,17 +18,24 @@ from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import EMPTY, Translation, different_texts
 
 
+@dataclasses.dataclass(eq=False)
 class ControlledDecoder(TextDecoder):
     """A decoder that obeys the constraints of `config.decoding` and the controls of a call.
 
     A beam search with required phrases has two parts. The second part searches with the phrases,
     but only for sources with an output of the first part that lacks one. So an output that has the
     phrases without being forced to is never lost.
+
+    output_rule: see `TargetForm`. `config.well_formed` needs it.
     """
+
+    output_rule: Callable | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.control = OutputControl(self.config, self.tokenizer.target)
+        if self.config.well_formed:
+            self.rule_of = self.output_rule(self.tokenizer)
 
     def translate(
         self,
@@ -109,6 +117,8 @@ class ControlledDecoder(TextDecoder):
                 shorter = constraints["limit"][:, 0]
                 limits = jnp.where(shorter > 0, jnp.minimum(limits, shorter), limits)
             values = self.control.values_with(constraints)
+            if self.config.well_formed:
+                values["well_formed"] = self.rule_of(sentences.source)
             adjust = functools.partial(constrain, values, limits)
             sentences = sentences._replace(limits=limits, adjust=adjust)
 

@@ -1,0 +1,238 @@
+"""The paper's Table 4, constituency parsing (section 6.3): training, silver trees, and the table.
+
+Runs of several seeds are trained on gold trees, and evaluated with and without the constraint
+`decoding.well_formed`. The first run then parses other text under the constraint. These silver
+trees and the gold trees are the mixture on which runs of the same seeds are trained again. In the
+paper, other parsers made the silver trees.
+"""
+
+import argparse
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from absl import logging
+
+from scripts import get_data, markdown, translate_corpus
+from scripts.datasets.folder import write_record
+from scripts.results.systems import mean_and_spread
+from scripts.sweeping import description, running
+from scripts.sweeping.folder import SweepFolder
+from scripts.sweeping.results import SEED
+from scripts.sweeping.study import storage_errors
+from scripts.sweeping.tasks import TrainingTask
+from transformer import evaluate
+from transformer.config import loading
+from transformer.config.types import Config
+from transformer.data.sources.lines import read_text_file
+from transformer.decoding.bleu import METRICS, applicable
+from transformer.decoding.trees.linearized import fits
+from transformer.decoding.trees.output import read_sentence
+from transformer.support import files
+from transformer.support.errors import UserError
+
+# F1 on section 23, by training data.
+PAPER = {
+    "gold": {
+        "Vinyals & Kaiser et al. 2014": 88.3,
+        "Petrov et al. 2006": 90.4,
+        "Zhu et al. 2013": 90.4,
+        "Dyer et al. 2016": 91.7,
+        "Transformer (4 layers)": 91.3,
+    },
+    "silver": {
+        "Zhu et al. 2013": 91.3,
+        "Huang & Harper 2009": 91.3,
+        "McClosky et al. 2006": 92.1,
+        "Vinyals & Kaiser et al. 2014": 92.1,
+        "Transformer (4 layers)": 92.7,
+    },
+}
+TRAINING = {"gold": "WSJ only", "silver": "semi-supervised"}
+# The rows of configs/parsing.py.
+CONFIGS = {
+    "mini": {"gold": "mini", "silver": "mini"},
+    "paper": {"gold": "wsj", "silver": "semi_supervised"},
+}
+PAIR = ("en", "trees")
+SEEDS = 3
+
+
+class Stage(NamedTuple):
+    """The runs on one kind of training data, gold or silver, in the folder of the same name."""
+
+    name: str
+    config: Config
+    folder: SweepFolder
+    seeds: int
+
+
+def main(arguments: argparse.Namespace) -> None:
+    """Trains and evaluates the missing runs in --output, and publishes the table."""
+    if arguments.scale is None:
+        raise UserError("--scale: is required, mini or paper (--help lists the flags)")
+    # Missing marks in --readme are reported before hours of training.
+    markdown.check_marks("table4", arguments.readme)
+    output = Path(arguments.output or f"runs/table4-{arguments.scale}")
+    stages = [_stage(arguments, output, "gold")]
+    if not arguments.report:
+        _get_trees(arguments, output / "data")
+        _run(arguments, stages[0])
+    if arguments.text:
+        stages.append(_stage(arguments, output, "silver"))
+        if not arguments.report:
+            _make_silver(arguments, stages[0].folder.workdir(0), output / "silver-data")
+            _run(arguments, stages[1])
+    markdown.publish(make_text(stages), "table4", arguments.readme)
+
+
+def _stage(arguments: argparse.Namespace, output: Path, name: str) -> Stage:
+    row = CONFIGS[arguments.scale][name]
+    config = loading.load_file(f"configs/parsing.py:{row}", arguments.overrides)
+    values = {"data.path": str(output / "data")}
+    if name == "silver":
+        values["data.mixture"] = (
+            f"label=gold path={output / 'data'} weight={arguments.gold_weight or 1}",
+            f"label=silver path={output / 'silver-data'}",
+        )
+    if not arguments.test:
+        values["data.test_split"] = "validation"
+    config = loading.with_values(config, values)
+    seeds = SEEDS if arguments.seeds is None else arguments.seeds
+    return Stage(name, config, SweepFolder(output / name), seeds)
+
+
+def _get_trees(arguments: argparse.Namespace, folder: Path) -> None:
+    if folder.exists():
+        return
+    for flag in ("trees", "validation"):
+        if not getattr(arguments, flag):
+            raise UserError(f"--{flag}=PATH: is missing; name a treebank, as for scripts.get_data")
+    flags = [f"--output={folder}"]
+    for flag in ("trees", "validation", "test"):
+        if getattr(arguments, flag):
+            flags.append(f"--{flag}={getattr(arguments, flag)}")
+    get_data.make_trees(get_data.make_parser().parse(flags))
+
+
+def _run(arguments: argparse.Namespace, stage: Stage) -> None:
+    """Trains and evaluates the runs of a stage that are not complete."""
+    trials = [{SEED: seed} for seed in range(stage.seeds)]
+    objective = stage.config.checkpoint.best_metric
+    sweep = description.listed(trials, objective=objective, pruner=None)
+    task = TrainingTask(stage.config, stage.folder)
+    url = stage.folder.storage
+    with storage_errors(url):
+        running.run_sweep(sweep, task, url, arguments.jobs, arguments.retry_failed)
+    for seed, is_constrained, path in _results(stage):
+        if path.exists():
+            continue
+        flags = [
+            f"--workdir={stage.folder.workdir(seed)}",
+            f"--average={arguments.average or 1}",
+            f"--decoding.well_formed={str(is_constrained).lower()}",
+        ]
+        evaluation = evaluate.evaluate(evaluate.make_parser().parse(flags))
+        evaluation.save()
+        files.write_json(path, evaluation.result)
+
+
+def _results(stage: Stage) -> Iterator[tuple[int, bool, Path]]:
+    """Yields the seed, the constraint and the file of each evaluation."""
+    for is_constrained in (False, True):
+        for seed in range(stage.seeds):
+            name = f"seed{seed}-{'well_formed' if is_constrained else 'free'}.json"
+            yield seed, is_constrained, stage.folder.path / name
+
+
+def _make_silver(arguments: argparse.Namespace, workdir: Path, folder: Path) -> None:
+    """Writes the sentences of --text with the trees that a run gives them.
+
+    Sentences that the model cuts, because they are too long, are left out.
+    """
+    if folder.exists():
+        return
+    # Parsing continues at the first shard that is missing.
+    work = folder.with_name("silver-parsing")
+    files.make_folder(work, "--output")
+    sentences = [read_sentence(line) for line in read_text_file(files.expand_user(arguments.text))]
+    sentences = list(dict.fromkeys(filter(None, sentences)))
+    if not sentences:
+        raise UserError(f"--text={arguments.text}: has no sentence; name a file that has some")
+    files.write_text(work / "sentences.txt", "".join(f"{line}\n" for line in sentences))
+    flags = [
+        f"--workdir={workdir}",
+        f"--average={arguments.average or 1}",
+        f"--source={work / 'sentences.txt'}",
+        f"--output={work / 'shards'}",
+        "--format=text",
+        "--shard=1/1",
+        "--decoding.well_formed=true",
+    ]
+    with contextlib.redirect_stdout(sys.stderr):  # it prints its counts
+        translate_corpus.main(translate_corpus.make_parser().parse(flags))
+
+    pairs = []
+    for path in sorted((work / "shards").glob("*.tsv")):
+        for line in read_text_file(path):
+            number, _, tree = line.split("\t")
+            sentence = sentences[int(number) - 1]
+            if fits(tree.split(), len(sentence.split())):
+                pairs.append((sentence, tree))
+    logging.info("%d of %d sentences have silver trees.", len(pairs), len(sentences))
+    with files.new_folder(folder) as unfinished:
+        for language, texts in zip(PAIR, zip(*pairs, strict=True), strict=True):
+            files.write_text(unfinished / f"train.{language}", "".join(f"{t}\n" for t in texts))
+        write_record(unfinished, PAIR, {"by": "self-training", "model": str(workdir)})
+
+
+def make_text(stages: list[Stage]) -> str:
+    """Returns the table of the paper with the runs' rows, and a table of all their scores."""
+    rows = [("parser", "training", "F1")]
+    details = [("training", "well_formed", "seeds", *_score_names().values())]
+    for name, parsers in PAPER.items():
+        rows += [(parser, TRAINING[name], f"{f1:.1f}") for parser, f1 in parsers.items()]
+        for stage in stages:
+            if stage.name != name:
+                continue
+            for is_constrained in (False, True):
+                results = _read_results(stage, is_constrained)
+                if results:
+                    details.append(_detail(stage, is_constrained, results))
+                if results and is_constrained:
+                    scores = [result["bracket_f1"] for result in results]
+                    rows.append(("**here**", TRAINING[name], mean_and_spread(scores)))
+    text = markdown.table(
+        rows,
+        [
+            "The paper's scores are of section 23. Here: outputs under the constraint, and the "
+            "test split of --test, or the validation split without it. ± is the standard "
+            "deviation over seeds."
+        ],
+    )
+    return text + "\n" + markdown.table(details)
+
+
+def _score_names() -> dict[str, str]:
+    """Returns the labels of the metrics that only trees have, by name."""
+    names = applicable(METRICS, "tree")
+    return {name: METRICS[name].label for name in names if METRICS[name].target_form}
+
+
+def _read_results(stage: Stage, is_constrained: bool) -> list[dict[str, Any]]:
+    return [
+        json.loads(path.read_text("utf-8"))
+        for _, constraint, path in _results(stage)
+        if constraint == is_constrained and path.exists()
+    ]
+
+
+def _detail(stage: Stage, is_constrained: bool, results: list[dict[str, Any]]) -> tuple[str, ...]:
+    scores = [
+        mean_and_spread([result[name] for result in results], METRICS[name].format)
+        for name in _score_names()
+    ]
+    return (TRAINING[stage.name], "yes" if is_constrained else "no", str(len(results)), *scores)

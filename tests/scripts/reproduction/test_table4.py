@@ -1,0 +1,99 @@
+"""scripts.reproduce table4, with runs that train nothing and parse each sentence as one bracket."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from scripts import reproduce, translate_corpus
+from scripts.reproduction import table4
+from scripts.sweeping import running
+from tests.checkpoints.workdirs import run
+from tests.decoding.trees.grammar import random_treebank
+from transformer import evaluate
+from transformer.config import loading
+
+F1 = {"gold": 80.0, "silver": 84.0}
+
+
+@pytest.fixture
+def calls(monkeypatch) -> list[str]:
+    """Replaces training, evaluation and parsing, and returns the list of what was done."""
+    done = []
+
+    def train(study, task, jobs, start=None):
+        for number, trial in enumerate(study.sweep.trials):
+            workdir = task.folder.workdir(number)
+            if workdir.exists():
+                continue
+            workdir.mkdir(parents=True)
+            loading.save(loading.with_values(task.config, trial), workdir)
+            done.append(f"train {workdir.parent.parent.name} {number}")
+
+    def score(arguments):
+        config = loading.load(Path(arguments.workdir))
+        assert config.data.target_form == "tree" and arguments.average == 1
+        done.append(f"evaluate {arguments.overrides}")
+        is_constrained = ("decoding.well_formed", "true") in arguments.overrides
+        f1 = F1["silver" if config.data.mixture else "gold"] + config.seed + is_constrained
+        result = dict.fromkeys(table4._score_names(), f1) | {"bracket_errors": 3.0}
+        return SimpleNamespace(result=result, save=lambda: None)
+
+    def parse(arguments):
+        assert ("decoding.well_formed", "true") in arguments.overrides
+        done.append("parse")
+        print("{}")
+        folder = Path(arguments.output)
+        folder.mkdir()
+        lines = Path(arguments.source).read_text().splitlines()
+        rows = [
+            f"{i}\t-1.0\t(S {' '.join(['XX'] * len(line.split()))} )S\n"
+            for i, line in enumerate(lines, 1)
+        ]
+        # The last sentence was cut.
+        (folder / "shard.tsv").write_text("".join(rows[:-1]) + f"{len(rows)}\t-1.0\t(S XX )S\n")
+
+    monkeypatch.setattr(running, "run_trials", train)
+    monkeypatch.setattr(evaluate, "evaluate", score)
+    monkeypatch.setattr(translate_corpus, "main", parse)
+    return done
+
+
+def test_table_4_trains_makes_silver_trees_and_trains_again(calls, tmp_path, capsys):
+    treebank = tmp_path / "a.mrg"
+    treebank.write_text(random_treebank(seed=1, count=5))
+    text = tmp_path / "text"
+    text.write_text("The dog ( old ) sleeps\n\nThe dog ( old ) sleeps\nIt does\nToo long\n")
+    command = ["table4", "--scale=mini", f"--output={tmp_path / 'out'}", "--seeds=2"]
+    command += [f"--trees={treebank}", f"--validation={treebank}", f"--text={text}"]
+    assert run(reproduce, *command) == 0
+    table = capsys.readouterr().out
+    expected = [f"train gold {i}" for i in range(2)]
+    assert calls[:2] == expected and calls.count("parse") == 1 and len(calls) == 4 + 8 + 1
+    assert calls.index("parse") < calls.index("train silver 0")
+
+    silver = tmp_path / "out" / "silver-data"
+    assert (silver / "train.en").read_text() == "The dog -LRB- old -RRB- sleeps\nIt does\n"
+    assert (silver / "train.trees").read_text() == "(S XX XX XX XX XX XX )S\n(S XX XX )S\n"
+    assert json.loads((silver / "data.json").read_text())["by"] == "self-training"
+
+    # Two seeds, with the constraint a point more; the paper's rows beside them.
+    assert "| Transformer (4 layers) | WSJ only | 91.3 |\n| **here** | WSJ only | 81.50 ±" in table
+    assert "| 92.7 |\n| **here** | semi-supervised | 85.50 ± 0.71 |" in table
+    assert "| WSJ only | no | 2 | 80.50 ± 0.71 | 3 ± 0 |" in table
+
+    # The same command has nothing left to do, and --report needs no data.
+    calls.clear()
+    assert run(reproduce, *command) == 0
+    assert not [call for call in calls if call.startswith(("evaluate", "parse"))]
+    capsys.readouterr()
+    assert run(reproduce, *command[:4], "--report", f"--text={text}") == 0
+    assert capsys.readouterr().out == table
+
+
+def test_flags_of_another_table_are_refused(tmp_path, capsys):
+    assert run(reproduce, "table3", "--scale=mini", "--text=a") == 2
+    assert "--text=a: table3 has no such flag" in capsys.readouterr().err
+    assert run(reproduce, "table4", "--scale=mini", f"--output={tmp_path}") == 2
+    assert "--trees=PATH: is missing" in capsys.readouterr().err
