@@ -171,12 +171,14 @@ def objectives(folder: Path) -> None:
         "data.source=synthetic data.synthetic_examples=300 tokenizer.vocab_size=200 "
         "training.eval_bleu=false "
     )
-    settings += "checkpoint.best_metric=loss optimizer.name=ademamix "
-    trace(folder, "masked", settings + "training.objective=masked_lm data.target_language=", {}, 0)
-    trace(folder, "ctc", settings + CTC, {}, 16)
+    settings += "checkpoint.best_metric=loss "
+    masked = "training.objective=masked_lm data.target_language= optimizer.name=ademamix"
+    trace(folder, "masked", settings + masked, {}, 0)
+    trace(folder, "ctc", settings + CTC + MUP, {}, 16)
 
 
 CTC = "training.objective=ctc decoding.strategy=ctc training.label_smoothing=0.0"
+MUP = " model.parameterization=mup model.base_d_model=8 model.base_d_k=4 optimizer.schedule=linear"
 
 
 def test_every_key_is_read(reads, tmp_path):
