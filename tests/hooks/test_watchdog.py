@@ -99,5 +99,5 @@ def test_a_hanging_training_run_ends(tmp_path):
     )
     assert result.returncode == 1 and "step 2 " in result.stderr
     assert (
-        "Timeout (0:00:03)!" in result.stderr and 'File "<string>", line 7 in hang' in result.stderr
+        "Timeout (0:00:03)!" in result.stderr and 'File "<string>", line 8 in hang' in result.stderr
     )
