@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from scripts.datasets.folder import LanguagePair, write_record
 from transformer.data.sources.lines import read_text_file
-from transformer.decoding.trees.linearized import is_leaf, linearize
+from transformer.decoding.trees.linearized import is_leaf, is_open, linearize
 from transformer.support import files
 from transformer.support.errors import UserError
 
@@ -51,6 +51,8 @@ def get_trees(
 ) -> dict[str, Any]:
     """Writes the trees of each split as STEM.LANGUAGE pairs, and returns the folder's record.
 
+    STEM.links has the `word_links` of each pair.
+
     sources: files and folders by split. A folder has its files `*.mrg`, of all its subfolders.
     leaves: a key of LEAVES.
 
@@ -65,11 +67,13 @@ def get_trees(
             with (
                 texts[0].open("w", encoding="utf-8", newline="\n") as sentences,
                 texts[1].open("w", encoding="utf-8", newline="\n") as linearized,
+                (folder / f"{split}.links").open("w", encoding="utf-8", newline="\n") as links,
             ):
                 for path in read[split]:
                     for tree in read_trees(path):
                         sentences.write(" ".join(tree.words) + "\n")
                         linearized.write(LEAVES[leaves](tree.symbols) + "\n")
+                        links.write(word_links(tree.symbols) + "\n")
                         labels |= {symbol[1:] for symbol in tree.symbols if not is_leaf(symbol)}
         facts = {
             "by": "treebank",
@@ -123,6 +127,22 @@ def read_trees(path: Path) -> Iterator[Tree]:
         _refuse(path, opened[0].line, "the tree that begins here is not closed")
     if not has_trees:
         _refuse(path, line, "the file has no trees")
+
+
+def word_links(symbols: Sequence[str]) -> str:
+    """Returns the links of a linearized tree to the words of its sentence (Pharaoh format).
+
+    A leaf has its word, an opening bracket its first word, and a closing bracket its last.
+    """
+    links = []
+    word = 0  # the next one
+    for position, symbol in enumerate(symbols):
+        if is_leaf(symbol) or is_open(symbol):
+            links.append(f"{word}-{position}")
+        else:
+            links.append(f"{word - 1}-{position}")
+        word += is_leaf(symbol)
+    return " ".join(links)
 
 
 def cut_label(label: str) -> str:

@@ -8,9 +8,9 @@ paper, other parsers made the silver trees.
 
 import argparse
 import contextlib
-import json
+import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +18,9 @@ from absl import logging
 
 from scripts import get_data, markdown, translate_corpus
 from scripts.datasets.folder import write_record
+from scripts.datasets.treebank import word_links
+from scripts.results.evaluations import Evaluation, read_evaluations
+from scripts.results.records import read_results
 from scripts.results.systems import mean_and_spread
 from scripts.sweeping import description, running
 from scripts.sweeping.folder import SweepFolder
@@ -33,6 +36,7 @@ from transformer.decoding.trees.linearized import fits
 from transformer.decoding.trees.output import read_sentence
 from transformer.support import files
 from transformer.support.errors import UserError
+from transformer.workdir import Workdir
 
 # F1 on section 23, by training data.
 PAPER = {
@@ -86,7 +90,8 @@ def main(arguments: argparse.Namespace) -> None:
         if not arguments.report:
             _make_silver(arguments, stages[0].folder.workdir(0), output / "silver-data")
             _run(arguments, stages[1])
-    markdown.publish(make_text(stages), "table4", arguments.readme)
+    evaluations = {stage.name: _read_evaluations(stage, arguments) for stage in stages}
+    markdown.publish(make_text(evaluations), "table4", arguments.readme)
 
 
 def _stage(arguments: argparse.Namespace, output: Path, name: str) -> Stage:
@@ -94,9 +99,10 @@ def _stage(arguments: argparse.Namespace, output: Path, name: str) -> Stage:
     config = loading.load_file(f"configs/parsing.py:{row}", arguments.overrides)
     values = {"data.path": str(output / "data")}
     if name == "silver":
+        links = " alignments=train.links" * bool(config.training.guided_heads)
         values["data.mixture"] = (
-            f"label=gold path={output / 'data'} weight={arguments.gold_weight or 1}",
-            f"label=silver path={output / 'silver-data'}",
+            f"label=gold path={output / 'data'} weight={arguments.gold_weight or 1}{links}",
+            f"label=silver path={output / 'silver-data'}{links}",
         )
     if not arguments.test:
         values["data.test_split"] = "validation"
@@ -127,25 +133,32 @@ def _run(arguments: argparse.Namespace, stage: Stage) -> None:
     url = stage.folder.storage
     with storage_errors(url):
         running.run_sweep(sweep, task, url, arguments.jobs, arguments.retry_failed)
-    for seed, is_constrained, path in _results(stage):
-        if path.exists():
-            continue
-        flags = [
-            f"--workdir={stage.folder.workdir(seed)}",
-            f"--average={arguments.average or 1}",
-            f"--decoding.well_formed={str(is_constrained).lower()}",
-        ]
-        evaluation = evaluate.evaluate(evaluate.make_parser().parse(flags))
-        evaluation.save()
-        files.write_json(path, evaluation.result)
+    done = {
+        (evaluation.config.seed, evaluation.decoding["well_formed"])
+        for evaluation in _read_evaluations(stage, arguments)
+    }
+    for seed, is_constrained in itertools.product(range(stage.seeds), (False, True)):
+        if (seed, is_constrained) not in done:
+            flags = [
+                f"--workdir={stage.folder.workdir(seed)}",
+                f"--average={arguments.average or 1}",
+                f"--decoding.well_formed={str(is_constrained).lower()}",
+            ]
+            evaluate.evaluate(evaluate.make_parser().parse(flags)).save()
 
 
-def _results(stage: Stage) -> Iterator[tuple[int, bool, Path]]:
-    """Yields the seed, the constraint and the file of each evaluation."""
-    for is_constrained in (False, True):
-        for seed in range(stage.seeds):
-            name = f"seed{seed}-{'well_formed' if is_constrained else 'free'}.json"
-            yield seed, is_constrained, stage.folder.path / name
+def _read_evaluations(stage: Stage, arguments: argparse.Namespace) -> list[Evaluation]:
+    """Returns the evaluations of a stage on the test split, with the checkpoints of --average."""
+    evaluations = []
+    for seed in range(stage.seeds):
+        workdir = Workdir(stage.folder.workdir(seed))
+        if workdir.evaluations.exists():
+            evaluations += read_evaluations(workdir)
+    return [
+        evaluation
+        for evaluation in evaluations
+        if evaluation.split == "test" and evaluation.average == (arguments.average or 1)
+    ]
 
 
 def _make_silver(arguments: argparse.Namespace, workdir: Path, folder: Path) -> None:
@@ -184,36 +197,45 @@ def _make_silver(arguments: argparse.Namespace, workdir: Path, folder: Path) -> 
                 pairs.append((sentence, tree))
     logging.info("%d of %d sentences have silver trees.", len(pairs), len(sentences))
     with files.new_folder(folder) as unfinished:
-        for language, texts in zip(PAIR, zip(*pairs, strict=True), strict=True):
-            files.write_text(unfinished / f"train.{language}", "".join(f"{t}\n" for t in texts))
+        texts = dict(zip(PAIR, zip(*pairs, strict=True), strict=True))
+        texts["links"] = [word_links(tree.split()) for _, tree in pairs]
+        for ending, lines in texts.items():
+            files.write_text(unfinished / f"train.{ending}", "".join(f"{t}\n" for t in lines))
         write_record(unfinished, PAIR, {"by": "self-training", "model": str(workdir)})
 
 
-def make_text(stages: list[Stage]) -> str:
-    """Returns the table of the paper with the runs' rows, and a table of all their scores."""
+def make_text(evaluations: Mapping[str, Sequence[Evaluation]]) -> str:
+    """Returns the table of the paper with the runs' rows, and a table of all their scores.
+
+    `evaluations` has those on gold trees, and with silver trees, by the keys of TRAINING.
+    """
     rows = [("parser", "training", "F1")]
     details = [("training", "well_formed", "seeds", *_score_names().values())]
     for name, parsers in PAPER.items():
         rows += [(parser, TRAINING[name], f"{f1:.1f}") for parser, f1 in parsers.items()]
-        for stage in stages:
-            if stage.name != name:
-                continue
-            for is_constrained in (False, True):
-                results = _read_results(stage, is_constrained)
-                if results:
-                    details.append(_detail(stage, is_constrained, results))
-                if results and is_constrained:
-                    scores = [result["bracket_f1"] for result in results]
-                    rows.append(("**here**", TRAINING[name], mean_and_spread(scores)))
-    text = markdown.table(
-        rows,
-        [
-            "The paper's scores are of section 23. Here: outputs under the constraint, and the "
-            "test split of --test, or the validation split without it. ± is the standard "
-            "deviation over seeds."
-        ],
+        for is_constrained in (False, True):
+            results = [
+                evaluation.result
+                for evaluation in evaluations.get(name, [])
+                if evaluation.decoding["well_formed"] == is_constrained
+            ]
+            if results:
+                details.append(_detail(name, is_constrained, results))
+            if results and is_constrained:
+                scores = [result["bracket_f1"] for result in results]
+                rows.append(("**here**", TRAINING[name], mean_and_spread(scores)))
+    note = (
+        "The paper's scores are of section 23. Here: outputs under the constraint, and the test "
+        "split of --test, or the validation split without it. ± is the standard deviation over "
+        "seeds."
     )
-    return text + "\n" + markdown.table(details)
+    return markdown.table(rows, [note]) + "\n" + markdown.table(details)
+
+
+def make_recorded_text(records: Path) -> str:
+    """Returns `make_text` of the records in the folders `gold` and `silver`."""
+    folders = [records / name for name in TRAINING if (records / name).is_dir()]
+    return make_text({folder.name: read_results(folder) for folder in folders})
 
 
 def _score_names() -> dict[str, str]:
@@ -222,17 +244,9 @@ def _score_names() -> dict[str, str]:
     return {name: METRICS[name].label for name in names if METRICS[name].target_form}
 
 
-def _read_results(stage: Stage, is_constrained: bool) -> list[dict[str, Any]]:
-    return [
-        json.loads(path.read_text("utf-8"))
-        for _, constraint, path in _results(stage)
-        if constraint == is_constrained and path.exists()
-    ]
-
-
-def _detail(stage: Stage, is_constrained: bool, results: list[dict[str, Any]]) -> tuple[str, ...]:
+def _detail(name: str, is_constrained: bool, results: list[dict[str, Any]]) -> tuple[str, ...]:
     scores = [
-        mean_and_spread([result[name] for result in results], METRICS[name].format)
-        for name in _score_names()
+        mean_and_spread([result[score] for result in results], METRICS[score].format)
+        for score in _score_names()
     ]
-    return (TRAINING[stage.name], "yes" if is_constrained else "no", str(len(results)), *scores)
+    return (TRAINING[name], "yes" if is_constrained else "no", str(len(results)), *scores)

@@ -51,6 +51,11 @@ def test_trees_become_pairs_of_lines(tmp_path, capsys):
     assert record["labels"] == ["FRAG", "NP", "PP", "S", "VP", "X"]
     assert record["files"]["test.trees"]["lines"] == 3 and record["leaves"] == "XX"
 
+    # Leaves, opening and closing brackets have links to their own, first and last words.
+    links = (folder / "train.links").read_text().splitlines()
+    assert links[2:] == ["0-0 0-1 1-2 1-3", "0-0 0-1 0-2"]
+    assert links[0].startswith("0-0 0-1 0-2 1-3 1-4 2-5 2-6 3-7 3-8")
+
 
 def test_leaves_can_be_tags(tmp_path, capsys):
     folder = make(

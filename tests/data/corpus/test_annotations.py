@@ -2,6 +2,8 @@
 a corpus.
 """
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -16,6 +18,7 @@ from transformer.data.corpus.annotations import (
     read_links,
     word_starts,
 )
+from transformer.data.sources.mixture import listed_corpora
 from transformer.data.sources.synthetic import SyntheticSource
 from transformer.data.tokenizers import tokenizer
 from transformer.support.errors import UserError
@@ -141,6 +144,13 @@ def test_links_of_another_tokenization_are_refused(tmp_path):
     )
     with pytest.raises(UserError, match=message):
         corpus.prepare(config, made, "train")
+
+
+def test_a_file_may_be_in_the_folder_of_its_corpus(tmp_path):
+    config = prepared_config(tmp_path, LINES)
+    config.data.mixture = ("alignments=links", "label=other alignments=absent")
+    paths = [corpus.annotations["alignments"] for corpus in listed_corpora(config.data)]
+    assert paths == [tmp_path / "links", Path("absent")]
 
 
 def test_repeated_and_dropped_pairs_keep_the_links_of_the_others(tmp_path):

@@ -11,9 +11,11 @@ from scripts.reproduction import table4
 from scripts.sweeping import running
 from tests.checkpoints.workdirs import run
 from tests.decoding.trees.grammar import random_treebank
+from tests.scripts.evaluated import add_evaluation, make_run
 from transformer import evaluate
 from transformer.config import loading
 
+TREES = ["(S XX XX )S"]
 F1 = {"gold": 80.0, "silver": 84.0}
 
 
@@ -27,7 +29,7 @@ def calls(monkeypatch) -> list[str]:
             workdir = task.folder.workdir(number)
             if workdir.exists():
                 continue
-            workdir.mkdir(parents=True)
+            make_run(workdir)
             loading.save(loading.with_values(task.config, trial), workdir)
             done.append(f"train {workdir.parent.parent.name} {number}")
 
@@ -36,9 +38,15 @@ def calls(monkeypatch) -> list[str]:
         assert config.data.target_form == "tree" and arguments.average == 1
         done.append(f"evaluate {arguments.overrides}")
         is_constrained = ("decoding.well_formed", "true") in arguments.overrides
-        f1 = F1["silver" if config.data.mixture else "gold"] + config.seed + is_constrained
-        result = dict.fromkeys(table4._score_names(), f1) | {"bracket_errors": 3.0}
-        return SimpleNamespace(result=result, save=lambda: None)
+        f1 = F1["silver" if len(config.data.mixture) > 1 else "gold"] + config.seed + is_constrained
+        scores = dict.fromkeys(table4._score_names(), f1) | {"bracket_errors": 3.0, "split": "test"}
+        scores["decoding"] = {"well_formed": is_constrained}
+
+        def save():
+            name = f"test-well_formed{is_constrained}"
+            add_evaluation(Path(arguments.workdir), name, TREES, TREES, **scores)
+
+        return SimpleNamespace(save=save)
 
     def parse(arguments):
         assert ("decoding.well_formed", "true") in arguments.overrides
@@ -76,6 +84,7 @@ def test_table_4_trains_makes_silver_trees_and_trains_again(calls, tmp_path, cap
     silver = tmp_path / "out" / "silver-data"
     assert (silver / "train.en").read_text() == "The dog -LRB- old -RRB- sleeps\nIt does\n"
     assert (silver / "train.trees").read_text() == "(S XX XX XX XX XX XX )S\n(S XX XX )S\n"
+    assert (silver / "train.links").read_text().endswith("\n0-0 0-1 1-2 1-3\n")
     assert json.loads((silver / "data.json").read_text())["by"] == "self-training"
 
     # Two seeds, with the constraint a point more; the paper's rows beside them.

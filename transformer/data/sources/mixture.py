@@ -210,13 +210,21 @@ def _read_corpus(data: Config, number: int, text: str) -> ListedCorpus:
     weight = parse_number(values.pop("weight", "1"))
     if not 0 < weight < math.inf:
         raise UserError(f"{where}: weight must be a number above 0")
-    paths = {key: files.expand_user(values.pop(key)) for key in ANNOTATIONS if key in values}
+    files_of = {key: values.pop(key) for key in ANNOTATIONS if key in values}
 
     # The other values are keys of the group `data`.
     corpus_data = with_changes(data, **values, mixture=())
+    paths = {key: _find_file(name, corpus_data) for key, name in files_of.items()}
     if "alignments" in paths and source_tag(corpus_data):
         raise UserError(f"{where}: the words of alignments have no tag; leave source_tag empty")
     return ListedCorpus(label, corpus_data, weight, paths)
+
+
+def _find_file(name: str, corpus_data: Config) -> Path:
+    """Returns the path of an annotation file, which may be in the folder of its corpus."""
+    path = files.expand_user(name)
+    beside = files.expand_user(corpus_data.path) / name
+    return beside if beside.exists() and not path.exists() else path
 
 
 def _settings(
