@@ -82,8 +82,8 @@ def make_parser() -> cli.Parser:
     for split, purpose in (("trees", "train"), ("validation", "validate"), ("test", "test")):
         add(f"--{split}", metavar="PATH,PATH", help=f"table4: treebanks to {purpose} on")
     add("--text", help="table4: file of tokenized sentences for silver trees")
-    parser.add_number("--gold_weight", None, "table4: readings of a gold tree in an epoch (1)")
-    parser.add_number("--average", None, "table4: checkpoints to average (1)")
+    parser.add_number("--gold_weight", 1, "table4: readings of a gold tree in an epoch")
+    parser.add_number("--average", 1, "table4: checkpoints to average")
     markdown.add_flag(parser)
     add("--entry", metavar="FILE", help="speedrun: the config of the entry")
     add("--beside", metavar="FILE", help="speedrun: another entry to train one seed of")

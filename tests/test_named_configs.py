@@ -108,7 +108,7 @@ def test_an_unknown_name_is_refused_with_the_names(config, argument):
     with pytest.raises(UserError) as error:
         loading.load_file(f"configs/{config}.py{argument}", [])
     (line,) = str(error.value).splitlines()
-    kind = "row" if config.startswith("table") else "variant"
+    kind = "variant" if config in ("variants", "verses") else "row"
     assert line.startswith(
         f"configs/{config}.py: {kind}={argument.removeprefix(':')}: must be one of "
         f"{', '.join(NAMES[config])}"

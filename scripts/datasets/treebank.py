@@ -90,7 +90,7 @@ def find_files(names: Sequence[str]) -> list[Path]:
     Raises UserError if there is no such file.
     """
     paths = []
-    for name in names:
+    for name in filter(None, names):
         path = files.expand_user(name)
         if not path.is_dir():
             paths.append(path)
@@ -184,6 +184,8 @@ def _close(path: Path, line: int, opened: list[_Bracket]) -> Tree | None:
     label = bracket.label
     symbols = bracket.symbols
     words = bracket.words
+    if label and not cut_label(label):
+        _refuse(path, line, f"the label {label:.40} begins with =")
     if bracket.word is not None:
         if label != TRACE:
             symbols = [cut_label(label)]

@@ -9,6 +9,7 @@ paper, other parsers made the silver trees.
 import argparse
 import contextlib
 import itertools
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from scripts.datasets.folder import write_record
 from scripts.datasets.treebank import word_links
 from scripts.results.evaluations import Evaluation, read_evaluations
 from scripts.results.records import read_results
+from scripts.results.runs import RecordedRun, best_validation
 from scripts.results.systems import mean_and_spread
 from scripts.sweeping import description, running
 from scripts.sweeping.folder import SweepFolder
@@ -63,6 +65,7 @@ CONFIGS = {
 }
 PAIR = ("en", "trees")
 SEEDS = 3
+CONSTRAINT = "well_formed"  # a key of config.decoding
 
 
 class Stage(NamedTuple):
@@ -78,19 +81,21 @@ def main(arguments: argparse.Namespace) -> None:
     """Trains and evaluates the missing runs in --output, and publishes the table."""
     if arguments.scale is None:
         raise UserError("--scale: is required, mini or paper (--help lists the flags)")
-    # Missing marks in --readme are reported before hours of training.
+    # Wrong flags are reported before hours of training.
     markdown.check_marks("table4", arguments.readme)
     output = Path(arguments.output or f"runs/table4-{arguments.scale}")
-    stages = [_stage(arguments, output, "gold")]
+    gold = _stage(arguments, output, "gold")
+    silver = _stage(arguments, output, "silver")
     if not arguments.report:
+        sentences = _read_sentences(arguments.text) if arguments.text else []
         _get_trees(arguments, output / "data")
-        _run(arguments, stages[0])
-    if arguments.text:
-        stages.append(_stage(arguments, output, "silver"))
-        if not arguments.report:
-            _make_silver(arguments, stages[0].folder.workdir(0), output / "silver-data")
-            _run(arguments, stages[1])
-    evaluations = {stage.name: _read_evaluations(stage, arguments) for stage in stages}
+        _run(arguments, gold)
+        if sentences:
+            _make_silver(arguments, gold, sentences, output / "silver-data")
+            _run(arguments, silver)
+    evaluations = {stage.name: _read_all(stage) for stage in (gold, silver)}
+    if not any(evaluations.values()):
+        raise UserError(f"--output={output}: has no evaluated run; leave --report out")
     markdown.publish(make_text(evaluations), "table4", arguments.readme)
 
 
@@ -100,15 +105,25 @@ def _stage(arguments: argparse.Namespace, output: Path, name: str) -> Stage:
     values = {"data.path": str(output / "data")}
     if name == "silver":
         links = " alignments=train.links" * bool(config.training.guided_heads)
+        folders = {kind: shlex.quote(str(output / kind)) for kind in ("data", "silver-data")}
         values["data.mixture"] = (
-            f"label=gold path={output / 'data'} weight={arguments.gold_weight or 1}{links}",
-            f"label=silver path={output / 'silver-data'}{links}",
+            f"label=gold path={folders['data']} weight={arguments.gold_weight}{links}",
+            f"label=silver path={folders['silver-data']}{links}",
         )
     if not arguments.test:
-        values["data.test_split"] = "validation"
+        values["data.test_split"] = config.data.valid_split
     config = loading.with_values(config, values)
     seeds = SEEDS if arguments.seeds is None else arguments.seeds
     return Stage(name, config, SweepFolder(output / name), seeds)
+
+
+def _read_sentences(name: str) -> list[str]:
+    """Returns the different sentences of --text. Raises UserError if there are none."""
+    sentences = [read_sentence(line) for line in read_text_file(files.expand_user(name))]
+    sentences = list(dict.fromkeys(filter(None, sentences)))
+    if not sentences:
+        raise UserError(f"--text={name}: has no sentence; name a file that has some")
+    return sentences
 
 
 def _get_trees(arguments: argparse.Namespace, folder: Path) -> None:
@@ -133,36 +148,56 @@ def _run(arguments: argparse.Namespace, stage: Stage) -> None:
     url = stage.folder.storage
     with storage_errors(url):
         running.run_sweep(sweep, task, url, arguments.jobs, arguments.retry_failed)
+    split = "test" if arguments.test else "valid"
     done = {
-        (evaluation.config.seed, evaluation.decoding["well_formed"])
-        for evaluation in _read_evaluations(stage, arguments)
+        (evaluation.workdir, evaluation.split, evaluation.average, evaluation.decoding[CONSTRAINT])
+        for evaluation in _read_all(stage)
     }
     for seed, is_constrained in itertools.product(range(stage.seeds), (False, True)):
-        if (seed, is_constrained) not in done:
+        workdir = Workdir(stage.folder.workdir(seed))
+        evaluation = workdir.path, split, arguments.average, is_constrained
+        if workdir.is_complete() and evaluation not in done:
             flags = [
-                f"--workdir={stage.folder.workdir(seed)}",
-                f"--average={arguments.average or 1}",
-                f"--decoding.well_formed={str(is_constrained).lower()}",
+                f"--workdir={workdir.path}",
+                f"--split={split}",
+                f"--average={arguments.average}",
+                f"--decoding.{CONSTRAINT}={str(is_constrained).lower()}",
             ]
             evaluate.evaluate(evaluate.make_parser().parse(flags)).save()
 
 
-def _read_evaluations(stage: Stage, arguments: argparse.Namespace) -> list[Evaluation]:
-    """Returns the evaluations of a stage on the test split, with the checkpoints of --average."""
-    evaluations = []
-    for seed in range(stage.seeds):
-        workdir = Workdir(stage.folder.workdir(seed))
-        if workdir.evaluations.exists():
-            evaluations += read_evaluations(workdir)
+def _read_all(stage: Stage) -> list[Evaluation]:
+    """Returns the evaluations of the complete runs of a stage."""
+    workdirs = [Workdir(stage.folder.workdir(seed)) for seed in range(stage.seeds)]
+    complete = [workdir for workdir in workdirs if workdir.is_complete()]
+    return [evaluation for workdir in complete for evaluation in read_evaluations(workdir)]
+
+
+def choose_evaluations(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
+    """Returns one evaluation for each seed, with and without the constraint.
+
+    They are of the best checkpoint, with the search of the configuration: on the test split if any
+    is, and with the largest number of averaged checkpoints.
+    """
+    candidates = []
+    for evaluation in evaluations:
+        config = evaluation.config
+        best = best_validation(evaluation.run.record, config.checkpoint.best_metric)
+        search = config.decoding.to_dict() | {CONSTRAINT: evaluation.decoding[CONSTRAINT]}
+        if evaluation.decoding == search and evaluation.result["step"] == best["step"]:
+            candidates.append(evaluation)
+
+    # True is the largest of booleans.
+    kinds = [(evaluation.split == "test", evaluation.average) for evaluation in candidates]
     return [
-        evaluation
-        for evaluation in evaluations
-        if evaluation.split == "test" and evaluation.average == (arguments.average or 1)
+        evaluation for evaluation, kind in zip(candidates, kinds, strict=True) if kind == max(kinds)
     ]
 
 
-def _make_silver(arguments: argparse.Namespace, workdir: Path, folder: Path) -> None:
-    """Writes the sentences of --text with the trees that a run gives them.
+def _make_silver(
+    arguments: argparse.Namespace, gold: Stage, sentences: Sequence[str], folder: Path
+) -> None:
+    """Writes the sentences with the trees that the first run on gold trees gives them.
 
     Sentences that the model cuts, because they are too long, are left out.
     """
@@ -171,14 +206,12 @@ def _make_silver(arguments: argparse.Namespace, workdir: Path, folder: Path) -> 
     # Parsing continues at the first shard that is missing.
     work = folder.with_name("silver-parsing")
     files.make_folder(work, "--output")
-    sentences = [read_sentence(line) for line in read_text_file(files.expand_user(arguments.text))]
-    sentences = list(dict.fromkeys(filter(None, sentences)))
-    if not sentences:
-        raise UserError(f"--text={arguments.text}: has no sentence; name a file that has some")
+    workdir = Workdir(gold.folder.workdir(0))
+    RecordedRun(workdir.path.name, workdir, gold.config).check_complete()
     files.write_text(work / "sentences.txt", "".join(f"{line}\n" for line in sentences))
     flags = [
-        f"--workdir={workdir}",
-        f"--average={arguments.average or 1}",
+        f"--workdir={workdir.path}",
+        f"--average={arguments.average}",
         f"--source={work / 'sentences.txt'}",
         f"--output={work / 'shards'}",
         "--format=text",
@@ -195,13 +228,15 @@ def _make_silver(arguments: argparse.Namespace, workdir: Path, folder: Path) -> 
             sentence = sentences[int(number) - 1]
             if fits(tree.split(), len(sentence.split())):
                 pairs.append((sentence, tree))
+    if not pairs:
+        raise UserError(f"--text={arguments.text}: no sentence has a tree; name shorter sentences")
     logging.info("%d of %d sentences have silver trees.", len(pairs), len(sentences))
     with files.new_folder(folder) as unfinished:
         texts = dict(zip(PAIR, zip(*pairs, strict=True), strict=True))
         texts["links"] = [word_links(tree.split()) for _, tree in pairs]
         for ending, lines in texts.items():
             files.write_text(unfinished / f"train.{ending}", "".join(f"{t}\n" for t in lines))
-        write_record(unfinished, PAIR, {"by": "self-training", "model": str(workdir)})
+        write_record(unfinished, PAIR, {"by": "self-training", "model": str(workdir.path)})
 
 
 def make_text(evaluations: Mapping[str, Sequence[Evaluation]]) -> str:
@@ -210,14 +245,15 @@ def make_text(evaluations: Mapping[str, Sequence[Evaluation]]) -> str:
     `evaluations` has those on gold trees, and with silver trees, by the keys of TRAINING.
     """
     rows = [("parser", "training", "F1")]
-    details = [("training", "well_formed", "seeds", *_score_names().values())]
+    details = [("training", "split", CONSTRAINT, "seeds", *_score_names().values())]
     for name, parsers in PAPER.items():
         rows += [(parser, TRAINING[name], f"{f1:.1f}") for parser, f1 in parsers.items()]
+        chosen = choose_evaluations(evaluations[name])
         for is_constrained in (False, True):
             results = [
                 evaluation.result
-                for evaluation in evaluations.get(name, [])
-                if evaluation.decoding["well_formed"] == is_constrained
+                for evaluation in chosen
+                if evaluation.decoding[CONSTRAINT] == is_constrained
             ]
             if results:
                 details.append(_detail(name, is_constrained, results))
@@ -225,17 +261,15 @@ def make_text(evaluations: Mapping[str, Sequence[Evaluation]]) -> str:
                 scores = [result["bracket_f1"] for result in results]
                 rows.append(("**here**", TRAINING[name], mean_and_spread(scores)))
     note = (
-        "The paper's scores are of section 23. Here: outputs under the constraint, and the test "
-        "split of --test, or the validation split without it. ± is the standard deviation over "
-        "seeds."
+        "The paper's scores are of section 23. Those of the runs are of their split, with outputs "
+        "under the constraint. ± is the standard deviation over seeds."
     )
     return markdown.table(rows, [note]) + "\n" + markdown.table(details)
 
 
 def make_recorded_text(records: Path) -> str:
     """Returns `make_text` of the records in the folders `gold` and `silver`."""
-    folders = [records / name for name in TRAINING if (records / name).is_dir()]
-    return make_text({folder.name: read_results(folder) for folder in folders})
+    return make_text({name: read_results(records / name) for name in TRAINING})
 
 
 def _score_names() -> dict[str, str]:
@@ -249,4 +283,5 @@ def _detail(name: str, is_constrained: bool, results: list[dict[str, Any]]) -> t
         mean_and_spread([result[score] for result in results], METRICS[score].format)
         for score in _score_names()
     ]
-    return (TRAINING[name], "yes" if is_constrained else "no", str(len(results)), *scores)
+    is_shown = "yes" if is_constrained else "no"
+    return (TRAINING[name], results[0]["split"], is_shown, str(len(results)), *scores)

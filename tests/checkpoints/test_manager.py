@@ -30,7 +30,7 @@ from transformer.training.progress import Progress
 from transformer.workdir import Workdir
 
 PROGRESS = Progress(
-    1, [[8, 6]], 3, 4, 5, 6, 7, 8.9, 1, 1.2, 3.4, 1, 0, {"loss": 0.1, "tokens": 3.0}
+    1, [[8, 6]], 3, 4, 5, 6, 7, 8.9, 0.5, 1, 1.2, 3.4, 1, 0, {"loss": 0.1, "tokens": 3.0}
 )
 
 # TensorStore reports damaged arrays a second time, from its threads.

@@ -20,6 +20,7 @@ from transformer.support import files
 from transformer.support.environment import read_environment
 from transformer.support.errors import UserError, first_of
 from transformer.training.objectives import OBJECTIVES
+from transformer.training.optimizer import AVERAGES
 from transformer.training.parameterization import make_run_optimizer
 from transformer.training.state import abstract_init
 from transformer.workdir import Workdir, open_existing
@@ -177,6 +178,8 @@ def _check_optimizer(parent: Parent) -> None:
             "model": parent.model_difference(),
             "training.objective": changes.get("training.objective"),
             "optimizer.name": changes.get("optimizer.name"),
+            # The state of an average is of its own beta1.
+            "optimizer.beta1": config.optimizer.name in AVERAGES and changes.get("optimizer.beta1"),
             **restore.differing_shapes(checkpoint, checksums.OPTIMIZER, state),
         }
         reasons = [f"{name}: {values}" for name, values in facts.items() if values]

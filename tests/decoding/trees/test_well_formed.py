@@ -21,7 +21,7 @@ from transformer.data.tokenizers.vocabulary import PieceVocabulary
 from transformer.decoding.batches import pad
 from transformer.decoding.beam_search import SourceBatch, beam_search
 from transformer.decoding.control.constraints import constrain
-from transformer.decoding.control.history import History
+from transformer.decoding.history import History
 from transformer.decoding.sampling import sample
 from transformer.decoding.trees.linearized import fits, linearize, read_brackets
 from transformer.decoding.trees.well_formed import make_rule, require_tree

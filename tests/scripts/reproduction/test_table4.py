@@ -14,6 +14,7 @@ from tests.decoding.trees.grammar import random_treebank
 from tests.scripts.evaluated import add_evaluation, make_run
 from transformer import evaluate
 from transformer.config import loading
+from transformer.workdir import Workdir
 
 TREES = ["(S XX XX )S"]
 F1 = {"gold": 80.0, "silver": 84.0}
@@ -31,6 +32,14 @@ def calls(monkeypatch) -> list[str]:
                 continue
             make_run(workdir)
             loading.save(loading.with_values(task.config, trial), workdir)
+            line = {
+                "split": "valid",
+                "step": 9,
+                "loss": 1.0,
+                task.config.checkpoint.best_metric: 1.0,
+            }
+            Workdir(workdir).metrics.write_text(f"{json.dumps(line)}\n")
+            Workdir(workdir).mark_complete(9)
             done.append(f"train {workdir.parent.parent.name} {number}")
 
     def score(arguments):
@@ -39,12 +48,19 @@ def calls(monkeypatch) -> list[str]:
         done.append(f"evaluate {arguments.overrides}")
         is_constrained = ("decoding.well_formed", "true") in arguments.overrides
         f1 = F1["silver" if len(config.data.mixture) > 1 else "gold"] + config.seed + is_constrained
-        scores = dict.fromkeys(table4._score_names(), f1) | {"bracket_errors": 3.0, "split": "test"}
+        scores = dict.fromkeys(table4._score_names(), f1) | {"bracket_errors": 3.0}
         scores["decoding"] = {"well_formed": is_constrained}
+        assert arguments.split == "valid"
+        scores["split"] = arguments.split
 
         def save():
-            name = f"test-well_formed{is_constrained}"
+            name = f"valid-well_formed{is_constrained}"
             add_evaluation(Path(arguments.workdir), name, TREES, TREES, **scores)
+            # Evaluations of another search or another checkpoint are not in the table.
+            other = scores | {"decoding": {"beam_size": 1}, "bracket_f1": 1.0}
+            add_evaluation(Path(arguments.workdir), f"{name}-greedy", TREES, TREES, **other)
+            other = scores | {"step": 8, "bracket_f1": 1.0}
+            add_evaluation(Path(arguments.workdir), f"{name}-step8", TREES, TREES, **other)
 
         return SimpleNamespace(save=save)
 
@@ -90,7 +106,7 @@ def test_table_4_trains_makes_silver_trees_and_trains_again(calls, tmp_path, cap
     # Two seeds, with the constraint a point more; the paper's rows beside them.
     assert "| Transformer (4 layers) | WSJ only | 91.3 |\n| **here** | WSJ only | 81.50 ±" in table
     assert "| 92.7 |\n| **here** | semi-supervised | 85.50 ± 0.71 |" in table
-    assert "| WSJ only | no | 2 | 80.50 ± 0.71 | 3 ± 0 |" in table
+    assert "| WSJ only | valid | no | 2 | 80.50 ± 0.71 | 3 ± 0 |" in table
 
     # The same command has nothing left to do, and --report needs no data.
     calls.clear()
@@ -106,3 +122,5 @@ def test_flags_of_another_table_are_refused(tmp_path, capsys):
     assert "--text=a: table3 has no such flag" in capsys.readouterr().err
     assert run(reproduce, "table4", "--scale=mini", f"--output={tmp_path}") == 2
     assert "--trees=PATH: is missing" in capsys.readouterr().err
+    assert run(reproduce, "table4", "--scale=mini", f"--output={tmp_path}", "--report") == 2
+    assert f"--output={tmp_path}: has no evaluated run" in capsys.readouterr().err

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from transformer.decoding.control.history import Forbidden, History
 from transformer.decoding.control.phrase_progress import measure_progress, phrase_tokens
 from transformer.decoding.control.phrases import BOUNDARY
 from transformer.decoding.ensemble import Prediction
+from transformer.decoding.history import Forbidden, History
 from transformer.decoding.trees.well_formed import require_tree
 from transformer.support.special_tokens import EOS, PAD
 

@@ -110,6 +110,11 @@ class OutputControl:
         if not any(map(any, controls)):
             return lambda indices: {}
         self.check_takes_controls()
+        if self.config.well_formed and any(x.required or x.banned for x in controls):
+            raise UserError(
+                "decoding.well_formed=True: takes no required and no banned phrases; "
+                "leave them out, or set it to False"
+            )
 
         # The values of each source, as nested lists of tokens.
         rows = []

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.decoding.control.history import Forbidden, History
+from transformer.decoding.history import Forbidden, History
 from transformer.decoding.trees.linearized import LEAF, PUNCTUATION, is_close, is_open
 from transformer.support.errors import UserError
 from transformer.support.special_tokens import EOS, SPECIAL
@@ -56,10 +56,12 @@ def make_rule(tokenizer: Tokenizer) -> Callable[[Int[Array, "B S"]], TreeRule]:
     names = {symbol[1:] for symbol in symbols if is_open(symbol)}
     names &= {symbol[1:] for symbol in symbols if is_close(symbol)}
     numbers = {name: number for number, name in enumerate(sorted(names - {""}), 1)}
+    # Words of the source may be pieces with the spelling of a tag.
+    leaves = {LEAF, *PUNCTUATION} if LEAF in symbols else LEAVES
     kinds = np.full(len(pieces), OTHER)
     labels = np.zeros(len(pieces), int)
     for token, symbol in enumerate(symbols):
-        if symbol in LEAVES:
+        if symbol in leaves:
             kinds[token] = WORD
         elif symbol[1:] in numbers and (is_open(symbol) or is_close(symbol)):
             kinds[token] = OPEN if is_open(symbol) else CLOSE

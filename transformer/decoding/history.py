@@ -1,4 +1,4 @@
-"""What a constraint knows of the hypotheses of a search."""
+"""The hypotheses of a search, as constraints see them."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
