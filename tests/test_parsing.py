@@ -92,6 +92,8 @@ def test_in_python_outputs_are_linearized(workdir):
     model = transformer.load(workdir, well_formed=True, beam_size=2)
     (translations,) = model.translate(["the dog sleeps ."], n_best=2)
     assert all(fits(best.text.split(), 4) for best in translations)
+    with pytest.raises(UserError, match="well_formed=True: takes no required and no banned"):
+        model.translate(["the dog sleeps ."], required=[["XX"]])
 
 
 def test_the_constraint_is_allowed_for_the_configs_and_an_unknown_form_is_not():

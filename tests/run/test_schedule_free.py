@@ -24,6 +24,7 @@ from transformer.checkpoints import loaded_models
 from transformer.checkpoints.restore import choose_step, named_leaves, read_arrays, read_parameters
 from transformer.config import cli, loading
 from transformer.run import dry_run, preparation
+from transformer.support.errors import UserError
 from transformer.training.held_out import held_out_means
 from transformer.training.optimizer import make_optimizer, make_schedule
 from transformer.workdir import Workdir
@@ -156,6 +157,8 @@ def test_a_child_starts_from_the_average_or_from_the_state_of_the_optimizer(stra
     assert_close(continued.parameters, y)
     assert_close(continued.eval_parameters, average(straight))
     assert continued.optimizer_state.weight_sum > 0
+    with pytest.raises(UserError, match="does not fit this run.*optimizer.beta1"):
+        initial_state("other", training__init_optimizer=True, optimizer__beta1=0.5)
     # An optimizer without an average takes x, too.
     plain = initial_state("plain", optimizer__name="adamw")
     assert_close(plain.eval_parameters, average(straight))

@@ -128,6 +128,7 @@ def test_a_long_sentence_is_one_tree(tmp_path):
         ("(S (NN a b))", "line 1: a bracket has two words: b"),
         ("(S (NN a\u00a0b))", "line 1: a bracket has two words: b"),
         ("(S ((NN a)))", "line 1: a bracket within a tree has no label"),
+        ("(S (=NN a))", "line 1: the label =NN begins with ="),
         ("( (S (-NONE- *)) )", "line 1: a tree has no words, only traces"),
         ("The dog sleeps.", "line 1: The is outside of all brackets"),
         ("\n", "line 1: the file has no trees"),

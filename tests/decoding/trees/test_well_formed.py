@@ -24,7 +24,7 @@ from transformer.decoding.control.constraints import constrain
 from transformer.decoding.history import History
 from transformer.decoding.sampling import sample
 from transformer.decoding.trees.linearized import fits, linearize, read_brackets
-from transformer.decoding.trees.well_formed import make_rule, require_tree
+from transformer.decoding.trees.well_formed import WORD, make_rule, require_tree
 from transformer.support.errors import UserError
 from transformer.support.special_tokens import EOS, PAD, SPECIAL_PIECES
 
@@ -124,6 +124,15 @@ def test_a_tree_within_the_limit_is_never_forbidden(seed):
         assert not forbidden[token], (symbols, position)
         allowed = {PIECES[i] for i in np.flatnonzero(~forbidden)}
         assert allowed <= {f"\u2581{symbol}" for symbol in SYMBOLS} | {"</s>"}
+
+
+@pytest.mark.parametrize(("leaf", "is_leaf"), [("XX", False), ("NN", True)])
+def test_words_of_a_shared_vocabulary_are_not_leaves_beside_xx(leaf, is_leaf):
+    symbols = ["(S", ")S", leaf, "$"]  # "$" is a tag, and a word of many sentences
+    pieces = [*SPECIAL_PIECES, *(f"\u2581{symbol}" for symbol in symbols)]
+    vocabulary = PieceVocabulary(pieces, [None, None])
+    rule = make_rule(Tokenizer(vocabulary, vocabulary))(jnp.zeros((1, 1), int))
+    assert (rule.kinds[pieces.index("\u2581$")] == WORD) == is_leaf
 
 
 @pytest.mark.parametrize(
