@@ -14,6 +14,7 @@ evaluates nothing: it shows the evaluations in a record.
 
 import argparse
 import contextlib
+import functools
 import itertools
 import json
 from collections.abc import Mapping, Sequence
@@ -32,12 +33,10 @@ def main(arguments: argparse.Namespace) -> None:
     # These imports take seconds, which --help should not.
     from scripts.results.records import read_record_file
     from transformer.data.sources.mixture import listed_corpora
-    from transformer.decoding.bleu import METRICS
+    from transformer.decoding.bleu import METRICS, applicable
     from transformer.workdir import open_existing, split_names
 
     metric = arguments.metric
-    if metric not in METRICS:
-        raise UserError(f"--metric={metric}: must be one of {', '.join(METRICS)}")
     path = Path(split_names(arguments.workdir)[0])
     languages = [code.strip() for code in arguments.languages.split(",")]
     if len(set(languages)) < max(2, len(languages)) or not all(languages):
@@ -48,10 +47,14 @@ def main(arguments: argparse.Namespace) -> None:
     if path.suffix == ".json":
         record = read_record_file(path)
         config = record.config
-        results = read_directions(record, arguments, directions)
+        find_results = functools.partial(read_directions, record)
     else:
         workdir, config = open_existing(path)
-        results = evaluate_directions(workdir, config, arguments, directions)
+        find_results = functools.partial(evaluate_directions, workdir, config)
+    metrics = applicable(METRICS, config.data.target_form)
+    if metric not in metrics:
+        raise UserError(f"--metric={metric}: must be one of {', '.join(metrics)}")
+    results = find_results(arguments, directions)
 
     trained = {
         (corpus.data.source_language, corpus.data.target_language)
@@ -60,6 +63,11 @@ def main(arguments: argparse.Namespace) -> None:
     cells = {}
     form = METRICS[metric].format
     for pair, result in results.items():
+        if metric not in result:
+            raise UserError(
+                f"--metric={metric}: the evaluation {'-'.join(pair)} of {path} does not have it; "
+                "name another metric"
+            )
         cells[pair] = f"{result[metric]:{form}}"
         if f"{metric}_interval" in result:
             low, high = result[f"{metric}_interval"]

@@ -31,7 +31,8 @@ def main(arguments: argparse.Namespace) -> None:
     # All runs are checked before the first record is written.
     records = []
     for name, run in name_runs(runs).items():
-        evaluations = read_results(run.path) if run.path in named else []
+        is_evaluated = any(run.workdir.evaluations.glob("*.json"))
+        evaluations = read_results(run.path) if is_evaluated or run.path in named else []
         records.append(make_record(run, name, evaluations))
 
     output = Path(arguments.output)

@@ -6,10 +6,13 @@ docs/speedrun.md has the rules.
 import argparse
 import json
 import os
+import re
 import statistics
-from collections.abc import Sequence
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from absl import logging
 
@@ -33,10 +36,11 @@ from transformer.config.keys import flatten, format_value, keys_of
 from transformer.config.types import Config
 from transformer.data.sources.source import open_source
 from transformer.support import files
-from transformer.support.environment import git
+from transformer.support.environment import REPOSITORY, git
 from transformer.support.errors import UserError
 from transformer.workdir import Workdir, open_existing
 
+ENTRIES = REPOSITORY / "configs" / "speedrun"
 METRIC = "bleu_lowercase_tokenized"
 TARGET = 41.0  # of the mean over seeds, on validation
 LEVEL = 0.01  # the p-value of an entry is below it
@@ -46,9 +50,15 @@ DATA = {
     "train": "c1a00bc02ecdb46c6df9032b05537a0f9ccb8f8badf9c27c6d2b5fef14258da4",
     "valid": "2da4aa9f2f00e8aa94e3df29b4669e663fe821b662405a2d9b7fe9ca0ca1f837",
 }
-# Parameters and vocabulary come from the data only. Early stopping would use the validation, which
-# is not timed.
-REQUIRED = {"training.init_from": "", "tokenizer.model_file": "", "training.patience": 0}
+# Parameters, vocabulary and scores come from the data and this model only. Early stopping would use
+# the validation, which is not timed.
+REQUIRED = {
+    "training.init_from": "",
+    "tokenizer.model_file": "",
+    "training.patience": 0,
+    "decoding.rerank": "",
+    "data.mixture": (),
+}
 BESIDE = "beside"  # the record of another entry that was trained beside this one
 HEADER = (
     "track",
@@ -92,16 +102,8 @@ def main(arguments: argparse.Namespace) -> None:
         records.append(train(other, output / BESIDE, 0, arguments.overrides))
     for seed in range(seeds):
         records.append(train(entry, output / f"seed{seed}", seed, arguments.overrides))
-        find_track(records[-1])
 
     print(markdown.table([HEADER, make_row(entry.name, records)]), end="")
-    contrast = test(records)
-    p_value = contrast.p_above(TARGET)
-    if p_value >= LEVEL:
-        raise UserError(
-            f"{arguments.entry}: a mean BLEU of {contrast.value:.2f} does not show {TARGET} "
-            f"(p={p_value:.3g}, must be below {LEVEL}), so it has no record"
-        )
     folder = Path(arguments.records) / entry.name
     files.make_folder(folder, "--records")
     for record in records:
@@ -109,14 +111,24 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 def check_machine() -> None:
-    """Raises UserError for compiler flags, and for code that its commit does not have."""
+    """Raises UserError for compiler flags, devices of no track, and code without a commit."""
     flags = os.environ.get("XLA_FLAGS")
     if flags:
         raise UserError(f"XLA_FLAGS={flags}: an entry has no compiler flags; unset the variable")
-    changes = git("status", "--porcelain", "--", "transformer", "configs")
+    find_track("this machine", {"devices": device_kinds(), "cpu_count": os.cpu_count()})
+    changes = git("status", "--porcelain", "--", "transformer", "configs", "scripts")
+    if changes is None:
+        raise UserError("git status failed: an entry is the code of a commit; run it in a clone")
     if changes:
         names = " ".join(changes.split())
         raise UserError(f"{names}: an entry is the code of a commit; commit these changes first")
+
+
+def device_kinds() -> list[str]:
+    # A child looks, because JAX would keep a GPU's memory until this process ends.
+    code = "import jax; print(*(device.device_kind for device in jax.devices()), sep='\\n')"
+    child = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    return child.stdout.splitlines()
 
 
 def read_entry(flag: str, name: str, overrides: loading.Overrides) -> Entry:
@@ -125,6 +137,8 @@ def read_entry(flag: str, name: str, overrides: loading.Overrides) -> Entry:
     Raises UserError if it breaks a rule, or its data are not those of the race.
     """
     path = loading.find_file(flag, name)
+    if path.resolve().parent != ENTRIES:
+        raise UserError(f"{flag}={name}: an entry is a file in {ENTRIES}; add it there")
     free = keys_of(PATH, HOST)
     for key, value in overrides:
         if key not in free:
@@ -133,15 +147,22 @@ def read_entry(flag: str, name: str, overrides: loading.Overrides) -> Entry:
                 "of configs/speedrun"
             )
     config = loading.load_file(str(path), overrides)
+    check_config(path, config)
+    for split in DATA:
+        check_data(f"{path}: config.data", split, digest_texts(open_source(config.data, split)))
+    return Entry(path.stem, path, config, loading.call_function(path, "get_average"))
+
+
+def check_config(path: Path, config: Config) -> None:
+    """Raises UserError, which begins with `path`, if the configuration breaks a rule."""
     values = flatten(config)
     for key, required in REQUIRED.items():
         if values[key] != required:
             raise UserError(
                 f"{path}: {key}={format_value(values[key])}: must be {required!r} in an entry"
             )
-    for split in DATA:
-        check_data(f"{path}: config.data", split, digest_texts(open_source(config.data, split)))
-    return Entry(path.stem, path, config, loading.call_function(path, "get_average"))
+    if not config.training.note:
+        raise UserError(f"{path}: training.note is empty; describe the change in it")
 
 
 def check_data(name: str, split: str, digest: str) -> None:
@@ -193,27 +214,47 @@ def make_table(folder: Path) -> str:
 def make_row(name: str, records: Sequence[RunRecord]) -> tuple[str, ...]:
     """Returns the cells of an entry in the table.
 
-    Raises UserError for missing seeds, other data, or devices of no track.
+    Raises UserError for a mean that does not show the target, missing seeds, several or unknown
+    commits, uncommitted changes, a configuration or data that break a rule, or devices of no track.
     """
     for record in records:
+        check_config(record.path, record.config)
+        if "processor" not in record.environment:
+            raise UserError(f"{record.path}: has no processor's name; train the run again")
         for split in DATA:
             check_data(str(record.path), split, record.content["data"][split])
-    runs = seeds_of(records)
+    runs = [record for record in records if record.content["name"] != BESIDE]
     seeds = {run.config.seed for run in runs}
     if len(seeds) < MIN_SEEDS:
         raise UserError(
             f"{name}: has records of {len(seeds)} seeds, must have at least {MIN_SEEDS}"
         )
+    commits = ", ".join(sorted({short_commit(record.environment) for record in records}))
+    # Neither several commits, "unknown", nor the + of uncommitted changes.
+    if not re.fullmatch("[0-9a-f]+", commits):
+        raise UserError(
+            f"{name}: has runs of the code {commits}; an entry is the code of one commit without "
+            "changes; train all runs at it in another --output"
+        )
+    scores = [run.content["evaluations"][0][METRIC] for run in runs]
+    mean_score = mean_and_spread(scores)
+    mean_minutes = f"{statistics.mean(map(minutes, runs)):.2f}"
+    p_value = test_mean(scores).p_above(TARGET)
+    if p_value >= LEVEL:
+        raise UserError(
+            f"{name}: a mean BLEU of {mean_score} after {mean_minutes} minutes does not show "
+            f"{TARGET} (p={p_value:.3g}, must be below {LEVEL}), so it is not an entry"
+        )
     beside = [f"{minutes(run):.2f}" for run in records if run not in runs]
     return (
-        find_track(runs[0]),
+        find_track(str(runs[0].path), runs[0].environment),
         name,
-        f"{statistics.mean(map(minutes, runs)):.2f}",
+        mean_minutes,
         *(beside or [""]),
-        mean_and_spread(scores(runs)),
+        mean_score,
         str(len(runs)),
-        f"{test(records).p_above(TARGET):.1g}",
-        ", ".join(sorted({short_commit(run.environment) for run in runs})),
+        f"{p_value:.1g}",
+        commits,
         runs[0].environment["processor"] or "",
         runs[0].config.training.note,
     )
@@ -224,25 +265,14 @@ def minutes(run: RunRecord) -> float:
     return (run.training_seconds - (run.content["validation_seconds"] or 0.0)) / 60
 
 
-def seeds_of(records: Sequence[RunRecord]) -> list[RunRecord]:
-    """Returns the runs of the entry itself."""
-    return [record for record in records if record.content["name"] != BESIDE]
-
-
-def scores(runs: Sequence[RunRecord]) -> list[float]:
-    return [run.content["evaluations"][0][METRIC] for run in runs]
-
-
-def test(records: Sequence[RunRecord]) -> Contrast:
-    """Returns the mean score of an entry with its standard error, for Student's t-test."""
-    values = scores(seeds_of(records))
+def test_mean(values: Sequence[float]) -> Contrast:
+    """Returns the mean of an entry's scores with its standard error, for Student's t-test."""
     error = statistics.stdev(values) / len(values) ** 0.5
     return Contrast(statistics.mean(values), error, len(values) - 1)
 
 
-def find_track(run: RunRecord) -> str:
-    """Returns the track of the run's devices. Raises UserError if there is none."""
-    environment = run.environment
+def find_track(name: str, environment: Mapping[str, Any]) -> str:
+    """Returns the track of these devices. Raises UserError, which begins with `name`, if none."""
     devices = environment["devices"]
     if set(devices) == {"cpu"}:
         if environment["cpu_count"] == 2:
@@ -250,6 +280,6 @@ def find_track(run: RunRecord) -> str:
     elif len(devices) == 1:
         return f"one {devices[0]}"
     raise UserError(
-        f"{run.path}: ran on {len(devices)} {devices[0]} with {environment['cpu_count']} CPU "
-        "cores; the tracks are two CPU cores and one GPU"
+        f"{name}: has the devices {', '.join(devices)} and {environment['cpu_count']} CPU cores; "
+        "the tracks are two CPU cores and one GPU"
     )

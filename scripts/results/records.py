@@ -43,8 +43,8 @@ ENVIRONMENT = (
     "processes",
 )
 RESUMED = ("started", "commit", "uncommitted_changes", "step")  # of each later start
-# The keys of an evaluation in a record, in addition to scores, signatures and decoding.
-EVALUATION = (
+# The keys that tell the evaluations of a run apart, in addition to decoding.
+EVALUATION_SETTINGS = (
     "split",
     "data",
     "source_language",
@@ -52,15 +52,20 @@ EVALUATION = (
     "step",
     "averaged",
     "shortlist",
+)
+# The keys of an evaluation in a record, in addition to scores, signatures and decoding.
+EVALUATION = (
+    *EVALUATION_SETTINGS,
     "sentences",
     "seconds",
     "output_tokens_per_second",
 )
 # Keys of validations that no table shows begin with these.
 DIAGNOSTICS = ("gradient_norm/", "weight_norm/", "train_tokens/")
-# The folders of an absolute path in a list of words.
-FOLDERS = re.compile(r"(?<![^\s,=])[/~][^\s,]*/")
-MAX_NAME = 100  # characters of a record's name
+# The folders of an absolute path in a list of words. Within quotation marks they may have spaces
+# and commas; the group is what precedes them there.
+FOLDERS = re.compile(r"""(['"](?:\w+=)?)[/~][^'"]*/|(?<![^\s,=])[/~][^\s,]*/""")
+MAX_NAME = 100  # characters of the settings in a record's name
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,9 +166,9 @@ def _without_folders(config: Config) -> dict[str, Any]:
     values = {}
     for key, value in flatten(config).items():
         if isinstance(value, str):
-            value = Path(value).name if key in paths else FOLDERS.sub("", value)
+            value = Path(value).name if key in paths else FOLDERS.sub(r"\1", value)
         elif key in ("data.mixture", "data.valid_sets"):
-            value = [FOLDERS.sub("", text) for text in value]
+            value = [FOLDERS.sub(r"\1", text) for text in value]
         values[key] = value
     return values
 
@@ -179,7 +184,7 @@ def _describe_evaluation(evaluation: Evaluation) -> dict[str, Any]:
     pairs = zip(evaluation.sources, evaluation.references, strict=True)
     return description | {
         "decoding": {
-            key: FOLDERS.sub("", value) if isinstance(value, str) else value
+            key: FOLDERS.sub(r"\1", value) if isinstance(value, str) else value
             for key, value in evaluation.decoding.items()
             if value != defaults[key]
         },
@@ -212,7 +217,9 @@ def name_runs(runs: Sequence[RecordedRun]) -> dict[str, RecordedRun]:
             if value != first[key]
         ]
         # Values may have characters that names of files should not have.
-        system = re.sub(r"[^\w=.,+-]+", "_", "-".join(parts))[:MAX_NAME]
+        system = re.sub(r"[^\w=.,+-]+", "_", "-".join(parts))
+        if len(system) > MAX_NAME:
+            system = f"{system[:MAX_NAME]}-{_digest(differences)[:8]}"
         for run in members:
             name = f"{system}-seed{run.config.seed}".lstrip("-")
             if name in names:
@@ -228,7 +235,8 @@ def write_record(folder: Path, record: Mapping[str, Any]) -> Path:
     """Writes `folder/NAME.json` and returns its path.
 
     Repeating it changes nothing. It may add evaluations to the record of the same run. Raises
-    UserError if the folder has the record of another run under this name.
+    UserError if the folder has the record of another run under this name, or one with evaluations
+    that `record` lacks.
     """
     path = folder / f"{record['name']}.json"
     if path.exists():
@@ -239,9 +247,20 @@ def write_record(folder: Path, record: Mapping[str, Any]) -> Path:
                 f"{path}: is the record of another run ({', '.join(changes)} differ); "
                 "name another folder"
             )
+        present = [_settings(evaluation) for evaluation in record["evaluations"]]
+        lost = [each for each in previous["evaluations"] if _settings(each) not in present]
+        if lost:
+            raise UserError(
+                f"{path}: has {len(lost)} evaluations that the workdir lacks; make them again, "
+                "or name another folder"
+            )
     content = {**record, "digest": _digest(record)}
     files.write_text(path, json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
     return path
+
+
+def _settings(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+    return _select(evaluation, (*EVALUATION_SETTINGS, "decoding"))
 
 
 def read_record_file(path: Path) -> RunRecord:

@@ -20,6 +20,7 @@ from scripts.serving.middleware import Metrics
 from scripts.serving.models import load_models
 from tests.checkpoints.workdirs import REFERENCES, SOURCES, make_workdir, run
 from tests.data.files import write
+from tests.scripts.recorded import complete_run
 from transformer import evaluate, translate
 from transformer.checkpoints import loaded_models
 from transformer.config.loading import with_values
@@ -224,6 +225,7 @@ def test_languages_that_a_run_does_not_translate_into_have_empty_cells(tmp_path,
         (("--languages=in",), "--languages=in: must be two or more codes"),
         (("--languages=in,in",), "each once"),
         (("--languages=in,out", "--metric=blue"), "--metric=blue: must be one of"),
+        (("--languages=in,out", "--metric=bracket_f1"), "--metric=bracket_f1: must be one of bleu"),
         (("--languages=in,out,de",), ">>de<<: the vocabulary has no such token"),
     ],
 )
@@ -231,6 +233,17 @@ def test_wrong_flags_are_one_line(workdir, capsys, flags, message):
     assert run(directions, f"--workdir={workdir}", *flags) == 2
     errors = capsys.readouterr().err
     assert message in errors and "Translating" not in errors
+
+
+def test_a_record_without_the_metric_is_one_line(tmp_path, capsys):
+    path = complete_run(tmp_path / "run")
+    assert run(record, str(path), f"--output={tmp_path}") == 0
+    record_path = tmp_path / "seed0.json"
+    flags = [f"--workdir={record_path}", "--languages=en,de", "--split=valid", "--checkpoint=last"]
+    assert run(directions, *flags) == 0
+    assert run(directions, *flags, "--metric=bleu_paper") == 2
+    message = f"--metric=bleu_paper: the evaluation en-de of {record_path} does not have it"
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.slow

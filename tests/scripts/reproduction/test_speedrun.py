@@ -12,7 +12,7 @@ import pytest
 
 from scripts import reproduce
 from scripts.reproduction import speedrun
-from scripts.results.records import digest_texts, read_record_file
+from scripts.results.records import digest_texts, read_record_file, write_record
 from tests.checkpoints.workdirs import run
 from tests.scripts.evaluated import SENTENCES, add_evaluation
 from tests.scripts.recorded import PAIRS, complete_run
@@ -36,6 +36,7 @@ def get_config():
 def get_average():
     return 3
 """
+COMMITTED = {"commit": "0123456789" * 4, "uncommitted_changes": False}
 SCORES = [41.9, 42.1, 42.0, 41.8, 42.2]  # mean 42.0, variance 0.025
 
 
@@ -45,6 +46,8 @@ def race(tmp_path, monkeypatch):
     digest = digest_texts((source.encode(), target.encode()) for source, target in PAIRS)
     monkeypatch.setattr(speedrun, "DATA", {"train": digest, "valid": digest})
     monkeypatch.setattr(speedrun, "git", lambda *_: "")
+    monkeypatch.setattr(speedrun, "ENTRIES", tmp_path)
+    monkeypatch.setattr(speedrun, "device_kinds", lambda: ["cpu"])
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     calls = []
@@ -58,7 +61,8 @@ def race(tmp_path, monkeypatch):
             settings = {"training__note": config.training.note}
             settings |= {"model__dropout": str(config.model.dropout), "seed": str(config.seed)}
             complete_run(workdir, evaluate=False, **settings)
-            files.write_json(workdir / "environment.json", describe_environment())
+            environment = describe_environment() | race.environments.get(workdir.name, COMMITTED)
+            files.write_json(workdir / "environment.json", environment)
             return ""
         assert (values["split"], values["checkpoint"], values["average"]) == ("valid", "last", "3")
         score = 30.0 if workdir.name == "beside" else race.scores[int(workdir.name[-1])]
@@ -80,6 +84,7 @@ def race(tmp_path, monkeypatch):
         return run(reproduce, "speedrun", *defaults, *flags)
 
     race.scores = SCORES
+    race.environments = {}
     race.calls = calls
     return race
 
@@ -120,8 +125,8 @@ def test_a_mean_that_does_not_show_the_target_has_no_record(race, tmp_path, caps
     race.scores = [41.0, 41.3, 41.4, 40.8, 41.2]
     assert race() == 2
     captured = capsys.readouterr()
-    assert "a mean BLEU of 41.14 does not show 41.0 (p=0.1" in captured.err
-    assert "41.14 ± 0.24" in captured.out and not (tmp_path / "records").exists()
+    message = "faster: a mean BLEU of 41.14 ± 0.24 after 2.00 minutes does not show 41.0 (p=0.1"
+    assert message in captured.err and not (tmp_path / "records").exists()
 
 
 @pytest.mark.parametrize(
@@ -133,6 +138,10 @@ def test_a_mean_that_does_not_show_the_target_has_no_record(race, tmp_path, caps
         ("", ["--scale=mini"], "--scale=mini: speedrun has no such flag"),
         ("config.training.patience = 2", [], "training.patience=2: must be 0 in an entry"),
         ("config.training.init_from = 'x'", [], "training.init_from=x: must be '' in an entry"),
+        ("config.decoding.rerank = 'x:1'", [], "decoding.rerank=x:1: must be '' in an entry"),
+        ("config.data.mixture = ('label=a',)", [], "must be () in an entry"),
+        ("config.training.note = ''", [], "training.note is empty; describe the change"),
+        ("", ["--entry=configs/multi30k.py"], "--entry=configs/multi30k.py: an entry is a file in"),
         ("config.data.train_pairs = 2", [], "an entry of the race whose data differ: train has"),
     ],
 )
@@ -156,11 +165,63 @@ def test_the_folder_of_another_entry_is_refused(race, capsys):
     assert "holds a run of another entry; name another --output" in capsys.readouterr().err
 
 
-def test_a_machine_of_no_track_is_refused_after_the_first_seed(race, monkeypatch, capsys):
+def test_a_machine_of_no_track_is_refused_before_any_run(race, monkeypatch, capsys):
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
-    assert race() == 2
-    assert "seed0: ran on 1 cpu with 16 CPU cores; the tracks are two" in error(capsys)
-    assert {name for _, name in race.calls} == {"seed0"}
+    assert race() == 2 and race.calls == []
+    message = "this machine: has the devices cpu and 16 CPU cores; the tracks are two"
+    assert message in error(capsys)
+    monkeypatch.setattr(speedrun, "device_kinds", lambda: ["gpu", "gpu"])
+    assert race() == 2 and race.calls == []
+    assert "this machine: has the devices gpu, gpu and 16 CPU" in error(capsys)
+
+
+def test_a_child_lists_the_devices(monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
+    assert speedrun.device_kinds() == ["cpu", "cpu"]
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"commit": "a" * 40}, "faster: has runs of the code 012345678, aaaaaaaaa; an entry is"),
+        ({"commit": None}, "has runs of the code 012345678, unknown; an entry"),
+        ({"uncommitted_changes": True}, "has runs of the code 012345678, 012345678+; an entry"),
+    ],
+)
+def test_the_runs_of_an_entry_have_one_commit(race, tmp_path, capsys, environment, message):
+    race.environments["seed2"] = COMMITTED | environment
+    assert race() == 2 and not (tmp_path / "records").exists()
+    assert message in error(capsys)
+
+
+def test_a_commit_that_git_cannot_tell_is_refused(race, monkeypatch, capsys):
+    monkeypatch.setattr(speedrun, "git", lambda *_: None)
+    assert race() == 2 and race.calls == []
+    assert "git status failed: an entry is the code of a commit" in error(capsys)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda content: content["config"].update({"training.note": ""}), "note is empty"),
+        (
+            lambda content: content["config"].update({"decoding.rerank": "x:1"}),
+            "decoding.rerank=x:1: must be ''",
+        ),
+        (lambda content: content["environment"].pop("processor"), "has no processor's name"),
+        (lambda content: content["evaluations"][0].update({speedrun.METRIC: 39.0}), "not show"),
+    ],
+)
+def test_a_table_refuses_records_that_break_a_rule(race, tmp_path, change, message):
+    assert race() == 0
+    folder = tmp_path / "records" / "faster"
+    content = read_record_file(folder / "seed1.json").content
+    change(content)
+    (folder / "seed1.json").unlink()
+    write_record(folder, content)
+    with pytest.raises(speedrun.UserError, match=message):
+        speedrun.make_table(tmp_path / "records")
 
 
 def test_a_table_needs_all_seeds_and_the_data_of_the_race(race, tmp_path, monkeypatch):

@@ -79,7 +79,11 @@ def test_paths_lose_their_folders(tmp_path):
     settings = {
         "training__init_from": "/home/me/runs/parent:7",
         "decoding__rerank": "/r/one:0.5,/r/two:1",
-        "data__mixture": "('label=a path=/home/me/x train_split=train',)",
+        "data__mixture": """(
+            "label=a path=/home/me/x train_split=train",
+            "label=b path='/home/me/my data/x' train_split=train",
+            'label=c "path=/home/me/my data/y" train_split=train',
+        )""",
         "data__source_tag": ">>a/b<<",
         "data__path": "folder with spaces/and, commas",
     }
@@ -89,7 +93,11 @@ def test_paths_lose_their_folders(tmp_path):
     assert [values[key.replace("__", ".")] for key in settings] == [
         "parent:7",
         "one:0.5,two:1",
-        ["label=a path=x train_split=train"],
+        [
+            "label=a path=x train_split=train",
+            "label=b path='x' train_split=train",
+            'label=c "path=y" train_split=train',
+        ],
         ">>a/b<<",
         "and, commas",
     ]
@@ -104,6 +112,24 @@ def test_writing_again_changes_nothing_or_adds_evaluations(workdirs, records, tm
     assert write(records, *workdirs) == 0
     assert len(json.loads((records / "seed0.json").read_text())["evaluations"]) == 2
     assert (records / "seed1.json").read_bytes() == before["seed1.json"]
+
+
+def test_writing_again_loses_no_evaluation(workdirs, records, capsys):
+    path = records / "seed0.json"
+    before = path.read_bytes()
+    add_evaluation(workdirs[0], "test-step9", SENTENCES, SENTENCES, split="test")
+    for file in (workdirs[0] / "evaluations").glob("valid-*"):
+        file.unlink()
+    assert write(records, *workdirs) == 2
+    assert f"{path}: has 1 evaluations that the workdir lacks" in error(capsys)
+    assert path.read_bytes() == before
+    # The same evaluation may be made again, in another time.
+    add_evaluation(
+        workdirs[0], "valid-step9", SENTENCES, SENTENCES, decoding={"beam_size": 7}, seconds=5.0
+    )
+    assert write(records, *workdirs) == 0
+    evaluations = json.loads(path.read_text())["evaluations"]
+    assert [each["split"] for each in evaluations] == ["test", "valid"]
 
 
 def test_another_run_under_the_same_name_is_refused(records, tmp_path, capsys):
@@ -135,6 +161,26 @@ def test_the_trials_of_a_sweep_need_no_evaluation(tmp_path):
     assert write(tmp_path / "records", sweep) == 0
     names = sorted(path.name for path in (tmp_path / "records").iterdir())
     assert names == ["seed0.json", "seed1.json"]
+
+
+def test_the_trials_of_a_sweep_keep_their_evaluations(tmp_path):
+    sweep = make_sweep(tmp_path / "sweep", 2)
+    for seed in (0, 1):
+        complete_run(sweep / "trials" / f"{seed:04}", evaluate=bool(seed), seed=str(seed))
+    assert write(tmp_path / "records", sweep) == 0
+    contents = [json.loads(path.read_text()) for path in (tmp_path / "records").iterdir()]
+    assert {each["seed"]: len(each["evaluations"]) for each in contents} == {0: 0, 1: 1}
+
+
+def test_long_names_that_are_cut_differ(tmp_path):
+    # The names differ only after more than MAX_NAME characters.
+    runs = [complete_run(tmp_path / "a")]
+    for name in "bc":
+        rerank = f"/r/{'x' * 120}{name}:1"
+        runs.append(complete_run(tmp_path / name, decoding__rerank=rerank))
+    assert write(tmp_path / "records", *runs) == 0
+    names = sorted(path.stem for path in (tmp_path / "records").iterdir())
+    assert len(names) == 3 and max(map(len, names)) == 100 + len("-01234567-seed0")
 
 
 @pytest.mark.parametrize(
