@@ -125,6 +125,7 @@ def check_machine() -> None:
 
 
 def device_kinds() -> list[str]:
+    """Returns the kind of each device of this machine, as JAX names it."""
     # A child looks, because JAX would keep a GPU's memory until this process ends.
     code = "import jax; print(*(device.device_kind for device in jax.devices()), sep='\\n')"
     child = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
