@@ -164,7 +164,8 @@ class KillableRun:
                 digests[path.name].update(f"{name} {array.dtype} {array.shape}".encode())
                 digests[path.name].update(array.tobytes())
         # The seconds of a run differ each time, like the timings of its record.
-        progress = dataclasses.asdict(read_progress(checkpoint)) | {"seconds": None}
+        times = {"seconds": None, "validation_seconds": None}
+        progress = dataclasses.asdict(read_progress(checkpoint)) | times
         digests["progress"] = hashlib.sha256(json.dumps(progress).encode())
         record = read_untimed(self.workdir.metrics)
         digests["record"] = hashlib.sha256(json.dumps(record).encode())
