@@ -63,6 +63,10 @@ def main(arguments: argparse.Namespace) -> None:
     for flag, value in vars(arguments).items():
         if flag not in flags and value != defaults.get_default(flag):
             raise UserError(f"--{flag}={value}: {name} has no such flag; --help lists its flags")
+    if "scale" in flags and arguments.scale is None:
+        raise UserError("--scale: is required, mini or paper (--help lists the flags)")
+    # Missing marks in --readme are reported before hours of training.
+    markdown.check_marks(name, arguments.readme)
     importlib.import_module(f"scripts.reproduction.{name}").main(arguments)
 
 

@@ -20,15 +20,13 @@ from absl import logging
 from scripts import get_data, markdown, translate_corpus
 from scripts.datasets.folder import write_record
 from scripts.datasets.treebank import word_links
+from scripts.reproduction.training import train_trials
 from scripts.results.evaluations import Evaluation, read_evaluations
 from scripts.results.records import read_results
 from scripts.results.runs import RecordedRun, best_validation
 from scripts.results.systems import mean_and_spread
-from scripts.sweeping import description, running
 from scripts.sweeping.folder import SweepFolder
 from scripts.sweeping.results import SEED
-from scripts.sweeping.study import storage_errors
-from scripts.sweeping.tasks import TrainingTask
 from transformer import evaluate
 from transformer.config import loading
 from transformer.config.types import Config
@@ -79,10 +77,6 @@ class Stage(NamedTuple):
 
 def main(arguments: argparse.Namespace) -> None:
     """Trains and evaluates the missing runs in --output, and publishes the table."""
-    if arguments.scale is None:
-        raise UserError("--scale: is required, mini or paper (--help lists the flags)")
-    # Wrong flags are reported before hours of training.
-    markdown.check_marks("table4", arguments.readme)
     output = Path(arguments.output or f"runs/table4-{arguments.scale}")
     gold = _stage(arguments, output, "gold")
     silver = _stage(arguments, output, "silver")
@@ -143,11 +137,7 @@ def _run(arguments: argparse.Namespace, stage: Stage) -> None:
     """Trains and evaluates the runs of a stage that are not complete."""
     trials = [{SEED: seed} for seed in range(stage.seeds)]
     objective = stage.config.checkpoint.best_metric
-    sweep = description.listed(trials, objective=objective, pruner=None)
-    task = TrainingTask(stage.config, stage.folder)
-    url = stage.folder.storage
-    with storage_errors(url):
-        running.run_sweep(sweep, task, url, arguments.jobs, arguments.retry_failed)
+    train_trials(stage.config, stage.folder, trials, objective, arguments)
     split = "test" if arguments.test else "valid"
     done = {
         (evaluation.workdir, evaluation.split, evaluation.average, evaluation.decoding[CONSTRAINT])
