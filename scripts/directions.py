@@ -86,11 +86,10 @@ def read_directions(
 
     Raises UserError if there are none.
     """
-    from scripts.results.runs import best_validation
+    from scripts.results.runs import best_of
     from transformer.config.loading import override
 
-    best = best_validation(run.record, run.config.checkpoint.best_metric)
-    steps = {"best": best["step"], "last": run.record[-1]["step"]}
+    steps = {"best": best_of(run)["step"], "last": run.record[-1]["step"]}
     step = str(steps.get(arguments.checkpoint, arguments.checkpoint))
     decoding = override(run.config, arguments.overrides).decoding.to_dict()
     results = {}

@@ -11,7 +11,7 @@ from configs import table3_mini
 from configs.table3 import ROWS
 from scripts.results.evaluations import differing_keys, run_settings
 from scripts.results.records import find_records, read_record_file
-from scripts.results.runs import RecordedRun, Run, best_validation
+from scripts.results.runs import RecordedRun, Run, best_of
 from scripts.sweeping.description import Values
 from scripts.sweeping.folder import SweepFolder
 from scripts.sweeping.results import SEED
@@ -114,7 +114,7 @@ def read_table(
 
 
 def best_result(row: str, run: Run) -> RowResult:
-    best = best_validation(run.record, run.config.checkpoint.best_metric)
+    best = best_of(run)
     return RowResult(row, best["perplexity"], best["bleu"], run.training_seconds)
 
 

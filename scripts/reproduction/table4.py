@@ -23,7 +23,7 @@ from scripts.datasets.treebank import word_links
 from scripts.reproduction.training import train_trials
 from scripts.results.evaluations import Evaluation, read_evaluations
 from scripts.results.records import read_results
-from scripts.results.runs import RecordedRun, best_validation
+from scripts.results.runs import RecordedRun, best_of
 from scripts.results.systems import mean_and_spread
 from scripts.sweeping.folder import SweepFolder
 from scripts.sweeping.results import SEED
@@ -142,6 +142,7 @@ def _run(arguments: argparse.Namespace, stage: Stage) -> None:
     done = {
         (evaluation.workdir, evaluation.split, evaluation.average, evaluation.decoding[CONSTRAINT])
         for evaluation in _read_all(stage)
+        if _is_of_best_and_config(evaluation)
     }
     for seed, is_constrained in itertools.product(range(stage.seeds), (False, True)):
         workdir = Workdir(stage.folder.workdir(seed))
@@ -169,19 +170,20 @@ def choose_evaluations(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
     They are of the best checkpoint, with the search of the configuration: on the test split if any
     is, and with the largest number of averaged checkpoints.
     """
-    candidates = []
-    for evaluation in evaluations:
-        config = evaluation.config
-        best = best_validation(evaluation.run.record, config.checkpoint.best_metric)
-        search = config.decoding.to_dict() | {CONSTRAINT: evaluation.decoding[CONSTRAINT]}
-        if evaluation.decoding == search and evaluation.result["step"] == best["step"]:
-            candidates.append(evaluation)
-
+    candidates = list(filter(_is_of_best_and_config, evaluations))
     # True is the largest of booleans.
     kinds = [(evaluation.split == "test", evaluation.average) for evaluation in candidates]
     return [
         evaluation for evaluation, kind in zip(candidates, kinds, strict=True) if kind == max(kinds)
     ]
+
+
+def _is_of_best_and_config(evaluation: Evaluation) -> bool:
+    """True for the best checkpoint and the search of the configuration, but for the constraint."""
+    search = evaluation.config.decoding.to_dict()
+    search |= {CONSTRAINT: evaluation.decoding[CONSTRAINT]}
+    is_best = evaluation.result["step"] == best_of(evaluation.run)["step"]
+    return evaluation.decoding == search and is_best
 
 
 def _make_silver(

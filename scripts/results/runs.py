@@ -101,8 +101,13 @@ class RecordedRun:
     @property
     def best_step(self) -> int | None:
         """The step of the best validation by `checkpoint.best_metric`; None without validations."""
-        best = best_validation(self.record, self.config.checkpoint.best_metric)
+        best = best_of(self)
         return best and best["step"]
+
+
+def best_of(run: Run) -> Record | None:
+    """Returns the line of the best validation by `checkpoint.best_metric`; None without any."""
+    return best_validation(run.record, run.config.checkpoint.best_metric)
 
 
 def best_validation(record: Sequence[Record], metric: str) -> Record | None:

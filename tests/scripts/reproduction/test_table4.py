@@ -22,7 +22,7 @@ F1 = {"gold": 80.0, "silver": 84.0}
 
 @pytest.fixture
 def calls(monkeypatch) -> list[str]:
-    """Replaces training, evaluation and parsing, and returns the list of what was done."""
+    """Replaces training, evaluation and parsing, and returns the list of these calls."""
     done = []
 
     def train(study, task, jobs, start=None):
@@ -107,6 +107,14 @@ def test_table_4_trains_makes_silver_trees_and_trains_again(calls, tmp_path, cap
     assert "| Transformer (4 layers) | WSJ only | 91.3 |\n| **here** | WSJ only | 81.50 ±" in table
     assert "| 92.7 |\n| **here** | semi-supervised | 85.50 ± 0.71 |" in table
     assert "| WSJ only | valid | no | 2 | 80.50 ± 0.71 | 3 ± 0 |" in table
+
+    # An evaluation with another search does not replace that of the configuration.
+    (missing, *_) = sorted((tmp_path / "out" / "gold").rglob("valid-well_formedTrue.json"))
+    missing.unlink()
+    calls.clear()
+    assert run(reproduce, *command) == 0
+    assert len([call for call in calls if call.startswith("evaluate")]) == 1
+    assert capsys.readouterr().out == table
 
     # The same command has nothing left to do, and --report needs no data.
     calls.clear()
