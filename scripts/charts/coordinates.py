@@ -26,7 +26,6 @@ RATE = 0.02  # large, so that few updates are enough
 VOCAB_SIZE = 64
 ACTIVATIONS = ("__call__", "scores", "logits")  # captured values
 HEIGHT = 150
-LABELS = 55  # width of a panel's axis
 
 
 def draw(columns: int = 2) -> Any:
@@ -52,9 +51,7 @@ def draw(columns: int = 2) -> Any:
         color=theme.categories(alt.Color, "updates", range(UPDATES + 1), theme.CATEGORICAL),
         detail="path:N",
     )
-    chart = chart.properties(width=theme.COLUMN_WIDTHS[columns] / columns - LABELS)
-    panels = chart.facet(alt.Facet("name:N", title=None, sort=list(PARAMETERIZATIONS)))
-    return theme.themed(panels.properties(columns=columns, spacing=24), orient="bottom")
+    return theme.facets(chart, PARAMETERIZATIONS, columns)
 
 
 def make_config(parameterization: str, width: int) -> Config:

@@ -20,7 +20,6 @@ from transformer.workdir import Workdir
 
 RATE = "optimizer.learning_rate"
 HEIGHT = 150
-LABELS = 55  # width of a panel's axis
 
 
 def draw(workdirs: Sequence[str | os.PathLike], columns: int = 2) -> Any:
@@ -51,11 +50,9 @@ def draw(workdirs: Sequence[str | os.PathLike], columns: int = 2) -> Any:
         y=alt.Y("value:Q", title=objective).scale(zero=False),
         color=theme.categories(alt.Color, "width", widths, theme.CATEGORICAL),
     )
-    chart = chart.properties(width=theme.COLUMN_WIDTHS[columns] / columns - LABELS)
     optima = chart.transform_filter("datum.is_best").mark_point(filled=True, opacity=1)
     layers = alt.layer(chart.mark_line(point={"size": 8}), optima)
-    panels = layers.facet(alt.Facet("name:N", title=None, sort=list(PARAMETERIZATIONS)))
-    return theme.themed(panels.properties(columns=columns, spacing=24), orient="bottom")
+    return theme.facets(layers, PARAMETERIZATIONS, columns)
 
 
 def read(folders: Sequence[Path]) -> tuple[str, Callable, dict[tuple[str, int], dict]]:

@@ -38,6 +38,7 @@ LINE_SYMBOL = 300  # size of a legend's symbol that shows a dashed line
 MASKED = "#e8e8e8"
 
 COLUMN_WIDTHS = {1: 240, 2: 500}  # of a paper; a point of the PDF is a pixel of Vega
+FACET_LABELS = 55  # width of the axis of a panel in `facets`
 FONT = "Helvetica, Arial, Liberation Sans, sans-serif"
 TEXT = 9  # font sizes
 SMALL = 8
@@ -100,6 +101,16 @@ def themed(chart: Any, **legend: Any) -> Any:
     It cannot be combined with other charts afterwards.
     """
     return chart.configure(**CONFIG | {"legend": CONFIG["legend"] | legend})
+
+
+def facets(chart: Any, names: Collection[str], columns: int) -> Any:
+    """Returns the themed chart with a panel for each value of the field `name`.
+
+    All panels are in `columns` columns of a paper.
+    """
+    chart = chart.properties(width=COLUMN_WIDTHS[columns] / columns - FACET_LABELS)
+    panels = chart.facet(alt.Facet("name:N", title=None, sort=list(names)))
+    return themed(panels.properties(columns=columns, spacing=24), orient="bottom")
 
 
 def chart_of(records: Sequence[Mapping[str, Any]], **options: Any) -> alt.Chart:

@@ -1,4 +1,4 @@
-"""Learning-rate curves by width: what is read from sweeps, the optimum, and mistakes."""
+"""Learning-rate curves by width: the values of sweeps, the optimum, and mistakes."""
 
 import json
 import math
