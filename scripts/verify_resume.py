@@ -163,9 +163,7 @@ class KillableRun:
                 array = np.asarray(leaf)
                 digests[path.name].update(f"{name} {array.dtype} {array.shape}".encode())
                 digests[path.name].update(array.tobytes())
-        # The seconds of a run differ each time, like the timings of its record.
-        times = {"seconds": None, "validation_seconds": None}
-        progress = dataclasses.asdict(read_progress(checkpoint)) | times
+        progress = without_timings(dataclasses.asdict(read_progress(checkpoint)))
         digests["progress"] = hashlib.sha256(json.dumps(progress).encode())
         record = read_untimed(self.workdir.metrics)
         digests["record"] = hashlib.sha256(json.dumps(record).encode())
@@ -174,12 +172,16 @@ class KillableRun:
 
 def read_untimed(path: Path) -> list[dict[str, Any]]:
     """Returns the lines of a `metrics.jsonl` without timings. All repetitions of a run agree."""
-    from transformer.run.record import TIMINGS, read_record
+    from transformer.run.record import read_record
 
-    return [
-        {key: value for key, value in line.items() if key not in TIMINGS}
-        for line in read_record(path)
-    ]
+    return list(map(without_timings, read_record(path)))
+
+
+def without_timings(values: dict[str, Any]) -> dict[str, Any]:
+    """Returns the values without measured times, which differ between repetitions of a run."""
+    from transformer.run.record import TIMINGS
+
+    return {key: value for key, value in values.items() if key not in TIMINGS}
 
 
 def is_preparing(run: KillableRun) -> bool:

@@ -178,7 +178,7 @@ def _check_optimizer(parent: Parent) -> None:
             "model": parent.model_difference(),
             "training.objective": changes.get("training.objective"),
             "optimizer.name": changes.get("optimizer.name"),
-            # The state of an average is of its own beta1.
+            # An average can only be read with the beta1 that made it.
             "optimizer.beta1": config.optimizer.name in AVERAGES and changes.get("optimizer.beta1"),
             **restore.differing_shapes(checkpoint, checksums.OPTIMIZER, state),
         }
