@@ -31,6 +31,7 @@ from transformer import evaluate
 from transformer.config import loading
 from transformer.config.types import Config
 from transformer.data.sources.lines import read_text_file
+from transformer.data.sources.source import ORIGIN
 from transformer.decoding.bleu import METRICS, applicable
 from transformer.decoding.trees.linearized import fits
 from transformer.decoding.trees.output import read_sentence
@@ -121,16 +122,28 @@ def _read_sentences(name: str) -> list[str]:
 
 
 def _get_trees(arguments: argparse.Namespace, folder: Path) -> None:
+    """Writes the folder of the treebank. Raises UserError if it has the trees of other files."""
+    flags = {"train": "trees", "validation": "validation", "test": "test"}
+    named = {split: getattr(arguments, flag) for split, flag in flags.items()}
+    named = {split: names for split, names in named.items() if names}
     if folder.exists():
+        paths = {split: names.split(",") for split, names in named.items()}
+        read = files.read_json(
+            folder / ORIGIN, lambda record: record["read"], "name another --output"
+        )
+        if paths and paths != read:
+            raise UserError(
+                f"--output: {folder} has the trees of {read}, and the flags name {paths}; name "
+                "another --output, or repeat the flags of its first run"
+            )
         return
-    for flag in ("trees", "validation"):
-        if not getattr(arguments, flag):
-            raise UserError(f"--{flag}=PATH: is missing; name a treebank, as for scripts.get_data")
-    flags = [f"--output={folder}"]
-    for flag in ("trees", "validation", "test"):
-        if getattr(arguments, flag):
-            flags.append(f"--{flag}={getattr(arguments, flag)}")
-    get_data.make_trees(get_data.make_parser().parse(flags))
+    for split in ("train", "validation"):
+        if split not in named:
+            raise UserError(
+                f"--{flags[split]}=PATH: is missing; name a treebank, as for scripts.get_data"
+            )
+    command = [f"--{flags[split]}={names}" for split, names in named.items()]
+    get_data.make_trees(get_data.make_parser().parse([f"--output={folder}", *command]))
 
 
 def _run(arguments: argparse.Namespace, stage: Stage) -> None:
@@ -191,20 +204,27 @@ def _make_silver(
 ) -> None:
     """Writes the sentences with the trees that the first run on gold trees gives them.
 
-    Sentences that the model cuts, because they are too long, are left out.
+    Sentences that the model cuts, because they are too long, are left out. Raises UserError if
+    other sentences were parsed before.
     """
+    work = folder.with_name("silver-parsing")
+    text = work / "sentences.txt"
+    if text.exists() and read_text_file(text) != sentences:
+        raise UserError(
+            f"--text={arguments.text}: {work} has other sentences; name another --output, or "
+            "repeat the flags of its first run"
+        )
     if folder.exists():
         return
     # Parsing continues at the first shard that is missing.
-    work = folder.with_name("silver-parsing")
     files.make_folder(work, "--output")
     workdir = Workdir(gold.folder.workdir(0))
     RecordedRun(workdir.path.name, workdir, gold.config).check_complete()
-    files.write_text(work / "sentences.txt", "".join(f"{line}\n" for line in sentences))
+    files.write_text(text, "".join(f"{line}\n" for line in sentences))
     flags = [
         f"--workdir={workdir.path}",
         f"--average={arguments.average}",
-        f"--source={work / 'sentences.txt'}",
+        f"--source={text}",
         f"--output={work / 'shards'}",
         "--format=text",
         "--shard=1/1",

@@ -125,6 +125,24 @@ def test_table_4_trains_makes_silver_trees_and_trains_again(calls, tmp_path, cap
     assert capsys.readouterr().out == table
 
 
+def test_another_treebank_or_text_is_refused(calls, tmp_path, capsys):
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.mrg").write_text(random_treebank(seed=1, count=5))
+        # The last sentence of a text gets no tree.
+        (tmp_path / name).write_text(f"{name} does\nToo long\n")
+
+    def reproduce_with(trees, text):
+        flags = [f"--trees={tmp_path / trees}", f"--validation={tmp_path / 'a.mrg'}"]
+        flags += [f"--text={tmp_path / text}", f"--output={tmp_path / 'out'}", "--seeds=1"]
+        return run(reproduce, "table4", "--scale=mini", *flags)
+
+    assert reproduce_with("a.mrg", "a") == 0
+    assert reproduce_with("b.mrg", "a") == 2
+    assert "a.mrg" in capsys.readouterr().err
+    assert reproduce_with("a.mrg", "b") == 2
+    assert f"--text={tmp_path / 'b'}: " in capsys.readouterr().err
+
+
 def test_flags_of_another_table_are_refused(tmp_path, capsys):
     assert run(reproduce, "table3", "--scale=mini", "--text=a") == 2
     assert "--text=a: table3 has no such flag" in capsys.readouterr().err
