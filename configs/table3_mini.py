@@ -1,22 +1,22 @@
-"""Table 3 in miniature: rows of configs/table3.py with a quarter of every width, on a quarter of
-Multi30k (English-German).
+"""Table 3 in miniature: rows of configs/table3.py with an eighth of every width, on 5,000 pairs
+of Multi30k (English-German).
 
 Command:   python -m scripts.reproduce table3 --scale=mini --output=runs/table3-mini
            python -m transformer.train --config=configs/table3_mini.py:A_h1 --workdir=runs/A_h1
                trains one row.
-Hardware:  about 4 hours on two CPU cores, with --jobs=2.
+Hardware:  about 2 hours on two CPU cores, with --jobs=2.
 
 Layers, numbers of heads, dropout, label smoothing and form of the schedule are those of the paper;
-d_model, d_ff, d_k and d_v are divided by 4, the vocabulary by 12. The optimizer is Muon, which needs
+d_model, d_ff, d_k and d_v are divided by 8, the vocabulary by 12. The optimizer is Muon, which needs
 fewer epochs than Adam. Every row trains until two validations in a row have not improved its BLEU,
-or for 13 epochs.
+or for 23 epochs.
 """
 
 import ml_collections
 
 from configs import multi30k, table3
 
-FACTOR = 4
+FACTOR = 8
 # The rows that `scripts.reproduce` trains by default. Every row of configs/table3.py has a
 # configuration here.
 ROWS = ("base", "D_dropout0", "C_d256", "C_N2", "D_smoothing0", "A_h1", "E_learned", "C_ff4096")
@@ -30,7 +30,7 @@ def get_config(row: str = "") -> ml_collections.ConfigDict:
     config.model.max_positions = 128
 
     config.data = multi30k.get_config().data
-    config.data.train_pairs = 7250
+    config.data.train_pairs = 5000
     config.data.max_length = 48
     config.tokenizer.vocab_size = 3000
     config.batch.tokens = 960
@@ -40,9 +40,10 @@ def get_config(row: str = "") -> ml_collections.ConfigDict:
     config.batch.max_buckets = 2  # of validation
 
     config.optimizer.name = "muon"
-    config.optimizer.learning_rate = 0.5
+    # validation perplexity of base after 1,800 steps: 25.6; with 1.0 27.7 and with 1.4 35.2
+    config.optimizer.learning_rate = 0.7
     config.optimizer.warmup_steps = 500
-    config.training.steps = 2400  # 13 epochs, at most
+    config.training.steps = 3000  # 23 epochs, at most
     config.training.eval_every = 300
     config.training.patience = 2
     config.checkpoint.every = 300
