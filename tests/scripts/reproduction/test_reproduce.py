@@ -126,7 +126,7 @@ def test_the_miniature_keeps_the_relations_between_rows():
         for key, value in rows.changes(paper, row).items():
             if key != "training.steps":
                 is_width = re.fullmatch(r"model\.d_\w+", key)
-                expected[key] = value // 4 if is_width else value
+                expected[key] = value // 8 if is_width else value
         assert rows.changes(mini, row) == expected, row
 
 
