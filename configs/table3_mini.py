@@ -7,9 +7,9 @@ Command:   python -m scripts.reproduce table3 --scale=mini --output=runs/table3-
 Hardware:  about 2 hours on two CPU cores, with --jobs=2.
 
 Layers, numbers of heads, dropout, label smoothing and form of the schedule are those of the paper;
-d_model, d_ff, d_k and d_v are divided by 8, the vocabulary by 12. The optimizer is Muon, which needs
-fewer epochs than Adam. Every row trains until two validations in a row have not improved its BLEU,
-or for 23 epochs.
+d_model, d_ff, d_k and d_v are divided by 8, the vocabulary by 12. The optimizer is Muon, which
+needs fewer epochs than Adam. Every row trains until two validations in a row have not improved its
+BLEU, or for 23 epochs.
 """
 
 import ml_collections
