@@ -18,7 +18,7 @@ from scripts.interop import (
     vocabularies,
 )
 from scripts.interop.marian_binary import FACTOR, Item
-from scripts.interop.portable import ABSENT, PortableModel, Settings
+from scripts.interop.portable import ABSENT, PortableModel
 from scripts.interop.sentences import Sentences
 from scripts.interop.vocabularies import Side
 from transformer.decoding.shortlist import Shortlist
@@ -98,6 +98,17 @@ def models_in(path: Path) -> list[Path]:
     return models
 
 
+def files_in(folder: Path) -> dict[str, Any]:
+    """Returns the names of the model, of the shortlist or None, and of the vocabularies."""
+    (model,) = folder.glob("model*.bin")
+    shortlists = [path.name for path in folder.glob("lex*.bin")]
+    return {
+        "model": model.name,
+        "shortlist": shortlists[0] if shortlists else None,
+        "vocabularies": sorted(path.name for path in folder.glob("*vocab*.spm")),
+    }
+
+
 def write(
     model: PortableModel,
     folder: Path,
@@ -112,17 +123,10 @@ def write(
     `sentences` or on the validation split. Raises UserError if the engine cannot express the model,
     if a weight is not finite, or if there are no sentences.
     """
+    check_expressible(model)
     config = marian.architecture_of(model)
     sides = [vocabularies.marian_side(side) for side in model.tokenizer.sides]
-    check_expressible(model, config, sides)
     arrays = marian.to_arrays(model, config, *sides)
-    for name, array in model.parameters.items():
-        if not np.isfinite(array).all():
-            raise UserError(
-                f"--format=bergamot: {name} has values that are NaN or infinite; export another "
-                "checkpoint with --checkpoint=STEP"
-            )
-
     factors = model.factors or activations.measure(model, config, sentences)
     items = marian_binary.to_items(arrays, factors)
     settings = ENGINE_SETTINGS | marian_architecture.from_config(config)
@@ -145,20 +149,32 @@ def write(
     files.write_text(folder / "config.intgemm8bitalpha.yml", marian.to_yaml(search))
 
 
-def check_expressible(model: PortableModel, config: Settings, sides: list[Side]) -> None:
-    """Raises UserError, with the key, for an architecture or a size that the engine lacks."""
-    model.check_expressible("bergamot", marian_architecture.expressible(config))
+def check_expressible(model: PortableModel) -> None:
+    """Raises UserError, with the key, for an architecture or a size that the engine lacks.
+
+    Weights that are not finite are an error too.
+    """
+    config = marian.architecture_of(model)
+    # The engine reads a separate output table wrongly.
+    shared = {"model.share_embeddings": ("all", "target")}
+    model.check_expressible("bergamot", marian_architecture.expressible(config) | shared)
     for key in ("model.d_model", "model.d_ff"):
         if config[key] % WIDTH_MULTIPLE:
             raise UserError(
                 f"--format=bergamot: cannot express {key}={config[key]}, only multiples of "
                 f"{WIDTH_MULTIPLE}"
             )
-    for side in sides:
+    for side in map(vocabularies.marian_side, model.tokenizer.sides):
         if side.size % VOCABULARY_MULTIPLE:
             raise UserError(
                 f"--format=bergamot: cannot express a vocabulary of {side.size} tokens, only "
                 f"multiples of {VOCABULARY_MULTIPLE}; see tokenizer.vocab_size"
+            )
+    for name, array in model.parameters.items():
+        if not np.isfinite(array).all():
+            raise UserError(
+                f"--format=bergamot: {name} has values that are NaN or infinite; choose another "
+                "checkpoint with --checkpoint=STEP"
             )
 
 
