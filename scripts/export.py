@@ -29,7 +29,7 @@ from transformer.support.errors import UserError
 
 
 def main(arguments: argparse.Namespace) -> None:
-    from scripts.interop import certificate, engines, formats, workdirs
+    from scripts.interop import certificate, engines, formats, web, workdirs
     from scripts.interop.sentences import read_sentences
 
     cache.enable_compilation_cache()
@@ -47,7 +47,7 @@ def main(arguments: argparse.Namespace) -> None:
     python = runtimes.find_python(arguments.runtime, is_here=entry.has_own_search)
     if arguments.engine and entry.engine_folder is None:
         raise UserError(f"--engine={arguments.engine}: is for --format=bergamot and --format=web")
-    worker = engines.find_worker(arguments.engine)
+    worker = web.find_worker(arguments.engine)
     sentences = read_sentences(arguments.sentences)
 
     model = workdirs.from_workdir(

@@ -33,6 +33,8 @@ NUM_FREQUENT = 50  # as in Mozilla's files, also in the header of a new shortlis
 # number, the number of tokens of the second.
 WIDTH_MULTIPLE = 64
 VOCABULARY_MULTIPLE = 8
+# The engine decodes models with pre-norm, or with a separate output table, to other translations.
+EXPRESSIBLE = {"model.share_embeddings": ("all", "target"), "model.norm_position": ("post",)}
 # Settings of the architecture that Marian's engine asks for, beside those of other Marian models.
 ENGINE_SETTINGS = {
     "dec-cell-base-depth": 2,
@@ -155,9 +157,7 @@ def check_expressible(model: PortableModel) -> None:
     Weights that are not finite are an error too.
     """
     config = marian.architecture_of(model)
-    # The engine reads a separate output table wrongly.
-    shared = {"model.share_embeddings": ("all", "target")}
-    model.check_expressible("bergamot", marian_architecture.expressible(config) | shared)
+    model.check_expressible("bergamot", marian_architecture.expressible(config) | EXPRESSIBLE)
     for key in ("model.d_model", "model.d_ff"):
         if config[key] % WIDTH_MULTIPLE:
             raise UserError(

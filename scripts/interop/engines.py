@@ -18,17 +18,10 @@ from scripts.interop.certificate import Json, uncertified
 from scripts.interop.portable import PortableModel
 from scripts.interop.runtimes import Unavailable
 from scripts.interop.sentences import Sentences, default_sentences, usable
+from scripts.interop.web import PACKAGE, WORKER
 from transformer.decoding import bleu
 from transformer.support import environment
-from transformer.support.environment import REPOSITORY
-from transformer.support.errors import UserError
 
-PACKAGE = "@browsermt/bergamot-translator"
-WORKER = (
-    "translator-worker.js",
-    "bergamot-translator-worker.js",
-    "bergamot-translator-worker.wasm",
-)
 NODE = ("node", runtimes.FOLDER / "bergamot_translator.mjs")
 # The bars of greedy translations. Rounding makes two correct engines differ now and then, and on
 # texts that a model translates badly more often. Fewer than the second share mean that an engine
@@ -36,23 +29,6 @@ NODE = ("node", runtimes.FOLDER / "bergamot_translator.mjs")
 MIN_CERTIFIED = 0.95
 MIN_IDENTICAL = 0.5
 MAX_BLEU_LOSS = 0.3  # from float32 here, of certified models
-
-
-def find_worker(flag: str | None) -> Path:
-    """Returns the folder with the files of the engine in WebAssembly.
-
-    `flag` is the value of --engine; None: the package in .venv-interop, which may be missing.
-    Raises UserError if the folder of the flag lacks a file.
-    """
-    if flag is None:
-        return REPOSITORY / ".venv-interop" / "node_modules" / PACKAGE / "worker"
-    for folder in (Path(flag) / "worker", Path(flag)):
-        missing = [name for name in WORKER if not (folder / name).is_file()]
-        if not missing:
-            return folder
-    raise UserError(
-        f"--engine={flag}: lacks {missing[0]}; name the folder of the npm package {PACKAGE}"
-    )
 
 
 def certify(

@@ -7,16 +7,22 @@ import tempfile
 from pathlib import Path
 
 from scripts.interop import bergamot
-from scripts.interop.engines import PACKAGE, WORKER
 from scripts.interop.portable import PortableModel
 from scripts.interop.sentences import Sentences
 from transformer.support import files
+from transformer.support.environment import REPOSITORY
 from transformer.support.errors import UserError
 
+PACKAGE = "@browsermt/bergamot-translator"
+VERSION = "0.4.9"  # for npm
+WORKER = (
+    "translator-worker.js",
+    "bergamot-translator-worker.js",
+    "bergamot-translator-worker.wasm",
+)
 PAGE = Path(__file__).parent / "page"
 SERVER_PAGE = Path(__file__).parents[1] / "serving" / "page"
 SHARED = ("page.css", "icon.svg")  # with the page of the server
-VERSION = "0.4.9"  # of the engine, for npm
 MODEL = "model"
 ENGINE = "engine"
 
@@ -74,6 +80,23 @@ def describe(model: PortableModel, folder: Path) -> dict[str, object]:
         "vocabularies": vocabularies,
         "bytes": {path: (folder / path).stat().st_size for path in paths},
     }
+
+
+def find_worker(flag: str | None) -> Path:
+    """Returns the folder with the files of the engine in WebAssembly.
+
+    `flag` is the value of --engine; None: the package in .venv-interop, which may be missing.
+    Raises UserError if the folder of the flag lacks a file.
+    """
+    if flag is None:
+        return REPOSITORY / ".venv-interop" / "node_modules" / PACKAGE / "worker"
+    for folder in (Path(flag) / "worker", Path(flag)):
+        missing = [name for name in WORKER if not (folder / name).is_file()]
+        if not missing:
+            return folder
+    raise UserError(
+        f"--engine={flag}: lacks {missing[0]}; name the folder of the npm package {PACKAGE}"
+    )
 
 
 def check_npm() -> str:
