@@ -127,7 +127,7 @@ def write(
     """
     check_expressible(model)
     config = marian.architecture_of(model)
-    sides = [vocabularies.marian_side(side) for side in model.tokenizer.sides]
+    sides = [vocabularies.engine_side(side) for side in model.tokenizer.sides]
     arrays = marian.to_arrays(model, config, *sides)
     factors = model.factors or activations.measure(model, config, sentences)
     items = marian_binary.to_items(arrays, factors)

@@ -8,8 +8,9 @@ import struct
 
 import numpy as np
 import pytest
+import sentencepiece
 
-from scripts.interop import bergamot, formats, marian_binary, vocabularies, workdirs
+from scripts.interop import bergamot, formats, marian_binary, workdirs
 from scripts.interop.sentences import Sentences
 from tests.scripts.interop import numpy_student
 from tests.scripts.interop.marian_files import write_binary
@@ -74,7 +75,7 @@ def test_the_folder_has_mozillas_names(exported):
     assert formats.recognise(exported) == "bergamot"
 
 
-def test_matrices_are_integers_of_one_factor_and_vectors_are_float32(model, stored):
+def test_matrices_are_integers_of_one_factor_and_vectors_are_float32(model, exported, stored):
     kernel = model.parameters["encoder.layers.0.feed_forward.outer.kernel"]
     found = stored["encoder_l1_ffn_W2"]
     factor = 127 / abs(kernel).max()
@@ -86,10 +87,21 @@ def test_matrices_are_integers_of_one_factor_and_vectors_are_float32(model, stor
     np.testing.assert_array_equal(stored["encoder_l1_ffn_b2"].values, bias)
     assert stored["Wemb"].shape == (24, WIDTH)
     table = numpy_student.as_table(stored["Wemb"])
-    ids = vocabularies.marian_side(model.tokenizer.target).ids
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(exported / "vocab.deen.spm"))
+    piece = model.tokenizer.target.pieces[SPECIAL]
     largest = abs(model.parameters["decoder.embedding.table"]).max()
     row = model.parameters["decoder.embedding.table"][SPECIAL]
-    np.testing.assert_allclose(table[ids[SPECIAL]], row, atol=largest / 254 * 1.001)
+    np.testing.assert_allclose(table[processor.piece_to_id(piece)], row, atol=largest / 254 * 1.001)
+
+
+def test_the_vocabulary_begins_with_the_end_and_unknown(model, exported):
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(exported / "vocab.deen.spm"))
+    special = processor.eos_id(), processor.unk_id(), processor.bos_id(), processor.pad_id()
+    assert special == (0, 1, 22, 23)
+    for text, tokens in zip(TEXTS, model.tokenizer.source.encode(list(TEXTS)), strict=True):
+        pieces = [model.tokenizer.source.pieces[token] for token in tokens]
+        assert processor.encode(text, out_type=str) == pieces
+        assert processor.decode(processor.encode(text)) == text
 
 
 def test_names_ascend_and_data_fills_blocks_of_256_bytes(exported):
