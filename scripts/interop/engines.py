@@ -15,7 +15,7 @@ from absl import logging
 from scripts.interop import bergamot, runtimes
 from scripts.interop.activations import GreedyModel
 from scripts.interop.certificate import Json, uncertified
-from scripts.interop.portable import PortableModel
+from scripts.interop.portable import PortableModel, Settings
 from scripts.interop.runtimes import Unavailable
 from scripts.interop.sentences import Sentences, default_sentences, usable
 from scripts.interop.web import PACKAGE, WORKER
@@ -23,6 +23,8 @@ from transformer.decoding import bleu
 from transformer.support import environment
 
 NODE = ("node", runtimes.FOLDER / "bergamot_translator.mjs")
+# fxtranslate segments texts as a unigram model does, whatever the kind of the vocabulary.
+FXTRANSLATE = {"model.decoder_self_attention": "ssru", "tokenizer.kind": "unigram"}
 # The bars of greedy translations. Rounding makes two correct engines differ now and then, and on
 # texts that a model translates badly more often. Fewer than the second share mean that an engine
 # reads another model.
@@ -58,7 +60,7 @@ def certify(
             "files": bergamot.files_in(folder),
             "sources": sentences.texts,
         }
-        answers = _ask(request, python, worker)
+        answers = _ask(request, python, worker, model.settings)
     except Unavailable as reason:
         return uncertified(reason)
 
@@ -109,21 +111,28 @@ def certify(
     }
 
 
-def _ask(request: Json, python: Path, worker: Path) -> dict[str, Any]:
+def _ask(request: Json, python: Path, worker: Path, settings: Settings) -> dict[str, Any]:
     """Returns the answers of the engines that can decode. Raises Unavailable if none can."""
+
+    def bergamot_translator() -> Json:
+        if not (worker / WORKER[0]).exists():
+            raise Unavailable(f"{worker} is missing; make interop, or name it with --engine")
+        return runtimes.run(NODE, request)
+
+    def fxtranslate() -> Json:
+        for key, value in FXTRANSLATE.items():
+            if settings[key] != value:
+                raise Unavailable(f"decodes only {key}={value}, not {settings[key]}")
+        return runtimes.ask(python, "fxtranslate", request)
+
     answers = {}
     reasons = []
-    for name, command in {PACKAGE: NODE, "fxtranslate": None}.items():
+    for name, ask in {PACKAGE: bergamot_translator, "fxtranslate": fxtranslate}.items():
         try:
-            if command is None:
-                answers[name] = runtimes.ask(python, "fxtranslate", request)
-            elif not (worker / WORKER[0]).exists():
-                raise Unavailable(f"{worker} is missing; make interop, or name it with --engine")
-            else:
-                answers[name] = runtimes.run(command, request)
+            answers[name] = ask()
         except Unavailable as reason:
             logging.warning("%s: left out: %s.", name, reason)
-            reasons.append(str(reason))
+            reasons.append(f"{name}: {reason}")
     if not answers:
         raise Unavailable("; ".join(reasons))
     return answers

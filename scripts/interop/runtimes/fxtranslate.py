@@ -19,13 +19,8 @@ def read(name):
     return pathlib.Path(request["folder"], name).read_bytes()
 
 
-model = read(names["model"])
-if b"decoder_l1_rnn_W\0" not in model:
-    print("fxtranslate decodes only decoders with SSRU", file=sys.stderr)
-    sys.exit(3)
-
 engine = fxtranslate.Translator(
-    model=model,
+    model=read(names["model"]),
     src_vocab=read(names["vocabularies"][0]),
     trg_vocab=read(names["vocabularies"][-1]),
     shortlist=read(names["shortlist"]) if names["shortlist"] else None,
