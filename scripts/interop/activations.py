@@ -41,7 +41,7 @@ GREEDY = {
     "decoding.max_length_factor": 2.0,
     "decoding.max_extra_length": 2,
 }
-OUTPUT = "output"  # stands for the matmul of the logits among the names of linear maps
+OUTPUT = "output"  # the name of the matmul of the logits, which may have no linear map
 # The engine's name of the output table when a shortlist selects rows of it.
 SELECTED = "none"
 

@@ -57,15 +57,28 @@ def certify(exported, tmp_path, monkeypatch, **answers):
 
 
 def test_a_certificate_compares_both_engines(exported, tmp_path, monkeypatch):
-    model, folder = exported
-    quantized = model._replace(parameters=bergamot.read(folder).parameters)
-    ours = [best.text for best in activations.GreedyModel(quantized).translate(SENTENCES.texts)]
+    model, _ = exported
+    translated = []
+
+    def translate(model, texts):
+        translated.append(model)
+        return ours
+
+    monkeypatch.setattr(engines, "_translate", translate)
+    ours = ["a ball", "red men", "a dog"]
     other = ["x", *ours[1:]]
     model.config["tokenizer.kind"] = "unigram"
     result = certify(exported, tmp_path, monkeypatch, wasm=ours, fxtranslate=other)
     assert result["engines"][web.PACKAGE]["identical_greedy"] == 1
     assert result["identical_greedy"] == result["identical_engines"] == pytest.approx(2 / 3)
     assert (result["verdict"], result["sentences"]) == ("measured", 3)
+
+    # One side has the weights of the file, the other one those of the workdir.
+    kernels = [each.parameters["decoder.embedding.table"] for each in translated]
+    assert kernels[1] is model.parameters["decoder.embedding.table"]
+    largest = abs(kernels[1]).max()
+    np.testing.assert_allclose(kernels[0][4:], kernels[1][4:], atol=largest / 254 * 1.001)
+    assert (kernels[0] != kernels[1]).any()
 
     # fxtranslate would segment by another algorithm.
     model.config["tokenizer.kind"] = "bpe"
