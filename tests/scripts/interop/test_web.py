@@ -3,6 +3,7 @@
 The engine of the fast tests is a stand-in: it speaks the protocol, and translates to upper case.
 """
 
+import contextlib
 import functools
 import http.server
 import json
@@ -12,7 +13,7 @@ import threading
 import pytest
 
 from scripts import export
-from scripts.interop import engines, web
+from scripts.interop import bergamot, engines, runtimes, web
 from tests.checkpoints.workdirs import make_workdir, run
 from tests.scripts.interop.test_bergamot_export import SENTENCES, engine_model
 from transformer.support.errors import UserError
@@ -57,6 +58,13 @@ def served(exported, tmp_path):
     """Returns a copy of the folder, its address, and the server."""
     folder = tmp_path / "web"
     shutil.copytree(exported, folder)
+    with serve(folder) as (address, server):
+        yield folder, address, server
+
+
+@contextlib.contextmanager
+def serve(folder):
+    """Serves the files of a folder, and yields the address and the server."""
 
     class Handler(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *_):
@@ -65,7 +73,7 @@ def served(exported, tmp_path):
     handler = functools.partial(Handler, directory=str(folder))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever).start()
-    yield folder, f"http://127.0.0.1:{server.server_port}/", server
+    yield f"http://127.0.0.1:{server.server_port}/", server
     server.shutdown()
     server.server_close()
 
@@ -184,6 +192,24 @@ def test_a_text_that_fails_is_explained_and_the_next_is_translated(tab, served):
     assert tab.locator("#status").text_content() == "The page failed: out of memory"
     tab.fill("#text", "red")
     expect(tab.locator("#translation")).to_have_text("RED")
+
+
+@pytest.mark.slow
+def test_the_page_translates_as_the_engine_does_in_node(tab, tmp_path):
+    worker = web.find_worker(None)
+    if shutil.which("node") is None or not worker.exists():
+        pytest.skip(f"needs node and {worker}: make interop")
+    web.write(engine_model(), tmp_path, None, None, SENTENCES, worker)
+    model = tmp_path / web.MODEL
+    request = {"folder": str(model), "engine": str(worker), "files": bergamot.files_in(model)}
+    text = SENTENCES.texts[0]
+    (expected,) = runtimes.run(engines.NODE, request | {"sources": [text]})["greedy"]
+    with serve(tmp_path) as (address, _):
+        tab.goto(address)
+        tab.get_by_text("Ready").wait_for()
+        tab.fill("#text", text)
+        expect(tab.locator("#status")).to_have_text("")
+        expect(tab.locator("#translation")).to_have_text(expected)
 
 
 def test_the_engine_of_a_flag_must_have_its_files(package, tmp_path, capsys):
