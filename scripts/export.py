@@ -13,7 +13,8 @@ of --runtime=PYTHON. The sentences are the lines of --sentences=FILE, the valida
 bundled ones. If the results differ too much, the exit code is 1 and FOLDER has a file
 BELOW-THE-BARS.txt.
 
---format=web writes a page that translates in the browser, with the engine of the npm package
+--format=bergamot and --format=web measure the model on the same sentences, and need some of its
+source language. --format=web writes a page that translates in the browser, with the engine of the npm package
 @browsermt/bergamot-translator. npm installs the package, or --engine=FOLDER names its folder.
 """
 
@@ -63,8 +64,10 @@ def main(arguments: argparse.Namespace) -> None:
         if entry.engine_folder is None:
             result = certificate.certify(model, folder, entry, python, sentences, quantization)
         else:
-            files_of_engine = folder / entry.engine_folder
-            result = engines.certify(model, files_of_engine, python, sentences, worker)
+            # A page has its own engine.
+            page_worker = folder / web.ENGINE
+            worker = page_worker if page_worker.exists() else worker
+            result = engines.certify(model, folder / entry.engine_folder, python, sentences, worker)
         certificate.write(result, certificate.digests_in(folder), folder)
     certificate.conclude(result, output)
 
