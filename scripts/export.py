@@ -13,9 +13,10 @@ of --runtime=PYTHON. The sentences are the lines of --sentences=FILE, the valida
 bundled ones. If the results differ too much, the exit code is 1 and FOLDER has a file
 BELOW-THE-BARS.txt.
 
---format=bergamot and --format=web measure the model on the same sentences, and need some of its
-source language. --format=web writes a page that translates in the browser, with the engine of the npm package
-@browsermt/bergamot-translator. npm installs the package, or --engine=FOLDER names its folder.
+--format=bergamot and --format=web also measure the model on the sentences of the file or of the
+validation split. --format=web writes a page that translates in the browser, with the engine of the
+npm package @browsermt/bergamot-translator. npm installs the package, or --engine=FOLDER names its
+folder.
 """
 
 import argparse
