@@ -66,6 +66,9 @@ interop: .venv-interop/installed
 .venv-interop/installed: requirements/toolkits.txt
 	$(PYTHON) -m venv .venv-interop
 	.venv-interop/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/toolkits.txt
+	command -v npm > /dev/null || echo 'npm is missing: no certificates by @browsermt/bergamot-translator' >&2
+	! command -v npm > /dev/null || npm install --silent --ignore-scripts --no-audit --no-fund --prefix .venv-interop \
+		@browsermt/bergamot-translator@0.4.9
 	@touch $@
 
 $(VENV)/installed: requirements.txt

@@ -79,7 +79,11 @@ def variable_names(layers: dict[str, int]) -> Iterator[tuple[str, list[str]]]:
 
 
 def write(
-    model: PortableModel, folder: Path, quantization: str | None, python: Path | None = None
+    model: PortableModel,
+    folder: Path,
+    quantization: str | None,
+    python: Path | None = None,
+    *_: object,
 ) -> None:
     """Writes the model, its SentencePiece models, and vmap.txt if it has a shortlist.
 

@@ -13,8 +13,10 @@ from scripts.interop import (
     marian,
     stablehlo,
     untrusted,
+    web,
 )
 from scripts.interop.portable import PortableModel
+from scripts.interop.sentences import Sentences
 from transformer.support.errors import UserError
 
 # Certificates turn off these parts of the search in a workdir, because no toolkit has them.
@@ -35,29 +37,38 @@ COMMON_SEARCH = LIMITED_SEARCH | {
 }
 
 
+Writer = Callable[
+    [PortableModel, Path, str | None, Path | None, Sentences | None, Path | None], None
+]
+
+
 class Format(NamedTuple):
     """A format of another toolkit. The two commands read everything that depends on it here.
 
     recognises(path): the models there, or True, if the files have the names of this format; None
         if the format cannot be imported.
     read(path): the model. Raises UserError if the model cannot be read or expressed here.
-    write(model, folder, quantization, python): writes the model into a new folder. The toolkit's
-        own converter runs in `python`. Raises UserError, with the key, for a value that the format
-        cannot express. None if the format cannot be exported.
+    write(model, folder, quantization, python, sentences, worker): writes the model into a new
+        folder. The toolkit's own converter runs in `python`. A format that measures the model does
+        so on the sentences. `worker` is the folder of --engine, or None. Raises UserError, with the
+        key, for a value that the format cannot express. None if the format cannot be exported.
     quantizations: the values of --quantization.
     runtime: the module in scripts/interop/runtimes/ that decodes with the toolkit, in another
         Python environment.
     search: configuration keys and values that make the search here equal to the toolkit's search.
     has_own_search: True if the toolkit runs the search of the workdir, in this environment.
+    engine_folder: for formats of exports that the engines of engines.py decode, the folder of their
+        files in the exported one.
     """
 
     recognises: Callable[[Path], bool | list[Path]] | None
     read: Callable[[Path], PortableModel] | None
-    write: Callable[[PortableModel, Path, str | None, Path | None], None] | None
+    write: Writer | None
     quantizations: tuple[str, ...] = ()
     runtime: str | None = None
     search: Mapping[str, Any] = COMMON_SEARCH
     has_own_search: bool = False
+    engine_folder: str | None = None
 
 
 FORMATS = {
@@ -83,7 +94,15 @@ FORMATS = {
         runtime="marian",
         search=COMMON_SEARCH | {"decoding.shrinking_beam": True},
     ),
-    "bergamot": Format(bergamot.models_in, bergamot.read, None, runtime="bergamot"),
+    "bergamot": Format(
+        bergamot.models_in,
+        bergamot.read,
+        bergamot.write,
+        quantizations=("int8",),
+        runtime="bergamot",
+        engine_folder=".",
+    ),
+    "web": Format(None, None, web.write, quantizations=("int8",), engine_folder=web.MODEL),
     "safetensors": Format(None, None, stablehlo.write_safetensors),
     "stablehlo": Format(
         None,

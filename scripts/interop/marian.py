@@ -124,16 +124,44 @@ def write(model: PortableModel, folder: Path, *_: object) -> None:
 
     Raises UserError if Marian cannot express the model.
     """
+    config = architecture_of(model)
+    model.check_expressible("marian", marian_architecture.expressible(config))
+    sides = [vocabularies.marian_side(side) for side in model.tokenizer.sides]
+    settings = marian_architecture.from_config(config)
+    settings["dim-vocabs"] = [side.size for side in sides]
+    arrays = {SETTINGS: np.frombuffer(f"{to_yaml(settings)}\0".encode(), np.int8)}
+    np.savez(folder / MODEL, **arrays, **to_arrays(model, config, *sides))
+
+    # Marian reads a shared vocabulary once for each side.
+    names = ["vocab.spm"] * 2 if model.tokenizer.is_shared else ["srcvocab.spm", "trgvocab.spm"]
+    for name, side in zip(names, sides, strict=True):
+        files.write_bytes(folder / name, side.vocabulary.serialized)
+
+    search = {
+        "relative-paths": True,
+        "models": [MODEL],
+        "vocabs": names,
+        "beam-size": config["decoding.beam_size"],
+        "normalize": config["decoding.length_penalty"],
+        "max-length-factor": max(3.0, config["decoding.max_length_factor"]),
+        "allow-unk": not config["decoding.forbid_unk"],
+    }
+    files.write_text(folder / SEARCH, to_yaml(search))
+
+
+def architecture_of(model: PortableModel) -> Settings:
+    """Returns the settings of a model, without None where Marian has a number."""
     config = model.settings
     config["model.num_decoder_layers"] = (
         config["model.num_decoder_layers"] or config["model.num_layers"]
     )
     config["model.final_norm"] = "decoder.final_norm.scale" in model.parameters
-    model.check_expressible("marian", marian_architecture.expressible(config))
-    source, target = map(vocabularies.marian_side, model.tokenizer.sides)
+    return config
 
-    settings = marian_architecture.from_config(config) | {"dim-vocabs": [source.size, target.size]}
-    arrays = {SETTINGS: np.frombuffer(f"{_yaml(settings)}\0".encode(), np.int8)}
+
+def to_arrays(model: PortableModel, config: Settings, source: Side, target: Side) -> Arrays:
+    """Returns the arrays of a model by Marian's names. `config` is that of `architecture_of`."""
+    arrays = {}
     for name, marian_name in marian_architecture.parameter_names(config).items():
         # Marian has a bias in each linear map, which the model here may lack.
         if name in model.parameters:
@@ -150,24 +178,9 @@ def write(model: PortableModel, folder: Path, *_: object) -> None:
             side = source if name.startswith("encoder") else target
             array = rows_in_order(array, side.tokens, NEVER if name == "output_bias" else 0.0)
         arrays[marian_name] = array if array.ndim == 2 else array[None]
-    np.savez(folder / MODEL, **arrays)
-
-    # Marian reads a shared vocabulary once for each side.
-    names = ["vocab.spm"] * 2 if model.tokenizer.is_shared else ["srcvocab.spm", "trgvocab.spm"]
-    for name, side in zip(names, (source, target), strict=True):
-        files.write_bytes(folder / name, side.vocabulary.serialized)
-
-    search = {
-        "relative-paths": True,
-        "models": [MODEL],
-        "vocabs": names,
-        "beam-size": config["decoding.beam_size"],
-        "normalize": config["decoding.length_penalty"],
-        "max-length-factor": max(3.0, config["decoding.max_length_factor"]),
-        "allow-unk": not config["decoding.forbid_unk"],
-    }
-    files.write_text(folder / SEARCH, _yaml(search))
+    return arrays
 
 
-def _yaml(settings: Settings) -> str:
+def to_yaml(settings: Settings) -> str:
+    """Returns the settings as YAML, with a line for each."""
     return "".join(f"{name}: {json.dumps(value)}\n" for name, value in settings.items())

@@ -50,12 +50,15 @@ class PortableModel(NamedTuple):
         base.py.
     parameters: float32 arrays by dotted name, as `checkpoints.restore.named_leaves` names them.
     tokenizer: token i is row i of the embedding and output tables.
+    factors: of a model that came from Firefox, the factors with which its engine quantizes
+        activations, by Marian's name of the matrix that multiplies them.
     """
 
     config: Settings
     parameters: Arrays
     tokenizer: Tokenizer
     shortlist: Shortlist | None = None
+    factors: Mapping[str, float] | None = None
 
     @property
     def settings(self) -> Settings:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
 
 from scripts.interop import untrusted
 from scripts.interop.portable import ABSENT
@@ -84,6 +85,29 @@ def marian_side(vocabulary: SentencePieceVocabulary) -> Side:
         raise UserError("its SentencePiece model must have an end-of-sentence piece")
     special = [processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()]
     return Side(vocabulary, [*special, *vocabulary.model_ids[SPECIAL:]], processor.vocab_size())
+
+
+def engine_side(vocabulary: SentencePieceVocabulary) -> Side:
+    """Returns the side of a vocabulary with end-of-sentence and unknown as the ids 0 and 1.
+
+    Some engines expect these ids. Other special pieces become the last ones.
+    """
+    side = marian_side(vocabulary)
+    pad, unk, bos, eos = side.ids[:SPECIAL]
+    if (eos, unk) == (0, 1):
+        return side
+    model = sentencepiece_model_pb2.ModelProto.FromString(vocabulary.serialized)
+    last = [id_ for id_ in (bos, pad) if id_ != ABSENT]
+    ordinary = [id_ for id_ in range(side.size) if id_ not in side.ids[:SPECIAL]]
+    order = [eos, unk, *ordinary, *last]
+    pieces = [model.pieces[id_] for id_ in order]
+    del model.pieces[:]
+    model.pieces.extend(pieces)
+    model.trainer_spec.eos_id = 0
+    model.trainer_spec.unk_id = 1
+    model.trainer_spec.bos_id = ABSENT if bos == ABSENT else order.index(bos)
+    model.trainer_spec.pad_id = ABSENT if pad == ABSENT else order.index(pad)
+    return marian_side(SentencePieceVocabulary(model.SerializeToString()))
 
 
 def _read_list(path: Path, models: Sequence[bytes | None]) -> Side:

@@ -24,6 +24,7 @@ from transformer.training.state import TrainState, abstract_init
 from transformer.workdir import create_workdir
 
 STEP = 0  # an imported model has had no update here
+FACTORS = "activation_factors.json"  # beside the parameters of a model from Firefox
 # An imported model has no training data. Commands that need data ask for data.path.
 NO_DATA = {"data.source": "text", "data.name": "imported", "data.valid_split": "valid"}
 
@@ -49,6 +50,8 @@ def write(model: PortableModel, folder: Path, origin: Mapping[str, Any] | None =
         files.write_json(workdir.parent, origin)
     if model.shortlist is not None:
         model.shortlist.save(workdir.shortlist, tokenizer)
+    if model.factors is not None:
+        files.write_json(folder / FACTORS, dict(model.factors))
 
     # Neither an optimizer state nor a moving average of the parameters.
     state = TrainState(jnp.int32(STEP), jnp.int32(0), parameters, None, None)
@@ -90,4 +93,8 @@ def from_workdir(
     }
     file = models.workdir.shortlist
     shortlist = Shortlist.load(file, models.tokenizer, size=None) if file.exists() else None
-    return PortableModel(flatten(models.config), parameters, models.tokenizer, shortlist)
+    # The factors belong to the parameters that were imported.
+    factors = None
+    if models.checkpoints[0].step == STEP and (models.workdir.path / FACTORS).exists():
+        factors = files.read_json(models.workdir.path / FACTORS, dict, "import the model again")
+    return PortableModel(flatten(models.config), parameters, models.tokenizer, shortlist, factors)

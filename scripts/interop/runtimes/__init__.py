@@ -42,7 +42,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,16 +88,21 @@ def find_python(flag: str | None, is_here: bool) -> Path | None:
 
 
 def ask(python: Path, runtime: str, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the other toolkit's answer.
+    """Returns the answer of another toolkit in Python. Raises the errors of `run`."""
+    return run([python, "-I", FOLDER / f"{runtime}.py"], request)
+
+
+def run(command: Sequence[str | Path], request: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the answer of a program, the last word of the command.
 
     Raises Unavailable if it cannot start, lacks packages or breaks the protocol, and CannotDecode
     if it fails.
     """
     began = time.perf_counter()
-    program = FOLDER / f"{runtime}.py"
+    python, *_, program = command
     try:
         process = subprocess.run(
-            [python, "-I", program],
+            command,
             input=json.dumps(request),
             capture_output=True,
             encoding="utf-8",

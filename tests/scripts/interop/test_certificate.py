@@ -75,7 +75,7 @@ def toy(model, equal, tmp_path, monkeypatch):
         return folder
 
     def write(
-        written: PortableModel, folder: Path, quantization: str | None, python: Path | None
+        written: PortableModel, folder: Path, quantization: str | None, python: Path | None, *_: Any
     ) -> None:
         written.check_expressible("toy", {"model.positions": ("sinusoidal",)})
         (folder / "answer.json").write_text(json.dumps(equal))
