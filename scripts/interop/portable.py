@@ -34,6 +34,7 @@ COMMON = {
         "learned",
         "rotary",
     ),
+    "model.share_embeddings": ("all", "target", "none"),
     "model.decoder_self_attention": ("attention",),
     "model.source_eos": (True,),
     "data.context": (0,),
