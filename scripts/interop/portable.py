@@ -1,6 +1,7 @@
 """A model between toolkits: readers of formats return it, and writers take it."""
 
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -51,12 +52,14 @@ class PortableModel(NamedTuple):
         base.py.
     parameters: float32 arrays by dotted name, as `checkpoints.restore.named_leaves` names them.
     tokenizer: token i is row i of the embedding and output tables.
+    directions: values that translations of a direction have, by codes such as "en-de".
     """
 
     config: Settings
     parameters: Arrays
     tokenizer: Tokenizer
     shortlist: Shortlist | None = None
+    directions: Mapping[str, Settings] = MappingProxyType({})
 
     @property
     def settings(self) -> Settings:
