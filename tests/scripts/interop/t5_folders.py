@@ -60,6 +60,7 @@ def write_folder(
     write_json(folder / "generation_config.json", {"decoder_start_token_id": 0})
     write_json(folder / "tokenizer_config.json", {"extra_ids": EXTRA_IDS})
     weights = random_weights(settings, is_untied)
+    encourage_end(weights, variant)
     write_safetensors(folder / "model.safetensors", weights)
     return weights
 
@@ -114,6 +115,22 @@ def random_weights(settings: dict[str, Any], is_untied: bool) -> dict[str, np.nd
     return weights
 
 
+def encourage_end(weights: dict[str, np.ndarray], variant: str, gain: float = 1.5) -> None:
+    """Raises the logit of </s> by about `gain` standard deviations of the logits.
+
+    Or most translations would reach the length limit.
+    """
+    random = np.random.default_rng(1)
+    states = []
+    for _ in range(20):
+        source, previous = random.integers(3, 39, (2, 6)).tolist()
+        states.append(hidden_states(weights, variant, [*source, 1], [0, *previous]))
+    mean = np.concatenate(states).mean(axis=0)
+    head = weights.get("lm_head.weight", weights["shared.weight"])
+    deviation = (np.concatenate(states) @ head.T).std()
+    head[1] += (gain * deviation * mean / (mean @ mean)).astype(np.float32)
+
+
 ACTIVATIONS = {
     "relu": lambda x: np.maximum(x, 0),
     "gelu": lambda x: x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2,
@@ -123,22 +140,27 @@ ACTIVATIONS = {
 
 
 def logits(
-    weights: dict[str, np.ndarray],
-    variant: str,
-    source: list[int],
-    previous: list[int],
+    weights: dict[str, np.ndarray], variant: str, source: list[int], previous: list[int]
 ) -> np.ndarray:
     """Returns the logits (T, V) for one sentence, computed from the weights' own names."""
+    settings, _ = VARIANTS[variant]
+    hidden = hidden_states(weights, variant, source, previous)
+    scaled = settings.get("scale_decoder_outputs", settings.get("tie_word_embeddings", True))
+    if scaled:
+        hidden = hidden / math.sqrt(D_MODEL)
+    return hidden @ weights.get("lm_head.weight", weights["shared.weight"]).T
+
+
+def hidden_states(
+    weights: dict[str, np.ndarray], variant: str, source: list[int], previous: list[int]
+) -> np.ndarray:
+    """Returns the decoder's output (T, D)."""
     settings, _ = VARIANTS[variant]
     default = "relu" if settings["model_type"] == "t5" else "gated-gelu"
     activation = ACTIVATIONS[settings.get("feed_forward_proj", default)]
     shared = weights["shared.weight"]
     memory = run_stack(weights, "encoder", shared[source], None, activation)
-    hidden = run_stack(weights, "decoder", shared[previous], memory, activation)
-    scaled = settings.get("scale_decoder_outputs", settings.get("tie_word_embeddings", True))
-    if scaled:
-        hidden = hidden / math.sqrt(D_MODEL)
-    return hidden @ weights.get("lm_head.weight", shared).T
+    return run_stack(weights, "decoder", shared[previous], memory, activation)
 
 
 def bucket(distance: int, is_decoder: bool) -> int:
