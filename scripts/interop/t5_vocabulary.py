@@ -50,7 +50,7 @@ def read(folder: Folder, settings: Settings, start: Any) -> Side:
             model, added = _from_json(untrusted.read_json(path))
         else:
             model = ModelProto.FromString(untrusted.read_bytes(path))
-            added = _added_tokens(folder.texts, len(model.pieces))
+            added = _added_tokens(folder.texts, model)
         size = settings["vocab_size"]
         needed = max([len(model.pieces), *(id_ + 1 for id_ in added)])
         if needed > size:
@@ -87,13 +87,16 @@ def _from_json(content: Settings) -> tuple[ModelProto, dict[int, str]]:
     return model, {token["id"]: token["content"] for token in content["added_tokens"]}
 
 
-def _added_tokens(texts: Settings, num_pieces: int) -> dict[int, str]:
+def _added_tokens(texts: Settings, model: ModelProto) -> dict[int, str]:
     """Returns the tokens beside a SentencePiece model, by id. The last id is <extra_id_0>."""
     tokens = texts.get("added_tokens_decoder")
     if tokens is not None:
         return {int(id_): token["content"] for id_, token in tokens.items()}
-    count = texts.get("extra_ids", EXTRA_IDS)
-    return {num_pieces + i: f"<extra_id_{count - 1 - i}>" for i in range(count)}
+    # The model of mT5 has sentinels.
+    has_sentinels = any(SENTINEL.fullmatch(piece.piece) for piece in model.pieces)
+    count = texts.get("extra_ids", 0 if has_sentinels else EXTRA_IDS)
+    first = len(model.pieces)
+    return {first + i: f"<extra_id_{count - 1 - i}>" for i in range(count)}
 
 
 def _special_ids(model: ModelProto, settings: Settings, start: Any, spare: int) -> list[int]:

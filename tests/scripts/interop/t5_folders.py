@@ -115,7 +115,7 @@ def random_weights(settings: dict[str, Any], is_untied: bool) -> dict[str, np.nd
     return weights
 
 
-def encourage_end(weights: dict[str, np.ndarray], variant: str, gain: float = 1.5) -> None:
+def encourage_end(weights: dict[str, np.ndarray], variant: str, gain: float = 2.0) -> None:
     """Raises the logit of </s> by about `gain` standard deviations of the logits.
 
     Or most translations would reach the length limit.

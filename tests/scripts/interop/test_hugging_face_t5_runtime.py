@@ -63,7 +63,7 @@ def change_search(folder):
         "suppress_tokens": [39, 40, 41],
         "num_beams": 4,
         "early_stopping": True,
-        "max_length": 14,
+        "max_length": 42,
     }
     write_json(path, settings)
 
