@@ -60,7 +60,7 @@ KEYS = {
     "model.final_dropout": "dropout_rate",
     "model.layer_norm_epsilon": "layer_norm_epsilon",
 }
-# What all models of the family have.
+# All models of the family have these values.
 ARCHITECTURE = {
     "model.attention": "dot_product_unscaled",
     "model.attention_bias": False,

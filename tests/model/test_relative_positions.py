@@ -140,19 +140,17 @@ def test_layers_share_t5s_numbers_and_have_vectors_of_their_own_with_shaw():
 
 
 def test_each_layer_has_its_own_numbers_of_t5_if_asked():
-    model = tiny_transformer(positions="t5_per_layer", num_layers=3)
-    for stack in ("encoder", "decoder"):
-        relations = model.parameters[stack]["relations"]
-        assert [*relations] == [0, 1, 2]
-        assert not np.array_equal(relations[0]["table"], relations[1]["table"])
-    # With the same numbers in all layers, it is the shared kind.
-    for stack in (model.module.encoder, model.module.decoder):
+    module = tiny_transformer(positions="t5_per_layer", num_layers=3).module
+    for stack in (module.encoder, module.decoder):
+        tables = [relation.table[...] for relation in stack.relations]
+        assert len(tables) == 3 and not np.array_equal(tables[0], tables[1])
+        # With the same numbers in all layers, it is the shared kind.
         for relation in stack.relations:
-            relation.table[...] = stack.relations[0].table[...]
+            relation.table[...] = tables[0]
     shared = tiny_transformer(positions="t5", num_layers=3).module
-    nnx.update(shared, nnx.state(model.module))
+    nnx.update(shared, nnx.state(module))
     inputs = jnp.arange(4, 10)[None], jnp.arange(3, 8)[None]
-    np.testing.assert_array_equal(model.module(*inputs), shared(*inputs))
+    np.testing.assert_array_equal(module(*inputs), shared(*inputs))
 
 
 @pytest.mark.parametrize("kind", ["rotary", "shaw", "alibi", "t5", "t5_per_layer"])

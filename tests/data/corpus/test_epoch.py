@@ -208,6 +208,7 @@ def test_languages_are_in_the_tag_of_each_direction(config, tmp_path):
 def test_words_that_end_with_a_colon_begin_sources_as_text(config, tmp_path):
     """T5's task prefixes: the vocabulary needs no token for them."""
     write_pairs(tmp_path, "news", NEWS)
+    config.data.mixture = ()
     config.data.train_split = "news"
     config.data.source_tag = "news today to {target_language}:"
     made, train = prepare(config, tmp_path)

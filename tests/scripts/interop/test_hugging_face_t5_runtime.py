@@ -80,9 +80,13 @@ def check_equal(model, folder, python):
     np.testing.assert_allclose(ours["scores"], theirs["scores"], atol=1e-4)
     assert len(set(ours["greedy"])) > 1
     assert [a.split() for a in ours["greedy"]] == [b.split() for b in theirs["greedy"]]
-    # At the length limit Transformers gives the end the probability 1.
-    pairs = zip(ours["beam"], theirs["beam"], ours["ended"]["beam"], strict=True)
-    ended = [(a.split(), b.split()) for a, b, has_ended in pairs if has_ended]
+    # At the length limit Transformers gives the end the probability 1. The text there has many
+    # tokens, in any segmentation.
+    lengths = map(len, model.tokenizer.target.encode(theirs["beam"]))
+    pairs = zip(ours["beam"], theirs["beam"], ours["ended"]["beam"], lengths, strict=True)
+    ended = [
+        (a.split(), b.split()) for a, b, has_ended, length in pairs if has_ended and length < 9
+    ]
     assert len(ended) > 1
     assert [a for a, _ in ended] == [b for _, b in ended]
     return theirs
