@@ -28,7 +28,7 @@ from transformer.support.special_tokens import EOS, SPECIAL
 INDEX = "model.safetensors.index.json"  # of weights in several files
 LONGEST = 512  # tokens of a source, unless tokenizer_config.json has a limit
 # Copies of the weights in float32 that exist at the same time during an import.
-COPIES = 3
+COPIES = 4
 EARLY_STOPPING = {ours: foreign for foreign, ours in STOPPING.items()}
 
 
