@@ -68,7 +68,9 @@ def read(folder: Folder) -> PortableModel:
             match = TASK.fullmatch(name)
             if match:
                 task_config = _read_search(search | task, folder.search_file, side)
-                task_config["data.source_tag"] = task.get("prefix", "").strip()
+                prefix = task.get("prefix", "").strip()
+                if prefix.endswith(":"):
+                    task_config["data.source_tag"] = prefix
                 validated_config(config | task_config)
                 tasks["-".join(match.groups())] = task_config
 
