@@ -10,9 +10,9 @@ import transformers
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
-    AutoTokenizer,
     GenerationConfig,
     MarianTokenizer,
+    T5Tokenizer,
 )
 
 ROWS = 16  # of a batch
@@ -29,7 +29,7 @@ def main():
     folder = request["folder"]
     dtype = "auto" if request["quantization"] else torch.float32
     is_marian = AutoConfig.from_pretrained(folder).model_type in ("marian", "pegasus")
-    tokenizer = (MarianTokenizer if is_marian else AutoTokenizer).from_pretrained(folder)
+    tokenizer = (MarianTokenizer if is_marian else T5Tokenizer).from_pretrained(folder)
     model = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=dtype, use_safetensors=True).eval()
     if model.config.model_type == "umt5":
         # Transformers ignores the setting, and divides the logits of all umT5 models.

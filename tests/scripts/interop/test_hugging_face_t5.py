@@ -106,6 +106,7 @@ def test_a_table_without_a_spare_row_gives_padding_no_probability(tmp_path):
     assert whole_arrays(tmp_path / "again")["shared.weight"].shape == weights["shared.weight"].shape
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("variant", folders.VARIANTS)
 @pytest.mark.parametrize("quantization", [None, "bfloat16"])
 def test_what_is_read_is_written_again(tmp_path, variant, quantization):
@@ -146,10 +147,8 @@ def test_a_model_trained_here_is_written_and_read(tmp_path):
     again = hugging_face.read(tmp_path)
     assert again.tokenizer.source.pieces == model.tokenizer.source.pieces
     assert again.tokenizer.source.encode([TEXT]) == model.tokenizer.source.encode([TEXT])
-    source = model.tokenizer.source.encode([TEXT])[0]
-    np.testing.assert_allclose(
-        logits(again, source, source), logits(model, source, source), atol=1e-5, rtol=1e-5
-    )
+    for name, array in model.parameters.items():
+        np.testing.assert_allclose(again.parameters[name], array, rtol=2e-7)
 
 
 def test_weights_of_other_types_and_in_several_files_are_read(folder, tmp_path):
