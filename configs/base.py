@@ -78,6 +78,8 @@ def get_keys() -> ml_collections.ConfigDict:
     model.attention_dropout = Key(0.0, PROBABILITY)
     # rate on the inner activations of the feed-forward networks
     model.activation_dropout = Key(0.0, PROBABILITY)
+    # rate on the output of each stack, after its last norm (Raffel et al. 2020)
+    model.final_dropout = Key(0.0, PROBABILITY)
     # Probability with which a training step leaves out a layer, all of its sub-layers together (Fan
     # et al. 2020)
     model.layer_drop = Key(0.0, PROBABILITY)
@@ -85,6 +87,7 @@ def get_keys() -> ml_collections.ConfigDict:
     # and gelu_exact that with the error function. glu, geglu and swiglu are gated and have one more
     # matrix.
     model.activation = Key("relu", LISTED)
+    model.feed_forward_bias = Key(True, SWITCH)  # biases b; T5 has none (Raffel et al. 2020)
     # post: LayerNorm(x + f(x)), as published; pre: x + f(LayerNorm(x)); sandwich: x +
     # LayerNorm(f(LayerNorm(x)))
     model.norm_position = Key("post", LISTED)
@@ -111,11 +114,12 @@ def get_keys() -> ml_collections.ConfigDict:
     # the embeddings. In place of these, self-attention sees distances: rotary rotates queries and
     # keys (Su et al. 2021); shaw, alibi and t5 add to scores a product of the query and a vector
     # (Shaw et al. 2018), a fixed slope (Press et al. 2022), or a trained number (Raffel et al.
-    # 2020).
+    # 2020), which with t5_per_layer each layer has for itself (Chung et al. 2023).
     model.positions = Key("sinusoidal", LISTED)
     model.max_positions = Key(1024, at_least(1))  # rows of the table of learned positions
     # Matrices that are shared. all: source and target embeddings and logits; target: target
-    # embeddings and logits. A model of one language always shares its embeddings with the logits
+    # embeddings and logits; inputs: source and target embeddings. A model of one language always
+    # shares its embeddings with the logits
     model.share_embeddings = Key("all", LISTED)
     # whether attention sees the end-of-sentence token of the source
     model.source_eos = Key(True, SWITCH)
@@ -158,7 +162,9 @@ def get_keys() -> ml_collections.ConfigDict:
     # tfds: a split such as train[:90%]; text, ids: STEM or STEM+STEM
     data.train_split = Key("train", NONEMPTY_TEXT)
     # A word that begins each source, of which the vocabulary makes a token, such as
-    # >>{target_language}<<: the names of languages replace {source_language} and {target_language}
+    # >>{target_language}<<: the names of languages replace {source_language} and {target_language}.
+    # A text that ends with a colon, such as "translate English to German:", is segmented like the
+    # source, as in T5 (Raffel et al. 2020)
     data.source_tag = Key("", TAG)
     # Training corpora in place of train_split, a text for each: KEY=VALUE separated by spaces, with
     # keys of this group, label (for logs), weight (how many times an epoch reads each pair; 1),

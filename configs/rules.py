@@ -145,7 +145,8 @@ def _is_line(value: Any) -> bool:
 
 
 def _is_tag(tag: str) -> bool:
-    if tag and tag.split() != [tag]:
+    is_text = tag.endswith(":") and " ".join(tag.split()) == tag
+    if tag and tag.split() != [tag] and not is_text:
         return False
     rest = tag.replace("{source_language}", "").replace("{target_language}", "")
     return "{" not in rest and "}" not in rest
@@ -178,7 +179,8 @@ WORDS = Rule(
     lambda value: all(isinstance(item, str) and item.split() == [item] for item in value),
 )
 TAG = Rule(
-    "one word, or empty, in which braces are those of {source_language} or {target_language}",
+    "one word, or empty, in which braces are those of {source_language} or {target_language}; "
+    "or words that end with a colon",
     _is_tag,
 )
 CHANGES = Rule(

@@ -45,13 +45,16 @@ def main(arguments: argparse.Namespace) -> None:
     python = runtimes.find_python(arguments.runtime, is_here=entry.has_own_search)
     sentences = read_sentences(arguments.sentences)
 
+    overrides = parse_overrides(arguments.overrides, "--")
     model = entry.read(source)
     # Without a SentencePiece model, a vocabulary of pieces cannot segment text.
     if any(None in getattr(side, "models", ()) for side in model.tokenizer.sides):
         logging.warning(
             "%s: has no SentencePiece models; texts must be pieces, separated by spaces.", source
         )
-    model = model._replace(config=model.config | parse_overrides(arguments.overrides, "--"))
+    languages = [(model.config | overrides).get(f"data.{key}", "") for key in cli.LANGUAGES]
+    direction = model.directions.get("-".join(languages), {})
+    model = model._replace(config=model.config | direction | overrides)
     missing = [f"--data.{key}=CODE" for key in cli.LANGUAGES if f"data.{key}" not in model.config]
     if missing:
         raise UserError(

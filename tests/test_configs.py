@@ -24,7 +24,7 @@ CONFIGS = [
     f"configs/{name}.py"
     for name in (
         *("base", "big", "multi30k", "quickstart", "finetune", "low_resource", "pretrain", "ctc"),
-        *("attention_scores", "sequences", "back_translation", "multi30k_both", "mup"),
+        *("attention_scores", "sequences", "back_translation", "multi30k_both", "mup", "t5"),
     )
 ]
 NAMED = [
@@ -63,8 +63,11 @@ def test_a_config_sets_only_what_differs_from_its_parent(path):
     assert assigned and [key for key in assigned if config[key] == before[key]] == []
 
 
-# The warm-up of configs/finetune.py is not longer than the short run.
-@pytest.mark.parametrize("path", [path for path in CONFIGS if path != "configs/finetune.py"])
+# The warm-ups of these configs are not longer than the short run.
+NO_LONGER = ("configs/finetune.py", "configs/t5.py")
+
+
+@pytest.mark.parametrize("path", [path for path in CONFIGS if path not in NO_LONGER])
 def test_one_override_makes_a_short_run(path, caplog):
     with caplog.at_level("WARNING"):
         config = loading.load_file(path, SMOKE)

@@ -9,7 +9,6 @@ from scripts.interop import (
     ctranslate2,
     ctranslate2_reader,
     hugging_face,
-    hugging_face_export,
     marian,
     stablehlo,
     untrusted,
@@ -82,7 +81,7 @@ FORMATS = {
     "huggingface": Format(
         hugging_face.recognises,
         hugging_face.read,
-        hugging_face_export.write,
+        hugging_face.write,
         quantizations=("bfloat16", "float16"),
         runtime="hugging_face",
         search=LIMITED_SEARCH,

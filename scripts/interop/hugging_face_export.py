@@ -11,11 +11,11 @@ from absl import logging
 
 from scripts.interop import hugging_face_names as names
 from scripts.interop import vocabularies
+from scripts.interop.hugging_face_folder import search_settings, write_weights
 from scripts.interop.portable import COMMON, NEVER, Arrays, PortableModel, Settings, sinusoids
 from transformer.config.keys import freeze
 from transformer.config.types import output_limit
 from transformer.data.tokenizers.vocabulary import PieceVocabulary
-from transformer.decoding.ensemble import forbidden_tokens
 from transformer.support import files
 from transformer.support.errors import UserError
 from transformer.support.special_tokens import BOS, EOS, PAD, SPECIAL_PIECES
@@ -24,7 +24,6 @@ FORMAT = "huggingface"
 # A language token of MarianTokenizer.
 TAG = re.compile(">>.+<<")
 ACTIVATIONS = {ours: foreign for foreign, ours in names.ACTIVATIONS.items()}
-EARLY_STOPPING = {ours: foreign for foreign, ours in names.STOPPING.items()}
 # The ids of the special tokens are their ids here.
 TOKENS = {
     "pad_token_id": PAD,
@@ -40,8 +39,6 @@ def write(model: PortableModel, folder: Path, quantization: str | None, *_: obje
 
     Raises UserError, with the setting, for a model that no class can express.
     """
-    from safetensors.numpy import save_file
-
     settings = model.settings
     _check_expressible(model, settings)
     longest = settings["decoding.max_source_length"]
@@ -53,10 +50,7 @@ def write(model: PortableModel, folder: Path, quantization: str | None, *_: obje
     arrays = _layers(model.parameters, settings)
     arrays |= _tables(model.parameters, settings, max_positions)
 
-    # Transformers requires the metadata.
-    dtype = np.dtype(quantization or "float32")
-    arrays = {name: np.ascontiguousarray(array, dtype) for name, array in arrays.items()}
-    save_file(arrays, folder / names.WEIGHTS, metadata={"format": "pt"})
+    dtype = write_weights(arrays, folder, quantization)
 
     model_type, architecture = names.CLASSES[settings["model.norm_position"]]
     source_size, target_size = model.tokenizer.vocab_sizes
@@ -67,7 +61,7 @@ def write(model: PortableModel, folder: Path, quantization: str | None, *_: obje
         "architectures": [architecture],
         "model_type": model_type,
         "is_encoder_decoder": True,
-        "dtype": dtype.name,
+        "dtype": dtype,
         "vocab_size": source_size,
         "decoder_vocab_size": target_size,
         "decoder_layers": settings["model.num_decoder_layers"] or settings["model.num_layers"],
@@ -86,8 +80,9 @@ def write(model: PortableModel, folder: Path, quantization: str | None, *_: obje
         "model_max_length": longest,
     }
 
+    search = search_settings(model, max_length, range(model.tokenizer.target.size))
     files.write_json(folder / names.CONFIG, config | TOKENS)
-    files.write_json(folder / names.GENERATION, _search(model, settings, max_length) | TOKENS)
+    files.write_json(folder / names.GENERATION, search | TOKENS)
     files.write_json(folder / names.TOKENIZER, texts)
     vocabularies.write_segmenters(folder, model.tokenizer)
 
@@ -96,23 +91,6 @@ def write(model: PortableModel, folder: Path, quantization: str | None, *_: obje
     for name, vocabulary in zip(names.VOCABULARIES, sides, strict=False):
         ids = {piece: token for token, piece in enumerate(vocabulary.pieces)}
         files.write_json(folder / name, ids)
-
-
-def _search(model: PortableModel, settings: Settings, max_length: int) -> Settings:
-    min_length = settings["decoding.min_length"]
-    pieces = model.tokenizer.target.pieces
-    banned = [pieces.index(piece) for piece in settings["decoding.banned_pieces"]]
-    never = [*forbidden_tokens(settings["decoding.forbid_unk"]), *banned]
-    return {
-        "num_beams": settings["decoding.beam_size"],
-        "length_penalty": settings["decoding.length_penalty"],
-        "early_stopping": EARLY_STOPPING[settings["decoding.stopping"]],
-        "max_length": max_length,
-        # The minimum in Transformers includes the start.
-        "min_length": min_length and min_length + 1,
-        "no_repeat_ngram_size": settings["decoding.no_repeat_ngram"],
-        "bad_words_ids": [[token] for token in never],
-    }
 
 
 def _check_expressible(model: PortableModel, settings: Settings) -> None:

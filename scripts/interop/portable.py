@@ -1,6 +1,7 @@
 """A model between toolkits: readers of formats return it, and writers take it."""
 
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -34,6 +35,7 @@ COMMON = {
         "learned",
         "rotary",
     ),
+    "model.share_embeddings": ("all", "target", "none"),
     "model.decoder_self_attention": ("attention",),
     "model.source_eos": (True,),
     "data.context": (0,),
@@ -52,6 +54,7 @@ class PortableModel(NamedTuple):
     tokenizer: token i is row i of the embedding and output tables.
     factors: of a model that came from Firefox, the factors with which its engine quantizes
         activations, by Marian's name of the matrix that multiplies them.
+    directions: values that translations of a direction have, by codes such as "en-de".
     """
 
     config: Settings
@@ -59,6 +62,7 @@ class PortableModel(NamedTuple):
     tokenizer: Tokenizer
     shortlist: Shortlist | None = None
     factors: Mapping[str, float] | None = None
+    directions: Mapping[str, Settings] = MappingProxyType({})
 
     @property
     def settings(self) -> Settings:

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 import yaml
-from safetensors import SafetensorError
+from google.protobuf.message import DecodeError
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file
 
 from scripts.interop.portable import Arrays
@@ -26,10 +27,11 @@ from transformer.support.errors import MALFORMED, UserError
 
 MAX_TEXT = 1 << 26  # bytes of a JSON, YAML or text file, and of a SentencePiece model
 MAX_MODEL = 1 << 33  # bytes of a file of weights
+MAX_WEIGHTS = 1 << 40  # the same for safetensors, of which readers check the size in memory
 # The content of an archive is at most MAX_TEXT, or this many times as large as the archive.
 MAX_INFLATION = 16
 LFS_POINTER = b"version https://git-lfs"  # begins the small text that replaces a file
-PICKLES = ("pytorch_model.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle")
+PICKLES = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle")
 DAMAGED = (
     *MALFORMED,
     EOFError,
@@ -39,6 +41,7 @@ DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
     SafetensorError,
+    DecodeError,
     yaml.YAMLError,
     SyntaxError,
     # NumPy parses the header of an array as a Python expression.
@@ -192,10 +195,16 @@ def read_npz(path: Path) -> Arrays:
     return arrays
 
 
+def count_elements(path: Path) -> int:
+    """Returns the number of elements of all arrays in a safetensors file, from its header."""
+    with reading(path), safe_open(check_file(path, MAX_WEIGHTS), "numpy") as file:
+        return sum(math.prod(file.get_slice(name).get_shape()) for name in file.offset_keys())
+
+
 def read_safetensors(path: Path) -> Arrays:
     """Reads the arrays of a safetensors file; bfloat16 becomes float32."""
     with reading(path):
-        arrays = load_file(check_file(path))
+        arrays = load_file(check_file(path, MAX_WEIGHTS))
         for name, array in arrays.items():
             if array.dtype.name == "bfloat16":
                 arrays[name] = array.astype(np.float32)
@@ -211,7 +220,7 @@ def refuse_pickles(path: Path) -> None:
             raise UserError(
                 f"{pickles[0]}: is a pickle, which can run any code when it is read; convert it to "
                 "safetensors "
-                "(Transformers: MarianMTModel.from_pretrained(...).save_pretrained(FOLDER))"
+                "(Transformers: AutoModelForSeq2SeqLM.from_pretrained(...).save_pretrained(FOLDER))"
             )
 
 

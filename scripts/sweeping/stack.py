@@ -34,7 +34,12 @@ from transformer.training.state import TrainState
 ARGUMENTS = ("seed", "optimizer.learning_rate", "optimizer.warmup_steps")
 WEIGHT_DECAY = "optimizer.weight_decay"
 # These are attributes of modules.
-RATES = ("model.dropout", "model.attention_dropout", "model.activation_dropout")
+RATES = (
+    "model.dropout",
+    "model.attention_dropout",
+    "model.activation_dropout",
+    "model.final_dropout",
+)
 # These are constants in the programs of a separate run.
 TRACED = (*RATES, "training.label_smoothing", WEIGHT_DECAY)
 

@@ -58,6 +58,14 @@ IMPOSSIBLE_COMBINATIONS = (
         {"model.positions": "t5", "model.decoder_self_attention": "ssru"},
         ("positions=t5", "attention=ssru"),
     ),
+    (
+        {"model.positions": "t5_per_layer", "model.decoder_self_attention": "average"},
+        ("positions=t5_per_layer", "attention=average"),
+    ),
+    (
+        {"model.share_embeddings": "inputs", "tokenizer.shared": False},
+        ("share_embeddings=inputs", "shared=False"),
+    ),
     ({"model.positions": "rotary", "model.d_k": 33}, ("positions=rotary", "d_k=33")),
     ({"model.positions": "rotary", "model.num_heads": 512}, ("num_heads=512", "d_k=None")),
     (

@@ -36,6 +36,14 @@ SETTINGS += [
     {"positions": "alibi", "num_key_heads": 1, "norm": "rms_norm", "dtype": "bfloat16"},
     {"positions": "t5", "attention": "additive"},
     {
+        "positions": "t5_per_layer",
+        "attention": "dot_product_unscaled",
+        "feed_forward_bias": False,
+        "norm": "rms_norm",
+        "norm_position": "pre",
+        "share_embeddings": "inputs",
+    },
+    {
         "decoder_start": "zero",
         "positions": "sinusoidal_marian",
         "activation": "gelu_exact",

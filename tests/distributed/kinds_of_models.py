@@ -29,7 +29,12 @@ MODEL = {
     "model.positions": "rotary",
     "model.norm_position": "pre",
 }
-DROPOUTS = {"model.dropout": 0.2, "model.attention_dropout": 0.2, "model.activation_dropout": 0.2}
+DROPOUTS = {
+    "model.dropout": 0.2,
+    "model.attention_dropout": 0.2,
+    "model.activation_dropout": 0.2,
+    "model.final_dropout": 0.2,
+}
 # Kinds of the fast tests: values of several keys in one model, which take seconds to compile.
 COMBINED = {
     "average attention": {

@@ -143,9 +143,11 @@ def test_every_word_of_an_rbg_key_counts():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("site", ["dropout", "attention_dropout", "activation_dropout"])
+@pytest.mark.parametrize(
+    "site", ["dropout", "attention_dropout", "activation_dropout", "final_dropout"]
+)
 def test_each_rate_acts_only_in_training(site):
-    rates = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0, site: 0.5}
+    rates = {"dropout": 0.0, site: 0.5}
     model, certain = tiny_transformer(**rates).module, tiny_transformer(dropout=0.0).module
     batch = batch_of(sentences([(7, 3), (4, 6), (8, 1)]), [0, 1, 2], SMALL)
     inputs = batch["source"], batch["target_input"]
@@ -158,6 +160,20 @@ def test_each_rate_acts_only_in_training(site):
     np.testing.assert_array_equal(logits(0), logits(0))
     assert not np.allclose(logits(0), logits(1))
     assert not np.allclose(logits(0), evaluation)
+
+
+def test_final_dropout_is_after_the_last_norm_of_each_stack():
+    plain, dropping = (
+        tiny_transformer(norm_position="pre", dropout=0.0, final_dropout=rate).module.encoder
+        for rate in (0.0, 0.25)
+    )
+    tokens = jnp.arange(4, 10)[None]
+    expected = np.asarray(plain(tokens))
+    np.testing.assert_array_equal(dropping(tokens), expected)
+    dropped = np.asarray(dropping(tokens, rngs=nnx.Rngs(dropout=0)))
+    kept = dropped != 0
+    assert 0.5 < kept.mean() < 1
+    np.testing.assert_allclose(dropped[kept], expected[kept] / 0.75, rtol=1e-6)
 
 
 def test_layer_drop_leaves_out_whole_layers_in_training_only(monkeypatch):

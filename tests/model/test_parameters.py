@@ -29,6 +29,13 @@ SHAPES = [
     {"positions": "t5", "norm_position": "sandwich", "final_norm": False, "num_key_heads": 1},
     {"decoder_self_attention": "average", "norm": "rms_norm", "positions": "alibi"},
     {"decoder_self_attention": "ssru", "output_bias": True, "share_embeddings": "none"},
+    {
+        "positions": "t5_per_layer",
+        "num_layers": 2,
+        "activation": "geglu",
+        "feed_forward_bias": False,
+        "share_embeddings": "inputs",
+    },
 ]
 
 
@@ -51,7 +58,8 @@ def closed_formula(config: ml_collections.ConfigDict, source_vocab: int, target_
     if config.attention == "additive":
         attention += heads * d_k
     inner = 2 if config.activation in ("glu", "geglu", "swiglu") else 1
-    feed_forward = inner * (d + 1) * config.d_ff + (config.d_ff + 1) * d
+    bias = 1 if config.feed_forward_bias else 0
+    feed_forward = inner * (d + bias) * config.d_ff + (config.d_ff + bias) * d
     encoder = config.num_layers * (attention + feed_forward + 2 * norms * norm)
     decoder_layers = (
         config.num_layers if config.num_decoder_layers is None else config.num_decoder_layers
@@ -66,6 +74,7 @@ def closed_formula(config: ml_collections.ConfigDict, source_vocab: int, target_
     rows = {
         "all": target_vocab,
         "target": source_vocab + target_vocab,
+        "inputs": 2 * target_vocab,
         "none": source_vocab + 2 * target_vocab,
     }
     total = encoder + decoder + rows[config.share_embeddings] * d
@@ -77,6 +86,8 @@ def closed_formula(config: ml_collections.ConfigDict, source_vocab: int, target_
         total += (config.num_layers + decoder_layers) * heads * 33 * d_k
     if config.positions == "t5":
         total += 2 * 32 * heads
+    if config.positions == "t5_per_layer":
+        total += (config.num_layers + decoder_layers) * 32 * heads
     if config.final_norm or (config.final_norm is None and config.norm_position != "post"):
         total += 2 * norm
     return total
@@ -93,7 +104,7 @@ def count(config: ml_collections.ConfigDict, source_vocab: int, target_vocab: in
 @pytest.mark.parametrize("change", SHAPES, ids=str)
 def test_every_shape_of_layer_has_as_many_as_the_formula_says(change):
     config = model_config({"num_layers": 1, **change})
-    vocabularies = (70, 70) if config.share_embeddings == "all" else (70, 50)
+    vocabularies = (70, 70) if config.share_embeddings in ("all", "inputs") else (70, 50)
     assert count(config, *vocabularies) == closed_formula(config, *vocabularies)
 
 

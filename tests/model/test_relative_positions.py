@@ -139,7 +139,21 @@ def test_layers_share_t5s_numbers_and_have_vectors_of_their_own_with_shaw():
     )
 
 
-@pytest.mark.parametrize("kind", ["rotary", "shaw", "alibi", "t5"])
+def test_each_layer_has_its_own_numbers_of_t5_if_asked():
+    module = tiny_transformer(positions="t5_per_layer", num_layers=3).module
+    for stack in (module.encoder, module.decoder):
+        tables = [relation.table[...] for relation in stack.relations]
+        assert len(tables) == 3 and not np.array_equal(tables[0], tables[1])
+        # With the same numbers in all layers, it is the shared kind.
+        for relation in stack.relations:
+            relation.table[...] = tables[0]
+    shared = tiny_transformer(positions="t5", num_layers=3).module
+    nnx.update(shared, nnx.state(module))
+    inputs = jnp.arange(4, 10)[None], jnp.arange(3, 8)[None]
+    np.testing.assert_array_equal(module(*inputs), shared(*inputs))
+
+
+@pytest.mark.parametrize("kind", ["rotary", "shaw", "alibi", "t5", "t5_per_layer"])
 def test_only_self_attention_sees_them(kind):
     """A sentence that moves in its row has the same logits; one with reordered words does not."""
     # Through a second layer a causal decoder would know the order without being told.

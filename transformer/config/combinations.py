@@ -105,7 +105,8 @@ COMBINATIONS: dict[str, Callable[..., bool]] = {
     ),
     "shaw and t5 positions are parameters of self-attention; "
     "set decoder_self_attention=attention or other positions": lambda model: (
-        model.positions in ("shaw", "t5") and model.decoder_self_attention != "attention"
+        model.positions in ("shaw", "t5", "t5_per_layer")
+        and model.decoder_self_attention != "attention"
     ),
     "rotary positions need an even head width; "
     "make d_k, or d_model / num_heads, even": lambda model: (
@@ -113,7 +114,7 @@ COMBINATIONS: dict[str, Callable[..., bool]] = {
     ),
     "shared embeddings need a shared vocabulary; "
     "use share_embeddings=target or shared=true": lambda model, tokenizer: (
-        model.share_embeddings == "all" and not tokenizer.shared
+        model.share_embeddings in ("all", "inputs") and not tokenizer.shared
     ),
     # Maximal update parameterization.
     "mup compares the model with a base model; set base_d_model and base_d_k": lambda model: (

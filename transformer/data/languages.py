@@ -64,6 +64,6 @@ def script(language: str) -> str:
 
 
 def source_tag(data: Config) -> str:
-    """Returns `data.source_tag`, the word that begins each source, with the languages inserted."""
+    """Returns `data.source_tag`, which begins each source, with the languages inserted."""
     tag = data.source_tag.replace("{source_language}", data.source_language)
     return tag.replace("{target_language}", data.target_language)

@@ -41,7 +41,11 @@ class FeedForward(nnx.Module):
         d_ff = model_config.d_ff
         is_gated = model_config.activation in GATED
 
-        options = {"dtype": model_config.dtype, "rngs": rngs}
+        options = {
+            "use_bias": model_config.feed_forward_bias,
+            "dtype": model_config.dtype,
+            "rngs": rngs,
+        }
         self.inner = Linear(d_model, d_ff, **options)
         self.outer = Linear(d_ff, d_model, **options)
         self.gate = Linear(d_model, d_ff, **options) if is_gated else None

@@ -16,6 +16,7 @@ from transformer.model.relative_positions import (
     Rotary,
     Shaw,
     T5Bias,
+    T5BiasPerLayer,
     phases,
 )
 
@@ -80,6 +81,7 @@ POSITIONS = {
     "shaw": lambda model_config, _, rngs: Shaw(model_config, rngs),
     "alibi": lambda *_: Alibi(),
     "t5": T5Bias,
+    "t5_per_layer": T5BiasPerLayer,
 }
 
 

@@ -143,6 +143,12 @@ class T5Bias(RelativePositions):
         return jnp.moveaxis(biases, -1, 1)
 
 
+class T5BiasPerLayer(T5Bias):
+    """The same with other numbers in each layer, as in umT5 (Chung et al. 2023)."""
+
+    is_shared = False
+
+
 def _distances(
     positions: Positions,
     key_positions: KeyPositions,

@@ -110,9 +110,9 @@ class CtcTransformer(TokenModel):
         embedding = make_embedding(model_config, source_vocab_size, rngs)
         self.encoder = Encoder(model_config, embedding, rngs=rngs)
 
-        # Source and target share the table only if they share the vocabulary.
-        is_shared, _ = SHARE_EMBEDDINGS[model_config.share_embeddings]
-        self.set_output(model_config, embedding, target_vocab_size, is_shared, rngs)
+        # The logits share the table of the source if all matrices are shared.
+        is_tied = all(SHARE_EMBEDDINGS[model_config.share_embeddings])
+        self.set_output(model_config, embedding, target_vocab_size, is_tied, rngs)
         self.frames_per_token = model_config.ctc_frames
 
     def hidden(

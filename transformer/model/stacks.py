@@ -60,6 +60,7 @@ class Stack(nnx.Module):
         self.final_norm = make_norm(model_config, rngs) if has_final_norm else None
 
         self.dropout = model_config.dropout
+        self.final_dropout = model_config.final_dropout
         self.layer_drop = model_config.layer_drop
         self.remat = REMATS[model_config.remat]
         self.layers = nnx.List(
@@ -105,7 +106,7 @@ class Stack(nnx.Module):
             if drops_layers:
                 y = jnp.where(is_kept((1, 1, 1), self.layer_drop, rngs), y, x)
             x = y
-        return self.apply_final_norm(x)
+        return dropout(self.apply_final_norm(x), self.final_dropout, rngs)
 
     def visible_segments(
         self,

@@ -11,7 +11,12 @@ from transformer.model.stacks import Decoder, Encoder, Stack
 
 # Two booleans. First: both languages share one embedding table. Second: the table of the target is
 # also the projection to logits (section 3.4).
-SHARE_EMBEDDINGS = {"all": (True, True), "target": (False, True), "none": (False, False)}
+SHARE_EMBEDDINGS = {
+    "all": (True, True),
+    "target": (False, True),
+    "inputs": (True, False),
+    "none": (False, False),
+}
 
 
 class Transformer(TokenModel):

@@ -29,6 +29,7 @@ INDEPENDENT_KEYS = (
     "dropout",
     "attention_dropout",
     "activation_dropout",
+    "final_dropout",
     "layer_drop",
     # How it is computed.
     "dtype",

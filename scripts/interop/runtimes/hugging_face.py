@@ -2,11 +2,18 @@
 
 import json
 import math
+import pathlib
 import sys
 
 import torch
 import transformers
-from transformers import AutoModelForSeq2SeqLM, GenerationConfig, MarianTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    GenerationConfig,
+    MarianTokenizer,
+    T5Tokenizer,
+)
 
 ROWS = 16  # of a batch
 # The settings of the folder that the search here takes too. Others, such as a penalty of
@@ -21,8 +28,13 @@ def main():
     transformers.logging.disable_progress_bar()
     folder = request["folder"]
     dtype = "auto" if request["quantization"] else torch.float32
-    tokenizer = MarianTokenizer.from_pretrained(folder)
+    is_marian = AutoConfig.from_pretrained(folder).model_type in ("marian", "pegasus")
+    tokenizer = (MarianTokenizer if is_marian else T5Tokenizer).from_pretrained(folder)
     model = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=dtype, use_safetensors=True).eval()
+    if model.config.model_type == "umt5":
+        # Transformers ignores the setting, and divides the logits of all umT5 models.
+        settings = json.loads(pathlib.Path(folder, "config.json").read_text("utf-8"))
+        model.config.tie_word_embeddings = settings.get("tie_word_embeddings", True)
     search = model.generation_config.to_dict()
     answer = {
         "versions": {"transformers": transformers.__version__, "torch": torch.__version__},
@@ -47,6 +59,9 @@ def translate(model, tokenizer, request, search, beam_size):
 
     # These tokens have no text.
     never = {pad, start, tokenizer.unk_token_id, *target_ids(tokenizer, ["<s>"])} - {eos}
+    if not isinstance(tokenizer, MarianTokenizer):
+        # T5's tables have rows without a piece.
+        never |= {*range(len(tokenizer), model.get_output_embeddings().out_features)}
     banned = [word for word in search.get("bad_words_ids") or [] if len(word) == 1]
 
     # These settings need several beams.
@@ -97,6 +112,8 @@ def score(model, tokenizer, request):
 
 
 def target_ids(tokenizer, pieces):
+    if not isinstance(tokenizer, MarianTokenizer):
+        return tokenizer.convert_tokens_to_ids(pieces)
     vocabulary = tokenizer.target_encoder if tokenizer.separate_vocabs else tokenizer.encoder
     return [vocabulary.get(piece, vocabulary["<unk>"]) for piece in pieces]
 

@@ -205,6 +205,20 @@ def test_languages_are_in_the_tag_of_each_direction(config, tmp_path):
     assert encode(["", " ", "\u200b \ufeff"]) == [[], [], []]
 
 
+def test_words_that_end_with_a_colon_begin_sources_as_text(config, tmp_path):
+    """T5's task prefixes: the vocabulary needs no token for them."""
+    write_pairs(tmp_path, "news", NEWS)
+    config.data.mixture = ()
+    config.data.train_split = "news"
+    config.data.source_tag = "news today to {target_language}:"
+    made, train = prepare(config, tmp_path)
+    assert made.source_tag == f"news today to {config.data.target_language}:"
+    assert not any("news today" in piece for piece in made.source.pieces)
+    (tokens,) = train.sentences(0, np.array([7]))
+    assert made.source.encode([f"{made.source_tag} {NEWS[7][0]}"]) == [tokens]
+    assert made.tag_length == len(made.source.encode([made.source_tag])[0]) > 1
+
+
 @pytest.mark.parametrize("plan", ["buckets", "packed"])
 def test_each_target_token_has_the_weight_of_its_pair(config, tmp_path, plan):
     config.batch.plan, config.batch.packed_length, config.tokenizer.subword_sampling = plan, 48, 0.1

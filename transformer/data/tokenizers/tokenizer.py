@@ -73,9 +73,10 @@ class Tokenizer:
     def with_tag(self, tag: str) -> "Tokenizer":
         """Returns the tokenizer with another tag of sources.
 
-        Raises UserError if the vocabulary has no such token.
+        Raises UserError if the vocabulary has no such token. A text that ends with a colon may
+        have any tokens.
         """
-        if tag and not _has_token(self.source, tag):
+        if tag and not tag.endswith(":") and not _has_token(self.source, tag):
             message = f"{tag}: the vocabulary has no such token for data.source_tag"
             similar = self.tags_like(tag)
             if similar:
@@ -208,9 +209,10 @@ def _target_view(vocabulary: Vocabulary) -> Vocabulary:
 
 def _load_or_train(config: Config) -> Tokenizer:
     """Trains a tokenizer, unless the cache has one with the same training text and settings."""
-    # Each tag and the separator of documents must be a single token.
+    # Each tag of one word and the separator of documents must be a single token.
     source = open_source(config.data, "train")
-    user_symbols = [*config.tokenizer.user_symbols, *source_tags(config.data)]
+    tags = [tag for tag in source_tags(config.data) if " " not in tag]
+    user_symbols = [*config.tokenizer.user_symbols, *tags]
     if config.data.context:
         user_symbols.append(SEPARATOR)
     options = with_changes(config.tokenizer, user_symbols=user_symbols)

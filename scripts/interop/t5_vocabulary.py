@@ -1,0 +1,171 @@
+"""The vocabulary of T5's family: a SentencePiece model, sentinels, and rows without a piece.
+
+T5 starts decoding with its padding token, which is BOS here. PAD here, which never has an
+influence, is the last row of T5's table that has no piece. So the tables here have T5's rows in
+another order.
+"""
+
+import base64
+import re
+from pathlib import Path
+from typing import Any
+
+from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
+
+from scripts.interop import untrusted
+from scripts.interop.hugging_face_folder import Folder
+from scripts.interop.hugging_face_names import CONFIG
+from scripts.interop.portable import ABSENT, Settings
+from scripts.interop.vocabularies import Side
+from transformer.data.tokenizers.vocabulary import SentencePieceVocabulary
+from transformer.support import files
+from transformer.support.errors import UserError
+from transformer.support.special_tokens import BOS, EOS, PAD, SPECIAL, SPECIAL_PIECES, UNK
+
+SENTENCEPIECE = "spiece.model"
+TOKENIZER_JSON = "tokenizer.json"  # Transformers 5 writes only this file
+EXTRA_IDS = 100  # sentinels, unless tokenizer_config.json has a number
+SENTINEL = re.compile("\u2581?<extra_id_([0-9]+)>")
+BYTE = re.compile("<0x[0-9A-F]{2}>")
+ROW = re.compile("<row ([0-9]+)>")  # the piece of a row without one
+PIECE = ModelProto.SentencePiece
+
+
+def read(folder: Folder, settings: Settings, start: Any) -> Side:
+    """Reads the vocabulary. `start` is the id from which decoding starts.
+
+    Raises UserError if a file is missing or damaged, or if the ids do not fit the table.
+    """
+    kind = folder.texts.get("tokenizer_class", settings.get("tokenizer_class", ""))
+    if kind.startswith("ByT5"):
+        raise UserError(
+            f"{folder.path}: tokenizer_class={kind}: a vocabulary of bytes cannot be imported yet, "
+            "only SentencePiece"
+        )
+    path = folder.path / SENTENCEPIECE
+    if not path.exists() and (folder.path / TOKENIZER_JSON).exists():
+        path = folder.path / TOKENIZER_JSON
+    with untrusted.reading(path):
+        if path.suffix == ".json":
+            model, added = _from_json(untrusted.read_json(path))
+        else:
+            model = ModelProto.FromString(untrusted.read_bytes(path))
+            added = _added_tokens(folder.texts, model)
+        size = settings["vocab_size"]
+        needed = max([len(model.pieces), *(id_ + 1 for id_ in added)])
+        if needed > size:
+            raise UserError(
+                f"has {len(model.pieces)} pieces and {len(added)} extra ids, which need {needed} "
+                f"rows, but {CONFIG} has vocab_size={size}"
+            )
+        spare = size - 1 if size > needed else ABSENT
+        special = _special_ids(model, settings, start, spare)
+        _complete(model, added, special, size)
+        vocabulary = SentencePieceVocabulary(model.SerializeToString())
+    return Side(vocabulary, [*special, *vocabulary.model_ids[SPECIAL:]], size)
+
+
+def _from_json(content: Settings) -> tuple[ModelProto, dict[int, str]]:
+    """Returns the SentencePiece model of a tokenizer.json, and its added tokens by id."""
+    unigram = content["model"]
+    if unigram["type"] != "Unigram":
+        raise UserError(f"model.type={unigram['type']}: must be Unigram")
+    model = ModelProto()
+    model.trainer_spec.model_type = TrainerSpec.UNIGRAM
+    model.trainer_spec.byte_fallback = unigram.get("byte_fallback", False)
+    for piece, score in unigram["vocab"]:
+        is_byte = model.trainer_spec.byte_fallback and BYTE.fullmatch(piece)
+        kind = PIECE.BYTE if is_byte else PIECE.NORMAL
+        model.pieces.add(piece=piece, score=score, type=kind)
+    model.pieces[unigram["unk_id"]].type = PIECE.UNKNOWN
+
+    normalizer = content.get("normalizer") or {}
+    for part in normalizer.get("normalizers", [normalizer]):
+        if "precompiled_charsmap" in part:
+            rules = base64.b64decode(part["precompiled_charsmap"])
+            model.normalizer_spec.precompiled_charsmap = rules
+    return model, {token["id"]: token["content"] for token in content["added_tokens"]}
+
+
+def _added_tokens(texts: Settings, model: ModelProto) -> dict[int, str]:
+    """Returns the tokens beside a SentencePiece model, by id. The last id is <extra_id_0>."""
+    tokens = texts.get("added_tokens_decoder")
+    if tokens is not None:
+        return {int(id_): token["content"] for id_, token in tokens.items()}
+    # The model of mT5 has sentinels.
+    has_sentinels = any(SENTINEL.fullmatch(piece.piece) for piece in model.pieces)
+    count = texts.get("extra_ids", 0 if has_sentinels else EXTRA_IDS)
+    first = len(model.pieces)
+    return {first + i: f"<extra_id_{count - 1 - i}>" for i in range(count)}
+
+
+def _special_ids(model: ModelProto, settings: Settings, start: Any, spare: int) -> list[int]:
+    """Returns the ids of PAD, UNK, BOS and EOS. `spare` is the id of a row without a piece."""
+    pieces = [piece.piece for piece in model.pieces]
+    eos = settings["eos_token_id"]
+    pad = settings["pad_token_id"]
+    for name, id_ in {"pad_token_id": pad, "decoder_start_token_id": start}.items():
+        if id_ not in range(len(pieces)):
+            raise UserError(f"{name}={id_}: must be the id of one of {len(pieces)} pieces")
+    if pieces.index(SPECIAL_PIECES[EOS]) != eos:
+        raise UserError(f"eos_token_id={eos}: must be the id of {SPECIAL_PIECES[EOS]}")
+    unk = next(id_ for id_, piece in enumerate(model.pieces) if piece.type == PIECE.UNKNOWN)
+    return [spare if start == pad else pad, unk, start, eos]
+
+
+def _complete(model: ModelProto, added: dict[int, str], special: list[int], num_rows: int) -> None:
+    """Adds pieces to the model, so that each row of the table but the special ones is a token."""
+    scores = [piece.score for piece in model.pieces if piece.type == PIECE.NORMAL]
+    for id_ in range(num_rows):
+        if id_ == len(model.pieces):
+            model.pieces.add(piece=f"<row {id_}>", score=min(scores))
+        piece = model.pieces[id_]
+        if id_ == special[UNK]:
+            continue
+        if id_ in special:
+            piece.type = PIECE.CONTROL
+            continue
+        if id_ in added:
+            # As in Transformers, the space before a sentinel is no token.
+            mark = "\u2581" if SENTINEL.fullmatch(added[id_]) else ""
+            piece.piece = mark + added[id_].removeprefix(mark)
+            piece.type = PIECE.USER_DEFINED
+        elif piece.type in (PIECE.CONTROL, PIECE.UNKNOWN, PIECE.UNUSED):
+            piece.type = PIECE.NORMAL
+            piece.score = min(scores)
+        if piece.piece in SPECIAL_PIECES:
+            piece.piece = f"<{piece.piece}>"
+
+
+def rows_of(vocabulary: SentencePieceVocabulary, has_padding_row: bool) -> list[int]:
+    """Returns the token of each row of T5's table."""
+    ordinary = range(SPECIAL, vocabulary.size)
+    return [BOS, EOS, UNK, *ordinary, *([PAD] if has_padding_row else [])]
+
+
+def write(vocabulary: SentencePieceVocabulary, folder: Path) -> int:
+    """Writes the SentencePiece model of the rows, and returns the number of sentinels after it."""
+    model = ModelProto.FromString(vocabulary.serialized)
+    kinds = {PAD: PIECE.CONTROL, EOS: PIECE.CONTROL, UNK: PIECE.UNKNOWN}
+    pieces = [
+        PIECE(piece=SPECIAL_PIECES[token], score=0.0, type=kind) for token, kind in kinds.items()
+    ]
+    pieces += [model.pieces[id_] for id_ in vocabulary.model_ids[SPECIAL:]]
+    while ROW.fullmatch(pieces[-1].piece):
+        pieces.pop()
+    extra_ids = 0
+    while pieces[-1].piece == f"\u2581<extra_id_{extra_ids}>":
+        pieces.pop()
+        extra_ids += 1
+
+    written = ModelProto()
+    written.CopyFrom(model)
+    del written.pieces[:]
+    written.pieces.extend(pieces)
+    spec = written.trainer_spec
+    spec.pad_id = 0
+    spec.eos_id = 1
+    spec.unk_id = 2
+    spec.bos_id = ABSENT
+    files.write_bytes(folder / SENTENCEPIECE, written.SerializeToString())
+    return extra_ids
