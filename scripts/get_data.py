@@ -71,13 +71,18 @@ def make_trees(arguments: argparse.Namespace) -> dict[str, Any]:
     """Returns the record of the folder that --trees makes."""
     from scripts.datasets import treebank
 
-    sources = {"train": arguments.trees, "validation": arguments.validation, "test": arguments.test}
     return treebank.get_trees(
         parse_pair(arguments.pair or "en-trees"),
-        {split: names.split(",") for split, names in sources.items() if names},
+        treebank_paths(arguments),
         arguments.leaves or "XX",
         arguments.output,
     )
+
+
+def treebank_paths(arguments: argparse.Namespace) -> dict[str, list[str]]:
+    """Returns the paths that --trees, --validation and --test name, by split."""
+    sources = {"train": arguments.trees, "validation": arguments.validation, "test": arguments.test}
+    return {split: names.split(",") for split, names in sources.items() if names}
 
 
 def parse_pair(pair: str | None) -> LanguagePair:

@@ -123,11 +123,8 @@ def _read_sentences(name: str) -> list[str]:
 
 def _get_trees(arguments: argparse.Namespace, folder: Path) -> None:
     """Writes the folder of the treebank. Raises UserError if it has the trees of other files."""
-    flags = {"train": "trees", "validation": "validation", "test": "test"}
-    named = {split: getattr(arguments, flag) for split, flag in flags.items()}
-    named = {split: names for split, names in named.items() if names}
     if folder.exists():
-        paths = {split: names.split(",") for split, names in named.items()}
+        paths = get_data.treebank_paths(arguments)
         read = files.read_json(
             folder / ORIGIN, lambda record: record["read"], "name another --output"
         )
@@ -137,13 +134,14 @@ def _get_trees(arguments: argparse.Namespace, folder: Path) -> None:
                 "another --output, or repeat the flags of its first run"
             )
         return
-    for split in ("train", "validation"):
-        if split not in named:
-            raise UserError(
-                f"--{flags[split]}=PATH: is missing; name a treebank, as for scripts.get_data"
-            )
-    command = [f"--{flags[split]}={names}" for split, names in named.items()]
-    get_data.make_trees(get_data.make_parser().parse([f"--output={folder}", *command]))
+    for flag in ("trees", "validation"):
+        if not getattr(arguments, flag):
+            raise UserError(f"--{flag}=PATH: is missing; name a treebank, as for scripts.get_data")
+    flags = [f"--output={folder}"]
+    for flag in ("trees", "validation", "test"):
+        if getattr(arguments, flag):
+            flags.append(f"--{flag}={getattr(arguments, flag)}")
+    get_data.make_trees(get_data.make_parser().parse(flags))
 
 
 def _run(arguments: argparse.Namespace, stage: Stage) -> None:
