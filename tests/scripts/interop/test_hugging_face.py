@@ -277,10 +277,26 @@ def change_json(name, **changes):
 
 
 def change_weights(**changes):
+    """Returns a function that changes arrays of a folder. None removes an array."""
+
     def change(folder):
-        folders.write_safetensors(folder / "model.safetensors", whole_arrays(folder) | changes)
+        arrays = whole_arrays(folder) | changes
+        folders.write_safetensors(
+            folder / "model.safetensors",
+            {name: array for name, array in arrays.items() if array is not None},
+        )
 
     return change
+
+
+def check_damage(folder, damage, message):
+    """Damages a folder, and asserts that reading it raises one line that begins with its path."""
+    damage(folder)
+    assert hugging_face.recognises(folder)
+    with pytest.raises(UserError, match=message) as caught:
+        hugging_face.read(folder)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith(str(folder))
 
 
 def only_a_pickle(folder):
@@ -567,13 +583,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_damage_is_one_line(name, folder):
-    damage, message = DAMAGES[name]
-    damage(folder)
-    assert hugging_face.recognises(folder)
-    with pytest.raises(UserError, match=message) as caught:
-        hugging_face.read(folder)
-    assert "\n" not in str(caught.value)
-    assert str(caught.value).startswith(str(folder))
+    check_damage(folder, *DAMAGES[name])
 
 
 def test_special_tokens_keep_their_rows(folder):

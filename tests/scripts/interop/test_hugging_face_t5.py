@@ -14,10 +14,12 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from scripts.interop import hugging_face, hugging_face_folder, hugging_face_t5_names
 from scripts.interop.portable import NEVER
 from tests.scripts.interop import t5_folders as folders
-from tests.scripts.interop.hugging_face_folders import write_json, write_safetensors
+from tests.scripts.interop.hugging_face_folders import write_json
 from tests.scripts.interop.portable import make_tokenizer, random_model
 from tests.scripts.interop.test_hugging_face import (
     change_json,
+    change_weights,
+    check_damage,
     logits,
     split_weights,
     truncate,
@@ -260,17 +262,6 @@ def test_a_trained_bias_of_the_logits_is_refused(tmp_path):
         hugging_face.write(model, tmp_path, None)
 
 
-def change_weights(**changes):
-    def change(folder):
-        arrays = whole_arrays(folder) | changes
-        write_safetensors(
-            folder / "model.safetensors",
-            {name: array for name, array in arrays.items() if array is not None},
-        )
-
-    return change
-
-
 def sharded_pickles(folder):
     (folder / "model.safetensors").rename(folder / "pytorch_model-00001-of-00002.bin")
 
@@ -356,13 +347,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_damage_is_one_line(name, folder):
-    damage, message = DAMAGES[name]
-    damage(folder)
-    assert hugging_face.recognises(folder)
-    with pytest.raises(UserError, match=message) as caught:
-        hugging_face.read(folder)
-    assert "\n" not in str(caught.value)
-    assert str(caught.value).startswith(str(folder))
+    check_damage(folder, *DAMAGES[name])
 
 
 def test_copies_of_the_table_and_unused_numbers_are_accepted(folder):
