@@ -57,12 +57,13 @@ class MeasuredLinear(Linear):
 class GreedyModel:
     """A model with greedy search in float32, as Firefox's engine searches.
 
-    With `model.shortlist` the search considers its candidates only.
+    With `model.shortlist` the search considers its candidates only. The texts already begin with
+    the tag.
     """
 
     def __init__(self, model: PortableModel):
         self.config = validated_config(model.config | GREEDY)
-        tokenizer = model.tokenizer
+        tokenizer = model.tokenizer.with_tag("")
         self.graph, shapes = abstract_init(self.config, *tokenizer.vocab_sizes)
         # A portable model may have its parameters in any order.
         leaves = [model.parameters[name] for name in named_leaves(shapes)]
@@ -117,8 +118,6 @@ def measure(
         ) from reason
     logging.info("Measuring activations on %d sentences of %s.", len(texts), sentences.origin)
 
-    # The sentences already begin with the tag.
-    greedy.decoder.tokenizer = model.tokenizer.with_tag("")
     sources = greedy.decoder.source_tokens(texts, first_line=1)
     targets = [translation.tokens for translation in greedy.translate(texts)]
     calls = defaultdict(list)

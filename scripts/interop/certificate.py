@@ -5,7 +5,7 @@ Both sides translate the sentences with the same model and score the same transl
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -166,10 +166,8 @@ def compare(sentences: Sentences, request: Json, ours: Json, theirs: Json, confi
             raise Unavailable(
                 f"most translations here reach the length limit of {request['max_length']} tokens"
             )
-        # The number of spaces between words does not matter.
         triples = zip(ours[search], theirs[search], has_ended, strict=True)
-        same = [our.split() == their.split() for our, their, ended in triples if ended]
-        identical[search] = sum(same) / len(same)
+        identical[search] = share_identical((our, their) for our, their, ended in triples if ended)
 
     difference = None
     if theirs["scores"] is not None:
@@ -210,6 +208,12 @@ def compare(sentences: Sentences, request: Json, ours: Json, theirs: Json, confi
         "versions": {name: side["versions"] for name, side in sides.items()},
         "seconds": seconds | {"search": theirs.get("search_seconds")},
     }
+
+
+def share_identical(pairs: Iterable[tuple[str, str]]) -> float:
+    """Returns the fraction of equal texts. The number of spaces between words does not matter."""
+    same = [our.split() == their.split() for our, their in pairs]
+    return sum(same) / len(same)
 
 
 def below_bars(identical: Mapping[str, float], difference: float | None) -> list[str]:

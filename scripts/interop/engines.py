@@ -14,7 +14,7 @@ from absl import logging
 
 from scripts.interop import bergamot, runtimes
 from scripts.interop.activations import GreedyModel
-from scripts.interop.certificate import Json, uncertified
+from scripts.interop.certificate import Json, share_identical, uncertified
 from scripts.interop.portable import PortableModel, Settings
 from scripts.interop.runtimes import Unavailable
 from scripts.interop.sentences import Sentences, default_sentences, usable
@@ -66,8 +66,10 @@ def certify(
 
     began = time.perf_counter()
     model = model._replace(shortlist=written.shortlist)
-    ours = _translate(quantized, sentences.texts)
-    in_float32 = _translate(model, sentences.texts)
+    ours, in_float32 = (
+        [translation.text for translation in searched.translate(sentences.texts)]
+        for searched in (greedy, GreedyModel(model))
+    )
     seconds = {"ours": time.perf_counter() - began}
     language = bleu.bleu_language(greedy.config.data)
     metrics = bleu.metrics_in("comparison")
@@ -81,8 +83,8 @@ def certify(
     for name, answer in answers.items():
         seconds[name] = answer["seconds"]
         engines[name] = {
-            "identical_greedy": share(ours, answer["greedy"]),
-            "identical_to_float32": share(in_float32, answer["greedy"]),
+            "identical_greedy": share_identical(zip(ours, answer["greedy"], strict=True)),
+            "identical_to_float32": share_identical(zip(in_float32, answer["greedy"], strict=True)),
             "bleu": score(answer["greedy"]),
             "versions": answer["versions"],
         }
@@ -94,6 +96,7 @@ def certify(
     verdict, reasons = judge(identical, scores)
     described = environment.describe_environment()
     translations = [answer["greedy"] for answer in answers.values()]
+    between = share_identical(zip(*translations, strict=True)) if len(translations) > 1 else None
     return {
         "verdict": verdict,
         "reasons": reasons,
@@ -102,7 +105,7 @@ def certify(
         "sentences_from": sentences.origin,
         "identical_greedy": identical,
         "identical_beam": None,
-        "identical_engines": share(*translations) if len(translations) > 1 else None,
+        "identical_engines": between,
         "largest_score_difference_per_token": None,
         "bleu": scores,
         "engines": engines,
@@ -136,18 +139,6 @@ def _ask(request: Json, python: Path, worker: Path, settings: Settings) -> dict[
     if not answers:
         raise Unavailable("; ".join(reasons))
     return answers
-
-
-def _translate(model: PortableModel, texts: Sequence[str]) -> list[str]:
-    # The sentences already begin with the tag.
-    model = model._replace(tokenizer=model.tokenizer.with_tag(""))
-    return [translation.text for translation in GreedyModel(model).translate(texts)]
-
-
-def share(ours: Sequence[str], theirs: Sequence[str]) -> float:
-    """Returns the fraction of equal texts. The number of spaces between words does not matter."""
-    pairs = zip(ours, theirs, strict=True)
-    return sum(our.split() == their.split() for our, their in pairs) / len(ours)
 
 
 def judge(identical: float, scores: Json | None) -> tuple[str, list[str]]:
