@@ -8,8 +8,9 @@ Hardware:  about 2 hours on two CPU cores, with --jobs=2.
 
 Layers, numbers of heads, dropout, label smoothing and form of the schedule are those of the paper;
 d_model, d_ff, d_k and d_v are divided by 8, the vocabulary by 12. The optimizer is Muon, which
-needs fewer epochs than Adam. Every row trains until two validations in a row have not improved its
-BLEU, or for 23 epochs.
+needs fewer epochs than Adam. Norms precede the sub-layers, because with post-norm six layers learn
+more slowly than two in so few updates. Every row trains until two validations in a row have not
+improved its BLEU, or for 20 epochs.
 """
 
 import ml_collections
@@ -28,22 +29,23 @@ def get_config(row: str = "") -> ml_collections.ConfigDict:
         if config.model[width] is not None:
             config.model[width] //= FACTOR
     config.model.max_positions = 128
+    # perplexity on 10,000 pairs after 1,000 updates, of N = 6 and 2: with post-norm 68 and 43
+    config.model.norm_position = "pre"
 
     config.data = multi30k.get_config().data
     config.data.train_pairs = 5000
     config.data.max_length = 48
     config.tokenizer.vocab_size = 3000
-    config.batch.tokens = 960
+    config.batch.tokens = 480
     config.batch.plan = "packed"  # one shape, which compiles in seconds
     config.batch.packed_length = 48
     config.batch.length_multiple = 1  # of validation
     config.batch.max_buckets = 2  # of validation
 
     config.optimizer.name = "muon"
-    # validation perplexity of base after 1,800 steps: 25.6; with 1.0 27.7 and with 1.4 35.2
-    config.optimizer.learning_rate = 0.7
+    config.optimizer.learning_rate = 0.5
     config.optimizer.warmup_steps = 500
-    config.training.steps = 3000  # 23 epochs, at most
+    config.training.steps = 3000  # 20 epochs, at most
     config.training.eval_every = 300
     config.training.patience = 2
     config.checkpoint.every = 300
