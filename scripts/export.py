@@ -31,7 +31,7 @@ from transformer.support.errors import UserError
 
 
 def main(arguments: argparse.Namespace) -> None:
-    from scripts.interop import certificate, engines, formats, web, workdirs
+    from scripts.interop import certificate, engines, formats, model_card, web, workdirs
     from scripts.interop.sentences import read_sentences
 
     cache.enable_compilation_cache()
@@ -70,6 +70,7 @@ def main(arguments: argparse.Namespace) -> None:
             worker = page_worker if page_worker.exists() else worker
             result = engines.certify(model, folder / entry.engine_folder, python, sentences, worker)
         certificate.write(result, certificate.digests_in(folder), folder)
+        model_card.write(folder, model_card.of_export(arguments, model.settings, result))
     certificate.conclude(result, output)
 
 

@@ -31,8 +31,9 @@ LICENCES = ("LICENSE", "LICENCE", "COPYING")
 
 
 def main(arguments: argparse.Namespace) -> None:
-    from scripts.interop import certificate, formats, workdirs
+    from scripts.interop import certificate, formats, model_card, workdirs
     from scripts.interop.sentences import read_sentences
+    from transformer.config.keys import freeze
     from transformer.config.loading import parse_overrides
 
     cache.enable_compilation_cache()
@@ -72,15 +73,17 @@ def main(arguments: argparse.Namespace) -> None:
             # The toolkit fails on files that this command cannot repair.
             result = certificate.uncertified(reason)
         certificate.write(result, origin["files"], folder)
+        model_card.write(folder, model_card.of_import(freeze(model.config), origin, result))
     certificate.conclude(result, output)
 
 
 def origin_of(name: str, source: Path) -> dict[str, Any]:
     """Returns the content of parent.json.
 
-    It has the name of the format, the sha256 of each file, and the text of a licence file.
+    It has the name of the format, the sha256 of each file, the text of a licence file, and the
+    metadata of a model card.
     """
-    from scripts.interop import untrusted
+    from scripts.interop import model_card, untrusted
     from scripts.interop.certificate import digests_in
 
     digests = digests_in(source)
@@ -92,7 +95,8 @@ def origin_of(name: str, source: Path) -> dict[str, Any]:
         if path.name.upper().startswith(LICENCES) and not path.is_symlink():
             licence = untrusted.read_bytes(path).decode(errors="replace")
             break
-    return {"format": name, "files": digests, "licence": licence}
+    metadata = model_card.read_metadata(folder)
+    return {"format": name, "files": digests, "licence": licence, "metadata": metadata}
 
 
 def make_parser() -> cli.Parser:

@@ -269,11 +269,19 @@ def conclude(certificate: Json, output: Path) -> None:
     # The folder is kept below the bars too.
     print(output, flush=True)
     verdict = certificate["verdict"]
-    reasons = "; ".join(certificate["reasons"])
-    if verdict == "uncertified":
-        logging.warning("%s: uncertified: %s.", output, reasons)
-        return
+    log = logging.warning if verdict == "uncertified" else logging.info
+    log("%s: %s.", output, summary(certificate))
+    if verdict == "below the bars":
+        reasons = "; ".join(certificate["reasons"])
+        logging.error("%s: below the bars: %s; %s has the comparison", output, reasons, FILE_NAME)
+        raise SystemExit(1)
 
+
+def summary(certificate: Json) -> str:
+    """Describes a certificate in a sentence, without the reasons of a model below the bars."""
+    verdict = certificate["verdict"]
+    if verdict == "uncertified":
+        return f"{verdict}: {'; '.join(certificate['reasons'])}"
     shares = []
     for search in SEARCHES:
         share = certificate[f"identical_{search}"]
@@ -290,8 +298,4 @@ def conclude(certificate: Json, output: Path) -> None:
     if scores:
         ours, theirs = (scores[side]["bleu"] for side in ("ours", "theirs"))
         results += f", BLEU {ours:.1f} here in float32, {theirs:.1f} there in {precision}"
-    count = certificate["sentences"]
-    logging.info("%s: %s in %s on %d sentences: %s.", output, verdict, precision, count, results)
-    if reasons:
-        logging.error("%s: below the bars: %s; %s has the comparison", output, reasons, FILE_NAME)
-        raise SystemExit(1)
+    return f"{verdict} in {precision} on {certificate['sentences']} sentences: {results}"
