@@ -11,6 +11,7 @@ from transformer.data.corpus import corpus
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.tokenizers import tokenizer
 from transformer.support.errors import UserError
+from transformer.training.objectives import OBJECTIVES, unchanged_corpus
 from transformer.workdir import open_existing
 
 # Pairs of an assumed corpus at most. If few of them are long, the longest shape may have fewer rows
@@ -46,10 +47,10 @@ WMT = LengthStatistics(4_500_966, 29.5, 30.6)
 class AssumedCorpus(Corpus):
     """A corpus with lengths but no tokens, drawn from statistics with a fixed seed.
 
-    Monolingual data has one side.
+    Monolingual data has one side, but two after span corruption. The statistics are those after it.
     """
 
-    def __init__(self, statistics: LengthStatistics, data_config: Config) -> None:
+    def __init__(self, statistics: LengthStatistics, config: Config) -> None:
         random = np.random.default_rng(0)
         count = min(statistics.pairs, MAX_PAIRS)
         # Draw the source lengths and the ratios of target to source length.
@@ -60,8 +61,9 @@ class AssumedCorpus(Corpus):
         scales = [statistics.source / source.mean(), statistics.target / target.mean()]
         lengths = np.rint(np.stack([source, target], axis=1) * scales)  # (pairs, 2)
         lengths = np.maximum(lengths, 1).astype(np.int32)
-        fits = (lengths <= data_config.max_length).all(axis=1)
-        has_side = [bool(data_config.source_language), bool(data_config.target_language)]
+        fits = (lengths <= config.data.max_length).all(axis=1)
+        objective = OBJECTIVES[config.training.objective]
+        has_side = objective.sides if objective.make_corpus is unchanged_corpus else (True, True)
         self.lengths = lengths[fits] * has_side
 
     def __len__(self) -> int:
@@ -76,7 +78,7 @@ def assume(config: Config, lengths: str | None) -> Data:
     statistics = WMT if lengths is None else parse_statistics(lengths)
     vocab_size = config.tokenizer.vocab_size
     max_length = config.data.max_length
-    assumed_corpus = AssumedCorpus(statistics, config.data)
+    assumed_corpus = AssumedCorpus(statistics, config)
     if not len(assumed_corpus):
         raise UserError(
             f"--lengths={lengths or 'WMT'}: no pair fits in config.data.max_length={max_length}; "
@@ -103,7 +105,8 @@ def read(config: Config, workdir: Path) -> Data:
     _, run_config = open_existing(workdir)
     # The vocabulary is the one of the run, even if the config has other settings.
     vocabulary = tokenizer.prepare(run_config, workdir)
-    train = corpus.prepare(config, vocabulary, "train")
+    make_corpus = OBJECTIVES[config.training.objective].make_corpus
+    train = make_corpus(corpus.prepare(config, vocabulary, "train"), config, vocabulary)
     source, target = train.lengths.mean(axis=0)
 
     sizes = " and ".join(f"{size:,}" for size in sorted(set(vocabulary.vocab_sizes)))

@@ -174,6 +174,8 @@ def objectives(folder: Path) -> None:
     settings += "checkpoint.best_metric=loss "
     masked = "training.objective=masked_lm data.target_language= optimizer.name=ademamix"
     trace(folder, "masked", settings + masked, {}, 0)
+    spans = "training.objective=span_corruption data.target_language= "
+    trace(folder, "spans", settings + spans, {"tokenizer.user_symbols": "('<extra_id_0>',)"}, 8)
     trace(folder, "ctc", settings + CTC + MUP, {}, 16)
 
 

@@ -101,6 +101,10 @@ IMPOSSIBLE_COMBINATIONS = (
     ),
     (MASKED | {"training.eval_bleu": True}, ("objective=masked_lm", "eval_bleu=True")),
     (
+        MASKED | {"training.objective": "span_corruption", "tokenizer.subword_sampling": 0.1},
+        ("objective=span_corruption", "subword_sampling=0.1", "shared=True"),
+    ),
+    (
         {"training.objective": "ctc", "training.label_smoothing": 0.0},
         ("objective=ctc", "strategy=beam"),
     ),

@@ -18,7 +18,9 @@ from tests.decoding.models import decoding_config
 from tests.model.models import random_model
 from tests.training.tiny import run, setup, tiny_config
 from transformer import evaluate, translate
+from transformer.checkpoints import restore
 from transformer.checkpoints.loaded_models import load
+from transformer.checkpoints.restore import named_leaves
 from transformer.config import cli
 from transformer.config.loading import with_values
 from transformer.data.batches.loader import DataPosition, Loader
@@ -163,7 +165,14 @@ def test_beams_keep_the_prompt(language_model):
     assert (tokens[:, 2] != UNK).all()  # the model's own token
 
 
-SIDES = {"masked_lm": {"data__target_language": ""}, "causal_lm": {"data__source_language": ""}}
+SIDES = {
+    "masked_lm": {"data__target_language": ""},
+    "span_corruption": {
+        "data__target_language": "",
+        "tokenizer__user_symbols": ("<extra_id_0>", "<extra_id_1>"),
+    },
+    "causal_lm": {"data__source_language": ""},
+}
 
 
 @pytest.fixture(scope="module", params=list(SIDES))
@@ -222,14 +231,28 @@ def test_only_a_model_that_generates_text_continues_lines(trained, capsys, monke
             patch.setattr("sys.stdout", out)
             code = cli.execute(translate.make_parser(), translate.main, [f"--workdir={workdir}"])
         text = printed.getvalue().decode()
-    if objective == "masked_lm":
-        assert (
-            code == 2
-            and "training.objective=masked_lm generates no text" in capsys.readouterr().err
-        )
+    if objective != "causal_lm":
+        message = f"training.objective={objective} generates no text"
+        assert code == 2 and message in capsys.readouterr().err
     else:
         first, second = text.splitlines()
         assert code == 0 and first.startswith("Wir wissen, dass") and second == ""
+
+
+@pytest.mark.parametrize("trained", ["span_corruption"], indirect=True)
+def test_a_translation_model_takes_all_parameters_of_span_corruption(
+    trained, tmp_path, monkeypatch
+):
+    _, parent = trained
+    prepared = []
+    monkeypatch.setattr("transformer.run.loop.train", lambda run, profiled: prepared.append(run))
+    assert run(tmp_path / "run", training__init_from=str(parent)) == 0
+    (prepared_run,) = prepared
+    expected = named_leaves(restore.read_parameters(parent / "checkpoints" / "24"))
+    initial = named_leaves(jax.device_get(prepared_run.initial_state().parameters))
+    assert initial.keys() == expected.keys() and any("cross" in name for name in initial)
+    for name, array in initial.items():
+        np.testing.assert_array_equal(array, expected[name])
 
 
 @pytest.mark.parametrize("plan", ["buckets", "packed"])

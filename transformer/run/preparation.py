@@ -29,6 +29,7 @@ from transformer.support.environment import (
 )
 from transformer.support.errors import UserError
 from transformer.training.compiled_step import CompiledStep
+from transformer.training.objectives import OBJECTIVES
 from transformer.training.optimizer import make_schedule
 from transformer.training.parameterization import make_run_optimizer
 from transformer.training.progress import Progress
@@ -145,8 +146,12 @@ def prepare(config: Config, workdir: Workdir) -> Run:
     with coordination.process_zero_first("tokenizer and corpus", config.data.wait_seconds):
         parent = fine_tuning.prepare(config, workdir)
         vocabulary = tokenizer.prepare(config, workdir.path)
-        train = corpus.prepare(config, vocabulary, "train")
-        valid_sets = corpus.prepare_validation(config, vocabulary)
+        make_corpus = OBJECTIVES[config.training.objective].make_corpus
+        train = make_corpus(corpus.prepare(config, vocabulary, "train"), config, vocabulary)
+        valid_sets = [
+            make_corpus(valid, config, vocabulary)
+            for valid in corpus.prepare_validation(config, vocabulary)
+        ]
 
     # All processes, and all starts of the run, must have the same data.
     contents = {

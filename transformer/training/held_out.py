@@ -134,7 +134,8 @@ def held_out_means(
     """
     # The mesh of the run may not fit the devices that are present.
     config = with_values(config, {"mesh.data": 1, "mesh.fsdp": 1, "mesh.tensor": 1})
-    held_out = corpus.prepare(config, tokenizer, split)
+    make_corpus = OBJECTIVES[config.training.objective].make_corpus
+    held_out = make_corpus(corpus.prepare(config, tokenizer, split), config, tokenizer)
     check_lengths(config, held_out, split)
     mesh = make_mesh(config, jax.local_devices()[:1])
     step = EvalStep(config, graph, mesh, tokenizer.source.pieces)

@@ -11,6 +11,9 @@ from jax.sharding import Mesh
 
 from transformer.config.types import Config
 from transformer.data.batches.collation import Batch
+from transformer.data.corpus.corpus import Corpus
+from transformer.data.corpus.spans import mask_spans
+from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.model.single_stack import CtcTransformer, LanguageModel, MaskedLanguageModel
 from transformer.model.transformer import Transformer
 from transformer.training.encoders import ctc_loss, make_masking
@@ -27,6 +30,10 @@ Loss = Callable[[nnx.Module, Batch, nnx.Rngs | None], tuple[jax.Array, LossSums]
 
 def _unchanged_inputs(training_config: Config, pieces: Sequence[str]) -> Inputs:
     return lambda batch, key: batch
+
+
+def unchanged_corpus(corpus: Corpus, config: Config, tokenizer: Tokenizer) -> Corpus:
+    return corpus
 
 
 def _unchanged_lengths(model_config: Any, source: int, target: int) -> tuple[int, int]:
@@ -54,6 +61,8 @@ class TrainingObjective(NamedTuple):
     # The only decoding strategy of its models. None: every strategy that no objective requires.
     strategy: str | None = None
     make_loss: Callable[[Config, Mesh], Loss] = ProjectedLoss  # of (config.training, mesh)
+    # The pairs of a corpus that the model reads: a function of (corpus, config, tokenizer).
+    make_corpus: Callable[[Corpus, Config, Tokenizer], Corpus] = unchanged_corpus
     # of (config.training, the strings of the source's tokens)
     make_inputs: Callable[[Config, Sequence[str]], Inputs] = _unchanged_inputs
     # A function of (config.model, source_length, target_length). It returns the positions of a row
@@ -98,6 +107,14 @@ OBJECTIVES = {
         methods={"encode"},
         options={"packed", "label_smoothing"},
         make_inputs=make_masking,
+    ),
+    # Predicts masked spans of the source, by an encoder and a decoder.
+    "span_corruption": TrainingObjective(
+        sides=(True, False),
+        make_model=Transformer,
+        methods={"encode"},
+        options={"packed", "label_smoothing", "r_drop", "decoder"},
+        make_corpus=mask_spans,
     ),
     # Predicts each target token from the tokens before it, by a decoder.
     "causal_lm": TrainingObjective(

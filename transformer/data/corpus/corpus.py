@@ -51,7 +51,7 @@ class Corpus:
     starts: Sequence[Bool[np.ndarray, "_"]] = ()
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
 
         def check(report: dict[str, Any]) -> dict[str, Any]:
             # The verification of checksums at every start would take too long.
@@ -75,7 +75,7 @@ class Corpus:
         }
 
     def __reduce__(self):
-        return Corpus, (self._folder,)  # without the sampler, which other processes get
+        return Corpus, (self.folder,)  # without the sampler, which other processes get
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -109,7 +109,7 @@ class Corpus:
         """Returns the masks of the pairs, and of their sources, that occur in the corpus."""
         masks = []
         for name, values in encoding.content_hashes(texts).items():
-            hashes = open_array(self._folder, name)  # sorted
+            hashes = open_array(self.folder, name)  # sorted
             indices = np.searchsorted(hashes, values).clip(max=len(hashes) - 1)
             masks.append(hashes[indices] == values)
         return masks
