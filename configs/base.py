@@ -207,10 +207,10 @@ def get_keys() -> ml_collections.ConfigDict:
     data.wait_seconds = Key(7200, at_least(1), HOST)
 
     keys.tokenizer = tokenizer = ml_collections.ConfigDict()
-    # SentencePiece's bpe, unigram, word and char; ids: the integers of data.source=ids; pieces: of
-    # imported models
+    # SentencePiece's bpe, unigram, word and char; byte: the bytes of UTF-8; ids: the integers of
+    # data.source=ids; pieces: of imported models
     tokenizer.kind = Key("bpe", LISTED)
-    # with the four special tokens; an upper limit for word, char, ids
+    # with the four special tokens; an upper limit for word, char, byte, ids
     tokenizer.vocab_size = Key(37_000, at_least(5))
     # one vocabulary for both languages, as share_embeddings=all requires
     tokenizer.shared = Key(True, SWITCH)
@@ -275,11 +275,13 @@ def get_keys() -> ml_collections.ConfigDict:
 
     keys.training = training = ml_collections.ConfigDict()
     # translation; masked_lm: the encoder predicts masked tokens of the source (Devlin et al. 2019);
-    # causal_lm: the decoder predicts each target token from those before it. These two read
+    # span_corruption: the decoder predicts masked spans of the source (Raffel et al. 2020);
+    # causal_lm: the decoder predicts each target token from those before it. These three read
     # monolingual text. ctc: the encoder predicts all target tokens at once
     training.objective = Key("translation", LISTED)
-    # masked_lm: the fraction of tokens, or words, to mask
+    # masked_lm, span_corruption: the fraction of tokens, or words, to mask
     training.masked_fraction = Key(0.15, FRACTION)
+    training.mean_span_length = Key(3.0, at_least(1))  # span_corruption: tokens of a masked span
     # masked_lm: mask all tokens of a word, or none
     training.whole_word_masking = Key(False, SWITCH)
     training.steps = Key(100_000, at_least(1))  # optimizer updates

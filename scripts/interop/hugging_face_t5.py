@@ -1,4 +1,5 @@
-"""Import of T5's family in Hugging Face's layout: T5, its version 1.1, Flan-T5, mT5 and umT5.
+"""Import of T5's family in Hugging Face's layout: T5, its version 1.1, Flan-T5, mT5,
+umT5 and ByT5.
 
 The model here multiplies embeddings by sqrt(D), so its table is T5's divided by sqrt(D). Logits
 that are tied to the table are then those of T5, which divides the decoder's output by sqrt(D).

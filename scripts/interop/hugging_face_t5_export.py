@@ -36,7 +36,7 @@ def write(model: PortableModel, folder: Path, quantization: str | None) -> None:
         "model.decoder_start": ("bos",),
         # A head has one width.
         "model.d_v": (config.model.d_v if d_v == d_k else d_k,),
-        "tokenizer.kind": ("unigram",),
+        "tokenizer.kind": ("unigram", "byte"),
     }
     model.check_expressible(FORMAT, expressible)
     rows = _tokens_of_rows(model)
@@ -68,11 +68,7 @@ def write(model: PortableModel, folder: Path, quantization: str | None) -> None:
     tokens = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
     longest = config.decoding.max_source_length
     search = search_settings(model, output_limit(longest, config.decoding) + 2, rows)
-    texts = {
-        "tokenizer_class": "T5Tokenizer",
-        "extra_ids": t5_vocabulary.write(model.tokenizer.source, folder),
-        "model_max_length": longest,
-    }
+    texts = t5_vocabulary.write(model.tokenizer.source, folder) | {"model_max_length": longest}
     files.write_json(folder / CONFIG, written | tokens)
     files.write_json(folder / GENERATION, search | tokens)
     files.write_json(folder / TOKENIZER, texts)

@@ -1,7 +1,7 @@
 """Names of settings and tensors of T5's family in Hugging Face's layout.
 
 The family is T5 (Raffel et al. 2020) with its version 1.1, Flan-T5 (Chung et al. 2022), mT5 (Xue et
-al. 2021) and umT5 (Chung et al. 2023).
+al. 2021), umT5 (Chung et al. 2023) and ByT5 (Xue et al. 2022), which is T5 1.1 on bytes.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The vocabulary of T5's family: a SentencePiece model, sentinels, and rows without a piece.
+"""The vocabulary of T5's family: SentencePiece or bytes, sentinels, and rows without a piece.
 
 T5 starts decoding with its padding token, which is BOS here. PAD here, which never has an
 influence, is the last row of T5's table that has no piece. So the tables here have T5's rows in
@@ -17,14 +17,17 @@ from scripts.interop.hugging_face_folder import Folder
 from scripts.interop.hugging_face_names import CONFIG
 from scripts.interop.portable import ABSENT, Settings
 from scripts.interop.vocabularies import Side
-from transformer.data.tokenizers.vocabulary import SentencePieceVocabulary
+from transformer.data.tokenizers.byte_vocabulary import NUM_BYTES, ByteVocabulary
+from transformer.data.tokenizers.vocabulary import SentencePieceVocabulary, Vocabulary
 from transformer.support import files
-from transformer.support.errors import UserError
+from transformer.support.errors import UserError, first_of
 from transformer.support.special_tokens import BOS, EOS, PAD, SPECIAL, SPECIAL_PIECES, UNK
 
 SENTENCEPIECE = "spiece.model"
 TOKENIZER_JSON = "tokenizer.json"  # Transformers 5 writes only this file
 EXTRA_IDS = 100  # sentinels, unless tokenizer_config.json has a number
+BYTE_EXTRA_IDS = 125  # the same for ByT5
+BYTE_SPECIAL = (0, 1, 2)  # padding, end-of-sentence and unknown in ByT5, before the bytes
 SENTINEL = re.compile("\u2581?<extra_id_([0-9]+)>")
 BYTE = re.compile("<0x[0-9A-F]{2}>")
 ROW = re.compile("<row ([0-9]+)>")  # the piece of a row without one
@@ -38,10 +41,8 @@ def read(folder: Folder, settings: Settings, start: Any) -> Side:
     """
     kind = folder.texts.get("tokenizer_class", settings.get("tokenizer_class", ""))
     if kind.startswith("ByT5"):
-        raise UserError(
-            f"{folder.path}: tokenizer_class={kind}: a vocabulary of bytes cannot be imported yet, "
-            "only SentencePiece"
-        )
+        with untrusted.reading(folder.path / CONFIG):
+            return _read_bytes(folder.texts, settings, start)
     path = folder.path / SENTENCEPIECE
     if not path.exists() and (folder.path / TOKENIZER_JSON).exists():
         path = folder.path / TOKENIZER_JSON
@@ -63,6 +64,30 @@ def read(folder: Folder, settings: Settings, start: Any) -> Side:
         _complete(model, added, special, size)
         vocabulary = SentencePieceVocabulary(model.SerializeToString())
     return Side(vocabulary, [*special, *vocabulary.model_ids[SPECIAL:]], size)
+
+
+def _read_bytes(texts: Settings, settings: Settings, start: Any) -> Side:
+    """Returns the vocabulary of ByT5, whose tokenizer has no file."""
+    pad, eos, unk = BYTE_SPECIAL
+    for name, id_, needed in (
+        ("pad_token_id", settings["pad_token_id"], pad),
+        ("eos_token_id", settings["eos_token_id"], eos),
+        ("decoder_start_token_id", start, pad),
+    ):
+        if id_ != needed:
+            raise UserError(f"{name}={id_}: must be {needed}, as ByT5Tokenizer has it")
+    size = settings["vocab_size"]
+    extra_ids = texts.get("extra_ids", BYTE_EXTRA_IDS)
+    num_named = len(BYTE_SPECIAL) + NUM_BYTES + extra_ids
+    if num_named > size:
+        raise UserError(
+            f"bytes and {extra_ids} extra ids need {num_named} rows, but it has vocab_size={size}"
+        )
+    is_spare = size > num_named
+    rows = [f"<row {id_}>" for id_ in range(num_named, size - is_spare)]
+    vocabulary = ByteVocabulary([*map("<extra_id_{}>".format, range(extra_ids)), *rows])
+    special = [size - 1 if is_spare else ABSENT, unk, pad, eos]
+    return Side(vocabulary, [*special, *range(len(BYTE_SPECIAL), size - is_spare)], size)
 
 
 def _from_json(content: Settings) -> tuple[ModelProto, dict[int, str]]:
@@ -137,14 +162,22 @@ def _complete(model: ModelProto, added: dict[int, str], special: list[int], num_
             piece.piece = f"<{piece.piece}>"
 
 
-def rows_of(vocabulary: SentencePieceVocabulary, has_padding_row: bool) -> list[int]:
+def rows_of(vocabulary: Vocabulary, has_padding_row: bool) -> list[int]:
     """Returns the token of each row of T5's table."""
     ordinary = range(SPECIAL, vocabulary.size)
     return [BOS, EOS, UNK, *ordinary, *([PAD] if has_padding_row else [])]
 
 
-def write(vocabulary: SentencePieceVocabulary, folder: Path) -> int:
-    """Writes the SentencePiece model of the rows, and returns the number of sentinels after it."""
+def write(vocabulary: Vocabulary, folder: Path) -> Settings:
+    """Writes the SentencePiece model of the rows, and returns the settings of the tokenizer."""
+    if isinstance(vocabulary, ByteVocabulary):
+        symbols = [symbol for symbol in vocabulary.symbols if not ROW.fullmatch(symbol)]
+        if symbols != [*map("<extra_id_{}>".format, range(len(symbols)))]:
+            raise UserError(
+                "tokenizer.user_symbols and tags: ByT5Tokenizer has no symbols but "
+                f"<extra_id_0> and so on, and the vocabulary has {first_of(symbols, 3, ', ')}"
+            )
+        return {"tokenizer_class": "ByT5Tokenizer", "extra_ids": len(symbols)}
     model = ModelProto.FromString(vocabulary.serialized)
     kinds = {PAD: PIECE.CONTROL, EOS: PIECE.CONTROL, UNK: PIECE.UNKNOWN}
     pieces = [
@@ -168,4 +201,4 @@ def write(vocabulary: SentencePieceVocabulary, folder: Path) -> int:
     spec.unk_id = 2
     spec.bos_id = ABSENT
     files.write_bytes(folder / SENTENCEPIECE, written.SerializeToString())
-    return extra_ids
+    return {"tokenizer_class": "T5Tokenizer", "extra_ids": extra_ids}

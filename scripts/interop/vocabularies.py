@@ -9,6 +9,7 @@ from sentencepiece import sentencepiece_model_pb2
 
 from scripts.interop import untrusted
 from scripts.interop.portable import ABSENT
+from transformer.data.tokenizers.byte_vocabulary import ByteVocabulary
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import (
     PieceVocabulary,
@@ -223,6 +224,8 @@ def tokenizer_kind(vocabulary: Vocabulary) -> str:
     """Returns the value of `tokenizer.kind`."""
     if isinstance(vocabulary, PieceVocabulary):
         return "pieces"
+    if isinstance(vocabulary, ByteVocabulary):
+        return "byte"
     processor = sentencepiece.SentencePieceProcessor(model_proto=vocabulary.serialized)
     scores = [processor.get_score(id_) for id_ in vocabulary.model_ids[SPECIAL:]]
 

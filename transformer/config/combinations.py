@@ -192,7 +192,7 @@ COMBINATIONS: dict[str, Callable[..., bool]] = {
     "only a vocabulary that the run makes has user_symbols; "
     "leave user_symbols or model_file empty": lambda tokenizer: (
         tokenizer.user_symbols != ()
-        and (tokenizer.model_file != "" or tokenizer.kind not in ("bpe", "unigram", "word", "char"))
+        and (tokenizer.model_file != "" or tokenizer.kind in ("ids", "pieces"))
     ),
     "BLEU as a utility is of words between spaces; set mbr_utility=chrf": lambda decoding, data: (
         decoding.mbr_utility == "bleu" and language_tokenizer(data.target_language) != "13a"
@@ -236,6 +236,11 @@ COMBINATIONS: dict[str, Callable[..., bool]] = {
     "set them to 0 and false": lambda tokenizer: (
         tokenizer.kind not in ("bpe", "unigram")
         and (tokenizer.subword_sampling > 0 or tokenizer.byte_fallback)
+    ),
+    "span_corruption masks the best segmentation of a text and predicts its tokens; "
+    "set subword_sampling=0 and shared=true": lambda training, tokenizer: (
+        training.objective == "span_corruption"
+        and (tokenizer.subword_sampling > 0 or not tokenizer.shared)
     ),
     "a shared tokenizer has one model file, others have SOURCE,TARGET": lambda tokenizer: (
         tokenizer.model_file != ""

@@ -15,6 +15,7 @@ import sentencepiece
 
 from tests.decoding.models import decoding_config, log_probabilities, random_sources, tiny_model
 from tests.decoding.test_text_decoder import DEVICES
+from transformer.data.tokenizers.byte_vocabulary import ByteVocabulary
 from transformer.data.tokenizers.piece_vocabulary import PieceVocabulary
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary, SentencePieceVocabulary
@@ -97,7 +98,7 @@ PREFIX = VOCABULARY.encode(["ab"])[0]
 def test_the_search_finds_the_best_of_all_outputs_without_the_phrases_in_any_segmentation(
     phrases, prefix, least
 ):
-    arrays = {"banned": jnp.array([SPELLING.rules(phrases)])}
+    arrays = {"banned": jnp.array([SPELLING.rules("", phrases)])}
     arrays |= (
         {"prefix": jnp.array([[*prefix, *[PAD] * (LIMIT + 1 - len(prefix))]])} if prefix else {}
     )
@@ -126,7 +127,7 @@ def test_the_search_finds_the_best_of_all_outputs_without_the_phrases_in_any_seg
 
 def test_a_longer_word_stays_possible_in_a_token_that_goes_past_the_phrase():
     hypotheses = search(
-        (), [MODEL.parameters], SOURCE, {"banned": jnp.array([SPELLING.rules(["a"])])}
+        (), [MODEL.parameters], SOURCE, {"banned": jnp.array([SPELLING.rules("", ["a"])])}
     )
     words = {
         word
@@ -140,7 +141,7 @@ def test_a_token_that_has_the_phrase_between_boundaries_needs_no_text_before_it(
     tokens = ["<pad>", "<unk>", "<s>", "</s>", "(art,", "artist", "art", "日本"]
     spelling = Spelling(PieceVocabulary(tokens, [None, None]))
     assert [
-        {tokens[rule[0]] for rule in spelling.rules([phrase])} for phrase in ("art", "本", "t")
+        {tokens[rule[0]] for rule in spelling.rules("", [phrase])} for phrase in ("art", "本", "t")
     ] == [
         {"(art,", "art"},
         {"日本"},
@@ -149,7 +150,7 @@ def test_a_token_that_has_the_phrase_between_boundaries_needs_no_text_before_it(
     arrays = {"table": jnp.array(spelling.table)}
     history = History(jnp.full((1, 1, 3), PAD), jnp.array(0), jnp.array([2]), arrays)
     forbidden = forbid_banned_phrases(
-        jnp.array([spelling.rules(["本"])]), history, jnp.zeros((1, 1, 8), bool)
+        jnp.array([spelling.rules("", ["本"])]), history, jnp.zeros((1, 1, 8), bool)
     )
     assert forbidden[0, 0].tolist() == [token == "日本" for token in tokens]
 
@@ -228,8 +229,15 @@ def test_a_vocabulary_whose_first_token_is_a_space_bans_too():
         vocabulary = make_vocabulary("a b c d e f g .", kind, size=13)
         assert vocabulary.decode([[SPECIAL]]) == [""]
         spelling = Spelling(vocabulary)
-        assert set("ab. ") <= set("".join(spelling.texts)) and spelling.rules(["ab"])
+        assert set("ab. ") <= set("".join(spelling.texts)) and spelling.rules("", ["ab"])
         assert spelling.find_phrase(vocabulary.encode(["a ab"])[0], ["ab"]) == "ab"
+
+
+def test_a_ban_of_a_character_that_is_several_bytes_is_refused():
+    spelling = Spelling(ByteVocabulary())
+    assert spelling.rules("", ["den"])
+    with pytest.raises(UserError, match="^line 3: 'für' cannot be banned, .* only bytes of ü; "):
+        spelling.rules("line 3", ["den", "für"])
 
 
 def test_phrases_that_no_token_ends_and_too_many_required_ones(tmp_path):

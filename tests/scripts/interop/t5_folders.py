@@ -41,6 +41,15 @@ VARIANTS = {
     "a tied t5 with another matrix": ({"model_type": "t5", "feed_forward_proj": "gelu"}, True),
     "mt5": ({"model_type": "mt5", "tie_word_embeddings": False}, True),
     "umt5": ({"model_type": "umt5", "tie_word_embeddings": False}, True),
+    "byt5": (
+        {
+            "model_type": "t5",
+            "tokenizer_class": "ByT5Tokenizer",
+            "feed_forward_proj": "gated-gelu",
+            "tie_word_embeddings": False,
+        },
+        True,
+    ),
     "a tied umt5": ({"model_type": "umt5", "feed_forward_proj": "gated-silu"}, False),
 }
 
@@ -53,8 +62,9 @@ def write_folder(
     The table has `spare_rows` more rows than the vocabulary.
     """
     folder.mkdir(parents=True)
-    size = write_vocabulary(folder) + EXTRA_IDS + spare_rows
     settings, is_untied = VARIANTS[variant]
+    size = 259 if variant == "byt5" else write_vocabulary(folder)
+    size += EXTRA_IDS + spare_rows
     settings = SETTINGS | {"vocab_size": size} | settings | changes
     write_json(folder / "config.json", settings)
     write_json(folder / "generation_config.json", {"decoder_start_token_id": 0})

@@ -296,9 +296,16 @@ DAMAGES = {
         "spiece.model: has 39 pieces and 100 extra ids, which need 139 rows, but config.json has "
         "vocab_size=43",
     ),
-    "bytes": (
+    "bytes for a smaller table": (
         change_json("tokenizer_config.json", tokenizer_class="ByT5Tokenizer"),
-        "tokenizer_class=ByT5Tokenizer: a vocabulary of bytes cannot be imported yet",
+        "config.json: bytes and 3 extra ids need 262 rows, but it has vocab_size=43",
+    ),
+    "bytes with another end": (
+        lambda folder: [
+            change_json("tokenizer_config.json", tokenizer_class="ByT5Tokenizer")(folder),
+            change_json("config.json", eos_token_id=3)(folder),
+        ],
+        "config.json: eos_token_id=3: must be 1, as ByT5Tokenizer has it",
     ),
     "another end": (change_json("config.json", eos_token_id=5), "eos_token_id=5: must be the id"),
     "a start outside the pieces": (

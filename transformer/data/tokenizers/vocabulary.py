@@ -15,6 +15,7 @@ import sentencepiece
 from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
 
 from transformer.data.sources.lines import is_natural_number
+from transformer.data.tokenizers.byte_vocabulary import ByteVocabulary
 from transformer.data.tokenizers.piece_vocabulary import PieceVocabulary
 from transformer.data.tokenizers.subword_sampling import BpeDropout, UnigramSampler
 from transformer.support.errors import MALFORMED, UserError
@@ -191,7 +192,7 @@ class IdsVocabulary:
         return token if token < self.size else UNK
 
 
-Vocabulary = SentencePieceVocabulary | IdsVocabulary | PieceVocabulary
+Vocabulary = SentencePieceVocabulary | IdsVocabulary | PieceVocabulary | ByteVocabulary
 
 
 @dataclass(frozen=True)
@@ -230,6 +231,8 @@ def load(serialized: bytes, where: str) -> Vocabulary:
         content = json.loads(serialized)
         if content["kind"] == "pieces":
             return PieceVocabulary.parse(content)
+        if content["kind"] == "byte":
+            return ByteVocabulary.parse(content)
         size = content["size"]
         if type(size) is int and SPECIAL <= size < 2**31:
             return IdsVocabulary(size)

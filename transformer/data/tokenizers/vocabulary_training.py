@@ -12,6 +12,7 @@ from transformer.config.types import Config
 from transformer.data.sources import Source
 from transformer.data.sources.mixture import MixedSource
 from transformer.data.sources.source import decode_pairs, select_pairs
+from transformer.data.tokenizers.byte_vocabulary import ByteVocabulary
 from transformer.data.tokenizers.vocabulary import (
     QUIET,
     IdsVocabulary,
@@ -144,6 +145,16 @@ def _count_ids(options: Config, source: Source, sides: Sequence[int]) -> IdsVoca
     return IdsVocabulary(needed)
 
 
+def _make_bytes(options: Config, source: Source, sides: Sequence[int]) -> ByteVocabulary:
+    vocabulary = ByteVocabulary(options.user_symbols)
+    if vocabulary.size > options.vocab_size:
+        raise UserError(
+            f"tokenizer.vocab_size={options.vocab_size}: tokenizer.kind=byte has {vocabulary.size} "
+            "tokens here; raise it"
+        )
+    return vocabulary
+
+
 def _refuse_training(options: Config, source: Source, sides: Sequence[int]) -> NoReturn:
     raise UserError(
         f"tokenizer.kind={options.kind}: only imported models have this kind, and it cannot be "
@@ -156,5 +167,6 @@ def _refuse_training(options: Config, source: Source, sides: Sequence[int]) -> N
 TOKENIZERS: dict[str, Callable[[Config, Source, Sequence[int]], Vocabulary]] = {
     **dict.fromkeys(("bpe", "unigram", "word", "char"), _train_sentencepiece),
     "ids": _count_ids,
+    "byte": _make_bytes,
     "pieces": _refuse_training,
 }

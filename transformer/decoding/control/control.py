@@ -72,7 +72,7 @@ class OutputControl:
             except UserError as error:
                 raise UserError(f"decoding.banned={config.banned}: {error}") from error
             self.banned = self.spelling.normalize(config.banned, lines)
-            rules = self.spelling.rules(self.banned)
+            rules = self.spelling.rules(config.banned, self.banned)
 
         # A banned piece is forbidden after any characters.
         width = len(rules[0]) if rules else 2
@@ -192,7 +192,7 @@ class OutputControl:
             "prefix": tokens,
             "fragment": states,
             "required": phrases,
-            "banned_here": self.spelling.rules(banned) if banned else [],
+            "banned_here": self.spelling.rules(line, banned) if banned else [],
             "limit": [shorter] if shorter else [],
         }
 

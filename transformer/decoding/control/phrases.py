@@ -14,6 +14,7 @@ import numpy as np
 
 from transformer.data.tokenizers.vocabulary import Vocabulary
 from transformer.decoding.translation import encode
+from transformer.support.errors import UserError
 from transformer.support.special_tokens import SPECIAL, UNK
 
 # In a rule of a banned phrase: a character that does not belong to a word, or no character.
@@ -64,6 +65,8 @@ class Spelling:
         between = vocabulary.decode([[other, token, other] for token in range(size)])
         self.texts = [text[len(one) : len(one) - len(two)] for text in between]
 
+        self._characters = set().union(*self.texts)
+
         # For each text between two boundaries: the tokens that have it, and its start in them.
         self._parts = collections.defaultdict(list)
         for token, text in enumerate(self.texts):
@@ -92,13 +95,20 @@ class Spelling:
         texts = self._vocabulary.decode([tokens for tokens in encoded if UNK not in tokens])
         return [text for text in map(str.strip, texts) if text]
 
-    def rules(self, phrases: Iterable[str]) -> list[list[int]]:
+    def rules(self, name: str, phrases: Iterable[str]) -> list[list[int]]:
         """Returns the rules of `forbid_banned_phrases`.
 
         A rule is a token that ends a phrase, and the characters of the phrase before the token.
+        Raises UserError, which has the name, for a character that no token has as a whole.
         """
         rules = []
         for phrase in phrases:
+            divided = set(phrase) - self._characters
+            if divided:
+                raise UserError(
+                    f"{name}: {phrase!r:.60} cannot be banned, because the vocabulary has only "
+                    f"bytes of {min(divided)}; leave it out"
+                )
             before = [BOUNDARY] if WORD.match(phrase) else []
             for i in range(len(phrase)):
                 # Tokens that have the rest of the phrase: from their start, after its first i

@@ -73,7 +73,13 @@ def make_rule(tokenizer: Tokenizer) -> Callable[[Int[Array, "B S"]], TreeRule]:
                 "symbols of trees in tokenizer.user_symbols, as configs/parsing.py does"
             )
     starts = jnp.array([piece.startswith(WORD_START) for piece in tokenizer.source.pieces])
-    return lambda source: TreeRule(jnp.array(kinds), jnp.array(labels), starts[source].sum(axis=1))
+
+    def rule(source):
+        # Some vocabularies do not mark the first word.
+        num_words = 1 + starts[source[:, 1:]].sum(axis=1)
+        return TreeRule(jnp.array(kinds), jnp.array(labels), num_words)
+
+    return rule
 
 
 def require_tree(rule: TreeRule, history: History, forbidden: Forbidden) -> Forbidden:
