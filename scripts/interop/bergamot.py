@@ -125,7 +125,7 @@ def write(
     `sentences` or on the validation split. Raises UserError if the engine cannot express the model,
     if a weight is not finite, or if there are no sentences.
     """
-    check_expressible(model)
+    check_expressible(model, "bergamot")
     config = marian.architecture_of(model)
     sides = [vocabularies.engine_side(side) for side in model.tokenizer.sides]
     arrays = marian.to_arrays(model, config, *sides)
@@ -151,29 +151,29 @@ def write(
     files.write_text(folder / "config.intgemm8bitalpha.yml", marian.to_yaml(search))
 
 
-def check_expressible(model: PortableModel) -> None:
+def check_expressible(model: PortableModel, form: str) -> None:
     """Raises UserError, with the key, for an architecture or a size that the engine lacks.
 
-    Weights that are not finite are an error too.
+    Weights that are not finite are an error too. `form` is the name of the format.
     """
     config = marian.architecture_of(model)
-    model.check_expressible("bergamot", marian_architecture.expressible(config) | EXPRESSIBLE)
+    model.check_expressible(form, marian_architecture.expressible(config) | EXPRESSIBLE)
     for key in ("model.d_model", "model.d_ff"):
         if config[key] % WIDTH_MULTIPLE:
             raise UserError(
-                f"--format=bergamot: cannot express {key}={config[key]}, only multiples of "
+                f"--format={form}: cannot express {key}={config[key]}, only multiples of "
                 f"{WIDTH_MULTIPLE}"
             )
     for side in map(vocabularies.marian_side, model.tokenizer.sides):
         if side.size % VOCABULARY_MULTIPLE:
             raise UserError(
-                f"--format=bergamot: cannot express a vocabulary of {side.size} tokens, only "
+                f"--format={form}: cannot express a vocabulary of {side.size} tokens, only "
                 f"multiples of {VOCABULARY_MULTIPLE}; see tokenizer.vocab_size"
             )
     for name, array in model.parameters.items():
         if not np.isfinite(array).all():
             raise UserError(
-                f"--format=bergamot: {name} has values that are NaN or infinite; choose another "
+                f"--format={form}: {name} has values that are NaN or infinite; choose another "
                 "checkpoint with --checkpoint=STEP"
             )
 

@@ -42,7 +42,7 @@ def write(
     """
     if worker is None:
         check_npm()
-    bergamot.check_expressible(model)
+    bergamot.check_expressible(model, "web")
     (folder / ENGINE).mkdir()
     if worker is None:
         with tempfile.TemporaryDirectory() as temporary:
