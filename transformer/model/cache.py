@@ -3,6 +3,7 @@
 K is the number of hypotheses ("beams") per sentence.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -14,6 +15,11 @@ from transformer.model.attention import MultiHeadAttention
 from transformer.model.matmul import FLOAT32, batched_dtype
 from transformer.model.recurrent import AverageAttention, RecurrentUnit, Ssru
 from transformer.model.relative_positions import NO_RELATIVE_POSITIONS, RelativePositions
+
+# On CPUs, attention reads a cache in parts of at least so many entries, and at most so many parts.
+# A program has each part, and takes longer to compile.
+PART_ENTRIES = 256
+MAX_PARTS = 8
 
 
 @struct.dataclass
@@ -61,7 +67,39 @@ class KeyValueCache:
         # The mask includes the new token itself.
         queries = attention.project_queries(x, relative_positions, positions)
         bias = relative_positions.score_bias(queries, positions, key_positions)
-        return cache.attend(attention, queries, mask, bias), cache
+        return cache.attend_prefix(attention, queries, mask, bias, first + beams), cache
+
+    def attend_prefix(
+        self,
+        attention: MultiHeadAttention,
+        queries: Float[Array, "B K H dk"],
+        mask: Bool[Array, "B 1 K N"],
+        bias: Float[Array, "#B H K N"] | None,
+        num_entries: Int[Array, ""],
+    ) -> Float[Array, "B K D"]:
+        """Attends as `attend`. The entries from `num_entries` on are masked.
+
+        On CPUs, reads only the parts of the cache that have entries: most outputs are much shorter
+        than their limit. On other devices the branches would cost more.
+        """
+        total = mask.shape[-1]
+        num_parts = min(max(total // PART_ENTRIES, 1), MAX_PARTS)
+        sizes = [-(-total * part // num_parts) for part in range(1, num_parts + 1)]
+
+        def attend_first(size, queries, mask, bias, keys, values):
+            cache = KeyValueCache(keys[..., :size], values[:, :, :size])
+            bias = None if bias is None else bias[..., :size]
+            return cache.attend(attention, queries, mask[..., :size], bias)
+
+        def attend_filled(*arrays):
+            index = (num_entries - 1) * num_parts // total
+            return jax.lax.switch(index, branches, *arrays)
+
+        branches = [functools.partial(attend_first, size) for size in sizes]
+        arrays = (queries, mask, bias, self.keys, self.values)
+        if num_parts == 1:
+            return branches[0](*arrays)
+        return jax.lax.platform_dependent(*arrays, cpu=attend_filled, default=branches[-1])
 
     def attend(
         self,
