@@ -50,11 +50,13 @@ def calls(monkeypatch) -> list[str]:
         f1 = F1["silver" if len(config.data.mixture) > 1 else "gold"] + config.seed + is_constrained
         scores = dict.fromkeys(table4._score_names(), f1) | {"bracket_errors": 3.0}
         scores["decoding"] = {"well_formed": is_constrained}
-        assert arguments.split == "valid"
         scores["split"] = arguments.split
+        if arguments.split == "test":
+            assert is_constrained
+            scores["bracket_f1"] -= 2.0
 
         def save():
-            name = f"valid-well_formed{is_constrained}"
+            name = f"{arguments.split}-well_formed{is_constrained}"
             add_evaluation(Path(arguments.workdir), name, TREES, TREES, **scores)
             # Evaluations of another search or another checkpoint are not in the table.
             other = scores | {"decoding": {"beam_size": 1}, "bracket_f1": 1.0}
@@ -123,6 +125,19 @@ def test_table_4_trains_makes_silver_trees_and_trains_again(calls, tmp_path, cap
     capsys.readouterr()
     assert run(reproduce, *command[:4], "--report", f"--text={text}") == 0
     assert capsys.readouterr().out == table
+
+
+def test_the_test_split_is_measured_under_the_constraint_and_published(calls, tmp_path, capsys):
+    treebank = tmp_path / "a.mrg"
+    treebank.write_text(random_treebank(seed=1, count=5))
+    paths = [f"--{split}={treebank}" for split in ("trees", "validation", "test")]
+    flags = ["table4", "--scale=mini", f"--output={tmp_path / 'out'}", "--seeds=1", *paths]
+    assert run(reproduce, *flags) == 0
+    table = capsys.readouterr().out
+    assert len([call for call in calls if call.startswith("evaluate")]) == 3
+    assert "| **here** | WSJ only | 79.00 |" in table
+    assert "| WSJ only | valid | yes | 1 | 81.00 | 3 |" in table
+    assert "| WSJ only | test | yes | 1 | 79.00 | 3 |" in table
 
 
 def test_another_treebank_or_text_is_refused(calls, tmp_path, capsys):
