@@ -16,8 +16,8 @@ from transformer.model.matmul import FLOAT32, batched_dtype
 from transformer.model.recurrent import AverageAttention, RecurrentUnit, Ssru
 from transformer.model.relative_positions import NO_RELATIVE_POSITIONS, RelativePositions
 
-# On CPUs, attention reads a cache in parts of at least so many entries, and at most so many parts.
-# A program has each part, and takes longer to compile.
+# On CPUs, self-attention reads a cache in up to MAX_PARTS parts of at least PART_ENTRIES entries.
+# Every part makes a program longer, which takes time to compile.
 PART_ENTRIES = 256
 MAX_PARTS = 8
 

@@ -37,7 +37,7 @@ class ByteVocabulary:
 
     @functools.cached_property
     def pieces(self) -> list[str]:
-        """The string of each token. A space is U+2581, and a byte that is no character is \\xNN."""
+        """The strings of the tokens: U+2581 for a space, ASCII characters, \\xNN, and symbols."""
         characters = [
             chr(byte) if 0x20 < byte < 0x7F else f"\\x{byte:02X}" for byte in range(NUM_BYTES)
         ]
