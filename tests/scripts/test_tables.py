@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from configs import table3_mini
 from scripts import markdown, tables
 from scripts.reporting import published
 from scripts.results.records import find_records, read_record_file
@@ -29,6 +30,13 @@ def test_every_record_of_the_repository_is_as_it_was_written():
     for folder in sorted({path.parent for path in Path("records").rglob("*.json")}):
         for path in find_records(folder):
             read_record_file(path)
+
+
+def test_table_3_in_miniature_has_records_of_all_its_runs_at_one_commit():
+    records = [read_record_file(path) for path in find_records(Path("records/table3-mini"))]
+    assert len(records) == 2 * len(table3_mini.ROWS)
+    assert len({record.environment["commit"] for record in records}) == 1
+    assert not any(record.environment["uncommitted_changes"] for record in records)
 
 
 @pytest.fixture
