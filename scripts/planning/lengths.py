@@ -62,8 +62,9 @@ class AssumedCorpus(Corpus):
         lengths = np.rint(np.stack([source, target], axis=1) * scales)  # (pairs, 2)
         lengths = np.maximum(lengths, 1).astype(np.int32)
         fits = (lengths <= config.data.max_length).all(axis=1)
-        objective = OBJECTIVES[config.training.objective]
-        has_side = objective.sides if objective.make_corpus is unchanged_corpus else (True, True)
+        has_side = [bool(config.data.source_language), bool(config.data.target_language)]
+        if OBJECTIVES[config.training.objective].make_corpus is not unchanged_corpus:
+            has_side = [True, True]
         self.lengths = lengths[fits] * has_side
 
     def __len__(self) -> int:

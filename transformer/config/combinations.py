@@ -240,7 +240,7 @@ COMBINATIONS: dict[str, Callable[..., bool]] = {
     "span_corruption masks the best segmentation of a text and predicts its tokens; "
     "set subword_sampling=0 and shared=true": lambda training, tokenizer: (
         training.objective == "span_corruption"
-        and (tokenizer.subword_sampling > 0 or not tokenizer.shared)
+        and any((tokenizer.subword_sampling > 0, not tokenizer.shared))
     ),
     "a shared tokenizer has one model file, others have SOURCE,TARGET": lambda tokenizer: (
         tokenizer.model_file != ""

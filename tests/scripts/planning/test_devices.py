@@ -99,14 +99,18 @@ def test_cublas_compiles_what_triton_cannot(monkeypatch):
 def test_the_assumed_lengths_have_the_stated_means():
     statistics = lengths.parse_statistics("50000:20:25")
     assert statistics == lengths.LengthStatistics(50_000, 20.0, 25.0)
-    corpus = lengths.AssumedCorpus(statistics, tiny.tiny_config(data__max_length=1000).data)
+    corpus = lengths.AssumedCorpus(statistics, tiny.tiny_config(data__max_length=1000))
     assert len(corpus) == 50_000 and corpus.lengths.min() >= 1
     np.testing.assert_allclose(corpus.lengths.mean(axis=0), [20, 25], rtol=0.01)
-    shorter = lengths.AssumedCorpus(statistics, tiny.tiny_config(data__max_length=40).data).lengths
+    shorter = lengths.AssumedCorpus(statistics, tiny.tiny_config(data__max_length=40)).lengths
     assert shorter.max() == 40 and 0.8 * 50_000 < len(shorter) < 50_000
     config = tiny.tiny_config(data__max_length=40, data__target_language="")
-    monolingual = lengths.AssumedCorpus(statistics, config.data).lengths
+    monolingual = lengths.AssumedCorpus(statistics, config).lengths
     np.testing.assert_array_equal(monolingual, shorter * [1, 0])
+    # The pairs that span corruption makes have both sides.
+    config.training.objective = "span_corruption"
+    pairs = lengths.AssumedCorpus(statistics, config).lengths
+    np.testing.assert_array_equal(pairs, shorter)
 
 
 @pytest.mark.parametrize(
