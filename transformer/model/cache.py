@@ -83,7 +83,10 @@ class KeyValueCache:
         than their limit. On other devices the branches would cost more.
         """
         total = mask.shape[-1]
-        num_parts = min(max(total // PART_ENTRIES, 1), MAX_PARTS)
+        # The size in an exported program is known only when it runs.
+        if not isinstance(total, int) or total < 2 * PART_ENTRIES:
+            return self.attend(attention, queries, mask, bias)
+        num_parts = min(total // PART_ENTRIES, MAX_PARTS)
         sizes = [-(-total * part // num_parts) for part in range(1, num_parts + 1)]
 
         def attend_first(size, queries, mask, bias, keys, values):
@@ -97,8 +100,6 @@ class KeyValueCache:
 
         branches = [functools.partial(attend_first, size) for size in sizes]
         arrays = (queries, mask, bias, self.keys, self.values)
-        if num_parts == 1:
-            return branches[0](*arrays)
         return jax.lax.platform_dependent(*arrays, cpu=attend_filled, default=branches[-1])
 
     def attend(
