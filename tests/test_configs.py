@@ -25,6 +25,7 @@ CONFIGS = [
     for name in (
         *("base", "big", "multi30k", "quickstart", "finetune", "low_resource", "pretrain", "ctc"),
         *("attention_scores", "sequences", "back_translation", "multi30k_both", "mup", "t5"),
+        "pretrain_spans",
     )
 ]
 NAMED = [
@@ -37,7 +38,9 @@ SMOKE = [("training.steps", "20")]
 def largest_bucket(config) -> Bucket:
     """Returns the shape of the largest possible batch."""
     length = config.batch.packed_length if config.batch.plan == "packed" else config.data.max_length
-    languages = (config.data.source_language, config.data.target_language)
+    languages = [config.data.source_language, config.data.target_language]
+    if config.training.objective == "span_corruption":
+        languages[1] = languages[0]  # it makes pairs of monolingual text
     return Bucket(
         config.batch.tokens // length, *(length if language else 0 for language in languages)
     )
