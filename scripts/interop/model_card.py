@@ -14,7 +14,7 @@ from absl import logging
 
 from scripts import markdown
 from scripts.interop import certificate, untrusted
-from scripts.results.evaluations import Evaluation, read_evaluations
+from scripts.results.evaluations import Evaluation, read_evaluations, short_commit
 from scripts.results.runs import RecordedRun, read_runs
 from transformer.checkpoints.restore import choose_steps
 from transformer.config.keys import flatten, format_value
@@ -180,7 +180,7 @@ def _training(run: RecordedRun, step: int, average: int, origin: Mapping[str, An
     environment = run.environment
     facts = [
         f"Step {step}, the mean of {average} checkpoints." if average > 1 else f"Step {step}.",
-        f"Trained by commit {environment['commit']} in {run.training_seconds:,.0f} seconds "
+        f"Trained by commit {short_commit(environment)} in {run.training_seconds:,.0f} seconds "
         f"on {', '.join(map(str, environment['devices']))}.",
     ]
     if origin:

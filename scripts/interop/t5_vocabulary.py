@@ -17,6 +17,7 @@ from scripts.interop.hugging_face_folder import Folder
 from scripts.interop.hugging_face_names import CONFIG
 from scripts.interop.portable import ABSENT, Settings
 from scripts.interop.vocabularies import Side
+from transformer.data.corpus.spans import SENTINEL
 from transformer.data.tokenizers.byte_vocabulary import NUM_BYTES, ByteVocabulary
 from transformer.data.tokenizers.vocabulary import SentencePieceVocabulary, Vocabulary
 from transformer.support import files
@@ -28,7 +29,6 @@ TOKENIZER_JSON = "tokenizer.json"  # Transformers 5 writes only this file
 EXTRA_IDS = 100  # sentinels, unless tokenizer_config.json has a number
 BYTE_EXTRA_IDS = 125  # the same for ByT5
 BYTE_SPECIAL = (0, 1, 2)  # padding, end-of-sentence and unknown in ByT5, before the bytes
-SENTINEL = re.compile("\u2581?<extra_id_([0-9]+)>")
 BYTE = re.compile("<0x[0-9A-F]{2}>")
 ROW = re.compile("<row ([0-9]+)>")  # the piece of a row without one
 PIECE = ModelProto.SentencePiece
@@ -85,9 +85,13 @@ def _read_bytes(texts: Settings, settings: Settings, start: Any) -> Side:
         )
     is_spare = size > num_named
     rows = [f"<row {id_}>" for id_ in range(num_named, size - is_spare)]
-    vocabulary = ByteVocabulary([*map("<extra_id_{}>".format, range(extra_ids)), *rows])
+    vocabulary = ByteVocabulary([*_sentinels(extra_ids), *rows])
     special = [size - 1 if is_spare else ABSENT, unk, pad, eos]
     return Side(vocabulary, [*special, *range(len(BYTE_SPECIAL), size - is_spare)], size)
+
+
+def _sentinels(count: int) -> list[str]:
+    return [f"<extra_id_{i}>" for i in range(count)]
 
 
 def _from_json(content: Settings) -> tuple[ModelProto, dict[int, str]]:
@@ -172,7 +176,7 @@ def write(vocabulary: Vocabulary, folder: Path) -> Settings:
     """Writes the SentencePiece model of the rows, and returns the settings of the tokenizer."""
     if isinstance(vocabulary, ByteVocabulary):
         symbols = [symbol for symbol in vocabulary.symbols if not ROW.fullmatch(symbol)]
-        if symbols != [*map("<extra_id_{}>".format, range(len(symbols)))]:
+        if symbols != _sentinels(len(symbols)):
             raise UserError(
                 "tokenizer.user_symbols and tags: ByT5Tokenizer has no symbols but "
                 f"<extra_id_0> and so on, and the vocabulary has {first_of(symbols, 3, ', ')}"

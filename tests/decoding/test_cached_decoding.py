@@ -60,7 +60,7 @@ TOLERANCE = {"float32": {"rtol": 1e-4, "atol": 1e-5}, "bfloat16": {"rtol": 0.05,
     "settings", SETTINGS, ids=lambda settings: "-".join(map(str, settings.values()))
 )
 def test_cached_steps_equal_the_uncached_model(settings, monkeypatch):
-    monkeypatch.setattr(cache, "PART_ENTRIES", 4)  # three parts, which fill one after another
+    monkeypatch.setattr(cache, "PART_ENTRIES", 4)  # several parts, which fill one after another
     model = tiny_model(
         VOCAB_SIZE, seed=0, max_positions=8, d_k=4, d_v=5, attention_bias=True, **settings
     )

@@ -21,7 +21,7 @@ from transformer.data.corpus.epoch import Epoch, mix
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.support.errors import UserError
 
-_SENTINEL = re.compile("\u2581?<extra_id_([0-9]+)>")
+SENTINEL = re.compile("\u2581?<extra_id_([0-9]+)>")  # in vocabularies of T5
 
 
 class SpanMasking(NamedTuple):
@@ -118,7 +118,7 @@ def mask_spans(corpus: Corpus, config: Config, tokenizer: Tokenizer) -> SpanCorp
     """Returns the corpus with masked spans. Raises UserError if the vocabulary has no sentinel."""
     sentinels = {}
     for token, piece in enumerate(tokenizer.source.pieces):
-        match = _SENTINEL.fullmatch(piece)
+        match = SENTINEL.fullmatch(piece)
         if match:
             sentinels[int(match[1])] = token
     if not sentinels:
