@@ -49,6 +49,11 @@ class MemoryEstimate(NamedTuple):
     def fits(self) -> bool:
         return self.used <= self.available
 
+    @property
+    def sizes(self) -> str:
+        """The used and the available memory, as text."""
+        return f"{self.used / GIB:.2f} of {self.available / GIB:.2f} GiB"
+
     def __str__(self) -> str:
         parts = [f"{name} {size / GIB:.2f} GiB" for name, size in self.state.items()]
         temporaries = f"{self.temporaries / GIB:.2f} GiB"

@@ -14,6 +14,8 @@ from scripts.planning.hlo import Computation, Instruction, Shape, integers
 ATTENTION_MATMULS = {"__cudnn$fmhaSoftmax": 2, "__cudnn$fmhaSoftmaxBackward": 5}
 # These read only the part of their first operand that they return.
 VIEWS = {"slice", "dynamic-slice", "gather"}
+# A fusion reads as much of their first operand as of their result.
+PASSED_ON = {"bitcast", "pad"}
 # Bytes that a device sends for each byte of a collective's operands, in a ring of n devices.
 SENT = {
     "all-gather": lambda n: n - 1,
@@ -153,7 +155,8 @@ def _read_in(called: Computation, value: Instruction) -> float:
         for number, operand in enumerate(user.operands):
             if operand is not value:
                 continue
-            total += _read_in(called, user) if user.opcode == "bitcast" else _read(user, number)
+            is_passed_on = number == 0 and user.opcode in PASSED_ON
+            total += _read_in(called, user) if is_passed_on else _read(user, number)
     return total
 
 

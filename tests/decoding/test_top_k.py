@@ -1,11 +1,11 @@
-"""The search for the largest elements by groups gives what `jax.lax.top_k` gives."""
+"""The largest elements and the normalizer by groups are those that JAX computes."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.decoding.top_k import GROUP, top_k
+from transformer.decoding.top_k import GROUP, logsumexp, top_k
 
 
 @pytest.mark.parametrize("size", [GROUP * 30, GROUP * 30 + 1, 7, GROUP * 9 - 1])
@@ -17,3 +17,12 @@ def test_equals_the_search_without_groups(size, values):
     x[:, 2, size // 2 :] = -np.inf
     for expected, actual in zip(jax.lax.top_k(x, 7), top_k(jnp.asarray(x), 7), strict=True):
         np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize("size", [GROUP * 30, GROUP * 30 + 1, 7, GROUP * 9 - 1])
+def test_the_normalizer_is_that_of_all_elements(size):
+    # Without the maximum, the exponentials would overflow.
+    x = 50.0 * np.random.default_rng(0).normal(size=(2, 5, size)).astype(np.float32)
+    x[:, 2, size // 2 :] = -np.inf
+    expected = np.logaddexp.reduce(x.astype(np.float64), axis=-1)
+    np.testing.assert_allclose(jax.jit(logsumexp)(x), expected, rtol=1e-6)

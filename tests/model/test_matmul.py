@@ -7,6 +7,7 @@ import pytest
 from flax import nnx
 
 from transformer.model import matmul
+from transformer.model.embedding import Embedding
 from transformer.model.linear import Linear
 
 SHAPES = [(1, 1, 1), (3, 5, 7), (64, 512, 48), (130, 33, 257), (1, 512, 2048)]
@@ -116,3 +117,19 @@ def test_few_rows_are_the_right_operand_of_a_float32_product(rows, is_turned, mo
     x, w = jnp.zeros((rows, 32)), jnp.zeros((48, 32))
     text = str(jax.make_jaxpr(lambda x, w: matmul.matmul_nt(x, w, jnp.dtype("float32")))(x, w))
     assert (f"f32[48,{rows}] = dot_general" in text) is is_turned
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_accelerators_look_up_rounded_embeddings(platform, monkeypatch):
+    monkeypatch.setattr(matmul, "target_platform", lambda: platform)
+    embedding = Embedding(7, 6, dtype="float32", rngs=nnx.Rngs(0))
+    table = np.asarray(embedding.table[...])
+    stored = matmul.decoding_table(table, jnp.dtype("bfloat16"))
+    rounded = table.astype("bfloat16").astype(np.float32)
+    expected = table if platform == "cpu" else rounded
+    np.testing.assert_array_equal(np.asarray(stored, np.float32), expected)
+
+    # The scale is not rounded.
+    embedding.table = nnx.Param(stored)
+    vectors = embedding(jnp.array([[3, 1]]))
+    np.testing.assert_array_equal(vectors, [expected[[3, 1]] * np.float32(np.sqrt(6))])

@@ -13,7 +13,7 @@ import jax
 import pytest
 
 from scripts import plan
-from scripts.planning import accelerator_estimate, devices, lengths
+from scripts.planning import accelerator_estimate, devices, lengths, report
 from scripts.planning.accelerator_estimate import AcceleratorEstimate, estimate_run
 from scripts.planning.devices import parse_target
 from tests.checkpoints.workdirs import run
@@ -69,7 +69,7 @@ def print_plan(estimated, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_the_report_in_words(print_plan):
-    report = print_plan()
+    text = print_plan()
     attention, feed_forward, norm = 4 * 16**2, 2 * 16 * 32 + 32 + 16, 2 * 16
     total = (
         256 * 16 + (attention + feed_forward + 2 * norm) + (2 * attention + feed_forward + 3 * norm)
@@ -87,14 +87,14 @@ def test_the_report_in_words(print_plan):
         r"roofline    [\d.]+ ms at least: kernels [\d.]+, memory [\d.]+, wire 0.0",
         r"run         100,000 steps of [\d.]+ ms on average; [\d,]+ source and target tokens/s",
     ):
-        assert re.search(f"^{line}", report, re.MULTILINE), line
-    assert len(re.findall("^kernel  ", report, re.MULTILINE)) == 10
-    assert "collective" not in report
+        assert re.search(f"^{line}", text, re.MULTILINE), line
+    assert len(re.findall("^kernel  ", text, re.MULTILINE)) == 10
+    assert "collective" not in text
 
 
 def test_times_in_the_report(print_plan, estimated):
-    report = json.loads(print_plan("--format=json"))
-    times, step = report["run"], report["step"]
+    values = json.loads(print_plan("--format=json"))
+    times, step = values["run"], values["step"]
     bounds = [shape.cost.seconds for shape in (estimated.typical, estimated.largest)]
     assert 0 < times["mean_step_seconds"] <= 1.001 * max(bounds)
     assert times["hours"] == pytest.approx(100_000 * times["mean_step_seconds"] / 3600, rel=1e-4)
@@ -165,9 +165,42 @@ def with_memory(estimated: AcceleratorEstimate, **changes: int) -> AcceleratorEs
 def test_the_verdict_names_the_share_of_a_gpu_that_jax_needs(estimated, share, verdict):
     target = parse_target("h100")
     changed = with_memory(estimated, used=int(share * target.kind.memory))
-    report = plan.to_json(load_file("configs/base.py", []), target, "", changed)
-    lines = plan.to_lines(target, changed, report)
+    values = report.training_to_json(load_file("configs/base.py", []), target, "", changed)
+    lines = report.training_to_lines(target, changed, values)
     assert any(line.startswith(f"memory      {verdict}: ") for line in lines)
+
+
+def test_the_report_of_a_search(monkeypatch, capsys):
+    monkeypatch.setattr(devices, "find_devices", lambda target: jax.devices()[: target.count])
+    flags = [flag.replace("h100", "h100:2") for flag in TINY]
+    assert run(plan, *flags, "--search", "--config.decoding.batch_tokens=1024") == 0
+    text = capsys.readouterr().out
+    for line in (
+        r"memory      fits: 0.00 of 75.15 GiB per device, for batches of 8 sentences x 16",
+        r"search      of 8 sentences x 16, 4 hypotheses each, outputs of at most 24 tokens",
+        r"start       0.00 TFLOP of products, .*; [\d.]+ ms at least",
+        r"batch       [\d.]+ tokens in [\d.]+ steps, [\d.]+ ms at least",
+    ):
+        assert re.search(f"^{line}$", text, re.MULTILINE), line
+
+    # Both devices translate, each its own batches.
+    tokens, milliseconds = re.search(r"^batch +(\d+) .*, ([\d.]+) ms", text, re.MULTILINE).groups()
+    speed = re.search(r"^speed       ([\d,]+) output tokens/s", text, re.MULTILINE)[1]
+    expected = 2 * float(tokens) / float(milliseconds) * 1000
+    assert float(speed.replace(",", "")) == pytest.approx(expected, rel=0.1)
+
+
+def test_a_search_that_does_not_fit_names_the_key(monkeypatch, capsys):
+    monkeypatch.setattr(devices, "find_devices", lambda target: jax.devices()[: target.count])
+    kind = devices.ACCELERATORS["h100"]._replace(memory=100_000)
+    monkeypatch.setitem(devices.ACCELERATORS, "h100", kind)
+    assert run(plan, *TINY, "--search") == 2
+    output = capsys.readouterr()
+    assert "memory      does not fit: " in output.out
+    advice = "lower config.decoding.batch_tokens=8192"
+    assert re.search(
+        f"^error: --device=h100: the search does not fit .*; {advice}$", output.err, re.M
+    )
 
 
 def test_a_run_gives_its_own_lengths_and_vocabularies(print_plan, monkeypatch, tmp_path):
@@ -220,7 +253,7 @@ def test_what_does_not_fit_says_what_takes_the_memory(print_plan, estimated, mon
     report = capsys.readouterr()
     assert "memory      does not fit: " in report.out
     needs = (
-        r"^error: --device=h100: a step of \d+ rows x .* does not fit \(.* of 0.0 GiB per "
+        r"^error: --device=h100: a step of \d+ rows x .* does not fit \(.* of 0.00 GiB per "
         r"device: parameters .*"
     )
     advice = "lower config.batch.tokens=512 and raise config.training.accumulation in return"

@@ -16,7 +16,7 @@ from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding import ensemble
 from transformer.decoding.shortlist import Shortlist
 from transformer.model.linear import Linear
-from transformer.model.matmul import INT8, decoding_weight, matmul_dtype, quantize
+from transformer.model.matmul import INT8, decoding_table, decoding_weight, matmul_dtype
 from transformer.model.partitioning import target_platform
 from transformer.support.errors import UserError
 from transformer.support.processor import computes_int8
@@ -195,7 +195,7 @@ class DeviceModels:
 def convert_weights(is_int8: bool, graph: nnx.GraphDef, parameters: dict) -> dict:
     """Returns a model's parameters with the weights of matmuls in the dtype of decoding.
 
-    In int8 this includes a tied embedding table.
+    This includes the table of tied embeddings.
     """
     model = nnx.merge(graph, nnx.State(parameters))
     with np.errstate(invalid="ignore"):  # a diverged model may have NaN
@@ -203,9 +203,10 @@ def convert_weights(is_int8: bool, graph: nnx.GraphDef, parameters: dict) -> dic
             if isinstance(module, Linear):
                 dtype = INT8 if is_int8 else matmul_dtype(module.dtype)
                 module.kernel = nnx.Param(decoding_weight(module.kernel[...], dtype))
-        if is_int8 and model.projection is None:
-            table = quantize(model.output_embedding.table[...])
-            model.output_embedding.table = nnx.Param(table)
+        if model.projection is None:
+            embedding = model.output_embedding
+            dtype = INT8 if is_int8 else matmul_dtype(embedding.dtype)
+            embedding.table = nnx.Param(decoding_table(embedding.table[...], dtype))
     return nnx.to_pure_dict(nnx.state(model, nnx.Param))
 
 

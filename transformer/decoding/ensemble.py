@@ -10,6 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from transformer.decoding.shortlist import CandidateModel
+from transformer.decoding.top_k import logsumexp
 from transformer.support.special_tokens import BOS, PAD, UNK
 
 Caches = tuple[Any, ...]  # one for each model
@@ -77,7 +78,7 @@ def decode_step(
     logits, caches = zip(*steps, strict=True)
     candidates = models[0].candidates if isinstance(models[0], CandidateModel) else None
     if len(models) == 1:
-        log_normalizer = jax.nn.logsumexp(logits[0], axis=-1)
+        log_normalizer = logsumexp(logits[0])
         return Prediction(logits[0], log_normalizer, candidates), caches
 
     # The mean of probabilities is normalized.

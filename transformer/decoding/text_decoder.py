@@ -87,7 +87,7 @@ class TextDecoder(DeviceModels):
         for extra_length in self.extra_lengths:
             lengths = {i: len(sources[i]) for i in pending}
             pending = []
-            search, batches = self._plan_pass(lengths, n_best, extra_length)
+            search, batches = self.plan_pass(lengths, n_best, extra_length)
 
             # All programs of the pass compile in parallel, before its first batch.
             start_time = time.perf_counter()
@@ -145,11 +145,11 @@ class TextDecoder(DeviceModels):
         lengths = dict(enumerate(lengths))
         jobs = []
         for extra_length in self.extra_lengths:
-            search, batches = self._plan_pass(lengths, n_best, extra_length)
+            search, batches = self.plan_pass(lengths, n_best, extra_length)
             jobs += self._compile_jobs(search, parameters, batches, arrays_of)
         return jobs
 
-    def _plan_pass(
+    def plan_pass(
         self, lengths: dict[int, int], n_best: int, extra_length: int | None
     ) -> tuple[Callable, list[DecodingBatch]]:
         """Returns the search of a pass, and the batches of the sources with these lengths."""
@@ -166,7 +166,7 @@ class TextDecoder(DeviceModels):
 
         # A row needs as many positions as the longer of its source and its output.
         def positions(length):
-            return max(length, self._max_length(length, extra_length))
+            return max(length, self.max_length(length, extra_length))
 
         # Each hypothesis of a sentence counts as a row.
         longest = self.config.max_source_length
@@ -261,10 +261,10 @@ class TextDecoder(DeviceModels):
         if candidates is not None:
             models = [CandidateModel(model, candidates) for model in models]
         limits = output_limits(source, self.config)
-        max_length = self._max_length(source.shape[1], extra_length)
+        max_length = self.max_length(source.shape[1], extra_length)
         return method(models, SourceBatch(source, limits, max_length, lines), self.config, n_best)
 
-    def _max_length(self, length: int, extra_length: int | None) -> int:
+    def max_length(self, length: int, extra_length: int | None) -> int:
         """Returns the length of outputs, EOS included, for sources that are padded to `length`."""
         longest = output_limit(length - 1, self.config) + 1
         return longest if extra_length is None else min(length + extra_length, longest)

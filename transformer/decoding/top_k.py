@@ -1,4 +1,4 @@
-"""The largest logits of large vocabularies, and the selection of elements."""
+"""The largest logits and the normalizer of large vocabularies, and the selection of elements."""
 
 from typing import Any
 
@@ -18,11 +18,8 @@ def top_k(x: Float[Array, "*B V"], k: int) -> tuple[Float[Array, "*B k"], Int[Ar
     size = x.shape[-1]
     if size <= k * GROUP:
         return tuple(jax.lax.top_k(x, k))
-    rows = x.reshape(-1, size)
-    num_rows = rows.shape[0]
-    padding = ((0, 0), (0, -size % GROUP))
-    padded = jnp.pad(rows, padding, constant_values=-jnp.inf)
-    grouped = padded.reshape(num_rows, -1, GROUP)  # (rows, groups, GROUP)
+    grouped = _group(x)
+    num_rows = grouped.shape[0]
 
     # The groups ascend, so that the first of equal elements wins.
     _, groups = jax.lax.top_k(grouped.max(axis=2), k)
@@ -35,6 +32,24 @@ def top_k(x: Float[Array, "*B V"], k: int) -> tuple[Float[Array, "*B k"], Int[Ar
     index = group * GROUP + index % GROUP
     shape = (*x.shape[:-1], k)
     return values.reshape(shape), index.reshape(shape)
+
+
+def logsumexp(x: Float[Array, "*B V"]) -> Float[Array, "*B"]:
+    """Returns log(sum(exp(x))) for rows with a finite maximum.
+
+    It takes the maximum of the maxima of groups, which XLA computes once for this and `top_k`.
+    """
+    # Without the barrier, XLA computes the maximum directly, in another pass over x.
+    maxima = jax.lax.optimization_barrier(_group(x).max(axis=2))
+    maximum = maxima.max(axis=1).reshape(x.shape[:-1])
+    return maximum + jnp.log(jnp.exp(x - maximum[..., None]).sum(axis=-1))
+
+
+def _group(x: Float[Array, "*B V"]) -> Float[Array, "rows groups G"]:
+    rows = x.reshape(-1, x.shape[-1])
+    padding = ((0, 0), (0, -x.shape[-1] % GROUP))
+    padded = jnp.pad(rows, padding, constant_values=-jnp.inf)
+    return padded.reshape(rows.shape[0], -1, GROUP)
 
 
 def gather(tree: Any, index: Int[Array, "B N"]) -> Any:

@@ -37,7 +37,7 @@ class Embedding(nnx.Module):
         rows = jax.tree.map(
             lambda x: jnp.take(x, tokens, axis=0, mode="clip"), self.table.get_value()
         )
-        vectors = dequantize(rows)  # (B, L, D)
+        vectors = dequantize(rows).astype(FLOAT32)  # (B, L, D)
         # "In the embedding layers, we multiply those weights by sqrt(d_model)" (section 3.4).
         scaled = vectors * math.sqrt(vectors.shape[-1])
         return shard_lookup(scaled.astype(matmul_dtype(self.dtype)))

@@ -67,6 +67,19 @@ def decoding_weight(w: Float[Array | np.ndarray, "K N"], dtype: jnp.dtype) -> We
     return TransposedMatrix(converted.T) if target_platform() == "cpu" else converted
 
 
+def decoding_table(
+    rows: Float[Array | np.ndarray, "V D"], dtype: jnp.dtype
+) -> Float[Array | np.ndarray, "V D"] | QuantizedRows:
+    """Returns the table of tied embeddings as decoding stores it.
+
+    On accelerators it has `dtype`, because XLA would convert it at each step of a search. On CPUs,
+    XLA converts it once, before the first step.
+    """
+    if dtype == INT8:
+        return quantize(rows)
+    return rows if target_platform() == "cpu" else rows.astype(dtype)
+
+
 def quantize(rows: Float[Array | np.ndarray, "N K"]) -> QuantizedRows:
     """Returns the rows in 8 bits.
 

@@ -10,6 +10,7 @@ import transformers
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
+    ByT5Tokenizer,
     GenerationConfig,
     MarianTokenizer,
     T5Tokenizer,
@@ -28,8 +29,7 @@ def main():
     transformers.logging.disable_progress_bar()
     folder = request["folder"]
     dtype = "auto" if request["quantization"] else torch.float32
-    is_marian = AutoConfig.from_pretrained(folder).model_type in ("marian", "pegasus")
-    tokenizer = (MarianTokenizer if is_marian else T5Tokenizer).from_pretrained(folder)
+    tokenizer = tokenizer_class(pathlib.Path(folder)).from_pretrained(folder)
     model = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=dtype, use_safetensors=True).eval()
     if model.config.model_type == "umt5":
         # Transformers ignores the setting, and divides the logits of all umT5 models.
@@ -48,6 +48,17 @@ def main():
     json.dump(answer, sys.stdout)
 
 
+def tokenizer_class(folder):
+    if AutoConfig.from_pretrained(folder).model_type in ("marian", "pegasus"):
+        return MarianTokenizer
+    # Either file may name the class.
+    for name in ("tokenizer_config.json", "config.json"):
+        path = folder / name
+        if path.exists() and "ByT5Tokenizer" in path.read_text("utf-8"):
+            return ByT5Tokenizer
+    return T5Tokenizer
+
+
 def translate(model, tokenizer, request, search, beam_size):
     """Returns the best translations, in batches of similar lengths.
 
@@ -58,7 +69,9 @@ def translate(model, tokenizer, request, search, beam_size):
     start = model.config.decoder_start_token_id
 
     # These tokens have no text.
-    never = {pad, start, tokenizer.unk_token_id, *target_ids(tokenizer, ["<s>"])} - {eos}
+    never = {pad, start, tokenizer.unk_token_id}
+    if not isinstance(tokenizer, ByT5Tokenizer):
+        never |= {*target_ids(tokenizer, ["<s>"])}
     if not isinstance(tokenizer, MarianTokenizer):
         # T5's tables have rows without a piece.
         never |= {*range(len(tokenizer), model.get_output_embeddings().out_features)}
@@ -72,7 +85,7 @@ def translate(model, tokenizer, request, search, beam_size):
         num_beams=beam_size,
         **{name: search[name] for name in names if search.get(name) is not None},
         max_length=request["max_length"] + 2,  # with the start and end-of-sentence
-        bad_words_ids=[*banned, *([token] for token in sorted(never))],
+        bad_words_ids=[*banned, *([token] for token in sorted(never - {eos}))],
         pad_token_id=pad,
         eos_token_id=eos,
         forced_eos_token_id=eos,
@@ -112,10 +125,21 @@ def score(model, tokenizer, request):
 
 
 def target_ids(tokenizer, pieces):
+    if isinstance(tokenizer, ByT5Tokenizer):
+        return [byte_id(tokenizer, piece) for piece in pieces]
     if not isinstance(tokenizer, MarianTokenizer):
         return tokenizer.convert_tokens_to_ids(pieces)
     vocabulary = tokenizer.target_encoder if tokenizer.separate_vocabs else tokenizer.encoder
     return [vocabulary.get(piece, vocabulary["<unk>"]) for piece in pieces]
+
+
+def byte_id(tokenizer, piece):
+    """Returns the id of a piece of `ByteVocabulary`: a character, "\\xC3", or a symbol."""
+    if piece == "\u2581":
+        piece = " "
+    elif piece.startswith("\\x"):
+        piece = chr(int(piece[2:], 16))
+    return tokenizer.convert_tokens_to_ids(piece)
 
 
 if __name__ == "__main__":

@@ -59,8 +59,9 @@ def run(python, program, *arguments):
 def change_search(folder):
     """Forbids sentinels, which Transformers leaves out of texts."""
     path = folder / "generation_config.json"
+    size = json.loads((folder / "config.json").read_text())["vocab_size"]
     settings = json.loads(path.read_text()) | {
-        "suppress_tokens": [39, 40, 41],
+        "suppress_tokens": [size - 4, size - 3, size - 2],
         "num_beams": 4,
         "early_stopping": True,
         "max_length": 42,

@@ -112,3 +112,24 @@ def test_the_products_of_a_compiled_program_are_counted():
     entry = hlo.parse(compiled.as_text()).entry
     total = sum(instructions.flops(instruction).total for instruction in entry.instructions)
     assert total == 2 * 2 * 128 * 64 * 32
+
+
+def test_a_gather_from_padded_rows_reads_what_it_returns():
+    program = hlo.parse("""
+%inner (x: f32[8,1000], i: s32[8,1]) -> f32[8,64] {
+  %x = f32[8,1000]{1,0} parameter(0)
+  %i = s32[8,1]{1,0} parameter(1)
+  %low = f32[] constant(-inf)
+  %padded = f32[8,1024]{1,0} pad(%x, %low), padding=0_0x0_24
+  ROOT %found = f32[8,64]{1,0} gather(%padded, %i), slice_sizes={1,64}
+}
+
+ENTRY %main (x: f32[8,1000], i: s32[8,1]) -> f32[8,64] {
+  %x = f32[8,1000]{1,0} parameter(0)
+  %i = s32[8,1]{1,0} parameter(1)
+  ROOT %found = f32[8,64]{1,0} fusion(%x, %i), kind=kLoop, calls=%inner
+}
+""")
+    read_and_written = 2 * 4 * 8 * 64
+    indices = 4 * 8
+    assert instructions.bytes_moved(program.entry.instructions[2]) == read_and_written + indices
