@@ -4,6 +4,7 @@
         --sweep=configs/sweeps/Y.py --workdir=DIR
         [--jobs=N] [--together [--plan]] [--storage=URL] [--retry_failed]
     python -m scripts.sweep --from=WORKDIR --sweep=configs/sweeps/Y.py --workdir=DIR
+        [--scorer=NAME:COMMAND]
     python -m scripts.sweep --workdir=DIR --report [--readme=FILE]
 
 With --config every trial is a training run. With --from every trial decodes an existing run. The
@@ -63,6 +64,8 @@ def check_flags(arguments: argparse.Namespace) -> None:
         raise UserError(
             "give either --config=FILE, to train every trial, or --from=WORKDIR, to decode a run"
         )
+    if arguments.source is None and arguments.scorer:
+        raise UserError("--scorer: is for --from, because trials of --config do not evaluate")
     if arguments.source is not None and arguments.together:
         raise UserError("--together: trains the trials of --config; --from only decodes")
     if arguments.plan and not arguments.together:
@@ -87,6 +90,7 @@ def make_parser() -> cli.Parser:
         metavar="WORKDIR",
         help="decode this run's validation split instead",
     )
+    parser.add_scorer_flag()
     parser.add_number("--jobs", None, "trials at a time (1; with --together all)")
     parser.add_argument(
         "--together", action="store_true", help="train trials that differ in numbers as one program"

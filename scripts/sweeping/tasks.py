@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from transformer.config.keys import check_for_training, flatten, format_value, k
 from transformer.config.types import Config
 from transformer.decoding.bleu import METRICS, applicable, metrics_in
 from transformer.run.record import read_record
+from transformer.run.sentence_scores import parse_flags
 from transformer.support.errors import UserError
 from transformer.training.held_out import metric_names
 from transformer.training.objectives import OBJECTIVES
@@ -95,20 +97,24 @@ class DecodingTask:
       source: the workdir of the run.
       step: all trials decode with the checkpoint of this step, even if the run continues meanwhile.
       folder: the folder of the sweep.
+      scorers: the values of the flag --scorer of `transformer.evaluate`.
     """
 
     config: Config
     source: Path
     step: int
     folder: SweepFolder
+    scorers: Sequence[str] = ()
 
     @property
     def objectives(self) -> list[str]:
-        return applicable(METRICS, self.config.data.target_form)
+        names = [scorer.name for scorer in parse_flags("scorer", self.scorers)]
+        return [*applicable(METRICS, self.config.data.target_form), *names]
 
     @property
     def identity(self) -> dict[str, Any]:
-        return {"from": str(self.source.resolve()), "step": self.step}
+        scorers = {"scorers": list(self.scorers)} if self.scorers else {}
+        return {"from": str(self.source.resolve()), "step": self.step} | scorers
 
     def check(self, values: Values, objective: str) -> None:
         if not OBJECTIVES[self.config.training.objective].translates:
@@ -131,6 +137,7 @@ class DecodingTask:
             "--split=valid",
             f"--checkpoint={self.step}",
             *(f"--{key}={value}" for key, value in values.items()),
+            *(f"--scorer={text}" for text in self.scorers),
         ]
 
     def output(self, trial: int) -> Path:
@@ -164,7 +171,13 @@ def make_task(arguments: argparse.Namespace, folder: SweepFolder) -> Task:
         step = folder.read()["task"].get("step")
     if step is None:
         step = restore.choose_step(source, "best")
-    return DecodingTask(config, source, step, folder)
+    for scorer in parse_flags("scorer", arguments.scorer):
+        if scorer.is_lower_better:
+            raise UserError(
+                f"--scorer={scorer.name},lower: a sweep maximizes the metrics of other programs; "
+                "let the command print negative scores"
+            )
+    return DecodingTask(config, source, step, folder, arguments.scorer)
 
 
 def check_values(sweep: Sweep, task: Task) -> None:
