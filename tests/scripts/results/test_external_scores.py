@@ -43,7 +43,9 @@ def runs(tmp_path):
     ):
         path = make_run(tmp_path / name, **changes)
         (path / "environment.json").write_text(
-            json.dumps({"commit": None, "uncommitted_changes": None, "cpu_count": 2, "devices": ["cpu"]})
+            json.dumps(
+                {"commit": None, "uncommitted_changes": None, "cpu_count": 2, "devices": ["cpu"]}
+            )
         )
         add_evaluation(path, "valid-step9", damage(SENTENCES, amount, seed=len(paths)), SENTENCES)
         paths.append(path)
