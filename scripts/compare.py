@@ -23,6 +23,7 @@ import sys
 
 from absl import logging
 
+from scripts import score_flags
 from transformer.config import cli
 from transformer.data.sources.lines import count_noun
 from transformer.data.sources.source import SPLITS
@@ -83,7 +84,7 @@ def make_parser() -> cli.Parser:
     parser.add_argument(
         "--evaluate", action="store_true", help="run transformer.evaluate where one is missing"
     )
-    parser.add_scorer_flag(scores=True)
+    score_flags.add_flags(parser, scores=True)
     parser.add_number("--samples", 1000, "bootstrap resamples", MIN_SAMPLES)
     parser.add_number("--sentences", 5, "how many sentences to show", least=0)
     parser.add_argument(

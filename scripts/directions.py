@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from scripts import score_flags
 from transformer.config import cli
 from transformer.config.types import Config
 from transformer.data.sources import source
@@ -34,9 +35,9 @@ Direction = tuple[str, str]  # the source language and the target language
 def main(arguments: argparse.Namespace) -> None:
     # These imports take seconds, which --help should not.
     from scripts.results.records import read_record_file
+    from scripts.results.sentence_scores import metric_of, parse_flags
     from transformer.data.sources.mixture import listed_corpora
     from transformer.decoding.bleu import METRICS, applicable
-    from transformer.run.sentence_scores import metric_of, parse_flags
     from transformer.workdir import open_existing, split_names
 
     metric = arguments.metric
@@ -118,6 +119,8 @@ def evaluate_directions(
 
     The results have the interval of `--metric` as METRIC_interval, if it can be resampled.
     """
+    from scripts.results.evaluations import read_evaluation
+    from scripts.results.external_scores import attach
     from transformer import evaluate
     from transformer.config.types import with_changes
     from transformer.data.languages import source_tag
@@ -152,17 +155,18 @@ def evaluate_directions(
     metric = arguments.metric
     for pair, data_config in pairs.items():
         items = [*flags.items(), *zip(cli.LANGUAGES, pair, strict=True), *arguments.overrides]
-        items += [("scorer", text) for text in arguments.scorer]
         evaluation = evaluate.evaluate(
             evaluate.make_parser().parse([f"--{key}={value}" for key, value in items])
         )
+        evaluation.save()
+        (scored,) = attach([read_evaluation(Path(f"{evaluation.path}.json"))], arguments)
         # Without the tokenizer of the language there is no interval.
         with contextlib.suppress(UserError):
-            interval = _interval(metric, evaluation, bleu_language(data_config))
+            interval = _interval(metric, scored, bleu_language(data_config))
             if interval is not None:
                 evaluation.result[f"{metric}_interval"] = interval
-        evaluation.save()
-        results[pair] = evaluation.result
+                evaluation.save()
+        results[pair] = scored.result | evaluation.result
     return results
 
 
@@ -175,8 +179,8 @@ def _interval(metric: str, evaluation: Any, language: Any) -> tuple[float, float
     from scripts.results.significance import bootstrap_interval
 
     texts = evaluation.texts
-    if metric in evaluation.scores:
-        values = evaluation.scores[metric].values
+    if metric in evaluation.sentence_scores:
+        values = evaluation.sentence_scores[metric].values
         statistics = sufficient_statistics.given_statistics(values, texts.are_sentences)
         return bootstrap_interval(sufficient_statistics.GIVEN_SCORES, statistics)
     additive = sufficient_statistics.additive_metrics(language, [metric])
@@ -205,7 +209,7 @@ def make_parser() -> cli.Parser:
         "--split", choices=source.SPLITS, default="test", help="the split to translate (test)"
     )
     parser.add_argument("--metric", default="bleu", help="the score in the matrix (bleu)")
-    parser.add_scorer_flag()
+    score_flags.add_flags(parser)
     return parser
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from absl import logging
 
-from scripts import markdown
+from scripts import markdown, score_flags
 from transformer.config import cli
 from transformer.data.sources.source import SPLITS
 from transformer.support import cache, files
@@ -91,7 +91,7 @@ def make_parser() -> cli.Parser:
     )
     count = "show attention for N sentences of the split as well (3)"
     parser.add_argument("--sentences", type=int, choices=range(MAX_SENTENCES + 1), help=count)
-    parser.add_scorer_flag(scores=True)
+    score_flags.add_flags(parser, scores=True)
     markdown.add_flag(parser)
     return parser
 

@@ -15,7 +15,7 @@ import argparse
 import functools
 from pathlib import Path
 
-from scripts import markdown
+from scripts import markdown, score_flags
 from transformer.config import cli
 from transformer.support.errors import UserError
 
@@ -90,7 +90,7 @@ def make_parser() -> cli.Parser:
         metavar="WORKDIR",
         help="decode this run's validation split instead",
     )
-    parser.add_scorer_flag()
+    score_flags.add_flags(parser)
     parser.add_number("--jobs", None, "trials at a time (1; with --together all)")
     parser.add_argument(
         "--together", action="store_true", help="train trials that differ in numbers as one program"

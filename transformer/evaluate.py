@@ -3,12 +3,11 @@
 python -m transformer.evaluate --workdir=DIR [--split=test] [--data=WORKDIR]
     [--checkpoint=best|last|STEP] [--average=N] [--source=FILE --reference=FILE ...]
     [--output=FOLDER] [--source_language=CODE] [--target_language=CODE] [--decoding.KEY=VALUE ...]
-    [--scorer=NAME:COMMAND ...]
 
 Prints the result as one JSON object and logs the scores in words. docs/decoding.md explains the
 keys. The result, the sources, the references and the hypotheses are written to the workdir's folder
 `evaluations`, or to --output=FOLDER. A language model has no hypotheses: its result is the
-perplexity. --scorer adds the metric of another program; docs/results.md explains its protocol.
+perplexity.
 """
 
 import argparse
@@ -53,12 +52,11 @@ def evaluate(arguments: argparse.Namespace) -> Any:
     from transformer.checkpoints import loaded_models
     from transformer.decoding.bleu import METRICS, describe_scores
     from transformer.decoding.evaluation import translate_and_score
-    from transformer.run import evaluation_files, sentence_scores
+    from transformer.run import evaluation_files
     from transformer.support.cache import enable_compilation_cache
     from transformer.training.objectives import OBJECTIVES
 
     check_flags(arguments)
-    scorers = sentence_scores.parse_flags("scorer", arguments.scorer)
     enable_compilation_cache()
     models = loaded_models.load(
         split_names(arguments.workdir), arguments.checkpoint, arguments.average, arguments.overrides
@@ -93,10 +91,6 @@ def evaluate(arguments: argparse.Namespace) -> Any:
     evaluation = evaluation_files.of_translations(
         arguments, models, path, sources, references, scored
     )
-    texts = evaluation.texts
-    for scorer in scorers:
-        (evaluation.scores[scorer.name],) = sentence_scores.score_with_command(scorer, [texts])
-    evaluation.result.update(sentence_scores.describe(evaluation.scores, texts))
     log_result(evaluation.result, describe_scores(evaluation.result, METRICS))
     return evaluation
 
@@ -117,8 +111,7 @@ def evaluate_perplexity(arguments: argparse.Namespace, models: Any) -> Any:
             f"--workdir={arguments.workdir}: {model} is evaluated by itself on a split of its own "
             "data; give --split only"
         )
-    flags = [("scorer", text) for text in arguments.scorer]
-    for key, text in [*flags, *arguments.overrides]:
+    for key, text in arguments.overrides:
         raise UserError(
             f"--{key}={text}: has no meaning for the perplexity of {model}; leave it out"
         )
@@ -258,7 +251,6 @@ def make_parser() -> cli.Parser:
     parser.add_argument(
         "--output", metavar="FOLDER", help="the folder of the files (evaluations in the workdir)"
     )
-    parser.add_scorer_flag()
     return parser
 
 

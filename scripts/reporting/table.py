@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from scripts import markdown
 from scripts.results.evaluations import Evaluation, external_names
+from scripts.results.sentence_scores import metric_of
 from scripts.results.systems import (
     System,
     describe_checkpoints,
@@ -15,7 +16,6 @@ from scripts.results.systems import (
 )
 from transformer.config.keys import format_value
 from transformer.decoding.bleu import metrics_in
-from transformer.run.sentence_scores import metric_of
 
 SEARCH = ("strategy", "beam_size", "length_penalty", "length_penalty_form", "shortlist")
 # Settings that have their own column, or a place in each row.

@@ -12,16 +12,16 @@ from typing import Any
 from sacrebleu.metrics import BLEU
 
 from configs.rules import HOST, LOG, MESH, PATH
+from scripts.results import sentence_scores
 from scripts.results.evaluation_files import find_run, read_result
 from scripts.results.runs import RecordedRun, Run
+from scripts.results.sentence_scores import SentenceScores, Texts
 from transformer.config.cli import LANGUAGES
 from transformer.config.keys import flatten, keys_of
 from transformer.config.loading import with_values
 from transformer.config.types import Config
 from transformer.data.sources.lines import read_text_file
 from transformer.decoding.bleu import METRICS, Language, bleu_language, metrics_in
-from transformer.run import sentence_scores
-from transformer.run.sentence_scores import SentenceScores, Texts
 from transformer.support.environment import TRAINING_CORPUS
 from transformer.support.errors import MALFORMED, UserError
 from transformer.training.objectives import OBJECTIVES

@@ -3,9 +3,9 @@
 import argparse
 from collections.abc import Sequence
 
+from scripts.results import sentence_scores
 from scripts.results.evaluations import Evaluation, read_evaluation
-from transformer.run import sentence_scores
-from transformer.run.sentence_scores import ENDING, NamedFlag, SentenceScores
+from scripts.results.sentence_scores import ENDING, NamedFlag, SentenceScores
 from transformer.support.errors import UserError
 
 
@@ -14,7 +14,7 @@ def attach(evaluations: Sequence[Evaluation], arguments: argparse.Namespace) -> 
 
     A command runs once, for the evaluations that do not have its scores.
     """
-    given = sentence_scores.parse_flags("scores", arguments.scores)
+    given = sentence_scores.parse_flags("scores", getattr(arguments, "scores", ()))
     scorers = sentence_scores.parse_flags("scorer", arguments.scorer)
     if not given and not scorers:
         return list(evaluations)

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from scripts.results.sentence_scores import metric_of
 from scripts.results.systems import describe_checkpoints, describe_search, mean_and_spread
 from transformer.config.keys import format_value
 from transformer.data.sources.lines import count_noun
-from transformer.run.sentence_scores import metric_of
 
 
 class Table(NamedTuple):

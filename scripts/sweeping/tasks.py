@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from configs.rules import HOST, LOG, MESH
+from scripts.results.evaluations import read_evaluation
+from scripts.results.external_scores import attach
+from scripts.results.sentence_scores import parse_flags
 from scripts.sweeping.description import Sweep, Values, extremes
 from scripts.sweeping.folder import SweepFolder
 from transformer.checkpoints import restore
@@ -17,7 +20,6 @@ from transformer.config.keys import check_for_training, flatten, format_value, k
 from transformer.config.types import Config
 from transformer.decoding.bleu import METRICS, applicable, metrics_in
 from transformer.run.record import read_record
-from transformer.run.sentence_scores import parse_flags
 from transformer.support.errors import UserError
 from transformer.training.held_out import metric_names
 from transformer.training.objectives import OBJECTIVES
@@ -97,7 +99,7 @@ class DecodingTask:
       source: the workdir of the run.
       step: all trials decode with the checkpoint of this step, even if the run continues meanwhile.
       folder: the folder of the sweep.
-      scorers: the values of the flag --scorer of `transformer.evaluate`.
+      scorers: the values of the flag --scorer.
     """
 
     config: Config
@@ -137,7 +139,6 @@ class DecodingTask:
             "--split=valid",
             f"--checkpoint={self.step}",
             *(f"--{key}={value}" for key, value in values.items()),
-            *(f"--scorer={text}" for text in self.scorers),
         ]
 
     def output(self, trial: int) -> Path:
@@ -148,6 +149,12 @@ class DecodingTask:
 
     def read_objective(self, trial: int, objective: str) -> dict[int, float]:
         result = self._result(trial)
+        if result and objective not in result:
+            # A metric of another program, whose command runs once for each trial.
+            path = Path(result["hypotheses"].removesuffix(".hypotheses.txt") + ".json")
+            flags = argparse.Namespace(scorer=self.scorers)
+            (evaluation,) = attach([read_evaluation(path)], flags)
+            result = evaluation.result
         return {result["step"]: result[objective]} if result else {}
 
     def _result(self, trial: int) -> dict[str, Any]:

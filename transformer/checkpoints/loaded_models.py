@@ -53,7 +53,7 @@ class LoadedModels:
     parameters: tuple[dict, ...]
     checkpoints: tuple[Checkpoint, ...]
     shortlist: Shortlist | None
-    scorers: tuple[Scorer, ...]
+    scorers: tuple[Scorer | CommandScorer, ...]
 
     def decoder(self, takes_controls: bool = False) -> tuple[TextDecoder, Replicas]:
         """Returns a decoder on all local devices, and the parameters for its methods.

@@ -155,26 +155,6 @@ class Parser(argparse.ArgumentParser):
             text = f"the {side} language, of a model that knows several (the run's)"
             self.add_argument(f"--{name}", metavar="CODE", help=text)
 
-    def add_scorer_flag(self, scores: bool = False) -> None:
-        """Adds the flag --scorer, and with `scores` the flag --scores."""
-        if scores:
-            self.add_argument(
-                "--scores",
-                metavar="NAME:FILE,...",
-                action="append",
-                default=[],
-                help="scores of another program: a file for each evaluation, with a number for "
-                "each translation; NAME,lower: lower is better; repeatable",
-            )
-        self.add_argument(
-            "--scorer",
-            metavar="NAME:COMMAND",
-            action="append",
-            default=[],
-            help="score with a command that prints a number for each line of the files {source}, "
-            "{reference} and {hypothesis}; NAME,lower: lower is better; repeatable",
-        )
-
     def add_number(self, flag: str, default: int | None, text: str, least: int = 1) -> None:
         """Adds a flag with an integer of at least `least`.
 

@@ -17,36 +17,22 @@ from transformer.checkpoints.loaded_models import LoadedModels
 from transformer.decoding.bleu import References
 from transformer.decoding.evaluation import ScoredTranslations
 from transformer.decoding.translation import Translation
-from transformer.run import sentence_scores
-from transformer.run.sentence_scores import SentenceScores, Texts
 from transformer.support import files
 from transformer.support.errors import UNREADABLE, UserError
 
 
 @dataclass(frozen=True)
 class EvaluationFiles:
-    """The content of PATH.json, and the lines of PATH.KEY for each key of `lines`.
-
-    `scores` are those of other programs, by the names of their metrics.
-    """
+    """The content of PATH.json, and the lines of PATH.KEY for each key of `lines`."""
 
     path: Path
     result: dict[str, Any]
     lines: Mapping[str, list[str]]
-    scores: dict[str, SentenceScores] = dataclasses.field(default_factory=dict)
-
-    @property
-    def texts(self) -> Texts:
-        """The texts, with the first reference of each sentence."""
-        names = ("sources.txt", "references.txt", "hypotheses.txt")
-        return Texts(*(self.lines[name] for name in names))
 
     def save(self) -> None:
         """Writes all files."""
         for ending, lines in self.lines.items():
             files.write_text(Path(f"{self.path}.{ending}"), "".join(f"{line}\n" for line in lines))
-        if self.scores:
-            sentence_scores.write(Path(f"{self.path}.{sentence_scores.ENDING}"), self.scores)
         files.write_json(Path(f"{self.path}.json"), self.result)
 
 
