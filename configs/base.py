@@ -400,8 +400,11 @@ def get_keys() -> ml_collections.ConfigDict:
     # the file that scripts.shortlist makes; not for training. 0: the whole vocabulary
     decoding.shortlist = Key(0, at_least(0))
     # beam, ctc: WORKDIR:WEIGHT,WORKDIR:WEIGHT,... of the runs whose models rerank the hypotheses;
-    # empty: none
+    # scorer:WEIGHT is the command of decoding.scorer; empty: none
     decoding.rerank = Key("", TEXT)
+    # A command for mbr_utility=scorer and rerank=scorer:WEIGHT. Its fields {source}, {reference}
+    # and {hypothesis} are files with a text on each line, and it prints a number for each line
+    decoding.scorer = Key("", TEXT)
     decoding.temperature = Key(1.0, above(0))  # sample, mbr: divides the logits
     # sample, mbr: draw from the k most likely tokens; 0: from all
     decoding.top_k = Key(0, at_least(0))
@@ -412,7 +415,7 @@ def get_keys() -> ml_collections.ConfigDict:
     decoding.seed = Key(0, SEED)  # sample, mbr: random seed
     decoding.mbr_samples = Key(64, between(1, 4096))  # mbr: samples per sentence
     # Sentence score of a candidate by another one. chrf; bleu, of words as sacreBLEU's tokenizer
-    # 13a separates them
+    # 13a separates them; scorer: the command of decoding.scorer
     decoding.mbr_utility = Key("chrf", LISTED)
 
     keys.mesh = mesh = ml_collections.ConfigDict()

@@ -3,13 +3,15 @@
     python -m scripts.compare WORKDIR [WORKDIR ...] [--split=valid] [--data=WORKDIR]
         [--checkpoint=best|last|STEP] [--average=N] [--decoding.KEY=VALUE ...] [--evaluate]
         [--samples=N] [--sentences=N] [--format=text|json]
+        [--scores=NAME:FILE,...] [--scorer=NAME:COMMAND]
 
 Runs that differ only in their seed are seeds of one system, and every other system is compared with
 the first. A sweep's folder is replaced by its complete trials. Each workdir needs an evaluation of
 the split by transformer.evaluate; --evaluate makes missing evaluations. If a workdir has several,
 the flags that made one select it. An evaluation's .json file can replace a workdir, for example to
 compare two evaluations of the same run, or evaluations made with transformer.evaluate
---output=FOLDER. For a single system, the sentences of the lowest chrF are shown.
+--output=FOLDER. For a single system, the sentences of the lowest chrF are shown. --scores and
+--scorer add the metrics of other programs (docs/results.md).
 
 `scripts/results/significance.py` documents intervals and p-values. `make_result` in
 `scripts/results/result.py` documents the keys of the JSON object.
@@ -21,6 +23,7 @@ import sys
 
 from absl import logging
 
+from scripts import score_flags
 from transformer.config import cli
 from transformer.data.sources.lines import count_noun
 from transformer.data.sources.source import SPLITS
@@ -31,12 +34,13 @@ MIN_SAMPLES = 40  # the 95 % interval of 40 resamples leaves out one at each end
 
 def main(arguments: argparse.Namespace) -> None:
     from scripts.results.choice import check_comparable, choose
+    from scripts.results.external_scores import attach
     from scripts.results.result import make_result
     from scripts.results.systems import group_systems
     from scripts.results.text import make_text
     from scripts.sweeping.expansion import expand_sweeps
 
-    evaluations = choose(expand_sweeps(arguments.workdirs), arguments)
+    evaluations = attach(choose(expand_sweeps(arguments.workdirs), arguments), arguments)
     check_comparable(evaluations)
     systems = group_systems(evaluations)
 
@@ -80,6 +84,7 @@ def make_parser() -> cli.Parser:
     parser.add_argument(
         "--evaluate", action="store_true", help="run transformer.evaluate where one is missing"
     )
+    score_flags.add_flags(parser, scores=True)
     parser.add_number("--samples", 1000, "bootstrap resamples", MIN_SAMPLES)
     parser.add_number("--sentences", 5, "how many sentences to show", least=0)
     parser.add_argument(

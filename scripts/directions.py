@@ -1,11 +1,13 @@
 """Evaluates a model of several languages in all directions, and shows a matrix of scores.
 
     python -m scripts.directions --workdir=DIR --languages=en,de,fr [--split=test]
-        [--metric=bleu] [--checkpoint=...] [--average=N] [--decoding.KEY=VALUE ...]
+        [--metric=bleu] [--scorer=NAME:COMMAND] [--checkpoint=...] [--average=N]
+        [--decoding.KEY=VALUE ...]
     python -m scripts.directions --workdir=records/NAME/RUN.json --languages=en,de,fr [...]
 
 Reads the files STEM.LANG of the split in the run's data folder. A score has half the width of its
-95 % interval, as scripts.compare computes it, if the metric is BLEU, chrF or a mean over sentences.
+95 % interval, as scripts.compare computes it, if the metric is BLEU, chrF or a mean over sentences,
+such as the metric of a --scorer.
 A star marks directions that the run was not trained on. The column of a language that is only a
 source of the run is empty, unless the vocabulary has its tag. Prints the results as one JSON
 object, as transformer.evaluate writes them to the workdir, with the intervals. The second form
@@ -21,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from scripts import score_flags
 from transformer.config import cli
 from transformer.config.types import Config
 from transformer.data.sources import source
@@ -32,6 +35,7 @@ Direction = tuple[str, str]  # the source language and the target language
 def main(arguments: argparse.Namespace) -> None:
     # These imports take seconds, which --help should not.
     from scripts.results.records import read_record_file
+    from scripts.results.sentence_scores import metric_of, parse_flags
     from transformer.data.sources.mixture import listed_corpora
     from transformer.decoding.bleu import METRICS, applicable
     from transformer.workdir import open_existing, split_names
@@ -52,7 +56,9 @@ def main(arguments: argparse.Namespace) -> None:
         workdir, config = open_existing(path)
         find_results = functools.partial(evaluate_directions, workdir, config)
     metrics = applicable(METRICS, config.data.target_form)
-    if metric not in metrics:
+    # A record may have scores of other programs.
+    metrics += [scorer.name for scorer in parse_flags("scorer", arguments.scorer)]
+    if metric not in metrics and path.suffix != ".json":
         raise UserError(f"--metric={metric}: must be one of {', '.join(metrics)}")
     results = find_results(arguments, directions)
 
@@ -61,7 +67,7 @@ def main(arguments: argparse.Namespace) -> None:
         for corpus in listed_corpora(config.data)
     }
     cells = {}
-    form = METRICS[metric].format
+    form = metric_of(metric).format
     for pair, result in results.items():
         if metric not in result:
             raise UserError(
@@ -113,8 +119,8 @@ def evaluate_directions(
 
     The results have the interval of `--metric` as METRIC_interval, if it can be resampled.
     """
-    from scripts.results.significance import bootstrap_interval
-    from scripts.results.sufficient_statistics import additive_metrics
+    from scripts.results.evaluations import read_evaluation
+    from scripts.results.external_scores import attach
     from transformer import evaluate
     from transformer.config.types import with_changes
     from transformer.data.languages import source_tag
@@ -152,18 +158,36 @@ def evaluate_directions(
         evaluation = evaluate.evaluate(
             evaluate.make_parser().parse([f"--{key}={value}" for key, value in items])
         )
+        evaluation.save()
+        (scored,) = attach([read_evaluation(Path(f"{evaluation.path}.json"))], arguments)
         # Without the tokenizer of the language there is no interval.
         with contextlib.suppress(UserError):
-            additive = additive_metrics(bleu_language(data_config), [metric])
-            if metric in additive:
-                evaluation.result[f"{metric}_interval"] = bootstrap_interval(
-                    additive[metric],
-                    evaluation.lines["hypotheses.txt"],
-                    evaluation.lines["references.txt"],
-                )
-        evaluation.save()
-        results[pair] = evaluation.result
+            interval = _interval(metric, scored, bleu_language(data_config))
+            if interval is not None:
+                evaluation.result[f"{metric}_interval"] = interval
+                evaluation.save()
+        results[pair] = scored.result | evaluation.result
     return results
+
+
+def _interval(metric: str, evaluation: Any, language: Any) -> tuple[float, float] | None:
+    """Returns the 95 % interval of a score; None for a metric that cannot be resampled.
+
+    Raises UserError if the tokenizer of the language is not installed.
+    """
+    from scripts.results import sufficient_statistics
+    from scripts.results.significance import bootstrap_interval
+
+    texts = evaluation.texts
+    if metric in evaluation.sentence_scores:
+        values = evaluation.sentence_scores[metric].values
+        statistics = sufficient_statistics.given_statistics(values, texts.are_sentences)
+        return bootstrap_interval(sufficient_statistics.GIVEN_SCORES, statistics)
+    additive = sufficient_statistics.additive_metrics(language, [metric])
+    if metric not in additive:
+        return None
+    statistics = additive[metric].statistics(texts.hypothesis, texts.reference)
+    return bootstrap_interval(additive[metric], statistics)
 
 
 def show_matrix(languages: Sequence[str], cells: Mapping[tuple[str, str], str]) -> None:
@@ -185,6 +209,7 @@ def make_parser() -> cli.Parser:
         "--split", choices=source.SPLITS, default="test", help="the split to translate (test)"
     )
     parser.add_argument("--metric", default="bleu", help="the score in the matrix (bleu)")
+    score_flags.add_flags(parser)
     return parser
 
 

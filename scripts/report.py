@@ -19,11 +19,12 @@ printed.
 """
 
 import argparse
+import functools
 from pathlib import Path
 
 from absl import logging
 
-from scripts import markdown
+from scripts import markdown, score_flags
 from transformer.config import cli
 from transformer.data.sources.source import SPLITS
 from transformer.support import cache, files
@@ -46,10 +47,14 @@ def main(arguments: argparse.Namespace) -> None:
         markdown.publish(make_table(evaluations), "results", arguments.readme)
         return
     from scripts.reporting.page import make_page
+    from scripts.results.external_scores import attach
 
     cache.enable_compilation_cache()  # models of one architecture share their programs
     count = SENTENCES if arguments.sentences is None else arguments.sentences
-    page = make_page(paths, arguments.split, arguments.data, arguments.sentence, count)
+    compared_scores = functools.partial(attach, arguments=arguments)
+    page = make_page(
+        paths, arguments.split, arguments.data, arguments.sentence, count, compared_scores
+    )
     files.write_text(Path(arguments.output), page)
     logging.info("%s: %.1f MB.", arguments.output, len(page.encode()) / 1e6)
 
@@ -57,7 +62,7 @@ def main(arguments: argparse.Namespace) -> None:
 def check_flags(arguments: argparse.Namespace) -> None:
     """Raises UserError for flags that do not go together, and for an unusable output."""
     if arguments.output is None:
-        for name in ("split", "data", "sentence", "sentences"):
+        for name in ("split", "data", "sentence", "sentences", "scores", "scorer"):
             if getattr(arguments, name):
                 raise UserError(f"--{name}: is for a page; give --output=FILE.html as well")
         return
@@ -86,6 +91,7 @@ def make_parser() -> cli.Parser:
     )
     count = "show attention for N sentences of the split as well (3)"
     parser.add_argument("--sentences", type=int, choices=range(MAX_SENTENCES + 1), help=count)
+    score_flags.add_flags(parser, scores=True)
     markdown.add_flag(parser)
     return parser
 

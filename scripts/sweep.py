@@ -4,6 +4,7 @@
         --sweep=configs/sweeps/Y.py --workdir=DIR
         [--jobs=N] [--together [--plan]] [--storage=URL] [--retry_failed]
     python -m scripts.sweep --from=WORKDIR --sweep=configs/sweeps/Y.py --workdir=DIR
+        [--scorer=NAME:COMMAND]
     python -m scripts.sweep --workdir=DIR --report [--readme=FILE]
 
 With --config every trial is a training run. With --from every trial decodes an existing run. The
@@ -14,7 +15,7 @@ import argparse
 import functools
 from pathlib import Path
 
-from scripts import markdown
+from scripts import markdown, score_flags
 from transformer.config import cli
 from transformer.support.errors import UserError
 
@@ -63,6 +64,8 @@ def check_flags(arguments: argparse.Namespace) -> None:
         raise UserError(
             "give either --config=FILE, to train every trial, or --from=WORKDIR, to decode a run"
         )
+    if arguments.source is None and arguments.scorer:
+        raise UserError("--scorer: is for --from, because trials of --config do not evaluate")
     if arguments.source is not None and arguments.together:
         raise UserError("--together: trains the trials of --config; --from only decodes")
     if arguments.plan and not arguments.together:
@@ -87,6 +90,7 @@ def make_parser() -> cli.Parser:
         metavar="WORKDIR",
         help="decode this run's validation split instead",
     )
+    score_flags.add_flags(parser)
     parser.add_number("--jobs", None, "trials at a time (1; with --together all)")
     parser.add_argument(
         "--together", action="store_true", help="train trials that differ in numbers as one program"

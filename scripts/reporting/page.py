@@ -19,7 +19,12 @@ MAX_NAMED = 3  # runs in the title
 
 
 def make_page(
-    paths: Sequence[Path], split: str | None, data: str | None, texts: Sequence[str], count: int
+    paths: Sequence[Path],
+    split: str | None,
+    data: str | None,
+    texts: Sequence[str],
+    count: int,
+    add_scores: scores.AddScores = list,
 ) -> str:
     """Returns the page on the runs in `paths`. Raises UserError if a path is not a workdir.
 
@@ -29,9 +34,10 @@ def make_page(
       data: the run whose data has the split. None: each run's own data.
       texts: source sentences whose attention is shown.
       count: the number of sentences of the split whose attention is shown too.
+      add_scores: returns evaluations with the scores of other programs.
     """
     runs = read_runs(paths, "WORKDIR")
-    compared = scores.compare(runs, split, data)
+    compared = scores.compare(runs, split, data, add_scores)
     sources = [*texts, *sentences.most_different_sources(compared, count)]
     logging.info("Reading %s with each model.", count_noun(len(sources), "sentence"))
     # This loads the models one after another, which takes most of the time.

@@ -3,7 +3,7 @@
 import collections
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import altair as alt
@@ -23,6 +23,10 @@ SAMPLES = 1000  # of the bootstrap
 SENTENCES = 20  # that differ most
 # The least number of occurrences in the references of each group's words.
 FREQUENCIES = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+# Returns evaluations with the scores of other programs.
+AddScores = Callable[[Sequence[Evaluation]], list[Evaluation]]
 
 
 class Comparison(NamedTuple):
@@ -46,7 +50,12 @@ class Comparison(NamedTuple):
         return self.systems[0].evaluations[0]
 
 
-def compare(runs: Sequence[RecordedRun], split: str | None, data: str | None) -> Comparison:
+def compare(
+    runs: Sequence[RecordedRun],
+    split: str | None,
+    data: str | None,
+    add_scores: AddScores = list,
+) -> Comparison:
     """Compares an evaluation of each run on one split.
 
     With `data`, it is a split of that run's data. Without `split`, it is the split on which most
@@ -75,6 +84,8 @@ def compare(runs: Sequence[RecordedRun], split: str | None, data: str | None) ->
         notes.append(f"{run.label} has no evaluation of the split {split}; run {command}")
     if not evaluations:
         return Comparison([], None, notes, evaluations)
+
+    evaluations = dict(zip(evaluations, add_scores(list(evaluations.values())), strict=True))
 
     # Evaluations with other references, for example, cannot be compared.
     compared = list(evaluations.values())

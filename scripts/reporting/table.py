@@ -1,10 +1,12 @@
 """The table of results in Markdown: a row for each system."""
 
+import itertools
 import statistics
 from collections.abc import Sequence
 
 from scripts import markdown
-from scripts.results.evaluations import Evaluation
+from scripts.results.evaluations import Evaluation, external_names
+from scripts.results.sentence_scores import metric_of
 from scripts.results.systems import (
     System,
     describe_checkpoints,
@@ -13,7 +15,7 @@ from scripts.results.systems import (
     mean_and_spread,
 )
 from transformer.config.keys import format_value
-from transformer.decoding.bleu import METRICS, metrics_in
+from transformer.decoding.bleu import metrics_in
 
 SEARCH = ("strategy", "beam_size", "length_penalty", "length_penalty_form", "shortlist")
 # Settings that have their own column, or a place in each row.
@@ -24,7 +26,8 @@ SHOWN |= {f"decoding.{key}" for key in SEARCH}
 def make_table(evaluations: Sequence[Evaluation]) -> str:
     """Returns a Markdown table with a row for each system, and the signatures of the scores."""
     results = [evaluation.result for evaluation in evaluations]
-    scores = [name for name in metrics_in("results") if any(name in result for result in results)]
+    names = [*metrics_in("results"), *itertools.chain(*map(external_names, results))]
+    scores = [name for name in dict.fromkeys(names) if any(name in result for result in results)]
     signatures = {result.get(f"{name}_signature") for result in results for name in scores}
     quoted = ", ".join(sorted(f"`{signature}`" for signature in signatures if signature))
     settings = ("config", "split", "sentences", "decoding", "seeds")
@@ -54,7 +57,7 @@ def make_row(system: System, scores: Sequence[str]) -> tuple[str, ...]:
 
         # A cell is empty if an evaluation lacks the score.
         is_complete = len(values) == len(results)
-        cells.append(mean_and_spread(values, METRICS[name].format) if is_complete else "")
+        cells.append(mean_and_spread(values, metric_of(name).format) if is_complete else "")
     seeds = sorted(evaluation.config.seed for evaluation in evaluations)
     return (
         ", ".join(config),

@@ -118,5 +118,11 @@ def check_comparable(evaluations: Sequence[Evaluation]) -> None:
             )
         if evaluation.references != first.references:
             raise UserError(f"{paths}: have different references, must have the same")
-        if evaluation.signatures != first.signatures:
-            raise UserError(f"{paths}: have different signatures; run transformer.evaluate again")
+        # Only some evaluations may have the scores of other programs.
+        signatures = evaluation.signatures
+        for name in first.signatures.keys() & signatures.keys():
+            if signatures[name] != first.signatures[name]:
+                raise UserError(
+                    f"{paths}: have different signatures of {name}; run transformer.evaluate "
+                    "again, or give the same --scorer or --scores"
+                )

@@ -12,14 +12,16 @@ from typing import Any
 from sacrebleu.metrics import BLEU
 
 from configs.rules import HOST, LOG, MESH, PATH
+from scripts.results import sentence_scores
 from scripts.results.evaluation_files import find_run, read_result
 from scripts.results.runs import RecordedRun, Run
+from scripts.results.sentence_scores import SentenceScores, Texts
 from transformer.config.cli import LANGUAGES
 from transformer.config.keys import flatten, keys_of
 from transformer.config.loading import with_values
 from transformer.config.types import Config
 from transformer.data.sources.lines import read_text_file
-from transformer.decoding.bleu import Language, bleu_language, metrics_in
+from transformer.decoding.bleu import METRICS, Language, bleu_language, metrics_in
 from transformer.support.environment import TRAINING_CORPUS
 from transformer.support.errors import MALFORMED, UserError
 from transformer.training.objectives import OBJECTIVES
@@ -119,11 +121,22 @@ class Evaluation:
         """The number of averaged checkpoints; 1 for the mean that `scripts.average` wrote."""
         return 1 if self.run.is_averaged else self.result["averaged"]
 
+    @cached_property
+    def sentence_scores(self) -> dict[str, SentenceScores]:
+        """The scores of other programs for these translations, by metric."""
+        path = self._beside(sentence_scores.ENDING)
+        scores = sentence_scores.read(path)
+        return sentence_scores.current(scores, self.texts, path) if scores else {}
+
+    @property
+    def texts(self) -> Texts:
+        return Texts(self.sources, self.references, self.hypotheses)
+
     @property
     def signatures(self) -> dict[str, str]:
         """The signatures of the metrics that `scripts.compare` shows, by metric."""
         signatures = {}
-        for name in metrics_in("comparison"):
+        for name in [*metrics_in("comparison"), *external_names(self.result)]:
             # Older evaluations have fewer metrics.
             signature = self.result.get(f"{name}_signature")
             if signature is not None:
@@ -198,6 +211,12 @@ class Evaluation:
         return lines
 
 
+def external_names(result: Mapping[str, Any]) -> list[str]:
+    """Returns the metrics of other programs in the result of an evaluation."""
+    names = [key.removesuffix("_signature") for key in result if key.endswith("_signature")]
+    return [name for name in names if name not in METRICS]
+
+
 def config_languages(config: Config) -> dict[str, str]:
     """Returns the keys of the languages of a run with their values."""
     return {f"data.{name}": config.data[name] for name in LANGUAGES}
@@ -240,7 +259,11 @@ def read_evaluation(path: Path) -> Evaluation:
     workdir, config = open_existing(find_run(path, result), f"{path}: its run")
     run = RecordedRun(workdir.path.name, workdir, config)
     _ = run.environment  # a damaged file is an error now
-    return Evaluation(path, run, result)
+    evaluation = Evaluation(path, run, result)
+    scores = evaluation.sentence_scores
+    if scores:
+        result |= sentence_scores.describe(scores, evaluation.texts)
+    return evaluation
 
 
 def read_evaluations(workdir: Workdir) -> list[Evaluation]:

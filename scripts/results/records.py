@@ -12,6 +12,7 @@ from configs.rules import HOST, PATH
 from scripts.results.evaluations import (
     Evaluation,
     evaluate_command,
+    external_names,
     read_evaluations,
     run_settings,
     training_data,
@@ -176,7 +177,8 @@ def _without_folders(config: Config) -> dict[str, Any]:
 def _describe_evaluation(evaluation: Evaluation) -> dict[str, Any]:
     result = evaluation.result
     defaults = evaluation.config.decoding.to_dict()
-    scores = [f"{name}{suffix}" for name in METRICS for suffix in ("", "_signature", "_interval")]
+    names = [*METRICS, *external_names(result)]
+    scores = [f"{name}{suffix}" for name in names for suffix in ("", "_signature", "_interval")]
     description = _select(result, (*EVALUATION, *scores))
     if description.get("data"):
         split, _, workdir = description["data"].partition(" of ")

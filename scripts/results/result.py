@@ -8,8 +8,15 @@ import numpy as np
 from jaxtyping import Float, Int, Num
 
 from scripts.results import significance
+from scripts.results.evaluations import Evaluation
 from scripts.results.significance import SeedScores
-from scripts.results.sufficient_statistics import REFERENCE_LENGTH, AdditiveMetric, additive_metrics
+from scripts.results.sufficient_statistics import (
+    GIVEN_SCORES,
+    REFERENCE_LENGTH,
+    AdditiveMetric,
+    additive_metrics,
+    given_statistics,
+)
 from scripts.results.systems import System
 from transformer.decoding.bleu import metrics_in
 from transformer.workdir import describe_note
@@ -63,6 +70,12 @@ def make_result(
     # Older evaluations have fewer metrics.
     names = [name for name in metrics_in("comparison") if all(name in result for result in results)]
     metrics = additive_metrics(evaluation.language, names)
+    # The metrics of other programs that all evaluations have.
+    others = [[*one.sentence_scores] for system in systems for one in system.evaluations]
+    for name in others[0]:
+        if all(name in one for one in others):
+            names.append(name)
+            metrics[name] = GIVEN_SCORES
 
     # All systems are scored on the same resamples.
     count = len(references)
@@ -105,7 +118,7 @@ def _score(
     scores = {}
     for name, metric in metrics.items():
         sufficient[name] = np.array(
-            [metric.statistics(run.hypotheses, references) for run in system.evaluations]
+            [_statistics(name, metric, run, references) for run in system.evaluations]
         )  # (seeds, sentences, numbers)
         resampled = [significance.resample(metric, run, resamples) for run in sufficient[name]]
         seeds = np.array([run.result[name] for run in system.evaluations])
@@ -114,6 +127,15 @@ def _score(
     # The chrF of each sentence, averaged over seeds.
     chrf = metrics["chrf"].score(sufficient["chrf"]).mean(0)
     return ScoredSystem(system, sufficient["bleu"], chrf, scores)
+
+
+def _statistics(
+    name: str, metric: AdditiveMetric, run: Evaluation, references: Sequence[str]
+) -> Num[np.ndarray, "sentences numbers"]:
+    scores = run.sentence_scores.get(name)
+    if scores is None:
+        return metric.statistics(run.hypotheses, references)
+    return given_statistics(scores.values, run.texts.are_sentences)
 
 
 def _describe_system(scored: ScoredSystem, names: Sequence[str]) -> dict[str, Any]:

@@ -27,7 +27,6 @@ No p-value is corrected for the number of systems.
 """
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -113,10 +112,9 @@ def resample(
 
 
 def bootstrap_interval(
-    metric: AdditiveMetric, hypotheses: Sequence[str], references: Sequence[str]
+    metric: AdditiveMetric, statistics: Num[np.ndarray, "sentences numbers"]
 ) -> tuple[float, float]:
     """Returns the 95 % interval of a score, from `SAMPLES` resamples of the sentences."""
-    statistics = metric.statistics(hypotheses, references)
     count = len(statistics)
     resamples = np.random.default_rng(SEED).choice(count, (SAMPLES, count))
     return _interval(resample(metric, statistics, resamples))

@@ -4,7 +4,7 @@ So resampling does not tokenize or compare any text again.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 from jaxtyping import Float, Num
@@ -27,6 +27,27 @@ class AdditiveMetric(NamedTuple):
 
     statistics: Callable[[Sequence[str], Sequence[str]], Num[np.ndarray, "sentences numbers"]]
     score: Callable[[Num[np.ndarray, "*B numbers"]], Float[np.ndarray, "*B"]]
+
+
+def given_statistics(
+    values: Sequence[float], are_sentences: Sequence[bool]
+) -> Num[np.ndarray, "sentences numbers"]:
+    """Returns the statistics of the mean of given scores, without lines that are no sentences."""
+    weights = np.array(are_sentences, float)
+    return np.stack([np.array(values) * weights, weights], axis=1)
+
+
+def _mean(sums: Num[np.ndarray, "*B numbers"]) -> Float[np.ndarray, "*B"]:
+    # A resample may have no sentence, only blank lines.
+    return sums[..., 0] / np.maximum(sums[..., 1], 1)
+
+
+def _no_statistics(hypotheses: Sequence[str], references: Sequence[str]) -> NoReturn:
+    raise AssertionError("the scores are given")
+
+
+# The mean of scores that another program has computed. `given_statistics` has its statistics.
+GIVEN_SCORES = AdditiveMetric(_no_statistics, _mean)
 
 
 def additive_metrics(language: Language, names: Sequence[str] = ()) -> dict[str, AdditiveMetric]:
@@ -71,4 +92,4 @@ def _mean_metric(name: str, language: Language) -> AdditiveMetric:
             rows.append([value, 1])
         return np.array(rows)
 
-    return AdditiveMetric(statistics, lambda sums: sums[..., 0] / sums[..., 1])
+    return AdditiveMetric(statistics, _mean)

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from scripts.results.sentence_scores import metric_of
 from scripts.results.systems import describe_checkpoints, describe_search, mean_and_spread
 from transformer.config.keys import format_value
 from transformer.data.sources.lines import count_noun
-from transformer.decoding.bleu import METRICS
 
 
 class Table(NamedTuple):
@@ -61,7 +61,7 @@ def score_table(result: Mapping[str, Any]) -> Table:
         row = [system["label"], ", ".join(str(run["seed"]) for run in system["runs"])]
         for name in names:
             # Such as 27.31 ± 0.12 [26.80, 27.79].
-            form = METRICS[name].format
+            form = metric_of(name).format
             mean = mean_and_spread([run[name] for run in system["runs"]], form)
             row.append(f"{mean} {_interval(system[name], form)}")
         rows.append(row)
@@ -84,7 +84,7 @@ def run_table(result: Mapping[str, Any]) -> Table:
     rows = [["", "seed", *names, *facts]]
     for system in result["systems"]:
         for run in system["runs"]:
-            scores = [f"{run[name]:{METRICS[name].format}}" for name in names]
+            scores = [f"{run[name]:{metric_of(name).format}}" for name in names]
             cells = [run[fact] for fact in facts]
             rows.append([system["label"], str(run["seed"]), *scores, *cells])
     return Table("Runs (a + after the commit: with uncommitted changes)", rows)
@@ -110,7 +110,7 @@ def difference_table(result: Mapping[str, Any]) -> Table:
         for name in names:
             # Such as +0.42 [-0.10, +0.94] and 0.1130.
             test = difference[name]
-            form = f"+{METRICS[name].format}"
+            form = f"+{metric_of(name).format}"
             row.append(f"{test['difference']:{form}} {_interval(test, form)}")
             row.append(f"{test['p_value']:.4f}")
         rows.append(row)
@@ -192,7 +192,13 @@ def _labelled(texts: dict[str, str]) -> list[str]:
 
 def _metrics(objects: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns the metrics of systems or differences. All have the same metrics."""
-    return [name for name in METRICS if name in objects[0]]
+    keys = ("mean", "difference")
+    first = objects[0]
+    return [
+        name
+        for name, value in first.items()
+        if isinstance(value, dict) and not value.keys().isdisjoint(keys)
+    ]
 
 
 def _interval(score: Mapping[str, Any], form: str) -> str:

@@ -3,11 +3,15 @@
 import argparse
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from configs.rules import HOST, LOG, MESH
+from scripts.results.evaluations import read_evaluation
+from scripts.results.external_scores import attach
+from scripts.results.sentence_scores import parse_flags
 from scripts.sweeping.description import Sweep, Values, extremes
 from scripts.sweeping.folder import SweepFolder
 from transformer.checkpoints import restore
@@ -95,20 +99,24 @@ class DecodingTask:
       source: the workdir of the run.
       step: all trials decode with the checkpoint of this step, even if the run continues meanwhile.
       folder: the folder of the sweep.
+      scorers: the values of the flag --scorer.
     """
 
     config: Config
     source: Path
     step: int
     folder: SweepFolder
+    scorers: Sequence[str] = ()
 
     @property
     def objectives(self) -> list[str]:
-        return applicable(METRICS, self.config.data.target_form)
+        names = [scorer.name for scorer in parse_flags("scorer", self.scorers)]
+        return [*applicable(METRICS, self.config.data.target_form), *names]
 
     @property
     def identity(self) -> dict[str, Any]:
-        return {"from": str(self.source.resolve()), "step": self.step}
+        scorers = {"scorers": list(self.scorers)} if self.scorers else {}
+        return {"from": str(self.source.resolve()), "step": self.step} | scorers
 
     def check(self, values: Values, objective: str) -> None:
         if not OBJECTIVES[self.config.training.objective].translates:
@@ -141,6 +149,12 @@ class DecodingTask:
 
     def read_objective(self, trial: int, objective: str) -> dict[int, float]:
         result = self._result(trial)
+        if result and objective not in result:
+            # A metric of another program, whose command runs once for each trial.
+            path = Path(result["hypotheses"].removesuffix(".hypotheses.txt") + ".json")
+            flags = argparse.Namespace(scorer=self.scorers)
+            (evaluation,) = attach([read_evaluation(path)], flags)
+            result = evaluation.result
         return {result["step"]: result[objective]} if result else {}
 
     def _result(self, trial: int) -> dict[str, Any]:
@@ -164,7 +178,13 @@ def make_task(arguments: argparse.Namespace, folder: SweepFolder) -> Task:
         step = folder.read()["task"].get("step")
     if step is None:
         step = restore.choose_step(source, "best")
-    return DecodingTask(config, source, step, folder)
+    for scorer in parse_flags("scorer", arguments.scorer):
+        if scorer.is_lower_better:
+            raise UserError(
+                f"--scorer={scorer.name},lower: a sweep maximizes the metrics of other programs; "
+                "let the command print negative scores"
+            )
+    return DecodingTask(config, source, step, folder, arguments.scorer)
 
 
 def check_values(sweep: Sweep, task: Task) -> None:

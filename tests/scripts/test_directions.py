@@ -4,6 +4,7 @@ of scores.
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -201,6 +202,20 @@ def test_the_matrix_has_all_directions_and_marks_those_without_training(workdir,
 
 
 @pytest.mark.slow
+def test_the_matrix_has_the_metric_of_another_program(workdir, tmp_path, capsys):
+    program = "import sys; [print(len(line)) for line in open(sys.argv[1])]"
+    flags = ("--languages=in,out", "--metric=length", f"--workdir={workdir}")
+    scorer = f"--scorer=length:{sys.executable} -c '{program}' {{hypothesis}}"
+    assert run(directions, *flags, scorer) == 0
+    results = json.loads(capsys.readouterr().out)
+    assert results.keys() == {"in-out", "out-in"}
+    for result in results.values():
+        lines = Path(result["hypotheses"]).read_text().splitlines(keepends=True)
+        assert result["length"] == pytest.approx(np.mean([len(line) for line in lines]))
+        low, high = result["length_interval"]
+        assert low < result["length"] < high
+
+
 def test_languages_that_a_run_does_not_translate_into_have_empty_cells(tmp_path, capsys):
     mixture = "('label=one', 'label=two source_language=third')"
     settings = {"data.source": "text", "tokenizer.kind": "char", "tokenizer.vocab_size": "40"}

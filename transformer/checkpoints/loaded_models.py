@@ -18,7 +18,8 @@ from transformer.data.sources.mixture import check_direction
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.batches import Replicas
 from transformer.decoding.decoders import make_decoder
-from transformer.decoding.reranking import Scorer
+from transformer.decoding.reranking import CommandScorer, Scorer
+from transformer.decoding.scorer import FIELDS, check_command
 from transformer.decoding.shortlist import Shortlist
 from transformer.decoding.strategies import SAMPLING, STRATEGIES
 from transformer.decoding.text_decoder import TextDecoder
@@ -52,7 +53,7 @@ class LoadedModels:
     parameters: tuple[dict, ...]
     checkpoints: tuple[Checkpoint, ...]
     shortlist: Shortlist | None
-    scorers: tuple[Scorer, ...]
+    scorers: tuple[Scorer | CommandScorer, ...]
 
     def decoder(self, takes_controls: bool = False) -> tuple[TextDecoder, Replicas]:
         """Returns a decoder on all local devices, and the parameters for its methods.
@@ -190,12 +191,20 @@ def _warn_about_unread_keys(config: Config, overrides: Sequence[tuple[str, str]]
             return
 
 
-def load_scorers(config: Config) -> tuple[Scorer, ...]:
+def load_scorers(config: Config) -> tuple[Scorer | CommandScorer, ...]:
     """Loads the models of `decoding.rerank` at their best checkpoints.
 
     Raises UserError if one cannot rerank.
     """
-    scorers = []
+    scorers: list[Scorer | CommandScorer] = []
+    if config.decoding.scorer:
+        # A list of hypotheses has no references.
+        fields = (
+            [field for field in FIELDS if field != "reference"]
+            if config.decoding.rerank
+            else FIELDS
+        )
+        check_command("--decoding.scorer", config.decoding.scorer, fields)
     # Each item is WORKDIR:WEIGHT, where the folder may contain colons.
     for item in filter(None, config.decoding.rerank.split(",")):
         path, _, text = item.rpartition(":")
@@ -206,6 +215,9 @@ def load_scorers(config: Config) -> tuple[Scorer, ...]:
                 f"--decoding.rerank={item}: must be WORKDIR:WEIGHT with a number, "
                 "such as runs/de-en:0.5"
             )
+        if name == "scorer":
+            scorers.append(CommandScorer(config.decoding.scorer, weight))
+            continue
         _, scorer_config = open_existing(Path(name), "--decoding.rerank")
         arrange = choose_arrangement(scorer_config, config, name)
         # A scorer neither reranks nor uses a shortlist, and computes in the dtype of the search.

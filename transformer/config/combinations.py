@@ -297,10 +297,23 @@ COMBINATIONS: dict[str, Callable[..., bool]] = {
         decoding.rerank != ""
         and (decoding.strategy not in ("beam", "ctc") or decoding.beam_size < 2)
     ),
+    "a scorer is a command that prints a number for each line of {hypothesis}; "
+    "give it in decoding.scorer, or name no scorer": lambda decoding: (
+        decoding.scorer == ""
+        and (
+            (decoding.mbr_utility == "scorer" and decoding.strategy in ("mbr", "mbr_beam"))
+            or any(item.startswith("scorer:") for item in decoding.rerank.split(","))
+        )
+    ),
     "documents are translated by steps in the whole vocabulary; "
     "set context=0, or shortlist=0, an empty rerank and another strategy": lambda data, decoding: (
         data.context > 0
-        and (decoding.shortlist > 0 or decoding.rerank != "" or decoding.strategy == "ctc")
+        and (
+            decoding.shortlist > 0
+            or decoding.rerank != ""
+            or decoding.strategy == "ctc"
+            or decoding.mbr_utility == "scorer"
+        )
     ),
     "constraints need a search by steps in the whole vocabulary; set shortlist=0 and another "
     "strategy, or min_length=0, no_repeat_ngram=0 and empty banned and banned_pieces": (

@@ -6,13 +6,17 @@ from typing import Any
 from transformer.config.types import Config
 from transformer.decoding.control.controlled_decoder import ControlledDecoder
 from transformer.decoding.documents import DocumentDecoder
-from transformer.decoding.reranking import RerankingDecoder, Scorer
+from transformer.decoding.reranking import CommandScorer, RerankingDecoder, Scorer
+from transformer.decoding.scored_mbr import ScoredMbrDecoder
 from transformer.decoding.target_forms import TARGET_FORMS
 from transformer.decoding.text_decoder import TextDecoder
 
 
 def make_decoder(
-    config: Config, *fields: Any, scorers: Sequence[Scorer] = (), takes_controls: bool = False
+    config: Config,
+    *fields: Any,
+    scorers: Sequence[Scorer | CommandScorer] = (),
+    takes_controls: bool = False,
 ) -> TextDecoder:
     """Returns the decoder with these `fields` of `DeviceModels` for the models of a configuration.
 
@@ -29,10 +33,13 @@ def make_decoder(
 def _make_decoder(
     config: Config,
     fields: Sequence[Any],
-    scorers: Sequence[Scorer],
+    scorers: Sequence[Scorer | CommandScorer],
     takes_controls: bool,
     output_rule: Callable | None,
 ) -> TextDecoder:
+    search_config = fields[2]
+    if search_config.strategy in ("mbr", "mbr_beam") and search_config.mbr_utility == "scorer":
+        return ScoredMbrDecoder(*fields, output_rule=output_rule)
     if scorers:
         return RerankingDecoder(*fields, output_rule=output_rule, scorers=scorers)
 

@@ -33,6 +33,8 @@ def rank_samples(translations: list[Translation], config: Config) -> list[Transl
 
     `config` is the group `config.decoding`.
     """
+    if UTILITIES[config.mbr_utility] is None:
+        return translations  # `ScoredMbrDecoder` ranks the samples of all texts together
     counts = Counter(translation.text for translation in translations)
     return _rank(different_texts(translations), np.array([*counts.values()]), config)
 
@@ -42,19 +44,38 @@ def rank_hypotheses(translations: list[Translation], config: Config) -> list[Tra
 
     `config` is the group `config.decoding`.
     """
+    if UTILITIES[config.mbr_utility] is None:
+        return translations
     candidates = different_texts(translations)
+    return _rank(candidates, probabilities(candidates), config)
+
+
+def probabilities(candidates: Sequence[Translation]) -> Float[np.ndarray, "N"]:
+    """Returns the probabilities of candidates, relative to the most likely one."""
     log_p = np.array([candidate.log_probability for candidate in candidates])
-    return _rank(candidates, np.exp(log_p - log_p.max()), config)
+    return np.exp(log_p - log_p.max())
 
 
 def _rank(
     candidates: list[Translation], weights: Num[np.ndarray, "N"], config: Config
 ) -> list[Translation]:
     """Returns the candidates by expected utility, which is their score; the first wins a tie."""
-    # utilities[i, j]: the score of candidate i by the pseudo-reference j.
     utilities = UTILITIES[config.mbr_utility]([candidate.text for candidate in candidates])
+    return rank(candidates, weights, utilities, config.mbr_utility)
+
+
+def rank(
+    candidates: list[Translation],
+    weights: Num[np.ndarray, "N"],
+    utilities: Float[np.ndarray, "N N"],
+    utility: str,
+) -> list[Translation]:
+    """Returns the candidates by expected utility.
+
+    utilities[i, j] is the score of candidate i by the pseudo-reference j, and `utility` its name.
+    """
     expected = utilities @ (weights / weights.sum())
-    kind = f"expected_{config.mbr_utility}"
+    kind = f"expected_{utility}"
     scored = [
         dataclasses.replace(candidate, score=score, score_kind=kind)
         for candidate, score in zip(candidates, expected.tolist(), strict=True)
@@ -131,4 +152,5 @@ def count_ngrams(
 
 
 # The utilities of `decoding.mbr_utility`: functions from N texts to the scores of each by each.
-UTILITIES = {"chrf": chrf, "bleu": bleu}
+# None: the command of `decoding.scorer`.
+UTILITIES = {"chrf": chrf, "bleu": bleu, "scorer": None}

@@ -3,7 +3,8 @@
 The noisy channel of Yee et al. (2019) and Ng et al. (2019) is an example. A hypothesis y has the
 score of the search + sum of weight * log p / S, with S source tokens. Yee et al. divide by S so
 that a longer output gains nothing. A model of the other direction has log p(x|y), a language model
-log p(y). Texts are tokenized again for each model.
+log p(y). Texts are tokenized again for each model. The scores of `decoding.scorer`, a command, are
+not divided.
 """
 
 import dataclasses
@@ -16,9 +17,11 @@ import numpy as np
 from absl import logging
 from jaxtyping import Float
 
+from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.batches import DeviceModels, Replicas
 from transformer.decoding.control.controlled_decoder import ControlledDecoder
 from transformer.decoding.forced_decoding import is_scorable, score_pairs
+from transformer.decoding.scorer import run_scorer
 from transformer.decoding.strategies import check_n_best
 from transformer.decoding.translation import Translation
 
@@ -34,6 +37,17 @@ class Scorer(NamedTuple):
     arrange: Callable[[str, str], tuple[str, str]]
     models: DeviceModels
     parameters: Replicas
+
+    def terms(
+        self,
+        texts: Sequence[str],
+        hypotheses: Sequence[Sequence[Translation]],
+        tokenizer: Tokenizer,
+    ) -> list[Float[np.ndarray, "N"]]:
+        """Returns log p / S of the hypotheses of each text, with S source tokens of the search."""
+        log_p = self.log_probabilities(texts, hypotheses)
+        lengths = [len(tokens) + 1 for tokens in tokenizer.encoders[0].encode(texts)]
+        return [np.array(row) / length for row, length in zip(log_p, lengths, strict=True)]
 
     def log_probabilities(
         self, texts: Sequence[str], hypotheses: Sequence[Sequence[Translation]]
@@ -62,11 +76,32 @@ class Scorer(NamedTuple):
         ]
 
 
+class CommandScorer(NamedTuple):
+    """A command that scores translations without references, and the weight of its scores."""
+
+    command: str
+    weight: float
+
+    def terms(
+        self,
+        texts: Sequence[str],
+        hypotheses: Sequence[Sequence[Translation]],
+        tokenizer: Tokenizer,
+    ) -> list[Float[np.ndarray, "N"]]:
+        """Returns the scores of the hypotheses of each text. The command runs once."""
+        pairs = [
+            (text, one.text) for text, row in zip(texts, hypotheses, strict=True) for one in row
+        ]
+        sources, outputs = zip(*pairs, strict=True)
+        scores = iter(run_scorer(self.command, {"source": sources, "hypothesis": outputs}))
+        return [np.array([next(scores) for _ in row]) for row in hypotheses]
+
+
 @dataclass(eq=False)
 class RerankingDecoder(ControlledDecoder):
     """A decoder that ranks the `beam_size` hypotheses of each text by the scores of all models."""
 
-    scorers: Sequence[Scorer] = ()
+    scorers: Sequence[Scorer | CommandScorer] = ()
 
     def translate(
         self,
@@ -105,15 +140,9 @@ class RerankingDecoder(ControlledDecoder):
         hypotheses = super().translate(
             parameters, texts, self.config.beam_size, *arguments, **options
         )
-        log_p = [scorer.log_probabilities(texts, hypotheses) for scorer in self.scorers]
-
-        # Log-probabilities are divided by the number of source tokens, EOS included.
-        lengths = [len(tokens) + 1 for tokens in self.tokenizer.encoders[0].encode(texts)]
-        terms = []
-        for row, S, *row_log_p in zip(hypotheses, lengths, *log_p, strict=True):
-            scores = [hypothesis.score for hypothesis in row]
-            terms.append(np.array([scores, *np.array(row_log_p) / S]))
-        return hypotheses, terms
+        terms = [scorer.terms(texts, hypotheses, self.tokenizer) for scorer in self.scorers]
+        search_scores = [np.array([one.score for one in row]) for row in hypotheses]
+        return hypotheses, [np.stack(row) for row in zip(search_scores, *terms, strict=True)]
 
     def compilations(
         self, parameters: Any, lengths: Iterable[int], n_best: int = 1, *options: Any

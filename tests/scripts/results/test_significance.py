@@ -44,7 +44,7 @@ def test_scores_of_a_tokenizer_that_is_missing_are_not_compared():
 def test_the_interval_of_a_score_is_sacrebleu_s(monkeypatch):
     monkeypatch.delenv("SACREBLEU_SEED", raising=False)
     metric = additive_metrics(bleu.Language("de", "13a"))["bleu"]
-    low, high = significance.bootstrap_interval(metric, GOOD, REFERENCES)
+    low, high = significance.bootstrap_interval(metric, metric.statistics(GOOD, REFERENCES))
     expected = BLEU(trg_lang="de").corpus_score(GOOD, [REFERENCES], n_bootstrap=1000)
     assert (low + high) / 2 == pytest.approx(expected._mean)
     assert (high - low) / 2 == pytest.approx(expected._ci)
