@@ -161,6 +161,11 @@ IMPOSSIBLE_COMBINATIONS = (
     ),
     ({"decoding.rerank": "run:1", "decoding.strategy": "mbr"}, ("rerank=run:1", "strategy=mbr")),
     ({"decoding.rerank": "run:1", "decoding.beam_size": 1}, ("rerank=run:1", "beam_size=1")),
+    ({"decoding.rerank": "scorer:1"}, ("rerank=scorer:1", "scorer=")),
+    (
+        {"decoding.mbr_utility": "scorer", "decoding.strategy": "mbr"},
+        ("mbr_utility=scorer", "scorer="),
+    ),
     (
         {"decoding.shortlist": 8, "decoding.min_length": 2},
         ("shortlist=8", "min_length=2", "strategy=beam"),

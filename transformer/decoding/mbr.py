@@ -33,8 +33,6 @@ def rank_samples(translations: list[Translation], config: Config) -> list[Transl
 
     `config` is the group `config.decoding`.
     """
-    if UTILITIES[config.mbr_utility] is None:
-        return translations  # `ScoredMbrDecoder` ranks the samples of all texts together
     counts = Counter(translation.text for translation in translations)
     return _rank(different_texts(translations), np.array([*counts.values()]), config)
 
@@ -44,8 +42,6 @@ def rank_hypotheses(translations: list[Translation], config: Config) -> list[Tra
 
     `config` is the group `config.decoding`.
     """
-    if UTILITIES[config.mbr_utility] is None:
-        return translations
     candidates = different_texts(translations)
     return _rank(candidates, probabilities(candidates), config)
 
@@ -152,5 +148,6 @@ def count_ngrams(
 
 
 # The utilities of `decoding.mbr_utility`: functions from N texts to the scores of each by each.
-# None: the command of `decoding.scorer`.
-UTILITIES = {"chrf": chrf, "bleu": bleu, "scorer": None}
+UTILITIES = {"chrf": chrf, "bleu": bleu}
+# The utility that is the command of `decoding.scorer` (`ScoredMbrDecoder`).
+SCORER = "scorer"

@@ -19,6 +19,11 @@ from transformer.decoding.translation import Translation, different_texts
 class ScoredMbrDecoder(ControlledDecoder):
     """A decoder whose command scores each candidate by each other one, once for all texts."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # The candidates of a text are ranked after all of them are scored.
+        self.strategy = self.strategy._replace(select=lambda translations, _: translations)
+
     def translate(
         self,
         parameters: Replicas,
