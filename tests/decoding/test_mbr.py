@@ -70,7 +70,7 @@ def expected_utilities(utility: str, texts: list[str], weights=None) -> list[tup
     )
 
 
-@pytest.mark.parametrize("utility", UTILITIES)
+@pytest.mark.parametrize("utility", SACREBLEU)
 def test_pairwise_scores_are_sacrebleu_s(utility):
     texts = [
         [""],
@@ -85,13 +85,13 @@ def test_pairwise_scores_are_sacrebleu_s(utility):
 
 
 def test_scores_of_random_sentences_are_not_trivial():
-    for utility in UTILITIES:
+    for utility in SACREBLEU:
         scores = pairwise(utility, random_sentences(40, 9, seed=1))
         assert (scores == 0).any() and len(np.unique(scores[(scores > 0) & (scores < 99)])) > 200
 
 
 @pytest.mark.first_case
-@pytest.mark.parametrize("utility", UTILITIES)
+@pytest.mark.parametrize("utility", SACREBLEU)
 def test_samples_are_ranked_by_their_expected_utility(utility):
     texts = [text for text in random_texts(12, longest=9, seed=2) if text]
     for text, found in zip(texts, translate(make_mbr(utility), texts, n_best=6), strict=True):
@@ -124,7 +124,7 @@ def make_mbr(utility: str, **changes):
 
 
 @pytest.mark.first_case
-@pytest.mark.parametrize("utility", UTILITIES)
+@pytest.mark.parametrize("utility", SACREBLEU)
 def test_hypotheses_of_a_beam_are_ranked_by_their_expected_utility(utility):
     texts = [text for text in random_texts(12, longest=9, seed=3) if text]
     beams = translate(make_decoder(beam_size=8), texts, n_best=8)
@@ -200,7 +200,7 @@ print(json.dumps([(output.idx[0], output.score[0]) for output in outputs]))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("utility", UTILITIES)
+@pytest.mark.parametrize("utility", SACREBLEU)
 def test_the_package_mbrs_agrees(utility):
     """MBRS_PYTHON names the interpreter of an environment with mbrs, which needs PyTorch."""
     python = os.environ.get("MBRS_PYTHON", sys.executable)

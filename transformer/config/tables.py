@@ -16,7 +16,7 @@ def tables() -> dict[str, Mapping[str, Any]]:
     from transformer.data.sources.source import SOURCES
     from transformer.data.tokenizers.vocabulary_training import TOKENIZERS
     from transformer.decoding.beam_search import LENGTH_PENALTIES, STOPPING_RULES
-    from transformer.decoding.mbr import SCORER, UTILITIES
+    from transformer.decoding.mbr import UTILITIES
     from transformer.decoding.strategies import STRATEGIES
     from transformer.decoding.target_forms import TARGET_FORMS
     from transformer.model.attention import ATTENTION_SCORES
@@ -55,7 +55,7 @@ def tables() -> dict[str, Mapping[str, Any]]:
         "decoding.strategy": STRATEGIES,
         "decoding.length_penalty_form": LENGTH_PENALTIES,
         "decoding.stopping": STOPPING_RULES,
-        "decoding.mbr_utility": UTILITIES | {SCORER: None},
+        "decoding.mbr_utility": UTILITIES,
     }
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from transformer.config.types import Config
 from transformer.decoding.control.controlled_decoder import ControlledDecoder
 from transformer.decoding.documents import DocumentDecoder
-from transformer.decoding.mbr import SCORER
+from transformer.decoding.mbr import UTILITIES
 from transformer.decoding.reranking import CommandScorer, RerankingDecoder, Scorer
 from transformer.decoding.scored_mbr import ScoredMbrDecoder
 from transformer.decoding.target_forms import TARGET_FORMS
@@ -38,8 +38,8 @@ def _make_decoder(
     takes_controls: bool,
     output_rule: Callable | None,
 ) -> TextDecoder:
-    search_config = fields[2]
-    if search_config.strategy in ("mbr", "mbr_beam") and search_config.mbr_utility == SCORER:
+    search = fields[2]  # validation has another strategy than `config.decoding`
+    if search.strategy in ("mbr", "mbr_beam") and UTILITIES[search.mbr_utility] is None:
         return ScoredMbrDecoder(*fields, output_rule=output_rule)
     if scorers:
         return RerankingDecoder(*fields, output_rule=output_rule, scorers=scorers)

@@ -148,6 +148,5 @@ def count_ngrams(
 
 
 # The utilities of `decoding.mbr_utility`: functions from N texts to the scores of each by each.
-UTILITIES = {"chrf": chrf, "bleu": bleu}
-# The utility that is the command of `decoding.scorer` (`ScoredMbrDecoder`).
-SCORER = "scorer"
+# None: the command of `decoding.scorer`, which `ScoredMbrDecoder` runs.
+UTILITIES = {"chrf": chrf, "bleu": bleu, "scorer": None}
