@@ -59,7 +59,7 @@ def main(arguments: argparse.Namespace) -> None:
     if tag:
         logging.warning("Texts for the exported model must begin with %s.", tag)
     with files.new_folder(output) as folder:
-        given_worker = worker if arguments.engine else None
+        given_worker = worker if arguments.engine or worker.exists() else None
         entry.write(model, folder, quantization, python, sentences, given_worker)
         # The command fails if the toolkit cannot decode files that were written here.
         if entry.engine_folder is None:

@@ -22,6 +22,7 @@ from transformer.decoding.control.arguments import (
     check_texts,
 )
 from transformer.decoding.control.control import Control
+from transformer.decoding.decoders import is_scored_mbr
 from transformer.decoding.forced_decoding import Attention, Encoding, is_scorable
 from transformer.decoding.translation import Translation, encode
 from transformer.support.errors import UserError
@@ -29,6 +30,8 @@ from transformer.support.special_tokens import UNK
 from transformer.support.workers import call_all
 from transformer.training.objectives import OBJECTIVES
 
+# The decoding keys that decide what `load` reads and converts.
+LOADED_KEYS = ("rerank", "scorer", "shortlist", "dtype")
 # `transformer.load` imports this module. Forked children inherit the value.
 LOADING_PROCESS = os.getpid()
 
@@ -212,14 +215,18 @@ class Model:
     def with_decoding(self, **decoding: object) -> "Model":
         """Returns a model with other decoding keys, and the same parameters and lock.
 
-        Raises UserError if a value is not allowed, or for another `rerank`, `shortlist` or `dtype`.
+        Raises UserError if a value is not allowed, for another `rerank`, `scorer`, `shortlist` or
+        `dtype`, or if the utility of MBR becomes the scorer or something else.
         """
         model = copy.copy(self)
         overrides = [(f"decoding.{key}", str(value)) for key, value in decoding.items()]
         model.config = with_values(self.config, parse_overrides(overrides, ""))
-        # These keys decide what `load` reads and converts.
-        for key in ("rerank", "shortlist", "dtype"):
-            if model.config.decoding[key] != self.config.decoding[key]:
+        before = self.config.decoding
+        after = model.config.decoding
+        is_changed = {key: after[key] != before[key] for key in LOADED_KEYS}
+        is_changed["mbr_utility"] = is_scored_mbr(after) != is_scored_mbr(before)
+        for key, value in is_changed.items():
+            if value:
                 raise UserError(
                     f"{key}: cannot be changed in a loaded model; give it to transformer.load"
                 )

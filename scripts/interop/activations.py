@@ -113,8 +113,8 @@ def measure(
         texts = usable(sentences, model, greedy.config).texts[:MOST]
     except (UserError, Unavailable) as reason:
         raise UserError(
-            "--format=bergamot: needs sentences of the source language to measure activations; "
-            f"name some with --sentences=FILE ({reason})"
+            "--sentences=FILE: is missing; activations are measured on sentences of the source "
+            f"language, if not on the validation split ({reason})"
         ) from reason
     logging.info("Measuring activations on %d sentences of %s.", len(texts), sentences.origin)
 
@@ -171,5 +171,5 @@ def _by_marian_names(factors: Mapping[str, float], config: Settings) -> dict[str
     """Returns the factors of linear maps by Marian's names of their matrices."""
     names = marian_architecture.parameter_names(config)
     named = {names[f"{name}.kernel"]: factors[name] for name in factors if name != OUTPUT}
-    table = names.get("projection.kernel", names["decoder.embedding.table"])
+    table = names["decoder.embedding.table"]
     return named | {table: factors[OUTPUT], SELECTED: factors[OUTPUT]}

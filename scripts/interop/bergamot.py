@@ -92,7 +92,9 @@ def read(path: Path) -> PortableModel:
 def models_in(path: Path) -> list[Path]:
     """Returns the model files in a path. They begin with the version."""
     models = []
-    for file in sorted(path.glob("*.bin")) if path.is_dir() else [path]:
+    # A folder of another format may have large files, links, or pointers of Git LFS.
+    files_of = filter(untrusted.is_readable, path.glob("*.bin")) if path.is_dir() else [path]
+    for file in sorted(files_of):
         if file.suffix == ".bin":
             with untrusted.reading(file), untrusted.check_file(file).open("rb") as content:
                 if content.read(8) == marian_binary.VERSION.to_bytes(8, "little"):
@@ -231,12 +233,12 @@ def shortlist_content(shortlist: Shortlist, source: Side, target: Side) -> bytes
     num_first = 0
     while num_first in frequent:
         num_first += 1
-    others = {id_ for id_ in frequent if id_ > num_first}
+    later_frequent = {id_ for id_ in frequent if id_ > num_first}
     lists = []
     for token in source.tokens:
         translations = shortlist.translations[token] if token != ABSENT else []
         ids = {target.ids[translation] for translation in translations if translation != ABSENT}
-        ids |= others if token == EOS else set()
+        ids |= later_frequent if token == EOS else set()
         lists.append(sorted(ids - {ABSENT}))
 
     offsets = np.cumsum([0, *map(len, lists)])

@@ -251,10 +251,14 @@ def write(certificate: Json, digests: Mapping[str, str], folder: Path) -> None:
 def digests_in(path: Path) -> dict[str, str]:
     """Returns the sha256 of a file, or of each regular file in a folder, by its path there."""
     folder = path if path.is_dir() else path.parent
-    paths = sorted(filter(untrusted.is_readable, path.rglob("*"))) if path.is_dir() else [path]
-    # Links out of the folder and pipes are not part of the model.
+    paths = sorted(path.rglob("*")) if path.is_dir() else [path]
+    # Hidden files, such as those of git, links out of the folder and pipes are not part of the
+    # model.
     digests = {}
     for file in paths:
+        is_hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
+        if is_hidden or not untrusted.is_readable(file, untrusted.MAX_WEIGHTS):
+            continue
         with file.open("rb") as content:
             digest = hashlib.file_digest(content, "sha256")
         digests[str(file.relative_to(folder))] = digest.hexdigest()

@@ -16,8 +16,8 @@ from scripts.interop.hugging_face_names import CONFIG, VOCABULARIES, WEIGHTS
 from scripts.interop.portable import PortableModel
 from transformer.support.errors import UserError
 
-# The readers of a Folder, by the model_type of config.json.
 TOKENIZERS = (t5_vocabulary.SENTENCEPIECE, t5_vocabulary.TOKENIZER_JSON)
+# The readers of a Folder, by the model_type of config.json.
 READERS = dict.fromkeys(("marian", "pegasus"), hugging_face_marian.read) | dict.fromkeys(
     hugging_face_t5_names.MODEL_TYPES, hugging_face_t5.read
 )

@@ -73,9 +73,11 @@ def read_metadata(folder: Path) -> Json:
         return {}
     try:
         with untrusted.reading(path):
-            _, begin, rest = untrusted.read_text(path).partition(MARK)
+            lines = untrusted.read_text(path).replace("\r\n", "\n")
+            before, begin, rest = lines.partition(MARK)
             text, end, _ = rest.partition(f"\n{MARK}")
-            metadata = untrusted.parse_yaml(text, path) if begin and end else {}
+            has_metadata = begin and end and not before
+            metadata = untrusted.parse_yaml(text, path) if has_metadata else {}
     except UserError as error:
         logging.warning("%s; the new card has no metadata of it.", error)
         return {}
@@ -139,9 +141,12 @@ def _origin(workdir: Workdir) -> Json:
 
 def _import_of(origin: Json) -> Json:
     """Returns the record of the import from which a run descends, if its workdirs still exist."""
-    while "workdir" in origin:
+    # A folder that took the name of an ancestor may make a cycle.
+    visited = set()
+    while origin.get("workdir") not in {None, *visited}:
+        visited.add(origin["workdir"])
         origin = _origin(Workdir(Path(origin["workdir"])))
-    return origin
+    return {} if "workdir" in origin else origin
 
 
 def _metadata(config: Config, origin: Mapping[str, Any]) -> Json:
@@ -164,7 +169,8 @@ def _card(
     if origin.get("licence"):
         sections["Licence"] = f"```text\n{origin['licence'].rstrip()}\n```\n"
     header = yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)
-    title = f"Translation from {config.data.source_language} to {config.data.target_language}"
+    source, target = config.data.source_language, config.data.target_language
+    title = f"Translation from {source} to {target}" if source and target else "Language model"
     body = "".join(f"\n## {name}\n\n{text}" for name, text in sections.items())
     return f"{MARK}{header}{MARK}\n# {title}\n{body}"
 

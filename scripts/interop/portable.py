@@ -21,6 +21,8 @@ ABSENT = -1
 # finite.
 NEVER = -100.0
 
+# The kinds of tokenizers whose pieces a SentencePiece model or spaces separate.
+SEGMENTED = ("bpe", "unigram", "char", "word", "pieces", "ids")
 # The values that most formats can express. A format that supports other values replaces the entry.
 COMMON = {
     "training.objective": ("translation",),
@@ -39,6 +41,7 @@ COMMON = {
     "model.decoder_self_attention": ("attention",),
     "model.source_eos": (True,),
     "data.context": (0,),
+    "tokenizer.kind": SEGMENTED,
 }
 
 Arrays = dict[str, np.ndarray]  # by name

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 from safetensors.numpy import save
 
 from scripts.interop import vocabularies
-from scripts.interop.portable import PortableModel
+from scripts.interop.portable import SEGMENTED, PortableModel
 from transformer.checkpoints.restore import named_leaves
 from transformer.config.keys import validated_config
 from transformer.decoding import ensemble
@@ -35,6 +35,7 @@ EXPRESSIBLE = {
     "training.objective": ("translation",),
     "decoding.strategy": ("beam",),
     "data.context": (0,),
+    "tokenizer.kind": SEGMENTED,
 }
 # Parts that the exported search leaves out, with the values that turn them off.
 LOST = {

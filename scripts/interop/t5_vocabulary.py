@@ -32,6 +32,9 @@ BYTE_SPECIAL = (0, 1, 2)  # padding, end-of-sentence and unknown in ByT5, before
 BYTE = re.compile("<0x[0-9A-F]{2}>")
 ROW = re.compile("<row ([0-9]+)>")  # the piece of a row without one
 PIECE = ModelProto.SentencePiece
+MAX_ROWS = 1 << 22  # of a table; mT5's has 250,112
+# Steps of a tokenizer.json that SentencePiece takes too: its rules, and the removal of spaces.
+NORMALIZERS = ("Precompiled", "Sequence", "Strip", "Replace")
 
 
 def read(folder: Folder, settings: Settings, start: Any) -> Side:
@@ -39,6 +42,13 @@ def read(folder: Folder, settings: Settings, start: Any) -> Side:
 
     Raises UserError if a file is missing or damaged, or if the ids do not fit the table.
     """
+    # The numbers are checked before anything of their size is made.
+    for name, value in (
+        ("vocab_size", settings["vocab_size"]),
+        ("extra_ids", folder.texts.get("extra_ids", 0)),
+    ):
+        if value not in range(MAX_ROWS + 1):
+            raise UserError(f"{folder.path}: {name}={value}: must be a number up to {MAX_ROWS:,}")
     kind = folder.texts.get("tokenizer_class", settings.get("tokenizer_class", ""))
     if kind.startswith("ByT5"):
         with untrusted.reading(folder.path / CONFIG):
@@ -110,6 +120,8 @@ def _from_json(content: Settings) -> tuple[ModelProto, dict[int, str]]:
 
     normalizer = content.get("normalizer") or {}
     for part in normalizer.get("normalizers", [normalizer]):
+        if part and part["type"] not in NORMALIZERS:
+            raise UserError(f"normalizer={part['type']}: must be {', '.join(NORMALIZERS)}")
         if "precompiled_charsmap" in part:
             rules = base64.b64decode(part["precompiled_charsmap"])
             model.normalizer_spec.precompiled_charsmap = rules
@@ -155,7 +167,7 @@ def _complete(model: ModelProto, added: dict[int, str], special: list[int], num_
             piece.type = PIECE.CONTROL
             continue
         if id_ in added:
-            # As in Transformers, the space before a sentinel is no token.
+            # As in Transformers, the space before a sentinel is not a token.
             mark = "\u2581" if SENTINEL.fullmatch(added[id_]) else ""
             piece.piece = mark + added[id_].removeprefix(mark)
             piece.type = PIECE.USER_DEFINED

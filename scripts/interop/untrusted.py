@@ -27,7 +27,7 @@ from transformer.support.errors import MALFORMED, UserError
 
 MAX_TEXT = 1 << 26  # bytes of a JSON, YAML or text file, and of a SentencePiece model
 MAX_MODEL = 1 << 33  # bytes of a file of weights
-MAX_WEIGHTS = 1 << 40  # the same for safetensors, of which readers check the size in memory
+MAX_WEIGHTS = 1 << 40  # the same for safetensors, whose size in memory readers check
 # The content of an archive is at most MAX_TEXT, or this many times as large as the archive.
 MAX_INFLATION = 16
 LFS_POINTER = b"version https://git-lfs"  # begins the small text that replaces a file
@@ -35,6 +35,8 @@ PICKLES = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle")
 DAMAGED = (
     *MALFORMED,
     EOFError,
+    IndexError,
+    StopIteration,
     OverflowError,
     MemoryError,
     RuntimeError,
@@ -93,10 +95,10 @@ def check_file(path: Path, limit: int = MAX_MODEL) -> Path:
     return path
 
 
-def is_readable(path: Path) -> bool:
+def is_readable(path: Path, limit: int = MAX_MODEL) -> bool:
     """True for a file that `check_file` accepts."""
     try:
-        return check_file(path) == path
+        return check_file(path, limit) == path
     except UserError:
         return False
 

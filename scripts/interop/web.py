@@ -43,6 +43,11 @@ def write(
     if worker is None:
         check_npm()
     bergamot.check_expressible(model, "web")
+    if model.tokenizer.source_tag:
+        raise UserError(
+            f"--format=web: the page cannot begin sentences with {model.tokenizer.source_tag} "
+            "(data.source_tag); export a model without it"
+        )
     (folder / ENGINE).mkdir()
     if worker is None:
         with tempfile.TemporaryDirectory() as temporary:
@@ -73,8 +78,9 @@ def describe(model: PortableModel, folder: Path) -> dict[str, object]:
         digest.update((folder / path).read_bytes())
     settings = model.settings
     return {
-        "source": settings["data.source_language"],
-        "target": settings["data.target_language"],
+        # Browsers know codes such as zh-CN.
+        "source": settings["data.source_language"].replace("_", "-"),
+        "target": settings["data.target_language"].replace("_", "-"),
         "version": digest.hexdigest()[:16],
         **parts,
         "vocabularies": vocabularies,

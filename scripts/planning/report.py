@@ -136,7 +136,7 @@ def search_to_json(
             "sentences": estimate.batch.rows,
             "source_length": estimate.batch.length,
             "output_limit": estimate.output_limit,
-            "hypotheses": config.decoding.beam_size,
+            "hypotheses": estimate.hypotheses,
             "steps": estimate.steps,
             "output_tokens": estimate.tokens,
             "seconds": estimate.seconds,

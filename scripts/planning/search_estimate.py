@@ -34,6 +34,7 @@ class SearchEstimate(NamedTuple):
       parameters: number of parameters.
       batch: a batch of this shape.
       output_limit: the length of its longest possible outputs.
+      hypotheses: their number for each sentence.
       steps: the mean number of steps over all batches of this shape. A batch takes as many steps as
         its longest output, and the outputs are supposed to have the lengths of the targets.
       tokens: the mean number of tokens in the outputs of a batch.
@@ -45,6 +46,7 @@ class SearchEstimate(NamedTuple):
     parameters: int
     batch: DecodingBatch
     output_limit: int
+    hypotheses: int
     steps: float
     tokens: float
     step: roofline.Cost
@@ -74,7 +76,7 @@ def estimate_search(
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
         graph, parameters = jax.eval_shape(lambda: init_model(config, source_size, target_size))
         decoder = TextDecoder((graph,), tokenizer, config.decoding, devices[:1])
-        if "translate" not in OBJECTIVES[config.training.objective].methods:
+        if not OBJECTIVES[config.training.objective].translates:
             raise UserError(
                 f"--search: training.objective={config.training.objective} has no translations"
             )
@@ -102,6 +104,7 @@ def estimate_search(
         compiled = compile_program(search.lower(*arguments))
 
     limit = decoder.max_length(length, extra_length)
+    size = decoder.strategy.size
     outputs = [np.minimum(targets[batch.indices], limit) for batch in batches]
     start, step = split_loop(hlo.parse(compiled.as_text()))
     analysis = compiled.memory_analysis()
@@ -111,6 +114,7 @@ def estimate_search(
         parameters=sum(leaf.size for leaf in jax.tree.leaves(parameters)),
         batch=batches[0],
         output_limit=limit,
+        hypotheses=1 if size is None else config.decoding[size],
         steps=float(np.mean([lengths.max() for lengths in outputs])),
         tokens=float(np.mean([lengths.sum() for lengths in outputs])),
         step=roofline.cost([(step, 1)], target),

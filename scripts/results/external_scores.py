@@ -1,6 +1,7 @@
 """Adds the scores of other programs to evaluations: the flags --scores and --scorer."""
 
 import argparse
+import itertools
 from collections.abc import Sequence
 
 from scripts.results import sentence_scores
@@ -18,6 +19,10 @@ def attach(evaluations: Sequence[Evaluation], arguments: argparse.Namespace) -> 
     scorers = sentence_scores.parse_flags("scorer", arguments.scorer)
     if not given and not scorers:
         return list(evaluations)
+    for flag, evaluation in itertools.product([*given, *scorers], evaluations):
+        # A metric has its signature beside it, and other fields have none.
+        if flag.name in evaluation.result and f"{flag.name}_signature" not in evaluation.result:
+            raise UserError(f"{flag.name}: is a field of evaluations; choose another name")
     for flag in given:
         for evaluation, scores in zip(evaluations, _read(flag, evaluations), strict=True):
             _store(evaluation, flag, scores)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.rules import HOST, LOG, MESH
-from scripts.results.evaluations import read_evaluation
+from scripts.results.evaluations import Evaluation, read_evaluation
 from scripts.results.external_scores import attach
 from scripts.results.sentence_scores import parse_flags
 from scripts.sweeping.description import Sweep, Values, extremes
@@ -87,6 +87,12 @@ class TrainingTask:
                 results[line["step"]] = line[objective]
         return results
 
+    def score(self, trial: int, objective: str) -> None:
+        """Computes what the objective of a complete trial still lacks.
+
+        Raises UserError if the command of a metric fails.
+        """
+
 
 @dataclass(frozen=True)
 class DecodingTask:
@@ -149,13 +155,18 @@ class DecodingTask:
 
     def read_objective(self, trial: int, objective: str) -> dict[int, float]:
         result = self._result(trial)
-        if result and objective not in result:
-            # A metric of another program, whose command runs once for each trial.
-            path = Path(result["hypotheses"].removesuffix(".hypotheses.txt") + ".json")
+        if result and objective not in result:  # a metric of another program
+            result = self._evaluation(result).result
+        return {result["step"]: result[objective]} if objective in result else {}
+
+    def score(self, trial: int, objective: str) -> None:
+        if objective not in self._result(trial):
             flags = argparse.Namespace(scorer=self.scorers)
-            (evaluation,) = attach([read_evaluation(path)], flags)
-            result = evaluation.result
-        return {result["step"]: result[objective]} if result else {}
+            attach([self._evaluation(self._result(trial))], flags)
+
+    def _evaluation(self, result: dict[str, Any]) -> Evaluation:
+        path = Path(result["hypotheses"].removesuffix(".hypotheses.txt") + ".json")
+        return read_evaluation(path)
 
     def _result(self, trial: int) -> dict[str, Any]:
         try:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing.pool import ThreadPool
 from typing import Any
 
 from absl import logging
@@ -85,24 +86,22 @@ class TrialWorker:
         """Runs a trial and records how it ended."""
         pruned = False
         error = ""
+        value = None
         try:
             self._wait_for_workdir(number, trial)
             if not (self.stop.is_set() or self.task.is_complete(number)):
                 pruned, error = self._run_process(number, trial)
-        except UserError as invalid_values:
-            error = str(invalid_values)
+            if self.task.is_complete(number):
+                value = self._read_value(number, trial)
+                is_finite = value is not None
+                error = "" if is_finite else f"{self.study.sweep.objective} was never finite"
+        except UserError as problem:  # invalid values, or a scorer that fails
+            error = str(problem)
 
         # A full disk is not an error of the trial, and ends the sweep.
         if cli.DISK_IS_FULL in error:
             self._retry(self.study.requeue, trial)
             raise UserError(f"trial {number}: {error.splitlines()[-1].removeprefix('error: ')}")
-
-        objective = self.study.sweep.objective
-        value = None
-        if self.task.is_complete(number):
-            values = self.task.read_objective(number, objective).values()
-            value = self.study.sweep.best(filter(math.isfinite, values), default=None)
-            error = f"{objective} was never finite" if value is None else ""
 
         # Record the state of the trial. An interrupted trial returns to the queue.
         if error:
@@ -111,6 +110,7 @@ class TrialWorker:
             logging.error("Trial %d failed: %s", number, error)
         elif value is not None:
             state = TrialState.COMPLETE
+            objective = self.study.sweep.objective
             logging.info("Trial %d is complete: %s %.4g", number, objective, value)
         elif pruned:
             state = TrialState.PRUNED
@@ -160,6 +160,22 @@ class TrialWorker:
         ending = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
         lines = [f"{ending}; the end of {log}:", *child.last_lines(log, start)]
         return pruned, "\n".join(lines)
+
+    def _read_value(self, number: int, trial: Trial) -> float | None:
+        """Returns the best finite value of the objective of a complete trial, or None.
+
+        Raises UserError if the command of a metric fails.
+        """
+        # The command may take longer than the grace period, so the heartbeat continues.
+        objective = self.study.sweep.objective
+        with ThreadPool(1) as thread:
+            scored = thread.apply_async(self.task.score, (number, objective))
+            while not scored.ready():
+                self._retry(self._update, number, trial)
+                scored.wait(HEARTBEAT)
+            scored.get()
+        values = self.task.read_objective(number, objective).values()
+        return self.study.sweep.best(filter(math.isfinite, values), default=None)
 
     def _update(self, number: int, trial: Trial) -> bool:
         return self.study.update(

@@ -52,8 +52,11 @@ def test_the_highest_expected_utility_is_chosen_by_one_run_for_all_texts(
         scorer=command(tmp_path, "reference"),
         **settings,
     )
+    assert model.translate([]) == [] and not note.exists()
     found = model.translate(TEXTS, n_best=3)
     assert note.read_text() == "ran "
+    with pytest.raises(UserError, match="mbr_utility: cannot be changed in a loaded model"):
+        model.with_decoding(strategy="beam")
 
     # The candidates are the same with chrF, in another order.
     others = transformer.load(str(workdir), strategy=strategy, **settings)
@@ -88,8 +91,11 @@ def test_a_command_reranks_the_hypotheses(workdir, tmp_path):
     settings = {"beam_size": 6}
     plain = transformer.load(str(workdir), **settings).translate(TEXTS, n_best=6)
     model = transformer.load(str(workdir), rerank="scorer:10", scorer=command(tmp_path), **settings)
+    assert model.translate([]) == [] and not note.exists()
     found = model.translate(TEXTS, n_best=2)
     assert note.read_text() == "ran "
+    with pytest.raises(UserError, match="scorer: cannot be changed in a loaded model"):
+        model.with_decoding(scorer=f"{command(tmp_path)} more")
     for text, chosen, row in zip(TEXTS, found, plain, strict=True):
         if text:
             scores = {

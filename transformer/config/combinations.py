@@ -237,10 +237,12 @@ COMBINATIONS: dict[str, Callable[..., bool]] = {
         tokenizer.kind not in ("bpe", "unigram")
         and (tokenizer.subword_sampling > 0 or tokenizer.byte_fallback)
     ),
-    "span_corruption masks the best segmentation of a text and predicts its tokens; "
-    "set subword_sampling=0 and shared=true": lambda training, tokenizer: (
-        training.objective == "span_corruption"
-        and any((tokenizer.subword_sampling > 0, not tokenizer.shared))
+    "span_corruption masks the best segmentation of a whole text and predicts its tokens; "
+    "set subword_sampling=0, shared=true and an empty source_tag": (
+        lambda training, tokenizer, data: (
+            training.objective == "span_corruption"
+            and (tokenizer.subword_sampling > 0 or not tokenizer.shared or data.source_tag != "")
+        )
     ),
     "a shared tokenizer has one model file, others have SOURCE,TARGET": lambda tokenizer: (
         tokenizer.model_file != ""

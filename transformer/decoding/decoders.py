@@ -31,6 +31,12 @@ def make_decoder(
     return decoder
 
 
+def is_scored_mbr(decoding_config: Config) -> bool:
+    """True if the command of `decoding.scorer` is the utility of the search."""
+    has_utility = decoding_config.strategy in ("mbr", "mbr_beam")
+    return has_utility and UTILITIES[decoding_config.mbr_utility] is None
+
+
 def _make_decoder(
     config: Config,
     fields: Sequence[Any],
@@ -38,8 +44,7 @@ def _make_decoder(
     takes_controls: bool,
     output_rule: Callable | None,
 ) -> TextDecoder:
-    search = fields[2]  # validation has another strategy than `config.decoding`
-    if search.strategy in ("mbr", "mbr_beam") and UTILITIES[search.mbr_utility] is None:
+    if is_scored_mbr(fields[2]):  # validation has another strategy than `config.decoding`
         return ScoredMbrDecoder(*fields, output_rule=output_rule)
     if scorers:
         return RerankingDecoder(*fields, output_rule=output_rule, scorers=scorers)

@@ -33,8 +33,7 @@ def rank_samples(translations: list[Translation], config: Config) -> list[Transl
 
     `config` is the group `config.decoding`.
     """
-    counts = Counter(translation.text for translation in translations)
-    return _rank(different_texts(translations), np.array([*counts.values()]), config)
+    return _rank(translations, config, samples=True)
 
 
 def rank_hypotheses(translations: list[Translation], config: Config) -> list[Translation]:
@@ -42,22 +41,29 @@ def rank_hypotheses(translations: list[Translation], config: Config) -> list[Tra
 
     `config` is the group `config.decoding`.
     """
+    return _rank(translations, config, samples=False)
+
+
+def _rank(translations: list[Translation], config: Config, samples: bool) -> list[Translation]:
     candidates = different_texts(translations)
-    return _rank(candidates, probabilities(candidates), config)
-
-
-def probabilities(candidates: Sequence[Translation]) -> Float[np.ndarray, "N"]:
-    """Returns the probabilities of candidates, relative to the most likely one."""
-    log_p = np.array([candidate.log_probability for candidate in candidates])
-    return np.exp(log_p - log_p.max())
-
-
-def _rank(
-    candidates: list[Translation], weights: Num[np.ndarray, "N"], config: Config
-) -> list[Translation]:
-    """Returns the candidates by expected utility, which is their score; the first wins a tie."""
+    weights = weights_of(translations, candidates, samples)
     utilities = UTILITIES[config.mbr_utility]([candidate.text for candidate in candidates])
     return rank(candidates, weights, utilities, config.mbr_utility)
+
+
+def weights_of(
+    translations: list[Translation], candidates: list[Translation], samples: bool
+) -> Num[np.ndarray, "N"]:
+    """Returns the weight of each candidate as a pseudo-reference.
+
+    `candidates` are the different texts of the translations. The weight is the number of samples
+    with the text, or the probability relative to the most likely candidate.
+    """
+    if samples:
+        counts = Counter(translation.text for translation in translations)
+        return np.array([counts[candidate.text] for candidate in candidates])
+    log_p = np.array([candidate.log_probability for candidate in candidates])
+    return np.exp(log_p - log_p.max())
 
 
 def rank(
@@ -66,7 +72,7 @@ def rank(
     utilities: Float[np.ndarray, "N N"],
     utility: str,
 ) -> list[Translation]:
-    """Returns the candidates by expected utility.
+    """Returns the candidates by expected utility, which is their score; the first wins a tie.
 
     utilities[i, j] is the score of candidate i by the pseudo-reference j, and `utility` its name.
     """

@@ -89,10 +89,8 @@ class CommandScorer(NamedTuple):
         tokenizer: Tokenizer,
     ) -> list[Float[np.ndarray, "N"]]:
         """Returns the scores of the hypotheses of each text. The command runs once."""
-        pairs = [
-            (text, one.text) for text, row in zip(texts, hypotheses, strict=True) for one in row
-        ]
-        sources, outputs = zip(*pairs, strict=True)
+        sources = [text for text, row in zip(texts, hypotheses, strict=True) for _ in row]
+        outputs = [one.text for row in hypotheses for one in row]
         scores = iter(run_scorer(self.command, {"source": sources, "hypothesis": outputs}))
         return [np.array([next(scores) for _ in row]) for row in hypotheses]
 

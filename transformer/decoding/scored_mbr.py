@@ -1,6 +1,6 @@
 """Minimum Bayes risk decoding whose utility is the command of `decoding.scorer`."""
 
-from collections import Counter
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,28 +39,19 @@ class ScoredMbrDecoder(ControlledDecoder):
         candidates = [different_texts(row) for row in rows]
 
         # All pairs of a candidate and a pseudo-reference, for all texts.
-        triples = [
-            (text, reference.text, candidate.text)
-            for text, row in zip(texts, candidates, strict=True)
-            for candidate in row
-            for reference in row
-        ]
-        columns = zip(*triples, strict=True)
-        fields = dict(zip(("source", "reference", "hypothesis"), columns, strict=True))
+        fields = {"source": [], "reference": [], "hypothesis": []}
+        for text, row in zip(texts, candidates, strict=True):
+            for candidate, reference in itertools.product(row, row):
+                fields["source"].append(text)
+                fields["reference"].append(reference.text)
+                fields["hypothesis"].append(candidate.text)
         scores = iter(run_scorer(self.config.scorer, fields))
 
         translations = []
         for row, different in zip(rows, candidates, strict=True):
             count = len(different)
             utilities = np.array([next(scores) for _ in range(count**2)]).reshape(count, count)
-            weights = self._weights(row, different)
+            weights = mbr.weights_of(row, different, self.strategy.samples)
             ranked = mbr.rank(different, weights, utilities, self.config.mbr_utility)
             translations.append(ranked[:n_best])
         return translations
-
-    def _weights(self, row: list[Translation], different: list[Translation]) -> np.ndarray:
-        """Returns the weight of each pseudo-reference, as `mbr` has it."""
-        if self.strategy.samples:
-            counts = Counter(translation.text for translation in row)
-            return np.array([counts[candidate.text] for candidate in different])
-        return mbr.probabilities(different)

@@ -1,8 +1,10 @@
 "use strict";
 // Keeps the files of the page, so that it works without a network. The address of this script has the
-// version of model and engine: a new version gets a cache of its own.
+// version of model and engine, and each version has another cache. Pages in other folders of the same
+// server have other caches too.
 
-const CACHE = `translation${self.location.search}`;
+const PREFIX = `translation ${self.registration.scope}`;
+const CACHE = PREFIX + self.location.search;
 const PAGE = ["./", "page.js", "page.css", "icon.svg", "model.json"];
 
 self.addEventListener("install", (event) => {
@@ -12,7 +14,7 @@ self.addEventListener("install", (event) => {
 
 self.addEventListener("activate", (event) => {
   const remove = async () => {
-    const names = (await caches.keys()).filter((name) => name.startsWith("translation?") && name !== CACHE);
+    const names = (await caches.keys()).filter((name) => name.startsWith(`${PREFIX}?`) && name !== CACHE);
     await Promise.all(names.map((name) => caches.delete(name)));
     await self.clients.claim();
   };
@@ -34,7 +36,8 @@ async function fromCache(request) {
 async function fromNetwork(request) {
   const cache = await caches.open(CACHE);
   try {
-    const response = await fetch(request);
+    // A file of a new version may have the name of an older one that the browser has kept.
+    const response = await fetch(request, { cache: "no-cache" });
     if (response.ok) await cache.put(request.url, response.clone());
     return response;
   } catch (error) {

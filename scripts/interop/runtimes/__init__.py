@@ -114,7 +114,7 @@ def run(command: Sequence[str | Path], request: Mapping[str, Any]) -> dict[str, 
     code = process.returncode
     if code:
         reason = (process.stderr.strip() or f"exit code {code}").splitlines()[-1]
-        # The environment lacks the toolkit, or the toolkit is no reference for this model.
+        # The environment lacks the toolkit, or the toolkit is not a reference for this model.
         if reason.startswith(("ModuleNotFoundError", "ImportError")):
             raise Unavailable(f"{python}: {reason}; make interop")
         if code == NO_REFERENCE:

@@ -126,9 +126,22 @@ def test_an_epoch_is_a_function_of_seed_epoch_and_sentence(config, tmp_path):
 def test_validation_always_reads_the_same_spans(config, tmp_path):
     _, masked = corpora(config, tmp_path)
     numbers = np.arange(len(masked))
-    one, two = (masked.sequences(0, numbers)[0] for _ in range(2))
-    np.testing.assert_array_equal(one, two)
-    assert masked.all_pairs().lengths.tolist() == masked.lengths.tolist()
+    _, again = corpora(config, tmp_path)
+    for side in (0, 1):
+        found = masked.sequences(side, numbers)[0]
+        np.testing.assert_array_equal(found, again.sequences(side, numbers)[0])
+        trained, _ = masked.epoch(0, seed=1).sequences(side, slice(None))
+        assert found.tolist() != trained.tolist()
+
+
+@pytest.mark.parametrize(("fraction", "mean_length"), [(0.15, 3.0), (0.5, 1.0), (0.9, 1.0)])
+def test_neither_side_is_longer_than_the_sentence(fraction, mean_length):
+    lengths = np.arange(2, 70)
+    masking = SpanMasking(list(range(300, 340)), fraction, mean_length)
+    num_masked, num_spans = masking.counts(lengths)
+    assert (num_spans >= 1).all()
+    assert (lengths - num_masked + num_spans <= lengths).all()
+    assert (num_masked + num_spans <= lengths + (num_masked == lengths)).all()
 
 
 def test_a_vocabulary_without_sentinels_is_refused(config, tmp_path):

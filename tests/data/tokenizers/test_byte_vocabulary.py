@@ -21,6 +21,13 @@ def test_tokens_are_the_bytes_of_utf8_and_decoding_restores_any_text():
     assert [made.pieces[token] for token in tokens[0][:7]] == [*"Ein▁M", r"\xC3", r"\xA4"]
 
 
+def test_spaces_at_the_ends_are_no_tokens():
+    made = ByteVocabulary(["a\u2581b"])
+    assert made.encode(["", " ", "\t ", " c "]) == [[], [], [], [ord("c") + 4]]
+    # U+2581 within a symbol is the character itself.
+    assert made.encode(["a b", "a\u2581b"]) == [[101, 36, 102], [260]]
+
+
 def test_bytes_that_are_not_utf8_are_left_out_of_a_text():
     (tokens,) = ByteVocabulary().encode(["aäb"])
     assert ByteVocabulary().decode([tokens[:2] + tokens[3:]]) == ["ab"]

@@ -11,7 +11,7 @@ import sentencepiece
 from safetensors.numpy import load_file
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
-from scripts.interop import hugging_face, hugging_face_folder, hugging_face_t5_names
+from scripts.interop import formats, hugging_face, hugging_face_folder, hugging_face_t5_names
 from scripts.interop.portable import NEVER
 from tests.scripts.interop import t5_folders as folders
 from tests.scripts.interop.hugging_face_folders import write_json
@@ -200,8 +200,8 @@ def test_tasks_have_their_prefix_and_search(folder):
     assert "data.source_tag" not in model.config
 
 
-def test_a_tokenizer_json_is_read_like_a_sentencepiece_model(folder):
-    expected = hugging_face.read(folder).tokenizer.source
+def write_tokenizer_json(folder, **changes) -> None:
+    """Writes a tokenizer.json in place of the SentencePiece model of a folder."""
     content = (folder / "spiece.model").read_bytes()
     processor = sentencepiece.SentencePieceProcessor(model_proto=content)
     rules = ModelProto.FromString(content).normalizer_spec.precompiled_charsmap
@@ -209,15 +209,40 @@ def test_a_tokenizer_json_is_read_like_a_sentencepiece_model(folder):
     pieces += [[f"<extra_id_{i}>", 0.0] for i in (2, 1, 0)]
     added = [{"id": 41 - i, "content": f"<extra_id_{i}>"} for i in range(3)]
     charsmap = {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(rules).decode()}
-    write_json(
-        folder / "tokenizer.json",
-        {
-            "added_tokens": added,
-            "normalizer": {"type": "Sequence", "normalizers": [charsmap]},
-            "model": {"type": "Unigram", "unk_id": 2, "vocab": pieces, "byte_fallback": False},
-        },
-    )
+    model = {"type": "Unigram", "unk_id": 2, "vocab": pieces, "byte_fallback": False}
+    content = {
+        "added_tokens": added,
+        "normalizer": {"type": "Sequence", "normalizers": [charsmap]},
+        "model": model | changes.pop("model", {}),
+    }
+    write_json(folder / "tokenizer.json", content | changes)
     (folder / "spiece.model").unlink()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": {"unk_id": 999}}, "tokenizer.json: damaged"),
+        (
+            {"normalizer": {"type": "Lowercase"}},
+            "tokenizer.json: normalizer=Lowercase: must be Precompiled, ",
+        ),
+    ],
+)
+def test_a_tokenizer_json_that_sentencepiece_cannot_follow_is_refused(folder, changes, message):
+    write_tokenizer_json(folder, **changes)
+    with pytest.raises(UserError, match=message):
+        hugging_face.read(folder)
+
+
+def test_pointers_to_other_weights_do_not_matter(folder):
+    (folder / "pytorch_model.bin").write_text("version https://git-lfs.github.com/spec/v1\n")
+    assert formats.recognise(folder) == "huggingface"
+
+
+def test_a_tokenizer_json_is_read_like_a_sentencepiece_model(folder):
+    expected = hugging_face.read(folder).tokenizer.source
+    write_tokenizer_json(folder)
     vocabulary = hugging_face.read(folder).tokenizer.source
     assert vocabulary.pieces == expected.pieces
     texts = [TEXT, "\uff34he  Haus \u00e9 <extra_id_1>"]
@@ -295,6 +320,14 @@ DAMAGES = {
         change_json("tokenizer_config.json", extra_ids=100),
         "spiece.model: has 39 pieces and 100 extra ids, which need 139 rows, but config.json has "
         "vocab_size=43",
+    ),
+    "a table that no model has": (
+        change_json("config.json", vocab_size=10**9),
+        "vocab_size=1000000000: must be a number up to 4,194,304",
+    ),
+    "more extra ids than any model has": (
+        change_json("tokenizer_config.json", extra_ids=10**9),
+        "extra_ids=1000000000: must be a number up to 4,194,304",
     ),
     "bytes for a smaller table": (
         change_json("tokenizer_config.json", tokenizer_class="ByT5Tokenizer"),

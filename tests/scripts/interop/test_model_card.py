@@ -25,6 +25,10 @@ thumbnail: elsewhere.png
 """
 
 
+def write_parent(workdir: Path, parent: Path) -> None:
+    files.write_json(Workdir(workdir).parent, {"workdir": str(parent), "step": 0, "checksum": ""})
+
+
 def split_card(folder: Path) -> tuple[dict, str]:
     _, metadata, text = (folder / "README.md").read_text("utf-8").split("---\n", 2)
     return yaml.safe_load(metadata), text
@@ -96,3 +100,26 @@ def test_a_card_without_usable_metadata_gives_none(card, tmp_path):
 def test_a_card_that_is_no_text_gives_none(tmp_path):
     (tmp_path / "README.md").write_bytes(b"---\n\xff\xfe\n---\n")
     assert model_card.read_metadata(tmp_path) == {}
+
+
+def test_workdirs_that_are_their_own_ancestors_have_no_import(tmp_path):
+    # A run was fine-tuned, and then took the name of its parent.
+    one, two = (make_workdir(tmp_path / name) for name in ("one", "two"))
+    write_parent(one, two)
+    write_parent(two, one)
+    flags = (f"--workdir={one}", "--format=safetensors", f"--output={tmp_path / 'exported'}")
+    assert run(export, *flags) == 0
+    assert "license" not in split_card(tmp_path / "exported")[0]
+
+
+@pytest.mark.parametrize(
+    ("card", "expected"),
+    [
+        (CARD.replace("\n", "\r\n"), {"license": "cc-by-4.0", "datasets": ["opus"]}),
+        (f"# A card\n{CARD}", {}),
+        ("# A card\n---\ntwo\n---\nrules\n", {}),
+    ],
+)
+def test_metadata_stand_at_the_beginning_of_a_card(tmp_path, card, expected):
+    (tmp_path / "README.md").write_bytes(card.encode())
+    assert model_card.read_metadata(tmp_path) == expected

@@ -156,6 +156,7 @@ def test_a_file_that_does_not_fit_is_refused(content, message, runs, tmp_path, c
         ("--scores=comet:a,b", "has 2 files, must have one for each of the 1 evaluations"),
         ("--scores=a.txt", "--scores=a.txt: must be NAME:FILE"),
         ("--scores=bleu:a.txt", "bleu is computed here; choose another name"),
+        ("--scores=step:a.txt", "step: is a field of evaluations; choose another name"),
         ("--scorer=comet", "--scorer=comet: must be NAME:COMMAND"),
         ("--scorer=comet:comet {mt}", "has {mt}, and may have {source}, {reference}, {hypothes"),
     ],

@@ -34,7 +34,11 @@ def test_the_objective_of_a_trial_is_the_mean_of_a_command(tmp_path, capsys):
     made.output(0).write_text(json.dumps(result))
     lines = Path(result["hypotheses"]).read_text().split("\n")[:-1]
     expected = sum(len(line) + 1 for line in lines) / len(lines)
+    # While a trial runs, its results are read without the command.
+    assert made.read_objective(0, "length") == {}
+    made.score(0, "length")
     assert made.read_objective(0, "length") == {20: pytest.approx(expected)}
+    made.score(0, "bleu")
     assert made.read_objective(0, "bleu") == {20: result["bleu"]}
 
 

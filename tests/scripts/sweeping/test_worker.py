@@ -77,6 +77,38 @@ def test_a_trial_without_a_finite_value_fails(tmp_path):
     assert (states(study), error(study, 0)) == (["fail"], "nll was never finite")
 
 
+def test_a_metric_that_fails_is_the_error_of_its_trial(tmp_path, monkeypatch):
+    def score(self, trial, objective):
+        if trial == 0:
+            raise UserError("the command of the metric failed")
+
+    monkeypatch.setattr(Fake, "score", score)
+    study = make_study(tmp_path, slopes([1.0, 2.0]))
+    run(study, fake(tmp_path))
+    assert states(study) == ["fail", "complete"]
+    assert error(study, 0) == "the command of the metric failed"
+
+
+def test_the_heartbeat_continues_while_a_metric_is_computed(tmp_path, monkeypatch):
+    scoring = threading.Event()
+    updates = []
+
+    def update(self, number, trial):
+        updates.append(scoring.is_set())
+        return False
+
+    def score(self, trial, objective):
+        scoring.set()
+        wait_until(lambda: updates.count(True) > 2, 60)
+        scoring.clear()
+
+    monkeypatch.setattr(TrialWorker, "_update", update)
+    monkeypatch.setattr(Fake, "score", score)
+    study = make_study(tmp_path, slopes([1.0]))
+    run(study, fake(tmp_path))
+    assert states(study) == ["complete"] and updates.count(True) > 2
+
+
 @pytest.mark.slow
 def test_a_pruned_trial_is_stopped(tmp_path):
     study = make_study(tmp_path, slopes([1.0, -1.0], PRUNER))

@@ -41,8 +41,8 @@ class SpanMasking(NamedTuple):
         """
         num_masked = np.clip(np.rint(self.fraction * lengths), 1, lengths).astype(int)
         num_spans = np.rint(num_masked / self.mean_length).astype(int)
-        # At least one token is between two spans.
-        most = np.minimum(lengths - num_masked + 1, len(self.sentinels))
+        # At least one token is between two spans, and a target is not longer than the sentence.
+        most = np.minimum(np.maximum(lengths - num_masked, 1), len(self.sentinels))
         return num_masked, np.clip(num_spans, 1, most)
 
     def apply(self, tokens: list[int], seed: int) -> tuple[list[int], list[int]]:

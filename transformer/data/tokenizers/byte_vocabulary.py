@@ -12,16 +12,19 @@ _WORD_START = "\u2581"
 
 
 class ByteVocabulary:
-    """The bytes of UTF-8, and symbols of which each is one token.
+    """The bytes of UTF-8, and symbols, one token each.
 
     Byte b is token b + 4, and the symbols follow the bytes. No text has unknown tokens, and
-    decoding restores every text. As in SentencePiece, U+2581 at the start of a symbol is the space
-    before it. Bytes of an output that are not UTF-8 are left out.
+    decoding restores every text except the spaces at its ends. As in SentencePiece, U+2581 at the
+    start of a symbol is the space before it. Bytes of an output that are not UTF-8 are left out.
     """
 
     def __init__(self, symbols: Sequence[str] = ()) -> None:
         self.symbols = list(dict.fromkeys(symbols))
-        texts = [symbol.replace(_WORD_START, " ", 1) for symbol in self.symbols]
+        texts = [
+            f" {symbol[1:]}" if symbol.startswith(_WORD_START) else symbol
+            for symbol in self.symbols
+        ]
         self._token_of = {text: SPECIAL + NUM_BYTES + i for i, text in enumerate(texts)}
         bytes_of_bytes = [bytes([byte]) for byte in range(NUM_BYTES)]
         self._bytes_of = [*[b""] * SPECIAL, *bytes_of_bytes, *map(str.encode, texts)]
@@ -58,7 +61,7 @@ class ByteVocabulary:
         return ByteVocabulary(symbols)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        return [self._encode(text) for text in texts]
+        return [self._encode(text.strip()) for text in texts]
 
     def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         """Returns the text of each sequence, without special tokens."""
