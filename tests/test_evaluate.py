@@ -19,6 +19,7 @@ from tests.checkpoints.workdirs import REFERENCES, SOURCES, make_workdir, run
 from transformer import evaluate
 from transformer.checkpoints import loaded_models
 from transformer.checkpoints.loaded_models import LoadedModels
+from transformer.decoding.control.controlled_decoder import ControlledDecoder
 from transformer.decoding.evaluation import translate_and_score
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import Translation
@@ -278,7 +279,7 @@ def test_the_files_go_to_another_folder(workdir, tmp_path, capsys):
 def test_a_folder_that_cannot_be_written_is_refused_before_the_search(
     workdir, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(TextDecoder, "translate", None)
+    monkeypatch.setattr(ControlledDecoder, "translate", None)
     (tmp_path / "file").touch()
     message = error(capsys, f"--workdir={workdir}", f"--output={tmp_path}/file/folder")
     assert message.endswith(

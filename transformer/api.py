@@ -73,7 +73,7 @@ class Model:
     def __init__(self, models: LoadedModels) -> None:
         self.config = models.config
         self.checkpoints = models.checkpoints
-        self._decoder, self._parameters = models.decoder(takes_controls=True)
+        self._decoder, self._parameters = models.decoder()
         self._lock = threading.Lock()
         # `with_languages` checks new languages against the configuration at loading.
         self._loaded = models.config

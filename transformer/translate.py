@@ -58,7 +58,7 @@ def main(arguments: argparse.Namespace) -> None:
         split_names(arguments.workdir), arguments.checkpoint, arguments.average, overrides
     )
     loaded_models.check_translates(models.config, arguments.workdir)
-    decoder, parameters = models.decoder(takes_controls=True)
+    decoder, parameters = models.decoder()
     check_n_best(models.config.decoding, arguments.n_best)
     form = TARGET_FORMS[models.config.data.target_form]
     has_context = models.config.data.context > 0

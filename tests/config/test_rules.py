@@ -102,7 +102,7 @@ IMPOSSIBLE_COMBINATIONS = (
     (MASKED | {"training.eval_bleu": True}, ("objective=masked_lm", "eval_bleu=True")),
     (
         MASKED | {"training.objective": "span_corruption", "tokenizer.subword_sampling": 0.1},
-        ("objective=span_corruption", "subword_sampling=0.1", "shared=True"),
+        ("objective=span_corruption", "subword_sampling=0.1", "shared=True", "source_tag="),
     ),
     (
         {"training.objective": "ctc", "training.label_smoothing": 0.0},

@@ -15,6 +15,7 @@ from transformer.checkpoints import loaded_models
 from transformer.config.types import output_limit, with_changes
 from transformer.decoding import documents, evaluation
 from transformer.decoding.control.control import Control
+from transformer.decoding.control.controlled_decoder import ControlledDecoder
 from transformer.decoding.decoders import make_decoder
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import EMPTY
@@ -91,7 +92,7 @@ def test_a_language_model_continues_each_sentence_by_itself(loaded):
     known = [getattr(loaded.decoder()[0], field.name) for field in dataclasses.fields(TextDecoder)]
     config = ml_collections.ConfigDict(loaded.config)
     config.data.source_language = ""
-    assert type(make_decoder(config, *known)) is TextDecoder
+    assert type(make_decoder(config, *known)) is ControlledDecoder
     assert type(make_decoder(loaded.config, *known)) is documents.DocumentDecoder
 
 

@@ -40,7 +40,7 @@ class Ready:
     def __init__(self, folder: Path, **settings: str) -> None:
         self.workdir = make_workdir(folder / "run", **ANY_OUTPUT | settings)
         self.models = loaded_models.load([str(self.workdir)], "last", 1, [])
-        self.decoder, _ = self.models.decoder(takes_controls=True)
+        self.decoder, _ = self.models.decoder()
         self.flags = (f"--workdir={self.workdir}", f"--n_best={N_BEST}")
 
     def translate(self, content: bytes, chunk_lines: int, *flags: str) -> Ended:

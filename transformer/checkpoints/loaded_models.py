@@ -17,12 +17,12 @@ from transformer.data.sources.lines import parse_number
 from transformer.data.sources.mixture import check_direction
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.batches import Replicas
+from transformer.decoding.control.controlled_decoder import ControlledDecoder
 from transformer.decoding.decoders import make_decoder
 from transformer.decoding.reranking import CommandScorer, Scorer
 from transformer.decoding.scorer import FIELDS, check_command
 from transformer.decoding.shortlist import Shortlist
 from transformer.decoding.strategies import SAMPLING, STRATEGIES
-from transformer.decoding.text_decoder import TextDecoder
 from transformer.support import files
 from transformer.support.errors import UserError
 from transformer.training.objectives import OBJECTIVES
@@ -55,7 +55,7 @@ class LoadedModels:
     shortlist: Shortlist | None
     scorers: tuple[Scorer | CommandScorer, ...]
 
-    def decoder(self, takes_controls: bool = False) -> tuple[TextDecoder, Replicas]:
+    def decoder(self) -> tuple[ControlledDecoder, Replicas]:
         """Returns a decoder on all local devices, and the parameters for its methods.
 
         See `make_decoder`.
@@ -68,7 +68,6 @@ class LoadedModels:
             jax.local_devices(),
             self.shortlist,
             scorers=self.scorers,
-            takes_controls=takes_controls,
         )
         return decoder, decoder.place(self.parameters)
 
@@ -199,11 +198,7 @@ def load_scorers(config: Config) -> tuple[Scorer | CommandScorer, ...]:
     scorers: list[Scorer | CommandScorer] = []
     if config.decoding.scorer:
         # A list of hypotheses has no references.
-        fields = (
-            [field for field in FIELDS if field != "reference"]
-            if config.decoding.rerank
-            else FIELDS
-        )
+        fields = ("source", "hypothesis") if config.decoding.rerank else FIELDS
         check_command("--decoding.scorer", config.decoding.scorer, fields)
     # Each item is WORKDIR:WEIGHT, where the folder may contain colons.
     for item in filter(None, config.decoding.rerank.split(",")):

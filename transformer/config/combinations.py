@@ -241,7 +241,7 @@ COMBINATIONS: dict[str, Callable[..., bool]] = {
     "set subword_sampling=0, shared=true and an empty source_tag": (
         lambda training, tokenizer, data: (
             training.objective == "span_corruption"
-            and (tokenizer.subword_sampling > 0 or not tokenizer.shared or data.source_tag != "")
+            and any((tokenizer.subword_sampling > 0, not tokenizer.shared, data.source_tag != ""))
         )
     ),
     "a shared tokenizer has one model file, others have SOURCE,TARGET": lambda tokenizer: (

@@ -28,23 +28,11 @@ def draw_candidates(
     return sample(models, sentences, config, n_best)
 
 
-def rank_samples(translations: list[Translation], config: Config) -> list[Translation]:
-    """Returns the different texts of samples by expected utility.
+def rank_texts(translations: list[Translation], config: Config, samples: bool) -> list[Translation]:
+    """Returns the different texts of samples, or of a beam, by expected utility.
 
     `config` is the group `config.decoding`.
     """
-    return _rank(translations, config, samples=True)
-
-
-def rank_hypotheses(translations: list[Translation], config: Config) -> list[Translation]:
-    """Returns the different texts of a beam by expected utility.
-
-    `config` is the group `config.decoding`.
-    """
-    return _rank(translations, config, samples=False)
-
-
-def _rank(translations: list[Translation], config: Config, samples: bool) -> list[Translation]:
     candidates = different_texts(translations)
     weights = weights_of(translations, candidates, samples)
     utilities = UTILITIES[config.mbr_utility]([candidate.text for candidate in candidates])

@@ -1,4 +1,4 @@
-"""Reranking of the hypotheses of a search by other models.
+"""Reranking of the hypotheses of a search by other models, and by commands.
 
 The noisy channel of Yee et al. (2019) and Ng et al. (2019) is an example. A hypothesis y has the
 score of the search + sum of weight * log p / S, with S source tokens. Yee et al. divide by S so
@@ -18,12 +18,13 @@ from absl import logging
 from jaxtyping import Float
 
 from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.decoding import mbr
 from transformer.decoding.batches import DeviceModels, Replicas
 from transformer.decoding.control.controlled_decoder import ControlledDecoder
 from transformer.decoding.forced_decoding import is_scorable, score_pairs
 from transformer.decoding.scorer import run_scorer
 from transformer.decoding.strategies import check_n_best
-from transformer.decoding.translation import Translation
+from transformer.decoding.translation import Translation, different_texts
 
 
 class Scorer(NamedTuple):
@@ -44,15 +45,7 @@ class Scorer(NamedTuple):
         hypotheses: Sequence[Sequence[Translation]],
         tokenizer: Tokenizer,
     ) -> list[Float[np.ndarray, "N"]]:
-        """Returns log p / S of the hypotheses of each text, with S source tokens of the search."""
-        log_p = self.log_probabilities(texts, hypotheses)
-        lengths = [len(tokens) + 1 for tokens in tokenizer.encoders[0].encode(texts)]
-        return [np.array(row) / length for row, length in zip(log_p, lengths, strict=True)]
-
-    def log_probabilities(
-        self, texts: Sequence[str], hypotheses: Sequence[Sequence[Translation]]
-    ) -> list[list[float]]:
-        """Returns the log-probability of each hypothesis of each text, in nats.
+        """Returns log p / S of the hypotheses of each text, with S source tokens of the search.
 
         If a text or one of its hypotheses is too long for the model, all hypotheses of the text
         have 0. A warning gives the number of such texts.
@@ -70,9 +63,10 @@ class Scorer(NamedTuple):
         # All pairs are scored together, in batches of similar length.
         pairs = list(itertools.chain.from_iterable(itertools.compress(rows, fits)))
         scores = iter(score_pairs(self.models, self.parameters, pairs))
+        lengths = [len(tokens) + 1 for tokens in tokenizer.encoders[0].encode(texts)]
         return [
-            [next(scores).log_probability if row_fits else 0.0 for _ in row]
-            for row, row_fits in zip(rows, fits, strict=True)
+            np.array([next(scores).log_probability if row_fits else 0.0 for _ in row]) / length
+            for row, row_fits, length in zip(rows, fits, lengths, strict=True)
         ]
 
 
@@ -146,3 +140,48 @@ class RerankingDecoder(ControlledDecoder):
         self, parameters: Any, lengths: Iterable[int], n_best: int = 1, *options: Any
     ) -> list[Callable]:
         return super().compilations(parameters, lengths, self.config.beam_size, *options)
+
+
+@dataclass(eq=False)
+class ScoredMbrDecoder(ControlledDecoder):
+    """Minimum Bayes risk decoding whose utility is the command of `decoding.scorer`.
+
+    The command scores each candidate by each other one, once for all texts.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # The candidates of a text are ranked after all of them are scored.
+        self.strategy = self.strategy._replace(select=lambda translations, _: translations)
+
+    def translate(
+        self,
+        parameters: Replicas,
+        texts: Sequence[str],
+        n_best: int = 1,
+        *arguments: Any,
+        **options: Any,
+    ) -> list[list[Translation]]:
+        """Returns what `ControlledDecoder.translate` does, by expected utility."""
+        check_n_best(self.config, n_best)
+        size = self.config[self.strategy.size]
+        rows = super().translate(parameters, texts, size, *arguments, **options)
+        candidates = [different_texts(row) for row in rows]
+
+        # All pairs of a candidate and a pseudo-reference, for all texts.
+        fields = {"source": [], "reference": [], "hypothesis": []}
+        for text, row in zip(texts, candidates, strict=True):
+            for candidate, reference in itertools.product(row, row):
+                fields["source"].append(text)
+                fields["reference"].append(reference.text)
+                fields["hypothesis"].append(candidate.text)
+        scores = iter(run_scorer(self.config.scorer, fields))
+
+        translations = []
+        for row, different in zip(rows, candidates, strict=True):
+            count = len(different)
+            utilities = np.array([next(scores) for _ in range(count**2)]).reshape(count, count)
+            weights = mbr.weights_of(row, different, self.strategy.samples)
+            ranked = mbr.rank(different, weights, utilities, self.config.mbr_utility)
+            translations.append(ranked[:n_best])
+        return translations

@@ -1,5 +1,6 @@
 """The table of search strategies for `decoding.strategy`."""
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -47,10 +48,12 @@ STRATEGIES = {
         mbr.draw_candidates,
         samples=True,
         size="mbr_samples",
-        select=mbr.rank_samples,
+        select=functools.partial(mbr.rank_texts, samples=True),
         ranks_all=True,
     ),
-    "mbr_beam": Strategy(beam_search, select=mbr.rank_hypotheses, ranks_all=True),
+    "mbr_beam": Strategy(
+        beam_search, select=functools.partial(mbr.rank_texts, samples=False), ranks_all=True
+    ),
     "ctc": Strategy(ctc_search, takes_steps=False),
 }
 

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 from flax import nnx
@@ -28,16 +28,8 @@ Inputs = Callable[[Batch, jax.Array], Batch]
 Loss = Callable[[nnx.Module, Batch, nnx.Rngs | None], tuple[jax.Array, LossSums]]
 
 
-def _unchanged_inputs(training_config: Config, pieces: Sequence[str]) -> Inputs:
-    return lambda batch, key: batch
-
-
 def unchanged_corpus(corpus: Corpus, config: Config, tokenizer: Tokenizer) -> Corpus:
     return corpus
-
-
-def _unchanged_lengths(model_config: Any, source: int, target: int) -> tuple[int, int]:
-    return source, target
 
 
 class TrainingObjective(NamedTuple):
@@ -64,10 +56,14 @@ class TrainingObjective(NamedTuple):
     # The pairs of a corpus that the model reads: a function of (corpus, config, tokenizer).
     make_corpus: Callable[[Corpus, Config, Tokenizer], Corpus] = unchanged_corpus
     # of (config.training, the strings of the source's tokens)
-    make_inputs: Callable[[Config, Sequence[str]], Inputs] = _unchanged_inputs
+    make_inputs: Callable[[Config, Sequence[str]], Inputs] = lambda training_config, pieces: (
+        lambda batch, key: batch
+    )
     # A function of (config.model, source_length, target_length). It returns the positions of a row
     # in the encoder and in the decoder.
-    stack_lengths: Callable[[Config, int, int], tuple[int, int]] = _unchanged_lengths
+    stack_lengths: Callable[[Config, int, int], tuple[int, int]] = (
+        lambda model_config, source, target: (source, target)
+    )
 
     @property
     def translates(self) -> bool:

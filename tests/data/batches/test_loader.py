@@ -94,9 +94,9 @@ def test_a_late_start_reads_as_little_as_an_early_one(plan):
             self.made.append(len(pairs))
             return super().tokens(side, pairs)
 
-        def epoch(self, epoch, seed, draw=None):
+        def epoch(self, epoch, seed):
             self.epochs.add(epoch)
-            return super().epoch(epoch, seed, draw)
+            return super().epoch(epoch, seed)
 
     config = small_config(plan=plan)
     config.data.prefetch = 1
@@ -157,10 +157,10 @@ def test_background_errors_reach_the_caller():
             raise UserError("data: the disk is gone")
 
     class BrokenNextEpoch(MemorySentences):
-        def epoch(self, epoch, seed, draw=None):
+        def epoch(self, epoch, seed):
             if epoch == 1:
                 raise UserError("data: the disk is full")
-            return super().epoch(epoch, seed, draw)
+            return super().epoch(epoch, seed)
 
     pairs = random_sentences(40, longest=12).pairs
     with (
@@ -196,10 +196,10 @@ def test_closing_leaves_no_thread_that_delays_the_exit():
     encoded = threading.Event()
 
     class Slow(MemorySentences):
-        def epoch(self, epoch, seed, draw=None):
+        def epoch(self, epoch, seed):
             if epoch == 1:
                 encoded.wait(60)
-            return super().epoch(epoch, seed, draw)
+            return super().epoch(epoch, seed)
 
     sentences = random_sentences(40, longest=12)
     before = set(threading.enumerate())

@@ -347,7 +347,7 @@ DAMAGES = {
     ),
     "a number of the wrong type": (
         change_json("config.json", vocab_size="43"),
-        "damaged",
+        "vocab_size=43: must be a number up to",
     ),
     "no vocabulary": (
         lambda folder: (folder / "spiece.model").unlink(),

@@ -122,7 +122,9 @@ class Loader(Iterator[Item], contextlib.AbstractContextManager):
 
     def _plan_epoch(self, epoch: int) -> tuple[Epoch, EpochPlan]:
         seed = self._config.seed
-        pairs = self._corpus.epoch(epoch, seed, self._samplers)
+        pairs = self._corpus.epoch(epoch, seed)
+        if self._samplers is not None:
+            pairs = dataclasses.replace(pairs, sampler=self._samplers)
         num_rollbacks = self._start.num_rollbacks
         if num_rollbacks:
             # Another order of the same sentences, in the same segmentations.

@@ -1,7 +1,7 @@
 """A split as tokens: encoded once by several processes, then memory-mapped from the cache."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -139,17 +139,12 @@ class Corpus:
         if not weights.any():
             raise UserError("config.data.mixture: all pair_weights are 0; correct the files")
 
-    def epoch(
-        self, epoch: int, seed: int, sampler: Callable[..., Sequences] | None = None
-    ) -> Epoch:
-        """Returns the pairs that this epoch reads.
-
-        With subword sampling, `sampler` replaces the sampler of the corpus.
-        """
+    def epoch(self, epoch: int, seed: int) -> Epoch:
+        """Returns the pairs that this epoch reads."""
         numbers = None  # all pairs
         if self.weights:
             numbers = pairs_of_epoch(self.report["parts"], self.weights, seed, epoch)
-        return Epoch(self, numbers, sampler or self.sampler, seed, epoch)
+        return Epoch(self, numbers, self.sampler, seed, epoch)
 
     def all_pairs(self) -> Epoch:
         """Returns all pairs, each once, with the lengths that plans reserve in every epoch."""

@@ -7,7 +7,6 @@ end anywhere.
 import dataclasses
 import random
 import re
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -106,9 +105,7 @@ class SpanCorpus(Corpus):
         ]
         return end_sentences(masked, np.dtype(np.int32))
 
-    def epoch(
-        self, epoch: int, seed: int, sampler: Callable[..., Sequences] | None = None
-    ) -> Epoch:
+    def epoch(self, epoch: int, seed: int) -> Epoch:
         """Returns the pairs that this epoch reads. There is no subword sampling."""
         pairs = SpanCorpus(self._texts, self._masking, (seed, epoch))
         return dataclasses.replace(super().epoch(epoch, seed), corpus=pairs)

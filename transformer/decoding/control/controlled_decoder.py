@@ -14,6 +14,7 @@ from transformer.decoding.control.control import Control, OutputControl
 from transformer.decoding.control.required_phrases import search_with_phrases
 from transformer.decoding.coverage import search_with_coverage
 from transformer.decoding.strategies import check_n_best
+from transformer.decoding.target_forms import TARGET_FORMS, TargetForm
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import EMPTY, Translation, different_texts
 
@@ -26,16 +27,22 @@ class ControlledDecoder(TextDecoder):
     but only for sources with an output of the first part that lacks one. So an output that has the
     phrases without being forced to is never lost.
 
-    output_rule: see `TargetForm`. `config.well_formed` needs it.
+    form: of the target texts.
     """
 
-    output_rule: Callable | None = None
+    form: TargetForm = TARGET_FORMS["text"]
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.control = OutputControl(self.config, self.tokenizer.target)
         if self.config.well_formed:
-            self.rule_of = self.output_rule(self.tokenizer)
+            self.rule_of = self.form.output_rule(self.tokenizer)
+
+    @functools.cached_property
+    def extra_lengths(self) -> tuple[int | None, ...]:
+        """See `TextDecoder`. A pass for short outputs would be in vain if most are long."""
+        lengths = super().extra_lengths
+        return lengths[-1:] if self.form.is_longer else lengths
 
     def translate(
         self,
