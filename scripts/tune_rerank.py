@@ -35,7 +35,8 @@ def main(arguments: argparse.Namespace) -> None:
     loaded_models.check_translates(models.config, arguments.workdir)
     texts, references = source.read_pairs(models.config.data, "valid")
     decoder, parameters = models.decoder()
-    hypotheses, terms = decoder.hypotheses(parameters, texts)
+    hypotheses = decoder.find_hypotheses(parameters, texts)
+    terms = decoder.terms(texts, hypotheses)
 
     metric = additive_metrics(bleu_language(models.config.data))[arguments.metric]
     # A row for each hypothesis of each sentence, with the reference of the sentence.

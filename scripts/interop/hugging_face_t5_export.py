@@ -64,7 +64,7 @@ def write(model: PortableModel, folder: Path, quantization: str | None) -> None:
         "d_kv": d_k,
         "feed_forward_proj": ACTIVATIONS[config.model.activation],
         "tie_word_embeddings": is_tied,
-        "dropout_rate": config.model.dropout,  # that of all places, which have keys of their own
+        "dropout_rate": config.model.dropout,  # T5 has one rate for all places
     }
     tokens = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
     longest = config.decoding.max_source_length

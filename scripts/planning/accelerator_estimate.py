@@ -182,7 +182,7 @@ def compile_shape(
     _, count, cost = max(costs, key=lambda phase: phase[0])
 
     largest = max(compiled, key=lambda program: bytes_used(program.memory_analysis()))
-    memory = measure_memory(largest, state, target.kind.usable)
+    memory = measure_memory(largest, _state_parts(state), target.kind.usable)
     return CompiledShape(bucket, count, cost, seconds, memory)
 
 
@@ -206,18 +206,23 @@ def compile_program(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
 
 
 def measure_memory(
-    compiled: jax.stages.Compiled, state: TrainState, available: int
+    compiled: jax.stages.Compiled, parts: dict[str, int], available: int
 ) -> MemoryEstimate:
-    """Returns the memory of a compiled step, given the abstract state that it takes."""
+    """Returns the memory of a compiled program, given the bytes of parts of it by name."""
     analysis = compiled.memory_analysis()
     # The compiler reports both, and the larger one has to fit.
     used = max(bytes_used(analysis), analysis.peak_memory_in_bytes)
+    return MemoryEstimate(used, available, parts, used - sum(parts.values()))
+
+
+def _state_parts(state: TrainState) -> dict[str, int]:
+    """Returns the bytes of the parts of an abstract state on a device, by name."""
     parts = {}
     for name, title in PARTS.items():
         leaves = jax.tree.leaves(getattr(state, name))
         if leaves:
             parts[title] = sum(map(_shard_bytes, leaves))
-    return MemoryEstimate(used, available, parts, used - sum(parts.values()))
+    return parts
 
 
 def _shard_bytes(leaf: jax.ShapeDtypeStruct) -> int:

@@ -10,7 +10,11 @@ from absl import logging
 from jax.sharding import NamedSharding, PartitionSpec
 
 from scripts.planning import hlo, roofline
-from scripts.planning.accelerator_estimate import MemoryEstimate, compile_program
+from scripts.planning.accelerator_estimate import (
+    MemoryEstimate,
+    compile_program,
+    measure_memory,
+)
 from scripts.planning.devices import Target
 from scripts.planning.lengths import Data
 from transformer.config.loading import with_values
@@ -22,7 +26,6 @@ from transformer.decoding.target_forms import TARGET_FORMS
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.distributed.mesh import make_mesh
 from transformer.support.errors import UserError
-from transformer.training.memory import bytes_used
 from transformer.training.objectives import OBJECTIVES
 from transformer.training.state import init_model
 
@@ -75,7 +78,8 @@ def estimate_search(
 
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
         graph, parameters = jax.eval_shape(lambda: init_model(config, source_size, target_size))
-        decoder = TextDecoder((graph,), tokenizer, config.decoding, devices[:1])
+        form = TARGET_FORMS[config.data.target_form]
+        decoder = TextDecoder((graph,), tokenizer, config.decoding, devices[:1], form=form)
         if not OBJECTIVES[config.training.objective].translates:
             raise UserError(
                 f"--search: training.objective={config.training.objective} has no translations"
@@ -86,8 +90,7 @@ def estimate_search(
             )
 
         # The first pass of the search finds nearly all translations.
-        is_longer = TARGET_FORMS[config.data.target_form].is_longer
-        extra_length = decoder.extra_lengths[-1 if is_longer else 0]
+        extra_length = decoder.extra_lengths[0]
         sources, targets = data.corpus.all_pairs().lengths.T
         cut = np.minimum(sources, config.decoding.max_source_length).tolist()
         search, batches = decoder.plan_pass(dict(enumerate(cut)), 1, extra_length)
@@ -107,9 +110,7 @@ def estimate_search(
     size = decoder.strategy.size
     outputs = [np.minimum(targets[batch.indices], limit) for batch in batches]
     start, step = split_loop(hlo.parse(compiled.as_text()))
-    analysis = compiled.memory_analysis()
-    used = max(bytes_used(analysis), analysis.peak_memory_in_bytes)
-    weights = analysis.argument_size_in_bytes
+    weights = compiled.memory_analysis().argument_size_in_bytes
     return SearchEstimate(
         parameters=sum(leaf.size for leaf in jax.tree.leaves(parameters)),
         batch=batches[0],
@@ -119,7 +120,7 @@ def estimate_search(
         tokens=float(np.mean([lengths.sum() for lengths in outputs])),
         step=roofline.cost([(step, 1)], target),
         start=roofline.cost([(start, 1)], target),
-        memory=MemoryEstimate(used, target.kind.usable, {"weights": weights}, used - weights),
+        memory=measure_memory(compiled, {"weights": weights}, target.kind.usable),
     )
 
 

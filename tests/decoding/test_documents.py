@@ -14,10 +14,10 @@ from tests.checkpoints.workdirs import make_workdir
 from transformer.checkpoints import loaded_models
 from transformer.config.types import output_limit, with_changes
 from transformer.decoding import documents, evaluation
+from transformer.decoding.batches import DeviceModels
 from transformer.decoding.control.control import Control
 from transformer.decoding.control.controlled_decoder import ControlledDecoder
 from transformer.decoding.decoders import make_decoder
-from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import EMPTY
 from transformer.distributed import coordination
 from transformer.support.errors import UserError
@@ -89,7 +89,7 @@ def test_a_sentence_is_searched_after_the_translation_of_the_one_before_it(loade
 
 
 def test_a_language_model_continues_each_sentence_by_itself(loaded):
-    known = [getattr(loaded.decoder()[0], field.name) for field in dataclasses.fields(TextDecoder)]
+    known = [getattr(loaded.decoder()[0], field.name) for field in dataclasses.fields(DeviceModels)]
     config = ml_collections.ConfigDict(loaded.config)
     config.data.source_language = ""
     assert type(make_decoder(config, *known)) is ControlledDecoder

@@ -90,10 +90,8 @@ class CommandScorer(NamedTuple):
 
 
 @dataclass(eq=False)
-class RerankingDecoder(ControlledDecoder):
-    """A decoder that ranks the `beam_size` hypotheses of each text by the scores of all models."""
-
-    scorers: Sequence[Scorer | CommandScorer] = ()
+class RankingDecoder(ControlledDecoder):
+    """Base class of decoders that rank all hypotheses of the texts of a call together."""
 
     def translate(
         self,
@@ -103,47 +101,74 @@ class RerankingDecoder(ControlledDecoder):
         *arguments: Any,
         **options: Any,
     ) -> list[list[Translation]]:
-        """Returns what `ControlledDecoder.translate` does, in the order of the reranked scores."""
+        """Returns what `ControlledDecoder.translate` does, in the order of `rank`."""
         check_n_best(self.config, n_best)
-        weights = [1.0, *(scorer.weight for scorer in self.scorers)]
-        rows = self.hypotheses(parameters, texts, *arguments, **options)
+        hypotheses = self.find_hypotheses(parameters, texts, *arguments, **options)
+        return [row[:n_best] for row in self.rank(texts, hypotheses)]
 
-        # The new score of a hypothesis is the weighted sum of its terms.
-        translations = []
-        for hypotheses, terms in zip(*rows, strict=True):
-            if not hypotheses[0].tokens:  # the empty translation
-                translations.append(hypotheses[:n_best])
-                continue
-            scores = weights @ terms
-            best = [
-                dataclasses.replace(hypotheses[i], score=float(scores[i]), score_kind="reranked")
-                for i in np.argsort(-scores, kind="stable")[:n_best]
-            ]
-            translations.append(best)
-        return translations
-
-    def hypotheses(
+    def find_hypotheses(
         self, parameters: Replicas, texts: Sequence[str], *arguments: Any, **options: Any
-    ) -> tuple[list[list[Translation]], list[Float[np.ndarray, "terms N"]]]:
-        """Returns the N hypotheses of each text, and the terms of their scores.
+    ) -> list[list[Translation]]:
+        """Returns all hypotheses of each text, in the order of the search."""
+        return super().translate(parameters, texts, self._size, *arguments, **options)
 
-        The first term is the score of the search, and then each scorer has one.
-        """
-        hypotheses = super().translate(
-            parameters, texts, self.config.beam_size, *arguments, **options
-        )
-        terms = [scorer.terms(texts, hypotheses, self.tokenizer) for scorer in self.scorers]
-        search_scores = [np.array([one.score for one in row]) for row in hypotheses]
-        return hypotheses, [np.stack(row) for row in zip(search_scores, *terms, strict=True)]
+    def rank(
+        self, texts: Sequence[str], hypotheses: list[list[Translation]]
+    ) -> list[list[Translation]]:
+        """Returns the hypotheses of each text with other scores, best first."""
+        raise NotImplementedError
 
     def compilations(
         self, parameters: Any, lengths: Iterable[int], n_best: int = 1, *options: Any
     ) -> list[Callable]:
-        return super().compilations(parameters, lengths, self.config.beam_size, *options)
+        return super().compilations(parameters, lengths, self._size, *options)
+
+    @property
+    def _size(self) -> int:
+        return self.config[self.strategy.size]
 
 
 @dataclass(eq=False)
-class ScoredMbrDecoder(ControlledDecoder):
+class RerankingDecoder(RankingDecoder):
+    """A decoder that ranks the `beam_size` hypotheses of each text by the scores of all models."""
+
+    scorers: Sequence[Scorer | CommandScorer] = ()
+
+    def rank(
+        self, texts: Sequence[str], hypotheses: list[list[Translation]]
+    ) -> list[list[Translation]]:
+        """Returns the hypotheses of each text in the order of the reranked scores."""
+        weights = [1.0, *(scorer.weight for scorer in self.scorers)]
+
+        # The new score of a hypothesis is the weighted sum of its terms.
+        ranked = []
+        for row, terms in zip(hypotheses, self.terms(texts, hypotheses), strict=True):
+            if not row[0].tokens:  # the empty translation
+                ranked.append(row)
+                continue
+            scores = weights @ terms
+            ranked.append(
+                [
+                    dataclasses.replace(row[i], score=float(scores[i]), score_kind="reranked")
+                    for i in np.argsort(-scores, kind="stable")
+                ]
+            )
+        return ranked
+
+    def terms(
+        self, texts: Sequence[str], hypotheses: Sequence[Sequence[Translation]]
+    ) -> list[Float[np.ndarray, "terms N"]]:
+        """Returns the terms of the scores of the N hypotheses of each text.
+
+        The first term is the score of the search, and then each scorer has one.
+        """
+        terms = [scorer.terms(texts, hypotheses, self.tokenizer) for scorer in self.scorers]
+        search_scores = [np.array([one.score for one in row]) for row in hypotheses]
+        return [np.stack(row) for row in zip(search_scores, *terms, strict=True)]
+
+
+@dataclass(eq=False)
+class ScoredMbrDecoder(RankingDecoder):
     """Minimum Bayes risk decoding whose utility is the command of `decoding.scorer`.
 
     The command scores each candidate by each other one, once for all texts.
@@ -154,19 +179,11 @@ class ScoredMbrDecoder(ControlledDecoder):
         # The candidates of a text are ranked after all of them are scored.
         self.strategy = self.strategy._replace(select=lambda translations, _: translations)
 
-    def translate(
-        self,
-        parameters: Replicas,
-        texts: Sequence[str],
-        n_best: int = 1,
-        *arguments: Any,
-        **options: Any,
+    def rank(
+        self, texts: Sequence[str], hypotheses: list[list[Translation]]
     ) -> list[list[Translation]]:
-        """Returns what `ControlledDecoder.translate` does, by expected utility."""
-        check_n_best(self.config, n_best)
-        size = self.config[self.strategy.size]
-        rows = super().translate(parameters, texts, size, *arguments, **options)
-        candidates = [different_texts(row) for row in rows]
+        """Returns the different hypotheses of each text by expected utility."""
+        candidates = [different_texts(row) for row in hypotheses]
 
         # All pairs of a candidate and a pseudo-reference, for all texts.
         fields = {"source": [], "reference": [], "hypothesis": []}
@@ -177,11 +194,10 @@ class ScoredMbrDecoder(ControlledDecoder):
                 fields["hypothesis"].append(candidate.text)
         scores = iter(run_scorer(self.config.scorer, fields))
 
-        translations = []
-        for row, different in zip(rows, candidates, strict=True):
+        ranked = []
+        for row, different in zip(hypotheses, candidates, strict=True):
             count = len(different)
             utilities = np.array([next(scores) for _ in range(count**2)]).reshape(count, count)
             weights = mbr.weights_of(row, different, self.strategy.samples)
-            ranked = mbr.rank(different, weights, utilities, self.config.mbr_utility)
-            translations.append(ranked[:n_best])
-        return translations
+            ranked.append(mbr.rank(different, weights, utilities, self.config.mbr_utility))
+        return ranked

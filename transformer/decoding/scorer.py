@@ -1,4 +1,4 @@
-"""Scores of translations by a command, such as a neural metric in an environment of its own.
+"""Scores of translations by a command, such as a neural metric in a separate environment.
 
 A command has the fields {source}, {reference} and {hypothesis}, of which it may use some. Each
 becomes the name of a file with one text on each line. The command prints one number for each line.

@@ -5,6 +5,7 @@ import copy
 import functools
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from transformer.decoding.batches import (
 from transformer.decoding.beam_search import Hypotheses, SourceBatch, output_limits
 from transformer.decoding.shortlist import CandidateModel
 from transformer.decoding.strategies import check_n_best, strategy_of
+from transformer.decoding.target_forms import TARGET_FORMS, TargetForm
 from transformer.decoding.translation import EMPTY, Translation, encode, read_hypotheses
 from transformer.support.special_tokens import EOS, UNK
 from transformer.support.workers import call_all
@@ -34,6 +36,7 @@ FIRST_EXTRA_LENGTH = 8
 SHORTEST_OF_SECOND = 64
 
 
+@dataclass(eq=False)
 class TextDecoder(DeviceModels):
     """Translates texts with one model, or with an ensemble of models that share a tokenizer.
 
@@ -41,7 +44,11 @@ class TextDecoder(DeviceModels):
     slowest sentence. So a search by steps has two passes. The second pass repeats the search for
     the few sentences with much longer outputs than sources. Neither a sentence's pass nor its
     translation depends on its neighbours.
+
+    form: of the target texts.
     """
+
+    form: TargetForm = TARGET_FORMS["text"]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -124,8 +131,10 @@ class TextDecoder(DeviceModels):
         """
         if not self.strategy.takes_steps:
             return (0,)
+        # A pass for short outputs would be in vain if most outputs are long.
         is_never_longer = self.config.max_length_factor <= 1.0
-        if is_never_longer and self.config.max_extra_length <= FIRST_EXTRA_LENGTH:
+        is_short = is_never_longer and self.config.max_extra_length <= FIRST_EXTRA_LENGTH
+        if is_short or self.form.is_longer:
             return (None,)
         return (FIRST_EXTRA_LENGTH, None)
 

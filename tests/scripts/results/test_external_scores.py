@@ -92,7 +92,7 @@ def test_a_command_runs_once_for_all_evaluations_and_not_again(runs, tmp_path, c
     result(capsys, *runs, flag)
     assert (tmp_path / "note").read_text() == "ran "
 
-    # Other translations need a new run, but only of their own.
+    # After a new evaluation, the command scores only this one.
     add_evaluation(runs[1], "valid-step9", SENTENCES, SENTENCES)
     result(capsys, *runs, flag)
     assert (tmp_path / "note").read_text() == "ran ran "

@@ -14,7 +14,6 @@ from transformer.decoding.control.control import Control, OutputControl
 from transformer.decoding.control.required_phrases import search_with_phrases
 from transformer.decoding.coverage import search_with_coverage
 from transformer.decoding.strategies import check_n_best
-from transformer.decoding.target_forms import TARGET_FORMS, TargetForm
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import EMPTY, Translation, different_texts
 
@@ -26,23 +25,13 @@ class ControlledDecoder(TextDecoder):
     A beam search with required phrases has two parts. The second part searches with the phrases,
     but only for sources with an output of the first part that lacks one. So an output that has the
     phrases without being forced to is never lost.
-
-    form: of the target texts.
     """
-
-    form: TargetForm = TARGET_FORMS["text"]
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.control = OutputControl(self.config, self.tokenizer.target)
         if self.config.well_formed:
             self.rule_of = self.form.output_rule(self.tokenizer)
-
-    @functools.cached_property
-    def extra_lengths(self) -> tuple[int | None, ...]:
-        """See `TextDecoder`. A pass for short outputs would be in vain if most are long."""
-        lengths = super().extra_lengths
-        return lengths[-1:] if self.form.is_longer else lengths
 
     def translate(
         self,
