@@ -135,7 +135,7 @@ def get_keys() -> ml_collections.ConfigDict:
     model.remat = Key("none", LISTED, MESH)
     # objective=ctc: labels that are predicted for each source token
     model.ctc_frames = Key(2, at_least(1))
-    # dtype of matrix products and activations; the rest is float32. auto: bfloat16, or float32 on
+    # dtype of matmuls and activations; the rest is float32. auto: bfloat16, or float32 on
     # processors without bfloat16 instructions
     model.dtype = Key("auto", one_of("auto", "bfloat16", "float32"))
 
@@ -158,7 +158,7 @@ def get_keys() -> ml_collections.ConfigDict:
     data.target_form = Key("text", LISTED)
     # sacreBLEU's tokenizer for bleu. auto: by target_language, char for Thai and other scripts
     # without spaces
-    data.bleu_tokenizer = Key("auto", one_of("auto", "13a", "intl", "zh", "char", "none"), RECORD)
+    data.bleu_tokenizer = Key("auto", one_of("auto", "13a", "intl", "zh", "char", "none"))
     # tfds: a split such as train[:90%]; text, ids: STEM or STEM+STEM
     data.train_split = Key("train", NONEMPTY_TEXT)
     # A word that begins each source, of which the vocabulary makes a token, such as
@@ -181,11 +181,12 @@ def get_keys() -> ml_collections.ConfigDict:
     data.train_pairs = Key(0, at_least(0))
     # file with the numbers of training pairs to leave out (scripts.inspect_data)
     data.exclude = Key("", TEXT)
-    data.valid_split = Key("validation", NONEMPTY_TEXT)  # the same; it selects the best checkpoint
+    # like train_split; selects the best checkpoint
+    data.valid_split = Key("validation", NONEMPTY_TEXT)
     # More validation sets, a text for each, as in mixture: label=WORD, and keys of this group.
     # Their scores are loss/WORD, bleu/WORD and so on; those with /mean are means over all sets.
     data.valid_sets = Key((), TEXTS)
-    # the same; training only compares it with the other splits
+    # like train_split; training only compares it with the other splits
     data.test_split = Key("test", NONEMPTY_TEXT)
     # Tokens of a side, end-of-sentence included. Training and the loss of held-out splits leave out
     # longer pairs
@@ -198,8 +199,8 @@ def get_keys() -> ml_collections.ConfigDict:
     data.synthetic_examples = Key(100_000, at_least(1))
     # everything kept between runs; "": transformer in $XDG_CACHE_HOME or ~/.cache
     data.cache_dir = Key("", TEXT, HOST)
-    # The lesser of workers and prefetch is also the number of processes for subword sampling.
-    # processes that encode the corpus; 0: one a core, one for a small corpus
+    # Processes that encode the corpus; 0: one a core, one for a small corpus. The lesser of workers
+    # and prefetch is also the number of processes for subword sampling
     data.workers = Key(0, at_least(0), HOST)
     # batches prepared ahead of the train step, by as many threads
     data.prefetch = Key(4, at_least(1), HOST)
@@ -288,6 +289,7 @@ def get_keys() -> ml_collections.ConfigDict:
     training.accumulation = Key(1, at_least(1))  # batches whose gradients are summed for one update
     # Its changes: STEP:BATCHES,STEP:BATCHES,... (Smith et al. 2018); "": none
     training.accumulation_changes = Key("", CHANGES)
+    training.loss = Key("cross_entropy", LISTED)  # of each target token
     # probability mass taken from the correct token (section 5.4)
     training.label_smoothing = Key(0.1, PROBABILITY)
     # Where that mass goes. uniform: all V tokens; others: all but the correct token and padding
@@ -360,7 +362,7 @@ def get_keys() -> ml_collections.ConfigDict:
     # samples, or among the hypotheses of a beam search (minimum Bayes risk); ctc: prefix beam
     # search, for objective=ctc
     decoding.strategy = Key("beam", LISTED)
-    # dtype of products with weights. auto: model.dtype; int8: 8-bit integers, to which weights and
+    # dtype of matmuls with weights. auto: model.dtype; int8: 8-bit integers, to which weights and
     # activations are rounded, on CPUs with instructions for them
     decoding.dtype = Key("auto", one_of("auto", "int8"))
     # hypotheses per sentence (section 6.1); 1: greedy
@@ -385,7 +387,7 @@ def get_keys() -> ml_collections.ConfigDict:
     decoding.max_extra_length = Key(50, at_least(0))
     # Output tokens, end excluded, at least, if the limit above allows
     decoding.min_length = Key(0, between(0, 1 << 16))
-    # no output has an n-gram of so many tokens twice; 0: any may
+    # no output has an n-gram of this many tokens twice; 0: any may
     decoding.no_repeat_ngram = Key(0, between(0, 100))
     # file of phrases, one a line, whose tokens no output has; empty: none
     decoding.banned = Key("", TEXT)

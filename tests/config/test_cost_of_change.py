@@ -53,6 +53,8 @@ from transformer.run.record import read_record
 from transformer.support.errors import UserError
 from transformer.support.special_tokens import SPECIAL, UNK
 from transformer.training import optimizer as optimizers
+from transformer.training.columns import Columns
+from transformer.training.loss import token_losses
 from transformer.training.objectives import OBJECTIVES, TrainingObjective
 from transformer.training.validation import validation_strategy
 
@@ -145,6 +147,15 @@ def test_a_support_of_label_smoothing_takes_one_table_entry(add):
     ).training.label_smoothing_support
     sums = cross_entropy(jnp.ones((1, 1, 9)), jnp.asarray([[5]]), 0.5, support)
     assert float(sums.loss) == pytest.approx(float(sums.nll))
+
+
+def test_a_loss_takes_one_table_entry(add):
+    config = add("training.loss", lambda logits, targets, columns, training: columns.sum(logits))
+    logits = jnp.ones((1, 2, 9))
+    criterion, reported = token_losses(
+        logits, jnp.ones((1, 2), int), Columns.whole(9), training=config.training, passes=1
+    )
+    assert criterion.tolist() == reported.tolist() == [[9.0, 9.0]]
 
 
 def test_an_objective_takes_one_table_entry(monkeypatch, tmp_path, capsys):

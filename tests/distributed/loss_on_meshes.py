@@ -1,13 +1,14 @@
 """The loss of `training/loss.py` on several meshes, and by accumulation. As a program, it prints
 them as JSON.
 
-    python -m tests.distributed.loss_on_meshes
+    python -m tests.distributed.loss_on_meshes LOSS
 
 tests/test_extending.py runs it with losses that the page adds, in a process with four CPU devices.
 """
 
 import dataclasses
 import json
+import sys
 from collections.abc import Sequence
 
 import jax
@@ -26,18 +27,19 @@ LOGITS, TEACHER = np.random.default_rng(0).normal(size=(2, 2, 4, 7)).astype(np.f
 TARGETS = np.array([[3, 5, 3, 2], [4, 4, 6, 2]], np.int32)
 
 
-def update(shape: Shape, batches: Sequence[dict]) -> tuple[float, dict[str, np.ndarray]]:
+def update(loss: str, shape: Shape, batches: Sequence[dict]) -> tuple[float, dict[str, np.ndarray]]:
     """Returns the reported loss and the gradient of one update.
 
-    The loss also receives the logits of a teacher.
+    Distillation also receives the logits of a teacher.
     """
-    config = tiny_config(model__dropout=0.0)
+    config = tiny_config(model__dropout=0.0, training__loss=loss)
     here = setup(config, mesh=mesh_of(shape, config))
     other = setup(tiny_config(seed=1, model__d_model=16))
     teachers = build_models(
         [other.initializer.graph], [jax.device_get(other.initializer.create().parameters)]
     )
-    here.step.loss = dataclasses.replace(here.step.loss, teachers=tuple(teachers))
+    if loss == "distillation":
+        here.step.loss = dataclasses.replace(here.step.loss, teachers=tuple(teachers))
     start = dict(flat(jax.device_get(here.initializer.create().parameters)))
     state, metrics = here.after(batches)
     # the learning rate is 1
@@ -45,24 +47,25 @@ def update(shape: Shape, batches: Sequence[dict]) -> tuple[float, dict[str, np.n
     return float(metrics["sums"].loss), gradient
 
 
-def main() -> None:
+def main(loss: str) -> None:
     batch = make_batch(LENGTHS, 8, 8, seed=0)
     halves = [
         {name: array[rows] for name, array in batch.items()} for rows in (slice(4), slice(4, 8))
     ]
-    updates = {str(shape): update(shape, [batch]) for shape in SHAPES}
-    updates["accumulated"] = update(SHAPES[0], halves)
+    updates = {str(shape): update(loss, shape, [batch]) for shape in SHAPES}
+    updates["accumulated"] = update(loss, SHAPES[0], halves)
     expected_loss, expected = updates[str(SHAPES[0])]
     errors = {
         name: {"loss": abs(loss / expected_loss - 1), "gradient": largest_error(gradient, expected)}
         for name, (loss, gradient) in updates.items()
     }
-    training = tiny_config(training__label_smoothing=0.0).training
+    training = tiny_config(training__label_smoothing=0.0, training__loss=loss).training
+    teachers = [TEACHER] if loss == "distillation" else []
     criterion, _ = token_losses(
-        LOGITS, TARGETS, Columns.whole(LOGITS.shape[-1]), TEACHER, training=training, passes=1
+        LOGITS, TARGETS, Columns.whole(LOGITS.shape[-1]), *teachers, training=training, passes=1
     )
     print(json.dumps({"errors": errors, "losses": criterion.tolist()}))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

@@ -46,6 +46,19 @@ LABEL_SMOOTHING_SUPPORTS = {
 }
 
 
+def label_smoothed(
+    logits: Logits, targets: Tokens, columns: Columns, training: Config, *teachers: Logits
+) -> PerToken:
+    """Returns the cross-entropy with `training.label_smoothing`."""
+    return smoothed_cross_entropy(
+        logits, targets, columns, training.label_smoothing, training.label_smoothing_support
+    )
+
+
+# Functions of (logits, targets, columns, `config.training`, *logits of teachers).
+TOKEN_LOSSES = {"cross_entropy": label_smoothed}
+
+
 def token_losses(
     logits: Logits,
     targets: Tokens,
@@ -59,9 +72,7 @@ def token_losses(
     `training` is `config.training`. With two passes (R-Drop), rows 2i and 2i + 1 are passes of the
     same sentence. The logits of teachers are for experimental losses (docs/extending.md).
     """
-    loss = smoothed_cross_entropy(
-        logits, targets, columns, training.label_smoothing, training.label_smoothing_support
-    )
+    loss = TOKEN_LOSSES[training.loss](logits, targets, columns, training, *teachers)
     if passes == 1:
         return loss, loss
     # The paper adds the losses of both passes (Liang et al. 2021, equation 3). This is their mean,
