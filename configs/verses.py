@@ -7,7 +7,7 @@ Command:   python -m transformer.train --config=configs/verses.py:all --workdir=
 Data:      data/verses has train, valid and test in each language, as docs/verses.md prepares them.
 Hardware:  two CPU cores in float32, an estimate from FLOPs: an hour for `all`, 25 minutes for
            `en-de` and `en-de-context`.
-Expect:    docs/verses.md has the tables.
+Expect:    no run of ours yet.
 
 `all` translates between all pairs of the languages; a tag names the target language. `en-de` is one
 of these directions. `en-de-context` is the same model, which reads each verse with the verse before

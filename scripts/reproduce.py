@@ -10,7 +10,7 @@
     python -m scripts.reproduce speedrun --entry=configs/speedrun/NAME.py --output=DIR
         [--seeds=5] [--beside=configs/speedrun/OTHER.py] [--config.data.path=FOLDER]
 
-table3 tests what the paper concludes from the table. --scale=mini has a quarter of all widths, some
+table3 tests what the paper concludes from the table. --scale=mini has an eighth of all widths, some
 of the rows and Multi30k (configs/table3_mini.py). --scale=paper has the paper's models and data.
 Runs are trials of a sweep (scripts/sweep.py). All rows are trained with seed 0 first, so an
 unfinished table soon has every row. More --seeds can be added later. With --report, --output may
