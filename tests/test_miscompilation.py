@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from transformer.support.errors import UserError
-from transformer.support.programs import FLAG, Programs, compile_program
+from transformer.support.miscompilation import FLAG
+from transformer.support.programs import Programs, compile_program
 
 E = np.random.default_rng(0).random((5, 60, 60), np.float32)
 WRONG = {

@@ -7,3 +7,6 @@ BOS = 2
 EOS = 3
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
 SPECIAL = len(SPECIAL_PIECES)
+
+# The mark of SentencePiece for the space before a word.
+WORD_START = "\u2581"

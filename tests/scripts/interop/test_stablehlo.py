@@ -24,7 +24,7 @@ from tests.scripts.interop.portable import make_tokenizer, random_model
 from transformer.data.tokenizers.piece_vocabulary import PieceVocabulary
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.support.errors import UserError
-from transformer.support.programs import miscompiled_operation
+from transformer.support.miscompilation import miscompiled_operation
 from transformer.support.special_tokens import SPECIAL_PIECES
 
 BYTES = {
