@@ -187,6 +187,7 @@ def _interval(metric: str, evaluation: Any, language: Any) -> tuple[float, float
     if metric not in additive:
         return None
     statistics = additive[metric].statistics(texts.hypothesis, texts.reference)
+    statistics = statistics[texts.are_sentences]
     return bootstrap_interval(additive[metric], statistics)
 
 

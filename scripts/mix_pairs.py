@@ -54,6 +54,8 @@ def main(arguments: argparse.Namespace) -> None:
     except UserError as error:
         raise UserError(f"--real={folder} --split={split}: {error}") from error
     limit = None if ratio is None else round(ratio * len(real))
+    if limit == 0:
+        raise UserError(f"--ratio={ratio}: takes no pair beside {len(real)} real ones; raise it")
     translated = translated_pairs(arguments.translated, arguments.tag, pair)
 
     # The folder appears once it is complete.

@@ -313,6 +313,19 @@ def test_scores_are_printed_though_the_disk_is_full(workdir, tmp_path, monkeypat
     )
 
 
+def test_the_files_are_written_though_the_reader_of_the_result_has_gone(
+    workdir, tmp_path, monkeypatch
+):
+    def print_to_nobody(*_, **__):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(evaluate, "print", print_to_nobody, raising=False)
+    flags = [f"--workdir={workdir}", "--split=test", f"--output={tmp_path / 'out'}"]
+    with pytest.raises(BrokenPipeError):
+        evaluate.main(evaluate.make_parser().parse(flags))
+    assert list((tmp_path / "out").glob("*.hypotheses.txt"))
+
+
 def test_files_instead_of_a_split(workdir, tmp_path, capsys):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()

@@ -5,7 +5,7 @@ import copy
 import dataclasses
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from transformer.checkpoints import loaded_models
 from transformer.checkpoints.loaded_models import LoadedModels
@@ -43,10 +43,13 @@ def load(
     # One folder, or a list of folders for an ensemble.
     _refuse_fork("load")
     folders = [workdir] if isinstance(workdir, str | os.PathLike) else workdir
-    if not folders:
+    is_list = isinstance(folders, Collection) and bool(folders)
+    if not is_list or not all(isinstance(folder, str | os.PathLike) for folder in folders):
         raise UserError(
             f"workdir={workdir!r}: must be the folder of a run, or a list of such folders"
         )
+    if type(average) is not int:
+        raise UserError(f"average={average!r}: must be an integer")
     overrides = [(f"decoding.{key}", str(value)) for key, value in decoding.items()]
     paths = [os.fspath(folder) for folder in folders]
     try:

@@ -38,9 +38,11 @@ from transformer.workdir import Workdir, open_existing, split_names
 
 def main(arguments: argparse.Namespace) -> None:
     evaluation = evaluate(arguments)
-    # Printed first, since the disk may be full.
-    print(json.dumps(evaluation.result), flush=True)
-    evaluation.save()
+    # Printed first, since the disk may be full. The reader of the output may have gone.
+    try:
+        print(json.dumps(evaluation.result), flush=True)
+    finally:
+        evaluation.save()
 
 
 def evaluate(arguments: argparse.Namespace) -> Any:
@@ -62,7 +64,7 @@ def evaluate(arguments: argparse.Namespace) -> Any:
         split_names(arguments.workdir), arguments.checkpoint, arguments.average, arguments.overrides
     )
     model_config = models.config
-    if not OBJECTIVES[model_config.training.objective].translates:
+    if not OBJECTIVES[model_config.training.objective].has_both_sides:
         return evaluate_perplexity(arguments, models)
 
     # The texts, from the model's own data, another run's, or files.

@@ -144,7 +144,8 @@ def create_workdir(path: Path, config: Config) -> Workdir:
     files.make_folder(path, "--workdir")
     workdir.check_ownership()
     # The files of a start that never trained.
-    for stale in (workdir.contents, workdir.parent, workdir.data, *workdir.tokenizers):
+    records = (workdir.contents, workdir.parent, workdir.data, workdir.events, workdir.complete)
+    for stale in (*records, *workdir.tokenizers):
         stale.unlink(missing_ok=True)
     previous = workdir.config.read_bytes() if workdir.config.exists() else None
     loading.save(config, path)

@@ -16,7 +16,7 @@ from transformer.config.types import Config
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.data.batches.loader import PLANS
 from transformer.support.errors import UserError
-from transformer.training.accumulation import accumulates, phases
+from transformer.training.accumulation import phases, update_kinds
 from transformer.training.compiled_step import CompiledStep
 from transformer.training.memory import bytes_used, sort_by_memory
 from transformer.training.state import TrainState
@@ -154,7 +154,7 @@ def compile_shape(
     compiled = []
     programs = {}  # parsed, by whether the update accumulates gradients
     try:
-        for is_accumulated in accumulates(training):
+        for is_accumulated in update_kinds(training):
             # One program makes a whole update, or several programs accumulate gradients for it.
             calls = [step.batch_call(state, bucket, is_accumulated)]
             if is_accumulated:

@@ -80,7 +80,7 @@ def estimate_search(
         graph, parameters = jax.eval_shape(lambda: init_model(config, source_size, target_size))
         form = TARGET_FORMS[config.data.target_form]
         decoder = TextDecoder((graph,), tokenizer, config.decoding, devices[:1], form=form)
-        if not OBJECTIVES[config.training.objective].translates:
+        if not OBJECTIVES[config.training.objective].has_both_sides:
             raise UserError(
                 f"--search: training.objective={config.training.objective} has no translations"
             )

@@ -9,7 +9,8 @@ from scripts.reporting.table import describe_device, make_table, mean_minutes
 from scripts.reproduction import speedrun, table4, tables
 from scripts.reproduction.rows import read_rows, read_table
 from scripts.results.records import read_results
-from scripts.results.systems import mean_and_spread
+from scripts.results.systems import group_systems, mean_and_spread
+from transformer.support.errors import UserError
 
 # Published scores of other work, with the columns of the table in README.md.
 OTHER_WORK = ("Wu et al. 2021 (ACL), text only, as published", "41.02", "", "", "")
@@ -30,7 +31,11 @@ def make_results(records: Path) -> str:
 
 def make_summary(records: Path) -> str:
     """Returns the short table of README.md: the mean over seeds on the test split."""
-    evaluations = [evaluation for evaluation in read_results(records) if evaluation.split == "test"]
+    results = [evaluation for evaluation in read_results(records) if evaluation.split == "test"]
+    systems = group_systems(results)
+    if len(systems) != 1:
+        raise UserError(f"{records}: has {len(systems)} systems on test; the summary has one")
+    evaluations = systems[0].evaluations
     ours = f"this project, mean ± standard deviation of {len(evaluations)} seeds"
     minutes = (
         f"{mean_minutes(evaluations):.0f} minutes per run on {describe_device(evaluations[0])}"

@@ -19,7 +19,7 @@ from absl import logging
 
 from scripts import get_data, markdown, translate_corpus
 from scripts.datasets.folder import write_record
-from scripts.datasets.treebank import word_links
+from scripts.datasets.treebank import find_files, word_links
 from scripts.reproduction.training import train_trials
 from scripts.results.evaluations import Evaluation, read_evaluations
 from scripts.results.records import read_results
@@ -108,8 +108,11 @@ def _stage(arguments: argparse.Namespace, output: Path, name: str) -> Stage:
     if not arguments.test:
         values["data.test_split"] = config.data.valid_split
     config = loading.with_values(config, values)
+    folder = SweepFolder(output / name)
     seeds = SEEDS if arguments.seeds is None else arguments.seeds
-    return Stage(name, config, SweepFolder(output / name), seeds)
+    if arguments.report and arguments.seeds is None and folder.record.exists():
+        seeds = len(folder.read()["trials"])
+    return Stage(name, config, folder, seeds)
 
 
 def _read_sentences(name: str) -> list[str]:
@@ -124,7 +127,8 @@ def _read_sentences(name: str) -> list[str]:
 def _get_trees(arguments: argparse.Namespace, folder: Path) -> None:
     """Writes the folder of the treebank. Raises UserError if it has the trees of other files."""
     if folder.exists():
-        paths = get_data.treebank_paths(arguments)
+        named = get_data.treebank_paths(arguments)
+        paths = {split: list(map(str, find_files(names))) for split, names in named.items()}
         read = files.read_json(
             folder / ORIGIN, lambda record: record["read"], "name another --output"
         )
@@ -282,7 +286,10 @@ def make_text(evaluations: Mapping[str, Sequence[Evaluation]]) -> str:
 
 def make_recorded_text(records: Path) -> str:
     """Returns `make_text` of the records in the folders `gold` and `silver`."""
-    return make_text({name: read_results(records / name) for name in TRAINING})
+    folders = {name: records / name for name in TRAINING}
+    return make_text(
+        {name: read_results(path) if path.exists() else [] for name, path in folders.items()}
+    )
 
 
 def _score_names() -> dict[str, str]:

@@ -272,7 +272,7 @@ def read_evaluations(workdir: Workdir) -> list[Evaluation]:
     Raises UserError for a language model.
     """
     _, config = open_existing(workdir.path)
-    if not OBJECTIVES[config.training.objective].translates:
+    if not OBJECTIVES[config.training.objective].has_both_sides:
         raise UserError(
             f"{workdir.path}: a language model has no scores of translations; "
             "transformer.evaluate prints its own"
@@ -305,6 +305,6 @@ def short_commit(environment: Mapping[str, Any]) -> str:
 
 def differing_keys(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns the keys that are absent from some of these settings or have different values."""
-    first = settings[0]
+    first = settings[0] if settings else {}
     keys = dict.fromkeys(itertools.chain(*settings))  # each once, in order
     return [key for key in keys if any(values.get(key) != first.get(key) for values in settings)]

@@ -137,7 +137,7 @@ def make_record(run: RecordedRun, name: str, evaluations: Sequence[Evaluation]) 
         "schema_version": SCHEMA_VERSION,
         "name": name,
         "seed": config.seed,
-        "config": _without_folders(config),
+        "config": published_config(config),
         "environment": _select(environment, ENVIRONMENT) | {"resumed": resumed},
         "data": {
             split: digest_texts(open_source(config.data, split)) for split in ("train", "valid")
@@ -152,7 +152,11 @@ def make_record(run: RecordedRun, name: str, evaluations: Sequence[Evaluation]) 
         ],
         "evaluations": [_describe_evaluation(evaluation) for evaluation in evaluations],
     }
-    # Lists instead of tuples, as they are read again.
+    return _as_read(record)
+
+
+def _as_read(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values as they are read from a file: numbers are rounded, tuples are lists."""
     return json.loads(json.dumps(files.six_digits(record)))
 
 
@@ -160,7 +164,7 @@ def _select(values: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
     return {key: values[key] for key in keys if key in values}
 
 
-def _without_folders(config: Config) -> dict[str, Any]:
+def published_config(config: Config) -> dict[str, Any]:
     """Returns the flat configuration without the folders of this machine."""
     # Paths may have spaces and commas; other keys list paths among other words.
     paths = keys_of(PATH, HOST)
@@ -214,7 +218,7 @@ def name_runs(runs: Sequence[RecordedRun]) -> dict[str, RecordedRun]:
     names = {}
     for differences, members in groups:
         parts = [
-            f"{key.rpartition('.')[2]}={format_value(value)}"
+            f"{key.rpartition('.')[2]}=" + FOLDERS.sub(r"\1", format_value(value))
             for key, value in differences.items()
             if value != first[key]
         ]
@@ -242,7 +246,10 @@ def write_record(folder: Path, record: Mapping[str, Any]) -> Path:
     """
     path = folder / f"{record['name']}.json"
     if path.exists():
-        previous = read_record_file(path).content
+        previous = read_record_file(path)
+        # The keys that the project has got since then have their defaults.
+        config = published_config(previous.config)
+        previous = previous.content | {"config": _as_read(config)}
         changes = [key for key in record if record[key] != previous.get(key)]
         if set(changes) - {"evaluations"}:
             raise UserError(

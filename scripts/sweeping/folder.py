@@ -56,6 +56,8 @@ class SweepFolder:
                 raise UserError(
                     f"--workdir={self.path}: has {path.name}, but no sweep.json; name a new folder"
                 )
+        if Workdir(self.path).config.exists():
+            raise UserError(f"--workdir={self.path}: is the workdir of a run; name a new folder")
 
     def workdir(self, trial: int) -> Path:
         """Returns the workdir of a training run, or the folder for the result of an evaluation."""

@@ -125,7 +125,7 @@ class DecodingTask:
         return {"from": str(self.source.resolve()), "step": self.step} | scorers
 
     def check(self, values: Values, objective: str) -> None:
-        if not OBJECTIVES[self.config.training.objective].translates:
+        if not OBJECTIVES[self.config.training.objective].has_both_sides:
             raise UserError(
                 f"--from={self.source}: a language model has no scores of translations to sweep"
             )

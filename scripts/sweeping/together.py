@@ -25,7 +25,7 @@ from transformer.run.dry_run import mebibytes
 from transformer.run.preparation import Run, open_workdir, prepare
 from transformer.support import logs
 from transformer.support.errors import UserError, memory_advice
-from transformer.training.accumulation import accumulates
+from transformer.training.accumulation import update_kinds
 from transformer.training.memory import bytes_used
 
 
@@ -44,7 +44,7 @@ def check(config: Config, sweep: Sweep, jobs: int) -> None:
     if config.batch.plan != "packed" and config.batch.max_buckets != 1:
         raise UserError("--together: needs batches of one shape; set config.batch.plan=packed")
 
-    if accumulates(config.training) != [False]:
+    if update_kinds(config.training) != [False]:
         raise UserError(
             "--together: needs one batch for each update; set config.training.accumulation=1"
         )

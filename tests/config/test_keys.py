@@ -88,7 +88,9 @@ def trace(folder: Path, name: str, settings: str, more: dict[str, str], target_l
     with preparation.open_workdir(folder / name, config) as (workdir, config):
         run = preparation.prepare(config, workdir)
     step, state = run.train_step, run.initializer.abstract_state
-    function, *arguments = step.batch_call(state, Bucket(8, 16, target_length), accumulates=False)
+    function, *arguments = step.batch_call(
+        state, Bucket(8, 16, target_length), is_accumulating=False
+    )
     function.lower(*arguments)
 
 

@@ -2,6 +2,8 @@
 model.
 """
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -43,6 +45,14 @@ def test_the_best_node_is_the_translation():
         assert tuple(tree.nodes[i].piece for i in tree.best[1:]) == translations[0].pieces
         assert tree.nodes[tree.best[-1]].score == pytest.approx(translations[0].score, rel=1e-5)
         assert tree.nodes[tree.best[0]].parent is None
+
+
+def test_a_search_without_an_output_is_an_error():
+    parameters = jax.tree.map(lambda x: x * jnp.nan, MODEL.parameters)
+    decoder = make_texts_decoder()
+    (text, *_) = random_texts(1, longest=9, seed=0)
+    with pytest.raises(UserError, match="the search finds no output"):
+        trace(decoder, decoder.place([parameters]), text)
 
 
 @pytest.mark.slow

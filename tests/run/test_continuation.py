@@ -14,6 +14,7 @@ from transformer import train
 from transformer.checkpoints.restore import read_arrays
 from transformer.config import cli, loading
 from transformer.run import checks
+from transformer.run.preparation import create_or_check, open_workdir
 from transformer.support import files
 from transformer.training.progress import Progress
 from transformer.workdir import Workdir, create_workdir
@@ -129,6 +130,29 @@ def test_the_files_of_a_mixture_may_move_but_not_change(tmp_path):
     )
 
 
+def test_files_with_spaces_may_move_too(tmp_path):
+    config = lambda path: make_config(data__mixture=(f"label=a path='{path}'", "label=b"))  # noqa: E731
+    workdir = create_workdir(tmp_path / "run", config("old data dir"))
+    checks.check_continuation(workdir, config("new place"))
+
+
+def test_a_complete_run_that_starts_again_records_no_start(workdir):
+    record = workdir.environment.read_bytes()
+    checks.record_start(workdir, make_config())
+    assert workdir.is_complete() and workdir.environment.read_bytes() == record
+
+
+@pytest.mark.parametrize("has_metrics", [False, True])
+def test_a_complete_run_without_its_checkpoints_trains_again(workdir, has_metrics):
+    shutil.rmtree(workdir.checkpoints)
+    workdir.metrics.unlink(missing_ok=True)
+    if has_metrics:
+        workdir.metrics.touch()
+    create_or_check(workdir, make_config(), None)
+    checks.record_start(workdir, make_config())
+    assert not workdir.is_complete()
+
+
 def test_a_long_difference_is_shortened(workdir):
     changes = {
         f"model__{key}": 0.5 for key in ("dropout", "attention_dropout", "activation_dropout")
@@ -185,6 +209,16 @@ def test_a_run_that_lost_patience_is_extended_only_with_more_patience(workdir):
     assert workdir.is_complete()
     checks.record_start(workdir, make_config(training__steps=12, training__patience=0))
     assert not workdir.is_complete()
+
+
+def test_the_first_command_continues_an_extension_with_its_patience(workdir):
+    impatient = make_config(training__patience=1)
+    loading.save(impatient, workdir.path)
+    extended = make_config(training__steps=12)
+    checks.check_continuation(workdir, extended, 12)
+    checks.record_start(workdir, extended)
+    with open_workdir(workdir.path, impatient) as (_, config):
+        assert (config.training.steps, config.training.patience) == (12, 0)
 
 
 class Killed(Exception):

@@ -120,6 +120,11 @@ def test_errors_name_the_flags_of_this_command(flags, tmp_path, capsys):
     assert f"--translated={tmp_path / 'translated'}: is text; translate" in capsys.readouterr().err
 
 
+def test_a_ratio_that_takes_no_pair_is_refused(flags, tmp_path, capsys):
+    assert run(mix_pairs, *flags, "--ratio=0.001", f"--output={tmp_path / 'mixed'}") == 2
+    assert "--ratio=0.001: takes no pair beside " in capsys.readouterr().err
+
+
 def test_translations_must_be_complete(flags, tmp_path, capsys):
     next(Path(tmp_path, "translated").glob("shard-000002*")).unlink()
     assert run(mix_pairs, *flags, f"--output={tmp_path / 'mixed'}") == 2

@@ -17,6 +17,7 @@ from tests.tracked import tracked_files
 from transformer.config import loading
 from transformer.support import files
 from transformer.support.errors import UserError
+from transformer.workdir import create_workdir
 
 # A list and not the content of the folder, since users keep their own sweeps there.
 SWEEPS = [
@@ -195,6 +196,12 @@ def test_a_folder_with_a_file_of_the_user_that_a_sweep_would_write_is_refused(
     assert name in error(capsys)
     (path,) = (tmp_path / "folder").iterdir()
     assert path.read_text() == '{"mine": 1}'
+
+
+def test_the_workdir_of_a_run_is_no_folder_of_a_sweep(tmp_path):
+    create_workdir(tmp_path, loading.load_file("configs/base.py", []))
+    with pytest.raises(UserError, match="is the workdir of a run; name a new folder"):
+        SweepFolder(tmp_path).check_ownership()
 
 
 def test_a_sweep_that_was_killed_before_its_record_begins(tmp_path):

@@ -74,6 +74,20 @@ def test_tables_are_printed_between_their_marks(page, capsys):
     assert run(tables, "--check") == 0
 
 
+def test_a_summary_of_several_systems_is_refused(page, tmp_path, capsys):
+    add_evaluation(
+        tmp_path / "run0",
+        "test-step9-beam7",
+        SENTENCES,
+        SENTENCES,
+        split="test",
+        decoding={"beam_size": 7},
+    )
+    assert write(tmp_path / "records", tmp_path / "run0", tmp_path / "run1") == 0
+    assert run(tables) == 2
+    assert "has 2 systems on test; the summary has one" in error(capsys)
+
+
 def test_a_changed_table_and_a_changed_record_are_named(page, capsys):
     assert run(tables) == 0
     text = page.read_text()

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.training.tiny import tiny_config
-from transformer.training.accumulation import accumulates, batches_at, phases
+from transformer.training.accumulation import batches_at, phases, update_kinds
 
 
 def training(steps: int, accumulation: int, changes: str):
@@ -44,4 +44,4 @@ def test_each_step_has_the_batches_of_the_last_change_up_to_it(changes, expected
     ],
 )
 def test_only_the_programs_of_updates_that_occur_are_needed(accumulation, changes, expected):
-    assert accumulates(training(6, accumulation, changes)) == expected
+    assert update_kinds(training(6, accumulation, changes)) == expected

@@ -312,7 +312,7 @@ def test_runs_that_differ_in_seed_and_schedule_share_the_program_of_a_step():
         config = tiny_config(seed=seed, optimizer__learning_rate=rate)
         here = setup(config, make_optimizer(config.optimizer, schedule), schedule=schedule)
         function, *arguments = here.step.batch_call(
-            here.initializer.abstract_state, Bucket(8, 4, 5), accumulates=False
+            here.initializer.abstract_state, Bucket(8, 4, 5), is_accumulating=False
         )
         texts.add(function.lower(*arguments).as_text())
     assert len(texts) == 1

@@ -71,6 +71,19 @@ def test_whole_words_are_masked_or_none_of_their_tokens(sentences):
     assert chosen[words].mean() == pytest.approx(0.3, abs=0.02)
 
 
+def test_the_first_word_of_a_sentence_needs_no_mark():
+    """As in a vocabulary of bytes: only a space begins a word."""
+    space, letter = SPECIAL, SPECIAL + 1
+    row = [letter, letter, space, letter, EOS, letter, letter]
+    tokens = jnp.asarray([row] * 2000)
+    starts = np.arange(VOCAB) == space
+    _, targets = mask_tokens(tokens, starts, 0.5, jax.random.key(0))
+    chosen = np.asarray(targets) != PAD
+    assert (chosen[:, 0] == chosen[:, 1]).all() and (chosen[:, 5] == chosen[:, 6]).all()
+    for first, second in ((1, 2), (3, 5)):
+        assert (chosen[:, first] == chosen[:, second]).mean() == pytest.approx(0.5, abs=0.05)
+
+
 def test_only_the_key_decides_what_is_masked(sentences):
     first, again, reseeded = (
         mask_tokens(jnp.asarray(sentences), STARTS, 0.15, jax.random.key(seed))[1]

@@ -13,7 +13,7 @@ def _objective(training: Config) -> Any:
 
 
 def _lacks(training: Config, option: str) -> bool:
-    """True if the objective has no such option, an entry of `Objective.options`."""
+    """True if the objective has no such option, an entry of `TrainingObjective.options`."""
     return option not in _objective(training).options
 
 
@@ -140,11 +140,11 @@ COMBINATIONS: dict[str, Callable[..., bool]] = {
         (bool(data.source_language), bool(data.target_language)) != _objective(training).sides
     ),
     "monolingual text has one vocabulary; set shared=true": lambda training, tokenizer: (
-        not _objective(training).translates and not tokenizer.shared
+        not _objective(training).has_both_sides and not tokenizer.shared
     ),
     "only translations have BLEU; "
     "set eval_bleu=false and checkpoint.best_metric=loss": lambda training: (
-        not _objective(training).translates and training.eval_bleu
+        not _objective(training).has_both_sides and training.eval_bleu
     ),
     "an objective and a strategy of the same name need each other; "
     "set both or neither": _is_wrong_strategy,

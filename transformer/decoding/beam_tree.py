@@ -68,7 +68,10 @@ class Step(NamedTuple):
 
 
 def trace(decoder: TextDecoder, parameters: Replicas, text: str) -> BeamTree:
-    """Returns the beam search for the translation of a text."""
+    """Returns the beam search for the translation of a text.
+
+    Raises UserError if no hypothesis ends.
+    """
     (source,) = decoder.source_tokens([text], first_line=1)
     source = source or [EOS]
     arrays_of = decoder.arrays_of([source], first_line=1)
@@ -77,6 +80,8 @@ def trace(decoder: TextDecoder, parameters: Replicas, text: str) -> BeamTree:
 
     # The path from the best ended hypothesis back to the root.
     ended = [i for i, node in enumerate(nodes) if node.outcome == ENDED]
+    if not ended:
+        raise UserError("the search finds no output; look at the parameters and decoding keys")
     path = []
     index = max(ended, key=lambda i: nodes[i].score)
     while index is not None:

@@ -83,10 +83,17 @@ class CommandScorer(NamedTuple):
         tokenizer: Tokenizer,
     ) -> list[Float[np.ndarray, "N"]]:
         """Returns the scores of the hypotheses of each text. The command runs once."""
-        sources = [text for text, row in zip(texts, hypotheses, strict=True) for _ in row]
-        outputs = [one.text for row in hypotheses for one in row]
+        pairs = [
+            (text, one.text)
+            for text, row in zip(texts, hypotheses, strict=True)
+            for one in row
+            if row[0].tokens  # not the empty translation
+        ]
+        sources, outputs = [[pair[side] for pair in pairs] for side in (0, 1)]
         scores = iter(run_scorer(self.command, {"source": sources, "hypothesis": outputs}))
-        return [np.array([next(scores) for _ in row]) for row in hypotheses]
+        return [
+            np.array([next(scores) if row[0].tokens else 0.0 for _ in row]) for row in hypotheses
+        ]
 
 
 @dataclass(eq=False)
@@ -183,7 +190,8 @@ class ScoredMbrDecoder(RankingDecoder):
         self, texts: Sequence[str], hypotheses: list[list[Translation]]
     ) -> list[list[Translation]]:
         """Returns the different hypotheses of each text by expected utility."""
-        candidates = [different_texts(row) for row in hypotheses]
+        # A blank text has only the empty translation.
+        candidates = [different_texts(row) if row[0].tokens else [] for row in hypotheses]
 
         # All pairs of a candidate and a pseudo-reference, for all texts.
         fields = {"source": [], "reference": [], "hypothesis": []}
@@ -197,6 +205,9 @@ class ScoredMbrDecoder(RankingDecoder):
         ranked = []
         for row, different in zip(hypotheses, candidates, strict=True):
             count = len(different)
+            if not count:
+                ranked.append(row)
+                continue
             utilities = np.array([next(scores) for _ in range(count**2)]).reshape(count, count)
             weights = mbr.weights_of(row, different, self.strategy.samples)
             ranked.append(mbr.rank(different, weights, utilities, self.config.mbr_utility))

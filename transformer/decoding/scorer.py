@@ -71,7 +71,7 @@ def run_scorer(
 
 
 def parse_score(text: str, where: str) -> float:
-    """Returns a score. Raises UserError, which begins with `where`, if it is no finite number."""
+    """Returns a score. Raises UserError, which begins with `where`, if it is not finite."""
     try:
         value = float(text)
     except ValueError:

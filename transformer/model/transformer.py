@@ -34,13 +34,7 @@ class Transformer(TokenModel):
         *,
         rngs: nnx.Rngs,
     ):
-        """Raises ValueError if a shared table would need two sizes."""
         is_shared, is_tied = SHARE_EMBEDDINGS[model_config.share_embeddings]
-        if is_shared and source_vocab_size != target_vocab_size:
-            raise ValueError(
-                f"share_embeddings=all needs one vocabulary, not {source_vocab_size} and "
-                f"{target_vocab_size} tokens"
-            )
         # Section 3.4: "we share the same weight matrix between the two embedding layers and the
         # pre-softmax linear transformation".
         target_embedding = make_embedding(model_config, target_vocab_size, rngs)

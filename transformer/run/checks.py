@@ -1,6 +1,7 @@
 """Checks before a run starts, of its processes and data, and before an existing run continues."""
 
 import hashlib
+import shlex
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,7 @@ def warn_about_data(
             logging.warning("%s", line)
 
     warn(sanity_checks.find_untranslated(config, vocabulary, train))
-    if OBJECTIVES[config.training.objective].translates:
+    if OBJECTIVES[config.training.objective].has_both_sides:
         warn(sanity_checks.find_unreachable(config, train))
 
     # Unknown characters and dropped pairs, in training and validation.
@@ -120,6 +121,8 @@ def check_listed_corpora(config: Config) -> None:
         sides = (bool(data.source_language), bool(data.target_language))
         if sides != OBJECTIVES[objective].sides:
             raise UserError(f"{name}: has other sides than training.objective={objective} reads")
+        if objective == "span_corruption" and source_tag(data):
+            raise UserError(f"{name}: span_corruption predicts whole texts; leave source_tag empty")
         if (data.source == "ids") != (kind == "ids"):
             raise UserError(f"{name}: source={data.source} does not go with tokenizer.kind={kind}")
         target = data.target_language
@@ -217,7 +220,7 @@ def _without_paths(texts: Sequence[str]) -> list[list[str]]:
 
     These may move, since fingerprints identify their contents.
     """
-    return [[word for word in text.split() if not word.startswith(PATHS)] for text in texts]
+    return [[word for word in shlex.split(text) if not word.startswith(PATHS)] for text in texts]
 
 
 def _check_extension(workdir: Workdir, config: Config, extend: int, steps: int) -> None:
@@ -239,7 +242,7 @@ def _check_extension(workdir: Workdir, config: Config, extend: int, steps: int) 
 def record_start(workdir: Workdir, config: Config) -> None:
     """Records a new start and the settings that it changes.
 
-    Removes the mark of a complete run if it now has more steps to do.
+    Removes the mark of a complete run if it has more steps to do, or no checkpoint any more.
     """
     if not workdir.has_begun():
         return
@@ -248,6 +251,11 @@ def record_start(workdir: Workdir, config: Config) -> None:
     values = flatten(config)
     difference = loading.difference(old_config, config)
     steps = steps_in(workdir.checkpoints)
+    is_done = (
+        workdir.is_complete()
+        and bool(steps)
+        and _last_progress(workdir).is_finished(config.training)
+    )
     start = describe_environment() | {
         "step": max(steps, default=0),
         "changes": {key: [old_values[key], values[key]] for key in difference},
@@ -265,14 +273,15 @@ def record_start(workdir: Workdir, config: Config) -> None:
             logging.warning(
                 "Since the last start, %s has changed from %s to %s.", fact, old_value, start[fact]
             )
-    files.write_json(workdir.environment, record | {"resumed": [*record["resumed"], start]})
+    # Without a further step, no code of this start takes part in the run.
+    if not is_done:
+        files.write_json(workdir.environment, record | {"resumed": [*record["resumed"], start]})
 
     if difference:
         texts = "; ".join(f"{key}: {change}" for key, change in difference.items())
         logging.info("Settings that change at step %d: %s.", start["step"], texts)
         loading.save(config, workdir.path)
-    # For example, more steps than before.
-    if workdir.is_complete() and steps and not _last_progress(workdir).is_finished(config.training):
+    if workdir.is_complete() and not is_done:
         workdir.complete.unlink()
 
 

@@ -100,7 +100,7 @@ def _check_vocabularies(parent: Parent) -> None:
 
     # The vocabulary of a monolingual parent may become either side's, or both sides'.
     keys = ["kind"]
-    if OBJECTIVES[parent.config.training.objective].translates:
+    if OBJECTIVES[parent.config.training.objective].has_both_sides:
         keys.append("shared")
     differing = [key for key in keys if tokenizer_config[key] != parent_tokenizer_config[key]]
     if parent.has_own_vocabulary:

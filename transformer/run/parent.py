@@ -18,7 +18,8 @@ from transformer.config.loading import difference
 from transformer.config.types import Config, names_in, with_changes
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import Vocabulary
-from transformer.support.special_tokens import SPECIAL, UNK
+from transformer.support.special_tokens import SPECIAL, UNK, WORD_START
+from transformer.training.objectives import OBJECTIVES
 from transformer.training.optimizer import begins_with, restart_schedule
 from transformer.training.state import abstract_init
 from transformer.workdir import Workdir
@@ -40,7 +41,7 @@ INDEPENDENT_KEYS = (
 VOCABULARY_KEYS = ("vocab_size", "normalization", "character_coverage", "byte_fallback")
 # The embedding tables, with the side of their tokens: 0 is the source, 1 the target.
 EMBEDDINGS = {"decoder.embedding.table": 1, "encoder.embedding.table": 0}
-WORD_START = "\u2581"
+OUTPUTS = ("projection.kernel", "output_bias")  # of target tokens, or of an encoder's source tokens
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,9 @@ class Parent:
         run_names = _parameter_names(self.run_config, self.run_config.training.objective)
         parent_names = _parameter_names(self.run_config, self.config.training.objective)
         origins = {name: name for name in run_names if name in parent_names and self.takes(name)}
+        objectives = (self.config.training.objective, self.run_config.training.objective)
+        if len({OBJECTIVES[objective].sides[1] for objective in objectives}) == 2:
+            origins = {name: origins[name] for name in origins if name not in OUTPUTS}
         run_tables = [name for name in EMBEDDINGS if name in run_names]
         parent_tables = [name for name in EMBEDDINGS if name in parent_names]
         if len(run_tables) == len(parent_tables) == 1 and self.takes(run_tables[0]):
@@ -91,7 +95,7 @@ class Parent:
 
         The side of a shared vocabulary is 0.
         """
-        sides = EMBEDDINGS | {"projection.kernel": 1, "output_bias": 1}
+        sides = EMBEDDINGS | dict.fromkeys(OUTPUTS, 1)
         is_shared = self.run_config.tokenizer.shared
         return {
             name: 0 if is_shared else side for name, side in sides.items() if name in self.origins

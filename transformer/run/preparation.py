@@ -111,13 +111,17 @@ def open_workdir(
                     "all processes must share the file system"
                 )
 
-        # After --extend, the original command continues with the longer run.
-        steps = loading.load(path).training.steps
-        if extend is None and config.training.steps != steps:
+        # After --extend, the original command continues with the longer run. Its patience may have
+        # been used up already.
+        extended = loading.load(path).training
+        if extend is None and config.training.steps != extended.steps:
             logging.info(
-                "This run has been extended from %d to %d steps.", config.training.steps, steps
+                "This run has been extended from %d to %d steps.",
+                config.training.steps,
+                extended.steps,
             )
-            config = loading.with_values(config, {"training.steps": steps})
+            values = {f"training.{key}": extended[key] for key in ("steps", "patience")}
+            config = loading.with_values(config, values)
         yield workdir, config
 
 

@@ -25,7 +25,7 @@ def batches_at(step: int, training_config: Config) -> int:
     return next(count for steps, count in phases(training_config) if step in steps)
 
 
-def accumulates(training_config: Config) -> list[bool]:
+def update_kinds(training_config: Config) -> list[bool]:
     """Returns the kinds of updates of a run: True is an update by several batches.
 
     Example: [True, False] if only some updates accumulate gradients.

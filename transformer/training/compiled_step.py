@@ -16,7 +16,7 @@ from transformer.data.batches.collation import Batch, abstract_batch
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.distributed.mesh import BATCH, abstract_arrays, tree_shardings
 from transformer.support.programs import Programs
-from transformer.training.accumulation import accumulates
+from transformer.training.accumulation import update_kinds
 from transformer.training.loss import LossSums
 from transformer.training.memory import sort_by_memory
 from transformer.training.module_norms import global_norm
@@ -95,7 +95,7 @@ class CompiledStep:
 
         The program that needs most memory comes first.
         """
-        kinds = accumulates(self.config.training)
+        kinds = update_kinds(self.config.training)
 
         # Some phases of a run may accumulate and others not, so that a bucket needs both programs.
         calls = []
@@ -106,10 +106,10 @@ class CompiledStep:
         calls.append((self.learning_rate, count_updates(state.optimizer_state)))
         return [functools.partial(self.programs.compile, *call) for call in calls]
 
-    def batch_call(self, state: TrainState, bucket: Bucket, accumulates: bool) -> tuple:
+    def batch_call(self, state: TrainState, bucket: Bucket, is_accumulating: bool) -> tuple:
         """Returns (function, *abstract arguments) of the call for each batch."""
         batch = self.abstract_batch(bucket)
-        if accumulates:
+        if is_accumulating:
             return self.accumulate, state, batch, 0, self._abstract_totals(state), self.seed
         return self.update, state, batch, self.seed, self._abstract_rate(state)
 

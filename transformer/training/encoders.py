@@ -59,6 +59,8 @@ def mask_tokens(
 
     # All tokens of a word share the random number of the word.
     is_start = jnp.asarray(starts)[tokens]
+    # A sentence begins with a word, which some vocabularies do not mark.
+    is_start |= jnp.pad(tokens[:, :-1] == EOS, ((0, 0), (1, 0)), constant_values=True)
     words = jnp.maximum(jnp.cumsum(is_start, axis=1) - 1, 0)  # (B, S), the word of each token
     numbers = jax.random.uniform(word_key, tokens.shape)
     numbers = jnp.take_along_axis(numbers, words, axis=1)

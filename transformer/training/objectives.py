@@ -66,7 +66,7 @@ class TrainingObjective(NamedTuple):
     )
 
     @property
-    def translates(self) -> bool:
+    def has_both_sides(self) -> bool:
         return all(self.sides)
 
 

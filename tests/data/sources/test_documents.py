@@ -48,6 +48,15 @@ def test_each_sentence_follows_those_before_it_in_its_document(config, tmp_path)
     assert read_pairs(config.data, "valid")[0] == [source for source, _ in PAIRS]  # as they are
 
 
+def test_examples_with_a_missing_translation_are_dropped(config, tmp_path):
+    write_pairs(tmp_path, "train", [("a 1", "A 1"), ("b 2", ""), ("c 3", "C 3"), ("d 4", "D 4")])
+    made = tokenizer.prepare(config, tmp_path / "workdir")
+    train = corpus.prepare(config, made, "train")
+    assert len(train) == 2 and train.report["dropped"]["empty"] == 2
+    decoded = made.source.decode(train.sentences(0, np.array([1])))
+    assert "c 3" in decoded[0] and "d 4" in decoded[0]
+
+
 def test_the_separator_is_one_token_and_the_cache_knows_the_context(config, tmp_path):
     made = tokenizer.prepare(config, tmp_path / "workdir")
     assert "<sep>" in made.source.pieces

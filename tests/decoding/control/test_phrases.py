@@ -24,7 +24,7 @@ from transformer.decoding.beam_search import BeamSearch, SourceBatch
 from transformer.decoding.control.constraints import History, constrain, forbid_banned_phrases
 from transformer.decoding.control.control import Control
 from transformer.decoding.control.controlled_decoder import ControlledDecoder
-from transformer.decoding.control.phrases import Spelling, is_boundary
+from transformer.decoding.control.phrases import Spelling, find_words, is_boundary
 from transformer.support.errors import UserError
 from transformer.support.special_tokens import EOS, PAD, SPECIAL
 
@@ -250,6 +250,13 @@ def test_phrases_that_no_token_ends_and_too_many_required_ones(tmp_path):
     ):
         controls = [Control(required=[["ab a", "b"], ["a"]] * 60)]
         decoder.translate(decoder.place([MODEL.parameters]), ["a"], controls=controls)
+
+
+def test_combining_marks_belong_to_their_word():
+    """The city's name begins with the word for water."""
+    assert find_words("पानीपत जाओ", "पानी") == -1
+    assert find_words("ठंडा पानी लाओ", "पानी") == 5
+    assert find_words("cafe\u0301s", "cafe") == -1
 
 
 def test_scripts_without_spaces_begin_words_everywhere():

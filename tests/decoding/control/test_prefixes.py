@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 
 import pytest
 
@@ -11,7 +12,7 @@ from tests.decoding.test_text_decoder import VOCABULARY as INTEGERS
 from transformer.decoding.batches import pad
 from transformer.decoding.control.control import Control
 from transformer.decoding.control.phrases import Spelling
-from transformer.decoding.control.prefixes import fragment_states, split_fragment
+from transformer.decoding.control.prefixes import ended_word, fragment_states, split_fragment
 from transformer.decoding.translation import encode
 from transformer.support.special_tokens import EOS, SPECIAL
 
@@ -77,6 +78,26 @@ def test_the_search_finds_the_best_of_all_outputs_that_begin_with_the_characters
     )
     assert found.text.startswith(prefix)
     assert math.isclose(found.log_probability, best, rel_tol=1e-4)
+
+
+def test_tokens_after_the_end_of_a_word_by_hand():
+    ((num_forced, first, end_plus_one, *others),) = ended_word(2, SPELLING)
+    with_space = SPELLING.sorted_texts[first : end_plus_one - 1]
+    assert num_forced == 2 and with_space == [" ", " a", " ab", " b"]
+    assert EOS in others and {SPELLING.texts[x] for x in others} == {".", ""}
+
+
+def test_a_space_after_a_prefix_ends_its_last_word():
+    decoder = make_decoder()
+    parameters = decoder.place([MODEL.parameters])
+    for word in ("a", "ab", "b"):
+        controls = [Control(f"{word} ")] * len(TEXTS)
+        found = decoder.translate(parameters, TEXTS, controls=controls)
+        assert all(re.match(rf"{word}\b", best.text) for (best,) in found), word
+    # A space after punctuation allows all that follows.
+    whole = [Control("b. ")] * len(TEXTS), [Control(VOCABULARY.encode(["b."])[0])] * len(TEXTS)
+    first, second = (decoder.translate(parameters, TEXTS, controls=controls) for controls in whole)
+    assert [best.tokens for (best,) in first] == [best.tokens for (best,) in second]
 
 
 def test_a_prefix_within_a_word_holds_whatever_its_neighbours():

@@ -174,6 +174,26 @@ def test_needed_after_by_hand():
         assert progress.needed_after(jnp.array([[[last]]])) == expected, tokens
 
 
+def test_a_phrase_does_not_begin_within_a_word():
+    """Tokens from 4 on are letters, except the space 9, as in a vocabulary of bytes."""
+    phrases = jnp.array([[[[4, 5]]]])
+    edges = jnp.array([[token in range(4, 9)] * 2 for token in range(10)])
+    for tokens, expected in (
+        ([4, 5], 0),
+        ([6, 4, 5], 2),
+        ([6, 4], 2),
+        ([9, 4], 1),
+        ([6, 9, 4, 5], 0),
+        ([6, 4, 5, 9], 2),
+        ([4, 5, 9], 0),
+        ([4, 5, 6], 2),
+    ):
+        *before, last = tokens
+        padded = jnp.array([[[*before, *[PAD] * (5 - len(before))]]])
+        progress = measure_progress(padded, jnp.array(len(before)), phrases, edges)
+        assert progress.needed_after(jnp.array([[[last]]])) == expected, tokens
+
+
 @pytest.mark.first_case
 @pytest.mark.parametrize("strategy", ["beam", "sample"])
 def test_outputs_have_their_phrases_whatever_their_neighbours(strategy):

@@ -79,7 +79,7 @@ def test_no_output_is_an_error_of_each_sentence():
 
 
 def test_a_reference_that_is_no_tree_is_refused():
-    with pytest.raises(UserError, match="reference 2 is no linearized tree"):
+    with pytest.raises(UserError, match=r"the reference '\(S XX' is no linearized tree"):
         bracket_scores.statistics(["XX", "XX"], ["(S XX )S", "(S XX"])
 
 

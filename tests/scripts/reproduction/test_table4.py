@@ -127,6 +127,22 @@ def test_table_4_trains_makes_silver_trees_and_trains_again(calls, tmp_path, cap
     assert capsys.readouterr().out == table
 
 
+def test_folders_of_trees_resume_and_a_report_has_all_seeds(calls, tmp_path, capsys):
+    folder = tmp_path / "wsj" / "00"
+    folder.mkdir(parents=True)
+    for name in ("b", "a"):
+        (folder / f"{name}.mrg").write_text(random_treebank(seed=1, count=5))
+    command = ["table4", "--scale=mini", f"--output={tmp_path / 'out'}"]
+    flags = [f"--trees={tmp_path / 'wsj'}", f"--validation={folder / 'a.mrg'}", "--seeds=4"]
+    assert run(reproduce, *command, *flags) == 0
+    table = capsys.readouterr().out
+    assert "| WSJ only | valid | yes | 4 |" in table
+    assert run(reproduce, *command, *flags) == 0
+    assert capsys.readouterr().out == table
+    assert run(reproduce, *command, "--report") == 0
+    assert capsys.readouterr().out == table
+
+
 def test_the_test_split_is_measured_under_the_constraint_and_published(calls, tmp_path, capsys):
     treebank = tmp_path / "a.mrg"
     treebank.write_text(random_treebank(seed=1, count=5))

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from scripts import compare, record, report
-from scripts.results.records import _without_folders
+from scripts.results.records import name_runs, published_config, write_record
+from scripts.results.runs import RecordedRun
 from tests.checkpoints.workdirs import run
 from tests.scripts.evaluated import SENTENCES, add_evaluation, make_sweep
 from tests.scripts.recorded import PAIRS, complete_run
 from tests.scripts.tiny_sweep import error
 from transformer.config import loading
+from transformer.workdir import open_existing
 
 
 def write(folder: Path, *workdirs: Path) -> int:
@@ -89,7 +91,7 @@ def test_paths_lose_their_folders(tmp_path):
     }
     path = complete_run(tmp_path / "a")
     overrides = [(key.replace("__", "."), value) for key, value in settings.items()]
-    values = _without_folders(loading.override(loading.load(path), overrides))
+    values = published_config(loading.override(loading.load(path), overrides))
     assert [values[key.replace("__", ".")] for key in settings] == [
         "parent:7",
         "one:0.5,two:1",
@@ -112,6 +114,24 @@ def test_writing_again_changes_nothing_or_adds_evaluations(workdirs, records, tm
     assert write(records, *workdirs) == 0
     assert len(json.loads((records / "seed0.json").read_text())["evaluations"]) == 2
     assert (records / "seed1.json").read_bytes() == before["seed1.json"]
+
+
+def test_writing_again_after_the_project_has_got_a_key_changes_nothing_else(workdirs, records):
+    path = records / "seed0.json"
+    content = json.loads(path.read_text())
+    del content["config"]["decoding.scorer"], content["digest"]
+    path.unlink()
+    write_record(records, content)
+    assert "decoding.scorer" not in path.read_text()
+    assert write(records, *workdirs) == 0
+    assert json.loads(path.read_text())["config"]["decoding.scorer"] == ""
+
+
+def test_names_have_no_folders(tmp_path):
+    runs = [complete_run(tmp_path / "a")]
+    runs.append(complete_run(tmp_path / "b", training__init_from="/home/me/runs/parent:7"))
+    named = name_runs([RecordedRun(path.name, *open_existing(path)) for path in runs])
+    assert list(named) == ["seed0", "init_from=parent_7-seed0"]
 
 
 def test_writing_again_loses_no_evaluation(workdirs, records, capsys):

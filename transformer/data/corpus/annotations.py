@@ -19,6 +19,7 @@ from transformer.data.sources.lines import count_noun, parse_number, read_text_f
 from transformer.data.sources.mixture import MixedSource
 from transformer.data.sources.source import DocumentSource
 from transformer.support.errors import UserError
+from transformer.support.special_tokens import WORD_START
 
 _LINK = re.compile(r"(\d{1,4})([-?p])(\d{1,4})")  # 0-1 is sure; 0?1 and 0p1 are possible
 # The fraction of the pairs whose links may name words that their sentences do not have.
@@ -108,7 +109,7 @@ def word_starts(pieces: Sequence[str]) -> Bool[np.ndarray, " V"]:
 
     If a vocabulary does not mark the beginnings of words, each token is a word.
     """
-    starts = np.array([piece.startswith("\u2581") for piece in pieces])
+    starts = np.array([piece.startswith(WORD_START) for piece in pieces])
     return starts if starts.any() else np.ones(len(pieces), bool)
 
 

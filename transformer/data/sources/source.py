@@ -178,9 +178,10 @@ class DocumentSource(_Selection):
                 pairs.clear()
                 continue
             pairs.append(pair)
-            # The side that monolingual pairs do not have stays empty.
+            # A side that lacks a sentence stays empty, as the side that monolingual pairs do not
+            # have, so that the pair is dropped.
             sides = zip(*pairs, strict=True)
-            yield tuple(separator.join(side) if any(side) else b"" for side in sides)
+            yield tuple(b"" if any(map(is_blank, side)) else separator.join(side) for side in sides)
 
     @functools.cached_property
     def mask(self) -> Bool[np.ndarray, " _"]:

@@ -117,7 +117,8 @@ class IdsSource(TextSource):
                     if not is_natural_number(token):
                         text = token.decode(errors="backslashreplace")
                         raise UserError(
-                            f"{self.where(index, side)}: '{text:.40}' is not a non-negative integer"
+                            f"{self.where(index, side)}: '{text:.40}' is not a non-negative "
+                            "integer of at most 18 digits"
                         )
             yield pair
 

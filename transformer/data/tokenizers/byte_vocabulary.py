@@ -5,10 +5,9 @@ import json
 import re
 from collections.abc import Sequence
 
-from transformer.support.special_tokens import SPECIAL, SPECIAL_PIECES
+from transformer.support.special_tokens import SPECIAL, SPECIAL_PIECES, WORD_START
 
 NUM_BYTES = 256
-_WORD_START = "\u2581"
 
 
 class ByteVocabulary:
@@ -22,8 +21,7 @@ class ByteVocabulary:
     def __init__(self, symbols: Sequence[str] = ()) -> None:
         self.symbols = list(dict.fromkeys(symbols))
         texts = [
-            f" {symbol[1:]}" if symbol.startswith(_WORD_START) else symbol
-            for symbol in self.symbols
+            f" {symbol[1:]}" if symbol.startswith(WORD_START) else symbol for symbol in self.symbols
         ]
         self._token_of = {text: SPECIAL + NUM_BYTES + i for i, text in enumerate(texts)}
         bytes_of_bytes = [bytes([byte]) for byte in range(NUM_BYTES)]
@@ -44,7 +42,7 @@ class ByteVocabulary:
         characters = [
             chr(byte) if 0x20 < byte < 0x7F else f"\\x{byte:02X}" for byte in range(NUM_BYTES)
         ]
-        characters[ord(" ")] = _WORD_START
+        characters[ord(" ")] = WORD_START
         return [*SPECIAL_PIECES, *characters, *self.symbols]
 
     @property

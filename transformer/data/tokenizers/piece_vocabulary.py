@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import sentencepiece
 
 from transformer.support.errors import UserError
-from transformer.support.special_tokens import SPECIAL, SPECIAL_PIECES, UNK
+from transformer.support.special_tokens import SPECIAL, SPECIAL_PIECES, UNK, WORD_START
 
 _LANGUAGE_TOKEN = re.compile("(?:>>.*?<<)?", re.DOTALL)  # at the start of a text, or nothing
 
@@ -109,7 +109,7 @@ class PieceVocabulary:
         if self._processor is None:
             return " ".join(pieces)
         # SentencePiece leaves the mark of words in pieces that its model does not have.
-        return self._processor.decode_pieces(pieces).replace("\u2581", " ").strip()
+        return self._processor.decode_pieces(pieces).replace(WORD_START, " ").strip()
 
 
 @functools.lru_cache(4)  # the models of both sides, for both views

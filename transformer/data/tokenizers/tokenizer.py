@@ -16,12 +16,17 @@ from transformer.data.languages import source_tag
 from transformer.data.sources.mixture import MixedSource, source_tags
 from transformer.data.sources.source import SEPARATOR, open_source
 from transformer.data.tokenizers import vocabulary
-from transformer.data.tokenizers.vocabulary import PieceVocabulary, TaggedVocabulary, Vocabulary
+from transformer.data.tokenizers.vocabulary import (
+    PieceVocabulary,
+    SentencePieceVocabulary,
+    TaggedVocabulary,
+    Vocabulary,
+)
 from transformer.data.tokenizers.vocabulary_training import train
 from transformer.support import cache, files
 from transformer.support.environment import VOCABULARY, check_fingerprints
 from transformer.support.errors import UserError, first_of
-from transformer.support.special_tokens import SPECIAL, UNK
+from transformer.support.special_tokens import SPECIAL, UNK, WORD_START
 from transformer.workdir import TOKENIZER_FILES
 
 # Part of every key in the cache: raise it when the same inputs would give other vocabularies.
@@ -87,7 +92,9 @@ class Tokenizer:
     def tags_like(self, tag: str) -> list[str]:
         """Returns the source tokens with the first and the last character of the tag."""
         pieces = [
-            piece.removeprefix("\u2581") for piece in self.source.pieces[SPECIAL:] if len(piece) > 2
+            piece.removeprefix(WORD_START)
+            for piece in self.source.pieces[SPECIAL:]
+            if len(piece) > 2
         ]
         return [piece for piece in pieces if piece.startswith(tag[0]) and piece.endswith(tag[-1])]
 
@@ -145,9 +152,9 @@ def _has_token(vocabulary: Vocabulary, word: str) -> bool:
 
     A piece in the vocabulary is not enough, because no text has the tokens of some pieces.
     """
-    word = word.removeprefix("\u2581")
+    word = word.removeprefix(WORD_START)
     (encoded,) = vocabulary.encode([f"{word} x"])
-    return word in {vocabulary.pieces[token].removeprefix("\u2581") for token in encoded}
+    return word in {vocabulary.pieces[token].removeprefix(WORD_START) for token in encoded}
 
 
 def model_names(is_shared: bool) -> tuple[str, ...]:
@@ -174,6 +181,13 @@ def prepare(config: Config, workdir: Path) -> Tokenizer:
             tokenizer.with_tag(tag)
         except UserError as error:
             raise UserError(f"{error}; {advice}") from None
+    if config.tokenizer.subword_sampling and not all(
+        isinstance(side, SentencePieceVocabulary) for side in tokenizer.sides
+    ):
+        raise UserError(
+            "config.tokenizer.subword_sampling: the vocabulary has one segmentation of each text; "
+            "set it to 0"
+        )
     words = dict.fromkeys(config.tokenizer.user_symbols, "tokenizer.user_symbols")
     if config.data.context:
         words[SEPARATOR] = f"data.context={config.data.context}"

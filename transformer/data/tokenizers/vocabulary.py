@@ -186,7 +186,8 @@ class IdsVocabulary:
     def _token(self, number: str) -> int:
         if not is_natural_number(number):
             raise UserError(
-                f"'{number:.40}': tokenizer.kind=ids reads space-separated non-negative integers"
+                f"'{number:.40}': tokenizer.kind=ids reads space-separated non-negative integers "
+                "of at most 18 digits"
             )
         token = int(number) + SPECIAL
         return token if token < self.size else UNK

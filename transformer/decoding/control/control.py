@@ -12,7 +12,7 @@ from transformer.config.types import Config, output_limit
 from transformer.data.sources.lines import read_text_file
 from transformer.data.tokenizers.vocabulary import Vocabulary
 from transformer.decoding.control.phrases import WORD, Spelling, find_words, spelling_of
-from transformer.decoding.control.prefixes import fragment_states, split_fragment
+from transformer.decoding.control.prefixes import ended_word, fragment_states, split_fragment
 from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.translation import Translation, encode
 from transformer.support import files
@@ -181,9 +181,13 @@ class OutputControl:
                 f"are more than {MAX_REQUIRED} tokens; give fewer or shorter ones"
             )
 
-        # Any tokens may spell the last word of a prefix, if there is room for one per character.
+        # Any tokens may spell the last word of a prefix, if there is room for one per character. A
+        # space after it ends it.
         states = []
-        if is_text and tokens and not prefix[-1].isspace():
+        if is_text and tokens and prefix[-1].isspace():
+            if self.spelling.edges[tokens[-1], 1]:
+                states = ended_word(len(tokens), self.spelling)
+        elif is_text and tokens:
             forced, fragment = split_fragment(tokens, self.spelling)
             if len(forced) + len(fragment) <= len(tokens) + limit - count:
                 tokens = forced

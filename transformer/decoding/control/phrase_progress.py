@@ -43,10 +43,16 @@ class PhraseProgress(NamedTuple):
         is_alternative = size > 0
         M = phrases.shape[3]
 
+        # A phrase does not begin within a word.
+        continues_word = edges[following, 0] & ends_in_word[..., None]  # (B, K, N)
+        is_first = (jnp.arange(M) == 0)[None, None, None]
+        begins = ~(is_first & continues_word[..., None])  # (B, K, N, M)
+
         # extends[..., j]: the token comes after the first j tokens of an alternative.
         extends = ends_with[:, :, None, :, :, :M]
         extends &= phrases[:, None, None] == following[..., None, None, None]
         extends &= (phrases != PAD)[:, None, None]  # (B, K, N, C, A, M)
+        extends &= begins[:, :, :, None, None]
         counts = jnp.arange(1, M + 1).reshape(1, 1, 1, 1, 1, M)
         matched = jnp.where(extends, counts, 0).max(axis=5)  # (B, K, N, C, A)
         is_completed = (matched == size[:, None, None]) & is_alternative[:, None, None]
@@ -55,7 +61,6 @@ class PhraseProgress(NamedTuple):
         # A phrase at the end of the hypothesis stays unless the token continues its last word.
         at_end = jnp.take_along_axis(ends_with, size[:, None, :, :, None], axis=4)[..., 0]
         at_end = (at_end & is_alternative[:, None]).any(axis=3)  # (B, K, C)
-        continues_word = edges[following, 0] & ends_in_word[..., None]
         stays_met = is_met[:, :, None] | (at_end[:, :, None] & ~continues_word[..., None])
         is_empty = ~is_alternative.any(axis=2)[:, None, None]
         lacks = ~(stays_met | is_completed | is_empty)  # (B, K, N, C)
@@ -92,12 +97,15 @@ def measure_progress(
 
     is_whole = jax.lax.fori_loop(0, M, compare, jnp.ones((*shape, L), bool))
 
-    # It counts if more tokens follow, and the first of them does not continue its last word.
+    # It counts if it does not begin within a word, and more tokens follow, of which the first does
+    # not continue its last word.
     size = (phrases != PAD).sum(axis=3)[:, None, :, :, None]
     ends = jnp.arange(L).reshape(1, 1, 1, 1, L) + size  # (B, 1, C, A, L)
-    continues_word = edges[tokens, 0] & jnp.roll(edges[tokens, 1], 1, axis=2)
+    continues_word = edges[tokens[..., 1:], 0] & edges[tokens[..., :-1], 1]
+    continues_word = jnp.pad(continues_word, ((0, 0), (0, 0), (1, 0)))  # (B, K, L)
     is_split = jax.vmap(lambda row, at: row[:, at[0]])(jnp.pad(continues_word, after), ends)
     is_followed = is_whole & (size > 0) & (ends < position) & ~is_split  # (B, K, C, A, L)
+    is_followed &= ~continues_word[:, :, None, None]
 
     # The last tokens of the hypotheses, compared with the first tokens of the alternatives.
     recent = jax.lax.dynamic_slice_in_dim(jnp.pad(tokens, before), position, M, axis=2)
@@ -110,5 +118,8 @@ def measure_progress(
         return is_equal & (is_match | (m >= lengths).reshape(1, 1, 1, 1, -1))
 
     ends_with = jax.lax.fori_loop(0, M, compare_ends, jnp.ones((*shape, M + 1), bool))
+    starts = jnp.take(continues_word, position - lengths, axis=2, mode="fill", fill_value=False)
+    starts &= (lengths > 0)[None, None]
+    ends_with &= ~starts[:, :, None, None]
     last = jnp.where(position > 0, tokens[..., position - 1], PAD)
     return PhraseProgress(phrases, edges, is_followed.any(axis=(3, 4)), ends_with, edges[last, 1])

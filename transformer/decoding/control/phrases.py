@@ -8,6 +8,7 @@ import collections
 import functools
 import itertools
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -21,7 +22,14 @@ from transformer.support.special_tokens import SPECIAL, UNK
 BOUNDARY = np.iinfo(np.int32).max
 # Thai and Lao, Burmese, Khmer, Chinese and Japanese.
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
-WORD = re.compile(rf"[^\W{_UNSPACED}]")  # two such characters in sequence belong to one word
+# Combining marks, such as the vowel signs of Hindi, belong to the word of the character before.
+_MARKS = "".join(
+    mark
+    for mark in map(chr, range(0x300, 0x2000))
+    if unicodedata.category(mark) in ("Mn", "Mc") and not re.match(f"[{_UNSPACED}]", mark)
+)
+# Two such characters in sequence belong to one word.
+WORD = re.compile(rf"[^\W{_UNSPACED}]|[{_MARKS}]")
 
 
 def is_boundary(text: str, i: int) -> bool:

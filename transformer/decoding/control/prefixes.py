@@ -7,7 +7,10 @@ before the last word are forced. The characters of the last word, the fragment, 
 import bisect
 from collections.abc import Sequence
 
+import numpy as np
+
 from transformer.decoding.control.phrases import Spelling
+from transformer.support.special_tokens import EOS, SPECIAL
 
 MAX_FRAGMENT = 32  # characters; in scripts without spaces a fragment begins within the text
 
@@ -30,6 +33,18 @@ def split_fragment(tokens: Sequence[int], spelling: Spelling) -> tuple[list[int]
         tokens.pop()
         fragment = text + fragment
     return tokens, fragment
+
+
+def ended_word(num_forced: int, spelling: Spelling) -> list[list[int]]:
+    """Returns the state of `match_fragment` after which no token continues the last word."""
+    # The tokens that begin with a space, and others that do not begin with a letter or digit.
+    first = bisect.bisect_left(spelling.sorted_texts, " ")
+    end = bisect.bisect_left(spelling.sorted_texts, "!")
+    others = np.flatnonzero(
+        ~spelling.edges[:, 0] & ~((spelling.ranks >= first) & (spelling.ranks < end))
+    )
+    others = others[(others >= SPECIAL) | (others == EOS)]
+    return [[num_forced, first, end + 1, *others.tolist()]]
 
 
 def fragment_states(num_forced: int, fragment: str, spelling: Spelling) -> list[list[int]]:

@@ -42,10 +42,8 @@ def statistics(
     """
     return np.array(
         [
-            _count(number, hypothesis.split(), reference.split())
-            for number, (hypothesis, reference) in enumerate(
-                zip(hypotheses, references, strict=True), 1
-            )
+            _count(hypothesis.split(), reference.split())
+            for hypothesis, reference in zip(hypotheses, references, strict=True)
         ]
     )
 
@@ -84,14 +82,14 @@ def _percent(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
     return 100 * part / np.maximum(whole, 1)
 
 
-def _count(number: int, hypothesis: list[str], reference: list[str]) -> list[int]:
+def _count(hypothesis: list[str], reference: list[str]) -> list[int]:
     """Returns the row of a sentence in `statistics`."""
     try:
         tags, gold = read_brackets(reference)
     except ValueError as error:
         raise UserError(
-            f"reference {number} is no linearized tree ({error}); bracket scores need "
-            "the trees that scripts.get_data --trees writes"
+            f"the reference {' '.join(reference)!r:.60} is no linearized tree ({error}); bracket "
+            "scores need the trees that scripts.get_data --trees writes"
         ) from error
 
     # The number of words before each leaf, and of all words.

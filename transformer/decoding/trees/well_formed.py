@@ -15,7 +15,7 @@ from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.history import Forbidden, History
 from transformer.decoding.trees.linearized import LEAF, PUNCTUATION, is_close, is_open
 from transformer.support.errors import UserError
-from transformer.support.special_tokens import EOS, SPECIAL
+from transformer.support.special_tokens import EOS, SPECIAL, WORD_START
 
 # Tags of the Penn Treebank, the leaves of --leaves=tags.
 TAGS = (
@@ -23,7 +23,6 @@ TAGS = (
     "VB VBD VBG VBN VBP VBZ WDT WP WP$ WRB # $ -LRB- -RRB- HYPH NFP AFX ADD"
 )
 LEAVES = {LEAF, *PUNCTUATION, *TAGS.split()}
-WORD_START = "\u2581"
 OTHER, OPEN, CLOSE, WORD = range(4)
 
 
