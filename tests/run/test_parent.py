@@ -8,8 +8,9 @@ from tests.checkpoints.saved_runs import read_run
 from tests.checkpoints.workdirs import make_workdir
 from tests.data.files import write
 from tests.run.test_fine_tuning import child, prepared, refusal
+from tests.training.tiny import tiny_config
 from transformer.data.tokenizers import vocabulary
-from transformer.run.parent import find_origins, mean_vectors
+from transformer.run.parent import Parent, find_origins, mean_vectors
 from transformer.support.special_tokens import SPECIAL
 
 TEXT = {"data.source": "text", "tokenizer.kind": "char", "tokenizer.vocab_size": "40"}
@@ -82,6 +83,18 @@ class Words:
             [self.pieces.index(x) if x in self.pieces else 1 for x in text.strip()]
             for text in texts
         ]
+
+
+@pytest.mark.parametrize("objective", ["translation", "masked_lm"])
+def test_the_output_of_source_tokens_is_not_that_of_target_tokens(objective):
+    known = {"model__output_bias": True, "model__share_embeddings": "none"}
+    run_config = tiny_config(**known)
+    config = tiny_config(**known, training__objective=objective)
+    parent = Parent(None, config, None, 0, "", "parameters", run_config)
+    is_translation = objective == "translation"
+    assert ("output_bias" in parent.origins) == is_translation
+    assert ("projection.kernel" in parent.origins) == is_translation
+    assert "encoder.layers.0.feed_forward.inner.kernel" in parent.origins
 
 
 def test_a_new_piece_gets_the_mean_of_its_parts(caplog):

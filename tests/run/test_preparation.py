@@ -34,6 +34,13 @@ def test_processes_compare_configuration_code_versions_and_data(tmp_path, monkey
     assert "config.data.cache_dir" not in facts
 
 
+def test_spans_are_masked_in_texts_without_tags():
+    mixture = ("label=a source_tag=<a>", "label=b source_language=de")
+    known = {"training__objective": "span_corruption", "data__target_language": ""}
+    with pytest.raises(UserError, match="the corpus a of .*: span_corruption predicts whole texts"):
+        checks.check_listed_corpora(tiny_config(**known, data__mixture=mixture))
+
+
 def test_language_models_of_several_languages_need_no_tag():
     mixture = ("label=a target_language=de", "label=b target_language=fr")
     known = {

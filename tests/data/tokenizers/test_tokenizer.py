@@ -10,6 +10,7 @@ from tests.data.files import text_config, write_pairs
 from tests.data.tokenizers.tiny_texts import ENGLISH
 from transformer.data.sources import source as sources
 from transformer.data.tokenizers import tokenizer
+from transformer.data.tokenizers.byte_vocabulary import ByteVocabulary
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary, SentencePieceVocabulary
 from transformer.data.tokenizers.vocabulary_training import TOKENIZERS
@@ -201,6 +202,14 @@ def test_the_vocabulary_must_have_the_separator_of_documents_and_symbols(config,
     config.data.context = 1
     (tmp_path / "workdir" / "tokenizer.model").unlink()
     assert {"<sep>", "<name>"} < set(make(config, tmp_path).source.pieces)
+
+
+def test_a_file_of_bytes_has_no_segmentations_to_sample(config, tmp_path):
+    path = tmp_path / "bytes.model"
+    path.write_bytes(ByteVocabulary().serialized)
+    make(config, tmp_path, model_file=str(path))
+    with pytest.raises(UserError, match="subword_sampling: the vocabulary has one segmentation of"):
+        make(config, tmp_path, model_file=str(path), subword_sampling=0.1)
 
 
 def test_training_skips_pairs_that_are_not_utf8(config, tmp_path):
