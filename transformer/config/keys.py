@@ -20,6 +20,8 @@ from transformer.config.tables import tables
 from transformer.config.types import Config
 from transformer.support.errors import UserError
 
+# Larger integers may overflow as floats.
+LARGEST = 1 << 1000
 # Keys of older runs. Only the initial parameters depended on them.
 REMOVED_KEYS = ("model.source_vectors", "model.target_vectors")
 TYPE_NAMES = {
@@ -176,7 +178,7 @@ def coerce(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
         if isinstance(value, numbers.Number) and hasattr(value, "item"):
             value = value.item()
         # Conversions that lose nothing. bool is not an int here, because types must be equal.
-        if key.type is float and type(value) is int:
+        if key.type is float and type(value) is int and abs(value) < LARGEST:
             value = float(value)
         elif key.type is int and type(value) is float and value.is_integer():
             value = int(value)
