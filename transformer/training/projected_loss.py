@@ -196,7 +196,7 @@ def _sum_chunks(
     # Chunks of equal size, as few as memory allows. All passes of a sentence are in one chunk.
     sentences = rows // passes
     bytes_per_sentence = 4 * passes * length * len(table)
-    count = math.ceil(sentences / rows_per_chunk(bytes_per_sentence))
+    count = math.ceil(sentences / rows_per_chunk(bytes_per_sentence, 4 * table.size))
     chunk_rows = passes * math.ceil(sentences / count)
 
     def split(x):
