@@ -176,14 +176,13 @@ class _Insertion:
     def _apart(self, element: Element, position: int) -> str:
         """Returns the opening of an element without characters at this position of the target.
 
-        It has spaces that keep it apart from the words beside it, unless it touches a word in the
-        source.
+        If it would make one word with the text beside it, as a URL would, a space is between them.
         """
         opening = element.opening
         before, after = self.target.text[position - 1 : position + 1]
-        if before.isalnum() and not self.source.text[element.start - 1].isalnum():
-            opening = " " + opening.lstrip()
-        if after.isalnum() and not self.source.text[element.stop].isalnum():
+        if before.isalnum() and opening[:1].isalnum():
+            opening = f" {opening}"
+        if after.isalnum() and opening[-1:].isalnum():
             opening += " "
         return opening
 
