@@ -148,8 +148,8 @@ def test_spans_follow_the_words_that_are_linked_to_theirs():
     model.translate, model.knows = shouting.translate, shouting.knows
     model.num_tokens = shouting.num_tokens
     model.config.data, model.config.decoding = shouting.config.data, shouting.config.decoding
-    assert translate(model, ["Today you have %d new <b>messages</b> \U0001f600."]) == [
-        "Heute haben %d Sie neue <b>Nachrichten</b> \U0001f600."
+    assert translate(model, ["Today you <b>have</b> %d new messages \U0001f600."]) == [
+        "Heute <b>haben</b> %d Sie neue Nachrichten \U0001f600."
     ]
 
 
