@@ -51,14 +51,18 @@ def _guides_missing_heads(training: Config, model: Config) -> bool:
     return not all(layer < num_layers and head < model.num_heads for layer, head in heads)
 
 
+def _compares_candidates(training: Config) -> bool:
+    return tables()["training.candidate_loss"][training.candidate_loss] is not None
+
+
 def _is_partly_grouped(training: Config, batch: Config, data: Config) -> bool:
     corpora = ["rewards=" in text for text in data.mixture]
     settings = [batch.plan == "groups", any(corpora), *corpora]
-    return any(setting != (training.candidate_loss != "none") for setting in settings)
+    return any(setting != _compares_candidates(training) for setting in settings)
 
 
 def _compares_more_than_candidates(training: Config, data: Config) -> bool:
-    if training.candidate_loss == "none":
+    if not _compares_candidates(training):
         return False
     others = ("pair_weights=", "alignments=", " weight=")
     return any(
@@ -210,7 +214,7 @@ COMBINATIONS: dict[str, Callable[..., bool]] = {
     # Candidates.
     "only models that translate step by step compare candidates; "
     "set candidate_loss=none": lambda training: (
-        training.candidate_loss != "none" and _lacks(training, "candidate_loss")
+        _compares_candidates(training) and _lacks(training, "candidate_loss")
     ),
     "candidates need a loss, a plan and rewards; set candidate_loss, plan=groups and a mixture "
     "of corpora with rewards=FILE each, or none of them": _is_partly_grouped,
@@ -219,7 +223,7 @@ COMBINATIONS: dict[str, Callable[..., bool]] = {
     "aligns its pairs": _compares_more_than_candidates,
     "without candidates the likelihood is the loss; "
     "set likelihood_weight=0, or candidate_loss": lambda training: (
-        training.likelihood_weight > 0 and training.candidate_loss == "none"
+        training.likelihood_weight > 0 and not _compares_candidates(training)
     ),
     # Corpora and vocabularies.
     "the corpora of a mixture have train_pairs and exclude of their own; "

@@ -16,7 +16,7 @@ from transformer.data.corpus.spans import mask_spans
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.model.single_stack import CtcTransformer, LanguageModel, MaskedLanguageModel
 from transformer.model.transformer import Transformer
-from transformer.training.candidate_loss import CandidateLoss
+from transformer.training.candidate_loss import CANDIDATE_LOSSES, CandidateLoss
 from transformer.training.encoders import ctc_loss, make_masking
 from transformer.training.guided_alignment import GuidedLoss
 from transformer.training.loss import LossSums
@@ -72,7 +72,7 @@ class TrainingObjective(NamedTuple):
 
 
 def _make_translation_loss(training_config: Config, mesh: Mesh) -> Loss:
-    if training_config.candidate_loss != "none":
+    if CANDIDATE_LOSSES[training_config.candidate_loss]:
         return CandidateLoss(training_config, mesh)
     make_loss = GuidedLoss if training_config.guided_heads else ProjectedLoss
     return make_loss(training_config, mesh)

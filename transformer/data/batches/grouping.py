@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from jaxtyping import Int
 
 from transformer.config.types import Config, with_changes
 from transformer.data.batches import bucketing
@@ -49,6 +50,6 @@ def plan_epoch(
     return EpochPlan(pairs.ravel(), size * plan.slices, plan.bucket_ids, tuple(stats))
 
 
-def _group_lengths(lengths: Lengths, size: int) -> Lengths:
+def _group_lengths(lengths: Lengths, size: int) -> Int[np.ndarray, "G 2"]:
     """Returns the longest source and target of each group."""
     return lengths.reshape(-1, size, 2).max(axis=1)
