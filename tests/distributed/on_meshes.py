@@ -23,8 +23,7 @@ from transformer.distributed.mesh import make_mesh, tree_shardings
 from transformer.training.columns import CHUNK_BYTES
 from transformer.training.loss import token_losses
 from transformer.training.optimizer import make_optimizer
-from transformer.training.projected_loss import projected_loss
-from transformer.training.projection import Output
+from transformer.training.projected_loss import Output, projected_loss
 from transformer.training.state import TrainState
 
 Shape = tuple[int, int, int]  # of a mesh: data, fsdp, tensor

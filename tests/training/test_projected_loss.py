@@ -24,8 +24,7 @@ from tests.model.models import (
 from transformer.support.special_tokens import EOS, PAD
 from transformer.training.columns import CHUNK_BYTES, COLUMN_MULTIPLE, Columns
 from transformer.training.loss import sum_losses, token_losses
-from transformer.training.projected_loss import projected_loss
-from transformer.training.projection import Output
+from transformer.training.projected_loss import Output, projected_loss
 
 # in multiples of 128 columns, the table gets 56 rows of padding
 ROWS, LENGTH, VOCAB, D_MODEL = 10, 3, 200, 8

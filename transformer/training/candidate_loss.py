@@ -15,13 +15,9 @@ from jaxtyping import Array, Float, Int, Shaped
 from transformer.config.types import Config
 from transformer.data.batches.collation import Batch
 from transformer.support.special_tokens import PAD
-from transformer.training.loss import LossSums, token_losses
-from transformer.training.projected_loss import (
-    ProjectedLoss,
-    projected_loss,
-    target_log_probabilities,
-)
-from transformer.training.projection import Output
+from transformer.training.columns import PerToken, Tokens
+from transformer.training.loss import LossSums, cross_entropy, token_losses
+from transformer.training.projected_loss import Output, ProjectedLoss, projected_loss
 
 PerCandidate = Float[Array, "G K"]  # K candidates of each of G sources
 PerSource = Float[Array, " G"]
@@ -75,50 +71,54 @@ class CandidateLoss(ProjectedLoss):
             return super().__call__(model, batch, rngs)
         rewards = batch["rewards"]
         targets = batch["target_output"]
-        sources = _split_candidates(batch["source"], rewards)[:, 0]  # (G, S)
-        hidden = _hidden(model, sources, batch["target_input"], rngs)
-        output = Output(hidden, *model.output_table_and_bias)
+        is_token = jnp.float32(targets != PAD)
+        output = _output(model, batch, len(rewards), rngs)
 
-        token_log_p = target_log_probabilities(self.mesh, output, targets)
-        log_p = jnp.sum(jnp.where(targets != PAD, token_log_p, 0.0), axis=1)
+        # log p of whole candidates, from the token losses that are the gradient of their weights.
+        token_nll = jax.grad(self._sum_nll, argnums=2)(
+            jax.lax.stop_gradient(output), targets, is_token
+        )
+        log_p = -jnp.sum(is_token * token_nll, axis=1).reshape(rewards.shape)
+
+        # The gradient of the loss is that of a sum of token losses with these weights.
         loss = CANDIDATE_LOSSES[self.training.candidate_loss]
-        criterion = jnp.sum(loss(_split_candidates(log_p, rewards), rewards, self.training))
+        slopes = jax.grad(lambda x: jnp.sum(loss(x, rewards, self.training)))(log_p)  # (G, K)
+        criterion = self._sum_nll(output, targets, -slopes.reshape(-1, 1) * is_token)
 
-        # The token loss reads one candidate of each source.
+        # The likelihood is that of one candidate of each source.
         best = jnp.argmax(rewards, axis=1)  # (G,)
-        output = output._replace(hidden=_take_candidate(output.hidden, best, rewards))
-        targets = _take_candidate(targets, best, rewards)
-        weights = jnp.float32(targets != PAD)
+        output = output._replace(hidden=_take_candidates(output.hidden, best))
+        targets = _take_candidates(targets, best)
+        is_token = _take_candidates(is_token, best)
         losses = functools.partial(token_losses, training=self.training, passes=1)
-        likelihood, sums = projected_loss(losses, 1, self.mesh, output, targets, weights)
+        likelihood, sums = projected_loss(losses, 1, self.mesh, output, targets, is_token)
         if self.training.likelihood_weight:
             criterion += self.training.likelihood_weight * likelihood
         return criterion, sums
 
+    def _sum_nll(self, output: Output, targets: Tokens, weights: PerToken) -> Float[Array, ""]:
+        def nll(logits, targets, columns):
+            losses = cross_entropy(logits, targets, columns)
+            return losses, losses
 
-def _hidden(
-    model: nnx.Module,
-    sources: Int[Array, "G S"],
-    target_input: Int[Array, "B T"],
-    rngs: nnx.Rngs | None,
-) -> Float[Array, "B T D"]:
-    """Returns the decoder's output. The candidates of a source share one pass of the encoder."""
-    memory = model.encoder(sources, rngs=rngs)
-    segments = model.encoder.visible_segments(sources)
-    copies = len(target_input) // len(sources)
+        return projected_loss(nll, 1, self.mesh, output, targets, weights)[0]
+
+
+def _output(model: nnx.Module, batch: Batch, num_sources: int, rngs: nnx.Rngs | None) -> Output:
+    """Returns the output for all candidates. Those of a source share one pass of the encoder."""
+    source = batch["source"]
+    copies = len(source) // num_sources
+    source = source.reshape(num_sources, copies, -1)[:, 0]  # (G, S)
+    memory = model.encoder(source, rngs=rngs)
+    segments = model.encoder.visible_segments(source)
     memory, segments = (jnp.repeat(x, copies, axis=0) for x in (memory, segments))
-    return model.decoder(target_input, memory, segments, rngs=rngs)
+    hidden = model.decoder(batch["target_input"], memory, segments, rngs=rngs)
+    return Output(hidden, *model.output_table_and_bias)
 
 
-def _split_candidates(
-    x: Shaped[Array, "B *rest"], rewards: PerCandidate
-) -> Shaped[Array, "G K *rest"]:
-    return x.reshape(*rewards.shape, *x.shape[1:])
-
-
-def _take_candidate(
-    x: Shaped[Array, "B *rest"], index: Int[Array, " G"], rewards: PerCandidate
+def _take_candidates(
+    x: Shaped[Array, "B *rest"], indices: Int[Array, "G"]
 ) -> Shaped[Array, "G *rest"]:
     """Returns one row of each source."""
-    index = index.reshape(-1, *[1] * x.ndim)
-    return jnp.take_along_axis(_split_candidates(x, rewards), index, axis=1)[:, 0]
+    groups = x.reshape(len(indices), -1, *x.shape[1:])  # (G, K, ...)
+    return jnp.take_along_axis(groups, indices.reshape(-1, *[1] * x.ndim), axis=1)[:, 0]

@@ -1,13 +1,14 @@
 """A loss as a function of the model's output and the output table, one chunk of rows at a time.
 
 The logits of all rows never exist at once. The forward pass computes the gradients of each chunk
-from its logits, so that the backward pass recomputes nothing. Losses of whole sentences are
-functions of `target_log_probabilities` instead, whose backward pass computes the logits again.
+from its logits, so that the backward pass recomputes nothing.
 """
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,16 +19,31 @@ from jaxtyping import Array, Float
 
 from transformer.config.types import Config
 from transformer.data.batches.collation import Batch
-from transformer.model.matmul import FLOAT32, matmul, matmul_tn
-from transformer.model.partitioning import target_platform
+from transformer.model.matmul import FLOAT32, matmul, matmul_nt, matmul_tn
+from transformer.model.partitioning import ROW_AXES, target_platform
 from transformer.support.special_tokens import PAD
-from transformer.training.columns import Columns, PerToken, Tokens
-from transformer.training.loss import LossSums, cross_entropy, sum_losses, token_losses
-from transformer.training.projection import Chunks, Layout, Output, compute_logits, output_of
+from transformer.training.columns import (
+    COLUMN_MULTIPLE,
+    LOWEST,
+    Columns,
+    Logits,
+    PerToken,
+    Tokens,
+    rows_per_chunk,
+)
+from transformer.training.loss import LossSums, sum_losses, token_losses
 
 # A function of (logits, targets, columns, *logits of teachers). It returns the criterion of each
 # token, and the loss that is reported.
 TokenLosses = Callable[..., tuple[PerToken, PerToken]]
+
+
+class Output(NamedTuple):
+    """The output of a model: its logits are hidden table^T + bias."""
+
+    hidden: Float[Array, "B T D"]
+    table: Float[Array, "V D"]
+    bias: Float[Array, " V"] | None = None
 
 
 @dataclass(frozen=True)
@@ -57,11 +73,15 @@ class ProjectedLoss:
         weights = (targets != PAD) / jnp.float32(passes)
         weights *= batch.pop("target_weights", 1.0)
 
-        output = output_of(model, batch, rngs)
+        output = _output(model, batch, rngs)
         teachers = self.teachers if rngs is not None else ()
-        teacher_outputs = tuple(output_of(teacher, batch, None) for teacher in teachers)
+        teacher_outputs = tuple(_output(teacher, batch, None) for teacher in teachers)
         losses = functools.partial(token_losses, training=self.training, passes=passes)
         return projected_loss(losses, passes, self.mesh, output, targets, weights, teacher_outputs)
+
+
+def _output(model: nnx.Module, batch: Batch, rngs: nnx.Rngs | None) -> Output:
+    return Output(model.hidden(**batch, rngs=rngs), *model.output_table_and_bias)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
@@ -78,37 +98,52 @@ def projected_loss(
 
     `losses` receives the logits of some rows, with all passes of a sentence, and the logits of each
     teacher, which are constants. The operands of matmuls have the dtype of `hidden`. Logits and the
-    gradient of the table are float32.
+    gradient of the table are float32. The gradient of `weights` is the criterion of each token.
     """
     # If nothing needs the gradients, the compiler removes them.
     return _with_gradients(losses, passes, mesh, output, targets, weights, teachers)[0]
 
 
-def _backward(losses, passes, mesh, gradient: Output, cotangents: tuple) -> tuple:
+def _backward(losses, passes, mesh, gradients: tuple, cotangents: tuple) -> tuple:
     # The sums are reported, not trained on.
     scale, _ = cotangents
-    scaled = jax.tree.map(lambda d: (scale * d).astype(d.dtype), gradient)
-    return scaled, None, None, None
+    output, weights = jax.tree.map(lambda d: (scale * d).astype(d.dtype), gradients)
+    return output, None, weights, None
 
 
 def _with_gradients(losses, passes, mesh, output, targets, weights, teachers=()):
-    """Returns ((criterion, sums), gradient of the output), computed by all devices of the mesh.
+    """Returns ((criterion, sums), gradients of output and weights), computed by all devices.
 
     The arguments are those of `projected_loss`. The devices split the rows over "data" and "fsdp",
     with all passes of a sentence on one device. They split the columns over "tensor". Collectives
     reduce statistics and gradients. The sentences must divide evenly over the devices.
     """
-    layout = Layout(mesh, len(output.table))
-    row_axes = layout.row_axes
+    vocab_size, d_model = output.table.shape
+    split_axes = [axis for axis, size in mesh.shape.items() if size > 1]
+    row_axes = tuple(axis for axis in ROW_AXES if axis in split_axes)
+    tensor = "tensor" if "tensor" in split_axes else None
 
     # Between processes on CPUs, a reduce-scatter may return wrong sums (jax-ml/jax#40830).
     is_exact = target_platform() != "cpu" or jax.process_count() == 1
-    fsdp = mesh.shape["fsdp"]
-    scatters = fsdp > 1 and output.table.shape[1] % fsdp == 0 and is_exact
+    scatters = "fsdp" in split_axes and d_model % mesh.shape["fsdp"] == 0 and is_exact
+
+    # Each device of "tensor" computes the same number of columns, a multiple of its matrix units.
+    multiple = COLUMN_MULTIPLE[target_platform()] * mesh.shape["tensor"]
+    padding = -vocab_size % multiple
+
+    def pad(output):
+        hidden, table, bias = output
+        table = jnp.pad(table.astype(hidden.dtype), ((0, padding), (0, 0)))
+        return Output(hidden, table, None if bias is None else jnp.pad(bias, (0, padding)))
 
     def on_device(outputs, targets, weights):
-        columns = layout.columns(outputs[0].table)
-        totals, d_hidden = _sum_chunks(losses, passes, columns, row_axes, outputs, targets, weights)
+        width = len(outputs[0].table)
+        first = 0 if tensor is None else jax.lax.axis_index(tensor) * width
+        tokens = (first + jnp.arange(width))[None, None]  # (1, 1, C)
+        columns = Columns(tokens, vocab_size, tensor, padding > 0)
+        totals, (d_hidden, of_tokens) = _sum_chunks(
+            losses, passes, columns, row_axes, outputs, targets, weights
+        )
 
         # Each device has the sums over its rows. The gradient of `hidden` is a sum over columns.
         result, d_table, d_bias = totals
@@ -118,69 +153,25 @@ def _with_gradients(losses, passes, mesh, output, targets, weights, teachers=())
             d_table = jax.lax.psum_scatter(d_table, "fsdp", scatter_dimension=1, tiled=True)
         else:
             d_table = _sum_over(row_axes, d_table)
-        d_hidden = _sum_over((layout.tensor,), d_hidden).astype(output.hidden.dtype)
-        return result, Output(d_hidden, d_table, d_bias)
+        d_hidden = _sum_over((tensor,), d_hidden).astype(output.hidden.dtype)
+        return result, Output(d_hidden, d_table, d_bias), of_tokens
 
     rows = P(row_axes)
-    specs = layout.specs
-    gradient_specs = specs._replace(table=P(layout.tensor, "fsdp" if scatters else None))
+    specs = Output(hidden=rows, table=P(tensor), bias=P(tensor))
+    gradient_specs = specs._replace(table=P(tensor, "fsdp" if scatters else None))
     sharded = jax.shard_map(
         on_device,
         mesh=mesh,
         in_specs=((specs,) * (1 + len(teachers)), rows, rows),
-        out_specs=(P(), gradient_specs),
+        out_specs=(P(), gradient_specs, rows),
     )
-    outputs = tuple(map(layout.pad, (output, *teachers)))
-    result, (d_hidden, *d_table_and_bias) = sharded(outputs, targets, weights)
-    vocab_size = layout.vocab_size
-    return result, Output(d_hidden, *jax.tree.map(lambda d: d[:vocab_size], d_table_and_bias))
+    outputs = tuple(map(pad, (output, *teachers)))
+    result, (d_hidden, *d_table_and_bias), of_tokens = sharded(outputs, targets, weights)
+    d_output = Output(d_hidden, *jax.tree.map(lambda d: d[:vocab_size], d_table_and_bias))
+    return result, (d_output, of_tokens)
 
 
 projected_loss.defvjp(_with_gradients, _backward)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def target_log_probabilities(mesh: Mesh, output: Output, targets: Tokens) -> PerToken:
-    """Returns log p(target) at each position, in nats.
-
-    The devices share the work as in `projected_loss`. The gradient is that of a sum of token losses
-    with a weight for each token, the cotangent.
-    """
-    layout = Layout(mesh, len(output.table))
-
-    def on_device(output, targets):
-        columns = layout.columns(output.table)
-        chunks = Chunks.of(targets, 1, len(output.table))
-
-        def log_p(chunk):
-            hidden, targets = chunk
-            logits = compute_logits(hidden, output.table, output.bias, columns)
-            return -cross_entropy(logits, targets, columns)
-
-        parts = jax.lax.map(log_p, (chunks.split(output.hidden), chunks.split(targets)))
-        return parts.reshape(-1, parts.shape[-1])[: len(targets)]  # (B, T)
-
-    rows = P(layout.row_axes)
-    sharded = jax.shard_map(on_device, mesh=mesh, in_specs=(layout.specs, rows), out_specs=rows)
-    return sharded(layout.pad(output), targets)
-
-
-def _log_probabilities_and_residuals(mesh, output, targets):
-    return target_log_probabilities(mesh, output, targets), (output, targets)
-
-
-def _log_probabilities_backward(mesh, residuals, cotangent) -> tuple:
-    output, targets = residuals
-
-    def losses(logits, targets, columns):
-        log_p = -cross_entropy(logits, targets, columns)
-        return log_p, log_p
-
-    _, gradient = _with_gradients(losses, 1, mesh, output, targets, cotangent)
-    return gradient, None
-
-
-target_log_probabilities.defvjp(_log_probabilities_and_residuals, _log_probabilities_backward)
 
 
 def _sum_over(axes: tuple[str | None, ...], x):
@@ -196,26 +187,41 @@ def _sum_chunks(
     outputs: tuple[Output, ...],
     targets: Tokens,
     weights: PerToken,
-) -> tuple[tuple, Float[Array, "B T D"]]:
-    """Returns ((criterion, sums), d_table, d_bias), summed over the rows of a device, and d_hidden.
+) -> tuple[tuple, tuple[Float[Array, "B T D"], PerToken]]:
+    """Returns ((criterion, sums), d_table, d_bias), summed over the rows of a device, and for each
+    token d_hidden and the criterion.
 
     The outputs are the model's and its teachers'. Their tables have the columns of the device.
     """
     hidden, table, bias = outputs[0]
+    rows, length = targets.shape
     d_model = hidden.shape[-1]
+
+    # Chunks of equal size, as few as memory allows. All passes of a sentence are in one chunk.
+    sentences = rows // passes
+    bytes_per_sentence = 4 * passes * length * len(table)
+    count = math.ceil(sentences / rows_per_chunk(bytes_per_sentence))
+    chunk_rows = passes * math.ceil(sentences / count)
+
+    def split(x):
+        x = jnp.pad(x, ((0, count * chunk_rows - rows), *[(0, 0)] * (x.ndim - 1)))
+        return x.reshape(count, chunk_rows, *x.shape[1:])
 
     def add_chunk(totals, chunk):
         hiddens, targets, weights = chunk
         logits, *teacher_logits = (
-            compute_logits(x, output.table, output.bias, columns)
+            _logits(x, output.table, output.bias, columns)
             for output, x in zip(outputs, hiddens, strict=True)
         )
 
         def sums(logits):
             of_tokens = losses(logits, targets, columns, *teacher_logits)
-            return sum_losses(of_tokens, logits, targets, columns, weights)
+            criterion, reported = sum_losses(of_tokens, logits, targets, columns, weights)
+            return criterion, (reported, of_tokens[0])
 
-        (criterion, reported), d_logits = jax.value_and_grad(sums, has_aux=True)(logits)
+        (criterion, (reported, of_tokens)), d_logits = jax.value_and_grad(sums, has_aux=True)(
+            logits
+        )
 
         # The gradients of logits = hidden table^T + bias.
         d_bias = None if bias is None else jnp.sum(d_logits, axis=(0, 1))
@@ -227,7 +233,7 @@ def _sum_chunks(
         d_table = matmul_tn(d_logits, flat)
 
         totals = jax.tree.map(jnp.add, totals, ((criterion, reported), d_table, d_bias))
-        return totals, d_hidden.reshape(hiddens[0].shape)
+        return totals, (d_hidden.reshape(hiddens[0].shape), of_tokens)
 
     # The sums start from zeros that, like the sums, differ between devices of these axes.
     axes = (*row_axes, columns.axis)
@@ -235,12 +241,28 @@ def _sum_chunks(
     d_table = _varying_zeros(table.shape, axes)
     d_bias = None if bias is None else _varying_zeros(bias.shape, axes)
 
-    chunks = Chunks.of(targets, passes, len(table))
-    hiddens = tuple(chunks.split(output.hidden) for output in outputs)
-    parts = (hiddens, chunks.split(targets), chunks.split(weights))
-    totals, d_hidden = jax.lax.scan(add_chunk, (scalars, d_table, d_bias), parts)
-    return totals, d_hidden.reshape(-1, *hidden.shape[1:])[: len(hidden)]  # (B, T, D)
+    hiddens = tuple(split(output.hidden) for output in outputs)
+    chunks = (hiddens, split(targets), split(weights))
+    totals, parts = jax.lax.scan(add_chunk, (scalars, d_table, d_bias), chunks)
+    # d_hidden: (B, T, D); of_tokens: (B, T)
+    return totals, tuple(x.reshape(-1, *x.shape[2:])[:rows] for x in parts)
 
 
 def _varying_zeros(shape: tuple[int, ...], axes: tuple[str | None, ...]) -> jax.Array:
     return jax.lax.pcast(jnp.zeros(shape), tuple(filter(None, axes)), to="varying")
+
+
+def _logits(
+    hidden: Float[Array, "B T D"],
+    table: Float[Array, "C D"],
+    bias: Float[Array, " C"] | None,
+    columns: Columns,
+) -> Logits:
+    flat = hidden.reshape(-1, hidden.shape[-1])  # (B T, D)
+    logits = matmul_nt(flat, table, FLOAT32)
+    logits = logits.reshape(*hidden.shape[:2], -1)  # (B, T, C)
+    if bias is not None:
+        logits = logits + bias[None, None]
+    if columns.is_padded:
+        logits = jnp.where(columns.tokens < columns.vocab_size, logits, LOWEST)
+    return logits
