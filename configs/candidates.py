@@ -27,8 +27,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.training.candidate_loss = "minimum_risk"
     config.data.mixture = ("label=candidates path=runs/candidates-data rewards=chrf.rewards",)
     config.batch.plan = "groups"
-    config.batch.candidates = 8
-    config.batch.row_multiple = 1  # sources, each with 8 rows
+    config.batch.row_multiple = 1  # sources, each with a row for each of 8 candidates
     config.batch.tokens = 4096  # 64 rows of the longest sentences
 
     config.optimizer.name = "adam"

@@ -5,7 +5,7 @@ the score of a metric. A loss is a function of log p of the whole candidates. JA
 """
 
 import functools
-from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +46,7 @@ def contrastive(log_p: PerCandidate, rewards: PerCandidate, training: Config) ->
 
 
 # Functions of (log p, rewards, `config.training`). None: every row is a training pair by itself.
-CANDIDATE_LOSSES: dict[str, Callable[..., PerSource] | None] = {
+CANDIDATE_LOSSES: dict[str, Any] = {
     "none": None,
     "minimum_risk": minimum_risk,
     "contrastive": contrastive,
@@ -104,8 +104,8 @@ class CandidateLoss(ProjectedLoss):
         return projected_loss(nll, 1, self.mesh, output, targets, weights)[0]
 
 
-def _output(model: nnx.Module, batch: Batch, num_sources: int, rngs: nnx.Rngs | None) -> Output:
-    """Returns the output for all candidates. Those of a source share one pass of the encoder."""
+def _output(model: Any, batch: Batch, num_sources: int, rngs: nnx.Rngs | None) -> Output:
+    """Returns the output of a `Transformer`. The candidates of a source share one encoder pass."""
     source = batch["source"]
     copies = len(source) // num_sources
     source = source.reshape(num_sources, copies, -1)[:, 0]  # (G, S)
