@@ -64,15 +64,14 @@ def _is_partly_grouped(training: Config, batch: Config, data: Config) -> bool:
 def _compares_more_than_candidates(training: Config, data: Config) -> bool:
     if not _compares_candidates(training):
         return False
+    # The message names the values up to the first that is not allowed.
     others = ("pair_weights=", "alignments=", " weight=")
-    return any(
-        (
-            training.r_drop > 0,
-            data.context > 0,
-            data.deduplicate,
-            data.mixture_temperature > 1,
-            *(key in f" {text}" for text in data.mixture for key in others),
-        )
+    return (
+        training.r_drop > 0
+        or data.context > 0
+        or data.deduplicate
+        or data.mixture_temperature > 1
+        or any(key in f" {text}" for text in data.mixture for key in others)
     )
 
 
