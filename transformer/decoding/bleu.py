@@ -202,6 +202,15 @@ def make_bleu(tokenizer: str) -> BLEU:
         return BLEU(tokenize="char")
 
 
+def sentence_metric(name: str, language: Language) -> BLEU | CHRF:
+    """Returns sacreBLEU's metric for single sentences, "bleu" or "chrf"."""
+    if name == "chrf":
+        return CHRF()
+    metric = make_bleu(language.tokenizer)
+    metric.effective_order = True  # otherwise the score of a short sentence is 0
+    return metric
+
+
 def lowercase_tokenize(texts: Sequence[str], language: str | None) -> list[str]:
     """Returns the texts normalized, tokenized and lower-cased.
 
