@@ -234,7 +234,7 @@ class Model:
                     f"{key}: cannot be changed in a loaded model; give it to transformer.load"
                 )
         # The programs and the placed parameters are shared, since only decoding keys differ.
-        model._decoder = dataclasses.replace(self._decoder, config=model.config.decoding)
+        model._decoder = dataclasses.replace(self._decoder, decoding_config=model.config.decoding)
         return model
 
     def separate(self) -> "Model":

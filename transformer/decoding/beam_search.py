@@ -80,20 +80,19 @@ class SearchState(NamedTuple):
 class BeamSearch:
     """A search of several sentences by an ensemble, step by step.
 
-    config: the group `config.decoding`. Its beam_size is the number of live hypotheses, and of
-      ended ones.
+    decoding_config: its beam_size is the number of live hypotheses, and of ended ones.
     n_best: the number of hypotheses to return, at most beam_size.
     """
 
     models: Models
     sentences: SourceBatch
-    config: Config
+    decoding_config: Config
     n_best: int
 
     @property
     def num_live(self) -> int:
         """K, the number of live hypotheses."""
-        return self.config.beam_size
+        return self.decoding_config.beam_size
 
     def start(self) -> SearchState:
         """Returns the state before the first step: one live, empty hypothesis per sentence."""
@@ -101,7 +100,7 @@ class BeamSearch:
         length = self.sentences.max_length
         rows = source.shape[0]
         live = empty_hypotheses(rows, self.num_live, length)
-        ended = empty_hypotheses(rows, self.config.beam_size, length)
+        ended = empty_hypotheses(rows, self.decoding_config.beam_size, length)
         return SearchState(
             position=jnp.array(0),
             live_tokens=live.tokens,
@@ -120,7 +119,7 @@ class BeamSearch:
         Returns the next state, the prediction, which hypotheses end, and the log-probability of
         each hypothesis with EOS.
         """
-        config = self.config
+        decoding_config = self.decoding_config
         limits = self.sentences.limits
         position = state.position
 
@@ -141,17 +140,18 @@ class BeamSearch:
         ends, live_log_p = self.compete(state, end_log_p, rivals, live_log_p)
         ending = Hypotheses(
             tokens=state.live_tokens.at[..., position].set(EOS),
-            scores=jnp.where(ends, end_log_p, -jnp.inf) / length_penalty(position + 1, config),
+            scores=jnp.where(ends, end_log_p, -jnp.inf)
+            / length_penalty(position + 1, decoding_config),
             token_log_probabilities=state.live_token_log_p.at[..., position].set(end_token_log_p),
         )
         candidates = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), state.ended, ending)
-        _, best = jax.lax.top_k(candidates.scores, config.beam_size)
+        _, best = jax.lax.top_k(candidates.scores, decoding_config.beam_size)
         ended = gather(candidates, best)
 
         # The bound supposes that all further tokens are certain, with the largest length penalty.
-        bound = live_log_p[:, 0] / length_penalty(limits + 1, config)
-        current = live_log_p[:, 0] / length_penalty(position + 1, config)
-        prospect = STOPPING_RULES[config.stopping](current, bound)
+        bound = live_log_p[:, 0] / length_penalty(limits + 1, decoding_config)
+        current = live_log_p[:, 0] / length_penalty(position + 1, decoding_config)
+        prospect = STOPPING_RULES[decoding_config.stopping](current, bound)
         worst = ended.scores[:, -1]  # -inf if a slot is empty
         is_complete = jnp.isfinite(worst) & (prospect <= worst)
 
@@ -187,7 +187,7 @@ class BeamSearch:
     ) -> Extensions:
         """Returns the best `count` of the K x V extensions without EOS; the first wins a tie."""
         # The excluded tokens may all be among the likeliest.
-        excluded = (EOS, *ensemble.forbidden_tokens(self.config.forbid_unk))
+        excluded = (EOS, *ensemble.forbidden_tokens(self.decoding_config.forbid_unk))
         per_parent = min(count + len(excluded), prediction.logits.shape[-1])
         logits, tokens = top_k(prediction.logits, per_parent)  # (B, K, per_parent)
         logits = jnp.where(jnp.isin(tokens, jnp.array(excluded)), -jnp.inf, logits)
@@ -216,11 +216,11 @@ class BeamSearch:
         A hypothesis ends if EOS is among the best `beam_size` continuations of its sentence.
         """
         continuations = jnp.concatenate([end_log_p, rivals], axis=1)
-        _, best = jax.lax.top_k(continuations, self.config.beam_size)
+        _, best = jax.lax.top_k(continuations, self.decoding_config.beam_size)
 
         # The first K indices are hypotheses with EOS, and the next ones are extensions.
         slots = jnp.arange(self.num_live)[None, None]
-        if self.config.shrinking_beam:
+        if self.decoding_config.shrinking_beam:
             # Each hypothesis that has ended takes a place of the beam.
             is_free = slots[0] < jnp.isneginf(state.ended.scores).sum(axis=1, keepdims=True)
             best = jnp.where(is_free, best, -1)
@@ -241,10 +241,10 @@ class BeamSearch:
 
 
 def beam_search(
-    models: Models, sentences: SourceBatch, config: Config, n_best: int
+    models: Models, sentences: SourceBatch, decoding_config: Config, n_best: int
 ) -> SearchResult:
     """Returns the `n_best` translations of each row, and which rows are done."""
-    return BeamSearch(models, sentences, config, n_best).run()
+    return BeamSearch(models, sentences, decoding_config, n_best).run()
 
 
 def empty_hypotheses(rows: Any, count: int, length: int) -> Hypotheses:
@@ -270,13 +270,17 @@ STOPPING_RULES = {
 }
 
 
-def length_penalty(length: int | Int[Array, "*B"], config: Config) -> float | Float[Array, "*B"]:
+def length_penalty(
+    length: int | Int[Array, "*B"], decoding_config: Config
+) -> float | Float[Array, "*B"]:
     """Returns the divisor of the log-probability of outputs of this length, EOS included."""
-    return LENGTH_PENALTIES[config.length_penalty_form](length, config.length_penalty)
+    penalty = LENGTH_PENALTIES[decoding_config.length_penalty_form]
+    return penalty(length, decoding_config.length_penalty)
 
 
-def output_limits(source: Int[Array, "B S"], config: Config) -> Int[Array, "B"]:
+def output_limits(source: Int[Array, "B S"], decoding_config: Config) -> Int[Array, "B"]:
     """Returns `SourceBatch.limits` for sources. A filler row consists of PAD, without EOS."""
-    limits = jnp.array([output_limit(tokens, config) for tokens in range(config.max_source_length)])
+    source_lengths = range(decoding_config.max_source_length)
+    limits = jnp.array([output_limit(length, decoding_config) for length in source_lengths])
     lengths = (source != PAD).sum(axis=1) - 1
     return jnp.where(lengths < 0, -1, limits[lengths])

@@ -30,10 +30,10 @@ class DocumentDecoder(ControlledDecoder):
     def __post_init__(self) -> None:
         super().__post_init__()
         for key in ("min_length", "no_repeat_ngram"):
-            if self.config[key]:
+            value = self.decoding_config[key]
+            if value:
                 raise UserError(
-                    f"decoding.{key}={self.config[key]}: would count the sentences before too; "
-                    "set it to 0"
+                    f"decoding.{key}={value}: would count the sentences before too; set it to 0"
                 )
 
     def translate(
@@ -106,8 +106,8 @@ class DocumentDecoder(ControlledDecoder):
 
             # The output has room for as many tokens as the sentence has.
             length = len(vocabulary.encode([source])[0])  # without EOS
-            limit = output_limit(length, self.config)
-            if length < self.config.max_source_length and len(prefix) + size <= limit:
+            limit = output_limit(length, self.decoding_config)
+            if length < self.decoding_config.max_source_length and len(prefix) + size <= limit:
                 break
         return source, prefix
 

@@ -109,7 +109,7 @@ class RankingDecoder(ControlledDecoder):
         **options: Any,
     ) -> list[list[Translation]]:
         """Returns what `ControlledDecoder.translate` does, in the order of `rank`."""
-        check_n_best(self.config, n_best)
+        check_n_best(self.decoding_config, n_best)
         hypotheses = self.find_hypotheses(parameters, texts, *arguments, **options)
         return [row[:n_best] for row in self.rank(texts, hypotheses)]
 
@@ -132,7 +132,7 @@ class RankingDecoder(ControlledDecoder):
 
     @property
     def _size(self) -> int:
-        return self.config[self.strategy.size]
+        return self.decoding_config[self.strategy.size]
 
 
 @dataclass(eq=False)
@@ -200,7 +200,7 @@ class ScoredMbrDecoder(RankingDecoder):
                 fields["source"].append(text)
                 fields["reference"].append(reference.text)
                 fields["hypothesis"].append(candidate.text)
-        scores = iter(run_scorer(self.config.scorer, fields))
+        scores = iter(run_scorer(self.decoding_config.scorer, fields))
 
         ranked = []
         for row, different in zip(hypotheses, candidates, strict=True):
@@ -210,5 +210,5 @@ class ScoredMbrDecoder(RankingDecoder):
                 continue
             utilities = np.array([next(scores) for _ in range(count**2)]).reshape(count, count)
             weights = mbr.weights_of(row, different, self.strategy.samples)
-            ranked.append(mbr.rank(different, weights, utilities, self.config.mbr_utility))
+            ranked.append(mbr.rank(different, weights, utilities, self.decoding_config.mbr_utility))
         return ranked

@@ -20,14 +20,14 @@ SAMPLING = ("temperature", "top_k", "top_p", "epsilon", "seed", "mbr_samples")
 class Strategy(NamedTuple):
     """A way to find hypotheses of sentences.
 
-    search: a function of the models, the `SourceBatch`, `config.decoding` and n_best. It returns
+    search: a function of the models, the `SourceBatch`, `decoding_config` and n_best. It returns
       `n_best` hypotheses of each sentence, and which rows are done.
     samples: whether hypotheses are random. Samples do not measure a model, so validation takes the
       beam search instead.
     takes_steps: whether the search extends its outputs step by step, up to `max_length`. Otherwise
       all rows are done.
     size: the key with the number of hypotheses of a sentence; None: `n_best`.
-    select: a function of a sentence's translations and `config.decoding`. It returns the
+    select: a function of a sentence's translations and `decoding_config`. It returns the
       translations to show, best first.
     ranks_all: whether `select` needs all hypotheses even if it returns one.
     """
@@ -58,17 +58,17 @@ STRATEGIES = {
 }
 
 
-def strategy_of(config: Config) -> Strategy:
+def strategy_of(decoding_config: Config) -> Strategy:
     """Returns the strategy of `config.decoding`. A coverage penalty replaces the search."""
-    if config.coverage_penalty:
+    if decoding_config.coverage_penalty:
         return Strategy(search_with_coverage)
-    return STRATEGIES[config.strategy]
+    return STRATEGIES[decoding_config.strategy]
 
 
-def check_n_best(config: Config, n_best: int) -> None:
+def check_n_best(decoding_config: Config, n_best: int) -> None:
     """Raises UserError if the search of `config.decoding` keeps fewer than `n_best` hypotheses."""
-    key = STRATEGIES[config.strategy].size
-    if key and n_best > config[key]:
+    key = STRATEGIES[decoding_config.strategy].size
+    if key and n_best > decoding_config[key]:
         raise UserError(
-            f"n_best={n_best}: must be at most decoding.{key}={config[key]}; raise that"
+            f"n_best={n_best}: must be at most decoding.{key}={decoding_config[key]}; raise that"
         )

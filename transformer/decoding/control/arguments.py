@@ -167,7 +167,7 @@ def translate_lines(
         for line, (text, control) in enumerate(zip(texts, controls, strict=True), first_line):
             try:
                 tokens = encode(decoder.tokenizer.encoders[0], f"line {line}", text)
-                tokens = tokens[: decoder.config.max_source_length]
+                tokens = tokens[: decoder.decoding_config.max_source_length]
                 decoder.control.encode([control], [tokens], line)
             except UserError as error:
                 line_errors[line] = error

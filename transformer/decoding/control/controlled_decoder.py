@@ -29,8 +29,8 @@ class ControlledDecoder(TextDecoder):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.control = OutputControl(self.config, self.tokenizer.target)
-        if self.config.well_formed:
+        self.control = OutputControl(self.decoding_config, self.tokenizer.target)
+        if self.decoding_config.well_formed:
             self.rule_of = self.form.output_rule(self.tokenizer)
 
     def translate(
@@ -49,7 +49,7 @@ class ControlledDecoder(TextDecoder):
         """
         if not any(map(any, controls)):
             return super().translate(parameters, texts, n_best, first_line, report)
-        check_n_best(self.config, n_best)
+        check_n_best(self.decoding_config, n_best)
         sources = self.source_tokens(texts, first_line)
 
         def search(sources, controls, report=lambda count: None):
@@ -106,14 +106,14 @@ class ControlledDecoder(TextDecoder):
         """Returns the result of `method` under the constraints, the last of the arrays."""
         *arrays, constraints = arrays
 
-        def search(models, sentences, config, n_best):
+        def search(models, sentences, decoding_config, n_best):
             # A control may lower the limit of its row; 0 leaves it.
             limits = sentences.limits
             if "limit" in constraints:
                 shorter = constraints["limit"][:, 0]
                 limits = jnp.where(shorter > 0, jnp.minimum(limits, shorter), limits)
             values = self.control.values_with(constraints)
-            if self.config.well_formed:
+            if self.decoding_config.well_formed:
                 values["well_formed"] = self.rule_of(sentences.source)
             adjust = functools.partial(constrain, values, limits)
             sentences = sentences._replace(limits=limits, adjust=adjust)
@@ -128,6 +128,6 @@ class ControlledDecoder(TextDecoder):
                     constrained = with_phrases
                 elif method is search_with_coverage:
                     constrained = functools.partial(search_with_coverage, search=with_phrases)
-            return constrained(models, sentences, config, n_best)
+            return constrained(models, sentences, decoding_config, n_best)
 
         return super().search(models, *arrays, method=search, **options)
