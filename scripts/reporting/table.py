@@ -15,7 +15,7 @@ from scripts.results.systems import (
     mean_and_spread,
 )
 from transformer.config.keys import format_value
-from transformer.decoding.bleu import metrics_in
+from transformer.decoding.metrics import metrics_in
 
 SEARCH = ("strategy", "beam_size", "length_penalty", "length_penalty_form", "shortlist")
 # Settings that have their own column, or a place in each row.

@@ -37,7 +37,7 @@ from transformer.data.sources.source import open_source
 from transformer.data.tokenizers import tokenizer as tokenizers
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
-from transformer.decoding import bleu
+from transformer.decoding import metrics
 from transformer.decoding.beam_search import Hypotheses
 from transformer.decoding.strategies import Strategy
 from transformer.decoding.text_decoder import TextDecoder
@@ -315,8 +315,8 @@ def test_a_metric_takes_one_table_entry(tmp_path, monkeypatch, capsys):
             abs(len(hypothesis) - len(reference)) for hypothesis, reference in pairs
         ), None
 
-    metric = bleu.Metric(length_error, "length error", ".1f", direction="minimize", is_mean=True)
-    monkeypatch.setitem(bleu.METRICS, "added", metric)
+    metric = metrics.Metric(length_error, "length error", ".1f", direction="minimize", is_mean=True)
+    monkeypatch.setitem(metrics.METRICS, "added", metric)
     run = tmp_path / "trials" / "0000"
     settings = {"training__eval_bleu": True, "training__eval_sentences": 3, "training__samples": 0}
     settings |= {
