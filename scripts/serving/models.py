@@ -14,7 +14,7 @@ from absl import logging
 import transformer
 from scripts.serving import texts
 from scripts.serving.batching import Batcher, Work
-from scripts.serving.controlled import ControlledSearches
+from scripts.serving.controlled import ControlledSearches, separate
 from scripts.serving.insertion import Escape, insert
 from scripts.serving.middleware import Metrics
 from scripts.serving.requests import split_control
@@ -96,7 +96,7 @@ class ServedModel:
         # The measurements of the queue have the pair as their label.
         pair = f"{self.source}-{self.target}"
         self.queue = Batcher(kinds, wait_seconds, max_jobs, functools.partial(metrics.report, pair))
-        self.compiling_explorer = self.explorer.separate()
+        self.compiling_explorer = separate(self.explorer)
         self.compiling_queue = Batcher({"explore": _CALLS}, 0.0, max_jobs)
         self.controlled = ControlledSearches(self.explorer, self.compiling_queue, max_shapes)
         metrics.queue.labels(pair).set_function(lambda: len(self.queue))
