@@ -26,6 +26,7 @@ from transformer.decoding.control.arguments import (
 from transformer.decoding.control.controlled_decoder import ControlledDecoder
 from transformer.decoding.decoders import is_scored_mbr
 from transformer.decoding.forced_decoding import Attention, Encoding, is_scorable
+from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.translation import Translation, encode
 from transformer.support.errors import UserError
 from transformer.support.special_tokens import UNK
@@ -301,7 +302,7 @@ class Model:
                 f"{method}: is not defined for a model of training.objective={objective}"
             )
         strategy = self.config.decoding.strategy
-        if method in ("beam_tree", "alternatives") and strategy != "beam":
+        if method not in STRATEGIES[strategy].methods:
             raise UserError(f"{method}: is not defined for decoding.strategy={strategy}")
         # The lock also keeps two threads from compiling the same program.
         with self._lock:

@@ -223,6 +223,8 @@ def test_a_decoding_strategy_takes_one_table_entry(add):
     translations = decoder.translate(decoder.place([model.parameters]), ["1 2", "", "3"])
     assert [best.text for (best,) in translations] == ["1 2", "", "3"]
     assert validation_strategy("added") == "added"
+    with pytest.raises(UserError, match="a shortlist is for beam search"):
+        validated_config(flatten(config) | {"decoding.shortlist": 8})
 
 
 def test_a_data_source_takes_one_table_entry(add):

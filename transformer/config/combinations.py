@@ -12,9 +12,23 @@ def _objective(training: Config) -> Any:
     return tables()["training.objective"][training.objective]
 
 
+def _strategy(decoding: Config) -> Any:
+    return tables()["decoding.strategy"][decoding.strategy]
+
+
 def _lacks(training: Config, option: str) -> bool:
     """True if the objective has no such option, an entry of `TrainingObjective.options`."""
     return option not in _objective(training).options
+
+
+def _searches_without(decoding: Config, option: str) -> bool:
+    """True if the strategy has no such option, an entry of `Strategy.options`."""
+    return option not in _strategy(decoding).options
+
+
+def _takes_no_constraints(decoding: Config) -> bool:
+    """True unless the search takes steps in the whole vocabulary."""
+    return decoding.shortlist > 0 or not _strategy(decoding).takes_steps
 
 
 def _is_wrong_strategy(training: Config, decoding: Config) -> bool:
@@ -287,23 +301,27 @@ COMBINATIONS: dict[str, Callable[..., bool]] = {
     # Decoding.
     "a shortlist is for beam search with translation models; "
     "set shortlist=0": lambda decoding, training: (
-        decoding.shortlist > 0 and (_lacks(training, "shortlist") or decoding.strategy != "beam")
+        decoding.shortlist > 0
+        and (_lacks(training, "shortlist") or _searches_without(decoding, "shortlist"))
     ),
     "a coverage penalty is for beam search with translation models in the whole vocabulary; "
     "set coverage_penalty=0": lambda decoding, training: (
         decoding.coverage_penalty > 0
-        and (_lacks(training, "shortlist") or decoding.strategy != "beam" or decoding.shortlist > 0)
+        and (
+            _lacks(training, "shortlist")
+            or _searches_without(decoding, "coverage_penalty")
+            or decoding.shortlist > 0
+        )
     ),
     "models rerank the hypotheses of a beam; "
     "set strategy=beam or ctc and beam_size=2 or more, or an empty rerank": lambda decoding: (
-        decoding.rerank != ""
-        and (decoding.strategy not in ("beam", "ctc") or decoding.beam_size < 2)
+        decoding.rerank != "" and (_searches_without(decoding, "rerank") or decoding.beam_size < 2)
     ),
     "a scorer is a command that prints a number for each line of {hypothesis}; "
     "give it in decoding.scorer, or name no scorer": lambda decoding: (
         decoding.scorer == ""
         and (
-            (decoding.mbr_utility == "scorer" and decoding.strategy in ("mbr", "mbr_beam"))
+            (decoding.mbr_utility == "scorer" and _strategy(decoding).has_utility)
             or any(item.startswith("scorer:") for item in decoding.rerank.split(","))
         )
     ),
@@ -311,24 +329,21 @@ COMBINATIONS: dict[str, Callable[..., bool]] = {
     "set context=0, or shortlist=0, an empty rerank and another strategy": lambda data, decoding: (
         data.context > 0
         and (
-            decoding.shortlist > 0
+            _takes_no_constraints(decoding)
             or decoding.rerank != ""
-            or decoding.strategy == "ctc"
             or decoding.mbr_utility == "scorer"
         )
     ),
     "constraints need a search by steps in the whole vocabulary; set shortlist=0 and another "
     "strategy, or min_length=0, no_repeat_ngram=0 and empty banned and banned_pieces": (
-        lambda decoding: (
-            _has_constraints(decoding) and (decoding.strategy == "ctc" or decoding.shortlist > 0)
-        )
+        lambda decoding: _has_constraints(decoding) and _takes_no_constraints(decoding)
     ),
     # Trees.
     "outputs of this form are not trees; "
     "set target_form=tree or well_formed=false": _lacks_output_rule,
     "trees need a search by steps in the whole vocabulary; "
     "set shortlist=0 and another strategy, or well_formed=false": lambda decoding: (
-        decoding.well_formed and (decoding.strategy == "ctc" or decoding.shortlist > 0)
+        decoding.well_formed and _takes_no_constraints(decoding)
     ),
     "a tree ends when it is closed, and repeats its symbols; set min_length=0, no_repeat_ngram=0, "
     "and empty banned and banned_pieces, or well_formed=false": lambda decoding: (

@@ -167,7 +167,7 @@ class TextDecoder(DeviceModels):
             num_hypotheses = self.decoding_config[self.strategy.size]
 
         # Several translations have different texts: spare hypotheses replace those of equal text.
-        if n_best > 1 or self.strategy.ranks_all:
+        if n_best > 1 or self.strategy.has_utility:
             n_best = num_hypotheses
         search = self.jit(
             self.search, method=self.strategy.search, n_best=n_best, extra_length=extra_length

@@ -238,7 +238,8 @@ class OutputControl:
         The first search is without the required phrases. The second one needs a control from
         `with_limit`, which depends on the first result. Here it has the limit 1 instead.
         """
-        if not control.required or self.decoding_config.strategy != "beam":
+        strategy = STRATEGIES[self.decoding_config.strategy]
+        if not control.required or "two_parts" not in strategy.options:
             return [control]
         return [control._replace(required=()), control._replace(limit=1)]
 

@@ -9,11 +9,10 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from transformer.decoding.batches import DecodingBatch, Replicas
-from transformer.decoding.beam_search import Models, SourceBatch, beam_search
+from transformer.decoding.beam_search import Models, SourceBatch
 from transformer.decoding.control.constraints import constrain
 from transformer.decoding.control.control import Control, OutputControl
 from transformer.decoding.control.required_phrases import search_with_phrases
-from transformer.decoding.coverage import search_with_coverage
 from transformer.decoding.strategies import check_n_best
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import EMPTY, Translation, different_texts
@@ -132,13 +131,10 @@ class ControlledDecoder(TextDecoder):
         adjust = functools.partial(constrain, values, limits)
         sentences = sentences._replace(limits=limits, adjust=adjust)
 
-        # A beam search with required phrases has its own algorithm. Other methods only obey the
+        # A beam search with required phrases has its own algorithm. Other searches only obey the
         # constraint.
-        if "required" in values:
+        if "required" in values and self.strategy.with_beam_search:
             edges = values["spelling"]["edges"]
-            with_phrases = functools.partial(search_with_phrases, values["required"], edges)
-            if method is beam_search:
-                method = with_phrases
-            elif method is search_with_coverage:
-                method = functools.partial(search_with_coverage, search=with_phrases)
+            phrase_search = functools.partial(search_with_phrases, values["required"], edges)
+            method = self.strategy.with_beam_search(phrase_search)
         return method(models, sentences, *arguments)
