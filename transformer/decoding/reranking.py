@@ -83,17 +83,18 @@ class CommandScorer(NamedTuple):
         tokenizer: Tokenizer,
     ) -> list[Float[np.ndarray, "N"]]:
         """Returns the scores of the hypotheses of each text. The command runs once."""
-        pairs = [
-            (text, one.text)
-            for text, row in zip(texts, hypotheses, strict=True)
-            for one in row
-            if row[0].tokens  # not the empty translation
-        ]
-        sources, outputs = [[pair[side] for pair in pairs] for side in (0, 1)]
+        sources = [text for text, row in zip(texts, hypotheses, strict=True) for _ in row]
+        outputs = [one.text for row in hypotheses for one in row]
         scores = iter(run_scorer(self.command, {"source": sources, "hypothesis": outputs}))
-        return [
-            np.array([next(scores) if row[0].tokens else 0.0 for _ in row]) for row in hypotheses
-        ]
+        return [np.array([next(scores) for _ in row]) for row in hypotheses]
+
+
+def with_output(hypotheses: Sequence[Sequence[Translation]]) -> list[int]:
+    """Returns the indices of the texts that are not blank, and for which the search found outputs.
+
+    All others have only empty translations, which cannot be ranked.
+    """
+    return [i for i, row in enumerate(hypotheses) if row[0].tokens]
 
 
 @dataclass(eq=False)
@@ -111,7 +112,11 @@ class RankingDecoder(ControlledDecoder):
         """Returns what `ControlledDecoder.translate` does, in the order of `rank`."""
         check_n_best(self.decoding_config, n_best)
         hypotheses = self.find_hypotheses(parameters, texts, *arguments, **options)
-        return [row[:n_best] for row in self.rank(texts, hypotheses)]
+        found = with_output(hypotheses)
+        ranked = self.rank([texts[i] for i in found], [hypotheses[i] for i in found])
+        for i, row in zip(found, ranked, strict=True):
+            hypotheses[i] = row
+        return [row[:n_best] for row in hypotheses]
 
     def find_hypotheses(
         self, parameters: Replicas, texts: Sequence[str], *arguments: Any, **options: Any
@@ -150,9 +155,6 @@ class RerankingDecoder(RankingDecoder):
         # The new score of a hypothesis is the weighted sum of its terms.
         ranked = []
         for row, terms in zip(hypotheses, self.terms(texts, hypotheses), strict=True):
-            if not row[0].tokens:  # the empty translation
-                ranked.append(row)
-                continue
             scores = weights @ terms
             ranked.append(
                 [
@@ -190,8 +192,7 @@ class ScoredMbrDecoder(RankingDecoder):
         self, texts: Sequence[str], hypotheses: list[list[Translation]]
     ) -> list[list[Translation]]:
         """Returns the different hypotheses of each text by expected utility."""
-        # A blank text has only the empty translation.
-        candidates = [different_texts(row) if row[0].tokens else [] for row in hypotheses]
+        candidates = list(map(different_texts, hypotheses))
 
         # All pairs of a candidate and a pseudo-reference, for all texts.
         fields = {"source": [], "reference": [], "hypothesis": []}
@@ -205,9 +206,6 @@ class ScoredMbrDecoder(RankingDecoder):
         ranked = []
         for row, different in zip(hypotheses, candidates, strict=True):
             count = len(different)
-            if not count:
-                ranked.append(row)
-                continue
             utilities = np.array([next(scores) for _ in range(count**2)]).reshape(count, count)
             weights = mbr.weights_of(row, different, self.strategy.samples)
             ranked.append(mbr.rank(different, weights, utilities, self.decoding_config.mbr_utility))
