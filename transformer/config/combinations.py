@@ -28,7 +28,7 @@ def _searches_without(decoding: Config, option: str) -> bool:
 
 def _takes_no_constraints(decoding: Config) -> bool:
     """True unless the search takes steps in the whole vocabulary."""
-    return decoding.shortlist > 0 or not _strategy(decoding).takes_steps
+    return not _strategy(decoding).takes_steps or decoding.shortlist > 0
 
 
 def _is_wrong_strategy(training: Config, decoding: Config) -> bool:
@@ -329,8 +329,9 @@ COMBINATIONS: dict[str, Callable[..., bool]] = {
     "set context=0, or shortlist=0, an empty rerank and another strategy": lambda data, decoding: (
         data.context > 0
         and (
-            _takes_no_constraints(decoding)
+            decoding.shortlist > 0
             or decoding.rerank != ""
+            or not _strategy(decoding).takes_steps
             or decoding.mbr_utility == "scorer"
         )
     ),

@@ -1,9 +1,13 @@
 """Beam search (section 6.1): B sentences with K hypotheses each, in one compiled loop.
 
-Each step extends the live hypotheses of a sentence by one token and keeps the K best extensions. A
-hypothesis ends when EOS is among the K best continuations of its sentence, so a beam of 1 is greedy
-search. `STOPPING_RULES` decide when a sentence is done. It is done earlier if no live hypothesis
-can become one of the n_best.
+A hypothesis is the beginning y_1 ... y_t of an output for the source x. Its log-probability is the
+sum of log p(y_i | y_1 ... y_i-1, x). Each step extends the live hypotheses of a sentence by one
+token, and keeps the K extensions with the highest log-probability. A hypothesis ends when EOS is
+among the K best continuations of its sentence, so a beam of 1 is greedy search.
+
+The score of an ended hypothesis is log p / length penalty: see `LENGTH_PENALTIES`. The search keeps
+the K ended hypotheses with the highest scores. `STOPPING_RULES` decide when a sentence is done. It
+is done earlier if no live hypothesis can become one of the n_best.
 """
 
 from collections.abc import Callable, Sequence
@@ -94,6 +98,16 @@ class BeamSearch:
         """K, the number of live hypotheses."""
         return self.decoding_config.beam_size
 
+    def run(self) -> SearchResult:
+        """Returns the `n_best` translations of each row, and which rows are done."""
+        length = self.sentences.max_length
+        final = jax.lax.while_loop(
+            lambda state: (state.position < length) & ~state.done.all(),
+            lambda state: self.step(state)[0],
+            self.start(),
+        )
+        return jax.tree.map(lambda x: x[:, : self.n_best], final.ended), final.done
+
     def start(self) -> SearchState:
         """Returns the state before the first step: one live, empty hypothesis per sentence."""
         source = self.sentences.source
@@ -119,15 +133,14 @@ class BeamSearch:
         Returns the next state, the prediction, which hypotheses end, and the log-probability of
         each hypothesis with EOS.
         """
-        decoding_config = self.decoding_config
-        limits = self.sentences.limits
         position = state.position
+        limits = self.sentences.limits
 
-        # The models read the last token of each live hypothesis, at first BOS.
-        tokens = jnp.where(position == 0, BOS, state.live_tokens[..., position - 1])
-        prediction, caches = ensemble.decode_step(self.models, tokens, position, state.caches)
-        prediction = self.sentences.adjust(prediction, state.live_tokens, position)
-        end_token_log_p = prediction.logits[..., EOS] - prediction.log_normalizer
+        # log p of a hypothesis is the sum of the log-probabilities of its tokens.
+        prediction, caches = predict(
+            self.models, self.sentences, state.live_tokens, position, state.caches
+        )
+        end_token_log_p = prediction.logits[..., EOS] - prediction.log_normalizer  # (B, K)
         end_log_p = state.live_log_p + end_token_log_p
 
         # At its limit a hypothesis can only end.
@@ -138,20 +151,12 @@ class BeamSearch:
 
         # The hypotheses that end compete with those that ended before.
         ends, live_log_p = self.compete(state, end_log_p, rivals, live_log_p)
-        ending = Hypotheses(
-            tokens=state.live_tokens.at[..., position].set(EOS),
-            scores=jnp.where(ends, end_log_p, -jnp.inf)
-            / length_penalty(position + 1, decoding_config),
-            token_log_probabilities=state.live_token_log_p.at[..., position].set(end_token_log_p),
-        )
-        candidates = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), state.ended, ending)
-        _, best = jax.lax.top_k(candidates.scores, decoding_config.beam_size)
-        ended = gather(candidates, best)
+        ended = self.end(state, ends, end_log_p, end_token_log_p)
 
         # The bound supposes that all further tokens are certain, with the largest length penalty.
-        bound = live_log_p[:, 0] / length_penalty(limits + 1, decoding_config)
-        current = live_log_p[:, 0] / length_penalty(position + 1, decoding_config)
-        prospect = STOPPING_RULES[decoding_config.stopping](current, bound)
+        bound = self.score(live_log_p[:, 0], limits + 1)
+        current = self.score(live_log_p[:, 0], position + 1)
+        prospect = STOPPING_RULES[self.decoding_config.stopping](current, bound)
         worst = ended.scores[:, -1]  # -inf if a slot is empty
         is_complete = jnp.isfinite(worst) & (prospect <= worst)
 
@@ -186,7 +191,7 @@ class BeamSearch:
         self, state: SearchState, prediction: ensemble.Prediction, count: int
     ) -> Extensions:
         """Returns the best `count` of the K x V extensions without EOS; the first wins a tie."""
-        # The excluded tokens may all be among the likeliest.
+        # The best of each hypothesis. The excluded tokens may all be among the likeliest.
         excluded = (EOS, *ensemble.forbidden_tokens(self.decoding_config.forbid_unk))
         per_parent = min(count + len(excluded), prediction.logits.shape[-1])
         logits, tokens = top_k(prediction.logits, per_parent)  # (B, K, per_parent)
@@ -196,7 +201,7 @@ class BeamSearch:
 
         # The best of all hypotheses of a sentence together.
         flat = (log_p.shape[0], -1)  # (B, K * per_parent)
-        best, index = jax.lax.top_k(log_p.reshape(flat), count)
+        best, index = jax.lax.top_k(log_p.reshape(flat), count)  # (B, count)
         tokens = gather(tokens.reshape(flat), index)
         token_log_p = gather(token_log_p.reshape(flat), index)
         if prediction.candidates is not None:
@@ -229,15 +234,27 @@ class BeamSearch:
         ends = (best[..., None] == slots).any(axis=1) & ~state.done[:, None]
         return ends, live_log_p
 
-    def run(self) -> SearchResult:
-        """Returns the `n_best` translations of each row, and which rows are done."""
-        length = self.sentences.max_length
-        final = jax.lax.while_loop(
-            lambda state: (state.position < length) & ~state.done.all(),
-            lambda state: self.step(state)[0],
-            self.start(),
+    def end(
+        self,
+        state: SearchState,
+        ends: Bool[Array, "B K"],
+        end_log_p: Float[Array, "B K"],
+        end_token_log_p: Float[Array, "B K"],
+    ) -> Hypotheses:
+        """Returns the best `beam_size` of the hypotheses that ended before and that end now."""
+        position = state.position
+        ending = Hypotheses(
+            tokens=state.live_tokens.at[..., position].set(EOS),
+            scores=self.score(jnp.where(ends, end_log_p, -jnp.inf), position + 1),
+            token_log_probabilities=state.live_token_log_p.at[..., position].set(end_token_log_p),
         )
-        return jax.tree.map(lambda x: x[:, : self.n_best], final.ended), final.done
+        candidates = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), state.ended, ending)
+        _, best = jax.lax.top_k(candidates.scores, self.decoding_config.beam_size)
+        return gather(candidates, best)
+
+    def score(self, log_p: Float[Array, "*B"], length: Int[Array, "*L"]) -> Float[Array, "*B"]:
+        """Returns log p / length penalty. The length counts EOS."""
+        return log_p / length_penalty(length, self.decoding_config)
 
 
 def beam_search(
@@ -245,6 +262,20 @@ def beam_search(
 ) -> SearchResult:
     """Returns the `n_best` translations of each row, and which rows are done."""
     return BeamSearch(models, sentences, decoding_config, n_best).run()
+
+
+def predict(
+    models: Models,
+    sentences: SourceBatch,
+    tokens: Int[Array, "B K L"],
+    position: Int[Array, ""],
+    caches: ensemble.Caches,
+) -> tuple[ensemble.Prediction, ensemble.Caches]:
+    """Returns the prediction of the token at `position` of each hypothesis, and the next caches."""
+    # The models read the last token, at first BOS.
+    last = jnp.where(position == 0, BOS, tokens[..., position - 1])
+    prediction, caches = ensemble.decode_step(models, last, position, caches)
+    return sentences.adjust(prediction, tokens, position), caches
 
 
 def empty_hypotheses(rows: Any, count: int, length: int) -> Hypotheses:

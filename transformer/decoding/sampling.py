@@ -18,8 +18,9 @@ from transformer.decoding.beam_search import (
     SearchResult,
     SourceBatch,
     length_penalty,
+    predict,
 )
-from transformer.support.special_tokens import BOS, EOS, PAD
+from transformer.support.special_tokens import EOS, PAD
 
 # This temperature is greedy already. At 1e-38 all quotients would be -inf in float32.
 LOWEST_TEMPERATURE = 1e-30
@@ -43,16 +44,14 @@ def sample(
     The keys temperature, top_k, top_p and epsilon change the distribution of the samples. The
     log-probabilities and scores are those of the models.
     """
-    source, limits, max_length, lines, adjust = sentences
+    source, limits, max_length, lines, _ = sentences
     shape = (len(source), n_best, max_length)
     keys = sample_keys(decoding_config.seed, lines, n_best)
     forbidden = jnp.array(ensemble.forbidden_tokens(decoding_config.forbid_unk))
 
     def advance(state):
         position = state.position
-        previous = jnp.where(position == 0, BOS, state.tokens[..., position - 1])
-        prediction, caches = ensemble.decode_step(models, previous, position, state.caches)
-        prediction = adjust(prediction, state.tokens, position)
+        prediction, caches = predict(models, sentences, state.tokens, position, state.caches)
         log_p = prediction.logits - prediction.log_normalizer[..., None]
         log_p = log_p.at[..., forbidden].set(-jnp.inf)
 
