@@ -27,7 +27,7 @@ from transformer.decoding.control.controlled_decoder import ControlledDecoder
 from transformer.decoding.decoders import is_scored_mbr
 from transformer.decoding.forced_decoding import Attention, Encoding, is_scorable
 from transformer.decoding.strategies import STRATEGIES
-from transformer.decoding.translation import Translation, encode
+from transformer.decoding.translation import Translation, Translations, encode
 from transformer.support.errors import UserError
 from transformer.support.special_tokens import UNK
 from transformer.support.workers import call_all
@@ -104,7 +104,7 @@ class Model:
         required: Iterable[Iterable] | None = None,
         banned: Iterable[Iterable[str]] | None = None,
         glossary: Mapping[str, str | Iterable[str]] | None = None,
-    ) -> list[list[Translation]]:
+    ) -> Translations:
         """Returns the `n_best` translations of each text, best first.
 
         They are equal to the output of the command `transformer.translate`. A text without tokens,

@@ -26,7 +26,7 @@ from transformer.decoding.control.glossary import Glossary
 from transformer.decoding.forced_decoding import longest_text
 from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.text_decoder import FIRST_EXTRA_LENGTH
-from transformer.decoding.translation import Translation
+from transformer.decoding.translation import Translation, Translations
 from transformer.model.matmul import FLOAT32, matmul_dtype
 from transformer.support.errors import UserError
 from transformer.workdir import split_names
@@ -201,7 +201,7 @@ class ServedModel:
         split = texts.SPLITTERS[text_format]
         return [split(text, self.source, model) for text in sources]
 
-    def _translate(self, sentences: list[str]) -> list[list[Translation]]:
+    def _translate(self, sentences: list[str]) -> Translations:
         # Each number of rows has its own programs, so its sentences are translated together.
         rows = self._choose_rows(map(self._num_tokens, sentences))
         translations = {}
@@ -211,7 +211,7 @@ class ServedModel:
             translations |= zip(numbers, results, strict=True)
         return [translations[i] for i in range(len(sentences))]
 
-    def _alternatives(self, sentences: list[str]) -> list[list[Translation]]:
+    def _alternatives(self, sentences: list[str]) -> Translations:
         return self.explorer.translate(sentences, self.max_n_best)
 
     def _padded(self, lengths: Iterable[int]) -> list[int]:

@@ -21,11 +21,6 @@ def _lacks(training: Config, option: str) -> bool:
     return option not in _objective(training).options
 
 
-def _searches_without(decoding: Config, option: str) -> bool:
-    """True if the strategy has no such option, an entry of `Strategy.options`."""
-    return option not in _strategy(decoding).options
-
-
 def _takes_no_constraints(decoding: Config) -> bool:
     """True unless the search takes steps in the whole vocabulary."""
     return not _strategy(decoding).takes_steps or decoding.shortlist > 0
@@ -302,20 +297,21 @@ COMBINATIONS: dict[str, Callable[..., bool]] = {
     "a shortlist is for beam search with translation models; "
     "set shortlist=0": lambda decoding, training: (
         decoding.shortlist > 0
-        and (_lacks(training, "shortlist") or _searches_without(decoding, "shortlist"))
+        and (_lacks(training, "shortlist") or "shortlist" not in _strategy(decoding).options)
     ),
     "a coverage penalty is for beam search with translation models in the whole vocabulary; "
     "set coverage_penalty=0": lambda decoding, training: (
         decoding.coverage_penalty > 0
         and (
             _lacks(training, "shortlist")
-            or _searches_without(decoding, "coverage_penalty")
+            or "coverage_penalty" not in _strategy(decoding).options
             or decoding.shortlist > 0
         )
     ),
     "models rerank the hypotheses of a beam; "
     "set strategy=beam or ctc and beam_size=2 or more, or an empty rerank": lambda decoding: (
-        decoding.rerank != "" and (_searches_without(decoding, "rerank") or decoding.beam_size < 2)
+        decoding.rerank != ""
+        and ("rerank" not in _strategy(decoding).options or decoding.beam_size < 2)
     ),
     "a scorer is a command that prints a number for each line of {hypothesis}; "
     "give it in decoding.scorer, or name no scorer": lambda decoding: (

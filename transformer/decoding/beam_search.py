@@ -19,7 +19,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config.types import Config, output_limit
-from transformer.decoding import ensemble
+from transformer.decoding.ensemble import (
+    AutoregressiveModel,
+    Caches,
+    Prediction,
+    decode_step,
+    forbidden_tokens,
+)
 from transformer.decoding.top_k import gather, top_k
 from transformer.support.special_tokens import BOS, EOS, PAD
 
@@ -41,7 +47,7 @@ class SourceBatch(NamedTuple):
     limits: Int[Array, "B"]
     max_length: int
     lines: Int[Array, "B"] | None = None
-    adjust: Callable[..., ensemble.Prediction] = lambda prediction, tokens, position: prediction
+    adjust: Callable[..., Prediction] = lambda prediction, tokens, position: prediction
 
 
 class Hypotheses(NamedTuple):
@@ -64,7 +70,7 @@ class Extensions(NamedTuple):
     token_log_p: Float[Array, "B N"]
 
 
-Models = Sequence[ensemble.AutoregressiveModel]
+Models = Sequence[AutoregressiveModel]
 SearchResult = tuple[Hypotheses, Bool[Array, "B"]]  # the second: which rows are done
 
 
@@ -77,7 +83,7 @@ class SearchState(NamedTuple):
     live_log_p: Float[Array, "B K"]
     ended: Hypotheses
     done: Bool[Array, "B"]
-    caches: ensemble.Caches
+    caches: Caches
 
 
 @dataclass(frozen=True)
@@ -127,7 +133,7 @@ class BeamSearch:
 
     def step(
         self, state: SearchState
-    ) -> tuple[SearchState, ensemble.Prediction, Bool[Array, "B K"], Float[Array, "B K"]]:
+    ) -> tuple[SearchState, Prediction, Bool[Array, "B K"], Float[Array, "B K"]]:
         """Extends the live hypotheses by a token, or ends them.
 
         Returns the next state, the prediction, which hypotheses end, and the log-probability of
@@ -181,18 +187,16 @@ class BeamSearch:
         return after, prediction, ends, end_log_p
 
     def extend(
-        self, state: SearchState, prediction: ensemble.Prediction
+        self, state: SearchState, prediction: Prediction
     ) -> tuple[Extensions, Float[Array, "B _"]]:
         """Returns the next live hypotheses, and the log-probabilities that compete with EOS."""
         extensions = self.best_extensions(state, prediction, self.num_live)
         return extensions, extensions.log_p
 
-    def best_extensions(
-        self, state: SearchState, prediction: ensemble.Prediction, count: int
-    ) -> Extensions:
+    def best_extensions(self, state: SearchState, prediction: Prediction, count: int) -> Extensions:
         """Returns the best `count` of the K x V extensions without EOS; the first wins a tie."""
         # The best of each hypothesis. The excluded tokens may all be among the likeliest.
-        excluded = (EOS, *ensemble.forbidden_tokens(self.decoding_config.forbid_unk))
+        excluded = (EOS, *forbidden_tokens(self.decoding_config.forbid_unk))
         per_parent = min(count + len(excluded), prediction.logits.shape[-1])
         logits, tokens = top_k(prediction.logits, per_parent)  # (B, K, per_parent)
         logits = jnp.where(jnp.isin(tokens, jnp.array(excluded)), -jnp.inf, logits)
@@ -269,12 +273,12 @@ def predict(
     sentences: SourceBatch,
     tokens: Int[Array, "B K L"],
     position: Int[Array, ""],
-    caches: ensemble.Caches,
-) -> tuple[ensemble.Prediction, ensemble.Caches]:
+    caches: Caches,
+) -> tuple[Prediction, Caches]:
     """Returns the prediction of the token at `position` of each hypothesis, and the next caches."""
     # The models read the last token, at first BOS.
     last = jnp.where(position == 0, BOS, tokens[..., position - 1])
-    prediction, caches = ensemble.decode_step(models, last, position, caches)
+    prediction, caches = decode_step(models, last, position, caches)
     return sentences.adjust(prediction, tokens, position), caches
 
 

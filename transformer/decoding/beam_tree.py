@@ -1,7 +1,7 @@
 """The hypotheses that a beam search considers for a sentence: a tree, or those after a prefix."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -74,8 +74,7 @@ def trace(decoder: TextDecoder, parameters: Replicas, text: str) -> BeamTree:
     """
     (source,) = decoder.source_tokens([text], first_line=1)
     source = source or [EOS]
-    arrays_of = decoder.arrays_of([source], first_line=1)
-    steps = _search_steps(decoder, parameters, source, arrays_of)
+    steps = _search_steps(decoder, parameters, source)
     nodes = _make_nodes(steps, decoder.tokenizer.target.pieces, decoder.decoding_config)
 
     # The path from the best ended hypothesis back to the root.
@@ -107,8 +106,7 @@ def alternatives(
     if not source:
         return [EMPTY]
     tokens = decoder.control.encode_text("prefix", prefix)
-    arrays_of = decoder.arrays_of([source], 1, [Control(tokens)])
-    steps = _search_steps(decoder, parameters, source, arrays_of)
+    steps = _search_steps(decoder, parameters, source, [Control(tokens)])
 
     # The tokens that the search considers after the prefix; impossible ones have -inf.
     position = len(tokens)
@@ -120,8 +118,9 @@ def alternatives(
 
 
 def _search_steps(
-    decoder: TextDecoder, parameters: Replicas, source: Sequence[int], arrays_of: Callable
+    decoder: TextDecoder, parameters: Replicas, source: list[int], *controls: Sequence[Control]
 ) -> Step:
+    arrays_of = decoder.arrays_of([source], 1, *controls)
     (batch,) = make_decoding_batches({0: len(source)}, decoder.decoding_config.max_source_length, 1)
     search = decoder.jit(decoder.search, method=record, n_best=1, extra_length=None)
     ((_, steps),) = decoder.run_batches(search, parameters, [batch], arrays_of)

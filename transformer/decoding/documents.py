@@ -12,7 +12,7 @@ from transformer.data.sources.source import SEPARATOR
 from transformer.decoding.batches import Replicas
 from transformer.decoding.control.control import Control
 from transformer.decoding.control.controlled_decoder import ControlledDecoder
-from transformer.decoding.translation import EMPTY, Translation
+from transformer.decoding.translation import EMPTY, Translation, Translations
 from transformer.support.errors import UserError
 
 
@@ -44,7 +44,7 @@ class DocumentDecoder(ControlledDecoder):
         first_line: int = 1,
         report: Callable[[int], None] = lambda count: None,
         controls: Sequence[Control] = (),
-    ) -> list[list[Translation]]:
+    ) -> Translations:
         """Returns the translations of each text, as `TextDecoder.translate` does.
 
         Raises UserError for controls.
@@ -87,7 +87,7 @@ class DocumentDecoder(ControlledDecoder):
         return translations
 
     def _in_context(
-        self, texts: Sequence[str], translations: Sequence[list[Translation]], lines: Sequence[int]
+        self, texts: Sequence[str], translations: Translations, lines: Sequence[int]
     ) -> tuple[str, list[int]]:
         """Returns the source of the last line and the prefix of its output, with their context.
 

@@ -24,7 +24,7 @@ from transformer.decoding.control.controlled_decoder import ControlledDecoder
 from transformer.decoding.forced_decoding import is_scorable, score_pairs
 from transformer.decoding.scorer import run_scorer
 from transformer.decoding.strategies import check_n_best
-from transformer.decoding.translation import Translation, different_texts
+from transformer.decoding.translation import Translations, different_texts
 
 
 class Scorer(NamedTuple):
@@ -42,7 +42,7 @@ class Scorer(NamedTuple):
     def terms(
         self,
         texts: Sequence[str],
-        hypotheses: Sequence[Sequence[Translation]],
+        hypotheses: Translations,
         tokenizer: Tokenizer,
     ) -> list[Float[np.ndarray, "N"]]:
         """Returns log p / S of the hypotheses of each text, with S source tokens of the search.
@@ -79,7 +79,7 @@ class CommandScorer(NamedTuple):
     def terms(
         self,
         texts: Sequence[str],
-        hypotheses: Sequence[Sequence[Translation]],
+        hypotheses: Translations,
         tokenizer: Tokenizer,
     ) -> list[Float[np.ndarray, "N"]]:
         """Returns the scores of the hypotheses of each text. The command runs once."""
@@ -89,7 +89,7 @@ class CommandScorer(NamedTuple):
         return [np.array([next(scores) for _ in row]) for row in hypotheses]
 
 
-def with_output(hypotheses: Sequence[Sequence[Translation]]) -> list[int]:
+def with_output(hypotheses: Translations) -> list[int]:
     """Returns the indices of the texts that are not blank, and for which the search found outputs.
 
     All others have only empty translations, which cannot be ranked.
@@ -108,7 +108,7 @@ class RankingDecoder(ControlledDecoder):
         n_best: int = 1,
         *arguments: Any,
         **options: Any,
-    ) -> list[list[Translation]]:
+    ) -> Translations:
         """Returns what `ControlledDecoder.translate` does, in the order of `rank`."""
         check_n_best(self.decoding_config, n_best)
         hypotheses = self.find_hypotheses(parameters, texts, *arguments, **options)
@@ -120,13 +120,11 @@ class RankingDecoder(ControlledDecoder):
 
     def find_hypotheses(
         self, parameters: Replicas, texts: Sequence[str], *arguments: Any, **options: Any
-    ) -> list[list[Translation]]:
+    ) -> Translations:
         """Returns all hypotheses of each text, in the order of the search."""
         return super().translate(parameters, texts, self._size, *arguments, **options)
 
-    def rank(
-        self, texts: Sequence[str], hypotheses: list[list[Translation]]
-    ) -> list[list[Translation]]:
+    def rank(self, texts: Sequence[str], hypotheses: Translations) -> Translations:
         """Returns the hypotheses of each text with other scores, best first."""
         raise NotImplementedError
 
@@ -146,9 +144,7 @@ class RerankingDecoder(RankingDecoder):
 
     scorers: Sequence[Scorer | CommandScorer] = ()
 
-    def rank(
-        self, texts: Sequence[str], hypotheses: list[list[Translation]]
-    ) -> list[list[Translation]]:
+    def rank(self, texts: Sequence[str], hypotheses: Translations) -> Translations:
         """Returns the hypotheses of each text in the order of the reranked scores."""
         weights = [1.0, *(scorer.weight for scorer in self.scorers)]
 
@@ -165,7 +161,7 @@ class RerankingDecoder(RankingDecoder):
         return ranked
 
     def terms(
-        self, texts: Sequence[str], hypotheses: Sequence[Sequence[Translation]]
+        self, texts: Sequence[str], hypotheses: Translations
     ) -> list[Float[np.ndarray, "terms N"]]:
         """Returns the terms of the scores of the N hypotheses of each text.
 
@@ -188,9 +184,7 @@ class ScoredMbrDecoder(RankingDecoder):
         # The candidates of a text are ranked after all of them are scored.
         self.strategy = self.strategy._replace(select=lambda translations, _: translations)
 
-    def rank(
-        self, texts: Sequence[str], hypotheses: list[list[Translation]]
-    ) -> list[list[Translation]]:
+    def rank(self, texts: Sequence[str], hypotheses: Translations) -> Translations:
         """Returns the different hypotheses of each text by expected utility."""
         candidates = list(map(different_texts, hypotheses))
 

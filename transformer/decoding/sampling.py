@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.config.types import Config
-from transformer.decoding import ensemble
 from transformer.decoding.beam_search import (
     Hypotheses,
     Models,
@@ -20,6 +19,7 @@ from transformer.decoding.beam_search import (
     length_penalty,
     predict,
 )
+from transformer.decoding.ensemble import Caches, forbidden_tokens
 from transformer.support.special_tokens import EOS, PAD
 
 # This temperature is greedy already. At 1e-38 all quotients would be -inf in float32.
@@ -33,7 +33,7 @@ class SamplingState(NamedTuple):
     tokens: Int[Array, "B K L"]
     token_log_p: Float[Array, "B K L"]
     done: Bool[Array, "B K"]
-    caches: ensemble.Caches
+    caches: Caches
 
 
 def sample(
@@ -47,7 +47,7 @@ def sample(
     source, limits, max_length, lines, _ = sentences
     shape = (len(source), n_best, max_length)
     keys = sample_keys(decoding_config.seed, lines, n_best)
-    forbidden = jnp.array(ensemble.forbidden_tokens(decoding_config.forbid_unk))
+    forbidden = jnp.array(forbidden_tokens(decoding_config.forbid_unk))
 
     def advance(state):
         position = state.position

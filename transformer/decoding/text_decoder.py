@@ -26,7 +26,13 @@ from transformer.decoding.beam_search import Hypotheses, SourceBatch, output_lim
 from transformer.decoding.shortlist import CandidateModel
 from transformer.decoding.strategies import check_n_best, strategy_of
 from transformer.decoding.target_forms import TARGET_FORMS, TargetForm
-from transformer.decoding.translation import EMPTY, Translation, encode, read_hypotheses
+from transformer.decoding.translation import (
+    EMPTY,
+    Translation,
+    Translations,
+    encode,
+    read_hypotheses,
+)
 from transformer.support.special_tokens import EOS, UNK
 from transformer.support.workers import call_all
 
@@ -66,7 +72,7 @@ class TextDecoder(DeviceModels):
         n_best: int = 1,
         first_line: int = 1,
         report: Callable[[int], None] = lambda count: None,
-    ) -> list[list[Translation]]:
+    ) -> Translations:
         """Returns at most `n_best` translations of each text, best first.
 
         Samples are in the order drawn. A text without tokens has `n_best` empty translations.
@@ -76,18 +82,22 @@ class TextDecoder(DeviceModels):
         """
         check_n_best(self.decoding_config, n_best)
         sources = self.source_tokens(texts, first_line)
-        arrays_of = self.arrays_of(sources, first_line)
-        return self.search_sources(parameters, sources, n_best, arrays_of, report)
+        return self.search_sources(parameters, sources, n_best, first_line, report)
 
     def search_sources(
         self,
         parameters: Replicas,
         sources: list[list[int]],
         n_best: int,
-        arrays_of: Callable,
+        first_line: int,
         report: Callable[[int], None],
-    ) -> list[list[Translation]]:
-        """Returns the translations of each source, by searches in batches of similar length."""
+        *controls: Any,
+    ) -> Translations:
+        """Returns the translations of each source, by searches in batches of similar length.
+
+        `controls` are more arguments of `arrays_of`.
+        """
+        arrays_of = self.arrays_of(sources, first_line, *controls)
         translations = [[EMPTY] * n_best for _ in sources]
         pending = [i for i, source in enumerate(sources) if source]
         report(len(sources) - len(pending))

@@ -2,20 +2,19 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array
 
 from transformer.decoding.batches import DecodingBatch, Replicas
-from transformer.decoding.beam_search import Models, SourceBatch
+from transformer.decoding.beam_search import Models
 from transformer.decoding.control.constraints import constrain
 from transformer.decoding.control.control import Control, OutputControl
 from transformer.decoding.control.required_phrases import search_with_phrases
 from transformer.decoding.strategies import check_n_best
 from transformer.decoding.text_decoder import TextDecoder
-from transformer.decoding.translation import EMPTY, Translation, different_texts
+from transformer.decoding.translation import EMPTY, Translation, Translations, different_texts
 
 
 @dataclasses.dataclass(eq=False)
@@ -41,7 +40,7 @@ class ControlledDecoder(TextDecoder):
         first_line: int = 1,
         report: Callable[[int], None] = lambda count: None,
         controls: Sequence[Control] = (),
-    ) -> list[list[Translation]]:
+    ) -> Translations:
         """Returns the translations of each text, as `TextDecoder.translate` does.
 
         `controls` are empty or have one for each text. Raises UserError also if
@@ -51,8 +50,7 @@ class ControlledDecoder(TextDecoder):
         sources = self.source_tokens(texts, first_line)
 
         def search(sources, controls, report=lambda count: None):
-            arrays_of = self.arrays_of(sources, first_line, controls)
-            return self.search_sources(parameters, sources, n_best, arrays_of, report)
+            return self.search_sources(parameters, sources, n_best, first_line, report, controls)
 
         # The first part: all sources, without required phrases. It may be all that is needed.
         relaxed = [self.control.searches(control)[0] for control in controls]
@@ -109,32 +107,26 @@ class ControlledDecoder(TextDecoder):
     ) -> Any:
         """Returns the result of `method` under the constraints, the last of the arrays."""
         *arrays, constraints = arrays
-        search = functools.partial(self._search_constrained, method, constraints)
+
+        def search(models, sentences, *arguments):
+            # A control may lower the limit of its row; 0 leaves it.
+            limits = sentences.limits
+            if "limit" in constraints:
+                shorter = constraints["limit"][:, 0]
+                limits = jnp.where(shorter > 0, jnp.minimum(limits, shorter), limits)
+            values = self.control.values_with(constraints)
+            if self.decoding_config.well_formed:
+                values["well_formed"] = self.rule_of(sentences.source)
+            adjust = functools.partial(constrain, values, limits)
+            sentences = sentences._replace(limits=limits, adjust=adjust)
+
+            # A beam search with required phrases has its own algorithm. Other searches only obey
+            # the constraint.
+            constrained = method
+            if "required" in values and self.strategy.with_beam_search:
+                edges = values["spelling"]["edges"]
+                phrase_search = functools.partial(search_with_phrases, values["required"], edges)
+                constrained = self.strategy.with_beam_search(phrase_search)
+            return constrained(models, sentences, *arguments)
+
         return super().search(models, *arrays, method=search, **options)
-
-    def _search_constrained(
-        self,
-        method: Callable[..., Any],
-        constraints: Mapping[str, Array],
-        models: Models,
-        sentences: SourceBatch,
-        *arguments: Any,
-    ) -> Any:
-        # A control may lower the limit of its row; 0 leaves it.
-        limits = sentences.limits
-        if "limit" in constraints:
-            shorter = constraints["limit"][:, 0]
-            limits = jnp.where(shorter > 0, jnp.minimum(limits, shorter), limits)
-        values = self.control.values_with(constraints)
-        if self.decoding_config.well_formed:
-            values["well_formed"] = self.rule_of(sentences.source)
-        adjust = functools.partial(constrain, values, limits)
-        sentences = sentences._replace(limits=limits, adjust=adjust)
-
-        # A beam search with required phrases has its own algorithm. Other searches only obey the
-        # constraint.
-        if "required" in values and self.strategy.with_beam_search:
-            edges = values["spelling"]["edges"]
-            phrase_search = functools.partial(search_with_phrases, values["required"], edges)
-            method = self.strategy.with_beam_search(phrase_search)
-        return method(models, sentences, *arguments)
