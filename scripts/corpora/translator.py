@@ -179,7 +179,7 @@ class Translator:
           The texts, "" where a line cannot be decoded; the errors by line number; and the numbers
           of the lines that are too long for the model.
         """
-        longest = self.decoder.config.max_source_length
+        longest = self.decoder.decoding_config.max_source_length
         texts = []
         errors = {}
         cut = set()

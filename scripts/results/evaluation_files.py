@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer.decoding.bleu import METRICS
+from transformer.decoding.metrics import METRICS
 from transformer.support import files
 from transformer.support.errors import MALFORMED, UserError
 from transformer.workdir import Workdir

@@ -21,7 +21,8 @@ from transformer.config.keys import flatten, keys_of
 from transformer.config.loading import with_values
 from transformer.config.types import Config
 from transformer.data.sources.lines import read_text_file
-from transformer.decoding.bleu import METRICS, Language, bleu_language, metrics_in
+from transformer.decoding.bleu import Language, bleu_language
+from transformer.decoding.metrics import METRICS, metrics_in
 from transformer.support.environment import TRAINING_CORPUS
 from transformer.support.errors import MALFORMED, UserError
 from transformer.training.objectives import OBJECTIVES

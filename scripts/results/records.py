@@ -23,7 +23,7 @@ from transformer.config.keys import flatten, format_value, keys_of, recorded_con
 from transformer.config.loading import FILE_NAME
 from transformer.config.types import Config
 from transformer.data.sources.source import open_source
-from transformer.decoding.bleu import METRICS
+from transformer.decoding.metrics import METRICS
 from transformer.support import files
 from transformer.support.errors import UserError
 from transformer.training.progress import Record

@@ -18,7 +18,7 @@ from scripts.results.sufficient_statistics import (
     given_statistics,
 )
 from scripts.results.systems import System
-from transformer.decoding.bleu import metrics_in
+from transformer.decoding.metrics import metrics_in
 from transformer.workdir import describe_note
 
 MAX_BINS = 6  # of sentence lengths

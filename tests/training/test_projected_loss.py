@@ -114,7 +114,7 @@ def test_chunks_of_any_size_give_the_same_sums_and_gradients(
 @pytest.mark.parametrize("r_drop", [0.0, 5.0])
 def test_the_gradient_of_the_weights_is_the_criterion_of_each_token(monkeypatch, r_drop):
     passes = 2 if r_drop else 1
-    monkeypatch.setitem(CHUNK_BYTES, "cpu", 2 * passes * ONE_SENTENCE)
+    set_chunk(monkeypatch, 2 * passes * ONE_SENTENCE)
     training = base.get_config().training
     training.r_drop = r_drop
     losses = functools.partial(token_losses, training=training, passes=passes)

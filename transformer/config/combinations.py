@@ -12,9 +12,18 @@ def _objective(training: Config) -> Any:
     return tables()["training.objective"][training.objective]
 
 
+def _strategy(decoding: Config) -> Any:
+    return tables()["decoding.strategy"][decoding.strategy]
+
+
 def _lacks(training: Config, option: str) -> bool:
     """True if the objective has no such option, an entry of `TrainingObjective.options`."""
     return option not in _objective(training).options
+
+
+def _takes_no_constraints(decoding: Config) -> bool:
+    """True unless the search takes steps in the whole vocabulary."""
+    return not _strategy(decoding).takes_steps or decoding.shortlist > 0
 
 
 def _is_wrong_strategy(training: Config, decoding: Config) -> bool:
@@ -329,23 +338,28 @@ COMBINATIONS: dict[str, Callable[..., bool]] = {
     # Decoding.
     "a shortlist is for beam search with translation models; "
     "set shortlist=0": lambda decoding, training: (
-        decoding.shortlist > 0 and (_lacks(training, "shortlist") or decoding.strategy != "beam")
+        decoding.shortlist > 0
+        and (_lacks(training, "shortlist") or "shortlist" not in _strategy(decoding).options)
     ),
     "a coverage penalty is for beam search with translation models in the whole vocabulary; "
     "set coverage_penalty=0": lambda decoding, training: (
         decoding.coverage_penalty > 0
-        and (_lacks(training, "shortlist") or decoding.strategy != "beam" or decoding.shortlist > 0)
+        and (
+            _lacks(training, "shortlist")
+            or "coverage_penalty" not in _strategy(decoding).options
+            or decoding.shortlist > 0
+        )
     ),
     "models rerank the hypotheses of a beam; "
     "set strategy=beam or ctc and beam_size=2 or more, or an empty rerank": lambda decoding: (
         decoding.rerank != ""
-        and (decoding.strategy not in ("beam", "ctc") or decoding.beam_size < 2)
+        and ("rerank" not in _strategy(decoding).options or decoding.beam_size < 2)
     ),
     "a scorer is a command that prints a number for each line of {hypothesis}; "
     "give it in decoding.scorer, or name no scorer": lambda decoding: (
         decoding.scorer == ""
         and (
-            (decoding.mbr_utility == "scorer" and decoding.strategy in ("mbr", "mbr_beam"))
+            (decoding.mbr_utility == "scorer" and _strategy(decoding).has_utility)
             or any(item.startswith("scorer:") for item in decoding.rerank.split(","))
         )
     ),
@@ -355,22 +369,20 @@ COMBINATIONS: dict[str, Callable[..., bool]] = {
         and (
             decoding.shortlist > 0
             or decoding.rerank != ""
-            or decoding.strategy == "ctc"
+            or not _strategy(decoding).takes_steps
             or decoding.mbr_utility == "scorer"
         )
     ),
     "constraints need a search by steps in the whole vocabulary; set shortlist=0 and another "
     "strategy, or min_length=0, no_repeat_ngram=0 and empty banned and banned_pieces": (
-        lambda decoding: (
-            _has_constraints(decoding) and (decoding.strategy == "ctc" or decoding.shortlist > 0)
-        )
+        lambda decoding: _has_constraints(decoding) and _takes_no_constraints(decoding)
     ),
     # Trees.
     "outputs of this form are not trees; "
     "set target_form=tree or well_formed=false": _lacks_output_rule,
     "trees need a search by steps in the whole vocabulary; "
     "set shortlist=0 and another strategy, or well_formed=false": lambda decoding: (
-        decoding.well_formed and (decoding.strategy == "ctc" or decoding.shortlist > 0)
+        decoding.well_formed and _takes_no_constraints(decoding)
     ),
     "a tree ends when it is closed, and repeats its symbols; set min_length=0, no_repeat_ngram=0, "
     "and empty banned and banned_pieces, or well_formed=false": lambda decoding: (

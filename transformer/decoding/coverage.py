@@ -26,17 +26,17 @@ from transformer.support.special_tokens import EOS, PAD
 def search_with_coverage(
     models: Models,
     sentences: SourceBatch,
-    config: Config,
+    decoding_config: Config,
     n_best: int,
     search: Callable[..., SearchResult] = beam_search,
 ) -> SearchResult:
     """Returns the best hypotheses by score plus coverage penalty, and which rows are done."""
     # The penalty ranks the whole beam, so the search returns all of it.
-    hypotheses, done = search(models, sentences, config, config.beam_size)
+    hypotheses, done = search(models, sentences, decoding_config, decoding_config.beam_size)
     rows, beams, length = hypotheses.tokens.shape
     targets = hypotheses.tokens.reshape(-1, length)  # (B * K, L)
     log_coverages = log_coverage(models, sentences.source, targets, beams)
-    penalties = (config.coverage_penalty * log_coverages).reshape(rows, beams)
+    penalties = (decoding_config.coverage_penalty * log_coverages).reshape(rows, beams)
     scores, best = jax.lax.top_k(hypotheses.scores + penalties, n_best)
     return gather(hypotheses, best)._replace(scores=scores), done
 

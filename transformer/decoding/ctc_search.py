@@ -46,14 +46,13 @@ class Prefixes(NamedTuple):
 
 
 def ctc_search(
-    models: Sequence[CtcTransformer], sentences: SourceBatch, config: Config, n_best: int
+    models: Sequence[CtcTransformer], sentences: SourceBatch, decoding_config: Config, n_best: int
 ) -> SearchResult:
     """Returns the `n_best` translations of each row, and True for each row: all are done.
 
     A beam of 1 takes the most likely label of each frame. The search does not know the
     probabilities of tokens: in `token_log_probabilities`, EOS has the whole log-probability. All
-    models have the same number of frames. The limits of `sentences` only mark filler rows. `config`
-    is the group `config.decoding`.
+    models have the same number of frames. The limits of `sentences` only mark filler rows.
     """
     source = sentences.source
     is_frame = models[0].frames(source) != PAD
@@ -63,11 +62,11 @@ def ctc_search(
         hidden, is_frame = row  # (F, D) of each model, (F,)
         pairs = zip(models, hidden, strict=True)
         log_p = ensemble.log_probabilities([model.logits(x) for model, x in pairs])
-        forbidden = (BOS, EOS, UNK) if config.forbid_unk else (BOS, EOS)
+        forbidden = (BOS, EOS, UNK) if decoding_config.forbid_unk else (BOS, EOS)
         log_p = log_p.at[:, jnp.array(forbidden)].set(-jnp.inf)
-        if config.beam_size == 1:
+        if decoding_config.beam_size == 1:
             return _greedy(log_p, is_frame)
-        return _search(log_p, is_frame, config.beam_size)
+        return _search(log_p, is_frame, decoding_config.beam_size)
 
     # The logits of all rows may not fit into memory. The number of rows at once divides the batch:
     # a smaller last chunk would be another program, with other rounding.
@@ -78,7 +77,7 @@ def ctc_search(
     prefixes = jax.lax.map(search_row, (hidden, is_frame), batch_size=rows)
 
     # A score counts EOS in the length. Filler rows have no hypotheses.
-    scores = prefixes.log_p / length_penalty(prefixes.lengths + 1, config)
+    scores = prefixes.log_p / length_penalty(prefixes.lengths + 1, decoding_config)
     scores = jnp.where((sentences.limits < 0)[:, None], -jnp.inf, scores)
     scores, best = jax.lax.top_k(scores, n_best)
     tokens, lengths, log_p = gather((prefixes.tokens, prefixes.lengths, prefixes.log_p), best)

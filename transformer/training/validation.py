@@ -15,7 +15,6 @@ from transformer.data.batches.epoch_plan import Bucket
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.sources.mixture import held_out_sets
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.decoding.bleu import applicable, metrics_in
 from transformer.decoding.decoders import make_decoder
 from transformer.decoding.evaluation import translate_and_score
 from transformer.decoding.forced_decoding import (
@@ -24,6 +23,7 @@ from transformer.decoding.forced_decoding import (
     is_scorable,
     read_pair,
 )
+from transformer.decoding.metrics import applicable, metrics_in
 from transformer.decoding.strategies import STRATEGIES
 from transformer.distributed.mesh import BATCH
 from transformer.support.errors import memory_advice
