@@ -13,8 +13,8 @@ from scripts.results.sentence_scores import NamedFlag, Texts
 from transformer.config.types import Config, with_changes
 from transformer.data.sources import source
 from transformer.decoding.bleu import Language
-from transformer.decoding.metrics import sentence_metric
 from transformer.decoding.control.arguments import LINE_BREAKS
+from transformer.decoding.metrics import sentence_metric
 from transformer.decoding.scorer import SECONDS, run_scorer
 from transformer.support import files
 

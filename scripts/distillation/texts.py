@@ -23,8 +23,8 @@ from scripts.distillation.pipeline import (
 from transformer.data.sources import source
 from transformer.data.sources.lines import read_text_file
 from transformer.decoding.bleu import bleu_language
-from transformer.decoding.metrics import sentence_metric
 from transformer.decoding.control.arguments import LINE_BREAKS
+from transformer.decoding.metrics import sentence_metric
 from transformer.support import files
 from transformer.support.errors import UserError
 
