@@ -6,6 +6,7 @@ import dataclasses
 import os
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from transformer.checkpoints import loaded_models
 from transformer.checkpoints.loaded_models import Checkpoint
@@ -13,9 +14,10 @@ from transformer.config.loading import parse_overrides, with_values
 from transformer.config.types import Config
 from transformer.data.languages import source_tag
 from transformer.data.sources.mixture import check_direction
-from transformer.decoding import forced_decoding
+from transformer.decoding import confidence, forced_decoding
 from transformer.decoding.batches import Replicas
 from transformer.decoding.beam_tree import BeamTree, alternatives, trace
+from transformer.decoding.confidence import Confidence
 from transformer.decoding.control.arguments import (
     check_controls,
     check_glossary,
@@ -32,6 +34,7 @@ from transformer.support.errors import UserError
 from transformer.support.special_tokens import UNK
 from transformer.support.workers import call_all
 from transformer.training.objectives import OBJECTIVES
+from transformer.workdir import Workdir
 
 # The decoding keys that decide what `load` reads and converts.
 LOADED_KEYS = ("rerank", "scorer", "shortlist", "dtype")
@@ -154,6 +157,24 @@ class Model:
             checked.append(tuple(check_texts(pair, f"pairs[{i}]")))
         with self._ready("score"):
             return forced_decoding.score_pairs(self.decoder, self.parameters, checked)
+
+    def confidence(
+        self, texts: Iterable[str], translations: Iterable[Sequence[Translation]]
+    ) -> list[list[Confidence]]:
+        """Returns the confidence in each translation of each text.
+
+        `translations` is the result of `translate` for these texts. Raises UserError if it has
+        another form, or the workdir has no calibration for this model and its search. The command
+        `scripts.calibrate` makes one: see docs/confidence.md.
+        """
+        texts = check_texts(texts, "texts")
+        rows = check_items(translations, "translations", "lists of translations")
+        if [type(row) for row in rows] != [list] * len(texts):
+            raise UserError("translations: must have a list for each text, as translate returns")
+        with self._ready("confidence"):
+            path = Workdir(Path(self.checkpoints[0].workdir)).calibration
+            calibration = confidence.read(path, self.config, self.checkpoints)
+            return confidence.estimate(calibration, self.decoder, self.parameters, texts, rows)
 
     def can_score(self, pair: tuple[str, str]) -> bool:
         """True if both texts are short enough for `score`.

@@ -93,6 +93,10 @@ def evaluate(arguments: argparse.Namespace) -> Any:
     evaluation = evaluation_files.of_translations(
         arguments, models, path, sources, references, scored
     )
+    if models.workdir.calibration.exists():
+        evaluation = evaluation_files.add_confidence(
+            evaluation, models, decoder, parameters, sources, scored.translations
+        )
     log_result(evaluation.result, describe_scores(evaluation.result, METRICS))
     return evaluation
 
