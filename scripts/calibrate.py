@@ -70,7 +70,7 @@ def main(arguments: argparse.Namespace) -> None:
     check_features(features, arguments)
     is_right = np.array(scores) >= arguments.threshold
     confidences = calibration.cross_validate(features, is_right)
-    measures = calibration.measure(confidences, is_right, np.arange(len(pairs)))
+    measures = calibration.measure(confidences, is_right)
     # The order of translations by one feature needs no weights.
     for name, values in features.items():
         measures[f"auc_of_{name}"] = calibration.auc(calibration.SIGNS[name] * values, is_right)

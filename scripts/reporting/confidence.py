@@ -1,14 +1,13 @@
 """Measures of the confidence in the translations of evaluations, on any text."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
 from scripts.charts import theme
 from scripts.reporting.sections import HEIGHT, Section
-from scripts.results.calibration import measure, reliability
+from scripts.results.calibration import Values, measure, reliability
 from scripts.results.evaluations import Evaluation, read_evaluation
 from scripts.results.runs import RecordedRun
 from transformer.support.errors import UserError
@@ -23,20 +22,18 @@ PANELS = {
 
 def confidence_sections(runs: Sequence[RecordedRun]) -> list[Section]:
     """Returns the section on all evaluations of runs with a calibration; none without such runs."""
-    calibrated = [run for run in runs if run.workdir.calibration.exists()]
-    rows = []
     notes = []
+    rows = []
     reliabilities = {}
     coverages = {}
-    for run in calibrated:
-        evaluations = []
-        for path in sorted(run.workdir.evaluations.glob("*.json")):
-            try:
-                evaluation = read_evaluation(path)
-                if "confidence_threshold" in evaluation.result:
-                    evaluations.append((evaluation, *read_confidences(evaluation)))
-            except UserError as error:
-                notes.append(str(error))
+    for run in runs:
+        if not run.workdir.calibration.exists():
+            continue
+        try:
+            evaluations = read_confidences(run)
+        except UserError as error:
+            notes.append(str(error))
+            continue
         if not evaluations:
             notes.append(
                 f"{run.label} has a calibration and no evaluation with it; run "
@@ -45,67 +42,61 @@ def confidence_sections(runs: Sequence[RecordedRun]) -> list[Section]:
         for evaluation, confidences, chrf in evaluations:
             name = f"{run.label}, {evaluation.path.stem}"
             is_right = chrf >= evaluation.result["confidence_threshold"]
-            rows.append((name, *describe(evaluation, confidences, is_right)))
-            _, mean_confidences, accuracies = reliability(confidences, is_right).T
-            reliabilities[name] = (mean_confidences, accuracies)
+            rows.append((name, *cells(evaluation, measure(confidences, is_right))))
+            reliabilities[name] = tuple(reliability(confidences, is_right)[:, 1:].T)
             coverages[name] = coverage(confidences, chrf)
     if not rows:
         return [Section("confidence", "Confidence", None, notes)] if notes else []
 
-    reliabilities["calibrated"] = (np.array([0.0, 1.0]), np.array([0.0, 1.0]))
+    # The last one, so that the evaluations have the same colours in both charts.
+    reliabilities["calibrated"] = (np.arange(2), np.arange(2))
     axes = {
         "reliability": (reliabilities, "confidence", "right"),
         "coverage": (coverages, "share of the translations", "chrF"),
     }
-    charts = {
-        name: theme.lines(curves, x, y, None, HEIGHT, HEIGHT)
-        .configure_legend(orient="top")
-        .to_dict()
-        for name, (curves, x, y) in axes.items()
-    }
+    charts = {}
+    for chart, (curves, x, y) in axes.items():
+        lines = theme.lines(curves, x, y, None, HEIGHT, HEIGHT)
+        charts[chart] = lines.configure_legend(orient="top").to_dict()
     content = {"header": HEADER, "rows": rows, "panels": PANELS}
     return [Section("confidence", "Confidence", content, notes, charts)]
 
 
-def read_confidences(
-    evaluation: Evaluation,
-) -> tuple[Float[np.ndarray, "N"], Float[np.ndarray, "N"]]:
-    """Returns confidence and chrF of each translation that has tokens.
+def read_confidences(run: RecordedRun) -> list[tuple[Evaluation, Values, Values]]:
+    """Returns evaluations with the confidence and the chrF of all translations that have tokens.
 
-    Raises UserError if there are none.
+    Raises UserError if a file is damaged.
     """
-    columns = [evaluation.sentence_numbers(field) for field in ("confidence", "chrf")]
-    values = np.array(columns)
-    confidences, chrf = values[:, np.isfinite(values).all(axis=0)]
-    if not len(chrf):
-        raise UserError(f"{evaluation.path}: no translation has tokens, so none has a confidence.")
-    return confidences, chrf
+    evaluations = []
+    for path in sorted(run.workdir.evaluations.glob("*.json")):
+        evaluation = read_evaluation(path)
+        if "confidence_threshold" in evaluation.result:
+            columns = [evaluation.sentence_numbers(name) for name in ("confidence", "chrf")]
+            values = np.array(columns)
+            values = values[:, np.isfinite(values).all(axis=0)]
+            if values.size:
+                evaluations.append((evaluation, *values))
+    return evaluations
 
 
-def describe(
-    evaluation: Evaluation, confidences: Float[np.ndarray, "N"], is_right: np.ndarray
-) -> list[str]:
-    """Returns the cells of an evaluation after the first one."""
-    measures = measure(confidences, is_right, np.arange(len(is_right)))
-    return [
+def cells(evaluation: Evaluation, measures: Mapping[str, Any]) -> list[str]:
+    """Returns the cells of a row after the first one."""
+    texts = [
         evaluation.text,
         f"chrF {evaluation.result['confidence_threshold']:g}",
         str(measures["items"]),
         f"{measures['right']:.1%}",
-        *(with_interval(measures, name) for name in ("auc", "calibration_error")),
     ]
+    for name in ("auc", "calibration_error"):
+        if measures[name] is None:
+            texts.append("not defined")
+        else:
+            low, high = measures[f"{name}_interval"]
+            texts.append(f"{measures[name]:.3f} [{low:.3f}, {high:.3f}]")
+    return texts
 
 
-def with_interval(measures: dict[str, Any], name: str) -> str:
-    if measures[name] is None:
-        return "not defined"
-    low, high = measures[f"{name}_interval"]
-    return f"{measures[name]:.3f} [{low:.3f}, {high:.3f}]"
-
-
-def coverage(
-    confidences: Float[np.ndarray, "N"], chrf: Float[np.ndarray, "N"]
-) -> tuple[Float[np.ndarray, "P"], Float[np.ndarray, "P"]]:
+def coverage(confidences: Values, chrf: Values) -> tuple[Values, Values]:
     """Returns shares of the translations, most confident first, and their mean chrF."""
     order = np.argsort(-confidences, kind="stable")
     counts = np.arange(1, len(chrf) + 1)

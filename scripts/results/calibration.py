@@ -19,6 +19,8 @@ from scipy.stats import rankdata
 
 from transformer.decoding.confidence import Features, probabilities
 
+Values = Float[np.ndarray, "N"]  # of N items, such as their confidences
+Labels = Bool[np.ndarray, "N"]
 # 1: probabilities rise with the feature; -1: they fall.
 SIGNS = {"mean": 1, "lowest": 1, "mean_of_passes": 1, "deviation_of_passes": -1}
 # Half of it times the squares of the weights of standardized features, which therefore have a
@@ -31,13 +33,13 @@ LEVELS = (0.025, 0.975)  # of a 95 % interval
 SEED = 12345
 
 
-def fit(features: Features, is_right: Bool[np.ndarray, "N"]) -> dict[str, float]:
+def fit(features: Features, is_right: Labels) -> dict[str, float]:
     """Returns the weights of a logistic regression with `PENALTY` and the signs of `SIGNS`."""
-    names = list(features)
-    values = np.stack([features[name] for name in names], axis=1)
+    values = np.stack(list(features.values()), axis=1)
     center = values.mean(axis=0)
     scale = values.std(axis=0)
     scale[scale == 0] = 1.0
+    scale *= [SIGNS[name] for name in features]
     values = (values - center) / scale
 
     def loss(weights: Float[np.ndarray, "F"]) -> tuple[float, Float[np.ndarray, "F"]]:
@@ -50,22 +52,21 @@ def fit(features: Features, is_right: Bool[np.ndarray, "N"]) -> dict[str, float]
         gradient = np.array([error.sum(), *(error @ values)]) + penalty
         return likelihood + 0.5 * weights @ penalty, gradient
 
-    bounds = [(0.0, None) if SIGNS[name] > 0 else (None, 0.0) for name in names]
     result = minimize(
         loss,
-        np.zeros(1 + len(names)),
+        np.zeros(1 + len(features)),
         jac=True,
         method="L-BFGS-B",
-        bounds=[(None, None), *bounds],
+        bounds=[(None, None), *[(0.0, None)] * len(features)],
         options={"ftol": 1e-14, "gtol": 1e-8},
     )
     # The weights of the features as they are, without standardization.
     coefficients = result.x[1:] / scale
-    intercept = result.x[0] - coefficients @ center
-    return {"intercept": float(intercept), **dict(zip(names, coefficients.tolist(), strict=True))}
+    intercept = float(result.x[0] - coefficients @ center)
+    return {"intercept": intercept, **dict(zip(features, coefficients.tolist(), strict=True))}
 
 
-def cross_validate(features: Features, is_right: Bool[np.ndarray, "N"]) -> Float[np.ndarray, "N"]:
+def cross_validate(features: Features, is_right: Labels) -> Values:
     """Returns the confidence in each item, by weights that were fitted on the other folds."""
     folds = np.random.default_rng(SEED).permutation(len(is_right)) % FOLDS
     confidences = np.empty(len(is_right))
@@ -76,11 +77,11 @@ def cross_validate(features: Features, is_right: Bool[np.ndarray, "N"]) -> Float
     return confidences
 
 
-def _select(features: Features, rows: Bool[np.ndarray, "N"]) -> Features:
+def _select(features: Features, rows: Labels) -> Features:
     return {name: values[rows] for name, values in features.items()}
 
 
-def auc(confidences: Float[np.ndarray, "N"], is_right: Bool[np.ndarray, "N"]) -> float:
+def auc(confidences: Values, is_right: Labels) -> float:
     """Returns the AUC; NaN if all items are right, or all wrong."""
     num_right = is_right.sum()
     num_pairs = num_right * (len(is_right) - num_right)
@@ -91,9 +92,7 @@ def auc(confidences: Float[np.ndarray, "N"], is_right: Bool[np.ndarray, "N"]) ->
     return float(wins / num_pairs)
 
 
-def reliability(
-    confidences: Float[np.ndarray, "N"], is_right: Bool[np.ndarray, "N"]
-) -> Float[np.ndarray, "B 3"]:
+def reliability(confidences: Values, is_right: Labels) -> Float[np.ndarray, "B 3"]:
     """Returns size, mean confidence and accuracy of each bin that has items."""
     bins = np.minimum((confidences * BINS).astype(int), BINS - 1)
     sizes = np.bincount(bins, minlength=BINS)
@@ -102,9 +101,7 @@ def reliability(
     return rows[sizes > 0]
 
 
-def calibration_error(
-    confidences: Float[np.ndarray, "N"], is_right: Bool[np.ndarray, "N"]
-) -> float:
+def calibration_error(confidences: Values, is_right: Labels) -> float:
     sizes, confidence, accuracy = reliability(confidences, is_right).T
     return float(sizes @ abs(accuracy - confidence) / len(is_right))
 
@@ -113,15 +110,17 @@ MEASURES = (auc, calibration_error)
 
 
 def measure(
-    confidences: Float[np.ndarray, "N"],
-    is_right: Bool[np.ndarray, "N"],
-    sentences: Int[np.ndarray, "N"],
+    confidences: Values,
+    is_right: Labels,
+    sentences: Int[np.ndarray, "N"] | None = None,
 ) -> dict[str, Any]:
     """Returns both measures with 95 % intervals; None for the AUC if it is not defined.
 
     The bootstrap resamples the sentences, with all of their items. `sentences` has the number of
-    each item's sentence, from 0.
+    each item's sentence, from 0. None: each item is a sentence.
     """
+    if sentences is None:
+        sentences = np.arange(len(is_right))
     random = np.random.default_rng(SEED)
     count = sentences.max() + 1
     resampled = []

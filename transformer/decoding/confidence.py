@@ -135,8 +135,9 @@ def compute_features(
     features = {"mean": [row.mean() for row in log_p], "lowest": [row.min() for row in log_p]}
     if dropout_passes or len(models.graphs) > 1:
         score = models.jit(score_passes, dropout_passes=dropout_passes)
-        sides = [[source for source, _ in pairs], [one.tokens for _, one in pairs]]
-        rows = map_rows(models, score, parameters, sides)
+        sources = [list(source) for source, _ in pairs]
+        targets = [list(one.tokens) for _, one in pairs]
+        rows = map_rows(models, score, parameters, [sources, targets])
         means = [row.mean(axis=0) for row in rows]  # TP in each pass
         features["mean_of_passes"] = [row.mean() for row in means]
         features["deviation_of_passes"] = [row.std() for row in means]
