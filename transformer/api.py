@@ -17,7 +17,7 @@ from transformer.data.sources.mixture import check_direction
 from transformer.decoding import confidence, forced_decoding
 from transformer.decoding.batches import Replicas
 from transformer.decoding.beam_tree import BeamTree, alternatives, trace
-from transformer.decoding.confidence import Confidence
+from transformer.decoding.confidence import Calibration, Confidence
 from transformer.decoding.control.arguments import (
     check_controls,
     check_glossary,
@@ -91,6 +91,7 @@ class Model:
         self._lock = threading.Lock()
         # `with_languages` checks new languages against the configuration at loading.
         self._loaded = self.config
+        self._calibration: Calibration | None = None  # read when it is needed
 
     def __repr__(self) -> str:
         sources = [
@@ -172,9 +173,12 @@ class Model:
         if [type(row) for row in rows] != [list] * len(texts):
             raise UserError("translations: must have a list for each text, as translate returns")
         with self._ready("confidence"):
-            path = Workdir(Path(self.checkpoints[0].workdir)).calibration
-            calibration = confidence.read(path, self.config, self.checkpoints)
-            return confidence.estimate(calibration, self.decoder, self.parameters, texts, rows)
+            if self._calibration is None:
+                path = Workdir(Path(self.checkpoints[0].workdir)).calibration
+                self._calibration = confidence.read(path, self.config, self.checkpoints)
+            return confidence.estimate(
+                self._calibration, self.decoder, self.parameters, texts, rows
+            )
 
     def can_score(self, pair: tuple[str, str]) -> bool:
         """True if both texts are short enough for `score`.
@@ -238,6 +242,7 @@ class Model:
         `dtype`, or if the utility of MBR becomes the scorer or something else.
         """
         model = copy.copy(self)
+        model._calibration = None  # it is for one search
         overrides = [(f"decoding.{key}", str(value)) for key, value in decoding.items()]
         model.config = with_values(self.config, parse_overrides(overrides, ""))
         before = self.config.decoding
@@ -260,6 +265,7 @@ class Model:
         or the vocabulary has no tag for these: see `data.source_tag`.
         """
         model = copy.copy(self)
+        model._calibration = None  # it is for one search
         languages = {}
         if source is not None:
             languages["data.source_language"] = source

@@ -53,7 +53,7 @@ def test_passes_with_dropout_are_single_passes_with_their_keys():
     decoder, parameters = make_decoder(model)
     pairs = scored_pairs(decoder, parameters)
     features = compute_features(decoder, parameters, pairs, PASSES)
-    (module,) = ensemble.build_models([model.graph], [model.parameters])
+    (module,) = ensemble.build_models([model.graph], jax.device_put([model.parameters]))
     for i, (source, one) in enumerate(pairs):
         # A row of the padded length that the decoder gives the pair.
         arrays = np.zeros((2, 1, 16), np.int32)

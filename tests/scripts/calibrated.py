@@ -1,11 +1,13 @@
 """A workdir with a calibration of a random model, half of whose translations are right."""
 
+import json
 import random
 from pathlib import Path
 
 import transformer
 from scripts import calibrate
 from tests.checkpoints.workdirs import make_workdir, run
+from transformer.decoding import confidence
 
 COUNT = 60  # validation sentences
 
@@ -28,6 +30,19 @@ def write_validation(path: Path, data: Path, **decoding: object) -> None:
         references.append(one.text if is_right and one.text else "0 9")
     for side, lines in (("in", sources), ("out", references)):
         (data / f"valid.{side}").write_text("".join(f"{line}\n" for line in lines))
+
+
+def write_calibration(path: Path, weights: dict[str, float], dropout_passes: int = 0) -> None:
+    """Writes a calibration with these weights for the run's own search."""
+    model = transformer.load(path)
+    record = {
+        "settings": confidence.settings(model.config, model.checkpoints),
+        "threshold": 50.0,
+        "dropout_passes": dropout_passes,
+        "weights": weights,
+    }
+    record["digest"] = confidence.digest(record)
+    (path / "calibration.json").write_text(json.dumps(record))
 
 
 def make_calibrated(path: Path, *flags: str, **changes: str) -> Path:
