@@ -14,7 +14,6 @@ The file applies only to the checkpoints, the languages and the search of these 
 """
 
 import argparse
-import dataclasses
 import json
 import math
 from collections import Counter
@@ -77,7 +76,6 @@ def main(arguments: argparse.Namespace) -> None:
 
     record = {
         "settings": confidence.settings(models.config, models.checkpoints),
-        "models": [dataclasses.asdict(checkpoint) for checkpoint in models.checkpoints],
         "split": arguments.split,
         "threshold": arguments.threshold,
         "dropout_passes": arguments.dropout_passes,
