@@ -112,7 +112,7 @@ def as_text(translations: Sequence[Any], n_best: int) -> str:
     return "".join(f"{number}\t{column}\n" for number, column in enumerate(columns, start=1))
 
 
-def as_jsonl(source: str, translations: Sequence[Any], confidences: Sequence[Any]) -> str:
+def as_jsonl(source: str, translations: Sequence[Any], confidences: Sequence[Any] = ()) -> str:
     """Returns a line of JSON. `confidences` is empty, or has an item for each translation."""
     fields = [vars(translation) for translation in translations]
     if confidences:
