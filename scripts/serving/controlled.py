@@ -13,6 +13,7 @@ from transformer.decoding.translation import Translation
 from transformer.support.workers import call_all
 
 
+@dataclasses.dataclass(eq=False)
 class ControlledSearches:
     """The searches of a model with controls.
 
@@ -22,10 +23,11 @@ class ControlledSearches:
       max_shapes: the number of shapes whose programs are kept.
     """
 
-    def __init__(self, explorer: Model, queue: Batcher, max_shapes: int) -> None:
-        self.explorer = explorer
-        self.queue = queue
-        self.max_shapes = max_shapes
+    explorer: Model
+    queue: Batcher
+    max_shapes: int
+
+    def __post_init__(self) -> None:
         self._models = {}  # by padded length and shapes of the control, the latest used model last
 
     async def jobs(
@@ -78,7 +80,7 @@ def separate(model: Model) -> Model:
     """
     decoder = dataclasses.replace(model.decoder)
     decoder.extra_lengths = decoder.extra_lengths[-1:]
-    return Model(model.config, model.checkpoints, decoder, model.parameters)
+    return dataclasses.replace(model, decoder=decoder)
 
 
 def control_shapes(model: Model, texts: Sequence[str], controls: Sequence[Control]) -> list[tuple]:

@@ -41,6 +41,7 @@ class SourceBatch(NamedTuple):
     lines: the line number of each row. Only samples depend on it.
     adjust: a function of the prediction, the tokens (B, K, L) and the number of tokens. It returns
       the prediction to search.
+    search: the algorithm of `beam_search`, with the same arguments.
     """
 
     source: Int[Array, "B S"]
@@ -48,6 +49,7 @@ class SourceBatch(NamedTuple):
     max_length: int
     lines: Int[Array, "B"] | None = None
     adjust: Callable[..., Prediction] = lambda prediction, tokens, position: prediction
+    search: Callable[..., Any] = lambda *arguments: BeamSearch(*arguments).run()
 
 
 class Hypotheses(NamedTuple):
@@ -265,7 +267,7 @@ def beam_search(
     models: Models, sentences: SourceBatch, decoding_config: Config, n_best: int
 ) -> SearchResult:
     """Returns the `n_best` translations of each row, and which rows are done."""
-    return BeamSearch(models, sentences, decoding_config, n_best).run()
+    return sentences.search(models, sentences, decoding_config, n_best)
 
 
 def predict(

@@ -44,7 +44,7 @@ def sample(
     The keys temperature, top_k, top_p and epsilon change the distribution of the samples. The
     log-probabilities and scores are those of the models.
     """
-    source, limits, max_length, lines, _ = sentences
+    source, limits, max_length, lines, *_ = sentences
     shape = (len(source), n_best, max_length)
     keys = sample_keys(decoding_config.seed, lines, n_best)
     forbidden = jnp.array(forbidden_tokens(decoding_config.forbid_unk))
