@@ -1,6 +1,6 @@
 """Compares evaluated runs: scores, their differences with p-values, and the sentences behind them.
 
-    python -m scripts.compare WORKDIR [WORKDIR ...] [--split=valid] [--data=WORKDIR]
+    python -m scripts.compare WORKDIR [WORKDIR ...] [--split=valid] [--data=FOLDER]
         [--checkpoint=best|last|STEP] [--average=N] [--decoding.KEY=VALUE ...] [--evaluate]
         [--samples=N] [--sentences=N] [--format=text|json]
         [--scores=NAME:FILE,...] [--scorer=NAME:COMMAND]
@@ -76,7 +76,7 @@ def make_parser() -> cli.Parser:
     parser.add_argument(
         "--split", choices=SPLITS, default="valid", help="the split to compare on (valid)"
     )
-    parser.add_argument("--data", help="another run; its split is used instead")
+    parser.add_argument("--data", metavar="FOLDER", help="another run or text, whose split that is")
     parser.add_argument(
         "--checkpoint", metavar="best|last|STEP", help="evaluations of this checkpoint"
     )

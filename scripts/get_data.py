@@ -1,5 +1,5 @@
 """Gets translation data: corpora of OPUS and WMT by mtdata, Parquet files, gettext catalogues,
-treebanks, or TFDS datasets.
+treebanks, TFDS datasets, or perturbed copies of other data.
 
     python -m scripts.get_data --pair=en-de --recipe=ID --output=DIR
     python -m scripts.get_data --pair=en-is --train=ID,ID --validation=ID --test=ID --output=DIR
@@ -7,13 +7,17 @@ treebanks, or TFDS datasets.
     python -m scripts.get_data --pair=en-de --gettext=FILE_OR_FOLDER,... --output=DIR
     python -m scripts.get_data --trees=PATH,PATH --validation=PATH --test=PATH --output=DIR
         [--leaves=XX|tags]
+    python -m scripts.get_data --pair=en-de --perturb=FOLDER --kind=KIND --output=DIR
+        [--share=P] [--seed=N]
     python -m scripts.get_data --tfds=wmt14_translate/de-en --output=DIR [--archives=DIR]
 
 All but the last write train, validation and test as STEM.LANGUAGE, for `data.source=text`, with
 the record `data.json`. Runs on the data copy this record. A PATH of trees is a file in the format
-of the Penn Treebank, or a folder with files `*.mrg`: see docs/parsing.md. The last one prepares
-array_record, for `data.source=tfds` with `data.path=DIR`. The record goes to standard output. If a
-command fails, it leaves no data, except that --tfds keeps archives that were downloaded completely.
+of the Penn Treebank, or a folder with files `*.mrg`: see docs/parsing.md. --perturb copies all
+splits of a folder as people write them, for example with typos: see docs/noisy_text.md. The last
+one prepares array_record, for `data.source=tfds` with `data.path=DIR`. The record goes to standard
+output. If a command fails, it leaves no data, except that --tfds keeps archives that were
+downloaded completely.
 """
 
 import argparse
@@ -22,9 +26,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from scripts.datasets import catalogues, mtdata
+from scripts.datasets import catalogues, mtdata, perturbed
 from scripts.datasets.folder import SPLITS, LanguagePair
 from transformer.config import cli
+from transformer.data.sources.lines import parse_number
 from transformer.support import files
 from transformer.support.errors import UserError
 
@@ -39,6 +44,10 @@ def main(arguments: argparse.Namespace) -> None:
             datasets[split] = names.split(",")
     if arguments.leaves and not arguments.trees:
         raise UserError(f"--leaves={arguments.leaves}: is for --trees; leave it out")
+    for name in ("kind", "share", "seed"):
+        value = getattr(arguments, name)
+        if value is not None and not arguments.perturb:
+            raise UserError(f"--{name}={value}: is for --perturb; leave it out")
     output = arguments.output
 
     # A dataset of TFDS is not parallel text: it has no pair and no record in a file.
@@ -58,6 +67,8 @@ def main(arguments: argparse.Namespace) -> None:
         from scripts.datasets import parquet  # imports a package of the extra `data`
 
         record = parquet.get_parquet(pair, arguments.hf, output)
+    elif arguments.perturb:
+        record = make_perturbed(pair, arguments)
     elif arguments.gettext is not None:
         record = catalogues.get_catalogues(pair, arguments.gettext, output)
     elif arguments.recipe:
@@ -76,6 +87,18 @@ def make_trees(arguments: argparse.Namespace) -> dict[str, Any]:
         treebank_paths(arguments),
         arguments.leaves or "XX",
         arguments.output,
+    )
+
+
+def make_perturbed(pair: LanguagePair, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns the record of the folder that --perturb makes."""
+    if arguments.kind is None:
+        raise UserError(f"--perturb={arguments.perturb}: needs --kind={'|'.join(perturbed.KINDS)}")
+    share = 1.0 if arguments.share is None else parse_number(arguments.share)
+    if not 0 < share <= 1:
+        raise UserError(f"--share={arguments.share}: must be a number above 0 and at most 1")
+    return perturbed.get_perturbed(
+        pair, arguments.perturb, arguments.kind, arguments.seed or 0, share, arguments.output
     )
 
 
@@ -123,6 +146,7 @@ def make_parser() -> cli.Parser:
     source.add_argument(
         "--trees", metavar="PATH,PATH", help="treebanks to train on: files, or folders of *.mrg"
     )
+    source.add_argument("--perturb", type=Path, help="a folder of text to copy and perturb")
     source.add_argument("--tfds", metavar="NAME/CONFIG", help="a translation dataset of TFDS")
     for split, purpose in (("validation", "validate"), ("test", "test")):
         parser.add_argument(
@@ -131,6 +155,9 @@ def make_parser() -> cli.Parser:
     parser.add_argument(
         "--leaves", choices=("XX", "tags"), help="--trees: leaves of the linearized trees (XX)"
     )
+    parser.add_argument("--kind", choices=perturbed.KINDS, help="--perturb: what changes")
+    parser.add_argument("--share", help="--perturb: the fraction of the pairs to perturb (1)")
+    parser.add_number("--seed", None, "--perturb: the seed of the random numbers (0)", least=0)
     parser.add_argument(
         "--archives", type=Path, help="--tfds: folder of archives that need no download"
     )

@@ -1,8 +1,8 @@
 """Reports on runs, made from their workdirs: an HTML page, or a Markdown table of results.
 
     python -m scripts.report WORKDIR [WORKDIR ...] --output=report.html
-        [--split=train|valid|test] [--data=WORKDIR] [--sentence=TEXT ...]
-    python -m scripts.report WORKDIR [WORKDIR ...] [--readme=docs/results.md]
+        [--split=train|valid|test] [--data=FOLDER] [--sentence=TEXT ...]
+    python -m scripts.report WORKDIR [WORKDIR ...] [--metric=bleu] [--readme=docs/results.md]
 
 The page is one file that needs no network: settings, curves, scores with their differences, the
 sentences that differ most, and attention maps and beam searches of some sentences. A run may be
@@ -12,7 +12,8 @@ The table has a row for each system and each way in which it was evaluated. Runs
 their seeds are one system. If runs differ in other settings, the first column shows them. Scores
 are the mean over seeds and, with several, the sample standard deviation. Minutes are the time of
 the training loop, including validations. Ensembles are left out. A sweep's folder is replaced by
-its complete trials.
+its complete trials. With --metric, the table has the scores of one metric: a row for each text, and
+a column for each system.
 
 --readme replaces the text between two marks in a file with the table. Otherwise the table is
 printed.
@@ -36,7 +37,7 @@ MAX_SENTENCES = 20
 
 def main(arguments: argparse.Namespace) -> None:
     check_flags(arguments)
-    from scripts.reporting.table import make_table
+    from scripts.reporting.table import make_matrix, make_table
     from scripts.results.records import read_results
     from scripts.sweeping.expansion import expand_sweeps
 
@@ -44,7 +45,11 @@ def main(arguments: argparse.Namespace) -> None:
     # Without --output, the report is a table.
     if arguments.output is None:
         evaluations = [evaluation for path in paths for evaluation in read_results(path)]
-        markdown.publish(make_table(evaluations), "results", arguments.readme)
+        if arguments.metric is None:
+            table = make_table(evaluations)
+        else:
+            table = make_matrix(evaluations, arguments.metric)
+        markdown.publish(table, "results", arguments.readme)
         return
     from scripts.reporting.page import make_page
     from scripts.results.external_scores import attach
@@ -66,8 +71,10 @@ def check_flags(arguments: argparse.Namespace) -> None:
             if getattr(arguments, name):
                 raise UserError(f"--{name}: is for a page; give --output=FILE.html as well")
         return
-    if arguments.readme is not None:
-        raise UserError(f"--readme={arguments.readme}: is for a table; give it without --output")
+    for name in ("readme", "metric"):
+        value = getattr(arguments, name)
+        if value is not None:
+            raise UserError(f"--{name}={value}: is for a table; give it without --output")
     from scripts.charts.theme import check_output
     from transformer.decoding.control.arguments import check_text
 
@@ -81,11 +88,12 @@ def make_parser() -> cli.Parser:
     parser.add_argument(
         "workdirs", nargs="+", metavar="WORKDIR", help="workdir of a run or a sweep"
     )
+    parser.add_argument("--metric", help="a table of this metric by text and system")
     parser.add_argument("--output", help="write a page instead of a table")
     parser.add_argument(
         "--split", choices=SPLITS, help="the split whose evaluations the page compares"
     )
-    parser.add_argument("--data", help="another run, whose split that is")
+    parser.add_argument("--data", metavar="FOLDER", help="another run or text, whose split that is")
     parser.add_argument(
         "--sentence", action="append", default=[], help="a sentence whose attention the page shows"
     )

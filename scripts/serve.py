@@ -1,7 +1,7 @@
 """Serves trained models: a page at /, and the API of LibreTranslate, whose clients work unchanged.
 
 python -m scripts.serve --workdir=DIR [--workdir=DIR ...] [--host=ADDRESS] [--port=PORT]
-    [--api_keys=FILE] [--languages=SOURCE:TARGET,...] [--decoding.KEY=VALUE ...]
+    [--api_keys=FILE] [--languages=SOURCE:TARGET,...] [--keep] [--decoding.KEY=VALUE ...]
 
 Each workdir translates one pair of languages. With --languages, the only workdir translates
 several. The server answers once the programs of plain translations are compiled. SIGTERM and Ctrl-C
@@ -52,6 +52,7 @@ def main(arguments: argparse.Namespace) -> None:
             arguments.max_queue,
             metrics,
             arguments.max_shapes,
+            arguments.keep,
             pairs=read_pairs(arguments),
         )
         limits = Limits(*(getattr(arguments, f"max_{name}") for name in Limits._fields))
@@ -141,6 +142,9 @@ def make_parser() -> cli.Parser:
     parser = cli.Parser("scripts.serve", __doc__, overrides="decoding")
     parser.add_model_flags(several=True)
     parser.add_argument("--languages", default="", help="SOURCE:TARGET,... of the only model")
+    parser.add_argument(
+        "--keep", action="store_true", help="keep URLs, e-mail addresses, placeholders and emoji"
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     parser.add_number("--port", 5000, "port to listen on; 0: any free one", least=0)
     parser.add_argument("--api_keys", help="a key a line; requests must have one as api_key")

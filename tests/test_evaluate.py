@@ -267,6 +267,23 @@ def test_the_data_of_another_run(workdir, tmp_path, capsys):
     assert "give a run's data or files, not both" in error(capsys, f"--workdir={workdir}", *files)
 
 
+def test_the_data_of_a_folder_of_text(workdir, tmp_path, capsys):
+    """Splits have the names of the model's own data, as in the copies of scripts.get_data."""
+    folder = tmp_path / "typos"
+    folder.mkdir()
+    for name, text in (("valid.in", "1 2 3\n4\n"), ("valid.out", "3 2 1\n4\n")):
+        (folder / name).write_text(text)
+    flags = [f"--workdir={workdir}", f"--data={folder}"]
+    saved = result(capsys, *flags, "--split=valid")
+    assert (saved["split"], saved["data"], saved["sentences"]) == (None, f"valid of {folder}", 2)
+    assert Path(saved["sources"]).name == "valid-of-typos-step20.sources.txt"
+    assert Path(saved["sources"]).read_text() == "1 2 3\n4\n"
+    # The advice on data that has moved is for data of runs.
+    message = error(capsys, *flags, "--split=test")
+    assert "no test.in or test.in.gz" in message and "found: valid" in message
+    assert "resumes" not in message
+
+
 def test_the_files_go_to_another_folder(workdir, tmp_path, capsys):
     before = sorted(workdir.rglob("*"))
     saved = result(capsys, f"--workdir={workdir}", f"--output={tmp_path}/new/folder")

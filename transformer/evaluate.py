@@ -1,6 +1,6 @@
 """Translates a split of the data, or any pair of files, and scores the translations.
 
-python -m transformer.evaluate --workdir=DIR [--split=test] [--data=WORKDIR]
+python -m transformer.evaluate --workdir=DIR [--split=test] [--data=FOLDER]
     [--checkpoint=best|last|STEP] [--average=N] [--source=FILE --reference=FILE ...]
     [--output=FOLDER] [--source_language=CODE] [--target_language=CODE] [--decoding.KEY=VALUE ...]
 
@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from absl import logging
 
 from transformer.config import cli
-from transformer.config.types import Config
+from transformer.config.types import Config, with_changes
 from transformer.data.corpus.sanity_checks import find_losses
 from transformer.data.languages import base_code
 from transformer.data.sources import source
@@ -67,8 +67,8 @@ def evaluate(arguments: argparse.Namespace) -> Any:
     if not OBJECTIVES[model_config.training.objective].has_both_sides:
         return evaluate_perplexity(arguments, models)
 
-    # The texts, from the model's own data, another run's, or files.
-    workdir = models.workdir
+    # The texts, from the model's own data, other data, or files.
+    workdir: Workdir | None = models.workdir
     data_config = model_config.data
     if arguments.data is not None:
         workdir, data_config = open_data(arguments, model_config.data)
@@ -131,14 +131,18 @@ def evaluate_perplexity(arguments: argparse.Namespace, models: Any) -> Any:
     return evaluation_files.EvaluationFiles(path, result, {})
 
 
-def open_data(arguments: argparse.Namespace, model_data: Config) -> tuple[Workdir, Config]:
+def open_data(arguments: argparse.Namespace, model_data: Config) -> tuple[Workdir | None, Config]:
     """Returns the workdir of --data and its group `data`, with the overridden keys.
 
-    Raises UserError if its languages differ from `model_data`.
+    A folder of text is not a workdir (None). Its splits have the names in `model_data`. Raises
+    UserError if the languages of a run differ from `model_data`.
     """
     from transformer.config.loading import override
 
-    workdir, config = open_existing(Path(arguments.data), "--data")
+    path = Path(arguments.data)
+    if path.is_dir() and not Workdir(path).config.exists():
+        return None, with_changes(model_data, source="text", path=arguments.data)
+    workdir, config = open_existing(path, "--data")
     overrides = [(key, value) for key, value in arguments.overrides if key.startswith("data.")]
     data_config = override(config, overrides).data
     text_direction = describe_direction(data_config)
@@ -185,7 +189,7 @@ def check_flags(arguments: argparse.Namespace) -> None:
 
 
 def read_texts(
-    arguments: argparse.Namespace, workdir: Workdir, data_config: Config
+    arguments: argparse.Namespace, workdir: Workdir | None, data_config: Config
 ) -> tuple[list[str], list[list[str]]]:
     """Returns the source texts and the lists of raw references.
 
@@ -197,6 +201,8 @@ def read_texts(
             return sources, [references]
         # The data of a run may have moved since its training.
         except UserError as error:
+            if workdir is None:
+                raise
             flags = [
                 f"--config={workdir.config}",
                 f"--workdir={workdir.path}",
@@ -238,7 +244,7 @@ def make_parser() -> cli.Parser:
         "--split", choices=source.SPLITS, help="the split of the run's data to translate (test)"
     )
     parser.add_argument(
-        "--data", metavar="WORKDIR", help="another run: translate a split of its data instead"
+        "--data", metavar="FOLDER", help="another run, or STEM.LANG files: translate its split"
     )
     parser.add_argument(
         "--source", metavar="FILE", help="a file to translate instead, one sentence a line"

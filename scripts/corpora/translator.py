@@ -5,12 +5,14 @@ import io
 import itertools
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import pyarrow
+from absl import logging
 from pyarrow import parquet
 
 from scripts.corpora.shards import Shard, ShardedCorpus
@@ -19,7 +21,7 @@ from transformer.checkpoints.loaded_models import LoadedModels
 from transformer.data.sources.lines import read_text_file
 from transformer.decoding.control.arguments import LINE_BREAKS
 from transformer.support import cache, files
-from transformer.support.errors import UserError
+from transformer.support.errors import UserError, first_of
 from transformer.workdir import split_names
 
 Rows = list[tuple[Any, ...]]  # values of the columns of SCHEMA
@@ -27,6 +29,7 @@ Rows = list[tuple[Any, ...]]  # values of the columns of SCHEMA
 # Lines that are translated together. It is a constant because batches must not depend on the
 # machine or the number of its devices.
 CHUNK_LINES = 4096
+SHOWN = 3  # errors of a shard in the log; its file has all
 # A line has a row for each of its n_best translations.
 SCHEMA = pyarrow.schema(
     {
@@ -88,6 +91,40 @@ def identity(models: LoadedModels) -> dict[str, Any]:
         "vocabulary": f"{models.tokenizer.fingerprint} {models.tokenizer.source_tag}".strip(),
         "decoding": config.decoding.to_dict(),
     }
+
+
+def make_request(
+    models: LoadedModels,
+    paths: Sequence[Path],
+    n_best: int,
+    format: str = "parquet",
+    column: str = "text",
+    shards: int | None = None,
+) -> dict[str, Any]:
+    """Returns the request for the translation of files, which all workers must share."""
+    return {
+        "model": identity(models),
+        "files": [(str(path), path.stat().st_size) for path in paths],
+        "format": format,
+        "column": column,
+        "n_best": n_best,
+        "shards": shards,
+    }
+
+
+def add_up(reports: Iterable[ShardReport], count: int) -> dict[str, int]:
+    """Logs the report of each of `count` shards when it is finished, and returns their totals."""
+    logging.info("%d shards are missing here.", count)
+    totals = {"lines": 0, "cut": 0, "untranslated": 0}
+    for number, report in enumerate(reports, start=1):
+        totals["lines"] += report.lines
+        totals["cut"] += report.cut
+        totals["untranslated"] += len(report.errors)
+        if report.errors:
+            logging.warning("Not translated: %s.", first_of(report.errors, SHOWN))
+        progress = (report.number, report.lines, report.seconds, number, count)
+        logging.info("Shard %d: %d lines in %.1f s; %d of %d shards are done.", *progress)
+    return totals
 
 
 class Translator:

@@ -19,14 +19,8 @@ def write_record(folder: Path, languages: LanguagePair, facts: dict[str, Any]) -
 
     Raises UserError if a split has no sentences, or not equally many in both languages.
     """
-    # Files may be compressed: train.en and train.de.gz are a pair.
-    paths = {path.name.removesuffix(".gz"): path for path in folder.iterdir()}
-    ending = f".{languages[0]}"
-    stems = sorted(name.removesuffix(ending) for name in paths if name.endswith(ending))
     entries = {}
-    for stem in stems:
-        names = [f"{stem}.{language}" for language in languages]
-        pair = [paths.get(name, folder / name) for name in names]
+    for stem, pair in find_files(folder, languages).items():
         counts = [count_lines(path) for path in pair]
         if counts[0] != counts[1] or not counts[0]:
             raise UserError(
@@ -42,3 +36,16 @@ def write_record(folder: Path, languages: LanguagePair, facts: dict[str, Any]) -
     record = {"made": now(), "languages": list(languages), **facts, "files": entries}
     files.write_json(folder / ORIGIN, record)
     return record
+
+
+def find_files(folder: Path, languages: LanguagePair) -> dict[str, list[Path]]:
+    """Returns the two files of each STEM.LANGUAGE[.gz] of the first language, by stem.
+
+    The file of the second language may be missing.
+    """
+    # One of the two may be compressed: train.en and train.de.gz are a pair.
+    paths = {path.name.removesuffix(".gz"): path for path in folder.iterdir()}
+    ending = f".{languages[0]}"
+    stems = sorted(name.removesuffix(ending) for name in paths if name.endswith(ending))
+    names = {stem: [f"{stem}.{language}" for language in languages] for stem in stems}
+    return {stem: [paths.get(name, folder / name) for name in pair] for stem, pair in names.items()}

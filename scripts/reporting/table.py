@@ -1,6 +1,7 @@
 """The table of results in Markdown: a row for each system."""
 
 import itertools
+import json
 import statistics
 from collections.abc import Sequence
 
@@ -16,6 +17,7 @@ from scripts.results.systems import (
 )
 from transformer.config.keys import format_value
 from transformer.decoding.metrics import metrics_in
+from transformer.support.errors import UserError
 
 SEARCH = ("strategy", "beam_size", "length_penalty", "length_penalty_form", "shortlist")
 # Settings that have their own column, or a place in each row.
@@ -70,6 +72,36 @@ def make_row(system: System, scores: Sequence[str]) -> tuple[str, ...]:
         ", ".join(sorted({evaluation.commit for evaluation in evaluations})),
         describe_device(first),  # of the first seed
     )
+
+
+def make_matrix(evaluations: Sequence[Evaluation], metric: str) -> str:
+    """Returns a Markdown table of a score, with a row for each text and a column for each system.
+
+    A system has the same settings for all texts. Its column is named after its first run, and a
+    note describes its search and seeds. Raises UserError if an evaluation does not have the score.
+    """
+    names = {}  # the name of each system, by its settings
+    notes = [f"Scores are {metric}."]
+    cells = {}  # the scores of each text, by the settings of the system
+    for system in group_systems(evaluations):
+        first = system.evaluations[0]
+        results = [evaluation.result for evaluation in system.evaluations]
+        if not all(metric in result for result in results):
+            raise UserError(
+                f"--metric={metric}: the evaluation on {first.text} of {first.workdir} does not "
+                "have it; name another metric"
+            )
+        settings = json.dumps(first.settings | system.differences | {"split": None})
+        if settings not in names:
+            names[settings] = f"{len(names) + 1}: {first.workdir.name}"
+            seeds = ", ".join(str(evaluation.config.seed) for evaluation in system.evaluations)
+            steps = describe_checkpoints([result["step"] for result in results], first.average)
+            search = describe_search(first.decoding)
+            notes.append(f"{names[settings]}: {search}, {steps}, seeds {seeds}.")
+        score = mean_and_spread([result[metric] for result in results], metric_of(metric).format)
+        cells.setdefault(first.text, {})[settings] = score
+    rows = [[text, *(scores.get(key, "") for key in names)] for text, scores in cells.items()]
+    return markdown.table([["text", *names.values()], *rows], notes)
 
 
 def mean_minutes(evaluations: Sequence[Evaluation]) -> float:

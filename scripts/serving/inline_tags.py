@@ -1,4 +1,4 @@
-"""Marks within a sentence: inline tags of HTML, and emoji that the vocabulary lacks.
+"""Marks within a sentence: inline tags of HTML, and spans such as emoji that must not change.
 
 The sentence is translated without its marks. `insertion` then inserts them into the translation.
 """
@@ -9,6 +9,11 @@ from typing import NamedTuple
 
 EDGE = "\x02"  # begins and ends a sentence
 MOST = 100  # marks of a sentence that are aligned
+# Without letters and digits in frames, which may be words.
+_SYMBOLS = r"\u2300-\u23ff\u2600-\u2775\u2794-\u27bf\u2b00-\u2bff\U0001f000-\U0001f0ff"
+_PICTOGRAPH = rf"[{_SYMBOLS}\U0001f1e6-\U0001faff]"
+_VARIANT = "[\u20e3\ufe0e\ufe0f\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]"
+EMOJI = rf"(?:{_PICTOGRAPH}{_VARIANT}*\u200d?)+"
 
 
 class Mark(NamedTuple):

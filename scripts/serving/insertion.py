@@ -166,12 +166,25 @@ class _Insertion:
         for place, element in sorted(placed, key=lambda pair: (pair[0].start, pair[0].stop)):
             rendered += [
                 self.escape(self.target.text[position : place.start]),
-                element.opening,
+                element.opening if place else self._apart(element, place.start),
                 self.render(element.children, place),
                 element.closing,
             ]
             position = place.stop
         return "".join([*rendered, self.escape(self.target.text[position : inside.stop])])
+
+    def _apart(self, element: Element, position: int) -> str:
+        """Returns the opening of an element without characters at this position of the target.
+
+        If it would make one word with the text beside it, as a URL would, a space is between them.
+        """
+        opening = element.opening
+        before, after = self.target.text[position - 1 : position + 1]
+        if before.isalnum() and opening[:1].isalnum():
+            opening = f" {opening}"
+        if after.isalnum() and opening[-1:].isalnum():
+            opening += " "
+        return opening
 
     def _places(self, elements: Sequence[Element], inside: range) -> list[range]:
         """Returns the characters that each element surrounds. No two elements share one."""
@@ -224,12 +237,13 @@ class _Insertion:
     def _gap(self, element: Element, inside: range) -> int:
         """Returns the position of an element without characters.
 
-        It is before the punctuation that follows in the source, or else after the word before it.
+        It is before the punctuation that it touches in the source, or after the word before it.
         """
         links = self.links[inside.start : inside.stop]
         following = np.searchsorted(self.source.starts, element.stop)
-        if not self.source.is_word[following] and self.source.starts[following] in links:
-            return inside.start + int(np.argmax(links == self.source.starts[following]))
+        start = self.source.starts[following]
+        if start == element.stop and not self.source.is_word[following] and start in links:
+            return inside.start + int(np.argmax(links == start))
 
         # Otherwise after the last word that is linked to the nearest word before the element.
         before = np.where(links < element.start, links, NO_LINK)

@@ -12,7 +12,7 @@ from typing import Any
 from absl import logging
 
 import transformer
-from scripts.serving import texts
+from scripts.serving import kept, texts
 from scripts.serving.batching import Batcher, Work
 from scripts.serving.controlled import ControlledSearches, separate
 from scripts.serving.insertion import Escape, insert
@@ -62,6 +62,7 @@ class ServedModel:
         max_jobs: int,
         metrics: Metrics,
         max_shapes: int,
+        keep: bool = False,
     ) -> None:
         config = model.config
         decoding = config.decoding
@@ -73,6 +74,9 @@ class ServedModel:
 
         # A request asks for the length of a sentence more than once.
         self._num_tokens = functools.lru_cache(max_jobs)(model.num_tokens)
+        # Texts that lose a span under the first limits are translated under the next ones.
+        plain = [texts.Model(self._fits, model.knows)]
+        self._limits = kept.limits(self._fits, model.knows) if keep else plain
 
         # The tokens that a row of the shortest padded length takes of `batch_tokens`.
         row_tokens = self.max_n_best * (SHORTEST + FIRST_EXTRA_LENGTH)
@@ -147,8 +151,39 @@ class ServedModel:
         Raises:
           UserError: no output can obey a control.
         """
+        first_limits, *other_limits = self._limits
+        answers = await self._translate_texts(
+            first_limits, sources, text_format, n_best, controls, glossary
+        )
+        for limits in other_limits:
+            lost = kept.find_lost(sources, answers)
+            if not lost:
+                break
+            again = await self._translate_texts(
+                limits,
+                [sources[i] for i in lost],
+                text_format,
+                n_best,
+                [controls[i] for i in lost],
+                glossary,
+            )
+            for i, answer in zip(lost, again, strict=True):
+                answers[i] = answer
+        return answers
+
+    async def _translate_texts(
+        self,
+        limits: texts.Model,
+        sources: Sequence[str],
+        text_format: str,
+        n_best: int,
+        controls: Sequence[Control],
+        glossary: Glossary,
+    ) -> list[list[str]]:
         # In a thread, so that no request waits while a long text is split.
-        split = await asyncio.to_thread(self._split, sources, text_format)
+        split = await asyncio.to_thread(
+            texts.split_texts, sources, text_format, self.source, limits
+        )
         sentences = [[piece.text for piece in pieces if piece.is_sentence] for pieces in split]
         jobs = list(itertools.chain(*sentences))  # of all texts together
         kind = "translate" if n_best == 1 else "alternatives"
@@ -195,11 +230,6 @@ class ServedModel:
             insert(self.explorer, piece.text, piece.marks, translation.text, escape)
             for translation in translations[:n_best]
         ]
-
-    def _split(self, sources: Sequence[str], text_format: str) -> list[list[texts.Piece]]:
-        model = texts.Model(self._fits, self.model.knows)
-        split = texts.SPLITTERS[text_format]
-        return [split(text, self.source, model) for text in sources]
 
     def _translate(self, sentences: list[str]) -> Translations:
         # Each number of rows has its own programs, so its sentences are translated together.

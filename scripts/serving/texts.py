@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import sentencex
 
-from scripts.serving.inline_tags import Element, Mark, parse, peel
+from scripts.serving.inline_tags import EMOJI, Element, Mark, parse, peel
 from transformer.data.languages import base_code
 from transformer.decoding.control.phrases import is_boundary
 
@@ -44,11 +44,6 @@ _INLINE = re.compile(
 )
 _LINE_BREAK = re.compile(r"[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
 _PRE = re.compile(r"<(/?)pre(?=[\s/>])", re.IGNORECASE | re.ASCII)
-# Without letters and digits in frames, which may be words.
-_SYMBOLS = r"\u2300-\u23ff\u2600-\u2775\u2794-\u27bf\u2b00-\u2bff\U0001f000-\U0001f0ff"
-_PICTOGRAPH = rf"[{_SYMBOLS}\U0001f1e6-\U0001faff]"
-_VARIANT = "[\u20e3\ufe0e\ufe0f\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]"
-_EMOJI = re.compile(rf"((?:{_PICTOGRAPH}{_VARIANT}*\u200d?)+)")
 _SPACES = (" ", "\t", "\xa0")
 _ENDING = re.compile(r"[\s.,;:!?)]")  # what may follow a mark that takes the space before it along
 
@@ -66,11 +61,13 @@ class Model(NamedTuple):
 
     Attributes:
       fits: True for a sentence that is not too long.
-      knows: True for emoji that the vocabulary has.
+      knows: True for spans that the vocabulary has.
+      spans: finds the spans, such as emoji, that become marks if the model does not know them.
     """
 
     fits: Callable[[str], bool] = lambda sentence: True
-    knows: Callable[[str], bool] = lambda emoji: True
+    knows: Callable[[str], bool] = lambda span: True
+    spans: re.Pattern[str] = re.compile(EMOJI)
 
 
 ANY = Model()
@@ -80,11 +77,11 @@ def split_text(text: str, language: str, model: Model = ANY) -> list[Piece]:
     """Returns the sentences of a text, without white space at their ends, and the other text.
 
     A sentence ends at the end of its line at the latest. Text without a letter or digit is not
-    translated. Emoji that the vocabulary lacks become marks. If there are none, the pieces, joined,
-    are the text.
+    translated. Spans that the model does not know become marks. If there are none, the pieces,
+    joined, are the text.
     """
     # Marks are taken out first, so that they do not divide a sentence.
-    content, marks = _take_out(_find_emoji(text, model.knows))
+    content, marks = _take_out(_find_spans(text, model, ESCAPES["text"]))
     return _split(content, marks, language, model, ESCAPES["text"])
 
 
@@ -100,7 +97,7 @@ def split_html(text: str, language: str, model: Model = ANY) -> list[Piece]:
     previous_stop = 0
     in_pre = False
     for start, stop in [*_markup(text), (len(text), len(text))]:
-        parts += _find_emoji(html.unescape(text[previous_stop:start]), model.knows)
+        parts += _find_spans(html.unescape(text[previous_stop:start]), model, ESCAPES["html"])
         markup = text[start:stop]
         # Inline markup is within a sentence; other markup ends it.
         mark = _mark(markup)
@@ -123,6 +120,12 @@ def split_html(text: str, language: str, model: Model = ANY) -> list[Piece]:
 
 SPLITTERS = {"text": split_text, "html": split_html}
 ESCAPES = {"text": str, "html": lambda text: html.escape(text, quote=False)}
+
+
+def split_texts(
+    texts: Sequence[str], text_format: str, language: str, model: Model
+) -> list[list[Piece]]:
+    return [SPLITTERS[text_format](text, language, model) for text in texts]
 
 
 def shorten(sentence: str, fits: Callable[[str], bool]) -> list[Piece]:
@@ -197,20 +200,24 @@ def _mark(markup: str) -> Mark | None:
     return Mark(markup, inline["name"].lower(), opens=not inline["end"])
 
 
-def _find_emoji(text: str, knows: Callable[[str], bool]) -> list[str | Mark]:
-    """Returns the text in parts, where emoji that `knows` rejects are marks.
+def _find_spans(text: str, model: Model, escape: Callable[[str], str]) -> list[str | Mark]:
+    """Returns the text in parts, where spans that the model does not know are marks, escaped.
 
-    The words on both sides of an emoji remain two words.
+    The words on both sides of a mark remain two words.
     """
-    parts = _EMOJI.split(text)  # emoji have odd numbers
-    for i in range(1, len(parts), 2):
-        if not knows(parts[i]):
-            parts[i] = Mark(parts[i])
-            before = parts[i - 1]
-            after = parts[i + 1]
-            if not is_boundary(before + after, len(before)):
-                parts[i + 1] = " " + after
-    return parts
+    parts = []
+    stop = 0
+    for span in model.spans.finditer(text):
+        if model.knows(span[0]):
+            continue
+        mark = _mark(span[0]) or Mark(span[0])
+        parts += [text[stop : span.start()], mark._replace(text=escape(span[0]))]
+        stop = span.end()
+        before = text[max(span.start() - 1, 0) : span.start()]
+        after = text[stop : stop + 1]
+        if not mark.element and not is_boundary(before + after, len(before)):
+            parts.append(" ")
+    return [*parts, text[stop:]]
 
 
 def _take_out(parts: Sequence[str | Mark]) -> tuple[str, list[Mark]]:

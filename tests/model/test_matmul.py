@@ -1,5 +1,7 @@
 """Matmuls in the form for CPUs equal the plain ones."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -133,3 +135,35 @@ def test_accelerators_look_up_rounded_embeddings(platform, monkeypatch):
     embedding.table = nnx.Param(stored)
     vectors = embedding(jnp.array([[3, 1]]))
     np.testing.assert_array_equal(vectors, [expected[[3, 1]] * np.float32(np.sqrt(6))])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_matmuls_of_attention_and_their_gradients_are_those_of_einsum(dtype):
+    """In bfloat16 CPUs have their own form, whose sums are float32."""
+    rng = np.random.default_rng(0)
+    queries = rng.normal(size=(2, 5, 3, 4)).astype(dtype)
+    keys, values = rng.normal(size=(2, 2, 7, 3, 4)).astype(dtype)
+    scores_weights = rng.normal(size=(2, 3, 5, 7)).astype(np.float32)
+    heads_weights = rng.normal(size=(2, 5, 3, 4)).astype(dtype)
+
+    def attend(query_key, weight_value, queries, keys, values):
+        scores = query_key(queries, keys)
+        heads = weight_value(jax.nn.softmax(scores), values)
+        return jnp.sum(scores_weights * scores) + jnp.sum(heads_weights * heads), heads
+
+    def gradients(query_key, weight_value, *arrays):
+        function = functools.partial(attend, query_key, weight_value)
+        gradient = jax.grad(function, argnums=(0, 1, 2), has_aux=True)
+        results, heads = gradient(*map(jnp.asarray, arrays))
+        assert {x.dtype for x in (*results, heads)} == {arrays[0].dtype}
+        return [*results, heads]
+
+    expected = gradients(
+        lambda q, k: jnp.einsum("bthd,bshd->bhts", q, k),
+        lambda w, v: jnp.einsum("bhts,bshd->bthd", w, v),
+        *(x.astype(np.float32) for x in (queries, keys, values)),
+    )
+    actual = gradients(matmul.query_key_matmul, matmul.weight_value_matmul, queries, keys, values)
+    tolerance = {"float32": 1e-5, "bfloat16": 0.03}[dtype]
+    for x, exact in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(x.astype(np.float32), exact, rtol=tolerance, atol=tolerance)

@@ -161,7 +161,7 @@ def test_an_interruption_ends_mtdata_and_leaves_nothing(mtdata, tmp_path, capsys
 def test_flags_that_exclude_each_other_are_refused(tmp_path, capsys):
     output = f"--output={tmp_path / 'data'}"
     assert (
-        "one of the arguments --recipe --train --hf --gettext --trees --tfds is required"
+        "one of the arguments --recipe --train --hf --gettext --trees --perturb --tfds is required"
         in error(capsys, "--pair=en-de", output)
     )
     assert "--hf: not allowed with argument --recipe" in error(

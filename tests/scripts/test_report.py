@@ -72,6 +72,42 @@ def test_seeds_share_a_row_with_mean_and_spread(finished, capsys):
     assert output.rstrip().endswith("Signatures: `b`, `c`, `l`.")
 
 
+def test_a_metric_by_text_and_system(finished, capsys):
+    """Rows are splits and the splits of other data, columns are systems."""
+    scores = {
+        "clean-0": ({"test": 30.0, "test of data/typos": 10.0}, 0, 0.1),
+        "clean-1": ({"test": 32.0, "test of data/typos": 12.0}, 1, 0.1),
+        "robust-0": ({"test": 29.0, "test of data/typos": 20.0, "valid": 31.0}, 0, 0.3),
+    }
+    folders = []
+    for name, (bleu_of, seed, dropout) in scores.items():
+        folder = finished(name, seed, 0.0, dropout=dropout)
+        (folder / "evaluations" / "test-step9.json").unlink()
+        for i, (text, bleu) in enumerate(bleu_of.items()):
+            texts = {"split": text} if " of " not in text else {"split": None, "data": text}
+            evaluation = EVALUATION | texts | {"bleu": bleu, "chrf": 60.0}
+            path = folder / "evaluations" / f"{i}.json"
+            path.write_text(json.dumps(evaluation | {"bleu_lowercase_tokenized": bleu}))
+        folders.append(str(folder))
+    assert cli.execute(report.make_parser(), report.main, [*folders, "--metric=bleu"]) == 0
+    output = capsys.readouterr().out
+    header, _, *body = rows(output)
+    assert header == ["text", "1: clean-0", "2: robust-0"]
+    assert body == [
+        ["test", "31.00 ± 1.41", "29.00"],
+        ["test of data/typos", "11.00 ± 1.41", "20.00"],
+        ["valid", "", "31.00"],
+    ]
+    assert "1: clean-0: beam 5, alpha 0.6, step 9, seeds 0, 1." in output
+    assert "2: robust-0: beam 5, alpha 0.6, step 9, seeds 0." in output
+    assert cli.execute(report.make_parser(), report.main, [*folders, "--metric=comet"]) == 2
+    message = "--metric=comet: the evaluation on test of "
+    assert message in capsys.readouterr().err
+    page = ["--metric=bleu", "--output=a.html"]
+    assert cli.execute(report.make_parser(), report.main, [*folders, *page]) == 2
+    assert "--metric=bleu: is for a table" in capsys.readouterr().err
+
+
 def test_the_papers_bleu_is_a_column_if_an_evaluation_has_it(finished, capsys):
     folders = [finished("a", 0, 30.0), finished("b", 1, 33.0), finished("c", 0, 25.0, dropout=0.3)]
     paper = {"bleu_paper_signature": "p"}

@@ -3,6 +3,8 @@
 Alignments: tests/decoding/test_ctc_search.py.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +14,7 @@ from flax import nnx
 from tests.meshes import one_device
 from tests.training.tiny import make_batch, tiny_config
 from transformer.model.single_stack import CtcTransformer
-from transformer.training.columns import CHUNK_BYTES
+from transformer.training import columns
 from transformer.training.encoders import chunk_sums, ctc_loss
 
 VOCAB, ROWS, FRAMES = 40, 7, 3 * 9
@@ -20,6 +22,12 @@ ONE_ROW = 4 * FRAMES * VOCAB  # bytes of float32 logits
 # The second target needs more frames than there are; the last row is filler.
 LENGTHS = [(8, 6), (1, 8), (3, 3), (8, 8), (2, 0), (5, 4)]
 BATCH = {name: jnp.asarray(array) for name, array in make_batch(LENGTHS, ROWS, 9, seed=0).items()}
+
+
+def set_chunk(monkeypatch, num_bytes: int) -> None:
+    """Sets the size of a chunk, whatever the size of the table."""
+    monkeypatch.setitem(columns.CHUNK_BYTES, "cpu", num_bytes)
+    monkeypatch.setattr(columns, "CPU_BYTES_PER_TABLE_BYTE", math.inf)
 
 
 def gradients(share: str):
@@ -52,7 +60,7 @@ def gradients(share: str):
 @pytest.mark.parametrize("share", ["all", "none"])
 @pytest.mark.parametrize("rows", [1, 3, 100])
 def test_chunks_of_any_size_give_the_same_sums_and_gradients(monkeypatch, rows, share):
-    monkeypatch.setitem(CHUNK_BYTES, "cpu", rows * ONE_ROW)
+    set_chunk(monkeypatch, rows * ONE_ROW)
     (chunked, whole), state = gradients(share)
     results, expected = chunked(state), whole(state)
     assert expected[0][1].tokens == 6 + 3 + 8 + 4
@@ -64,7 +72,7 @@ def test_chunks_of_any_size_give_the_same_sums_and_gradients(monkeypatch, rows, 
 
 
 def test_no_array_has_the_logits_of_all_rows(monkeypatch):
-    monkeypatch.setitem(CHUNK_BYTES, "cpu", 2 * ONE_ROW)
+    set_chunk(monkeypatch, 2 * ONE_ROW)
     (chunked, whole), state = gradients("all")
     chunk_shape, whole_shape = f"[2,{FRAMES},{VOCAB}]", f"{ROWS},{FRAMES},{VOCAB}]"
     texts = [function.lower(state).compile().as_text() for function in (chunked, whole)]

@@ -4,6 +4,7 @@ Meshes: tests/distributed.
 """
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +23,8 @@ from tests.model.models import (
     tiny_transformer,
 )
 from transformer.support.special_tokens import EOS, PAD
-from transformer.training.columns import CHUNK_BYTES, COLUMN_MULTIPLE, Columns
+from transformer.training import columns
+from transformer.training.columns import COLUMN_MULTIPLE, Columns
 from transformer.training.loss import sum_losses, token_losses
 from transformer.training.projected_loss import Output, projected_loss
 
@@ -37,6 +39,12 @@ TARGETS = np.random.default_rng(2).integers(0, VOCAB, (ROWS, LENGTH))
 TARGETS[1, 1:] = TARGETS[7] = PAD
 TARGETS[2:6, 2] = EOS
 ONE_SENTENCE = 4 * LENGTH * 256  # at least the bytes of float32 logits
+
+
+def set_chunk(monkeypatch, num_bytes: int) -> None:
+    """Sets the size of a chunk, whatever the size of the table."""
+    monkeypatch.setitem(columns.CHUNK_BYTES, "cpu", num_bytes)
+    monkeypatch.setattr(columns, "CPU_BYTES_PER_TABLE_BYTE", math.inf)
 
 
 def summed(smoothing: float = 0.1, r_drop: float = 0.0):
@@ -69,7 +77,7 @@ def test_chunks_of_any_size_give_the_same_sums_and_gradients(
     """
     monkeypatch.setitem(COLUMN_MULTIPLE, "cpu", column_multiple)
     passes = 2 if r_drop else 1
-    monkeypatch.setitem(CHUNK_BYTES, "cpu", sentences * passes * ONE_SENTENCE)
+    set_chunk(monkeypatch, sentences * passes * ONE_SENTENCE)
     loss, targets = summed(r_drop=r_drop), jnp.asarray(TARGETS)
     arrays = jnp.float32(HIDDEN), jnp.float32(TABLE), jnp.float32(BIAS) if has_bias else None
 
@@ -101,6 +109,24 @@ def test_chunks_of_any_size_give_the_same_sums_and_gradients(
     np.testing.assert_allclose(
         jax.tree.leaves(evaluated_sums), jax.tree.leaves(expected_sums), rtol=1e-5
     )
+
+
+@pytest.mark.parametrize("r_drop", [0.0, 5.0])
+def test_the_gradient_of_the_weights_is_the_criterion_of_each_token(monkeypatch, r_drop):
+    passes = 2 if r_drop else 1
+    set_chunk(monkeypatch, 2 * passes * ONE_SENTENCE)
+    training = base.get_config().training
+    training.r_drop = r_drop
+    losses = functools.partial(token_losses, training=training, passes=passes)
+    output = Output(jnp.float32(HIDDEN), jnp.float32(TABLE))
+    targets = jnp.asarray(TARGETS)
+
+    def loss(weights):
+        return 3 * projected_loss(losses, passes, one_device(), output, targets, weights)[0]
+
+    gradient = jax.jit(jax.grad(loss))(jnp.ones(targets.shape))
+    criterion, _ = losses(output.hidden @ output.table.T, targets, Columns.whole(VOCAB))
+    np.testing.assert_allclose(gradient, 3 * criterion, rtol=1e-5)
 
 
 @pytest.mark.parametrize("r_drop", [0.0, 5.0])
@@ -153,7 +179,7 @@ def test_the_tables_gradient_is_summed_in_float32():
 
 
 def test_no_array_has_the_logits_of_all_rows(monkeypatch):
-    monkeypatch.setitem(CHUNK_BYTES, "cpu", ONE_SENTENCE)
+    set_chunk(monkeypatch, ONE_SENTENCE)
     loss = summed()
     shapes = [
         jax.ShapeDtypeStruct(shape, dtype)

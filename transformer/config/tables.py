@@ -27,6 +27,7 @@ def tables() -> dict[str, Mapping[str, Any]]:
     from transformer.model.positions import POSITIONS
     from transformer.model.stacks import DECODER_STARTS, REMATS
     from transformer.model.transformer import SHARE_EMBEDDINGS
+    from transformer.training.candidate_loss import CANDIDATE_LOSSES
     from transformer.training.loss import LABEL_SMOOTHING_SUPPORTS, TOKEN_LOSSES
     from transformer.training.objectives import OBJECTIVES
     from transformer.training.optimizer import OPTIMIZERS, SCHEDULES
@@ -52,6 +53,7 @@ def tables() -> dict[str, Mapping[str, Any]]:
         "optimizer.schedule": SCHEDULES,
         "training.objective": OBJECTIVES,
         "training.loss": TOKEN_LOSSES,
+        "training.candidate_loss": CANDIDATE_LOSSES,
         "training.label_smoothing_support": LABEL_SMOOTHING_SUPPORTS,
         "decoding.strategy": STRATEGIES,
         "decoding.length_penalty_form": LENGTH_PENALTIES,

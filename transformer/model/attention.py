@@ -12,6 +12,7 @@ from transformer.model.dropout import dropout, is_zero
 from transformer.model.fused_attention import ATTENTION_IMPLEMENTATIONS, fused_attention
 from transformer.model.linear import Linear
 from transformer.model.masks import Mask
+from transformer.model.matmul import query_key_matmul, weight_value_matmul
 from transformer.model.relative_positions import NO_RELATIVE_POSITIONS, RelativePositions
 
 
@@ -121,9 +122,8 @@ class MultiHeadAttention(nnx.Module):
         weights = masked_softmax(scores, mask)
         if hasattr(self, "__captures__"):  # within `nnx.capture`
             self.sow(nnx.Intermediate, "weights", weights)
-        weights = dropout(weights, self.attention_dropout, rngs).astype(values.dtype)
-        heads = jnp.einsum("bhts,bshd->bhtd", weights, values)
-        return self._merge_heads(jnp.swapaxes(heads, 1, 2))  # (B, T, H, d_v)
+        weights = dropout(weights, self.attention_dropout, rngs)
+        return self._merge_heads(weight_value_matmul(weights, values))
 
     def _repeat_groups(self, x: Float[Array, "B S G _"]) -> Float[Array, "B S H _"]:
         """Repeats the keys or values that several heads of queries share (Ainslie et al. 2023)."""
@@ -154,7 +154,7 @@ def unscaled_dot_product_score(
     keys: Float[Array, "B S H dk"],
 ) -> Float[Array, "B H T S"]:
     """Returns q . k in float32. Its variance grows with d_k (section 3.2.1, footnote 4)."""
-    return jnp.einsum("bthd,bshd->bhts", queries, keys, preferred_element_type=jnp.float32)
+    return query_key_matmul(queries, keys)
 
 
 class AdditiveScore(nnx.Module):

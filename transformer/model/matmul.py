@@ -164,6 +164,96 @@ def _flatten(x: Float[Array, "*rows K"], dtype: jnp.dtype) -> Float[Array, "M K"
     return x.reshape(-1, x.shape[-1]).astype(dtype)
 
 
+def query_key_matmul(
+    queries: Float[Array, "B T H d"],
+    keys: Float[Array, "B S H d"],
+) -> Float[Array, "B H T S"]:
+    """Returns Q K^T of each head, in float32."""
+    if _has_fast_batches(keys):
+        return _batched_nt(_heads_first(queries), _heads_first(keys))
+    return jnp.einsum("bthd,bshd->bhts", queries, keys, preferred_element_type=FLOAT32)
+
+
+def weight_value_matmul(
+    weights: Float[Array, "B H T S"],
+    values: Float[Array, "B S H d"],
+) -> Float[Array, "B T H d"]:
+    """Returns the weighted sums of the values of each head, in the dtype of the values."""
+    if _has_fast_batches(values):
+        heads = _batched_nn(weights, _heads_first(values)).astype(values.dtype)
+    else:
+        heads = jnp.einsum("bhts,bshd->bhtd", weights.astype(values.dtype), values)
+    return jnp.swapaxes(heads, 1, 2)
+
+
+def _has_fast_batches(operand: jax.Array) -> bool:
+    # JAX's gradients of batched matmuls contract axes for which XLA on CPUs does not use the
+    # instructions for bfloat16.
+    return is_for_one_cpu() and operand.dtype == jnp.bfloat16
+
+
+def _heads_first(x: Float[Array, "B L H d"]) -> Float[Array, "B H L d"]:
+    return jnp.swapaxes(x, 1, 2)
+
+
+# Matmuls of the last two axes, with float32 results. The operands have the dtype of b.
+
+
+@jax.custom_vjp
+def _batched_nt(a: Float[Array, "B H M K"], b: Float[Array, "B H N K"]) -> Float[Array, "B H M N"]:
+    y, _ = _batched_nt_forward(a, b)
+    return y
+
+
+def _batched_nt_forward(a, b):
+    return _batched_dot(a, b, 3), (a, b)
+
+
+def _batched_nt_backward(operands, d_y):
+    # y = a b^T: d_a = d_y b and d_b = d_y^T a.
+    a, b = operands
+    d_y = d_y.astype(b.dtype)
+    d_a = _batched_dot(d_y, b, 2)
+    d_b = _batched_dot(jnp.matrix_transpose(d_y), a, 2)
+    return d_a.astype(a.dtype), d_b.astype(b.dtype)
+
+
+_batched_nt.defvjp(_batched_nt_forward, _batched_nt_backward)
+
+
+@jax.custom_vjp
+def _batched_nn(a: Float[Array, "B H M K"], b: Float[Array, "B H K N"]) -> Float[Array, "B H M N"]:
+    y, _ = _batched_nn_forward(a, b)
+    return y
+
+
+def _batched_nn_forward(a, b):
+    # The residual is the rounded a, which takes less memory.
+    a = a.astype(b.dtype)
+    return _batched_dot(a, b, 2), (a, b)
+
+
+def _batched_nn_backward(operands, d_y):
+    # y = a b: d_a = d_y b^T and d_b = a^T d_y. The gradient of a is not rounded.
+    a, b = operands
+    d_y = d_y.astype(b.dtype)
+    d_a = _batched_dot(d_y, b, 3)
+    d_b = _batched_dot(jnp.matrix_transpose(a), d_y, 2)
+    return d_a, d_b.astype(b.dtype)
+
+
+_batched_nn.defvjp(_batched_nn_forward, _batched_nn_backward)
+
+
+def _batched_dot(a: jax.Array, b: jax.Array, axis: int) -> jax.Array:
+    """Sums over the last axis of a and `axis` of b, without transposes within the matmul."""
+    dimensions = (((3,), (axis,)), ((0, 1), (0, 1)))
+    y = jax.lax.dot_general(
+        _row_major(a), _row_major(b), dimensions, preferred_element_type=FLOAT32
+    )
+    return _row_major(y)
+
+
 # The letters n and t are those of BLAS: t is a transposed operand, n one that is not.
 
 
@@ -203,8 +293,8 @@ def matmul_tn(x: Float[Array, "K M"], y: Float[Array, "K N"]) -> Float[Array, "M
 
 
 def _row_major(x: jax.Array) -> jax.Array:
-    """Makes XLA compute a matrix with contiguous rows, and not fold a transpose into the matmul."""
-    return with_layout_constraint(x, Layout((0, 1)))
+    """Makes XLA compute x with contiguous rows, and not fold a transpose into the matmul."""
+    return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
 
 
 def _dot(a: jax.Array, b: jax.Array, contracting: tuple[int, int], dtype: jnp.dtype) -> jax.Array:

@@ -17,14 +17,22 @@ Tokens = Int[Array, "B T"]
 LOWEST = float(np.finfo(np.float32).min)
 # Bytes of the float32 logits of a chunk of the loss, on each device. TPUs keep small chunks in
 # their vector memory. Every chunk adds to the whole gradient of the output table.
-CHUNK_BYTES = {"cpu": 2**26, "gpu": 2**29, "tpu": 2**26}
+CHUNK_BYTES = {"cpu": 2**27, "gpu": 2**29, "tpu": 2**26}
+# Small tables allow chunks that stay in the caches of CPUs (docs/performance.md).
+CPU_BYTES_PER_TABLE_BYTE = 2
 # The number of logits of a position is padded to a multiple of the tiles of matrix units.
 COLUMN_MULTIPLE = {"cpu": 1, "gpu": 128, "tpu": 128}
 
 
-def rows_per_chunk(bytes_per_row: int) -> int:
-    """Returns the number of rows of a chunk on each device, for rows with logits of this size."""
-    return max(CHUNK_BYTES[target_platform()] // bytes_per_row, 1)
+def rows_per_chunk(bytes_per_row: int, table_bytes: int) -> int:
+    """Returns the number of rows of a chunk on each device.
+
+    The sizes are those of the float32 logits of a row, and of the float32 output table.
+    """
+    limit = CHUNK_BYTES[target_platform()]
+    if target_platform() == "cpu":
+        limit = min(limit, CPU_BYTES_PER_TABLE_BYTE * table_bytes)
+    return max(limit // bytes_per_row, 1)
 
 
 @dataclass(frozen=True)
@@ -54,12 +62,18 @@ class Columns:
 
     def take(self, x: Logits, tokens: Tokens) -> PerToken:
         """Returns the values of one token at each position."""
+        if target_platform() == "cpu" and self.axis is None:
+            return _gather(x, tokens)
         return self.sum(jnp.where(self.tokens == tokens[..., None], x, 0.0))
 
     def max(self, x: Logits) -> PerToken:
         """Returns the maximum over the vocabulary, as a constant: it has no gradient."""
-        maximum, _ = max_and_exponentials(jax.lax.stop_gradient(x))
-        return maximum if self.axis is None else jax.lax.pmax(maximum, self.axis)
+        maximum, _ = self.max_and_exponentials(x)
+        return maximum
+
+    def max_and_exponentials(self, x: Logits) -> tuple[PerToken, PerToken]:
+        """Returns the maximum and sum(exp(x - maximum)) over the vocabulary, as constants."""
+        return _max_and_exponentials(jax.lax.stop_gradient(x), self.axis)
 
     def logsumexp(self, x: Logits) -> PerToken:
         """Returns log(sum(exp(x))) over the vocabulary."""
@@ -75,22 +89,47 @@ def _logsumexp(x: Logits, axis: str | None) -> PerToken:
 
 
 def _logsumexp_forward(x, axis):
-    maximum, exponentials = max_and_exponentials(x)
-    if axis is not None:
-        largest = jax.lax.pmax(maximum, axis)
-        exponentials = jax.lax.psum(exponentials * jnp.exp(maximum - largest), axis)
-        maximum = largest
-    result = maximum + jnp.log(exponentials)
-    return result, (x, result)
+    maximum, exponentials = _max_and_exponentials(x, axis)
+    return maximum + jnp.log(exponentials), (x, maximum, exponentials)
 
 
 def _logsumexp_backward(axis, residuals, gradient):
-    x, result = residuals
-    # d logsumexp(x) / dx = softmax(x)
-    return (gradient[..., None] * jnp.exp(x - result[..., None]),)
+    x, maximum, exponentials = residuals
+    # d logsumexp(x) / dx = softmax(x). On CPUs exp(x - maximum) is in memory: its sum needed it.
+    scale = gradient / exponentials
+    return (scale[..., None] * jnp.exp(x - maximum[..., None]),)
 
 
 _logsumexp.defvjp(_logsumexp_forward, _logsumexp_backward)
+
+
+def _max_and_exponentials(x: Logits, axis: str | None) -> tuple[PerToken, PerToken]:
+    maximum, exponentials = max_and_exponentials(x)
+    if axis is None:
+        return maximum, exponentials
+    largest = jax.lax.pmax(maximum, axis)
+    return largest, jax.lax.psum(exponentials * jnp.exp(maximum - largest), axis)
+
+
+# XLA for CPUs would write the masked values of a sum to memory, so CPUs gather. The gradient is
+# written by hand, because that of a gather is a scatter, which is slow.
+@jax.custom_vjp
+def _gather(x: Logits, tokens: Tokens) -> PerToken:
+    return jnp.take_along_axis(x, tokens[..., None], axis=-1)[..., 0]
+
+
+def _gather_forward(x, tokens):
+    # An empty array has the shape of x without its contents.
+    return _gather(x, tokens), (jnp.zeros((0, x.shape[-1]), x.dtype), tokens)
+
+
+def _gather_backward(residuals, gradient):
+    empty, tokens = residuals
+    columns = jnp.arange(empty.shape[-1])[None, None]  # (1, 1, C)
+    return jnp.where(columns == tokens[..., None], gradient[..., None], 0.0), None
+
+
+_gather.defvjp(_gather_forward, _gather_backward)
 
 
 def max_and_exponentials(

@@ -91,7 +91,7 @@ def ctc_loss(
     frames = model.frames(batch["source"])
 
     bytes_per_row = 4 * hidden.shape[1] * len(table)
-    max_rows = rows_per_chunk(bytes_per_row)
+    max_rows = rows_per_chunk(bytes_per_row, 4 * table.size)
     arrays = (hidden, frames, batch["target_output"])
     chunks = [_split(array, max_rows, row_shards(mesh)) for array in arrays]
 

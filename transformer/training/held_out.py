@@ -101,7 +101,7 @@ class EvalStep:
     def place(self, corpus: Corpus, batch: PlannedBatch) -> Batch:
         """Returns the arrays of a batch, without the annotations of training pairs."""
         arrays = assemble_batch(corpus, batch)
-        for annotation in ("target_weights", "links"):
+        for annotation in ("target_weights", "links", "rewards"):
             arrays.pop(annotation, None)
         return place_batch(arrays, self.mesh)
 

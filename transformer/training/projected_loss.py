@@ -98,21 +98,21 @@ def projected_loss(
 
     `losses` receives the logits of some rows, with all passes of a sentence, and the logits of each
     teacher, which are constants. The operands of matmuls have the dtype of `hidden`. Logits and the
-    gradient of the table are float32.
+    gradient of the table are float32. The gradient of `weights` is the criterion of each token.
     """
     # If nothing needs the gradients, the compiler removes them.
     return _with_gradients(losses, passes, mesh, output, targets, weights, teachers)[0]
 
 
-def _backward(losses, passes, mesh, gradient: Output, cotangents: tuple) -> tuple:
+def _backward(losses, passes, mesh, gradients: tuple, cotangents: tuple) -> tuple:
     # The sums are reported, not trained on.
     scale, _ = cotangents
-    scaled = jax.tree.map(lambda d: (scale * d).astype(d.dtype), gradient)
-    return scaled, None, None, None
+    output, weights = jax.tree.map(lambda d: (scale * d).astype(d.dtype), gradients)
+    return output, None, weights, None
 
 
 def _with_gradients(losses, passes, mesh, output, targets, weights, teachers=()):
-    """Returns ((criterion, sums), gradient of the output), computed by all devices of the mesh.
+    """Returns ((criterion, sums), gradients of output and weights), computed by all devices.
 
     The arguments are those of `projected_loss`. The devices split the rows over "data" and "fsdp",
     with all passes of a sentence on one device. They split the columns over "tensor". Collectives
@@ -141,7 +141,9 @@ def _with_gradients(losses, passes, mesh, output, targets, weights, teachers=())
         first = 0 if tensor is None else jax.lax.axis_index(tensor) * width
         tokens = (first + jnp.arange(width))[None, None]  # (1, 1, C)
         columns = Columns(tokens, vocab_size, tensor, padding > 0)
-        totals, d_hidden = _sum_chunks(losses, passes, columns, row_axes, outputs, targets, weights)
+        totals, (d_hidden, of_tokens) = _sum_chunks(
+            losses, passes, columns, row_axes, outputs, targets, weights
+        )
 
         # Each device has the sums over its rows. The gradient of `hidden` is a sum over columns.
         result, d_table, d_bias = totals
@@ -152,7 +154,7 @@ def _with_gradients(losses, passes, mesh, output, targets, weights, teachers=())
         else:
             d_table = _sum_over(row_axes, d_table)
         d_hidden = _sum_over((tensor,), d_hidden).astype(output.hidden.dtype)
-        return result, Output(d_hidden, d_table, d_bias)
+        return result, Output(d_hidden, d_table, d_bias), of_tokens
 
     rows = P(row_axes)
     specs = Output(hidden=rows, table=P(tensor), bias=P(tensor))
@@ -161,11 +163,12 @@ def _with_gradients(losses, passes, mesh, output, targets, weights, teachers=())
         on_device,
         mesh=mesh,
         in_specs=((specs,) * (1 + len(teachers)), rows, rows),
-        out_specs=(P(), gradient_specs),
+        out_specs=(P(), gradient_specs, rows),
     )
     outputs = tuple(map(pad, (output, *teachers)))
-    result, (d_hidden, *d_table_and_bias) = sharded(outputs, targets, weights)
-    return result, Output(d_hidden, *jax.tree.map(lambda d: d[:vocab_size], d_table_and_bias))
+    result, (d_hidden, *d_table_and_bias), of_tokens = sharded(outputs, targets, weights)
+    d_output = Output(d_hidden, *jax.tree.map(lambda d: d[:vocab_size], d_table_and_bias))
+    return result, (d_output, of_tokens)
 
 
 projected_loss.defvjp(_with_gradients, _backward)
@@ -184,8 +187,9 @@ def _sum_chunks(
     outputs: tuple[Output, ...],
     targets: Tokens,
     weights: PerToken,
-) -> tuple[tuple, Float[Array, "B T D"]]:
-    """Returns ((criterion, sums), d_table, d_bias), summed over the rows of a device, and d_hidden.
+) -> tuple[tuple, tuple[Float[Array, "B T D"], PerToken]]:
+    """Returns ((criterion, sums), d_table, d_bias), summed over the rows of a device, and for each
+    token d_hidden and the criterion.
 
     The outputs are the model's and its teachers'. Their tables have the columns of the device.
     """
@@ -196,7 +200,7 @@ def _sum_chunks(
     # Chunks of equal size, as few as memory allows. All passes of a sentence are in one chunk.
     sentences = rows // passes
     bytes_per_sentence = 4 * passes * length * len(table)
-    count = math.ceil(sentences / rows_per_chunk(bytes_per_sentence))
+    count = math.ceil(sentences / rows_per_chunk(bytes_per_sentence, 4 * table.size))
     chunk_rows = passes * math.ceil(sentences / count)
 
     def split(x):
@@ -212,9 +216,12 @@ def _sum_chunks(
 
         def sums(logits):
             of_tokens = losses(logits, targets, columns, *teacher_logits)
-            return sum_losses(of_tokens, logits, targets, columns, weights)
+            criterion, reported = sum_losses(of_tokens, logits, targets, columns, weights)
+            return criterion, (reported, of_tokens[0])
 
-        (criterion, reported), d_logits = jax.value_and_grad(sums, has_aux=True)(logits)
+        (criterion, (reported, of_tokens)), d_logits = jax.value_and_grad(sums, has_aux=True)(
+            logits
+        )
 
         # The gradients of logits = hidden table^T + bias.
         d_bias = None if bias is None else jnp.sum(d_logits, axis=(0, 1))
@@ -226,7 +233,7 @@ def _sum_chunks(
         d_table = matmul_tn(d_logits, flat)
 
         totals = jax.tree.map(jnp.add, totals, ((criterion, reported), d_table, d_bias))
-        return totals, d_hidden.reshape(hiddens[0].shape)
+        return totals, (d_hidden.reshape(hiddens[0].shape), of_tokens)
 
     # The sums start from zeros that, like the sums, differ between devices of these axes.
     axes = (*row_axes, columns.axis)
@@ -236,8 +243,9 @@ def _sum_chunks(
 
     hiddens = tuple(split(output.hidden) for output in outputs)
     chunks = (hiddens, split(targets), split(weights))
-    totals, d_hidden = jax.lax.scan(add_chunk, (scalars, d_table, d_bias), chunks)
-    return totals, d_hidden.reshape(-1, *hidden.shape[1:])[:rows]  # (B, T, D)
+    totals, parts = jax.lax.scan(add_chunk, (scalars, d_table, d_bias), chunks)
+    # d_hidden: (B, T, D); of_tokens: (B, T)
+    return totals, tuple(x.reshape(-1, *x.shape[2:])[:rows] for x in parts)
 
 
 def _varying_zeros(shape: tuple[int, ...], axes: tuple[str | None, ...]) -> jax.Array:
