@@ -91,7 +91,7 @@ def control_shapes(model: Model, texts: Sequence[str], controls: Sequence[Contro
     # The shapes depend on the phrases of a control and on the length of the text.
     decoder = model.decoder
     shapes = []
-    for i, source in enumerate(decoder.source_tokens(texts, 1)):
+    for i, source in enumerate(decoder.source_tokens(texts)):
         make_arrays = decoder.control.encode([controls[i]], [source], first_line=i + 1)
         arrays = make_arrays([0])
         shapes.append(tuple((name, array.shape) for name, array in arrays.items()))
@@ -103,7 +103,7 @@ def compile_search(model: Model, text: str, control: Control) -> None:
     decoder = model.decoder
     parameters = model.parameters[decoder.devices[0]]
     n_best = model.config.decoding.beam_size
-    sources = decoder.source_tokens([text], 1)
+    sources = decoder.source_tokens([text])
     for search in decoder.control.searches(control):
         arrays_of = decoder.arrays_of(sources, 1, [search])
         call_all(decoder.compilations(parameters, map(len, sources), n_best, arrays_of))

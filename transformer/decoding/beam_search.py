@@ -27,7 +27,7 @@ from transformer.decoding.ensemble import (
     forbidden_tokens,
 )
 from transformer.decoding.top_k import gather, top_k
-from transformer.support.special_tokens import BOS, EOS, PAD
+from transformer.support.special_tokens import EOS, PAD
 
 
 class SourceBatch(NamedTuple):
@@ -145,9 +145,8 @@ class BeamSearch:
         limits = self.sentences.limits
 
         # log p of a hypothesis is the sum of the log-probabilities of its tokens.
-        prediction, caches = predict(
-            self.models, self.sentences, state.live_tokens, position, state.caches
-        )
+        prediction, caches = decode_step(self.models, state.live_tokens, position, state.caches)
+        prediction = self.sentences.adjust(prediction, state.live_tokens, position)
         end_token_log_p = prediction.logits[..., EOS] - prediction.log_normalizer  # (B, K)
         end_log_p = state.live_log_p + end_token_log_p
 
@@ -268,20 +267,6 @@ def beam_search(
 ) -> SearchResult:
     """Returns the `n_best` translations of each row, and which rows are done."""
     return sentences.search(models, sentences, decoding_config, n_best)
-
-
-def predict(
-    models: Models,
-    sentences: SourceBatch,
-    tokens: Int[Array, "B K L"],
-    position: Int[Array, ""],
-    caches: Caches,
-) -> tuple[Prediction, Caches]:
-    """Returns the prediction of the token at `position` of each hypothesis, and the next caches."""
-    # The models read the last token, at first BOS.
-    last = jnp.where(position == 0, BOS, tokens[..., position - 1])
-    prediction, caches = decode_step(models, last, position, caches)
-    return sentences.adjust(prediction, tokens, position), caches
 
 
 def empty_hypotheses(rows: Any, count: int, length: int) -> Hypotheses:

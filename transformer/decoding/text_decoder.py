@@ -4,7 +4,7 @@ import contextlib
 import copy
 import functools
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -210,18 +210,28 @@ class TextDecoder(DeviceModels):
                 jobs.append(functools.partial(compile_search, device=device))
         return jobs
 
-    def source_tokens(self, texts: Sequence[str], first_line: int) -> list[list[int]]:
+    def source_tokens(self, texts: Sequence[str], first_line: int = 1) -> list[list[int]]:
         """Returns the tokens of each text and EOS, cut to `max_source_length`.
 
         A text without tokens has []. Warns about texts that are cut or of unknown words.
         """
-        longest = self.decoding_config.max_source_length
         vocabulary, _ = self.tokenizer.encoders
         sources = [
             encode(vocabulary, f"line {line}", text)
             for line, text in enumerate(texts, start=first_line)
         ]
+        for warning in self._find_faults(texts, sources, first_line):
+            self._warn_once(warning)
 
+        # The cut keeps EOS.
+        longest = self.decoding_config.max_source_length
+        return [[*tokens[:-1][: longest - 1], EOS] if len(tokens) > 1 else [] for tokens in sources]
+
+    def _find_faults(
+        self, texts: Sequence[str], sources: list[list[int]], first_line: int
+    ) -> Iterator[str]:
+        """Yields warnings about texts that are cut, begin with a tag, or have unknown words."""
+        longest = self.decoding_config.max_source_length
         too_long = [i for i, tokens in enumerate(sources) if len(tokens) > longest]
         if too_long:
             first = too_long[0]
@@ -232,22 +242,17 @@ class TextDecoder(DeviceModels):
             )
             if len(too_long) > 1:
                 warning += f" {len(too_long)} of {len(texts)} lines are cut."
-            self._warn_once(warning)
+            yield warning
 
         warning = self.tokenizer.find_typed_tag(texts, first_line)
         if warning:
-            self._warn_once(warning)
+            yield warning
 
         # Unknown words are half of the tokens: each follows a token for its space.
         for line, tokens in enumerate(sources, start=first_line):
             if 0 < len(tokens) - 1 <= 2 * tokens.count(UNK):
-                self._warn_once(
-                    f"Line {line}: its words are unknown to the vocabulary; check its language."
-                )
+                yield f"Line {line}: its words are unknown to the vocabulary; check its language."
                 break
-
-        # The cut keeps EOS.
-        return [[*tokens[:-1][: longest - 1], EOS] if len(tokens) > 1 else [] for tokens in sources]
 
     def arrays_of(
         self, sources: list[list[int]], first_line: int
