@@ -13,7 +13,7 @@ from transformer.decoding.control.constraints import constrain
 from transformer.decoding.control.control import Control, OutputControl
 from transformer.decoding.control.required_phrases import search_with_phrases
 from transformer.decoding.strategies import check_n_best
-from transformer.decoding.text_decoder import TextDecoder
+from transformer.decoding.text_decoder import Report, Sources, TextDecoder
 from transformer.decoding.translation import EMPTY, Translation, Translations, different_texts
 
 
@@ -38,7 +38,7 @@ class ControlledDecoder(TextDecoder):
         texts: Sequence[str],
         n_best: int = 1,
         first_line: int = 1,
-        report: Callable[[int], None] = lambda count: None,
+        report: Report = lambda count: None,
         controls: Sequence[Control] = (),
     ) -> Translations:
         """Returns the translations of each text, as `TextDecoder.translate` does.
@@ -84,7 +84,7 @@ class ControlledDecoder(TextDecoder):
         return different_texts(outputs)[:count] or [EMPTY]
 
     def arrays_of(
-        self, sources: list[list[int]], first_line: int, controls: Sequence[Control] = ()
+        self, sources: Sources, first_line: int, controls: Sequence[Control] = ()
     ) -> Callable[[DecodingBatch], tuple]:
         """Returns the function from a batch to the arrays of `search`.
 
