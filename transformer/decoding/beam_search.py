@@ -144,7 +144,7 @@ class BeamSearch:
         position = state.position
         limits = self.sentences.limits
 
-        # log p of a hypothesis is the sum of the log-probabilities of its tokens.
+        # The log-probability of a longer hypothesis is the sum of its parent's and its last token's.
         prediction, caches = decode_step(self.models, state.live_tokens, position, state.caches)
         prediction = self.sentences.adjust(prediction, state.live_tokens, position)
         end_token_log_p = prediction.logits[..., EOS] - prediction.log_normalizer  # (B, K)
@@ -156,11 +156,13 @@ class BeamSearch:
         live_log_p = jnp.where(can_grow, extensions.log_p, -jnp.inf)
         rivals = jnp.where(can_grow, rivals, -jnp.inf)
 
-        # The hypotheses that end compete with those that ended before.
+        # EOS and the extensions compete for the K places of the beam. The hypotheses that end then
+        # compete with those that ended before.
         ends, live_log_p = self.compete(state, end_log_p, rivals, live_log_p)
         ended = self.end(state, ends, end_log_p, end_token_log_p)
 
-        # The bound supposes that all further tokens are certain, with the largest length penalty.
+        # No live hypothesis can exceed the bound: it supposes that all further tokens are certain,
+        # with the largest length penalty.
         bound = self.score(live_log_p[:, 0], limits + 1)
         current = self.score(live_log_p[:, 0], position + 1)
         prospect = STOPPING_RULES[self.decoding_config.stopping](current, bound)
