@@ -129,7 +129,7 @@ class Validation:
         abstract = self.decoder.abstract([parameters])
         lengths = []
         for held_out in self.texts.values():
-            sources = held_out.decoder.source_tokens(held_out.texts, 1)
+            sources = held_out.decoder.source_tokens(held_out.texts)
             lengths += [len(source) for source in sources if source]
         jobs += self.decoder.compilations(abstract, lengths)
         # Only process 0 takes samples, but the processes agree on interruptions after each program
