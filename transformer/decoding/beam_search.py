@@ -144,7 +144,7 @@ class BeamSearch:
         position = state.position
         limits = self.sentences.limits
 
-        # The log-probability of a longer hypothesis is the sum of its parent's and its last token's.
+        # log p of a longer hypothesis is the sum of its parent's and its last token's.
         prediction, caches = decode_step(self.models, state.live_tokens, position, state.caches)
         prediction = self.sentences.adjust(prediction, state.live_tokens, position)
         end_token_log_p = prediction.logits[..., EOS] - prediction.log_normalizer  # (B, K)
