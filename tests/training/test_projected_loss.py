@@ -4,7 +4,6 @@ Meshes: tests/distributed.
 """
 
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +21,8 @@ from tests.model.models import (
     sentences,
     tiny_transformer,
 )
+from tests.training.tiny import set_chunk
 from transformer.support.special_tokens import EOS, PAD
-from transformer.training import columns
 from transformer.training.columns import COLUMN_MULTIPLE, Columns
 from transformer.training.loss import sum_losses, token_losses
 from transformer.training.projected_loss import Output, projected_loss
@@ -39,12 +38,6 @@ TARGETS = np.random.default_rng(2).integers(0, VOCAB, (ROWS, LENGTH))
 TARGETS[1, 1:] = TARGETS[7] = PAD
 TARGETS[2:6, 2] = EOS
 ONE_SENTENCE = 4 * LENGTH * 256  # at least the bytes of float32 logits
-
-
-def set_chunk(monkeypatch, num_bytes: int) -> None:
-    """Sets the size of a chunk, whatever the size of the table."""
-    monkeypatch.setitem(columns.CHUNK_BYTES, "cpu", num_bytes)
-    monkeypatch.setattr(columns, "CPU_BYTES_PER_TABLE_BYTE", math.inf)
 
 
 def summed(smoothing: float = 0.1, r_drop: float = 0.0):

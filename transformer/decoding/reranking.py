@@ -92,7 +92,7 @@ class CommandScorer(NamedTuple):
 def with_output(hypotheses: Translations) -> list[int]:
     """Returns the indices of the texts for which the search found outputs.
 
-    The others, such as blank texts, have only empty translations, which cannot be ranked.
+    All other texts, such as blank ones, have only empty translations, which cannot be ranked.
     """
     return [i for i, row in enumerate(hypotheses) if row[0].tokens]
 

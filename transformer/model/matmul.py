@@ -170,7 +170,7 @@ def query_key_matmul(
 ) -> Float[Array, "B H T S"]:
     """Returns Q K^T of each head, in float32."""
     if _has_fast_batches(keys):
-        return _batched_nt(_heads_first(queries), _heads_first(keys))
+        return _batched_matmul(_heads_first(queries), _heads_first(keys), True)
     return jnp.einsum("bthd,bshd->bhts", queries, keys, preferred_element_type=FLOAT32)
 
 
@@ -180,7 +180,7 @@ def weight_value_matmul(
 ) -> Float[Array, "B T H d"]:
     """Returns the weighted sums of the values of each head, in the dtype of the values."""
     if _has_fast_batches(values):
-        heads = _batched_nn(weights, _heads_first(values)).astype(values.dtype)
+        heads = _batched_matmul(weights, _heads_first(values), False).astype(values.dtype)
     else:
         heads = jnp.einsum("bhts,bshd->bhtd", weights.astype(values.dtype), values)
     return jnp.swapaxes(heads, 1, 2)
@@ -196,57 +196,39 @@ def _heads_first(x: Float[Array, "B L H d"]) -> Float[Array, "B H L d"]:
     return jnp.swapaxes(x, 1, 2)
 
 
-# Matmuls of the last two axes, with float32 results. The operands have the dtype of b.
-
-
-@jax.custom_vjp
-def _batched_nt(a: Float[Array, "B H M K"], b: Float[Array, "B H N K"]) -> Float[Array, "B H M N"]:
-    y, _ = _batched_nt_forward(a, b)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _batched_matmul(
+    a: Float[Array, "B H M K"],
+    b: Float[Array, "B H K N"] | Float[Array, "B H N K"],
+    is_transposed: bool,
+) -> Float[Array, "B H M N"]:
+    """Returns a b, or a b^T if `is_transposed`, in float32. The operands have the dtype of b."""
+    y, _ = _batched_forward(a, b, is_transposed)
     return y
 
 
-def _batched_nt_forward(a, b):
-    return _batched_dot(a, b, 3), (a, b)
+def _batched_forward(a, b, is_transposed):
+    # The residual is the rounded a, which takes less memory, and an empty array of its dtype.
+    rounded = a.astype(b.dtype)
+    return _batched_dot(rounded, b, is_transposed), (rounded, b, jnp.zeros(0, a.dtype))
 
 
-def _batched_nt_backward(operands, d_y):
-    # y = a b^T: d_a = d_y b and d_b = d_y^T a.
-    a, b = operands
+def _batched_backward(is_transposed, residuals, d_y):
+    a, b, empty = residuals
     d_y = d_y.astype(b.dtype)
-    d_a = _batched_dot(d_y, b, 2)
-    d_b = _batched_dot(jnp.matrix_transpose(d_y), a, 2)
-    return d_a.astype(a.dtype), d_b.astype(b.dtype)
+    # y = a b: d_a = d_y b^T and d_b = a^T d_y. y = a b^T: d_a = d_y b and d_b = d_y^T a.
+    d_a = _batched_dot(d_y, b, not is_transposed)
+    left, right = (d_y, a) if is_transposed else (a, d_y)
+    d_b = _batched_dot(jnp.matrix_transpose(left), right, False)
+    return d_a.astype(empty.dtype), d_b.astype(b.dtype)
 
 
-_batched_nt.defvjp(_batched_nt_forward, _batched_nt_backward)
+_batched_matmul.defvjp(_batched_forward, _batched_backward)
 
 
-@jax.custom_vjp
-def _batched_nn(a: Float[Array, "B H M K"], b: Float[Array, "B H K N"]) -> Float[Array, "B H M N"]:
-    y, _ = _batched_nn_forward(a, b)
-    return y
-
-
-def _batched_nn_forward(a, b):
-    # The residual is the rounded a, which takes less memory.
-    a = a.astype(b.dtype)
-    return _batched_dot(a, b, 2), (a, b)
-
-
-def _batched_nn_backward(operands, d_y):
-    # y = a b: d_a = d_y b^T and d_b = a^T d_y. The gradient of a is not rounded.
-    a, b = operands
-    d_y = d_y.astype(b.dtype)
-    d_a = _batched_dot(d_y, b, 3)
-    d_b = _batched_dot(jnp.matrix_transpose(a), d_y, 2)
-    return d_a, d_b.astype(b.dtype)
-
-
-_batched_nn.defvjp(_batched_nn_forward, _batched_nn_backward)
-
-
-def _batched_dot(a: jax.Array, b: jax.Array, axis: int) -> jax.Array:
-    """Sums over the last axis of a and `axis` of b, without transposes within the matmul."""
+def _batched_dot(a: jax.Array, b: jax.Array, is_transposed: bool) -> jax.Array:
+    # The layouts keep transposes out of the matmul.
+    axis = 3 if is_transposed else 2
     dimensions = (((3,), (axis,)), ((0, 1), (0, 1)))
     y = jax.lax.dot_general(
         _row_major(a), _row_major(b), dimensions, preferred_element_type=FLOAT32
