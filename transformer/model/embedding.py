@@ -10,15 +10,15 @@ from jaxtyping import Array, Float, Int
 
 from transformer.config.types import Config
 from transformer.model.linear import Linear, expand_to_rank
-from transformer.model.matmul import (
-    FLOAT32,
+from transformer.model.matmul import FLOAT32, matmul_dtype
+from transformer.model.partitioning import shard_lookup
+from transformer.model.stored_weights import (
     QuantizedRows,
     TransposedMatrix,
     dequantize,
     linear_map,
-    matmul_dtype,
+    transposed,
 )
-from transformer.model.partitioning import shard_lookup
 
 
 class Embedding(nnx.Module):
@@ -106,5 +106,5 @@ class TokenModel(nnx.Module):
         if self.projection is None:
             table = dequantize(self.output_embedding.table.get_value())
         else:
-            table = self.projection.transposed_weight
+            table = transposed(self.projection.kernel.get_value())
         return table, None if self.output_bias is None else self.output_bias[...]
