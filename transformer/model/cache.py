@@ -167,15 +167,13 @@ class DecodingCache:
     attends to all slots of its sentence, with a mask. That multiplies the scores by K, which cost
     little beside the matmuls with the weights, and saves two copies of the cache at each step.
 
-    A decoder without an encoder has no memories. A language model also stores the prompts of its
-    hypotheses.
+    A decoder without an encoder has no memories.
     """
 
     slots: Int[Array, "B K L"]
     self_attentions: tuple[KeyValueCache | RecurrentCache, ...]
     memories: tuple[KeyValueCache | None, ...]
     memory_mask: Bool[Array, "B 1 1 S"] | None
-    prompt: Int[Array, "B S"] | None = None
 
     def reorder(self, parents: Int[Array, "B K"]) -> "DecodingCache":
         """Returns the cache after hypothesis k of a sentence continues hypothesis parents[k]."""
