@@ -119,22 +119,17 @@ def _with_gradients(losses, passes, mesh, output, targets, weights, teachers=())
     reduce statistics and gradients. The sentences must divide evenly over the devices.
     """
     vocab_size, d_model = output.table.shape
-    split_axes = [axis for axis, size in mesh.shape.items() if size > 1]
-    row_axes = tuple(axis for axis in ROW_AXES if axis in split_axes)
-    tensor = "tensor" if "tensor" in split_axes else None
+    row_axes = tuple(axis for axis in ROW_AXES if mesh.shape[axis] > 1)
+    tensor = "tensor" if mesh.shape["tensor"] > 1 else None
 
     # Between processes on CPUs, a reduce-scatter may return wrong sums (jax-ml/jax#40830).
     is_exact = target_platform() != "cpu" or jax.process_count() == 1
-    scatters = "fsdp" in split_axes and d_model % mesh.shape["fsdp"] == 0 and is_exact
+    scatters = "fsdp" in row_axes and d_model % mesh.shape["fsdp"] == 0 and is_exact
 
     # Each device of "tensor" computes the same number of columns, a multiple of its matrix units.
     multiple = COLUMN_MULTIPLE[target_platform()] * mesh.shape["tensor"]
     padding = -vocab_size % multiple
-
-    def pad(output):
-        hidden, table, bias = output
-        table = jnp.pad(table.astype(hidden.dtype), ((0, padding), (0, 0)))
-        return Output(hidden, table, None if bias is None else jnp.pad(bias, (0, padding)))
+    outputs = tuple(_pad_columns(x, padding) for x in (output, *teachers))
 
     def on_device(outputs, targets, weights):
         width = len(outputs[0].table)
@@ -160,15 +155,21 @@ def _with_gradients(losses, passes, mesh, output, targets, weights, teachers=())
     sharded = jax.shard_map(
         on_device,
         mesh=mesh,
-        in_specs=((specs,) * (1 + len(teachers)), rows, rows),
+        in_specs=((specs,) * len(outputs), rows, rows),
         out_specs=(P(), gradient_specs),
     )
-    outputs = tuple(map(pad, (output, *teachers)))
     result, (d_hidden, *d_table_and_bias) = sharded(outputs, targets, weights)
     return result, Output(d_hidden, *jax.tree.map(lambda d: d[:vocab_size], d_table_and_bias))
 
 
 projected_loss.defvjp(_with_gradients, _backward)
+
+
+def _pad_columns(output: Output, padding: int) -> Output:
+    """Adds columns without tokens, and converts the table to the dtype of `hidden`."""
+    hidden, table, bias = output
+    table = jnp.pad(table.astype(hidden.dtype), ((0, padding), (0, 0)))
+    return Output(hidden, table, None if bias is None else jnp.pad(bias, (0, padding)))
 
 
 def _sum_over(axes: tuple[str | None, ...], x):
@@ -191,7 +192,6 @@ def _sum_chunks(
     """
     hidden, table, bias = outputs[0]
     rows, length = targets.shape
-    d_model = hidden.shape[-1]
 
     # Chunks of equal size, as few as memory allows. All passes of a sentence are in one chunk.
     sentences = rows // passes
@@ -199,34 +199,10 @@ def _sum_chunks(
     count = math.ceil(sentences / rows_per_chunk(bytes_per_sentence, 4 * table.size))
     chunk_rows = passes * math.ceil(sentences / count)
 
-    def split(x):
-        x = jnp.pad(x, ((0, count * chunk_rows - rows), *[(0, 0)] * (x.ndim - 1)))
-        return x.reshape(count, chunk_rows, *x.shape[1:])
-
     def add_chunk(totals, chunk):
-        hiddens, targets, weights = chunk
-        logits, *teacher_logits = (
-            _logits(x, output.table, output.bias, columns)
-            for output, x in zip(outputs, hiddens, strict=True)
-        )
-
-        def sums(logits):
-            of_tokens = losses(logits, targets, columns, *teacher_logits)
-            return sum_losses(of_tokens, logits, targets, columns, weights)
-
-        (criterion, reported), d_logits = jax.value_and_grad(sums, has_aux=True)(logits)
-
-        # The gradients of logits = hidden table^T + bias.
-        d_bias = None if bias is None else jnp.sum(d_logits, axis=(0, 1))
-        flat = hiddens[0].reshape(-1, d_model)  # (rows T, D)
-        d_logits = d_logits.reshape(len(flat), -1).astype(flat.dtype)  # (rows T, C)
-
-        # A sum over devices is rounded once, at its end.
-        d_hidden = matmul(d_logits, table, flat.dtype if columns.axis is None else FLOAT32)
-        d_table = matmul_tn(d_logits, flat)
-
-        totals = jax.tree.map(jnp.add, totals, ((criterion, reported), d_table, d_bias))
-        return totals, d_hidden.reshape(hiddens[0].shape)
+        result, d_hidden, d_table, d_bias = _chunk_gradients(losses, columns, outputs, *chunk)
+        totals = jax.tree.map(jnp.add, totals, (result, d_table, d_bias))
+        return totals, d_hidden.reshape(-1, *hidden.shape[1:])  # (chunk_rows, T, D)
 
     # The sums start from zeros that, like the sums, differ between devices of these axes.
     axes = (*row_axes, columns.axis)
@@ -234,14 +210,56 @@ def _sum_chunks(
     d_table = _varying_zeros(table.shape, axes)
     d_bias = None if bias is None else _varying_zeros(bias.shape, axes)
 
-    hiddens = tuple(split(output.hidden) for output in outputs)
-    chunks = (hiddens, split(targets), split(weights))
+    arrays = (tuple(output.hidden for output in outputs), targets, weights)
+    chunks = jax.tree.map(lambda x: _split_rows(x, count, chunk_rows), arrays)
     totals, d_hidden = jax.lax.scan(add_chunk, (scalars, d_table, d_bias), chunks)
     return totals, d_hidden.reshape(-1, *hidden.shape[1:])[:rows]  # (B, T, D)
 
 
+def _split_rows(x: Array, count: int, chunk_rows: int) -> Array:
+    """Splits the rows into chunks, with padding in the last one."""
+    padding = count * chunk_rows - len(x)
+    x = jnp.pad(x, ((0, padding), *[(0, 0)] * (x.ndim - 1)))
+    return x.reshape(count, chunk_rows, *x.shape[1:])  # (count, chunk_rows, ...)
+
+
 def _varying_zeros(shape: tuple[int, ...], axes: tuple[str | None, ...]) -> jax.Array:
     return jax.lax.pcast(jnp.zeros(shape), tuple(filter(None, axes)), to="varying")
+
+
+def _chunk_gradients(
+    losses: TokenLosses,
+    columns: Columns,
+    outputs: tuple[Output, ...],
+    hiddens: tuple[Float[Array, "B T D"], ...],
+    targets: Tokens,
+    weights: PerToken,
+) -> tuple[tuple, Float[Array, "BT D"], Float[Array, "C D"], Float[Array, " C"] | None]:
+    """Returns ((criterion, sums), d_hidden, d_table, d_bias) of some rows, from their logits.
+
+    `hiddens` are the rows of the outputs.
+    """
+    logits, *teacher_logits = (
+        _logits(hidden, table, bias, columns)
+        for hidden, (_, table, bias) in zip(hiddens, outputs, strict=True)
+    )
+
+    def sum_tokens(logits):
+        of_tokens = losses(logits, targets, columns, *teacher_logits)
+        return sum_losses(of_tokens, logits, targets, columns, weights)
+
+    result, d_logits = jax.value_and_grad(sum_tokens, has_aux=True)(logits)  # (B, T, C)
+
+    # The gradients of logits = hidden table^T + bias.
+    _, table, bias = outputs[0]
+    d_bias = None if bias is None else jnp.sum(d_logits, axis=(0, 1))
+    hidden = hiddens[0].reshape(-1, table.shape[1])  # (B T, D)
+    d_logits = d_logits.reshape(len(hidden), -1).astype(hidden.dtype)  # (B T, C)
+
+    # A sum over devices is rounded once, at its end.
+    d_hidden = matmul(d_logits, table, hidden.dtype if columns.axis is None else FLOAT32)
+    d_table = matmul_tn(d_logits, hidden)
+    return result, d_hidden, d_table, d_bias
 
 
 def _logits(
