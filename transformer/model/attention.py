@@ -46,7 +46,7 @@ class MultiHeadAttention(nnx.Module):
         self.d_k = d_k
         self.d_v = d_v
         self.num_heads = num_heads
-        self.attention_dropout = model_config.attention_dropout
+        self.dropout_rate = model_config.attention_dropout
         self.implementations = ATTENTION_IMPLEMENTATIONS[model_config.attention_implementation]
         self.score = ATTENTION_SCORES[model_config.attention](num_heads, d_k, rngs)
 
@@ -68,7 +68,7 @@ class MultiHeadAttention(nnx.Module):
         bias = relative_positions.score_bias(queries, positions, positions)
 
         # Fused implementations compute equation 1 only, without dropout and biases.
-        if self.score is dot_product_score and is_zero(self.attention_dropout) and bias is None:
+        if self.score is dot_product_score and is_zero(self.dropout_rate) and bias is None:
             keys_of_heads = self._repeat_groups(keys)
             values_of_heads = self._repeat_groups(values)
             heads = fused_attention(
@@ -122,7 +122,7 @@ class MultiHeadAttention(nnx.Module):
         weights = masked_softmax(scores, mask)
         if hasattr(self, "__captures__"):  # within `nnx.capture`
             self.sow(nnx.Intermediate, "weights", weights)
-        weights = dropout(weights, self.attention_dropout, rngs)
+        weights = dropout(weights, self.dropout_rate, rngs)
         return self._merge_heads(weight_value_matmul(weights, values))
 
     def _repeat_groups(self, x: Float[Array, "B S G _"]) -> Float[Array, "B S H _"]:

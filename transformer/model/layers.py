@@ -50,7 +50,7 @@ class FeedForward(nnx.Module):
         self.outer = Linear(d_ff, d_model, **options)
         self.gate = Linear(d_model, d_ff, **options) if is_gated else None
         self.activation = ACTIVATIONS[model_config.activation]
-        self.activation_dropout = model_config.activation_dropout
+        self.activation_dropout_rate = model_config.activation_dropout
 
     def __call__(
         self,
@@ -60,7 +60,7 @@ class FeedForward(nnx.Module):
         hidden = self.activation(self.inner(x))  # (B, T, d_ff)
         if self.gate is not None:
             hidden = hidden * self.gate(x)
-        return self.outer(dropout(hidden, self.activation_dropout, rngs))
+        return self.outer(dropout(hidden, self.activation_dropout_rate, rngs))
 
 
 class SublayerConnection(nnx.Module):
@@ -73,7 +73,7 @@ class SublayerConnection(nnx.Module):
         num_norms, self.connect = NORM_POSITIONS[model_config.norm_position]
         self.norm = make_norm(model_config, rngs)
         self.output_norm = make_norm(model_config, rngs) if num_norms == 2 else None
-        self.dropout = model_config.dropout
+        self.dropout_rate = model_config.dropout
 
     def __call__(
         self,
@@ -83,7 +83,7 @@ class SublayerConnection(nnx.Module):
     ) -> Float[Array, "B T D"]:
         # Residual dropout (section 5.4).
         def sublayer_with_dropout(x):
-            return dropout(sublayer(x), self.dropout, rngs)
+            return dropout(sublayer(x), self.dropout_rate, rngs)
 
         norms = [self.norm] if self.output_norm is None else [self.norm, self.output_norm]
         return self.connect(x, sublayer_with_dropout, *norms)

@@ -59,8 +59,8 @@ class Stack(nnx.Module):
             has_final_norm = model_config.norm_position != "post"
         self.final_norm = make_norm(model_config, rngs) if has_final_norm else None
 
-        self.dropout = model_config.dropout
-        self.final_dropout = model_config.final_dropout
+        self.dropout_rate = model_config.dropout
+        self.final_dropout_rate = model_config.final_dropout
         self.layer_drop = model_config.layer_drop
         self.remat = REMATS[model_config.remat]
         self.layers = nnx.List(
@@ -106,7 +106,7 @@ class Stack(nnx.Module):
             if drops_layers:
                 y = jnp.where(is_kept((1, 1, 1), self.layer_drop, rngs), y, x)
             x = y
-        return dropout(self.apply_final_norm(x), self.final_dropout, rngs)
+        return dropout(self.apply_final_norm(x), self.final_dropout_rate, rngs)
 
     def visible_segments(
         self,
@@ -134,7 +134,7 @@ class Stack(nnx.Module):
         if self.positions is not None:
             # In float32, because the gradient of a learned position is a sum over rows.
             x = (x + self.positions(positions)).astype(x.dtype)
-        return dropout(x, self.dropout, rngs)
+        return dropout(x, self.dropout_rate, rngs)
 
     def apply_final_norm(self, x: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
         return x if self.final_norm is None else self.final_norm(x)

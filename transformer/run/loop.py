@@ -97,7 +97,7 @@ def train_from(
     """
     if progress.is_finished(run.config.training):
         return progress
-    with Loader(run.corpus, run.config, progress.position, run.train_step.mesh) as loader:
+    with Loader(run.corpus, run.config, progress.data_position, run.train_step.mesh) as loader:
         logging.info(
             "Batches: %d per epoch, %.1f %% padding%s, %d shapes (--plan lists them).",
             len(loader.epoch_plan),

@@ -75,7 +75,7 @@ def give_up(run: Run, diverged: Diverged) -> NoReturn:
     The gradients are computed on the last batch.
     """
     step = diverged.progress.step
-    position = diverged.progress.position
+    position = diverged.progress.data_position
     train_step = run.train_step
     batch = train_step.place(diverged.batches[-1])
     gradients, _ = train_step.gradients(diverged.state, batch, 0, train_step.seed)

@@ -143,8 +143,8 @@ def held_out_means(
     mesh = make_mesh(config, jax.local_devices()[:1])
     step = EvalStep(config, graph, mesh, tokenizer.source.pieces)
     parameters = jax.device_put(parameters, NamedSharding(mesh, PartitionSpec()))
-    (plan,) = loader.plan_in_order([(held_out, np.arange(len(held_out)))], config)
-    return step.over_batches(parameters, ValidationBatches(held_out, plan), lambda: None)
+    (epoch_plan,) = loader.plan_in_order([(held_out, np.arange(len(held_out)))], config)
+    return step.over_batches(parameters, ValidationBatches(held_out, epoch_plan), lambda: None)
 
 
 class ValidationTexts(NamedTuple):
@@ -153,7 +153,7 @@ class ValidationTexts(NamedTuple):
     texts: list[str]
     references: list[str]
     decoder: TextDecoder
-    data: Config  # the group `data` of the set
+    data_config: Config  # of the set
 
 
 def metric_names(config: Config) -> list[str]:
@@ -214,8 +214,8 @@ def make_batches(
         pairs[TRAIN_LOSS + name] = train, first + np.arange(size) * count // size
         first += count
 
-    plans = loader.plan_in_order(list(pairs.values()), config)
+    epoch_plans = loader.plan_in_order(list(pairs.values()), config)
     return {
-        name: ValidationBatches(pairs[name][0], plan)
-        for name, plan in zip(pairs, plans, strict=True)
+        name: ValidationBatches(pairs[name][0], epoch_plan)
+        for name, epoch_plan in zip(pairs, epoch_plans, strict=True)
     }

@@ -50,7 +50,7 @@ class Output(NamedTuple):
 class ProjectedLoss:
     """Maps a `TokenModel` and a batch to the summed criterion and the sums that a step reports."""
 
-    training: Config  # `config.training`
+    training_config: Config
     mesh: Mesh
 
     # constant models, whose logits the training loss receives too
@@ -67,7 +67,7 @@ class ProjectedLoss:
         Only training has the second pass of R-Drop and the teachers.
         """
         # Each sentence has a row for each pass, and counts once.
-        passes = 2 if self.training.r_drop and rngs is not None else 1
+        passes = 2 if self.training_config.r_drop and rngs is not None else 1
         batch = {name: jnp.repeat(array, passes, axis=0) for name, array in batch.items()}
         targets = batch.pop("target_output")
         weights = (targets != PAD) / jnp.float32(passes)
@@ -76,7 +76,9 @@ class ProjectedLoss:
         output = _output(model, batch, rngs)
         teachers = self.teachers if rngs is not None else ()
         teacher_outputs = tuple(_output(teacher, batch, None) for teacher in teachers)
-        losses = functools.partial(token_losses, training=self.training, passes=passes)
+        losses = functools.partial(
+            token_losses, training_config=self.training_config, passes=passes
+        )
         return projected_loss(losses, passes, self.mesh, output, targets, weights, teacher_outputs)
 
 

@@ -163,7 +163,7 @@ class Validation:
                     replicas,
                     held_out.texts,
                     [held_out.references],
-                    held_out.data,
+                    held_out.data_config,
                     metrics,
                     lambda _: between_batches(),
                 )
