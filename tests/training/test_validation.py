@@ -94,7 +94,7 @@ def test_the_loss_covers_all_pairs_and_bleu_the_first_sentences(prepared, monkey
         prepared.config.data,
         ["bleu", "chrf", "exact_match"],
     ]
-    expected = convert_weights(False, prepared.validation.graph, jax.device_get(parameters))
+    expected = convert_weights(False, prepared.train_step.graph, jax.device_get(parameters))
     assert distance(jax.device_get(replicas[jax.devices()[0]]), (expected,)) == 0.0
     # Validation has no dropout, so it is deterministic.
     assert prepared.validation(parameters, lambda: None)[0]["loss"] == values["loss"]

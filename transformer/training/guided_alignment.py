@@ -6,7 +6,7 @@ from jaxtyping import Array, Bool, Float
 
 from transformer.config.types import guided_heads
 from transformer.data.batches.collation import Batch
-from transformer.training.loss import LossSums
+from transformer.training.loss import CriterionAndSums
 from transformer.training.projected_loss import ProjectedLoss
 
 SMALLEST = 1e-6  # smaller weights have the loss of this one
@@ -23,7 +23,7 @@ class GuidedLoss(ProjectedLoss):
         model: nnx.Module,
         batch: Batch,
         rngs: nnx.Rngs | None,
-    ) -> tuple[Float[Array, ""], LossSums]:
+    ) -> CriterionAndSums:
         batch = dict(batch)
         links = batch.pop("links", None)
         if links is None:

@@ -35,6 +35,9 @@ class LossSums:
         return cls(*(jnp.zeros(()) for _ in dataclasses.fields(cls)))
 
 
+# The sum of what is trained on, and the sums that a step reports.
+CriterionAndSums = tuple[Float[Array, ""], LossSums]
+
 # Functions of (columns, targets (B, T, 1)) that return the weight of each column in the smoothing.
 # The weights sum to 1.
 LABEL_SMOOTHING_SUPPORTS = {
@@ -91,7 +94,7 @@ def sum_losses(
     targets: Tokens,
     columns: Columns,
     weights: PerToken,
-) -> tuple[Float[Array, ""], LossSums]:
+) -> CriterionAndSums:
     """Returns the weighted sums of a result of `token_losses` and of the other reported values."""
     criterion, loss = losses
     nll = cross_entropy(logits, targets, columns)

@@ -29,9 +29,10 @@ from transformer.training.columns import (
     Logits,
     PerToken,
     Tokens,
+    pad_rows,
     rows_per_chunk,
 )
-from transformer.training.loss import LossSums, sum_losses, token_losses
+from transformer.training.loss import CriterionAndSums, LossSums, sum_losses, token_losses
 
 # A function of (logits, targets, columns, *logits of teachers). It returns the criterion of each
 # token, and the loss that is reported.
@@ -61,7 +62,7 @@ class ProjectedLoss:
         model: nnx.Module,
         batch: Batch,
         rngs: nnx.Rngs | None,
-    ) -> tuple[Float[Array, ""], LossSums]:
+    ) -> CriterionAndSums:
         """Computes the loss of training, or of evaluation if `rngs` is None.
 
         Only training has the second pass of R-Drop and the teachers.
@@ -95,7 +96,7 @@ def projected_loss(
     targets: Tokens,
     weights: PerToken,
     teachers: tuple[Output, ...] = (),
-) -> tuple[Float[Array, ""], LossSums]:
+) -> CriterionAndSums:
     """Returns the weighted sum of the criterion over all tokens, and the sums that a step reports.
 
     `losses` receives the logits of some rows, with all passes of a sentence, and the logits of each
@@ -152,7 +153,7 @@ def _with_gradients(losses, passes, mesh, output, targets, weights, teachers=())
         return result, Output(d_hidden, d_table, d_bias)
 
     rows = P(row_axes)
-    specs = Output(hidden=rows, table=P(tensor), bias=P(tensor))
+    specs = Output(rows, P(tensor), P(tensor))
     gradient_specs = specs._replace(table=P(tensor, "fsdp" if scatters else None))
     sharded = jax.shard_map(
         on_device,
@@ -202,8 +203,8 @@ def _sum_chunks(
     chunk_rows = passes * math.ceil(sentences / count)
 
     def add_chunk(totals, chunk):
-        result, d_hidden, d_table, d_bias = _chunk_gradients(losses, columns, outputs, *chunk)
-        totals = jax.tree.map(jnp.add, totals, (result, d_table, d_bias))
+        sums, d_hidden = _chunk_gradients(losses, columns, outputs, *chunk)
+        totals = jax.tree.map(jnp.add, totals, sums)
         return totals, d_hidden.reshape(-1, *hidden.shape[1:])  # (chunk_rows, T, D)
 
     # The sums start from zeros that, like the sums, differ between devices of these axes.
@@ -212,17 +213,14 @@ def _sum_chunks(
     d_table = _varying_zeros(table.shape, axes)
     d_bias = None if bias is None else _varying_zeros(bias.shape, axes)
 
+    def split(x):
+        x = pad_rows(x, count * chunk_rows)
+        return x.reshape(count, chunk_rows, *x.shape[1:])  # (count, chunk_rows, ...)
+
     arrays = (tuple(output.hidden for output in outputs), targets, weights)
-    chunks = jax.tree.map(lambda x: _split_rows(x, count, chunk_rows), arrays)
+    chunks = jax.tree.map(split, arrays)
     totals, d_hidden = jax.lax.scan(add_chunk, (scalars, d_table, d_bias), chunks)
     return totals, d_hidden.reshape(-1, *hidden.shape[1:])[:rows]  # (B, T, D)
-
-
-def _split_rows(x: Array, count: int, chunk_rows: int) -> Array:
-    """Splits the rows into chunks, with padding in the last one."""
-    padding = count * chunk_rows - len(x)
-    x = jnp.pad(x, ((0, padding), *[(0, 0)] * (x.ndim - 1)))
-    return x.reshape(count, chunk_rows, *x.shape[1:])  # (count, chunk_rows, ...)
 
 
 def _varying_zeros(shape: tuple[int, ...], axes: tuple[str | None, ...]) -> jax.Array:
@@ -236,14 +234,13 @@ def _chunk_gradients(
     hiddens: tuple[Float[Array, "B T D"], ...],
     targets: Tokens,
     weights: PerToken,
-) -> tuple[tuple, Float[Array, "BT D"], Float[Array, "C D"], Float[Array, " C"] | None]:
-    """Returns ((criterion, sums), d_hidden, d_table, d_bias) of some rows, from their logits.
+) -> tuple[tuple, Float[Array, "BT D"]]:
+    """Returns ((criterion, sums), d_table, d_bias), summed over some rows, and d_hidden.
 
     `hiddens` are the rows of the outputs.
     """
     logits, *teacher_logits = (
-        _logits(hidden, table, bias, columns)
-        for hidden, (_, table, bias) in zip(hiddens, outputs, strict=True)
+        _logits(hidden, output, columns) for hidden, output in zip(hiddens, outputs, strict=True)
     )
 
     def sum_tokens(logits):
@@ -261,20 +258,19 @@ def _chunk_gradients(
     # A sum over devices is rounded once, at its end.
     d_hidden = matmul(d_logits, table, hidden.dtype if columns.axis is None else FLOAT32)
     d_table = matmul_tn(d_logits, hidden)
-    return result, d_hidden, d_table, d_bias
+    return (result, d_table, d_bias), d_hidden
 
 
 def _logits(
     hidden: Float[Array, "B T D"],
-    table: Float[Array, "C D"],
-    bias: Float[Array, " C"] | None,
+    output: Output,
     columns: Columns,
 ) -> Logits:
     flat = hidden.reshape(-1, hidden.shape[-1])  # (B T, D)
-    logits = matmul_nt(flat, table, FLOAT32)
+    logits = matmul_nt(flat, output.table, FLOAT32)
     logits = logits.reshape(*hidden.shape[:2], -1)  # (B, T, C)
-    if bias is not None:
-        logits = logits + bias[None, None]
+    if output.bias is not None:
+        logits = logits + output.bias[None, None]
     if columns.is_padded:
         logits = jnp.where(columns.tokens < columns.vocab_size, logits, LOWEST)
     return logits

@@ -46,11 +46,8 @@ class SampledPairs:
 
     def compilations(self, parameters: tuple[dict, ...]) -> list[Callable[[], object]]:
         """Returns functions that each compile a program. The parameters may be abstract."""
-        if not self.has_attention:
-            return []
-        return [
-            attention_compilation(self.decoder, parameters, *pair) for pair in self.pairs.values()
-        ]
+        pairs = self.pairs.values() if self.has_attention else ()
+        return [attention_compilation(self.decoder, parameters, *pair) for pair in pairs]
 
     def read(
         self, replicas: Replicas, translations: Sequence[Translation]

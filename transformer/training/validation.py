@@ -58,7 +58,6 @@ class Validation:
     ):
         """`corpora` are in the order of `held_out_sets`. `train` is the training corpus."""
         self.config = config
-        self.graph = graph
         self.mesh = mesh
         self.eval_step = EvalStep(config, graph, mesh, tokenizer.source.pieces)
         sets = held_out_sets(config)
@@ -122,10 +121,12 @@ class Validation:
         largest number of steps.
         """
         largest = self.buckets[0]
-        batches = (
-            (corpus, batch) for corpus, epoch_plan in self.batches.values() for batch in epoch_plan
+        corpus, batch = next(
+            (corpus, batch)
+            for corpus, epoch_plan in self.batches.values()
+            for batch in epoch_plan
+            if batch.bucket == largest
         )
-        corpus, batch = next(pair for pair in batches if pair[1].bucket == largest)
         self.eval_step(parameters, self.eval_step.place(corpus, batch))
         if self.decoder is not None and self.mesh.devices.flat[0].platform != "cpu":
             texts = self.texts[""].texts
