@@ -74,12 +74,18 @@ class TokenModel(nnx.Module):
 
         It is the table of the embedding if it `is_tied`, else a projection, and perhaps a bias.
         """
-        options = {"dtype": model_config.dtype, "output_dtype": FLOAT32, "rngs": rngs}
         self.output_embedding = embedding
         if is_tied:
             self.projection = None
         else:
-            self.projection = Linear(model_config.d_model, vocab_size, use_bias=False, **options)
+            self.projection = Linear(
+                model_config.d_model,
+                vocab_size,
+                use_bias=False,
+                dtype=model_config.dtype,
+                output_dtype=FLOAT32,
+                rngs=rngs,
+            )
         has_bias = model_config.output_bias
         self.output_bias = nnx.Param(jnp.zeros(vocab_size)) if has_bias else None
 

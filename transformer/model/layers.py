@@ -26,7 +26,8 @@ ACTIVATIONS = {
 }
 GATED = ("glu", "geglu", "swiglu")  # the result is multiplied with a second linear map of the input
 
-Sublayer = Callable[[Float[Array, "B T D"]], Float[Array, "B T D"]]
+Vectors = Float[Array, "B T D"]
+Sublayer = Callable[[Vectors], Vectors]
 
 
 class FeedForward(nnx.Module):
@@ -54,9 +55,9 @@ class FeedForward(nnx.Module):
 
     def __call__(
         self,
-        x: Float[Array, "B T D"],
+        x: Vectors,
         rngs: nnx.Rngs | None = None,
-    ) -> Float[Array, "B T D"]:
+    ) -> Vectors:
         hidden = self.activation(self.inner(x))  # (B, T, d_ff)
         if self.gate is not None:
             hidden = hidden * self.gate(x)
@@ -77,10 +78,10 @@ class SublayerConnection(nnx.Module):
 
     def __call__(
         self,
-        x: Float[Array, "B T D"],
+        x: Vectors,
         sublayer: Sublayer,
         rngs: nnx.Rngs | None,
-    ) -> Float[Array, "B T D"]:
+    ) -> Vectors:
         # Residual dropout (section 5.4).
         def sublayer_with_dropout(x):
             return dropout(sublayer(x), self.dropout_rate, rngs)
@@ -133,19 +134,16 @@ class Layer(nnx.Module):
         if cross_attention:
             self.cross_attention = MultiHeadAttention(model_config, rngs=rngs)
             self.cross_attention_connection = SublayerConnection(model_config, rngs=rngs)
-        else:
-            self.cross_attention = None
-            self.cross_attention_connection = None
         self.feed_forward = FeedForward(model_config, rngs=rngs)
         self.feed_forward_connection = SublayerConnection(model_config, rngs=rngs)
 
     def __call__(
         self,
-        x: Float[Array, "B T D"],
+        x: Vectors,
         attend_self: Sublayer,
         attend_memory: Sublayer | None,
         rngs: nnx.Rngs | None,
-    ) -> Float[Array, "B T D"]:
+    ) -> Vectors:
         """Applies the sub-layers.
 
         `attend_self` and `attend_memory` apply the attentions of this layer. In training they

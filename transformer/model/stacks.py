@@ -219,27 +219,26 @@ class Decoder(Stack):
         slots = cache.slots.at[:, :, position].set(jnp.arange(beams)[None])
         cache = cache.replace(slots=slots)
         self_mask = cache.self_mask
+        self_attentions = []
 
         # A layer as in training, but its attentions read and extend the cache.
         def apply_layer(layer, relative_positions, memory, self_cache, x):
             def attend_self(x):
-                nonlocal self_cache
-                out, self_cache = self_cache.step(
+                out, extended_cache = self_cache.step(
                     layer.self_attention, x, position, relative_positions, self_mask
                 )
+                self_attentions.append(extended_cache)
                 return out
 
             def attend_memory(x):
                 queries = layer.cross_attention.project_queries(x)
                 return memory.attend(layer.cross_attention, queries, cache.memory_mask)
 
-            x = layer(x, attend_self, None if memory is None else attend_memory, None)
-            return x, self_cache
+            return layer(x, attend_self, None if memory is None else attend_memory, None)
 
-        self_attentions = []
-        for layer, relative_positions, memory, self_cache in zip(
+        layers = zip(
             self.layers, self.relations, cache.memories, cache.self_attentions, strict=True
-        ):
-            x, self_cache = apply_layer(layer, relative_positions, memory, self_cache, x)
-            self_attentions.append(self_cache)
+        )
+        for layer_and_cache in layers:
+            x = apply_layer(*layer_and_cache, x)
         return self.apply_final_norm(x), cache.replace(self_attentions=tuple(self_attentions))
