@@ -155,9 +155,10 @@ def take_steps(
             hooks.before_step(step)
             with hooks.during("wait for data"):
                 items = itertools.islice(loader, batches_at(step, training_config))
-                positions, batches, stats = zip(*items, strict=True)
+                data_positions, batches, stats = zip(*items, strict=True)
             state, metrics = run.train_step(state, batches)
-            progress = progress.after_update(positions[-1], stats, time.perf_counter() - started)
+            seconds = time.perf_counter() - started
+            progress = progress.after_update(data_positions[-1], stats, seconds)
             hooks.after_step(progress, metrics)
             window.add(metrics, stats)
 

@@ -35,7 +35,7 @@ class LossSums:
         return cls(*(jnp.zeros(()) for _ in dataclasses.fields(cls)))
 
 
-# The sum of what is trained on, and the sums that a step reports.
+# The summed criterion, and the sums that a step reports.
 CriterionAndSums = tuple[Float[Array, ""], LossSums]
 
 # Functions of (columns, targets (B, T, 1)) that return the weight of each column in the smoothing.
